@@ -1,42 +1,19 @@
 """Load weights distilled to few steps: a whole UNet, or a LoRA merged into a second copy of the base's.
 
-Everything else (autoencoder, text encoders, ControlNets) is the base's own. A whole UNet is a folder in the Hub's
-layout, or one safetensors file with diffusers' keys, loaded as SDXL-Lightning's model card shows. LoRA files have keys
-as diffusers writes them or as kohya's trainer does (`lora_unet_...`, the layout of the published ones); diffusers
-converts them.
+Everything else (autoencoder, text encoders, ControlNets) is the base's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-import torch
-from diffusers import UNet2DConditionModel
-from diffusers.loaders import StableDiffusionXLLoraLoaderMixin
-from diffusers.utils import convert_unet_state_dict_to_peft
-from huggingface_hub.constants import HF_HUB_OFFLINE
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor
 
 from diffusion_service.schedulers import Sampling
-from diffusion_service.stable_diffusion import StableDiffusion, for_inference, load_network, local_file
+from diffusion_service.stable_diffusion import StableDiffusion
+from diffusion_service.unets import load_unet, merged, whole_unet
 from shared.problems import InvalidInput
 from shared.profiles import FewStep, Lora, WholeUNet
 from shared.weights import Weights
-
-# The UNet's configuration that ControlNets and text encoders depend on.
-_SHARED_CONFIG = (
-    "in_channels",
-    "out_channels",
-    "block_out_channels",
-    "layers_per_block",
-    "cross_attention_dim",
-    "addition_embed_type",
-    "time_cond_proj_dim",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,88 +25,28 @@ class FewStepDiffusion:
     guidance: float
 
 
-def load_few_step(few_step: FewStep, base: Weights, networks: StableDiffusion) -> FewStepDiffusion:
+def load_few_step(
+    few_step: FewStep,
+    base: Weights,
+    networks: StableDiffusion,
+    unet: WholeUNet | None = None,
+    loras: Sequence[Lora] = (),
+) -> FewStepDiffusion:
     """Load the few-step weights, which share the base's loaded `networks`.
 
+    A few-step LoRA is merged over the UNet that `networks` have: `unet` and `loras` are the profile's.
     Raises ValueError for weights or a scheduler that do not fit the base, OSError if files are missing.
     """
     device = str(networks.device)
     weights = few_step.weights
     if isinstance(weights, Lora):
-        unet = _merged(weights, load_network(UNet2DConditionModel, base, "unet", device))
-    elif weights.file is not None:
-        unet = _from_file(weights, weights.file, networks)
+        few_unet = merged(weights, load_unet(base, unet, loras, device))
     else:
-        unet = load_network(UNet2DConditionModel, weights, "", device)
-        _check_layout(weights, unet.config, networks.unet.config)
+        few_unet = whole_unet(weights, networks.unet.config, base.dtype, device)
     sampling = Sampling.of(networks.sampling.config, few_step.scheduler, few_step.scheduler_options)
-    few = replace(networks, unet=networks.acceleration.compiled(unet), sampling=sampling)
+    few = replace(networks, unet=networks.acceleration.compiled(few_unet), sampling=sampling)
     try:
         few.fresh_scheduler(few_step.steps)
     except InvalidInput as problem:  # at start, not at the first request
         raise ValueError(f"[diffusion.few_step]: {problem.detail}") from problem
     return FewStepDiffusion(few, few_step.steps, few_step.guidance)
-
-
-def _check_layout(weights: WholeUNet, config: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    different = [name for name in _SHARED_CONFIG if config.get(name) != expected.get(name)]
-    if different:
-        differences = "; ".join(f"{name} is {config.get(name)}, base's {expected.get(name)}" for name in different)
-        raise ValueError(f"the UNet {weights.id} does not have the layout of base: {differences}")
-
-
-def _from_file(weights: WholeUNet, file: str, networks: StableDiffusion) -> UNet2DConditionModel:
-    """The UNet of the base's configuration with the parameters in `file`, in the base's precision."""
-    with torch.device("meta"):  # parameters without storage, since the file's take their place
-        unet: UNet2DConditionModel = UNet2DConditionModel.from_config(networks.unet.config)
-    try:
-        state = load_file(local_file(weights, file))
-    except SafetensorError as error:
-        raise ValueError(f"{file} of {weights.id} is not a safetensors file: {error}") from error
-    _check_parameters(f"{file} of {weights.id}", state, unet.state_dict())
-    unet.load_state_dict(state, strict=True, assign=True)
-    return for_inference(unet.to(networks.device, networks.dtype))
-
-
-def _check_parameters(name: str, state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Raise ValueError unless a file has the parameters of the base's UNet. torch would list all that differ."""
-    if missing := sorted(set(expected) - set(state)):
-        raise ValueError(f"{name} is no UNet of base's layout: it lacks {missing[0]}; a LoRA is `few_step.lora`")
-    if unknown := sorted(set(state) - set(expected)):
-        raise ValueError(f"{name} is no UNet of base's layout, which has no {unknown[0]}")
-    for key, value in expected.items():
-        if state[key].shape != value.shape:
-            raise ValueError(
-                f"{name} is no UNet of base's layout: {key} is {tuple(state[key].shape)}, base's {tuple(value.shape)}"
-            )
-
-
-def _merged(lora: Lora, unet: UNet2DConditionModel) -> UNet2DConditionModel:
-    """The UNet with the LoRA added to its parameters."""
-    state, alphas = StableDiffusionXLLoraLoaderMixin.lora_state_dict(
-        lora.location,
-        weight_name=lora.file,
-        subfolder=lora.subfolder or None,
-        revision=lora.hub_revision,
-        unet_config=unet.config,
-        use_safetensors=True,
-        local_files_only=HF_HUB_OFFLINE,
-    )
-    _check_keys(lora, state, unet)
-    try:
-        unet.load_lora_adapter(state, prefix="unet", network_alphas=alphas)
-    except RuntimeError as error:
-        raise ValueError(f"the LoRA {lora.id} does not fit base's UNet: {error}") from error
-    unet.fuse_lora(lora_scale=lora.scale)
-    unet.unload_lora()
-    return for_inference(unet)
-
-
-def _check_keys(lora: Lora, state: Mapping[str, Tensor], unet: UNet2DConditionModel) -> None:
-    """Raise ValueError for a file that changes other networks, or modules that the UNet lacks: diffusers only warns."""
-    modules = {f"unet.{name}" for name, _ in unet.named_modules()}
-    keys = [key.partition(".lora_")[0] for key in convert_unet_state_dict_to_peft(dict(state))]
-    unknown = sorted(set(keys) - modules)
-    if unknown or not keys:
-        reason = f"it has no {unknown[0]}" if unknown else "the file holds nothing"
-        raise ValueError(f"{lora.file} of {lora.id} is no LoRA of base's UNet: {reason}")

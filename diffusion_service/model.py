@@ -27,7 +27,9 @@ from diffusion_service.palettes import palette
 from diffusion_service.protection import union
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import NOT_FINITE, StableDiffusion, load
+from diffusion_service.unets import load_unet
 from shared.chunks import chunks
+from shared.devices import info_in_tf32
 from shared.images import Pixels, decode, encode
 from shared.problems import InvalidInput, NotFinite, OutOfMemory
 from shared.profiles import Diffusion
@@ -76,14 +78,15 @@ class DiffusionModel:
         if "canny" not in profile.controlnets:
             raise ValueError("the profile names no ControlNet for canny edges; add [diffusion.controlnets.canny]")
         networks = load(
-            profile.base, profile.controlnets, device=device, scheduler=profile.scheduler, vae=profile.vae,
-            acceleration=acceleration,
+            profile.base, profile.controlnets, device=device, scheduler=profile.scheduler,
+            scheduler_options=profile.scheduler_options, vae=profile.vae,
+            unet=load_unet(profile.base, profile.unet, profile.loras, device), acceleration=acceleration,
         )  # fmt: skip
         install(networks.unet)
         self.device = device
-        self.weights = _weights(profile) + acceleration.infos()
+        self.weights = _weights(profile, device) + acceleration.infos()
         self._networks: StableDiffusion = networks
-        few_step = load_few_step(profile.few_step, profile.base, networks) if profile.few_step else None
+        few_step = _few_step(profile, networks)
         self._controlnet = ControlNetEditor(networks, _control_images(profile, device), few_step)
         images = self._controlnet.images
         self._inverter = Inverter(networks, partial(_edit_control, images), images.keep)
@@ -187,17 +190,24 @@ def _compute(work: tuple[Callable[[Any, Sequence[Any]], Sequence[Any]], Hashable
         raise OutOfMemory(f"the device has too little memory for {len(items)} images at once") from error
 
 
-def _weights(profile: Diffusion) -> list[WeightsInfo]:
+def _weights(profile: Diffusion, device: str) -> list[WeightsInfo]:
     controlnets = [weights.info(f"controlnet-{kind}") for kind, weights in profile.controlnets.items()]
-    named = WeightsInfo(role="scheduler", id=profile.scheduler or "", revision="", dtype="", licence="")
-    readers = {"autoencoder": profile.vae, "segmenter": profile.segmenter, "depth": profile.depth}
+    segmenter = [info_in_tf32(profile.segmenter.info("segmenter"), device)] if profile.segmenter else []
+    depth = [profile.depth.info("depth")] if profile.depth else []
     return [
-        profile.base.info("base"),
-        *([named] if profile.scheduler else []),
+        *profile.infos(),
         *controlnets,
         *(profile.few_step.infos() if profile.few_step else []),
-        *(weights.info(role) for role, weights in readers.items() if weights is not None),
+        *([profile.vae.info("autoencoder")] if profile.vae else []),
+        *segmenter,
+        *depth,
     ]
+
+
+def _few_step(profile: Diffusion, networks: StableDiffusion) -> FewStepDiffusion | None:
+    if profile.few_step is None:
+        return None
+    return load_few_step(profile.few_step, profile.base, networks, profile.unet, profile.loras)
 
 
 def _control_images(profile: Diffusion, device: str) -> ControlImages:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModelForSemanticSegmentation
 
+from shared.devices import tensor_float_32
 from shared.images import Pixels
 from shared.weights import Weights
 
@@ -47,7 +48,8 @@ class Segmenter:
         """Height × width indices into `labels`, of an RGB image."""
         inputs = self._processor(images=Image.fromarray(image), return_tensors="pt")
         pixel_values = inputs["pixel_values"].to(self._model.device, self._model.dtype)
-        logits = self._model(pixel_values=pixel_values).logits.float()
+        with tensor_float_32(torch, self._model.device.type):
+            logits = self._model(pixel_values=pixel_values).logits.float()
         classes = torch.nn.functional.interpolate(logits, size=image.shape[:2], mode="bilinear").argmax(dim=1)[0]
         return np.asarray(classes.cpu().numpy(), np.int64)
 

@@ -187,17 +187,21 @@ def load(
     *,
     device: str,
     scheduler: str | None = None,
+    scheduler_options: Mapping[str, Any] | None = None,
     vae: Weights | None = None,
+    unet: UNet2DConditionModel | None = None,
     acceleration: Acceleration = OFF,
 ) -> StableDiffusion:
     """Load base weights and their ControlNets, by kind of control.
 
     `vae` replaces the base's own autoencoder, as is usual for XL, whose own overflows in half precision.
-    `scheduler` overrides the scheduler class named in the weights; the rest of its configuration stays.
+    `unet` is one that is loaded already (`diffusion_service.unets`); by default the base's own.
+    `scheduler` and `scheduler_options` override the scheduler class named in the weights and values of its
+    configuration; the rest stays.
     Raises ValueError for an unsupported scheduler, OSError if files are missing or not safetensors.
     """
-    sampling = Sampling.of(_read_json(base, "scheduler/scheduler_config.json"), scheduler)
-    unet = load_network(UNet2DConditionModel, base, "unet", device)
+    sampling = Sampling.of(read_json(base, "scheduler/scheduler_config.json"), scheduler, scheduler_options)
+    unet = unet or load_network(UNet2DConditionModel, base, "unet", device)
     coder = load_network(AutoencoderKL, vae or base, "" if vae else "vae", device)
     # Module's own `to`: diffusers' version warns about layers to keep in float32, which this class does not have.
     coder = torch.nn.Module.to(coder, acceleration.coder_dtype(coder.dtype, device, bool(coder.config.force_upcast)))
@@ -245,7 +249,7 @@ def for_inference(network: Network) -> Network:
 
 
 def _prompt_encoder(base: Weights, device: str) -> PromptEncoder:
-    layout = _read_json(base, "model_index.json")
+    layout = read_json(base, "model_index.json")
     encoders = {"": CLIPTextModel}
     if layout.get("text_encoder_2"):
         encoders["_2"] = CLIPTextModelWithProjection
@@ -273,7 +277,8 @@ def local_file(weights: Weights, name: str) -> Path:
     return Path(weights.location, _inside(weights, name))
 
 
-def _read_json(weights: Weights, name: str) -> Mapping[str, Any]:
+def read_json(weights: Weights, name: str) -> Mapping[str, Any]:
+    """A JSON file of the weights; see `local_file`."""
     return dict(json.loads(local_file(weights, name).read_text()))
 
 

@@ -5,14 +5,14 @@ Alone: `CONTRAFACT_PROFILE=tiny uvicorn --factory evaluator_service.app:create_a
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
+import onnxruntime
 import torch
 import transformers
 from fastapi import FastAPI
 
 from evaluator_service.model import EvaluatorModel
-from shared.devices import Loading, torch_service
+from evaluator_service.models_under_test.onnx_models import onnx_provider
+from shared.devices import Loading, choose_device, torch_service
 from shared.endpoints import MODELS, Services
 from shared.profiles import Evaluator
 from shared.schemas.evaluation import (
@@ -45,10 +45,14 @@ def load(loading: Loading[Evaluator]) -> EvaluatorModel:
 
 def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | None = None) -> FastAPI:
     """Create the service with `settings` (default: from the environment); see `shared.service`."""
-    revision = f"{CODE_REVISION}, onnxruntime {version('onnxruntime')}"
+    chosen = settings or ServiceSettings()
+    provider = onnx_provider(choose_device(torch, chosen.device))
+    elsewhere = "" if provider.startswith("CPU") else f" {provider}"
+    revision = f"{CODE_REVISION}, onnxruntime {onnxruntime.__version__}{elsewhere}"
     service = torch_service(
-        torch, transformers, "evaluator_service", revision, lambda profile: profile.evaluator, load, settings, turns
-    )
+        torch, transformers, "evaluator_service", revision, lambda profile: profile.evaluator, load, chosen, turns,
+        provider,
+    )  # fmt: skip
 
     @service.post(Services.predict)
     async def predictions(request: PredictRequest, deadline: float) -> PredictReply:

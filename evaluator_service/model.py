@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from evaluator_service.models_under_test.tested import ModelsUnderTest
 from evaluator_service.shapes import shapes_reply
 from evaluator_service.similarity import Scorer, TextEmbedder
 from evaluator_service.structure import agreement
+from shared.devices import info_in_tf32, tensor_float_32
 from shared.images import Pixels, decode, encode
 from shared.problems import InvalidInput, NotFinite, OutOfMemory
 from shared.profiles import Evaluator
@@ -65,14 +67,17 @@ class EvaluatorModel:
         self.models_under_test = self._tested.listed
         embedder = profile.text_embedder
         self._text_embedder = None if embedder is None else TextEmbedder(embedder, device=device)
-        self.weights: list[WeightsInfo] = [profile.scorer.info("scorer"), *self._tested.weights]
+        self.weights: list[WeightsInfo] = [
+            info_in_tf32(profile.scorer.info("scorer"), device),
+            *self._tested.weights,
+        ]
         if embedder is not None:
             self.weights.append(embedder.info("text embedder"))
         self._judge = profile.segmenter
         self._segmenter: ImageSegmenter | None = None
         if self._judge is not None:
             self._segmenter = ImageSegmenter(self._judge, device=device)
-            self.weights += self._judge.infos()
+            self.weights += [info_in_tf32(info, device) for info in self._judge.infos()]
         self._scorer.embed_texts(["warm-up"])
         self._batcher = make_batcher(self._compute, profile.max_batch)
         window = self._batcher.policy.capacity // WINDOWS
@@ -155,16 +160,16 @@ class EvaluatorModel:
         images = [item for item in items if not isinstance(item, str | tuple)]
         try:
             if key.kind == "segmenter":
-                return list(key.network.label_maps(images))
+                with tensor_float_32(torch, self.device) if key.network is self._segmenter else nullcontext():
+                    return list(key.network.label_maps(images))
             if key.kind == "classifier":
                 rows = key.network.probabilities(images)
-            elif key.kind == "image embedding":
-                rows = self._scorer.embed_images(images)
             elif key.kind == "sentence embedding":
                 assert self._text_embedder is not None
                 rows = self._text_embedder.embed(sentences, key.length)
             else:
-                rows = self._scorer.embed_texts(texts)
+                with tensor_float_32(torch, self.device):
+                    rows = self._scorer.embed_images(images) if images else self._scorer.embed_texts(texts)
         except torch.OutOfMemoryError as error:
             torch.cuda.empty_cache()
             raise OutOfMemory(f"the device has too little memory for {len(items)} items at once") from error

@@ -19,7 +19,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import partial
 from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
@@ -31,13 +31,15 @@ from celery.signals import worker_shutting_down
 from prometheus_client import start_http_server
 
 from evaluator_service.models_under_test.uploads import unpack
+from evaluator_service.pixel_cache import PixelCache
 from evaluator_service.retraining import ArmDataset, copy_weights, pack, train, unpack_checkpoint
 from evaluator_service.trainable import TRAINABLES, Trainable, TrainingExample
-from evaluator_service.trainer_settings import TrainerSettings
+from evaluator_service.trainer_settings import CACHED_BYTES, TrainerSettings
 from shared import logging as json_logging
 from shared.celery_app import broker_fault, open_celery
 from shared.device_errors import is_device_failure
 from shared.devices import choose_device
+from shared.gpu import see_one_gpu
 from shared.images import Mode, Pixels, decode
 from shared.model_health import end_process
 from shared.problems import DependencyFailed, DeviceFailed, InvalidInput, Problem
@@ -62,7 +64,6 @@ from shared.threads import compute_threads
 from shared.weights import Weights, write_tar
 
 BEAT_SECONDS = 5.0
-IMAGES_HELD = 2_000
 
 logger = logging.getLogger("contrafact.trainer")
 
@@ -82,10 +83,14 @@ class Trainer:
         *,
         beat_seconds: float = BEAT_SECONDS,
         stopping: threading.Event | None = None,
+        cached_bytes: int = CACHED_BYTES,
     ) -> None:
-        """`device` is torch's name, or `auto`; once `stopping` is set, work ends at the next step or image."""
+        """`device` is torch's name, or `auto`; once `stopping` is set, work ends at the next step or image.
+
+        `cached_bytes`: of decoded images that are kept between steps.
+        """
         self._store, self._profile, self._device = store, profile, device
-        self._beat_seconds = beat_seconds
+        self._beat_seconds, self._cached_bytes = beat_seconds, cached_bytes
         self._stopping = stopping or threading.Event()
 
     def work(self, lease: RepairLease) -> None:
@@ -107,7 +112,8 @@ class Trainer:
         try:
             order = RepairOrder.model_validate_json(self._store.get(repair_key(lease.repair, "order.json")))
             with tempfile.TemporaryDirectory(prefix="repair-") as place:
-                return _Repair(order, self._store, Path(place), state).run(self._profile, self._device)
+                repair = _Repair(order, self._store, Path(place), state, self._cached_bytes)
+                return repair.run(self._profile, self._device)
         except (LeaseEnded, DependencyFailed):
             raise
         except Problem as problem:
@@ -124,9 +130,11 @@ class Trainer:
 class _Repair:
     """One order in progress: its model, images and finished arms."""
 
-    def __init__(self, order: RepairOrder, store: ObjectStore, place: Path, state: _LeaseState) -> None:
+    def __init__(
+        self, order: RepairOrder, store: ObjectStore, place: Path, state: _LeaseState, cached_bytes: int
+    ) -> None:
         self._order, self._store, self._place, self._state = order, store, place, state
-        self._opened = lru_cache(IMAGES_HELD)(self._open)
+        self._images = PixelCache(self._open, cached_bytes)
 
     def run(self, profile: str, device: str) -> RepairOutcome:
         """Evaluate the original model, then train every arm from it and evaluate that."""
@@ -210,8 +218,8 @@ class _Repair:
         return self._load_example(example)
 
     def _load_example(self, example: Example) -> TrainingExample:
-        mask = None if example.mask is None else self._opened(example.mask, "L")
-        return TrainingExample(self._opened(example.image, "RGB"), example.label, mask)
+        mask = None if example.mask is None else self._images.get(example.mask, "L")
+        return TrainingExample(self._images.get(example.image, "RGB"), example.label, mask)
 
     def _open(self, digest: str, mode: Mode) -> Pixels:
         return decode(self._store.get(image_key(digest)), mode)
@@ -295,6 +303,7 @@ def main() -> None:
     logging.captureWarnings(True)
     os.environ.setdefault("TQDM_DISABLE", "1")
     settings = TrainerSettings()
+    device = see_one_gpu(settings.device, os.environ)  # transformers' Trainer would take all that it sees
     torch.backends.cudnn.deterministic = True
     celery = open_celery(settings.broker_url)
     if fault := broker_fault(celery):
@@ -306,7 +315,8 @@ def main() -> None:
     stopping = threading.Event()
     worker_shutting_down.connect(lambda **_: stopping.set(), weak=False)
     torch.set_num_threads(compute_threads(settings.threads, torch.get_num_threads()))
-    register(celery, Trainer(store_at(*place), settings.profile, settings.device, stopping=stopping))
+    trainer = Trainer(store_at(*place), settings.profile, device, stopping=stopping, cached_bytes=settings.cached_bytes)
+    register(celery, trainer)
     if settings.metrics_port:
         start_http_server(settings.metrics_port)
     celery.worker_main(["worker", "--pool", "solo", "--queues", QUEUE, "--loglevel", "WARNING"])

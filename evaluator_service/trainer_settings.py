@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
+
+from shared.images import ImageSettings
+
+CACHED_BYTES = 2 * 1024**3
 
 
-class TrainerSettings(BaseSettings):
+class TrainerSettings(ImageSettings):
     """The fields have the meaning of the same settings of the gateway and of the model services."""
 
     model_config = SettingsConfigDict(env_prefix="CONTRAFACT_", extra="ignore", frozen=True, hide_input_in_errors=True)
@@ -22,4 +26,6 @@ class TrainerSettings(BaseSettings):
     profile: str = "tiny"
     device: str = "auto"
     threads: Annotated[int, Field(ge=0)] = 0
+    cached_bytes: Annotated[int, Field(ge=0)] = CACHED_BYTES
+    """Decoded images that the trainer keeps between steps."""
     metrics_port: Annotated[int, Field(ge=0, le=65_535)] = 0

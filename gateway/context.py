@@ -57,7 +57,7 @@ def open_context(settings: Settings) -> Context:
     return Context(
         settings=settings,
         profile=load_profile(settings.profile),
-        sessions=open_sessions(open_engine(settings.database_url)),
+        sessions=open_sessions(open_engine(settings.database_url, settings.database_connections)),
         store=open_store(settings),
         services=ModelServices(settings.service_urls, SERVICE_DEADLINE_SECONDS, SERVICE_WAIT_SECONDS, stopping),
         wake=lambda: wake_worker(celery),

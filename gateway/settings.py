@@ -10,6 +10,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from shared.schemas.base import MAX_WORKING_SIDE
 from shared.schemas.service import ServiceName
 
+DATABASE_CONNECTIONS = 32
+
 
 class Settings(BaseSettings):
     """Settings of gateway and worker. Every field is one variable, for example `CONTRAFACT_DATABASE_URL`."""
@@ -19,6 +21,8 @@ class Settings(BaseSettings):
 
     database_url: Annotated[str, Field(repr=False)] = "sqlite:///contrafact.db"
     """`sqlite:///path` or `postgresql+psycopg://user:password@host/name`."""
+    database_connections: Annotated[int, Field(ge=2)] = DATABASE_CONNECTIONS
+    """Connections to Postgres that one process opens at most; all processes together must stay below its limit."""
     broker_url: Annotated[str, Field(repr=False)] = "memory://localhost"
     """Celery's broker: `redis://host:6379/0`; `memory://localhost` only where worker and gateway share a process."""
     profile: str = "tiny"

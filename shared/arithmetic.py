@@ -93,4 +93,6 @@ def _with_dtypes(section: _Section, choose: Callable[[Dtype], Dtype]) -> _Sectio
             changed[name] = {
                 key: _with_dtypes(item, choose) if isinstance(item, Section) else item for key, item in value.items()
             }
+        elif isinstance(value, list):
+            changed[name] = [_with_dtypes(item, choose) if isinstance(item, Section) else item for item in value]
     return section.model_copy(update=changed)

@@ -5,13 +5,15 @@ The modules `torch` and `transformers` are passed in: nothing here imports them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Generic, TypeVar
 
 from shared.arithmetic import native_weights
-from shared.profiles import Profile, load_profile
+from shared.profiles import Caption, Language, Profile, load_profile
+from shared.schemas.service import Runtimes, WeightsInfo
 from shared.service import MakeBatcher, Model, ModelService, ServiceSettings
 from shared.threads import compute_threads
 from shared.turns import ComputeTurns
@@ -39,20 +41,25 @@ def torch_service(
     load: Callable[[Loading[Weights]], Model],
     settings: ServiceSettings | None = None,
     turns: ComputeTurns | None = None,
+    onnx_provider: str = "",
 ) -> ModelService[Model]:
     """The service `name` around the model that `load` builds (see `shared.service`); `section` is of the profile.
 
-    `settings` are those of the environment by default. Raises ProfileError for a profile that cannot be read.
+    `settings` are those of the environment by default; `onnx_provider` is what onnxruntime computes with, if it is
+    used. Raises ProfileError for a profile that cannot be read.
     """
     chosen = settings or ServiceSettings()
     weights = section(load_profile(chosen.profile))
+
+    server = weights.server if isinstance(weights, Caption | Language) else None
 
     def load_on_device(make_batcher: MakeBatcher) -> Model:
         transformers.utils.logging.disable_progress_bar()
         device = prepare_torch(torch, chosen)
         return load(Loading(native_weights(torch, weights, device, chosen.dtype), device, chosen, make_batcher))
 
-    return ModelService(name, code_revision, chosen, load_on_device, turns)
+    runtimes = Runtimes(cuda_build=torch.version.cuda or "", onnx_provider=onnx_provider)
+    return ModelService(name, code_revision, chosen, load_on_device, turns, server, runtimes)
 
 
 def choose_device(torch: ModuleType, name: str) -> str:
@@ -60,6 +67,31 @@ def choose_device(torch: ModuleType, name: str) -> str:
     if name != "auto":
         return name
     return "cuda:0" if torch.cuda.is_available() else "cpu"
+
+
+@contextmanager
+def tensor_float_32(torch: ModuleType, device: str) -> Iterator[None]:
+    """Let an NVIDIA GPU multiply float32 matrices in TF32 inside the block; other devices compute as before.
+
+    TF32 has float32's range and float16's precision. It is for networks of ours that score and segment, never for a
+    model under test. The setting is the process's, so the
+    block must not overlap with other threads' work on the device.
+    """
+    if not device.startswith("cuda"):
+        yield
+        return
+    matrices = torch.backends.cuda.matmul
+    before = matrices.fp32_precision
+    matrices.fp32_precision = "tf32"
+    try:
+        yield
+    finally:
+        matrices.fp32_precision = before
+
+
+def info_in_tf32(info: WeightsInfo, device: str) -> WeightsInfo:
+    """The entry of `/v1/info` for weights that compute in `tensor_float_32`: replies depend on it."""
+    return info.model_copy(update={"dtype": "tf32"}) if device.startswith("cuda") and info.dtype == "float32" else info
 
 
 def prepare_torch(torch: ModuleType, settings: ServiceSettings) -> str:

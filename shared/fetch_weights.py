@@ -3,28 +3,46 @@
 It is the one step of a deployment that needs the network and, for gated weights, a Hub token (`HF_TOKEN`). The services
 then run offline from the same folder, read-only. It fetches safetensors, configurations and tokenizers at the commits
 that the profile names, never code or pickles. `--check` verifies, without network, that everything is there.
+
+It prints how much has arrived, tries again when the network or the Hub fails for a while, and continues where the last
+attempt stopped, also after a restart.
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
 from huggingface_hub.constants import HF_HOME
-from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError: of the HTTP library that it uses
+    HfHubHTTPError,
+    HTTPError,
+    LocalEntryNotFoundError,
+)
+from huggingface_hub.file_download import repo_folder_name
 
+from shared.http_statuses import RETRIED
 from shared.profiles import Profile, ProfileError, load_profile
 from shared.weights import Server, Weights
 
 LISTING = "contrafact-weights.json"
+PAUSES = (2.0, 10.0, 30.0, 60.0)  # seconds before each further attempt; the Hub's client has short retries of its own
+PROGRESS_SECONDS = 15.0
 _TEXTS = ("*.json", "*.txt", "*.jinja", "*.model")  # configurations, vocabularies, chat templates, SentencePiece
 _PARTS = ("scheduler", "text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2", "unet", "vae")
+
+
+FAILURES = (HTTPError, LocalEntryNotFoundError, OSError)  # the first is that of the client's own HTTP library
 
 
 class IncompleteWeights(Exception):
@@ -62,9 +80,10 @@ def hub_files(profile: Profile, servers: bool = False) -> list[HubFiles]:
         if weights is not None and weights.hub:
             files.append(HubFiles(weights.hub, weights.revision, _in_subfolder(weights, _patterns(weights.variant))))
     few_step = diffusion.few_step.weights if diffusion.few_step else None
-    if few_step is not None and few_step.hub:
-        names = (few_step.file,) if few_step.file else _patterns(few_step.variant)
-        files.append(HubFiles(few_step.hub, few_step.revision, _in_subfolder(few_step, names)))
+    for unet in (diffusion.unet, *diffusion.loras, few_step):
+        if unet is not None and unet.hub:
+            names = (unet.file,) if unet.file else _patterns(unet.variant)
+            files.append(HubFiles(unet.hub, unet.revision, _in_subfolder(unet, names)))
     for server in (profile.caption.server, profile.language.server):
         if servers and server is not None:
             files.append(_server_files(server))
@@ -78,23 +97,80 @@ def fetch(requests: list[HubFiles], home: Path) -> None:
         if request in fetched:
             print(f"{request}: already there")
             continue
-        print(f"{request}: fetching", flush=True)
         try:
-            # The Hub's files at a commit never change, so a complete download stays complete.
-            folder = snapshot_download(
-                request.repository,
-                revision=request.revision,
-                cache_dir=home / "hub",
-                allow_patterns=list(request.patterns),
-            )
-        except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+            folder = _fetch_patiently(request, home / "hub")
+        except FAILURES as error:
             raise IncompleteWeights(
                 f"cannot fetch {request}: {error}\nIs the Hub reachable, its licence accepted, HF_TOKEN set?"
             ) from error
-        if not any(path.suffix in (".safetensors", ".gguf") for path in Path(folder).rglob("*")):
+        # The Hub's files at a commit never change, so a complete download stays complete.
+        if not any(path.suffix in (".safetensors", ".gguf") for path in folder.rglob("*")):
             raise IncompleteWeights(f"{request} has no file like {', '.join(request.patterns)}; correct the profile")
         fetched.add(request)
         _write_listing(home, fetched)
+
+
+def _fetch_patiently(request: HubFiles, cache: Path) -> Path:
+    """Fetch into the cache; further attempts after failures that may pass continue with the bytes that are there."""
+    for pause in (*PAUSES, None):
+        try:
+            return _fetch_once(request, cache)
+        except FAILURES as error:
+            if pause is None or not _may_pass(error):
+                raise
+            print(f"{request}: {type(error).__name__}: {error}; continuing in {pause:.0f} s", flush=True)
+            time.sleep(pause)
+    raise AssertionError  # the last attempt returns or raises
+
+
+def _fetch_once(request: HubFiles, cache: Path) -> Path:
+    repository, revision, patterns = request.repository, request.revision, list(request.patterns)
+    files = snapshot_download(repository, revision=revision, cache_dir=cache, allow_patterns=patterns, dry_run=True)
+    total = sum(file.file_size or 0 for file in files)
+    print(f"{request}: fetching {len(files)} files, {total / 1e9:.1f} GB", flush=True)
+    folder = cache / repo_folder_name(repo_id=repository, repo_type="model") / "blobs"
+    with _progress(str(request), folder, total):
+        return Path(snapshot_download(repository, revision=revision, cache_dir=cache, allow_patterns=patterns))
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether another attempt can succeed: not after a refusal, nor on a full disk."""
+    response = getattr(error, "response", None)
+    if isinstance(error, HfHubHTTPError) and response is not None:
+        return response.status_code in RETRIED
+    return not (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS))
+
+
+@contextmanager
+def _progress(name: str, folder: Path, total: int) -> Iterator[None]:
+    """Print now and then how much of the files has arrived: a log has no place for a bar."""
+    over = threading.Event()
+
+    def watch() -> None:
+        before, begun = _stored(folder), time.monotonic()
+        while not over.wait(PROGRESS_SECONDS):
+            stored, seconds = _stored(folder), time.monotonic() - begun
+            rate = (stored - before) / seconds / 1e6
+            print(f"{name}: {stored / 1e9:.1f} of {total / 1e9:.1f} GB, {rate:.0f} MB/s", flush=True)
+
+    watcher = threading.Thread(target=watch, name="progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _stored(folder: Path) -> int:
+    """Bytes of a repository's files in the cache, unfinished ones included."""
+    size = 0
+    for path in folder.glob("*"):
+        try:
+            size += path.stat().st_size
+        except FileNotFoundError:  # renamed, since it is complete
+            continue
+    return size
 
 
 def check(requests: list[HubFiles], home: Path) -> None:

@@ -99,10 +99,14 @@ class Lora(Weights):
     scale: Annotated[float, Field(gt=0, le=2)] = 1.0
 
 
-class WholeUNet(Weights):
-    """`[diffusion.few_step.unet]`: a UNet of the base's layout, in the Hub's folder layout or as one safetensors file.
+class MergedLora(Lora):
+    """One of `[[diffusion.loras]]`: merged into the UNet, so it takes no memory; `gigabytes` are those of the file."""
 
-    `file` names such a file, with keys as diffusers writes them. It comes without a configuration: the base's applies.
+
+class WholeUNet(Weights):
+    """`[diffusion.unet]`, `[diffusion.few_step.unet]`: a UNet of the base's layout, a folder in the Hub's layout.
+
+    Or one safetensors `file`, with keys as diffusers writes them. It comes without a configuration: the base's applies.
     """
 
     file: SafetensorsFile | None = None
@@ -154,10 +158,14 @@ class Diffusion(Section):
     `palette` colours its labels for the ControlNet of kind `segmentation`: "ade20k" by their order, or label → red,
     green, blue. `depth` estimates depth for the ControlNet of kind `depth`; its output is larger where things are
     nearer.
-    `scheduler` overrides the weights' own class. `few_step` is a second UNet that needs fewer steps.
+    `unet` replaces `base`'s UNet, and `loras` are merged into it in their order, for all methods. `scheduler` overrides
+    the weights' own class and `scheduler_options` its configuration, for renderings (inversion always uses DDIM's
+    steps). `few_step` is a second UNet that needs fewer steps.
     """
 
     base: Weights
+    unet: WholeUNet | None = None
+    loras: list[MergedLora] = Field(default_factory=list)
     vae: Weights | None = None
     controlnets: Annotated[dict[ControlKind, Weights], Field(min_length=1)]
     segmenter: Weights | None = None
@@ -165,6 +173,7 @@ class Diffusion(Section):
     palette: Literal["ade20k"] | dict[str, Colour] | None = None
     depth: Weights | None = None
     scheduler: str | None = None
+    scheduler_options: dict[str, JsonValue] = Field(default_factory=dict)
     few_step: FewStep | None = None
     max_batch: MaxBatch = 4
 
@@ -181,6 +190,9 @@ class Diffusion(Section):
         computed_with_base = {f"controlnets.{kind}": weights for kind, weights in self.controlnets.items()}
         if self.few_step is not None:
             computed_with_base["few_step"] = self.few_step.weights
+        if self.unet is not None:
+            computed_with_base["unet"] = self.unet
+        computed_with_base |= {f"loras[{place}]": lora for place, lora in enumerate(self.loras)}
         for name, weights in computed_with_base.items():
             if weights.dtype != self.base.dtype:
                 raise ValueError(
@@ -188,6 +200,19 @@ class Diffusion(Section):
                     "are computed together"
                 )
         return self
+
+    def infos(self) -> list[WeightsInfo]:
+        """The entries of `/v1/info` for the UNet and how it is sampled: the base, what changes it, and the settings."""
+        changes = [self.unet.info("unet")] if self.unet else []
+        changes += [lora.info("lora") for lora in self.loras]
+        if self.scheduler:
+            changes.append(WeightsInfo(role="scheduler", id=self.scheduler, revision="", dtype="", licence=""))
+        if self.loras or self.scheduler_options or (self.unet and self.unet.file):
+            files = [f"{lora.file} {lora.scale}" for lora in self.loras]
+            file = (self.unet.file or "") if self.unet else ""
+            use = derive_digest(json.dumps(self.scheduler_options, sort_keys=True), file, *files).hex()
+            changes.append(WeightsInfo(role="UNet settings", id="[diffusion]", revision=use, dtype="", licence=""))
+        return [self.base.info("base"), *changes]
 
 
 class ModelUnderTest(Weights):

@@ -13,8 +13,9 @@ A service's `app.py` gives a name, a `load` function and its endpoints (`torch_s
     return service.app
 
 `load` runs in a background thread after start, builds the model, warms it up and creates the batchers it needs; until
-it returns, `/readyz` and every endpoint answer 503. When the model breaks, `/healthz` answers 503 and the process ends
-(`shared.model_health`). This module does not import torch.
+it returns, `/readyz` and every endpoint answer 503. `/readyz` also asks the server that the profile names, if it names
+one. When the model breaks, `/healthz` answers 503 and the process ends (`shared.model_health`). This module does not
+import torch.
 """
 
 from __future__ import annotations
@@ -50,9 +51,11 @@ from shared.model_health import ModelHealth, end_process_when_broken
 from shared.problems import DeadlineExceeded, DeviceFailed, InvalidInput, Malformed, NotReady
 from shared.schemas.base import MAX_MESSAGE_BYTES, Contract
 from shared.schemas.problems import ProblemDocument
-from shared.schemas.service import GpuInfo, ServiceInfo, WeightsInfo
+from shared.schemas.service import NO_RUNTIMES, GpuInfo, Runtimes, ServiceInfo, WeightsInfo
 from shared.seeds import derive_digest
+from shared.server_health import refuse_unready
 from shared.turns import START_TIME_HEADER, ComputeTurns, start_time_from, work_started
+from shared.weights import Server
 
 DEADLINE_HEADER = "X-Deadline-Seconds"
 DEFAULT_DEADLINE_SECONDS = 300.0
@@ -139,7 +142,10 @@ class ModelService(Generic[Model]):
         settings: ServiceSettings,
         load: Callable[[MakeBatcher], Model],
         turns: ComputeTurns | None = None,
+        server: Server | None = None,
+        runtimes: Runtimes = NO_RUNTIMES,
     ) -> None:
+        """`server`: an external one without which the service is not ready; `runtimes`: of `/v1/info`."""
         json_logging.configure()
         self.name = name
         self.registry = CollectorRegistry()
@@ -147,6 +153,7 @@ class ModelService(Generic[Model]):
         self._settings = settings
         self._load_model = load
         self._turns = turns
+        self._server, self._runtimes = server, runtimes
         self._metrics = BatchMetrics(name, self.registry)
         self._health = ModelHealth(settings.max_batch_seconds)
         self._stopping = threading.Event()
@@ -185,6 +192,7 @@ class ModelService(Generic[Model]):
             weights=weights,
             version=__version__,
             gpu=self._gpu,
+            runtimes=self._runtimes,
         )
 
     def post(
@@ -285,7 +293,7 @@ class ModelService(Generic[Model]):
         app.add_middleware(AccessLog, service=self.name, registry=self.registry)
         not_yet = _problems(503)
         app.add_api_route(HEALTHZ, self._healthz, responses=not_yet, description="The model can compute.")
-        app.add_api_route(READYZ, self._readyz, responses=not_yet, description="The weights are loaded and warmed.")
+        app.add_api_route(READYZ, self._readyz, responses=not_yet, description="Weights are loaded, servers answer.")
         app.add_api_route(METRICS, self._prometheus, description="Prometheus metrics.", include_in_schema=False)
         app.add_api_route(INFO.path, self._info, response_model=INFO.reply, responses=not_yet, description=INFO.about)
         plain_openapi = app.openapi
@@ -316,6 +324,8 @@ class ModelService(Generic[Model]):
 
     async def _readyz(self) -> dict[str, str]:
         _ = self.model
+        if self._server is not None:
+            await refuse_unready(self._server)
         return {"status": "ready"}
 
     async def _prometheus(self) -> Response:

@@ -84,11 +84,33 @@ class Weights(Section):
         return WeightsInfo(role=role, id=self.id, revision=revision, dtype=self.dtype, licence=self.licence)
 
 
+class KeyValueCache(Section):
+    """`[….server.cache]`: keys and values of the tokens that a transformer has read, which its server keeps on the GPU.
+
+    `layers`, `heads` (of keys and values) and `head_size` stand in the model's `config.json` as `num_hidden_layers`,
+    `num_key_value_heads` and `head_dim` (or `hidden_size / num_attention_heads`). `context` is in tokens, of all
+    requests that the server works on at a time together. `value_bytes`: 2 in half precision; 1.0625 in llama.cpp's
+    q8_0, which has 34 bytes for 32 values.
+    """
+
+    layers: Annotated[int, Field(ge=1)]
+    heads: Annotated[int, Field(ge=1)]
+    head_size: Annotated[int, Field(ge=1)]
+    context: Annotated[int, Field(ge=1)]
+    value_bytes: Annotated[float, Field(gt=0)] = 2.0
+
+    @property
+    def gigabytes(self) -> float:
+        """A key and a value for each layer, head, element of a head and token."""
+        return 2 * self.layers * self.heads * self.head_size * self.context * self.value_bytes / 1e9
+
+
 class Server(Section):
     """A model behind an external HTTP server (OpenAI-compatible, or TGI).
 
     `url` is the API's root (`http://host:8000/v1`). `api_key_variable` names the environment variable with the key.
     `revision` says which weights the server runs; change it when they change, since recorded calls are keyed by it.
+    `gigabytes` are those of the weights; `cache` describes what comes on top.
     """
 
     url: Annotated[str, Field(pattern=r"^https?://")]
@@ -98,6 +120,7 @@ class Server(Section):
     gigabytes: Annotated[float, Field(gt=0)]
     api_key_variable: str = ""
     concurrency: Annotated[int, Field(ge=1)] = 16
+    cache: KeyValueCache | None = None
 
     def info(self, role: str) -> WeightsInfo:
         """The entry of `/v1/info`."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import onnx
 import onnxruntime
 import torch
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from shared.schemas.models import CONFIG_NAME, DESCRIPTION_NAME, ONNX_NAME, PROC
 _FLOATS: dict[str, type[np.floating]] = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 _PROVIDERS = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}
 _ERRORS_ONLY = 3
+_PROBE_OPSET, _PROBE_IR = 17, 8  # old enough for every onnxruntime
 _OUTPUT_NAMES = ("logits", "probabilities", "out")  # "out": of torchvision's segmenters, which also have "aux"
 _CLASSIFIED = ("pictures", "classes")
 _SEGMENTED = ("pictures", "classes", "height", "width")
@@ -113,9 +115,26 @@ def _session(data: bytes, device: str) -> Any:
     options.log_severity_level = _ERRORS_ONLY
     options.intra_op_num_threads = torch.get_num_threads()
     options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(data, options, providers=_providers(device))
+
+
+def _providers(device: str) -> list[str]:
     preferred = [_PROVIDERS["cuda"], _PROVIDERS["cpu"]] if device.startswith("cuda") else [_PROVIDERS["cpu"]]
     available = onnxruntime.get_available_providers()
-    return onnxruntime.InferenceSession(data, options, providers=[name for name in preferred if name in available])
+    return [name for name in preferred if name in available]
+
+
+def onnx_provider(device: str) -> str:
+    """What runs ONNX models on `device` (torch's name), as onnxruntime calls it, found by running one.
+
+    The plain package of onnxruntime computes on CPUs; that for GPUs does so too where its CUDA libraries do not load.
+    """
+    value = onnx.helper.make_tensor_value_info("value", onnx.TensorProto.FLOAT, [1])
+    result = onnx.helper.make_tensor_value_info("result", onnx.TensorProto.FLOAT, [1])
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["value"], ["result"])], "probe", [value], [result])
+    opset = onnx.helper.make_opsetid("", _PROBE_OPSET)
+    model = onnx.helper.make_model(graph, opset_imports=[opset], ir_version=_PROBE_IR)
+    return str(_session(model.SerializeToString(), device).get_providers()[0])
 
 
 def _own_names(folder: Path) -> list[str] | None:

@@ -30,9 +30,12 @@ from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import GenericFunction
 
+from gateway.settings import DATABASE_CONNECTIONS
+
 Sessions = sessionmaker[Session]
 
 SQLITE_BUSY_MILLISECONDS = 30_000
+KEPT_CONNECTIONS = 16
 DATABASE_AWAY = (OperationalError, InterfaceError, TimeoutError)  # what is raised while the database is unreachable
 
 _READ_ONLY = "contrafact_read_only"
@@ -58,8 +61,10 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-def open_engine(url: str) -> Engine:
+def open_engine(url: str, connections: int = DATABASE_CONNECTIONS) -> Engine:
     """An engine for a `sqlite:///…` or `postgresql+psycopg://…` URL. Connects on first use.
+
+    It opens up to `connections` to Postgres, and keeps up to `KEPT_CONNECTIONS` of them while they are idle.
 
     SQLite runs with write-ahead log, foreign keys, and transactions that take the write lock at once: otherwise two
     transactions that read first and write later would fail with "database is locked", whatever the timeout.
@@ -69,7 +74,8 @@ def open_engine(url: str) -> Engine:
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_immediate)
         return engine
-    return create_engine(url, pool_size=16, max_overflow=48, pool_pre_ping=True)
+    kept = min(connections, KEPT_CONNECTIONS)
+    return create_engine(url, pool_size=kept, max_overflow=connections - kept, pool_pre_ping=True)
 
 
 def open_sessions(engine: Engine) -> Sessions:

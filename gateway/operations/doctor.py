@@ -22,11 +22,11 @@ from gateway.auth.keys import any_key, epoch_now
 from gateway.database.sessions import database_now, open_engine, open_sessions, reading
 from gateway.database.tables import Job, SourceImage
 from gateway.operations.startup import database_name, schema_fault
-from gateway.operations.weights_check import memory, needed_weights, service_faults
+from gateway.operations.weights_check import device_of, memory, needed_weights, onnx_hint, service_faults
 from gateway.settings import Settings
 from gateway.storage.object_store import open_store
 from shared.celery_app import broker_fault, open_celery
-from shared.endpoints import INFO
+from shared.endpoints import INFO, READYZ
 from shared.logging import masked
 from shared.problems import Problem, from_reply
 from shared.profiles import Profile, ProfileError, load_profile
@@ -201,7 +201,9 @@ def _services(settings: Settings, profile: Profile, clocks: list[Clock]) -> Iter
             yield Answer(name, False, fault)
         if not faults:
             weights = ", ".join(f"{item.id}@{item.revision[:12]}" for item in answer.weights)
-            yield Answer(name, True, f"ready on {answer.device} with {weights}")
+            yield Answer(name, True, f"ready on {device_of(answer)} with {weights}")
+        if hint := onnx_hint(answer):
+            yield Answer(name, True, hint)
     if len({info.deterministic for info in infos.values()}) > 1:
         some = ", ".join(sorted(name for name, info in infos.items() if info.deterministic))
         yield Answer(
@@ -227,7 +229,18 @@ def _ask(name: ServiceName, url: str, clocks: list[Clock]) -> ServiceInfo | str:
         info = INFO.reply.model_validate_json(reply.content)
     except ValidationError:
         return f"the server at {masked(url)} is not a service of this version of Contrafact"
-    return info if info.service == name else f"{masked(url)} is {info.service}: set {variable} to the right one"
+    if info.service != name:
+        return f"{masked(url)} is {info.service}: set {variable} to the right one"
+    return _unready(url) or info
+
+
+def _unready(url: str) -> str:
+    """Why a service that has loaded is not ready, in words: the server that its profile names. Empty if it is."""
+    try:
+        reply = httpx.get(f"{url}{READYZ}", timeout=PROBE_SECONDS, trust_env=False)
+    except httpx.HTTPError as error:
+        return f"nothing answers at {masked(url)} any more ({masked(str(error))}): read the service's log"
+    return f"not ready: {from_reply(reply.status_code, reply.content).detail}" if reply.status_code == 503 else ""
 
 
 def _clocks(clocks: Sequence[Clock]) -> Iterator[Answer]:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from urllib.parse import urlsplit
 
 from shared import __version__
-from shared.profiles import Profile
-from shared.schemas.service import ServiceInfo, ServiceName
+from shared.profiles import MergedLora, Profile
+from shared.schemas.service import GpuInfo, ServiceInfo, ServiceName
 from shared.weights import Server, Weights, digest_folder
+
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 def needed_weights(profile: Profile) -> dict[ServiceName, list[Weights | Server]]:
     """What each service must have loaded under a profile."""
     diffusion = [
         profile.diffusion.base,
+        profile.diffusion.unet,
+        *profile.diffusion.loras,
         profile.diffusion.vae,
         *profile.diffusion.controlnets.values(),
         profile.diffusion.segmenter,
@@ -37,8 +42,9 @@ def needed_weights(profile: Profile) -> dict[ServiceName, list[Weights | Server]
 
 
 def gigabytes(weights: Sequence[Weights | Server]) -> float:
-    """Device memory of weights in gigabytes; weights of external servers do not count."""
-    return sum(source.gigabytes for source in weights if isinstance(source, Weights))
+    """Device memory of weights in gigabytes; weights of external servers and merged LoRAs do not count."""
+    counted = (source for source in weights if isinstance(source, Weights) and not isinstance(source, MergedLora))
+    return sum(source.gigabytes for source in counted)
 
 
 def service_faults(info: ServiceInfo, profile: str, wanted: Sequence[Weights | Server]) -> Iterator[str]:
@@ -70,10 +76,36 @@ def _revision(source: Weights | Server) -> str:
     return source.revision if len(source.revision) == 40 else ""
 
 
+def device_of(info: ServiceInfo) -> str:
+    """What a service computes on, with its driver and the CUDA version of its torch: `cuda:0 (NVIDIA A10G, ...)`."""
+    build = f"torch for CUDA {info.runtimes.cuda_build}" if info.runtimes.cuda_build else "torch for CPUs"
+    if info.gpu is not None:
+        driver = f"driver {info.gpu.driver}" if info.gpu.driver else "driver unknown"
+        parts = [info.gpu.name, driver, build]
+    else:
+        parts = [build]
+    if info.runtimes.onnx_provider:
+        parts.append(f"onnxruntime on {info.runtimes.onnx_provider.removesuffix('ExecutionProvider')}")
+    return f"{info.device} ({', '.join(parts)})"
+
+
+def onnx_hint(info: ServiceInfo) -> str:
+    """Why ONNX models run on the CPU of a service with a GPU; empty if they do not."""
+    if not info.device.startswith("cuda") or info.runtimes.onnx_provider in ("", "CUDAExecutionProvider"):
+        return ""
+    return (
+        "ONNX models under test run on its CPU: for the GPU, build its image with onnxruntime-gpu in place of "
+        f"onnxruntime, for CUDA {info.runtimes.cuda_build} (docs/how-to/deployment.md)"
+    )
+
+
 def memory(
     infos: Mapping[ServiceName, ServiceInfo], wanted: Mapping[ServiceName, Sequence[Weights | Server]]
 ) -> Iterator[tuple[bool, str]]:
-    """Whether the weights of all services on a GPU fit into its memory, in sentences. Activations are not counted."""
+    """Whether the weights of all services on a GPU fit into its memory, in sentences. Activations are not counted.
+
+    A server of the profile on this machine is counted to the GPU that the services share, with its key-value cache.
+    """
     sharing: dict[str, list[ServiceName]] = defaultdict(list)
     for name, info in infos.items():
         if info.gpu is not None:
@@ -93,3 +125,36 @@ def memory(
             yield False, f"{sentence}; give one of them its own GPU, or choose a smaller profile"
         else:
             yield True, sentence
+    yield from _servers_memory(infos, wanted, [infos[names[0]].gpu for names in sharing.values()])
+
+
+def _servers_memory(
+    infos: Mapping[ServiceName, ServiceInfo],
+    wanted: Mapping[ServiceName, Sequence[Weights | Server]],
+    gpus: Sequence[GpuInfo | None],
+) -> Iterator[tuple[bool, str]]:
+    """The memory of servers on this machine, each once, and together with the services where those share one GPU.
+
+    A service is in `infos` only if its server answers. Then the server has loaded, perhaps on a GPU of its own.
+    """
+    if not any(info.gpu for info in infos.values()):
+        return
+    needed = sum(gigabytes(wanted[name]) for name, info in infos.items() if info.gpu is not None)
+    counted = set()
+    for name, sources in wanted.items():
+        for server in sources:
+            if not isinstance(server, Server) or urlsplit(server.url).hostname not in LOOPBACK or server.url in counted:
+                continue
+            counted.add(server.url)
+            cache = server.cache.gigabytes if server.cache else 0.0
+            sentence = f"{server.model}: {server.gigabytes:.1f} GB of weights, {cache:.1f} GB of key-value cache"
+            needed += server.gigabytes + cache
+            (gpu, *others) = gpus
+            if others or gpu is None:
+                yield True, sentence
+                continue
+            sentence = f"{sentence}; {needed:.1f} GB with the services on {gpu.name} with {gpu.gigabytes:.1f} GB"
+            if needed <= gpu.gigabytes:
+                yield True, sentence
+            else:
+                yield name in infos, f"{sentence}: it needs a GPU of its own, or a shorter context"

@@ -281,7 +281,7 @@ def main() -> None:
     services = ModelServices(
         settings.service_urls, settings.service_deadline_seconds, settings.service_wait_seconds, threading.Event()
     )
-    sessions = open_sessions(open_engine(settings.database_url))
+    sessions = open_sessions(open_engine(settings.database_url, settings.database_connections))
     refuse_wrong_schema(settings, sessions)
     worker = Worker(settings, sessions, open_store(settings), services, celery)
     register(celery, worker)

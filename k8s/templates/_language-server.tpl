@@ -3,14 +3,15 @@
 {{- $server := .Values.languageServer -}}
 - name: language-server
   image: {{ $server.image }}
+  # llama.cpp takes a value as an argument of its own, not after "=".
   args:
-    - --host=127.0.0.1
-    - --port=8012
-    - --parallel={{ $server.parallel }}
-    - --ctx-size={{ $server.context }}
-    - --n-gpu-layers={{ ternary 99 0 (gt (int $server.gpus) 0) }}
-    - --alias={{ $server.model }}
-    - --model=/weights/hub/{{ $server.file }}
+    {{- $arguments := list "--host" "127.0.0.1" "--port" "8012" "--parallel" (int $server.parallel) "--ctx-size" (int $server.context) }}
+    {{- $arguments = concat $arguments (list "--cache-type-k" $server.cacheType "--cache-type-v" $server.cacheType "--flash-attn" "on") }}
+    {{- $arguments = concat $arguments (list "--jinja" "--chat-template" $server.chatTemplate) }}
+    {{- $arguments = concat $arguments (list "--n-gpu-layers" (ternary 99 0 (gt (int $server.gpus) 0)) "--alias" $server.model) }}
+    {{- range concat $arguments (list "--model" (printf "/weights/hub/%s" $server.file)) }}
+    - {{ . | toString | quote }}
+    {{- end }}
   {{- include "contrafact.container" . | nindent 2 }}
   startupProbe:
     exec: {command: [curl, -fs, "http://127.0.0.1:8012/health"]}
@@ -30,14 +31,4 @@
   volumeMounts:
     - {name: tmp, mountPath: /tmp}
     - {name: weights, mountPath: /weights, readOnly: true}
-{{- end }}
-
-{{/* `resources` with the GPUs that `gpus` asks for; call with (list $ service). */}}
-{{- define "contrafact.resourcesWithGpus" -}}
-{{- $service := index . 1 }}
-{{- $resources := deepCopy $service.resources }}
-{{- if gt (int $service.gpus) 0 }}
-{{- $resources = mergeOverwrite $resources (dict "limits" (dict (index . 0).Values.gpu.resource (int $service.gpus))) }}
-{{- end }}
-{{- toYaml $resources }}
 {{- end }}

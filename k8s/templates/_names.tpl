@@ -91,7 +91,24 @@ http://{{ include "contrafact.name" . }}-object-store:7070
 - {name: CONTRAFACT_DIFFUSION_URL, value: "http://{{ $name }}-diffusion-service:8003"}
 - {name: CONTRAFACT_EVALUATOR_URL, value: "http://{{ $name }}-evaluator-service:8004"}
 - {name: CONTRAFACT_IMAGES_IN_FLIGHT, value: {{ .Values.worker.imagesInFlight | quote }}}
+{{ include "contrafact.imageLimit" . }}
 - {name: CONTRAFACT_METRICS_PORT, value: "9000"}
+{{- end }}
+
+{{/* What gateway and worker read each for itself; call with their values. */}}
+{{- define "contrafact.connectionLimit" -}}
+- {name: CONTRAFACT_DATABASE_CONNECTIONS, value: {{ .databaseConnections | quote }}}
+{{- end }}
+
+{{/*
+Connections to Postgres at most: of every gateway, with one more during an update; of every worker, with a quarter more that
+still end during an update; and 10 for the steps at the start and the operator's commands.
+*/}}
+{{- define "contrafact.connections" -}}
+{{- $workers := ternary .Values.worker.autoscaling.max .Values.worker.replicas .Values.worker.autoscaling.enabled | int }}
+{{- $workers = add $workers (div (add $workers 3) 4) }}
+{{- $gateways := add 1 .Values.gateway.replicas }}
+{{- add (mul $gateways .Values.gateway.databaseConnections) (mul $workers .Values.worker.databaseConnections) 10 }}
 {{- end }}
 
 {{/* Of every pod of ours. */}}
@@ -132,11 +149,9 @@ securityContext:
 {{- end }}
 {{- end }}
 
-{{/* Where a pod is put; call with gateway's, worker's or a service's values. */}}
-{{- define "contrafact.placement" -}}
-{{- with .nodeSelector }}
-nodeSelector: {{ toYaml . | nindent 2 }}
-{{- end }}
+{{/* The largest image that a process decodes: of every pod that decodes one. */}}
+{{- define "contrafact.imageLimit" -}}
+- {name: CONTRAFACT_MAX_IMAGE_PIXELS, value: {{ .Values.maxImagePixels | int64 | quote }}}
 {{- end }}
 
 {{/* Pods start anew when what they read changed. */}}

@@ -26,6 +26,20 @@ class GpuInfo(Contract):
     uuid: str
     name: str
     gigabytes: float
+    driver: str = ""
+
+
+class Runtimes(Contract):
+    """What a service computes with. `cuda_build`: the CUDA version that its torch is built for; empty for CPUs only.
+
+    `onnx_provider`: onnxruntime's name of what runs ONNX models; empty in services that run none.
+    """
+
+    cuda_build: str = ""
+    onnx_provider: str = ""
+
+
+NO_RUNTIMES = Runtimes()
 
 
 class ServiceInfo(Contract):
@@ -42,3 +56,4 @@ class ServiceInfo(Contract):
     weights: list[WeightsInfo]
     version: str
     gpu: GpuInfo | None = None
+    runtimes: Runtimes = NO_RUNTIMES

@@ -310,12 +310,19 @@ def test_the_language_server_is_where_and_what_the_paper_profile_says() -> None:
     server = load_profile("paper").language.server
     assert server
     container = composed(*FILES["paper"])["services"]["language-server"]
-    options = dict(zip(container["command"][::2], container["command"][1::2], strict=True))
+    words = [word for word in container["command"] if word != "--jinja"]  # the one option without a value
+    options = dict(zip(words[::2], words[1::2], strict=True))
     assert container["network_mode"] == "service:llm-service"
     assert server.url == f"http://{options['--host']}:{options['--port']}/v1"
     assert probe(container)[0] == int(options["--port"])
     assert options["--alias"] == server.model
     assert int(options["--parallel"]) == server.concurrency
+    assert server.cache
+    assert int(options["--ctx-size"]) == server.cache.context
+    assert options["--cache-type-k"] == options["--cache-type-v"] == "q8_0"
+    assert server.cache.value_bytes == 34 / 32, "a block of 32 values and its scale in float16"
+    assert options["--flash-attn"] == "on", "without it llama.cpp quantises no values"
+    assert container["command"].index("--jinja") < container["command"].index("--chat-template")
     (model_file,) = [
         item for item in hub_files(load_profile("paper"), servers=True) if server.revision == item.revision
     ]

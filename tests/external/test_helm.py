@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,74 +17,21 @@ from gateway.settings import Settings
 from shared.fetch_weights import hub_files
 from shared.profiles import Profile, load_profile
 from shared.service import ServiceSettings
+from tests.support.chart_objects import (
+    EXAMPLES,
+    OURS,
+    SERVICES,
+    Object,
+    containers,
+    environment,
+    kind,
+    objects,
+    pods,
+)
 from tests.support.compose_files import BASE, GPU, composed
 from tests.support.helm import CHART, install
 
-EXAMPLES = {path.stem: path for path in sorted((CHART / "examples").glob("*.yaml"))}
 KUBERNETES = ("1.30", "1.37")
-SERVICES = ("caption", "llm", "diffusion", "evaluator")
-OURS = ("contrafact-gateway:", "contrafact-weights:", *(f"contrafact-{name}-service:" for name in SERVICES))
-
-Object = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def releases() -> dict[str, Object]:
-    """Helm's releases of all examples."""
-    values = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in EXAMPLES.values()]
-    installed = dict(zip(EXAMPLES, install(values), strict=True))
-    for release in installed.values():
-        assert "refused" not in release, release["refused"]
-        texts = [release["manifest"], *release["hooks"]]
-        release["objects"] = [item for text in texts for item in yaml.load_all(text, yaml.CSafeLoader) if item]
-    return installed
-
-
-@pytest.fixture(params=EXAMPLES)
-def release(request: pytest.FixtureRequest, releases: dict[str, Object]) -> Object:
-    return releases[request.param]
-
-
-def objects(release: Object) -> list[Object]:
-    documents: list[Object] = release["objects"]
-    return documents
-
-
-def kind(release: Object, name: str) -> dict[str, Object]:
-    """Objects of one kind by their name without the release's."""
-    return {
-        item["metadata"]["name"].removeprefix("demo-contrafact-"): item
-        for item in objects(release)
-        if item["kind"] == name
-    }
-
-
-def pods(release: Object) -> Iterator[tuple[str, Object]]:
-    for item in objects(release):
-        if item["kind"] == "Pod":
-            yield item["metadata"]["name"], item
-        elif item["kind"] in ("Deployment", "StatefulSet", "Job"):
-            yield item["metadata"]["name"], item["spec"]["template"]
-
-
-def containers(pod: Object) -> list[Object]:
-    return [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
-
-
-def environment(container: Object) -> dict[str, str]:
-    """Variables with their values; `secret KEY` for one from a Secret, the requested cores, rounded up, for threads."""
-    return {item["name"]: _value(item, container) for item in container.get("env", [])}
-
-
-def _value(item: Object, container: Object) -> str:
-    if "value" in item:
-        return str(item["value"])
-    source = item["valueFrom"]
-    if "secretKeyRef" in source:
-        return f"secret {source['secretKeyRef']['key']}"
-    assert source == {"resourceFieldRef": {"resource": "requests.cpu"}}
-    cores = str(container["resources"]["requests"]["cpu"])
-    return str(math.ceil(int(cores[:-1]) / 1000 if cores.endswith("m") else float(cores)))
 
 
 def test_there_are_four_ways_to_install() -> None:
@@ -130,9 +75,10 @@ def test_whatever_stays_up_is_probed_by_ports_that_it_has(release: Object) -> No
         for container in deployment["spec"]["template"]["spec"]["containers"]:
             ports = {port["name"] for port in container.get("ports", [])}
             assert {"livenessProbe", "readinessProbe"} <= container.keys(), name
-            for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-                http = container.get(probe, {}).get("httpGet")
+            for probe in {"startupProbe", "livenessProbe", "readinessProbe"} & container.keys():
+                http = container[probe].get("httpGet")
                 assert http is None or http["port"] in ports, (name, probe)
+                assert container[probe]["timeoutSeconds"] > 1, (name, probe)
         if name.endswith("-service"):
             (service, *_) = deployment["spec"]["template"]["spec"]["containers"]
             startup = service["startupProbe"]
@@ -268,8 +214,8 @@ def test_the_trainer_reaches_broker_and_store_and_holds_no_key_to_the_database(r
 
 def test_gpus_bring_their_resource_toleration_and_image(releases: dict[str, Object]) -> None:
     for name, resource, services in (
-        ("one-gpu", "nvidia.com/gpu.shared", set(SERVICES)),
-        ("external", "nvidia.com/gpu", set(SERVICES)),
+        ("one-gpu", "nvidia.com/gpu.shared", {*SERVICES, "trainer"}),
+        ("external", "nvidia.com/gpu", {*SERVICES, "trainer"}),
         ("autoscaled", "nvidia.com/gpu", {"diffusion", "evaluator"}),
         ("tiny", "nvidia.com/gpu", set()),
     ):
@@ -282,7 +228,7 @@ def test_gpus_bring_their_resource_toleration_and_image(releases: dict[str, Obje
                 gpu_services.add(deployment.removesuffix("-service"))
                 assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in spec["tolerations"]
                 assert item["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
-                if container["name"].endswith("-service"):
+                if container["name"] == "trainer" or container["name"].endswith("-service"):
                     assert container["image"].endswith("-cuda")
                     assert environment(container)["CONTRAFACT_DEVICE"] == "cuda"
         assert gpu_services == services, name
@@ -321,14 +267,14 @@ def test_weights_are_fetched_once_and_read_by_all(releases: dict[str, Object]) -
 
 def test_the_language_server_is_that_of_compose_and_of_the_profile(releases: dict[str, Object]) -> None:
     command = composed(BASE, GPU)["services"]["language-server"]["command"]
-    expected = {f"{name}={value}" for name, value in zip(command[::2], command[1::2], strict=True)}
     server = load_profile("paper").language.server
     assert server
-    assert f"--alias={server.model}" in expected
+    assert command[command.index("--alias") + 1] == server.model
+    assert int(command[command.index("--parallel") + 1]) == server.concurrency
     for name in ("one-gpu", "external"):
         spec = kind(releases[name], "Deployment")["llm-service"]["spec"]["template"]["spec"]
         (container,) = [item for item in spec["containers"] if item["name"] == "language-server"]
-        assert set(container["args"]) == expected
+        assert container["args"] == command
         assert container["image"] == composed(BASE, GPU)["services"]["language-server"]["image"]
 
 

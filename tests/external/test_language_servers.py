@@ -16,6 +16,7 @@ import pytest
 import torch
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
+from transformers import AutoTokenizer
 
 from llm_service.app import create_app
 from llm_service.engines.transformers import load_transformers
@@ -24,6 +25,7 @@ from shared.devices import Loading
 from shared.profiles import load_profile
 from shared.schemas.language import GenerateRequest, Message, ScoreReply
 from shared.service import ModelService
+from tests.support.compose_files import BASE, GPU, composed
 from tests.support.language_requests import KEYWORDS, generate, generate_request
 from tests.support.language_servers import listening
 from tests.support.llama_cpp import llama_cpp_server, write_gguf
@@ -87,6 +89,35 @@ def test_a_server_that_cannot_score_is_a_failed_dependency(llama_cpp: Path) -> N
     reply = asyncio.run(main())
     assert reply.status_code == 502
     assert "does not score prompts" in reply.json()["detail"]
+
+
+def test_the_deployed_template_is_llama_2s_own(tmp_path: Path) -> None:
+    """As Meta's reference code writes a conversation; the server adds the first `<s>` itself."""
+    command = composed(BASE, GPU)["services"]["language-server"]["command"]
+    template = command[command.index("--chat-template") + 1]
+    turns = [
+        {"role": "system", "content": "Answer in JSON."},
+        {"role": "user", "content": " A bus. "},
+        {"role": "assistant", "content": "{}"},
+        {"role": "user", "content": "A car."},
+    ]
+    weights = save_llama(tmp_path / "language", width=128)  # q8_0 divides heads by 32
+    tokenizer = AutoTokenizer.from_pretrained(weights)
+    start, end = tokenizer.bos_token, tokenizer.eos_token
+    later = f" {{}} {end}{start}[INST] A car. [/INST]"
+    with llama_cpp_server(write_gguf(weights, tmp_path / "templated.gguf"), template, True) as url:
+        root = url.removesuffix("/v1")
+        assert httpx.get(f"{root}/health", timeout=60).status_code == 200
+        for messages, expected in (
+            (turns, f"[INST] <<SYS>>\nAnswer in JSON.\n<</SYS>>\n\n A bus. [/INST]{later}"),
+            (turns[1:], f"[INST] A bus. [/INST]{later}"),
+            (turns[-1:], "[INST] A car. [/INST]"),
+        ):
+            reply = httpx.post(f"{root}/apply-template", json={"messages": messages}, timeout=60)
+            assert reply.json()["prompt"].removeprefix(start) == expected
+        answer = {"messages": turns, "max_tokens": 8, "response_format": {"type": "json_object"}}
+        written = httpx.post(f"{url}/chat/completions", json=answer, timeout=120)
+        assert written.status_code == 200, "with a quantised cache"
 
 
 @pytest.mark.parametrize("engine", ["openai", "tgi"])

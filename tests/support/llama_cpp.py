@@ -52,8 +52,8 @@ def write_gguf(folder: Path, path: Path) -> Path:
 
 
 @contextmanager
-def llama_cpp_server(model: Path) -> Iterator[str]:
-    """The root URL of the OpenAI API of a server that runs `model`."""
+def llama_cpp_server(model: Path, chat_template: str = "", quantised_cache: bool = False) -> Iterator[str]:
+    """The root URL of the OpenAI API of a server that runs `model`, with `chat_template` in place of the file's own."""
     parameters = xllamacpp.CommonParams()
     parameters.model.path = str(model)
     parameters.n_ctx = 4096
@@ -62,6 +62,11 @@ def llama_cpp_server(model: Path) -> Iterator[str]:
     parameters.cpuparams_batch.n_threads = 1
     parameters.warmup = False
     parameters.use_jinja = True
+    if chat_template:
+        parameters.chat_template = chat_template
+    if quantised_cache:
+        parameters.cache_type_k = parameters.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_Q8_0
+        parameters.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED
     parameters.hostnames = ["127.0.0.1"]
     parameters.port = 0
     server = xllamacpp.Server(parameters)

@@ -15,13 +15,16 @@ READY_SECONDS = 300.0  # only a hang takes so long
 
 @asynccontextmanager
 async def serving(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of `app`, once its weights are loaded; fails with the app's own reason where they do not load."""
+    """A client of `app`, once its weights are loaded; fails with the app's own reason where they do not load.
+
+    It does not wait for the servers that a profile names: those of some tests are dead on purpose.
+    """
     async with (
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service") as client,
     ):
         give_up = time.monotonic() + READY_SECONDS
-        while (reply := await client.get("/readyz")).status_code != 200:
+        while (reply := await client.get("/v1/info")).status_code != 200:
             assert not reply.json().get("failed"), reply.json()["detail"]
             assert time.monotonic() < give_up, "not ready in time"
             await asyncio.sleep(0.02)

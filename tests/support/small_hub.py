@@ -10,6 +10,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from embedded.serving import ListeningPort
 
@@ -17,13 +18,19 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class SmallHub:
-    """Repositories (`org/name` → folder), each at one commit; `served` lists what was sent, `tokens` who asked."""
+    """Repositories (`org/name` → folder), each at one commit; `served` lists what was sent, `tokens` who asked.
+
+    Answers with a file in `cut` break off, the first after so many bytes as its list begins with; `ranges` has the
+    ranges that were asked for.
+    """
 
     def __init__(self, repositories: Mapping[str, Path], gated: frozenset[str] = frozenset()) -> None:
         self._repositories = repositories
         self._gated = gated
         self.served: list[str] = []
         self.tokens: set[str] = set()
+        self.cut: dict[str, list[int]] = {}
+        self.ranges: list[str] = []
         self.app = FastAPI(title="small hub")
         self.app.add_api_route("/api/models/{org}/{name}/revision/{revision}", self._describe)
         self.app.add_api_route("/api/models/{org}/{name}/tree/{revision}", self._tree)
@@ -48,9 +55,14 @@ class SmallHub:
         if refusal := self._refusal(request, f"{org}/{name}", revision):
             return refusal
         path = self._files(f"{org}/{name}")[file]
+        headers = {"ETag": f'"{_digest(path)}"', "X-Repo-Commit": COMMIT}
         if request.method == "GET":
             self.served.append(f"{org}/{name}/{file}")
-        return FileResponse(path, headers={"ETag": f'"{_digest(path)}"', "X-Repo-Commit": COMMIT})
+            if "range" in request.headers:
+                self.ranges.append(request.headers["range"])
+            if sizes := self.cut.get(f"{org}/{name}/{file}"):
+                return _CutResponse(path.read_bytes(), sizes.pop(0), headers)
+        return FileResponse(path, headers=headers)
 
     def _refusal(self, request: Request, repository: str, revision: str) -> Response | None:
         token = request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -66,6 +78,19 @@ class SmallHub:
     def _files(self, repository: str) -> dict[str, Path]:
         folder = self._repositories[repository]
         return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+class _CutResponse(Response):
+    """Announces a whole body, sends its beginning and closes the connection."""
+
+    def __init__(self, body: bytes, size: int, headers: dict[str, str]) -> None:
+        super().__init__(body, headers=headers)
+        self._size = size
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": bytes(self.body)[: self._size], "more_body": True})
+        raise ConnectionResetError
 
 
 @contextmanager

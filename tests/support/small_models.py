@@ -55,11 +55,11 @@ def byte_tokenizer(special: Sequence[str] = SPECIAL) -> PreTrainedTokenizerFast:
     )
 
 
-def llama_config(vocabulary: int) -> LlamaConfig:
-    """Two layers of 32."""
+def llama_config(vocabulary: int, width: int = 32) -> LlamaConfig:
+    """Two layers of `width`, with four heads."""
     return LlamaConfig(
         vocab_size=vocabulary,
-        hidden_size=32,
+        hidden_size=width,
         intermediate_size=64,
         num_hidden_layers=2,
         num_attention_heads=4,
@@ -72,11 +72,11 @@ def llama_config(vocabulary: int) -> LlamaConfig:
     )
 
 
-def save_llama(folder: Path) -> Path:
+def save_llama(folder: Path, width: int = 32) -> Path:
     """LlamaForCausalLM with a chat template."""
     tokenizer = byte_tokenizer()
     torch.manual_seed(0)
-    LlamaForCausalLM(llama_config(len(tokenizer))).save_pretrained(folder)
+    LlamaForCausalLM(llama_config(len(tokenizer), width)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from huggingface_hub.errors import HTTPError
 
+from shared import fetch_weights
 from shared.fetch_weights import LISTING, HubFiles, hub_files
-from shared.profiles import WholeUNet, load_profile
+from shared.profiles import MergedLora, WholeUNet, load_profile
 from shared.weights import REPOSITORY
 from tests.support.small_diffusion import write_diffusion
 from tests.support.small_few_step import matrices, write_lora, write_unet_file
@@ -105,6 +110,72 @@ def test_a_refusal_says_what_to_do_and_the_next_run_resumes(
     assert before
     assert fetch(profile, home, address)[0] == 0
     assert len(hub.served) == len(set(hub.served))  # nothing came twice
+
+
+def test_a_hub_that_fails_for_a_while_is_asked_again_and_progress_is_printed(
+    profile: Path, hub: SmallHub, address: str, tmp_path: Path
+) -> None:
+    file = "us/captioner/model.safetensors"
+    hub.cut[file] = [1000] * 6  # the client's own attempts at one file
+    code, text = fetch(profile, tmp_path / "volume", address)
+    assert code == 0, text
+    assert hub.cut[file] == []
+    assert text.count("continuing in") == 1
+    (files, gigabytes) = re.findall(r"us/language at \w+: fetching (\d+) files, ([\d.]+) GB", text)[0]
+    assert int(files) > 3
+    assert float(gigabytes) < 0.1
+
+
+def test_a_file_that_breaks_off_goes_on_where_it_stopped(
+    profile: Path, hub: SmallHub, address: str, tmp_path: Path
+) -> None:
+    file = "us/captioner/second.safetensors"
+    content = np.random.default_rng(1).bytes(25_000_000)  # the client keeps pieces of 10 MiB
+    (tmp_path / "repositories" / file).write_bytes(content)
+    hub.cut[file] = [15_000_000]
+    code, text = fetch(profile, tmp_path / "volume", address)
+    assert code == 0, text
+    assert hub.served.count(file) == 2
+    (start,) = hub.ranges
+    assert int(start.removeprefix("bytes=").partition("-")[0]) >= 10 * 2**20
+    (blob,) = (tmp_path / "volume" / "hub").glob("models--us--captioner/snapshots/*/second.safetensors")
+    assert blob.read_bytes() == content
+
+
+def test_progress_is_what_has_arrived(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "whole").write_bytes(bytes(3_000_000))
+    (tmp_path / "half.incomplete").write_bytes(bytes(2_000_000))
+    assert fetch_weights._stored(tmp_path) == 5_000_000
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fetch_weights, "PROGRESS_SECONDS", 0.01)
+        seen = ""
+        with fetch_weights._progress("us/language", tmp_path, 2_000_000_000):
+            while "us/language: 0.0 of 2.0 GB, 0 MB/s" not in seen:
+                seen += capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("error", "passing"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), False),
+        (PermissionError(errno.EACCES, "Permission denied"), False),
+        (ConnectionError("reset"), True),
+        (HTTPError("broke off"), True),
+    ],
+)
+def test_a_full_disk_is_not_tried_again(error: Exception, passing: bool) -> None:
+    assert fetch_weights._may_pass(error) == passing
+
+
+def test_loras_and_unets_of_the_base_are_fetched() -> None:
+    modern = load_profile("modern")
+    used = {"hub": "someone/lora", "revision": COMMIT, "dtype": "bfloat16", "licence": "none", "gigabytes": 0.1}
+    lora, unet = MergedLora.model_validate({**used, "file": "a.safetensors"}), WholeUNet.model_validate(used)
+    diffusion = modern.diffusion.model_copy(update={"loras": [lora], "unet": unet})
+    files = hub_files(modern.model_copy(update={"diffusion": diffusion}))
+    of_unet, of_lora = [item.patterns for item in files if item.repository == "someone/lora"]
+    assert "*.safetensors" in of_unet
+    assert of_lora == ("a.safetensors",)
 
 
 def test_weights_without_safetensors_are_refused(profile: Path, hub: SmallHub, address: str, tmp_path: Path) -> None:

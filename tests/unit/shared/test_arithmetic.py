@@ -8,7 +8,7 @@ import torch
 
 from shared import arithmetic
 from shared.arithmetic import cpu_has_bfloat16, native_dtype, native_weights
-from shared.profiles import load_profile
+from shared.profiles import MergedLora, load_profile
 from shared.service import ServiceSettings
 from tinyworld.networks.half_precision import autocast
 
@@ -76,6 +76,9 @@ def test_torch_says_which_gpu_computes_bfloat16_and_no_command_is_needed(
 def test_every_set_of_weights_of_a_profile_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arithmetic, "cpu_has_bfloat16", lambda: False)
     profile = load_profile("modern")
+    assert profile.diffusion.few_step is not None
+    lora = MergedLora.model_validate(profile.diffusion.few_step.weights.model_dump())
+    profile = profile.model_copy(update={"diffusion": profile.diffusion.model_copy(update={"loras": [lora]})})
     resolved = native_weights(torch, profile, "cpu")
     assert '"bfloat16"' in profile.model_dump_json()
     assert '"bfloat16"' not in resolved.model_dump_json()

@@ -10,8 +10,8 @@ import pytest
 
 from gateway.methods import METHODS
 from gateway.methods.dillema import DillemaParameters
-from shared.profiles import FewStep, Profile, ProfileError, load_profile, shipped_profiles
-from shared.weights import REPOSITORY, Server, Weights, digest_folder
+from shared.profiles import FewStep, MergedLora, Profile, ProfileError, WholeUNet, load_profile, shipped_profiles
+from shared.weights import REPOSITORY, KeyValueCache, Server, Weights, digest_folder
 
 DOCUMENT = REPOSITORY / "docs" / "reference" / "profiles.md"
 
@@ -71,6 +71,7 @@ def test_tiny_needs_no_network(name: str) -> None:
 
 TINY = shipped_profiles()["tiny"].read_text()
 SOME = '{ path = "x", licence = "none", gigabytes = 1 }'
+LORA = '{ path = "x", file = "a.safetensors", licence = "none", gigabytes = 1 }'
 MODERN = shipped_profiles()["modern"].read_text()
 
 
@@ -108,6 +109,9 @@ def test_broken_profiles_are_refused_with_a_reason(tmp_path: Path, old: str, new
         ('643ccb"\ndtype = "bfloat16"', '643ccb"', "controlnets.canny has dtype 'float32'"),
         ("steps = 4\nguidance = 1.0", "steps = 0\nguidance = 1.0", "few_step.steps: Input should be greater"),
         ("steps = 4\nguidance = 1.0", "steps = 4\nguidance = 0.0", "few_step.guidance: Input should be greater"),
+        ("[diffusion]\n", f"[diffusion]\nunet = {SOME}\n", "unet has dtype 'float32'"),
+        ("[diffusion]\n", f"[diffusion]\nloras = [{LORA}]\n", "loras[0] has dtype 'float32'"),
+        ("[diffusion]\n", f"[diffusion]\nloras = [{SOME}]\n", "loras.0.file: Field required"),
     ],
 )  # fmt: skip
 def test_weights_that_do_not_fit_the_base_are_refused(tmp_path: Path, old: str, new: str, says: str) -> None:
@@ -143,6 +147,51 @@ def test_how_few_step_weights_are_used_is_part_of_their_revision(tmp_path: Path)
     assert few_step.model_copy(update={"default": False}).infos() == [weights, use], (
         "which jobs use it changes no image"
     )
+
+
+def test_what_changes_the_unet_is_part_of_its_revision() -> None:
+    modern = load_profile("modern").diffusion
+    assert modern.infos() == [modern.base.info("base")]
+    used = {"hub": "someone/lora", "revision": "0" * 40, "dtype": "bfloat16", "licence": "none", "gigabytes": 0.1}
+    lora = MergedLora.model_validate({**used, "file": "a.safetensors"})
+    unet = WholeUNet.model_validate(used)
+    changes: list[dict[str, object]] = [
+        {"loras": [lora]},
+        {"loras": [lora.model_copy(update={"scale": 0.5})]},
+        {"loras": [lora.model_copy(update={"file": "b.safetensors"})]},
+        {"unet": unet},
+        {"unet": unet.model_copy(update={"file": "a.safetensors"})},
+        {"scheduler": "LCMScheduler"},
+        {"scheduler_options": {"timestep_spacing": "trailing"}},
+    ]
+    found = [tuple(map(repr, modern.model_copy(update=change).infos())) for change in changes]
+    assert len({*found, tuple(map(repr, modern.infos()))}) == len(changes) + 1
+
+
+@pytest.mark.parametrize(
+    ("layers", "heads", "head_size", "context", "value_bytes", "gigabytes"),
+    [
+        (40, 40, 128, 32_768, 2.0, 26.84),  # Llama 2 13B, 8 requests of 4096 tokens, in float16
+        (40, 40, 128, 16_384, 1.0625, 7.13),  # 4 of them, in llama.cpp's q8_0
+        (36, 8, 128, 32_768, 2.0, 4.83),  # Qwen3-VL-8B: grouped queries share keys and values
+    ],
+)
+def test_a_key_value_cache_is_a_key_and_a_value_for_every_token(
+    layers: int, heads: int, head_size: int, context: int, value_bytes: float, gigabytes: float
+) -> None:
+    cache = KeyValueCache(layers=layers, heads=heads, head_size=head_size, context=context, value_bytes=value_bytes)
+    assert cache.gigabytes == pytest.approx(gigabytes, abs=0.01)
+
+
+def test_the_servers_of_the_large_profiles_have_room_for_their_requests() -> None:
+    paper, modern = load_profile("paper").language.server, load_profile("modern").language.server
+    assert paper is not None
+    assert modern is not None
+    assert paper.cache is not None
+    assert modern.cache is not None
+    assert paper.cache.context / paper.concurrency == 4096, "all that Llama 2 reads"
+    assert paper.cache.gigabytes == pytest.approx(7.1, abs=0.1)
+    assert modern.cache == load_profile("modern").caption.server.cache  # type: ignore[union-attr]  # one server
 
 
 def test_the_file_of_a_whole_unet_is_part_of_its_revision() -> None:

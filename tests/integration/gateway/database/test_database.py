@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,12 +10,12 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import func, inspect, select
-from sqlalchemy.exc import IntegrityError, StatementError
+from sqlalchemy import func, inspect, make_url, select, text
+from sqlalchemy.exc import IntegrityError, StatementError, TimeoutError
 
 from gateway.database.counts import count_rows
 from gateway.database.events import add_event
-from gateway.database.sessions import Sessions, database_now, migrate, migration_config, reading
+from gateway.database.sessions import Sessions, database_now, migrate, migration_config, open_engine, reading
 from gateway.database.tables import Counterfactual, Event, Job, Owner, SourceImage, Table
 from tests.support.rows import add_job
 from tests.support.threads import run_together
@@ -23,6 +24,21 @@ from tests.support.threads import run_together
 def test_migrations_make_exactly_the_tables(sessions: Sessions) -> None:
     with sessions.kw["bind"].connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), Table.metadata) == []
+
+
+def test_a_process_opens_no_more_connections_than_it_may(postgres_url: str) -> None:
+    count = text("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'bounded'")
+    url = make_url(postgres_url).update_query_dict({"application_name": "bounded"})
+    engine = open_engine(url.render_as_string(hide_password=False), connections=3)
+    engine.pool._timeout = 0.2  # type: ignore[attr-defined]  # 30 seconds by default
+    with ExitStack() as stack:
+        held = [stack.enter_context(engine.connect()) for _ in range(3)]
+        assert held[0].scalar(count) == 3
+        with pytest.raises(TimeoutError):
+            engine.connect()
+    with engine.connect() as connection:
+        assert connection.scalar(count) == 3, "fewer than are kept while they are idle"
+    engine.dispose()
 
 
 def test_migrating_twice_changes_nothing(sessions: Sessions) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import socket
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import httpx
 import pytest
 from sqlalchemy import text, update
 
@@ -15,15 +18,26 @@ from gateway.auth.keys import create_key
 from gateway.database.sessions import Sessions
 from gateway.database.tables import SourceImage
 from gateway.operations.doctor import Answer, Clock, _clocks, examine
-from gateway.operations.weights_check import memory, needed_weights, service_faults
+from gateway.operations.weights_check import (
+    device_of,
+    gigabytes,
+    memory,
+    needed_weights,
+    onnx_hint,
+    service_faults,
+)
 from gateway.settings import Settings
+from llm_service.app import create_app
 from shared import __version__
 from shared.gpu import gpu_of
-from shared.profiles import load_profile
-from shared.schemas.service import GpuInfo, ServiceInfo, ServiceName, WeightsInfo
+from shared.profiles import MergedLora, load_profile
+from shared.schemas.service import GpuInfo, Runtimes, ServiceInfo, ServiceName, WeightsInfo
+from shared.service import ServiceSettings
 from shared.weights import Weights
+from tests.support.language_servers import listening
 from tests.support.rows import add_job
 from tests.support.s3_server import S3Server
+from tests.support.small_profile import write_profile
 from tests.support.small_services import SmallServices, serve
 
 PAPER = load_profile("paper")
@@ -169,16 +183,96 @@ def test_the_weights_of_all_services_on_a_gpu_must_fit_it() -> None:
     weights = needed_weights(PAPER)
     names: tuple[ServiceName, ...] = ("caption_service", "diffusion_service", "evaluator_service")
     shared = list(memory({name: info(name, large) for name in names}, weights))
-    assert [fine for fine, _ in shared] == [True]
+    assert [fine for fine, _ in shared] == [True, True]
     assert "23.8 GB" in shared[0][1]
     both = {"caption_service": info("caption_service", small), "diffusion_service": info("diffusion_service", small)}
     tight = replace_gpu(small, gigabytes=16.0)
     both = {name: service.model_copy(update={"gpu": tight}) for name, service in both.items()}
-    ((fine, sentence),) = memory(both, weights)  # type: ignore[arg-type]
+    fine, sentence = next(memory(both, weights))  # type: ignore[arg-type]
     assert not fine
     assert "GPU" in sentence
     ((fine, sentence),) = memory({"caption_service": info("caption_service")}, weights)
     assert (fine, "memory is unknown" in sentence) == (False, True)
+
+
+SERVICES_OF_PAPER: tuple[ServiceName, ...] = (
+    "caption_service",
+    "llm_service",
+    "diffusion_service",
+    "evaluator_service",
+)
+
+
+@pytest.mark.parametrize(
+    ("memory_of_gpu", "loaded", "fits"), [(48.0, True, True), (40.0, False, False), (40.0, True, True)]
+)
+def test_a_language_server_beside_the_services_counts_with_its_cache(
+    memory_of_gpu: float, loaded: bool, fits: bool
+) -> None:
+    """40 GB hold the services alone: where the server has loaded all the same, it has a GPU of its own."""
+    gpu = GpuInfo(uuid="GPU-1", name="one", gigabytes=memory_of_gpu)
+    names = SERVICES_OF_PAPER if loaded else tuple(name for name in SERVICES_OF_PAPER if name != "llm_service")
+    weights, server = memory({name: info(name, gpu) for name in names}, needed_weights(PAPER))
+    assert weights[0]
+    assert server[0] == fits
+    total = 24.3 if loaded else 23.8
+    assert f"10.0 GB of weights, 7.1 GB of key-value cache; {total + 17.1:.1f} GB" in server[1]
+
+
+def test_a_server_is_counted_once_and_not_to_one_of_several_gpus() -> None:
+    modern = needed_weights(load_profile("modern"))
+    gpus = [GpuInfo(uuid=f"GPU-{number}", name="one", gigabytes=24.0) for number in range(2)]
+    infos = {
+        "diffusion_service": info("diffusion_service", gpus[0]),
+        "evaluator_service": info("evaluator_service", gpus[1]),
+    }
+    *services, server = memory(infos, modern)  # type: ignore[arg-type]
+    assert len(services) == 2
+    assert server == (True, "Qwen/Qwen3-VL-8B-Instruct-FP8: 10.6 GB of weights, 4.8 GB of key-value cache")
+
+
+def test_merged_loras_take_no_memory() -> None:
+    used = {"path": "x", "dtype": "bfloat16", "licence": "none", "gigabytes": 0.2, "file": "a.safetensors"}
+    modern = load_profile("modern")
+    diffusion = modern.diffusion.model_copy(update={"loras": [MergedLora.model_validate(used)]})
+    wanted = needed_weights(modern.model_copy(update={"diffusion": diffusion}))["diffusion_service"]
+    assert len(wanted) == len(needed_weights(modern)["diffusion_service"]) + 1
+    assert gigabytes(wanted) == gigabytes(needed_weights(modern)["diffusion_service"])
+
+
+def test_driver_cuda_and_onnxruntime_are_named() -> None:
+    gpu = GpuInfo(uuid="GPU-1", name="NVIDIA A10G", gigabytes=24.0, driver="580.65.06")
+    runtimes = Runtimes(cuda_build="13.0", onnx_provider="CPUExecutionProvider")
+    service = info("evaluator_service", gpu, runtimes=runtimes)
+    for part in ("cuda:0", "NVIDIA A10G", "driver 580.65.06", "CUDA 13.0", "onnxruntime on CPU"):
+        assert part in device_of(service)
+    assert "onnxruntime-gpu" in onnx_hint(service)
+    right = Runtimes(cuda_build="13.0", onnx_provider="CUDAExecutionProvider")
+    assert onnx_hint(info("evaluator_service", gpu, runtimes=right)) == ""
+    assert onnx_hint(info("evaluator_service", device="cpu", runtimes=runtimes)) == ""
+    assert "torch for CPUs" in device_of(info("caption_service", device="cpu"))
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_service_whose_language_server_is_away_is_named(settings: Settings, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+        profile = write_profile(tmp_path, url=nobody)
+        chosen = ServiceSettings(profile=str(profile), device="cpu", threads=1)
+        with listening(create_app(chosen)) as url:
+            wait_until_loaded(url)
+            answer = doctor_answers(settings.model_copy(update={"llm_url": url, "profile": str(profile)}))["llm_service"]
+    assert not answer.fine
+    assert nobody in answer.sentence
+
+
+def wait_until_loaded(url: str) -> None:
+    """Wait for a service's weights."""
+    until = time.monotonic() + 120
+    while httpx.get(f"{url}/v1/info", trust_env=False).status_code != 200:
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 def replace_gpu(gpu: GpuInfo, **changes: object) -> GpuInfo:
@@ -198,8 +292,8 @@ def test_clocks_that_differ_are_named() -> None:
 SMI = """#!/bin/sh
 case "$*" in *compute_cap*) echo 'Field "compute_cap" is not a valid field to query.'; exit 2;; esac
 cat <<'END'
-0, GPU-aa11, NVIDIA A10G, 23028
-1, GPU-bb22, NVIDIA H200, 143771
+0, GPU-aa11, NVIDIA A10G, 23028, 580.65.06
+1, GPU-bb22, NVIDIA H200, 143771, 580.65.06
 END
 """
 
@@ -212,9 +306,11 @@ def test_a_gpu_is_found_as_torch_numbers_it(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert gpu_of("cpu") is None
     assert gpu_of("cuda:2") is None
-    assert gpu_of("cuda") == GpuInfo(uuid="GPU-aa11", name="NVIDIA A10G", gigabytes=24.15)
+    driver = "580.65.06"
+    assert gpu_of("cuda") == GpuInfo(uuid="GPU-aa11", name="NVIDIA A10G", gigabytes=24.15, driver=driver)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert (gpu_of("cuda:0") or gpu_of("cpu")) == GpuInfo(uuid="GPU-bb22", name="NVIDIA H200", gigabytes=150.75)
+    second = GpuInfo(uuid="GPU-bb22", name="NVIDIA H200", gigabytes=150.75, driver=driver)
+    assert (gpu_of("cuda:0") or gpu_of("cpu")) == second
     assert gpu_of("cuda:1") is None
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-bb,GPU-aa")
     assert getattr(gpu_of("cuda:1"), "uuid", "") == "GPU-aa11"

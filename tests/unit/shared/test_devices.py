@@ -1,0 +1,34 @@
+"""Settings of torch while networks compute."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from shared.devices import info_in_tf32, tensor_float_32
+from shared.schemas.service import WeightsInfo
+
+
+@pytest.mark.parametrize(("device", "inside"), [("cuda:0", "tf32"), ("cuda", "tf32"), ("cpu", None)])
+def test_matrices_are_multiplied_in_tf32_on_a_gpu_inside_the_block_only(device: str, inside: str | None) -> None:
+    before = torch.backends.cuda.matmul.fp32_precision
+    with tensor_float_32(torch, device):
+        assert torch.backends.cuda.matmul.fp32_precision == (inside or before)
+    assert torch.backends.cuda.matmul.fp32_precision == before
+
+    def fail() -> None:
+        with tensor_float_32(torch, device):
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert torch.backends.cuda.matmul.fp32_precision == before
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "reported"),
+    [("cuda:0", "float32", "tf32"), ("cuda:0", "float16", "float16"), ("cpu", "float32", "float32")],
+)
+def test_weights_that_compute_in_tf32_say_so(device: str, dtype: str, reported: str) -> None:
+    info = WeightsInfo(role="scorer", id="a", revision="1", dtype=dtype, licence="none")
+    assert info_in_tf32(info, device).dtype == reported
