@@ -23,6 +23,7 @@ from torch import Tensor
 
 from diffusion_service.schedulers import Sampling
 from diffusion_service.stable_diffusion import StableDiffusion, for_inference, load_network, local_file
+from shared.load_progress import reading
 from shared.problems import InvalidInput
 from shared.profiles import FewStep, Lora, WholeUNet
 from shared.weights import Weights
@@ -55,13 +56,14 @@ def load_few_step(few_step: FewStep, base: Weights, networks: StableDiffusion) -
     """
     device = str(networks.device)
     weights = few_step.weights
-    if isinstance(weights, Lora):
-        unet = _merged(weights, load_network(UNet2DConditionModel, base, "unet", device))
-    elif weights.file is not None:
-        unet = _from_file(weights, weights.file, networks)
-    else:
-        unet = load_network(UNet2DConditionModel, weights, "", device)
-        _check_layout(weights, unet.config, networks.unet.config)
+    with reading(weights):
+        if isinstance(weights, Lora):
+            unet = _merged(weights, load_network(UNet2DConditionModel, base, "unet", device))
+        elif weights.file is not None:
+            unet = _from_file(weights, weights.file, networks)
+        else:
+            unet = load_network(UNet2DConditionModel, weights, "", device)
+            _check_layout(weights, unet.config, networks.unet.config)
     sampling = Sampling.of(networks.sampling.config, few_step.scheduler, few_step.scheduler_options)
     few = replace(networks, unet=networks.acceleration.compiled(unet), sampling=sampling)
     try:

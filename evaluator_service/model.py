@@ -19,6 +19,7 @@ from evaluator_service.shapes import shapes_reply
 from evaluator_service.similarity import Scorer, TextEmbedder
 from evaluator_service.structure import agreement
 from shared.images import Pixels, decode, encode
+from shared.load_progress import reading
 from shared.problems import InvalidInput, NotFinite, OutOfMemory
 from shared.profiles import Evaluator
 from shared.schemas.base import ImagePayload
@@ -71,7 +72,8 @@ class EvaluatorModel:
         self._judge = profile.segmenter
         self._segmenter: ImageSegmenter | None = None
         if self._judge is not None:
-            self._segmenter = ImageSegmenter(self._judge, device=device)
+            with reading(self._judge):
+                self._segmenter = ImageSegmenter(self._judge, device=device)
             self.weights += self._judge.infos()
         self._scorer.embed_texts(["warm-up"])
         self._batcher = make_batcher(self._compute, profile.max_batch)

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Generic, TypeVar
 
 from shared.arithmetic import native_weights
+from shared.load_progress import expect
 from shared.profiles import Profile, load_profile
 from shared.service import MakeBatcher, Model, ModelService, ServiceSettings
 from shared.threads import compute_threads
@@ -50,7 +51,9 @@ def torch_service(
     def load_on_device(make_batcher: MakeBatcher) -> Model:
         transformers.utils.logging.disable_progress_bar()
         device = prepare_torch(torch, chosen)
-        return load(Loading(native_weights(torch, weights, device, chosen.dtype), device, chosen, make_batcher))
+        native = native_weights(torch, weights, device, chosen.dtype)
+        expect(native)
+        return load(Loading(native, device, chosen, make_batcher))
 
     return ModelService(name, code_revision, chosen, load_on_device, turns)
 

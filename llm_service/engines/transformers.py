@@ -16,6 +16,7 @@ from llm_service.decoding import Continuation, Decoder, Row
 from shared.chat_server import Completion
 from shared.control_words import control_words, refuse_control_words
 from shared.devices import choose_device
+from shared.load_progress import reading
 from shared.problems import InvalidInput, NotFinite, OutOfMemory
 from shared.profiles import Language
 from shared.schemas.language import GenerateRequest, Message
@@ -167,10 +168,12 @@ def load_transformers(
 ) -> TransformersLanguageModel:
     """Load `profile.weights` with the profile's adapter over them. Raises as `llm_service.causal` does."""
     assert profile.weights is not None
-    model, tokenizer, base = load_causal(profile.weights)
+    with reading(profile.weights):
+        model, tokenizer, base = load_causal(profile.weights)
     weights = [base]
     if profile.adapter is not None:
-        model, adapter = with_adapter(model, profile.adapter, base)
+        with reading(profile.adapter):
+            model, adapter = with_adapter(model, profile.adapter, base)
         weights.append(adapter)
     model.eval().to(choose_device(torch, settings.device))
     return TransformersLanguageModel(model, tokenizer, weights, make_batcher, profile.max_batch, settings.deterministic)

@@ -73,6 +73,20 @@ def test_a_dry_run_says_what_the_images_can_show_and_writes_nothing(gateway: Gat
     assert gateway.client.get("/jobs/nothing/plan").status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("thresholds", "unchecked"),
+    [({}, ["dillema"]), ({"shapes": {"default": 0.5}}, ["dillema"]), ({"caption": {"default": 0.0}}, [])],
+)
+def test_a_plan_names_methods_whose_images_no_check_can_refuse(
+    gateway: Gateway, thresholds: dict[str, Any], unchecked: list[str]
+) -> None:
+    """`shapes` looks at images of segmentation jobs only."""
+    methods = [{"name": "dillema", "parameters": {"thresholds": thresholds}}]
+    assert ask(gateway, methods=methods).json()["unchecked"] == unchecked
+    job = ask(gateway, dry_run="false", methods=methods).json()
+    assert gateway.client.get(f"/jobs/{job['id']}/plan").json()["unchecked"] == unchecked
+
+
 def test_a_manifest_is_planned_before_its_images_are_uploaded(gateway: Gateway) -> None:
     before = written(gateway)
     images = [{"digest": f"{number:064x}", "label": "bus"} for number in range(40)]
