@@ -20,7 +20,8 @@ def random_network(build: Callable[[], Network], dtype: torch.dtype = torch.floa
     The weights of norms are 1, biases 0, running variances 1. It takes no more memory than the weights in `dtype`.
     """
     with torch.device("meta"):
-        network = build().to(dtype)
+        network = build()
+        nn.Module.to(network, dtype)  # diffusers' own `to` warns of layers to keep in float32, which none of these has
     network.to_empty(device="cpu")
     if callable(tie := getattr(network, "tie_weights", None)):
         tie()

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from shared.weights import Section, Weights
 
 WAITING = "another service of this process, which loads first"
-WARM_UP = "a first computation on them"
+WARM_UP = "digests of the files, and a first computation"
 
 
 @dataclass(frozen=True, slots=True)
