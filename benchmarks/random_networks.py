@@ -29,7 +29,9 @@ def random_network(build: Callable[[], Network], dtype: torch.dtype = torch.floa
     for name, weight in network.named_parameters():
         if weight.ndim > 1:
             bound = math.prod(weight.shape[1:]) ** -0.5
-            for values in weight.data.view(-1).split(DRAWN):
+            flat = weight.data.view(-1)
+            for start in range(0, len(flat), DRAWN):
+                values = flat[start : start + DRAWN]
                 torch.mul(drawn[: len(values)], bound, out=values)
         else:
             weight.data.fill_(float(name.endswith("weight")))

@@ -56,7 +56,7 @@ def common_label(folder: Path, side: int) -> str:
     """The label that the segmenter in `folder` gives most pixels of the picture."""
     segmenter = Segmenter(Weights(path=folder, licence="none", gigabytes=1), [], device="cpu")
     values, counts = np.unique(segmenter.label_map(picture(side)), return_counts=True)
-    return segmenter.labels[values[counts.argmax()]]
+    return str(segmenter.labels[values[counts.argmax()]])
 
 
 def source_of(side: int) -> ImagePayload:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ def _write_text_encoders(base: Path, texts: Sequence[Mapping[str, int | str]]) -
             pad_token_id=tokenizer.pad_token_id, **text,
         )  # fmt: skip
         cls = CLIPTextModelWithProjection if number else CLIPTextModel
-        encoder = random_network(lambda cls=cls, config=config: cls(config), torch.bfloat16)
+        encoder = random_network(partial(cls, config), torch.bfloat16)
         encoder.save_pretrained(base / f"text_encoder{suffix}", max_shard_size=SHARD)
         layout[f"text_encoder{suffix}"] = ["transformers", cls.__name__]
         counts[f"text encoder{suffix.replace('_', ' ')}"] = parameters(encoder)
