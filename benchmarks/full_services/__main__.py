@@ -68,8 +68,9 @@ def run_part(name: str, folder: Path, threads: int, most_gib: float) -> dict[str
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary) / "figures.json"
         reason, warnings = watched([*command, "--measure", str(out)], most_gib)
-        measured = json.loads(out.read_text()) if out.exists() else {"stopped": reason}
-    return figures | measured | {"warnings": warnings}
+        measured = json.loads(out.read_text()) if out.exists() else {}
+    stopped = {"stopped": reason} if reason else {}
+    return figures | measured | stopped | {"warnings": warnings}
 
 
 def watched(command: list[str], most_gib: float) -> tuple[str, list[str]]:

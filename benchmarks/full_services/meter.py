@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -65,8 +65,10 @@ class Work:
 class Meter:
     """Measures pieces of work one after the other; hooks on every module of the process note the networks' passes."""
 
-    def __init__(self) -> None:
+    def __init__(self, finished: Callable[[list[Work]], object] = len) -> None:
+        """`finished` gets all work so far after each piece."""
         self.work: list[Work] = []
+        self._finished = finished
         self._passes: dict[tuple[str, int], Passes] = {}
         self._started: dict[int, float] = {}
         self._process = psutil.Process()
@@ -87,6 +89,7 @@ class Meter:
         work.gib_peak = peak_memory(self._process) / GIB
         work.passes = list(self._passes.values())
         self.work.append(work)
+        self._finished(self.work)
 
     def close(self) -> None:
         """Remove the hooks."""

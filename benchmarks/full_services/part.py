@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.full_services.meter import Meter
+from benchmarks.full_services.meter import Meter, Work
 from benchmarks.full_services.parts import PARTS
 
 WRITTEN = "parameters.json"  # beside the weights, once they are complete
@@ -35,10 +35,14 @@ def main() -> None:
         (options.folder / WRITTEN).write_text(json.dumps(counts))
         print(f"weights of {options.part}: {time.process_time() - started:.0f} CPU s, {counts}", flush=True)
         return
-    meter = Meter()
+    out: Path = options.measure
+
+    def write(work: list[Work], **more: list[str]) -> None:
+        out.write_text(json.dumps({**more, "work": [piece.figures() for piece in work]}))
+
+    meter = Meter(write)  # after each piece, so that they survive if the next one needs too much memory
     states = part.measure(meter, options.folder, options.threads)
-    figures = {"states": states, "work": [work.figures() for work in meter.work]}
-    options.measure.write_text(json.dumps(figures, indent=1) + "\n")
+    write(meter.work, states=states)
 
 
 if __name__ == "__main__":

@@ -26,10 +26,12 @@ def _part(part: Figures) -> Iterator[str]:
     )
     if "stopped" in part:
         yield f"**{part.get('title', part['command'])}** did not run to its end: {part['stopped']}. {conditions}.\n"
+    else:
+        billions = sum(part["parameters"].values()) / 1e9
+        yield f"**{part['title']}**: networks of {billions:.2f} billion parameters. {conditions}."
+        yield f"{len(part['warnings'])} warnings.\n" if part["warnings"] else "No warnings.\n"
+    if "work" not in part:
         return
-    billions = sum(part["parameters"].values()) / 1e9
-    yield f"**{part['title']}**: networks of {billions:.2f} billion parameters. {conditions}."
-    yield f"{len(part['warnings'])} warnings.\n" if part["warnings"] else "No warnings.\n"
     yield "| | CPU s | of UNet and ControlNets, by rows of a pass | of other networks | peak GiB | above before |"
     yield "|---|---|---|---|---|---|"
     for work in part["work"]:
