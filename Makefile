@@ -62,6 +62,11 @@ chaos: install-dev ## kill every part of a deployed system, KILLS=200 times from
 benchmark: install-dev ## our loops against plain ones, tiny and full size; a job against its stages; memory (12 minutes)
 	$(BIN)/python -m benchmarks
 
+PARTS ?= sd15,null-text,null-text-half,sdxl,blip2,evaluator
+FULL_SIZE_CACHE ?=
+full-size: install-dev ## the services at full size on random weights: PARTS=sd15,sdxl,... (an hour or two of CPU, 11 GiB)
+	$(BIN)/python -m benchmarks.full_services --parts $(PARTS) $(if $(FULL_SIZE_CACHE),--cache $(FULL_SIZE_CACHE))
+
 simulate: install-dev ## do the statistics hold? the analysis on 9,500 synthetic tables with a known truth (minutes)
 	$(BIN)/python -m benchmarks.simulate
 
@@ -97,4 +102,4 @@ env: ## write .env for `docker compose`: .env.example with a secret of its own w
 migrate: $(VENV)/.installed-gateway ## bring the database of CONTRAFACT_DATABASE_URL up to date
 	$(BIN)/python -m gateway.database.migrations
 
-.PHONY: help install install-dev demo up format lint typecheck test test-all chaos benchmark simulate scale paper-tables cost yardstick docs docs-check env migrate
+.PHONY: help install install-dev demo up format lint typecheck test test-all chaos benchmark full-size simulate scale paper-tables cost yardstick docs docs-check env migrate

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import time
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from benchmarks.cost_sources import sources
 from benchmarks.cost_weights import Shape
 from benchmarks.full_size import Prices, full_size_table, measure_prices
 from benchmarks.job import job_cost
+from benchmarks.machine import processor
 from shared.profiles import load_profile
 
 
@@ -78,14 +78,6 @@ def tiny_arms(images: int, lance_images: int) -> list[Arm]:
         if count:
             list(measure(arms, chosen[:count], [method]))
     return [arm for arm in arms.arms if arm.produced]
-
-
-def processor() -> str:
-    """The processor's name, as the system gives it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(errors="replace").splitlines() if info.exists() else []
-    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return name or platform.processor() or platform.machine()
 
 
 def _passes(prices: Prices) -> list[dict[str, Any]]:

@@ -8,16 +8,15 @@ writes them once into a temporary folder and loads them as any other weights.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import diffusers
 import torch
-from diffusers import AutoencoderKL, ControlNetModel, DDIMScheduler, ModelMixin, UNet2DConditionModel
+from diffusers import AutoencoderKL, ControlNetModel, DDIMScheduler, UNet2DConditionModel
 from transformers import CLIPTextConfig, CLIPTextModel
 
+from benchmarks.random_networks import random_network
 from shared.profiles import Diffusion
 from shared.weights import Dtype, Weights
 from tinyworld.networks.clip_tokenizer import learn_clip_tokenizer
@@ -65,15 +64,15 @@ def write_random(folder: Path, shape: Shape, captions: list[str], dtype: Dtype =
         bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
     CLIPTextModel(text).to(torch_dtype).save_pretrained(base / "text_encoder")
-    _random(lambda: unet_of(shape)).to(torch_dtype).save_pretrained(base / "unet")
-    control = _random(
+    random_network(lambda: unet_of(shape)).to(torch_dtype).save_pretrained(base / "unet")
+    control = random_network(
         lambda: ControlNetModel.from_unet(
             unet_of(shape), conditioning_embedding_out_channels=shape.hint, load_weights_from_unet=False
         )
     )
     control.to(torch_dtype).save_pretrained(folder / "control")
     depth = len(shape.vae)
-    _random(
+    random_network(
         lambda: AutoencoderKL(
             block_out_channels=shape.vae, layers_per_block=shape.layers, norm_num_groups=shape.groups,
             down_block_types=("DownEncoderBlock2D",) * depth, up_block_types=("UpDecoderBlock2D",) * depth,
@@ -91,20 +90,6 @@ def write_random(folder: Path, shape: Shape, captions: list[str], dtype: Dtype =
         controlnets={"canny": Weights.model_validate({"path": folder / "control", **common})},
         max_batch=16,
     )
-
-
-def _random(build: Callable[[], ModelMixin]) -> ModelMixin:
-    """The network with weights as large as its own initialisation makes them, drawn in a fraction of the time."""
-    with torch.device("meta"):
-        network = build()
-    network.to_empty(device="cpu")
-    for name, weight in network.named_parameters():
-        if weight.ndim > 1:
-            bound = math.prod(weight.shape[1:]) ** -0.5
-            weight.data.uniform_(-bound, bound)
-        else:
-            weight.data.fill_(float(name.endswith("weight")))  # of norms; biases are 0
-    return network
 
 
 def unet_of(shape: Shape) -> UNet2DConditionModel:

@@ -99,6 +99,7 @@ def plan(planned: JobPlan) -> RenderableType:
         f"models    {', '.join(planned.models) or 'none'}",
         f"images    {planned.images}, {planned.labelled} with ground truth"
         + (f"; {planned.missing} to upload" if planned.missing else ""),
+        *(f"unchecked {name}: no check of its images has a threshold, so noise passes" for name in planned.unchecked),
         *scaling(planned),
         *(f"unusable  {failure.name or failure.position}: {failure.reason}" for failure in planned.failures),
     ]

@@ -20,7 +20,7 @@ from shared.schemas.diffusion import CorruptReply, CorruptRequest, EditReply, Ed
 from shared.service import ServiceSettings
 from shared.turns import ComputeTurns
 
-CODE_REVISION = "1"  # increase it whenever the same request gives another reply under the same weights
+CODE_REVISION = "2"  # increase it whenever the same request gives another reply under the same weights
 logger = logging.getLogger("contrafact.diffusion")
 
 

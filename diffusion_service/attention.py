@@ -83,6 +83,7 @@ class Injection:
     cross: CrossEdit | None = None
     maps: AttentionMaps | None = None
     reached: set[str] = field(default_factory=set)
+    _looks_like: list[Tensor] = field(default_factory=list)
 
     @property
     def targets(self) -> int:
@@ -101,11 +102,17 @@ class Injection:
         """The layer's output; all are rows × heads × positions × width."""
         self.reached.add("self")
         if self.self_from is not None and query.shape[2] <= self.largest_self:
-            first = len(query) - self.targets
-            looks_like = torch.arange(len(query), device=query.device)
-            looks_like[first + self.self_from] = self.source_of[self.self_from]
+            looks_like = self._rows(len(query), self.self_from)
             query, key = query[looks_like], key[looks_like]
         return scaled_dot_product_attention(query, key, value)
+
+    def _rows(self, rows: int, self_from: Tensor) -> Tensor:
+        """The row whose queries and keys each row uses in self-attention; built once, on the device."""
+        if not self._looks_like:
+            looks_like = torch.arange(rows, device=self_from.device)
+            looks_like[rows - self.targets + self_from] = self.source_of[self_from]
+            self._looks_like.append(looks_like)
+        return self._looks_like[0]
 
     def cross_attention(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """The layer's output; all are rows × heads × positions × width, keys and values with tokens for positions."""
@@ -113,16 +120,19 @@ class Injection:
         if self.cross is None and self.maps is None:
             return scaled_dot_product_attention(query, key, value)
         first = len(query) - self.targets
-        watched = [*range(self.sources), *range(first, len(query))]
+
+        def watched(rows: Tensor) -> Tensor:  # slices: a list of indices would be copied to the device in every layer
+            return torch.cat([rows[: self.sources], rows[first:]])
+
         scale = query.shape[-1] ** -0.5
-        scores = (query[watched].float() * scale) @ key[watched].float().transpose(-1, -2)
+        scores = (watched(query).float() * scale) @ watched(key).float().transpose(-1, -2)
         sources, targets = scores.softmax(dim=-1).split([self.sources, self.targets])
         if self.cross is not None:
             targets = self.cross.apply(sources[self.source_of], targets)
         maps = torch.cat([sources, targets])
         if self.maps is not None:
             self.maps.add(maps)
-        attended = maps.to(value.dtype) @ value[watched]
+        attended = maps.to(value.dtype) @ watched(value)
         free = slice(self.sources, first)
         unconditional = scaled_dot_product_attention(query[free], key[free], value[free])
         return torch.cat([attended[: self.sources], unconditional, attended[self.sources :]])

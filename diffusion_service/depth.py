@@ -8,6 +8,7 @@ from PIL import Image
 from transformers import AutoImageProcessor, AutoModelForDepthEstimation
 
 from shared.images import Pixels
+from shared.load_progress import reading
 from shared.weights import Weights
 
 
@@ -17,13 +18,11 @@ class DepthEstimator:
     def __init__(self, weights: Weights, *, device: str) -> None:
         """Load weights in Hub layout (safetensors)."""
         at = {"subfolder": weights.subfolder, "revision": weights.hub_revision}
-        self._model = (
-            AutoModelForDepthEstimation.from_pretrained(
+        with reading(weights):
+            model = AutoModelForDepthEstimation.from_pretrained(
                 weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, **at
             )
-            .to(device)
-            .eval()
-        )
+            self._model = model.to(device).eval()
         self._processor = AutoImageProcessor.from_pretrained(weights.location, backend="pil", **at)
 
     @torch.inference_mode()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from diffusion_service.schedulers import Sampling
 from diffusion_service.stable_diffusion import StableDiffusion
 from diffusion_service.unets import load_unet, merged, whole_unet
+from shared.load_progress import reading
 from shared.problems import InvalidInput
 from shared.profiles import FewStep, Lora, WholeUNet
 from shared.weights import Weights
@@ -39,10 +40,11 @@ def load_few_step(
     """
     device = str(networks.device)
     weights = few_step.weights
-    if isinstance(weights, Lora):
-        few_unet = merged(weights, load_unet(base, unet, loras, device))
-    else:
-        few_unet = whole_unet(weights, networks.unet.config, base.dtype, device)
+    with reading(weights):
+        if isinstance(weights, Lora):
+            few_unet = merged(weights, load_unet(base, unet, loras, device))
+        else:
+            few_unet = whole_unet(weights, networks.unet.config, base.dtype, device)
     sampling = Sampling.of(networks.sampling.config, few_step.scheduler, few_step.scheduler_options)
     few = replace(networks, unet=networks.acceleration.compiled(few_unet), sampling=sampling)
     try:

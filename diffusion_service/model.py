@@ -22,7 +22,7 @@ from diffusion_service.editors.corruptions import corrupted
 from diffusion_service.editors.inversion import Inversion, InversionItem, InversionKey, Inverter
 from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, EditKey, PromptToPromptEditor, attention_to
 from diffusion_service.few_steps import FewStepDiffusion, load_few_step
-from diffusion_service.geometry import to_source
+from diffusion_service.geometry import fit, to_source
 from diffusion_service.palettes import palette
 from diffusion_service.protection import union
 from diffusion_service.segmentation import Segmenter
@@ -30,7 +30,7 @@ from diffusion_service.stable_diffusion import NOT_FINITE, StableDiffusion, load
 from diffusion_service.unets import load_unet
 from shared.chunks import chunks
 from shared.devices import info_in_tf32
-from shared.images import Pixels, decode, encode
+from shared.images import Pixels, decode, digest, encode
 from shared.problems import InvalidInput, NotFinite, OutOfMemory
 from shared.profiles import Diffusion
 from shared.schemas.base import ImagePayload
@@ -89,9 +89,9 @@ class DiffusionModel:
         few_step = _few_step(profile, networks)
         self._controlnet = ControlNetEditor(networks, _control_images(profile, device), few_step)
         images = self._controlnet.images
-        self._inverter = Inverter(networks, partial(_edit_control, images), images.keep)
+        self._inverter = Inverter(networks, partial(_edit_control, images), images.keep, fixed_shapes=deterministic)
         self._prompt_to_prompt = PromptToPromptEditor(networks, fixed_shapes=deterministic)
-        self._warm_up(networks.resolution, few_step)
+        self._warm_up(_warm_up_side(networks), few_step)
         self._batcher = make_batcher(_compute, profile.max_batch, batches_at_once)
 
     async def render(self, request: RenderRequest, deadline: float) -> RenderReply:
@@ -167,7 +167,8 @@ class DiffusionModel:
             )
 
     def _warm_up(self, side: int, few_step: FewStepDiffusion | None) -> None:
-        source = self._controlnet.source(np.zeros((side, side, 3), np.uint8))
+        pixels = np.zeros((side, side, 3), np.uint8)
+        source = Source(pixels, fit(side, side, side, self._networks.multiple), digest(pixels))
         item = RenderItem(source, Rendering(prompt="warm-up", seed=0), "")
         controls = tuple(ControlStrength(kind=kind) for kind in self._networks.controlnets)
         self._controlnet.render(BatchKey(side, side, steps=1, guidance=2.0, controls=controls), [item])
@@ -179,6 +180,17 @@ class DiffusionModel:
             assert isinstance(inversion, Inversion)
             edit = EditItem(inversion, PromptEdit(prompt="warm-up"), 0.5)
             self._prompt_to_prompt.edit(EditKey(side, side, 1, 2.0, None), [edit])
+
+
+def _warm_up_side(networks: StableDiffusion) -> int:
+    """The side of the one image of a warm-up, in pixels.
+
+    A GPU chooses its kernels and takes its memory by size, and `torch.compile` compiles for one, so these get the
+    native size. A CPU gets a small one: the native size of XL would take it a quarter of an hour.
+    """
+    if networks.device.type != "cpu" or networks.acceleration.compile != "off":
+        return networks.resolution
+    return min(networks.resolution, 2 * networks.multiple)
 
 
 def _compute(work: tuple[Callable[[Any, Sequence[Any]], Sequence[Any]], Hashable], items: Sequence[Any]) -> Any:
@@ -298,7 +310,9 @@ def _edit_reply(
         attention=[_payload(mask, source) for mask in masks],
         keep_mask=None if inversion.keep is None else _payload(inversion.keep, source),
         evaluations=EditEvaluations(
-            inversion=inversion.evaluations, source=request.steps, edit=known[0].evaluations if known else 0
+            inversion=inversion.evaluations,
+            source=max((result.source_evaluations for result in known), default=0),
+            edit=known[0].evaluations if known else 0,
         ),
         caption=inversion.caption,
         prompts=[next((result.prompt for result in row if result is not None), "") for row in per_edit],

@@ -12,6 +12,7 @@ from transformers import AutoImageProcessor, AutoModelForSemanticSegmentation
 
 from shared.devices import tensor_float_32
 from shared.images import Pixels
+from shared.load_progress import reading
 from shared.weights import Weights
 
 LabelMap = NDArray[np.int64]
@@ -23,13 +24,11 @@ class Segmenter:
     def __init__(self, weights: Weights, keep_labels: Sequence[str], *, device: str) -> None:
         """Load weights in Hub layout (safetensors). `keep_labels` are names from the model's own label list."""
         at = {"subfolder": weights.subfolder, "revision": weights.hub_revision}
-        self._model = (
-            AutoModelForSemanticSegmentation.from_pretrained(
+        with reading(weights):
+            model = AutoModelForSemanticSegmentation.from_pretrained(
                 weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, **at
             )
-            .to(device)
-            .eval()
-        )
+            self._model = model.to(device).eval()
         self._processor = AutoImageProcessor.from_pretrained(weights.location, backend="pil", **at)
         labels = {str(name): int(index) for index, name in self._model.config.id2label.items()}
         if unknown := [name for name in keep_labels if name not in labels]:

@@ -23,6 +23,7 @@ from diffusion_service.attention import Injection
 from diffusion_service.prompts import Conditioning, PromptEncoder
 from diffusion_service.schedulers import Sampling
 from shared.images import Pixels
+from shared.load_progress import reading
 from shared.problems import NotFinite
 from shared.schemas.diffusion import ControlKind
 from shared.weights import Weights
@@ -200,18 +201,22 @@ def load(
     configuration; the rest stays.
     Raises ValueError for an unsupported scheduler, OSError if files are missing or not safetensors.
     """
-    sampling = Sampling.of(read_json(base, "scheduler/scheduler_config.json"), scheduler, scheduler_options)
-    unet = unet or load_network(UNet2DConditionModel, base, "unet", device)
+    with reading(base):
+        sampling = Sampling.of(read_json(base, "scheduler/scheduler_config.json"), scheduler, scheduler_options)
+        unet = unet or load_network(UNet2DConditionModel, base, "unet", device)
+        prompts = _prompt_encoder(base, device)
     coder = load_network(AutoencoderKL, vae or base, "" if vae else "vae", device)
+    # The file's word: the class's default is True, and 1.x's files, whose autoencoder does not overflow, say nothing.
+    overflows = bool(read_json(vae or base, "config.json" if vae else "vae/config.json").get("force_upcast", False))
     # Module's own `to`: diffusers' version warns about layers to keep in float32, which this class does not have.
-    coder = torch.nn.Module.to(coder, acceleration.coder_dtype(coder.dtype, device, bool(coder.config.force_upcast)))
+    coder = torch.nn.Module.to(coder, acceleration.coder_dtype(coder.dtype, device, overflows))
     factor = 2 ** (len(coder.config.block_out_channels) - 1)
     nets = {kind: load_network(ControlNetModel, weights, "", device) for kind, weights in controls.items()}
     return StableDiffusion(
         unet=acceleration.compiled(unet),
         controlnets={kind: acceleration.compiled(network) for kind, network in nets.items()},
         vae=coder,
-        prompts=_prompt_encoder(base, device),
+        prompts=prompts,
         sampling=sampling,
         resolution=int(unet.config.sample_size) * factor,
         factor=factor,
@@ -229,17 +234,18 @@ def _emphasised(residual: Tensor, emphasis: Tensor) -> Tensor:
 
 def load_network(cls: Any, weights: Weights, subfolder: str, device: str) -> Any:
     """Load a network of a diffusers class, from a subfolder of the weights (or their root), for inference."""
-    network = cls.from_pretrained(
-        weights.location,
-        subfolder=_inside(weights, subfolder) or None,
-        revision=weights.hub_revision,
-        variant=weights.variant,
-        torch_dtype=getattr(torch, weights.dtype),
-        use_safetensors=True,
-        local_files_only=HF_HUB_OFFLINE,  # else sharded weights are looked up on the Hub even offline
-        low_cpu_mem_usage=False,  # True needs accelerate, and saves no memory that the weights do not take anyway
-    )
-    return for_inference(network.to(device))
+    with reading(weights):
+        network = cls.from_pretrained(
+            weights.location,
+            subfolder=_inside(weights, subfolder) or None,
+            revision=weights.hub_revision,
+            variant=weights.variant,
+            torch_dtype=getattr(torch, weights.dtype),
+            use_safetensors=True,
+            local_files_only=HF_HUB_OFFLINE,  # else sharded weights are looked up on the Hub even offline
+            low_cpu_mem_usage=False,  # True needs accelerate, and saves no memory that the weights do not take anyway
+        )
+        return for_inference(network.to(device))
 
 
 def for_inference(network: Network) -> Network:

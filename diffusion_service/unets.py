@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from diffusion_service.stable_diffusion import for_inference, load_network, local_file, read_json
+from shared.load_progress import reading
 from shared.profiles import Lora, WholeUNet
 from shared.weights import Dtype, Weights
 
@@ -43,9 +44,11 @@ def load_unet(base: Weights, unet: WholeUNet | None, loras: Sequence[Lora], devi
     if unet is None:
         network: UNet2DConditionModel = load_network(UNet2DConditionModel, base, "unet", device)
     else:
-        network = whole_unet(unet, read_json(base, "unet/config.json"), base.dtype, device)
+        with reading(unet):
+            network = whole_unet(unet, read_json(base, "unet/config.json"), base.dtype, device)
     for lora in loras:
-        network = merged(lora, network)
+        with reading(lora):
+            network = merged(lora, network)
     return network
 
 

@@ -1,7 +1,7 @@
 """Writes the pages that follow from the code: `python docs/generate.py`. A test fails when they are not current.
 
 `reference/parameters.md` comes from the methods' parameter models, `reference/http-operations.md` from the OpenAPI
-snapshot.
+snapshot. The section on full size in `reference/profiles.md` comes from what `make full-size` measured.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.full_services.table import full_size_section
 from gateway.methods import METHODS
 from shared.profiles import load_profile, shipped_profiles
 
@@ -18,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference"
 SNAPSHOT = ROOT / "tests" / "contract" / "gateway" / "openapi.json"
 PROBLEM = "ProblemDocument"
+FULL_SIZE_BEGIN, FULL_SIZE_END = "<!-- make full-size -->", "<!-- end of make full-size -->"
 BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
 COUNTS = {"maxItems": "at most {} items", "maxLength": "at most {} characters"}
 
@@ -35,9 +37,18 @@ def operations_page() -> str:
     return "\n".join([*_operations(document["paths"]), *_schemas(document["components"]["schemas"])]) + "\n"
 
 
+def profiles_page() -> str:
+    """The page on profiles with the section on full size, between its two marks, as it was last measured."""
+    page = (REFERENCE / "profiles.md").read_text(encoding="utf-8")
+    before, begin, rest = page.partition(FULL_SIZE_BEGIN)
+    _, end, after = rest.partition(FULL_SIZE_END)
+    return f"{before}{begin}\n\n{full_size_section()}\n{end}{after}"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "parameters.md": parameters_page,
     "http-operations.md": operations_page,
+    "profiles.md": profiles_page,
 }
 
 

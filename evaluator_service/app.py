@@ -35,7 +35,7 @@ from shared.schemas.evaluation import (
 from shared.service import ServiceSettings
 from shared.turns import ComputeTurns
 
-CODE_REVISION = "1"  # increase it whenever the same request gives another reply under the same weights
+CODE_REVISION = "2"  # increase it whenever the same request gives another reply under the same weights
 
 
 def load(loading: Loading[Evaluator]) -> EvaluatorModel:

@@ -21,6 +21,7 @@ from evaluator_service.similarity import Scorer, TextEmbedder
 from evaluator_service.structure import agreement
 from shared.devices import info_in_tf32, tensor_float_32
 from shared.images import Pixels, decode, encode
+from shared.load_progress import reading
 from shared.problems import InvalidInput, NotFinite, OutOfMemory
 from shared.profiles import Evaluator
 from shared.schemas.base import ImagePayload
@@ -76,7 +77,8 @@ class EvaluatorModel:
         self._judge = profile.segmenter
         self._segmenter: ImageSegmenter | None = None
         if self._judge is not None:
-            self._segmenter = ImageSegmenter(self._judge, device=device)
+            with reading(self._judge):
+                self._segmenter = ImageSegmenter(self._judge, device=device)
             self.weights += [info_in_tf32(info, device) for info in self._judge.infos()]
         self._scorer.embed_texts(["warm-up"])
         self._batcher = make_batcher(self._compute, profile.max_batch)

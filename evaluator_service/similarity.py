@@ -19,6 +19,7 @@ from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 from transformers.utils.hub import cached_file
 
 from shared.images import Pixels
+from shared.load_progress import reading
 from shared.weights import Weights
 
 
@@ -28,10 +29,11 @@ class Scorer:
     def __init__(self, weights: Weights, *, device: str) -> None:
         """Load weights in Hub layout (safetensors, no remote code)."""
         at = {"subfolder": weights.subfolder, "revision": weights.hub_revision}
-        model = AutoModel.from_pretrained(
-            weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, **at
-        )
-        self._model = model.to(device).eval()
+        with reading(weights):
+            model = AutoModel.from_pretrained(
+                weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, **at
+            )
+            self._model = model.to(device).eval()
         self._processor = AutoImageProcessor.from_pretrained(weights.location, backend="pil", **at)
         self._tokenizer = AutoTokenizer.from_pretrained(weights.location, **at)
         self._limit = min(
@@ -71,10 +73,11 @@ class TextEmbedder:
         at = {"subfolder": weights.subfolder, "revision": weights.hub_revision}
         if not _pools_by_mean(weights):
             raise ValueError(f"{weights.id} does not pool by the mean; choose a text embedder that does")
-        model = AutoModel.from_pretrained(
-            weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, **at
-        )
-        self._model = model.to(device).eval()
+        with reading(weights):
+            model = AutoModel.from_pretrained(
+                weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, **at
+            )
+            self._model = model.to(device).eval()
         self._tokenizer = AutoTokenizer.from_pretrained(weights.location, **at)
         self._limit = min(int(self._tokenizer.model_max_length), int(model.config.max_position_embeddings))
 

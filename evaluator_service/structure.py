@@ -23,13 +23,15 @@ TOLERANCE = 2 / 128  # of the short side: two pixels of an image of 128
 # Only strong edges of the source count; in the other image weak ones suffice (at night, in fog).
 SOURCE_THRESHOLDS = (60, 120)
 IMAGE_THRESHOLDS = (30, 80)
+EDGES_EVERYWHERE = 0.98  # the share of pixels near an edge from which an image agrees with anything: noise
 MASK_MARGIN = 0.025  # of the short side: an outline lies on the border of its mask
 
 
 def agreement(source: Pixels, image: Pixels, mask: Pixels | None = None) -> float:
     """Share of the source's edges that the image keeps (0: chance level, 1: all), inside `mask` (255) if given.
 
-    Both images are height × width × 3 of equal size. A source without any edge there agrees with everything (1.0).
+    Both images are height × width × 3 of equal size. A source without any edge there agrees with everything (1.0), an
+    image with edges everywhere with nothing (0.0).
     """
     if image.shape != source.shape or (mask is not None and mask.shape != source.shape[:2]):
         raise ValueError("source, image and mask must have the same size; send the image as it came from the editor")
@@ -42,7 +44,7 @@ def agreement(source: Pixels, image: Pixels, mask: Pixels | None = None) -> floa
         return 1.0
     near = _dilated(_edges(image, IMAGE_THRESHOLDS), max(1, round(TOLERANCE * short)))
     kept, expected = near[edges].mean(), near[inside].mean()
-    return float(max(0.0, (kept - expected) / (1 - expected))) if expected < 1 else 0.0
+    return float(max(0.0, (kept - expected) / (1 - expected))) if expected < EDGES_EVERYWHERE else 0.0
 
 
 def _edges(image: Pixels, thresholds: tuple[int, int]) -> NDArray[np.bool_]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from shared.control_words import control_words, refuse_control_words
+from shared.load_progress import reading
 from shared.problems import InvalidInput, OutOfMemory
 from shared.schemas.language import Filling, FillReply, FillRequest, Gap
 from shared.schemas.service import WeightsInfo
@@ -34,10 +35,15 @@ class MaskedWords:
         self._tokenizer = AutoTokenizer.from_pretrained(weights.location, **at)
         if self._tokenizer.mask_token is None:
             raise ValueError(f"{weights.id} has no mask token; choose a masked language model, such as a BERT")
-        model = AutoModelForMaskedLM.from_pretrained(
-            weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, variant=weights.variant, **at
-        )
-        self._model = model.to(device).eval()
+        with reading(weights):
+            model = AutoModelForMaskedLM.from_pretrained(
+                weights.location,
+                dtype=getattr(torch, weights.dtype),
+                use_safetensors=True,
+                variant=weights.variant,
+                **at,
+            )
+            self._model = model.to(device).eval()
         self.info: WeightsInfo = weights.info("masked words", getattr(model.config, "_commit_hash", None))
         self._control_words = control_words(self._tokenizer)
         self._longest = min(int(self._tokenizer.model_max_length), int(model.config.max_position_embeddings))

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Generic, TypeVar
 
 from shared.arithmetic import native_weights
+from shared.load_progress import expect
 from shared.profiles import Caption, Language, Profile, load_profile
 from shared.schemas.service import Runtimes, WeightsInfo
 from shared.service import MakeBatcher, Model, ModelService, ServiceSettings
@@ -56,7 +57,9 @@ def torch_service(
     def load_on_device(make_batcher: MakeBatcher) -> Model:
         transformers.utils.logging.disable_progress_bar()
         device = prepare_torch(torch, chosen)
-        return load(Loading(native_weights(torch, weights, device, chosen.dtype), device, chosen, make_batcher))
+        native = native_weights(torch, weights, device, chosen.dtype)
+        expect(native)
+        return load(Loading(native, device, chosen, make_batcher))
 
     runtimes = Runtimes(cuda_build=torch.version.cuda or "", onnx_provider=onnx_provider)
     return ModelService(name, code_revision, chosen, load_on_device, turns, server, runtimes)

@@ -13,9 +13,9 @@ A service's `app.py` gives a name, a `load` function and its endpoints (`torch_s
     return service.app
 
 `load` runs in a background thread after start, builds the model, warms it up and creates the batchers it needs; until
-it returns, `/readyz` and every endpoint answer 503. `/readyz` also asks the server that the profile names, if it names
-one. When the model breaks, `/healthz` answers 503 and the process ends (`shared.model_health`). This module does not
-import torch.
+it returns, `/readyz` and every endpoint answer 503 and say how far it is (`shared.load_progress`). `/readyz` also asks
+the server that the profile names, if it names one. When the model breaks, `/healthz` answers 503 and the process ends
+(`shared.model_health`). This module does not import torch.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
 from functools import partial
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
@@ -47,6 +48,7 @@ from shared.endpoints import HEALTHZ, INFO, METRICS, READYZ, Description, Endpoi
 from shared.endpoints import Request as RequestBody
 from shared.gpu import gpu_of
 from shared.images import ImageSettings
+from shared.load_progress import LoadProgress
 from shared.model_health import ModelHealth, end_process_when_broken
 from shared.problems import DeadlineExceeded, DeviceFailed, InvalidInput, Malformed, NotReady
 from shared.schemas.base import MAX_MESSAGE_BYTES, Contract
@@ -161,6 +163,7 @@ class ModelService(Generic[Model]):
         self._model: Model | None = None
         self._gpu: GpuInfo | None = None
         self._failure: str | None = None
+        self._progress = LoadProgress()
         self._request_schemas: dict[str, Any] = {"ProblemDocument": ProblemDocument.model_json_schema()}
         self.app = self._build_app()
 
@@ -171,7 +174,8 @@ class ModelService(Generic[Model]):
         if self._model is None:
             if self._failure:
                 raise NotReady(f"the weights failed to load: {self._failure}", members={"failed": True})
-            raise NotReady("the weights are still loading; ask /readyz", retry_after=2)
+            state = self._progress.state()
+            raise NotReady(state.sentence, members=asdict(state), retry_after=2)
         return self._model
 
     def info(self) -> ServiceInfo:
@@ -261,7 +265,7 @@ class ModelService(Generic[Model]):
 
     def _load(self) -> None:
         try:
-            with LOADING:
+            with LOADING, self._progress.receiving():
                 model = self._load_model(self.batcher)
             self._gpu = gpu_of(model.device)
             self._model = model

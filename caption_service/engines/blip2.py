@@ -12,6 +12,7 @@ from caption_service.in_process import InProcessCaptioner, Loaded
 from shared.control_words import control_words
 from shared.devices import Loading
 from shared.images import Pixels
+from shared.load_progress import reading
 from shared.profiles import Caption
 
 
@@ -21,10 +22,11 @@ def load_blip2(loading: Loading[Caption]) -> InProcessCaptioner:
     weights = profile.weights
     assert weights is not None
     at = {"revision": weights.hub_revision, "subfolder": weights.subfolder}
-    model = Blip2ForConditionalGeneration.from_pretrained(
-        weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, variant=weights.variant, **at
-    )
-    model.eval().to(loading.device)
+    with reading(weights):
+        model = Blip2ForConditionalGeneration.from_pretrained(
+            weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, variant=weights.variant, **at
+        )
+        model.eval().to(loading.device)
     tokenizer = AutoTokenizer.from_pretrained(weights.location, padding_side="left", **at)
     images = AutoImageProcessor.from_pretrained(weights.location, backend="pil", **at)
     processor = Blip2Processor(images, tokenizer, num_query_tokens=model.config.num_query_tokens)

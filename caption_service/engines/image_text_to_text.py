@@ -13,6 +13,7 @@ from caption_service.in_process import InProcessCaptioner, Loaded
 from shared.control_words import control_words
 from shared.devices import Loading
 from shared.images import Pixels
+from shared.load_progress import reading
 from shared.profiles import Caption
 
 
@@ -22,10 +23,11 @@ def load_image_text_to_text(loading: Loading[Caption]) -> InProcessCaptioner:
     weights = profile.weights
     assert weights is not None
     at = {"revision": weights.hub_revision, "subfolder": weights.subfolder}
-    model = AutoModelForImageTextToText.from_pretrained(
-        weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, variant=weights.variant, **at
-    )
-    model.eval().to(loading.device)
+    with reading(weights):
+        model = AutoModelForImageTextToText.from_pretrained(
+            weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, variant=weights.variant, **at
+        )
+        model.eval().to(loading.device)
     try:
         # Not backend="pil": processors that also take videos (Qwen-VL's) do not have it.
         processor = AutoProcessor.from_pretrained(weights.location, **at)

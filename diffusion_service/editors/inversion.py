@@ -14,9 +14,10 @@ So `direct` reproduces the autoencoder's reconstruction of the image exactly; `n
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -86,9 +87,16 @@ class Inverter:
         weights: StableDiffusion,
         control: Callable[[Source, EditControl], Pixels | None],
         keep: Callable[[Source], Pixels | None],
+        *,
+        fixed_shapes: bool = False,
     ) -> None:
-        """`control` returns a source's control image or None, `keep` its mask of unchangeable pixels or None."""
+        """`control` returns a source's control image or None, `keep` its mask of unchangeable pixels or None.
+
+        With `fixed_shapes` a batch keeps its rows to the end of each optimisation, so that no row's bits depend on when
+        the others are done.
+        """
         self._weights = weights
+        self._fixed_shapes = fixed_shapes
         self._control = control
         self._keep = keep
         self._kept: dict[tuple[InversionKey, InversionItem], Inversion] = {}
@@ -143,6 +151,7 @@ class Inverter:
             nulls=[weights.prompts.encode("")] * len(batch),
             controls=[weights.control(pictures, key.control_scale)] if pictures else [],
             size=(key.width, key.height),
+            fixed_shapes=self._fixed_shapes,
         )
         with torch.no_grad():
             path, maps = branch.climb(torch.cat([weights.encode(item.source.image) for item in batch]))
@@ -183,6 +192,7 @@ class _Branch:
     nulls: Sequence[Conditioning]
     controls: Sequence[Control]
     size: tuple[int, int]
+    fixed_shapes: bool = False
 
     def climb(self, latents: Tensor) -> tuple[Tensor, Tensor]:
         """DDIM inversion without guidance: the path from noise to `latents`, and the cross-attention on it."""
@@ -213,32 +223,49 @@ class _Branch:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The null embeddings that bring a guided step nearest to `goal`, its output, evaluations per row.
 
-        Rows are independent: each stops at the tolerance, and keeps its best embedding until then.
+        Rows are independent: each leaves the batch at the tolerance with its best embedding.
         """
         progress = step / len(self.steps)
         tolerance = TOLERANCE + TOLERANCE_GROWTH * progress
         trial = null.clone().requires_grad_()
         # The rate falls to half over the steps, as in the authors' code.
         optimiser = torch.optim.Adam([trial], lr=how.learning_rate * (1 - progress / 2))
-        best, output = torch.full_like(latents[:, 0, 0, 0], torch.inf), conditional
-        active, spent = torch.isinf(best), torch.zeros(len(null), dtype=torch.long)
+        null, output = null.clone(), conditional.clone()
+        best = torch.full_like(latents[:, 0, 0, 0], torch.inf)
+        every = torch.arange(len(null), device=latents.device)
+        spent, rows, active = torch.zeros_like(every), every, every
         for iteration in range(how.iterations + 1):
             with torch.set_grad_enabled(iteration < how.iterations):
-                unconditional = self._predict(latents, step, trial, self.nulls)
-                guided = unconditional + self.guidance * (conditional - unconditional)
-                losses = (self.steps.down(step, latents, guided) - goal).square().mean(dim=(1, 2, 3))
-            better = active & (losses.detach() < best)
-            best = torch.where(better, losses.detach(), best)
-            null = torch.where(better[:, None, None], trial.detach(), null)
-            output = torch.where(better[:, None, None, None], guided.detach(), output)
-            spent += active.cpu()
-            active = active & (best > tolerance)
-            if iteration == how.iterations or not active.any():
+                unconditional = self.of_rows(rows.tolist())._predict_null(latents[rows], step, trial[rows])
+                guided = unconditional + self.guidance * (conditional[rows] - unconditional)
+                losses = (self.steps.down(step, latents[rows], guided) - goal[rows]).square().mean(dim=(1, 2, 3))
+            spent[active] += 1
+            better = (losses < best[rows]) & (best[rows] > tolerance)
+            improved = rows[better]
+            best[improved], output[improved] = losses[better].detach(), guided[better].detach()
+            null[improved] = trial[improved].detach()
+            active = every[best > tolerance]
+            if iteration == how.iterations or not len(active):
                 break
-            (trial.grad,) = torch.autograd.grad(losses.sum(), trial)
+            trial.grad = scaled_gradient(losses, trial, latents[0].numel())
             optimiser.step()
-            spent += 2 * active.cpu()
-        return null, output, spent
+            spent[active] += 2
+            rows = every if self.fixed_shapes else active
+        return null, output, spent.cpu()
+
+    def of_rows(self, rows: Sequence[int]) -> _Branch:
+        """The branches of some rows alone."""
+        if len(rows) == len(self.prompts):
+            return self
+        return replace(
+            self,
+            prompts=[self.prompts[row] for row in rows],
+            nulls=[self.nulls[row] for row in rows],
+            controls=[replace(control, images=control.images[list(rows)]) for control in self.controls],
+        )
+
+    def _predict_null(self, latents: Tensor, step: int, states: Tensor) -> Tensor:
+        return self._predict(latents, step, states, self.nulls)
 
     def _predict(
         self,
@@ -250,6 +277,18 @@ class _Branch:
     ) -> Tensor:
         added = self.weights.added(prompts, *self.size)
         return self.weights.predict(latents, self.steps.times[step], states, added, self.controls, injection)
+
+
+def scaled_gradient(losses: Tensor, inputs: Tensor, elements: int) -> Tensor:
+    """The gradient of the sum of `losses`, each a mean over so many `elements`, with respect to `inputs`.
+
+    It is computed of the losses times the next power of two above `elements`, and divided by that again: the gradient
+    of a mean is so small that float16 rounds most of its values to zero on the way back through the network. Scaling by
+    a power of two changes no bit where nothing underflows (arXiv 1710.03740, section 3.2).
+    """
+    scale = float(2 ** math.ceil(math.log2(elements)))
+    (gradient,) = torch.autograd.grad(losses.sum() * scale, inputs)
+    return gradient / scale
 
 
 def _states(prompts: Sequence[Conditioning]) -> Tensor:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -26,6 +27,8 @@ from diffusion_service.steps import Steps
 from shared.images import Pixels
 from shared.problems import InvalidInput, NotFinite
 from shared.schemas.diffusion import LocalBlend, PromptEdit
+
+_Injected: TypeAlias = tuple[tuple[bool, ...], tuple[bool, ...]]  # per target: its self- and cross-attention is
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +53,15 @@ class EditItem:
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """The image at the model's size (height × width × 3), the prompt as it was read, and the cost."""
+    """The image at the model's size (height × width × 3), the prompt as it was read, and the cost.
+
+    `source_evaluations` are those of its source's row, which other targets may share.
+    """
 
     image: Pixels
     prompt: str
     evaluations: int
+    source_evaluations: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,15 @@ class _Target:
     alignment: Alignment
     weights: Tensor
     blend_tokens: tuple[Sequence[int], Sequence[int]]  # of the source's and the target's phrase
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """The networks' inputs that are the same in every step; the null embeddings among the states are replaced."""
+
+    states: Tensor
+    added: dict[str, Tensor] | None
+    controls: Sequence[Control]
 
 
 class PromptToPromptEditor:
@@ -86,13 +102,16 @@ class PromptToPromptEditor:
             return [target for target in prepared if isinstance(target, InvalidInput)]
         # A refused item is replaced, so that the shape of the batch (and so its bits) does not change.
         images = self._denoise(key, [target if isinstance(target, _Target) else ready[0] for target in prepared])
-        evaluations = key.steps * (2 if key.guidance > 1 else 1)
         return [
-            target
-            if isinstance(target, InvalidInput)
-            else (image if isinstance(image, NotFinite) else Edited(image, target.prompt, evaluations))
+            self._edited(key, target, image) if isinstance(target, _Target) else target
             for target, image in zip(prepared, images, strict=True)
         ]
+
+    def _edited(self, key: EditKey, target: _Target, image: Pixels | NotFinite) -> Edited | NotFinite:
+        if isinstance(image, NotFinite):
+            return image
+        evaluations = key.steps * (2 if key.guidance > 1 else 1)
+        return Edited(image, target.prompt, evaluations, source_steps(target.item, key.steps, self._fixed_shapes))
 
     def _prepare(self, item: EditItem) -> _Target | InvalidInput:
         prompts, caption, edit = self._weights.prompts, item.inversion.caption, item.edit
@@ -133,33 +152,55 @@ class PromptToPromptEditor:
         return self._weights.pictures(latents)
 
 
+def source_steps(item: EditItem, steps: int, fixed_shapes: bool = False) -> int:
+    """The number of steps, from the first, in which a target needs its source in the batch.
+
+    LocalBlend and re-weighting need the attention maps to the end; with `fixed_shapes` no row leaves a batch.
+    """
+    edit = item.edit
+    if fixed_shapes or edit.blend is not None or edit.weights:
+        return steps
+    return max(round(item.self_fraction * steps), round(edit.cross_fraction * steps))
+
+
 class _Batch:
-    """Targets and their sources while sampling; tensors that do not change over the steps are built once."""
+    """Targets and their sources while sampling; tensors that do not change over the steps are built once.
+
+    Once no target needs its source any more, the sources leave the batch.
+    """
 
     def __init__(
         self, weights: StableDiffusion, key: EditKey, targets: Sequence[_Target], steps: Steps, fixed_shapes: bool
     ) -> None:
         inversions = [target.item.inversion for target in targets]
-        self._weights, self._steps, self._targets = weights, steps, targets
+        self._weights, self._key, self._steps, self._targets = weights, key, steps, targets
         self._sources = inversions if fixed_shapes else list(dict.fromkeys(inversions))
         rows = range(len(targets)) if fixed_shapes else [self._sources.index(inversion) for inversion in inversions]
         device = weights.device
         self._source_of = torch.tensor(list(rows), device=device)
-        self._guidance = key.guidance
-        repeats = 2 if key.guidance > 1 else 1
-        self._controls = _controls(weights, self._sources + inversions * repeats, key.control_scale)
-        self._source_states = torch.stack([inversion.conditioning.states for inversion in self._sources])
-        self._states = torch.stack([target.wanted.states for target in targets])
-        null = weights.prompts.encode("")
+        self._nulls = [weights.prompts.encode("")] * (len(targets) if key.guidance > 1 else 0)
         wanted = [target.wanted for target in targets]
-        conditionings = (
-            [inversion.conditioning for inversion in self._sources] + [null] * (repeats - 1) * len(targets) + wanted
+        self._inputs = self._fixed_inputs([*self._nulls, *wanted], inversions * (2 if self._nulls else 1))
+        self._inputs_with_sources = self._fixed_inputs(
+            [*(inversion.conditioning for inversion in self._sources), *self._nulls, *wanted],
+            [*self._sources, *inversions * (2 if self._nulls else 1)],
         )
-        self._added = weights.added(conditionings, key.width, key.height)
         self._mapping = torch.stack([target.alignment.mapping for target in targets]).to(device)
         self._share = torch.stack([target.alignment.share for target in targets]).to(device)
         self._token_weights = torch.stack([target.weights for target in targets]).to(device)
         self._maps = AttentionMaps() if any(target.item.edit.blend for target in targets) else None
+        self._reweighted = any(target.item.edit.weights for target in targets)
+        self._fixed_shapes = fixed_shapes
+        self._source_steps = max(source_steps(target.item, len(steps), fixed_shapes) for target in targets)
+        self._injected: tuple[_Injected, Injection] | None = None
+
+    def _fixed_inputs(self, conditionings: Sequence[Conditioning], rows: Sequence[Inversion]) -> _Inputs:
+        weights, key = self._weights, self._key
+        return _Inputs(
+            states=torch.stack([conditioning.states for conditioning in conditionings]),
+            added=weights.added(conditionings, key.width, key.height),
+            controls=_controls(weights, rows, key.control_scale),
+        )
 
     def start(self) -> Tensor:
         """The latents that the targets start from: their sources' noise."""
@@ -167,39 +208,46 @@ class _Batch:
 
     def down(self, step: int, latents: Tensor) -> Tensor:
         """The targets' latents after one step."""
-        sources = torch.stack([inversion.latents[step] for inversion in self._sources])
         injection = self._injection(step, latents[0, 0].numel())
-        time = self._steps.times[step]
-        if self._guidance > 1:
+        sources = [] if injection is None else [inversion.latents[step] for inversion in self._sources]
+        inputs = self._inputs if injection is None else self._inputs_with_sources
+        rows = torch.cat([*(source[None] for source in sources), *[latents] * (2 if self._nulls else 1)])
+        states = inputs.states
+        if self._nulls:
             nulls = torch.stack([target.item.inversion.nulls[step] for target in self._targets])
-            states = torch.cat([self._source_states, nulls.to(self._states), self._states])
-            inputs = torch.cat([sources, latents, latents])
-            output = self._weights.predict(inputs, time, states, self._added, self._controls, injection)
-            unconditional, conditional = output[len(sources) :].chunk(2)
-            predicted = unconditional + self._guidance * (conditional - unconditional)
-        else:
-            states = torch.cat([self._source_states, self._states])
-            inputs = torch.cat([sources, latents])
-            output = self._weights.predict(inputs, time, states, self._added, self._controls, injection)
-            predicted = output[len(sources) :]
-        latents = self._steps.down(step, latents, predicted)
+            first = len(sources)
+            states = torch.cat([states[:first], nulls.to(states), states[first + len(nulls) :]])
+        output = self._weights.predict(
+            rows, self._steps.times[step], states, inputs.added, inputs.controls, injection
+        )[len(sources) :]  # fmt: skip
+        if self._nulls:
+            unconditional, conditional = output.chunk(2)
+            output = unconditional + self._key.guidance * (conditional - unconditional)
+        latents = self._steps.down(step, latents, output)
         return latents if self._maps is None else self._blended(step, latents, self._maps)
 
-    def _injection(self, step: int, latent_positions: int) -> Injection:
+    def _injection(self, step: int, latent_positions: int) -> Injection | None:
+        """What is injected in a step; None if nothing is. Equal steps share one, so that its tensors are built once."""
         items = [target.item for target in self._targets]
-        inject = [step < round(item.self_fraction * len(self._steps)) for item in items]
-        follow = [step < round(item.edit.cross_fraction * len(self._steps)) for item in items]
-        share = self._share * torch.tensor(follow, device=self._share.device)[:, None]
-        return Injection(
-            sources=len(self._sources),
-            source_of=self._source_of,
-            guided=self._guidance > 1,
-            self_from=torch.tensor(inject, device=self._share.device).nonzero()[:, 0],
-            # The finest maps (64² of 64² latents in Stable Diffusion) stay the target's own, as in the authors' code.
-            largest_self=latent_positions // 4,
-            cross=CrossEdit(self._mapping, share, self._token_weights),
-            maps=self._maps,
-        )
+        own_self = tuple(step < round(item.self_fraction * len(self._steps)) for item in items)
+        follow = tuple(step < round(item.edit.cross_fraction * len(self._steps)) for item in items)
+        if step >= self._source_steps:
+            return None
+        if self._injected is None or self._injected[0] != (own_self, follow):
+            share = self._share * torch.tensor(follow, device=self._share.device)[:, None]
+            explicit = any(follow) or self._reweighted or self._fixed_shapes
+            injection = Injection(
+                sources=len(self._sources),
+                source_of=self._source_of,
+                guided=bool(self._nulls),
+                self_from=torch.tensor(own_self, device=self._share.device).nonzero()[:, 0],
+                # The finest maps (64² in Stable Diffusion) stay the target's own, as in the authors' code.
+                largest_self=latent_positions // 4,
+                cross=CrossEdit(self._mapping, share, self._token_weights) if explicit else None,
+                maps=self._maps,
+            )
+            self._injected = (own_self, follow), injection
+        return self._injected[1]
 
     def _blended(self, step: int, latents: Tensor, maps: AttentionMaps) -> Tensor:
         """LocalBlend: use the source's latents wherever neither source nor target attends to the edit's phrases."""

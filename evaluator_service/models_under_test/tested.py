@@ -5,6 +5,7 @@ from __future__ import annotations
 from evaluator_service.models_under_test.endpoint import EndpointClassifier, EndpointSegmenter
 from evaluator_service.models_under_test.loading import Classifier, Segmenter, load_alias
 from evaluator_service.models_under_test.uploads import UploadedModels
+from shared.load_progress import reading
 from shared.problems import InvalidInput, NotFound
 from shared.profiles import Evaluator, ModelEndpoint, ModelUnderTest
 from shared.schemas.evaluation import (
@@ -25,7 +26,7 @@ class ModelsUnderTest:
     def __init__(self, profile: Evaluator, device: str, model_origin: str) -> None:
         """Load the operator's models onto `device` (torch's name); uploads are fetched from `model_origin` only."""
         self._named: dict[str, Tested] = {
-            **{name: load_alias(model, device=device) for name, model in profile.models_under_test.items()},
+            **{name: _loaded(model, device) for name, model in profile.models_under_test.items()},
             **{name: _connect(endpoint) for name, endpoint in profile.endpoints.items()},
         }
         self._uploads = UploadedModels(model_origin, device)
@@ -71,6 +72,11 @@ class ModelsUnderTest:
             known = ", ".join(sorted(self._named)) or "none"
             raise NotFound(f"no model under test is named {request.model!r}; this profile has: {known}")
         return self._named[request.model]
+
+
+def _loaded(model: ModelUnderTest, device: str) -> Classifier | Segmenter:
+    with reading(model):
+        return load_alias(model, device=device)
 
 
 def _connect(endpoint: ModelEndpoint) -> EndpointClassifier | EndpointSegmenter:

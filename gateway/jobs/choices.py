@@ -11,6 +11,7 @@ from pydantic import JsonValue, ValidationError
 from gateway.intake.intake import refuse_unknown_labels
 from gateway.intake.masks import mask_reader
 from gateway.methods import METHODS
+from gateway.methods.checks import CHECKS
 from gateway.methods.controlled import ControlledParameters
 from shared.problems import InvalidInput, validation_sentence
 from shared.profiles import Profile, load_profile, shipped_profiles
@@ -127,6 +128,23 @@ def method_defaults(
     if name in METHODS and "text_thresholds" in METHODS[name].parameters.model_fields:
         defaults["text_thresholds"] = {check: dict(limits) for check, limits in profile.text_thresholds.items()}
     return defaults | profile.methods.get(name, {}) | _few_steps(name, profile, given)
+
+
+def unchecked_methods(methods: Sequence[MethodChoice], kind: Kind) -> list[str]:
+    """The methods that draw images anew and of whose images no check can refuse one, noise included.
+
+    `shapes` and `things` look at images of segmentation jobs only.
+    """
+    deciding = set(CHECKS) - (set() if kind == "segmentation" else {"shapes", "things"})
+    unchecked = []
+    for choice in methods:
+        if choice.name in METHODS and issubclass(METHODS[choice.name].parameters, ControlledParameters):
+            parameters = ControlledParameters.model_validate(
+                {name: choice.parameters[name] for name in ("thresholds", "recaption") if name in choice.parameters}
+            )
+            if not parameters.recaption and not deciding & set(parameters.thresholds):
+                unchecked.append(choice.name)
+    return unchecked
 
 
 def _few_steps(name: str, profile: Profile, given: Mapping[str, object]) -> dict[str, JsonValue]:

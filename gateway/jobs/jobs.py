@@ -19,7 +19,7 @@ from gateway.database.pagination import SortKey, page_of
 from gateway.database.sessions import insert_missing
 from gateway.database.tables import Image, Job, Report, SourceImage
 from gateway.intake.sources import KeptMask, SourceFile
-from gateway.jobs.choices import Plan
+from gateway.jobs.choices import Plan, unchecked_methods
 from gateway.jobs.progress import progress
 from gateway.jobs.sensitivity import sensitivity_of
 from gateway.operations.deletion import mark_deleted
@@ -125,6 +125,7 @@ def plan_of(session: Session, owner: str, job_id: str, working_side: int) -> Job
         task_description=job.task_description,
         kind=job.kind,
         methods=job.methods,
+        unchecked=unchecked_methods(job.methods, job.kind),
         models=job.models,
         classes=job.classes,
         profile=job.profile,

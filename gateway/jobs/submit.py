@@ -16,7 +16,7 @@ from gateway.intake.mask_files import MaskShelf, SentMasks
 from gateway.intake.masks import MaskReader, mask_reader
 from gateway.intake.sources import KeptImage, NamedFile, SourceFile, truths_of
 from gateway.jobs import jobs
-from gateway.jobs.choices import Plan, class_lists, plan
+from gateway.jobs.choices import Plan, class_lists, plan, unchecked_methods
 from gateway.jobs.sensitivity import sensitivity_of
 from gateway.models_under_test import models
 from gateway.storage import images
@@ -75,6 +75,7 @@ def planned(context: Context, owner: str, submission: Submission) -> JobPlan:
         task_description=spec.task_description,
         kind=chosen.kind,
         methods=chosen.methods,
+        unchecked=unchecked_methods(chosen.methods, chosen.kind),
         models=[model.name for model in chosen.models],
         classes=chosen.classes or sorted(set(labels)),
         profile=context.profile.profile.name,

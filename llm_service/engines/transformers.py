@@ -16,6 +16,7 @@ from llm_service.decoding import Continuation, Decoder, Row
 from shared.chat_server import Completion
 from shared.control_words import control_words, refuse_control_words
 from shared.devices import Loading
+from shared.load_progress import reading
 from shared.problems import InvalidInput, NotFinite, OutOfMemory
 from shared.profiles import Language
 from shared.schemas.language import GenerateRequest, Message
@@ -166,10 +167,12 @@ def load_transformers(loading: Loading[Language]) -> TransformersLanguageModel:
     """Load the profile's weights with its adapter over them. Raises as `llm_service.causal` does."""
     profile = loading.weights
     assert profile.weights is not None
-    model, tokenizer, base = load_causal(profile.weights)
+    with reading(profile.weights):
+        model, tokenizer, base = load_causal(profile.weights)
     weights = [base]
     if profile.adapter is not None:
-        model, adapter = with_adapter(model, profile.adapter, base)
+        with reading(profile.adapter):
+            model, adapter = with_adapter(model, profile.adapter, base)
         weights.append(adapter)
     model.eval().to(loading.device)
     return TransformersLanguageModel(

@@ -237,8 +237,8 @@ class EditRequest(Contract):
 class EditEvaluations(Contract):
     """Network evaluations (one latent through one UNet forward pass; a backward pass counts as two).
 
-    `inversion` and `source` are spent once per source image (and `source` again for each batch of its edits), `edit`
-    for each image.
+    `inversion` is spent once per source image, `edit` for each image, and `source` once for each batch of edits of a
+    source, in the steps in which they need it.
     """
 
     inversion: int

@@ -247,12 +247,14 @@ class JobPlan(Contract):
     """What a job will do, and which drops in accuracy its source images can detect.
 
     `images` counts the usable images, `labelled` those of them with a ground truth, `missing` those that are not
-    uploaded yet (a dry run assumes that they are usable); `failures` lists the first 20 unusable ones.
+    uploaded yet (a dry run assumes that they are usable); `failures` lists the first 20 unusable ones. `unchecked`
+    names the methods whose images no check can refuse, noise included, because the profile has no thresholds for them.
     """
 
     task_description: Annotated[str, Field(validation_alias=TASK_DESCRIPTION)]
     kind: Kind = "classification"
     methods: list[MethodChoice]
+    unchecked: list[str] = Field(default_factory=list)
     models: list[str]
     classes: list[str]
     profile: str

@@ -6,6 +6,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
+import torch
+from diffusers import UNet2DConditionModel
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from diffusion_service.app import create_app
 from shared.images import decode
@@ -88,6 +91,27 @@ def test_requests_that_cannot_be_rendered_are_refused_with_a_reason(folder: Path
             assert (await render(client, full)).keep_mask is None
 
     asyncio.run(scenario())
+
+
+def test_a_cpu_warms_up_with_one_small_image(folder: Path) -> None:
+    """At its native size, Stable Diffusion XL's warm-up takes a CPU a quarter of an hour."""
+    rows: list[tuple[int, ...]] = []
+
+    def note(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        if isinstance(module, UNet2DConditionModel):
+            rows.append(tuple(inputs[0].shape))
+
+    async def scenario() -> None:
+        async with serving(create_app(settings(folder, max_batch=4))):
+            pass
+
+    handle = register_module_forward_pre_hook(note)
+    try:
+        asyncio.run(scenario())
+    finally:
+        handle.remove()
+    assert {shape[2:] for shape in rows} == {(4, 4)}, "16 pixels, of the native 64"
+    assert max(shape[0] for shape in rows) == 3, "a guided edit and its source"
 
 
 def test_weights_that_do_not_load_are_named(folder: Path) -> None:

@@ -11,9 +11,11 @@ from functools import partial
 import httpx
 import pytest
 
+from shared.load_progress import WARM_UP, expect, reading
 from shared.schemas.base import MAX_MESSAGE_BYTES
 from shared.schemas.service import WeightsInfo
 from shared.service import MakeBatcher, ModelService, ServiceSettings
+from shared.weights import Section, Weights
 from tests.support.language_servers import listening
 from tests.support.slow_service import square_service
 from tests.support.threads import background
@@ -82,6 +84,45 @@ def waiting(url: str) -> float:
 
 def ask(url: str, number: int, **headers: str) -> httpx.Response:
     return HTTP.post(f"{url}/v1/squares", json={"number": number}, headers=headers)
+
+
+class TwoSets(Section):
+    """A section of a profile with two sets of weights."""
+
+    first: Weights
+    others: dict[str, Weights]
+
+
+def test_until_it_is_ready_it_says_what_is_loaded_and_how_far_it_is(squares: Squares) -> None:
+    section = TwoSets(
+        first=Weights(hub="one/first", revision="1", licence="none", gigabytes=2),
+        others={"second": Weights(hub="two/second", revision="1", licence="none", gigabytes=6)},
+    )
+    gates = [threading.Event() for _ in range(3)]
+
+    def load(make_batcher: MakeBatcher) -> Squares:
+        expect(section)
+        for weights, gate in zip((section.first, section.others["second"]), gates[:2], strict=True):
+            with reading(weights):
+                assert gate.wait(120)
+        assert gates[2].wait(120)
+        return squares.load(make_batcher)
+
+    def state() -> tuple[str, float, float]:
+        body = HTTP.get(f"{url}/readyz").json()
+        return body.get("loading", ""), body.get("gigabytes_loaded", 0), body.get("gigabytes_total", 0)
+
+    with listening(square_service(load, ServiceSettings())) as url:
+        for expected, gate in zip(
+            [("first (one/first)", 0, 8), ("others.second (two/second)", 2, 8), (WARM_UP, 8, 8)], gates, strict=True
+        ):
+            wait_for(lambda expected=expected: state() == expected)
+            reply = HTTP.get(f"{url}/readyz")
+            assert reply.status_code == 503
+            assert reply.json()["seconds"] >= 0
+            assert expected[0] in reply.json()["detail"]
+            gate.set()
+        ready(url)
 
 
 def test_alive_at_once_ready_when_loaded(squares: Squares, url: str) -> None:

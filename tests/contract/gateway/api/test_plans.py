@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from sqlalchemy import func, select
 from typer.testing import CliRunner
 
@@ -63,6 +64,20 @@ def test_a_dry_run_states_the_power_of_the_job_and_writes_nothing(gateway: Gatew
         name: plan[name] for name in ("images", "labelled", "models")
     }
     assert gateway.client.get("/jobs/nothing/plan").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "unchecked"),
+    [({}, ["dillema"]), ({"shapes": {"default": 0.5}}, ["dillema"]), ({"caption": {"default": 0.0}}, [])],
+)
+def test_a_plan_names_methods_whose_images_no_check_can_refuse(
+    gateway: Gateway, thresholds: dict[str, Any], unchecked: list[str]
+) -> None:
+    """`shapes` looks at images of segmentation jobs only."""
+    methods = [{"name": "dillema", "parameters": {"thresholds": thresholds}}]
+    assert ask(gateway, methods=methods).json()["unchecked"] == unchecked
+    job = ask(gateway, dry_run="false", methods=methods).json()
+    assert gateway.client.get(f"/jobs/{job['id']}/plan").json()["unchecked"] == unchecked
 
 
 def test_a_manifest_is_planned_before_its_images_are_uploaded(gateway: Gateway) -> None:

@@ -262,7 +262,9 @@ def test_a_service_whose_language_server_is_away_is_named(settings: Settings, tm
         chosen = ServiceSettings(profile=str(profile), device="cpu", threads=1)
         with listening(create_app(chosen)) as url:
             wait_until_loaded(url)
-            answer = doctor_answers(settings.model_copy(update={"llm_url": url, "profile": str(profile)}))["llm_service"]
+            answer = doctor_answers(settings.model_copy(update={"llm_url": url, "profile": str(profile)}))[
+                "llm_service"
+            ]
     assert not answer.fine
     assert nobody in answer.sentence
 
