@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from scipy.stats import false_discovery_control
 
-from gateway.analysis.certainty import LEVEL, images_needed, mean_interval, sign_flip_p
+from gateway.analysis.certainty import LEVEL, images_needed, mean_interval, p_beyond
 from gateway.analysis.effects import Differences, Floats
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
 from gateway.analysis.power import detectable_drop
@@ -38,14 +38,15 @@ def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Revi
     """Every cell of one model under test and method, findings first, each kind by strength.
 
     The family is all cells with at least 12 source images. The metric is the difference in accuracy, or in IoU for
-    segmenters. A finding is a cell that Benjamini-Hochberg rejects at 5 % and whose interval, at level
-    1 − 5 % · rejected / family (false coverage rate: Benjamini & Yekutieli 2005), lies beyond 5 points. `seed` belongs
+    segmenters. The hypothesis of each cell is that its effect is at most 5 points, either way. A finding is a cell that
+    Benjamini-Hochberg rejects at 5 % and whose interval, at level 1 − 5 % · rejected / family (false coverage rate:
+    Benjamini & Yekutieli 2005), lies beyond 5 points. `seed` belongs
     to the job, model and method. `checked`: the validity of accepted edits, from the checks' errors or from reviews;
     None if it is unknown.
     """
     family = [cell for cell, differences in cells.items() if len(differences.source) >= LEAST_SOURCES]
     seeds = {cell: derive_seed(seed, cell.label, cell.factor, cell.value, cell.direction) for cell in family}
-    p_values = np.array([sign_flip_p(cells[cell].correct, seeds[cell]) for cell in family])
+    p_values = np.array([p_beyond(cells[cell].correct, BEYOND, seeds[cell]) for cell in family])
     q_values = false_discovery_control(p_values)
     rejected = int((q_values <= FALSE_DISCOVERY_RATE).sum())
     effects = [_untested(cell, differences) for cell, differences in cells.items() if cell not in seeds]

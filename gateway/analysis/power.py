@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from scipy.stats import binom
 
-from gateway.analysis.certainty import BOOTSTRAP_FROM, BOOTSTRAP_UP_TO, mean_interval, refuted
+from gateway.analysis.betting import refuted
+from gateway.analysis.certainty import BOOTSTRAP_FROM, BOOTSTRAP_UP_TO, EACH_SIDE, mean_interval
 from gateway.analysis.effects import Floats
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
 
@@ -68,13 +68,11 @@ def found_share(drop: float, sources: int, family: int) -> float:
     alpha = FALSE_DISCOVERY_RATE / max(1, family)
     differences = _drawn(drop, sources)
     lost, gained = (differences < 0).sum(axis=0), (differences > 0).sum(axis=0)
-    p_values = 2 * binom.sf(lost - 1, lost + gained, 0.5)  # the sign-flip test of differences of −1, 0 and 1
     beyond = refuted((1 - differences) / 2, np.full(_DRAWS, (1 + BEYOND) / 2), alpha / 2)
     if sources >= BOOTSTRAP_FROM and 1 - alpha <= BOOTSTRAP_UP_TO:
-        error = differences.std(axis=0) / np.sqrt(sources)
-        near = np.flatnonzero(~beyond & (differences.mean(axis=0) + 2 * error < -BEYOND))
-        beyond[near] = [_beyond(sources, int(lost[cell]), int(gained[cell]), 1 - alpha) for cell in near]
-    return float((beyond & (p_values <= alpha)).mean())
+        for cell in np.flatnonzero(np.minimum(lost, gained) >= EACH_SIDE):
+            beyond[cell] = _beyond(sources, int(lost[cell]), int(gained[cell]), 1 - alpha)
+    return float(beyond.mean())
 
 
 @lru_cache(maxsize=65_536)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import false_discovery_control
 
-from gateway.analysis.certainty import LEVEL, clustered, mean_interval, sign_flip_p
+from gateway.analysis.certainty import LEVEL, clustered, mean_interval, p_beyond
 from gateway.analysis.effects import Floats, Integers, Outcomes, Scores
 from gateway.analysis.limits import FALSE_DISCOVERY_RATE, LEAST_SOURCES
 from shared.schemas.results import Cell, Interval, Metric, Relation
@@ -105,14 +105,15 @@ def judge(
 ) -> list[CellComparison]:
     """The comparison of every place that has images, drops first, then by difference.
 
-    `metric` says what scores are; `max_drop` is in 0 … 1. A place is tested from 12 source images on. It is a drop when
-    Benjamini-Hochberg rejects it at 5 % and its interval at the level adjusted for selection (FCR, as in
-    `findings.assess`) lies beyond `max_drop`; it is held when its own 95 % interval lies above −`max_drop`.
+    `metric` says what scores are; `max_drop` is in 0 … 1. A place is tested from 12 source images on; the hypothesis is
+    that the difference is at most `max_drop`, either way. It is a drop when Benjamini-Hochberg rejects it at 5 % and
+    its interval at the level adjusted for selection (FCR, as in `findings.assess`) lies beyond `max_drop`; it is held
+    when its own 95 % interval lies above −`max_drop`.
     """
     differences = {place: (pairs, pairs.differences()) for place, pairs in places.items() if len(pairs.source)}
     family = [place for place, (_, values) in differences.items() if len(values) >= LEAST_SOURCES]
     seeds = {place: derive_seed(seed, place[0], *_names(place[1])) for place in family}
-    p_values = np.array([sign_flip_p(differences[place][1], seeds[place]) for place in family])
+    p_values = np.array([p_beyond(differences[place][1], max_drop, seeds[place]) for place in family])
     q_values = false_discovery_control(p_values)
     rejected = int((q_values <= FALSE_DISCOVERY_RATE).sum())
     tested = dict(zip(family, zip(p_values.tolist(), q_values.tolist(), strict=True), strict=True))
