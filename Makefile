@@ -47,8 +47,9 @@ typecheck: install-dev ## mypy, strict
 # Most tests wait for processes that they start, so two at a time take little more than half as long.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
+# A test that hangs ends its worker with the stacks of all threads; the others go on.
 test: install-dev ## the tests for every day (minutes)
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow" -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
 
 test-all: install-dev ## everything that this machine can run
 	$(PYTEST)

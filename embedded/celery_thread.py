@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from celery import Celery
+from celery.concurrency.thread import TaskPool
 from celery.worker import WorkController
 
 from shared.schemas.repairs import QUEUE
@@ -12,17 +15,27 @@ from shared.schemas.repairs import QUEUE
 START_SECONDS = 30.0
 
 
+class StepThreads(TaskPool):  # type: ignore[misc]
+    """Celery's pool of threads, with the worker's own app as the current one of each thread.
+
+    Celery looks a message's task up in the current app. By default that is the last app of the process, so of two
+    embedded systems in one process the first would run the steps of the second.
+    """
+
+    def __init__(self, *arguments: Any, app: Celery, **options: Any) -> None:
+        super().__init__(*arguments, app=app, **options)
+        self.executor = ThreadPoolExecutor(max_workers=self.limit, initializer=app.set_current)
+
+
 class CeleryThread:
     """A running worker with a pool of threads; `stop` ends it once its steps have given up their leases."""
 
     def __init__(self, celery: Celery, concurrency: int) -> None:
-        # Without these two lines, steps are accepted and vanish without a log line.
-        celery.finalize()
-        celery.set_default()
+        celery.finalize()  # without this, steps are accepted and vanish without a log line
         ready = threading.Event()
         self._controller = WorkController(
             app=celery,
-            pool_cls="threads",
+            pool_cls=StepThreads,
             concurrency=concurrency,
             queues=[celery.conf.task_default_queue, QUEUE],
             without_gossip=True,

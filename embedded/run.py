@@ -101,6 +101,7 @@ def run_embedded(
         sessions = open_sessions(engine)
         store = DirectoryStore(directory / "objects", gateway_port.base_url)
         celery = open_celery(settings.broker_url)
+        celery.conf.task_default_queue = f"contrafact {directory}"  # all systems of a process share the memory broker
         services = ModelServices(service_urls, SERVICE_DEADLINE_SECONDS, SERVICE_WAIT_SECONDS)
         gateway_port.serve(
             create_app(Context(settings, chosen, sessions, store, services, lambda: wake_worker(celery)))

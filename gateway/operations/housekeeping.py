@@ -50,7 +50,7 @@ from gateway.operations.deletion import remove_rows
 from gateway.operations.object_cleaner import ObjectCleaner
 from gateway.settings import Settings
 from shared.problems import DependencyFailed, InvalidInput
-from shared.storage import ObjectMissing, ObjectStore, StoredObject, image_key, model_key
+from shared.storage import ObjectMissing, ObjectStore, StoredObject, call_key, image_key, model_key
 
 NAME, LISTING = "housekeeping", "listing of the object store"
 IMAGES_PER_TRANSACTION = 50  # their rows are locked while their objects are deleted
@@ -200,17 +200,35 @@ def _in_a_job(owner_id: Any, digest: Any) -> ColumnElement[bool]:
     )
 
 
+def _without_row(
+    sessions: Sessions,
+    objects: Iterator[StoredObject],
+    go_on: Callable[[], bool],
+    needed: Callable[[Session, list[str]], set[str]],
+) -> Iterator[str]:
+    """The keys of those objects that are not among the `needed` keys of a portion."""
+    while go_on() and (portion := [item.key for item in islice(objects, ROWS_PER_STATEMENT)]):
+        with reading(sessions) as session:
+            known = needed(session, portion)
+        yield from sorted(set(portion) - known)
+
+
+def _name_of(key: str) -> str:
+    """The digest or key of the row that an object belongs to: its name without folders and suffix."""
+    return key.rpartition("/")[2].partition(".")[0]
+
+
 def _find_objects(sessions: Sessions, cleaner: ObjectCleaner, grace: float, go_on: Callable[[], bool]) -> int:
     """Add a row for each image object without one, so that it is removed like any other. Returns their number."""
-    count = 0
-    objects = _older(cleaner.store.iterate("images/"), grace)
-    while go_on() and (portion := list(islice(objects, ROWS_PER_STATEMENT))):
-        keys = {item.key.rpartition("/")[2].removesuffix(".png"): item.key for item in portion}
-        with reading(sessions) as session:
-            known = set(session.scalars(select(Image.digest).where(Image.digest.in_(keys))))
-        for digest in sorted(keys.keys() - known):
-            count += cleaner.attempt(keys[digest], partial(_give_row, sessions, cleaner.store, keys[digest]))
-    return count
+
+    def needed(session: Session, keys: list[str]) -> set[str]:
+        known = select(Image.digest).where(Image.digest.in_(map(_name_of, keys)))
+        return set(map(image_key, session.scalars(known)))
+
+    return sum(
+        cleaner.attempt(key, partial(_give_row, sessions, cleaner.store, key))
+        for key in _without_row(sessions, _older(cleaner.store.iterate("images/"), grace), go_on, needed)
+    )
 
 
 def _give_row(sessions: Sessions, store: ObjectStore, key: str) -> None:
@@ -276,39 +294,33 @@ def _referenced() -> ColumnElement[bool]:
 
 
 def _remove_reports(sessions: Sessions, cleaner: ObjectCleaner, grace: float, go_on: Callable[[], bool]) -> int:
-    removed = 0
+    def needed(session: Session, keys: list[str]) -> set[str]:
+        return set(session.scalars(select(Report.object_key).where(Report.object_key.in_(keys))))
+
     objects = _older(cleaner.store.iterate("reports/"), grace)
-    while go_on() and (portion := [item.key for item in islice(objects, ROWS_PER_STATEMENT)]):
-        with reading(sessions) as session:
-            known = set(session.scalars(select(Report.object_key).where(Report.object_key.in_(portion))))
-        for key in sorted(set(portion) - known):
-            removed += cleaner.delete(key)
-    return removed
+    return sum(map(cleaner.delete, _without_row(sessions, objects, go_on, needed)))
 
 
 def _remove_vectors(sessions: Sessions, cleaner: ObjectCleaner, grace: float, go_on: Callable[[], bool]) -> int:
     """A call that is recorded again meanwhile may lose its vectors to this; then it is made once more."""
-    removed = 0
+
+    def needed(session: Session, keys: list[str]) -> set[str]:
+        known = select(RecordedCall.key).where(RecordedCall.key.in_(map(_name_of, keys)))
+        return set(map(call_key, session.scalars(known)))
+
     objects = _older(cleaner.store.iterate("calls/"), grace)
-    while go_on() and (portion := list(islice(objects, ROWS_PER_STATEMENT))):
-        calls = {item.key.rpartition("/")[2].removesuffix(".npz"): item.key for item in portion}
-        with reading(sessions) as session:
-            known = set(session.scalars(select(RecordedCall.key).where(RecordedCall.key.in_(calls))))
-        for call in sorted(calls.keys() - known):
-            removed += cleaner.delete(calls[call])
-    return removed
+    return sum(map(cleaner.delete, _without_row(sessions, objects, go_on, needed)))
 
 
 def _remove_models(sessions: Sessions, cleaner: ObjectCleaner, grace: float, go_on: Callable[[], bool]) -> int:
     """Keys are unique, so an object without a row after the grace period never gets one."""
-    removed = 0
+
+    def needed(session: Session, _: list[str]) -> set[str]:
+        rows = session.execute(select(ModelUnderTest.digest, ModelUnderTest.id)).all()
+        return {model_key(digest, model_id) for digest, model_id in rows}
+
     objects = _older(cleaner.store.iterate("models/"), grace)
-    while go_on() and (portion := [item.key for item in islice(objects, ROWS_PER_STATEMENT)]):
-        with reading(sessions) as session:
-            rows = session.execute(select(ModelUnderTest.digest, ModelUnderTest.id)).all()
-        for key in sorted(set(portion) - {model_key(digest, model_id) for digest, model_id in rows}):
-            removed += cleaner.delete(key)
-    return removed
+    return sum(map(cleaner.delete, _without_row(sessions, objects, go_on, needed)))
 
 
 def _remove_repairs(sessions: Sessions, cleaner: ObjectCleaner, grace: float, go_on: Callable[[], bool]) -> int:

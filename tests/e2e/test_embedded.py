@@ -126,6 +126,18 @@ def test_what_is_installed_by_default_makes_a_job_its_report_and_every_export(in
                 assert any(member.size for member in archive.getmembers()), name
 
 
+def test_a_system_works_on_after_another_one_of_its_process_has_stopped(tmp_path: Path) -> None:
+    with serve(SmallServices()) as url:
+        urls = dict.fromkeys(SERVICES, url)
+        with run_embedded(tmp_path / "first", service_urls=urls) as first:
+            with run_embedded(tmp_path / "second", service_urls=urls) as second:
+                jobs = {system.base_url: post_job(system.base_url) for system in (first, second)}
+                for address, job in jobs.items():
+                    wait_for(lambda at=address, name=job: show(at, name)["state"] == "done")
+            job = post_job(first.base_url)
+            wait_for(lambda: show(first.base_url, job)["state"] == "done")
+
+
 def test_a_directory_serves_one_process_at_a_time(tmp_path: Path) -> None:
     urls = dict.fromkeys(SERVICES, "http://127.0.0.1:9")
     with (
