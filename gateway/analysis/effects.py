@@ -77,12 +77,14 @@ class Differences:
     """Per source image of a cell, the mean over its counterfactuals of counterfactual − null arm, in −1 … 1.
 
     Arrays of one length m, in the order of `source` (ascending); `counterfactuals` is how many went into them.
+    `null_accuracy`: how often the model is right on their null arms (0 … 1), None of segmenters.
     """
 
     source: Integers
     correct: Floats
     p_truth: Floats
     counterfactuals: int
+    null_accuracy: float | None = None
 
 
 def differences(outcomes: Outcomes, rows: Integers) -> Differences:
@@ -95,4 +97,5 @@ def differences(outcomes: Outcomes, rows: Integers) -> Differences:
         np.bincount(place, correct, len(source)) / counts,
         np.bincount(place, p_truth, len(source)) / counts,
         len(rows),
+        float(outcomes.null.correct[rows].mean()) if len(rows) else None,
     )

@@ -13,7 +13,7 @@ from scipy.stats import false_discovery_control
 from gateway.analysis.certainty import LEVEL, images_needed, mean_interval, p_beyond
 from gateway.analysis.effects import Differences, Floats
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
-from gateway.analysis.power import detectable_drop
+from gateway.analysis.power import assumed_accuracy, detectable_drop
 from gateway.analysis.reviews import Reviewed
 from gateway.analysis.validity import Screened, breakdown_point, effect_among_valid, errors_of, valid_shares
 from shared.schemas.results import Cell, CellEffect, CheckErrors, Interval, Standing, ValidEffect
@@ -62,7 +62,7 @@ def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Revi
                 "p_value": float(p_value),
                 "q_value": float(q_value),
                 "standing": standing,
-                "detectable": detectable_drop(len(correct), len(family)),
+                "detectable": detectable_drop(len(correct), len(family), assumed_accuracy(cells[cell].null_accuracy)),
                 "breakdown": _breakdown(selected) if standing != "nothing found" else None,
                 "among_valid": _among_valid(cell, correct, level or LEVEL, checked, seeds[cell]),
             }

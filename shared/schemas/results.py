@@ -100,10 +100,11 @@ class CellEffect(Contract):
     """Effect of one method's edits of one cell on one model under test, minus the null arm; sources weigh equally.
 
     `delta_accuracy` and `delta_probability` (None where a probability is not known) are in −1 … 1, negative is worse.
-    `p_value` is from the paired sign-flip test, `q_value` its Benjamini-Hochberg adjustment over the family; both, and
-    the intervals, are None under 12 source images. `selected_interval` is the interval of a rejected cell at the level
-    adjusted for selection (FCR). `images_needed` estimates how many source images would settle an effect of this size.
-    `detectable`: the smallest drop that a tested cell of so many source images detects with 80 % power.
+    `p_value` tests an effect of at most 5 points, either way; `q_value` is its Benjamini-Hochberg adjustment over the
+    family. Both, and the intervals, are None under 12 source images. `selected_interval` is the interval of a rejected
+    cell at the level adjusted for selection (FCR). `images_needed` estimates how many source images would settle an
+    effect of this size. `detectable`: the smallest drop that a tested cell of so many source images detects with 80 %
+    power, given the accuracy on its null arms.
     `breakdown` (of a finding): the share of its images, 0 to 1, that may be invalid before the finding is in doubt.
     `among_valid`: the effect corrected for the checks' errors; None if these are not known.
     """
@@ -339,7 +340,8 @@ class ImagesNeeded(Contract):
 
 
 class Sensitivity(Contract):
-    """What a job can detect, computed before it starts from the number of source images of each class.
+    """What a job can detect: before it starts from the number of source images of each class, and in its report from
+    how many edits were accepted and how often the models were right on null arms.
 
     `family`: the assumed number of cells tested together. `classes` is empty without ground truth.
     """
