@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gateway.analysis.effects import Differences, Floats
+from gateway.analysis.effects import Differences, Floats, Units
 from gateway.analysis.findings import assess
 from gateway.analysis.limits import FALSE_DISCOVERY_RATE
 from gateway.analysis.releases import Pairs, judge
@@ -55,8 +55,22 @@ def small_effects(random: np.random.Generator, sources: int = 200, cells: int = 
     return {_cell(f"value {place}"): (edits[:, place].astype(float) - null[:, place], -SMALL) for place in range(cells)}
 
 
+def sequences(random: np.random.Generator, groups: int = 16, frames: int = 5) -> dict[Cell, tuple[Floats, float]]:
+    """No effect on 80 frames of 16 sequences; a model is right on all frames of a sequence, or wrong on all.
+
+    The differences are those of groups, as for a job whose images name their sequence.
+    """
+    null = random.random(groups) < 0.8
+    edits = random.random((groups, len(VALUES))) < 0.8
+    sequence = np.repeat(np.arange(groups), frames)
+    units = Units.of(np.arange(groups * frames), sequence)
+    differences = edits.astype(float) - null[:, None]
+    return {_cell(value): (units.means(differences[sequence, place]), 0.0) for place, value in enumerate(VALUES)}
+
+
 ATTACKS: Mapping[str, Draw] = {
     "eight edits share a null arm, no effect": shared_null_arms,
+    "frames of 16 sequences, no effect": sequences,
     "20 cells at −4.5 points": small_effects,
 }
 
@@ -73,7 +87,7 @@ def attack(name: str, draw: Draw, tables: int) -> AttackOutcome:
         held = [
             _held(effect, cells[effect.cell][1])
             for effect in effects
-            if effect.cell.direction == "from" or len(cells) > 9
+            if effect.cell.direction == "from" or "day" not in {cell.value for cell in cells}
         ]
         covered, intervals = covered + sum(held), intervals + len(held)
     return AttackOutcome(name, tables, rejected / tables, found / tables, covered / max(1, intervals))
@@ -94,7 +108,7 @@ def kept_at_the_limit(tables: int, sources: int = 100) -> float:
 
 
 def _differences(correct: Floats) -> Differences:
-    return Differences(np.arange(len(correct)), correct, correct, len(correct))
+    return Differences(np.arange(len(correct)), correct, correct, len(correct), len(correct))
 
 
 def _held(effect: CellEffect, truth: float) -> bool:

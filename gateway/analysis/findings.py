@@ -37,14 +37,13 @@ class Checked:
 def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Reviewed | None = None) -> list[CellEffect]:
     """Every cell of one model under test and method, findings first, each kind by strength.
 
-    The family is all cells with at least 12 source images. The metric is the difference in accuracy, or in IoU for
-    segmenters. The hypothesis of each cell is that its effect is at most 5 points, either way. A finding is a cell that
-    Benjamini-Hochberg rejects at 5 % and whose interval, at level 1 − 5 % · rejected / family (false coverage rate:
-    Benjamini & Yekutieli 2005), lies beyond 5 points. `seed` belongs
-    to the job, model and method. `checked`: the validity of accepted edits, from the checks' errors or from reviews;
-    None if it is unknown.
+    The family is all cells with at least 12 source images, or groups of them. The metric is the difference in accuracy,
+    or in IoU for segmenters. The hypothesis of each cell is that its effect is at most 5 points, either way. A finding
+    is a cell that Benjamini-Hochberg rejects at 5 % and whose interval, at level 1 − 5 % · rejected / family (false
+    coverage rate: Benjamini & Yekutieli 2005), lies beyond 5 points. `seed` belongs to the job, model and method.
+    `checked`: the validity of accepted edits, from the checks' errors or from reviews; None if it is unknown.
     """
-    family = [cell for cell, differences in cells.items() if len(differences.source) >= LEAST_SOURCES]
+    family = [cell for cell, differences in cells.items() if len(differences.correct) >= LEAST_SOURCES]
     seeds = {cell: derive_seed(seed, cell.label, cell.factor, cell.value, cell.direction) for cell in family}
     p_values = np.array([p_beyond(cells[cell].correct, BEYOND, seeds[cell]) for cell in family])
     q_values = false_discovery_control(p_values)
@@ -85,10 +84,12 @@ def _among_valid(
 
 
 def _untested(cell: Cell, differences: Differences) -> CellEffect:
-    probability = float(differences.p_truth.mean())
+    probability, groups = float(differences.p_truth.mean()), len(differences.correct)
+    sources = groups if differences.sources is None else differences.sources
     return CellEffect(
         cell=cell,
-        sources=len(differences.source),
+        sources=sources,
+        groups=None if sources == groups else groups,
         counterfactuals=differences.counterfactuals,
         delta_accuracy=float(differences.correct.mean()),
         delta_probability=None if math.isnan(probability) else probability,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.stats import false_discovery_control
 
 from gateway.analysis.certainty import LEVEL, clustered, mean_interval, p_beyond
-from gateway.analysis.effects import Floats, Integers, Outcomes, Scores
+from gateway.analysis.effects import Floats, Integers, Outcomes, Scores, Units
 from gateway.analysis.limits import FALSE_DISCOVERY_RATE, LEAST_SOURCES
 from shared.schemas.results import Cell, Interval, Metric, Relation
 from shared.schemas.suites import CellComparison, Judgement
@@ -28,16 +28,21 @@ Place = tuple[str, Cell | None]
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """n images with their source images: the release's score on each in 0 … 1 (right: 1), and the baseline's."""
+    """n images by source image and group: the release's score on each in 0 … 1 (right: 1), and the baseline's."""
 
     source: Integers
     score: Floats | NDArray[np.bool_]
     other: Floats | NDArray[np.bool_]
+    group: Integers | None = None
+
+    @property
+    def cluster(self) -> Integers:
+        """What is independent of one another: the group of each image, or its source image."""
+        return self.source if self.group is None else self.group
 
     def differences(self) -> Floats:
-        """Per source image, the mean of score − score of the other, in −1 … 1."""
-        _, place, counts = np.unique(self.source, return_inverse=True, return_counts=True)
-        return np.asarray(np.bincount(place, self.score.astype(float) - self.other) / counts)
+        """Per group, the mean of score − score of the other, in −1 … 1."""
+        return Units.of(self.source, self.cluster).means(self.score.astype(float) - self.other)
 
 
 def scores_of(outcomes: Outcomes) -> Scores:
@@ -52,13 +57,19 @@ def scores_of(outcomes: Outcomes) -> Scores:
         counterfactual=outcomes.counterfactual.correct.astype(float),
         whole=rows,
         cells=outcomes.cells,
+        group=outcomes.group,
     )
 
 
 def against_null_arms(release: Mapping[str, Scores], relation: Relation) -> dict[Place, Pairs]:
     """The counterfactuals of each method and cell, each with its null arm."""
     return {
-        (method, cell): Pairs(scores.source[scores.image[rows]], scores.counterfactual[rows], scores.null[rows])
+        (method, cell): Pairs(
+            scores.source[scores.image[rows]],
+            scores.counterfactual[rows],
+            scores.null[rows],
+            scores.cluster[scores.image[rows]],
+        )
         for method, scores in release.items()
         for cell, rows in _members(scores, relation).items()
     }
@@ -72,20 +83,21 @@ def against_baseline(
     Both runs are on one suite, so they number source images and counterfactuals alike.
     """
     places: dict[Place, Pairs] = {}
-    originals: dict[int, tuple[float, float]] = {}
+    originals: dict[int, tuple[int, float, float]] = {}
     for method, mine in release.items():
         theirs = baseline[method]
         others = _members(theirs, relation)
         for cell, rows in _members(mine, relation).items():
             here, there = _matched(mine, rows, theirs, others.get(cell, rows[:0]))
-            source = mine.source[mine.image[here]]
-            places[method, cell] = Pairs(source, mine.counterfactual[here], theirs.counterfactual[there])
+            source, group = mine.source[mine.image[here]], mine.cluster[mine.image[here]]
+            places[method, cell] = Pairs(source, mine.counterfactual[here], theirs.counterfactual[there], group)
             if cell is None:
-                known = mine.original[mine.image[here]].tolist(), theirs.original[theirs.image[there]].tolist()
-                originals |= dict(zip(source.tolist(), zip(*known, strict=True), strict=True))
+                known = group, mine.original[mine.image[here]], theirs.original[theirs.image[there]]
+                originals |= dict(zip(source.tolist(), zip(*map(np.ndarray.tolist, known), strict=True), strict=True))
     if relation == "labelled":
-        both = np.array(list(originals.values()), float).reshape(-1, 2)
-        places[ORIGINALS, None] = Pairs(np.array(list(originals), np.int64), both[:, 0], both[:, 1])
+        both = np.array(list(originals.values()), float).reshape(-1, 3)
+        sources = np.array(list(originals), np.int64)
+        places[ORIGINALS, None] = Pairs(sources, both[:, 1], both[:, 2], both[:, 0].astype(np.int64))
     return places
 
 
@@ -128,10 +140,10 @@ def judge(
         comparison = CellComparison(
             method=place[0],
             cell=place[1],
-            sources=len(values),
+            sources=len(np.unique(pairs.source)),
             images=len(pairs.source),
-            accuracy=clustered(pairs.score, pairs.source, metric, seed),
-            against=clustered(pairs.other, pairs.source, metric, seed),
+            accuracy=clustered(pairs.score, pairs.cluster, metric, seed),
+            against=clustered(pairs.other, pairs.cluster, metric, seed),
             difference=float(values.mean()),
             interval=interval,
             selected_interval=selected,

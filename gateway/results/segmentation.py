@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.analysis.certainty import LEVEL, clustered_rate, mean_interval
-from gateway.analysis.effects import Differences, Integers, Scores
+from gateway.analysis.effects import Differences, Integers, Scores, Units
 from gateway.analysis.segmentation import difference, lost, scores, with_mean
 from gateway.analysis.validity import Screened
-from gateway.results.stream import CounterfactualRow, PredictionRow, SourceRows, Triple, cells_of
+from gateway.results.stream import CounterfactualRow, Numbers, PredictionRow, SourceRows, Triple, cells_of
 from shared.label_maps import unpack_counts
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Cell, Relation, SegmentationMetrics
@@ -37,7 +37,7 @@ class SegmentedRows:
     """Pooled counts, and `scores`: IoU of every class of each accepted counterfactual, and their mean.
 
     `losing` and `losing_null`: whether a class that was found on the original is not found on the counterfactual, or on
-    the null arm (`null_source`). `left_out` and `screened` are as in `classification.ModelRows`.
+    the null arm (`null_group`). `left_out` and `screened` are as in `classification.ModelRows`.
     """
 
     classes: tuple[str, ...]
@@ -46,7 +46,7 @@ class SegmentedRows:
     counterfactual: Pooled
     scores: Scores
     losing: NDArray[np.bool_]
-    null_source: Integers
+    null_group: Integers
     losing_null: NDArray[np.bool_]
     left_out: int
     screened: Mapping[Cell, Screened]
@@ -61,7 +61,7 @@ class SegmentedColumns:
         size = (len(classes), len(classes) + 1)
         self._counts = [np.zeros(size, np.int64) for _ in range(3)]  # of originals, null arms, counterfactuals
         self._images = [0, 0, 0]
-        self._number, self._ordinal, self._null_number = array("q"), array("q"), array("q")
+        self._number, self._group, self._ordinal, self._null_group = (array("q") for _ in range(4))
         self._losing, self._losing_null = array("b"), array("b")
         self._image, self._whole = array("q"), array("q")
         self._original, self._null, self._counterfactual = array("d"), array("d"), array("d")
@@ -71,12 +71,12 @@ class SegmentedColumns:
 
     def add(
         self,
-        number: int,
+        numbers: Numbers,
         rows: SourceRows,
         edits: Sequence[Triple[CounterfactualRow]],
         predictions: Mapping[str, PredictionRow],
     ) -> None:
-        """Take in the edits of one method of source image `number`, with one segmenter's predictions."""
+        """Take in the edits of one method of a source image, with one segmenter's predictions."""
         labels = rows.labels(predictions.get(rows.source.id), self._relation)
         null_ids: set[str] = set()
         for triple in edits:
@@ -84,7 +84,7 @@ class SegmentedColumns:
             cells = {label: dict.fromkeys(cells_of(edit, label)) for label in labels}
             if edit.rendered:
                 for cell in chain.from_iterable(cells.values()):
-                    self._screened[cell][0].append(number)
+                    self._screened[cell][0].append(numbers.group)
                     self._screened[cell][1].append(edit.accepted)
             if not edit.accepted:
                 continue
@@ -98,11 +98,12 @@ class SegmentedColumns:
             if null_id not in null_ids:
                 null_ids.add(null_id)
                 self._count(1, null)
-                self._null_number.append(number)
+                self._null_group.append(numbers.group)
                 self._losing_null.append(bool(lost(original.overlaps, null.overlaps)))
             self._count(2, image)
             self._losing.append(bool(lost(original.overlaps, image.overlaps)))
-            self._number.append(number)
+            self._number.append(numbers.source)
+            self._group.append(numbers.group)
             self._ordinal.append(edit.ordinal)
             self._original.append(with_mean(original.overlaps)[ALL_CLASSES])
             self._compare(cells, with_mean(null.overlaps), with_mean(image.overlaps))
@@ -135,6 +136,7 @@ class SegmentedColumns:
             counterfactual=counterfactual,
             scores=Scores(
                 source=np.asarray(self._number),
+                group=np.asarray(self._group),
                 ordinal=np.asarray(self._ordinal),
                 original=np.asarray(self._original),
                 image=np.asarray(self._image),
@@ -144,7 +146,7 @@ class SegmentedColumns:
                 cells={cell: np.asarray(rows) for cell, rows in self._cells.items()},
             ),
             losing=np.asarray(self._losing).astype(bool),
-            null_source=np.asarray(self._null_number),
+            null_group=np.asarray(self._null_group),
             losing_null=np.asarray(self._losing_null).astype(bool),
             left_out=self._left_out,
             screened={
@@ -155,11 +157,10 @@ class SegmentedColumns:
 
 
 def by_source(scores: Scores, rows: Integers) -> Differences:
-    """Per source image the mean of its counterfactuals' differences in IoU at `rows`; probabilities are not known."""
-    source = scores.source[scores.image[rows]]
-    sources, place, counts = np.unique(source, return_inverse=True, return_counts=True)
-    means = np.bincount(place, scores.counterfactual[rows] - scores.null[rows], len(sources)) / counts
-    return Differences(sources, means, np.full(len(sources), np.nan), len(rows))
+    """Per group the mean of its counterfactuals' differences in IoU at `rows`; probabilities are not known."""
+    units = Units.of(scores.source[scores.image[rows]], scores.cluster[scores.image[rows]])
+    means = units.means(scores.counterfactual[rows] - scores.null[rows])
+    return Differences(units.group, means, np.full(len(means), np.nan), len(rows), units.sources)
 
 
 def segmentation_metrics(rows: SegmentedRows, colours: Sequence[str], seed: int) -> SegmentationMetrics:
@@ -177,6 +178,6 @@ def segmentation_metrics(rows: SegmentedRows, colours: Sequence[str], seed: int)
         difference=difference(counterfactual, null),
         delta_iou=float(means.mean()) if len(means) else None,
         interval=mean_interval(means, LEVEL, seed) if len(means) > 1 else None,
-        lost=clustered_rate(rows.losing, rows.scores.source),
-        lost_null=clustered_rate(rows.losing_null, rows.null_source),
+        lost=clustered_rate(rows.losing, rows.scores.cluster),
+        lost_null=clustered_rate(rows.losing_null, rows.null_group),
     )

@@ -97,7 +97,9 @@ class ValidEffect(Contract):
 
 
 class CellEffect(Contract):
-    """Effect of one method's edits of one cell on one model under test, minus the null arm; sources weigh equally.
+    """Effect of one method's edits of one cell on one model under test, minus the null arm; groups weigh equally.
+
+    `groups`: how many groups the source images belong to; None if each is its own. Groups are what is tested.
 
     `delta_accuracy` and `delta_probability` (None where a probability is not known) are in −1 … 1, negative is worse.
     `p_value` tests an effect of at most 5 points, either way; `q_value` is its Benjamini-Hochberg adjustment over the
@@ -111,6 +113,7 @@ class CellEffect(Contract):
 
     cell: Cell
     sources: int
+    groups: int | None = None
     counterfactuals: int
     delta_accuracy: float
     delta_probability: float | None

@@ -111,7 +111,7 @@ def test_figures_of_nothing_are_unknown_not_zero() -> None:
 
 def test_the_funnel_tells_text_from_image_checks() -> None:
     said = [(False, "class words")] * 3 + [(True, "structure")] * 2 + [(True, "label"), (True, "")]
-    fates = [Fate(f"source {place}", rendered, check) for place, (rendered, check) in enumerate(said)]
+    fates = [Fate(place, rendered, check) for place, (rendered, check) in enumerate(said)]
     found = funnel("dillema", fates)
     assert (found.proposed, found.rendered, found.accepted.count) == (7, 4, 1)
     assert [(c.check, c.count) for c in found.refused_by_text] == [("class words", 3)]
@@ -119,9 +119,9 @@ def test_the_funnel_tells_text_from_image_checks() -> None:
 
 
 def test_images_that_nobody_could_check_are_counted_among_the_rendered_ones() -> None:
-    fates = [Fate("a", True, "", True), Fate("a", True, "shapes", True), Fate("b", True, ""), Fate("b", False, "words")]
+    fates = [Fate(0, True, "", True), Fate(0, True, "shapes", True), Fate(1, True, ""), Fate(1, False, "words")]
     assert funnel("dillema", fates, shapes=True).shapes_unchecked == 1
     assert funnel("dillema", fates).shapes_unchecked is None
-    fates = [Fate("a", True, "", recaptioned=True), Fate("a", True, ""), Fate("b", False, "words")]
+    fates = [Fate(0, True, "", recaptioned=True), Fate(0, True, ""), Fate(1, False, "words")]
     assert funnel("dillema", fates, recaption=True).recaption_unchecked == 1
     assert funnel("dillema", fates).recaption_unchecked is None
