@@ -49,7 +49,7 @@ class Interval(Contract):
     low: float
     high: float
     level: float
-    kind: Literal["bootstrap-t", "betting"]
+    kind: Literal["bootstrap-t", "betting", "bootstrap"]
 
 
 class Cell(Contract):
@@ -207,7 +207,9 @@ class SegmentationMetrics(Contract):
     `difference` is the counterfactuals' confusion less the null arms' (less the originals', under methods without null
     arms). `delta_iou`: per source image the mean over its counterfactuals of image mIoU less the null arm's, sources
     weighted equally, −1 … 1, with its interval (None below two sources). `lost`: counterfactuals on which a class is
-    not found (IoU below 0.5) that was found on the original; `lost_null` the same of null arms.
+    not found (IoU below 0.5) that was found on the original; `lost_null` the same of null arms. `delta_pooled_iou` is
+    the mIoU of the pooled pixels (DILLEMA's figure) of the counterfactuals less that of the null arms, with a bootstrap
+    interval over groups of source images (None below 12).
     """
 
     classes: list[str]
@@ -218,6 +220,8 @@ class SegmentationMetrics(Contract):
     difference: ConfusionMatrix
     delta_iou: float | None
     interval: Interval | None
+    delta_pooled_iou: float | None = None
+    pooled_interval: Interval | None = None
     lost: Rate
     lost_null: Rate
 
