@@ -153,6 +153,7 @@ def groups_of(setting: Setting | Contaminated) -> Iterator[tuple[str, str]]:
     for pair in PAIRS:
         if all(name in properties for name in pair):
             yield " × ".join(pair), " × ".join(properties[name] for name in pair)
+    yield "setting", ", ".join(f"{name} {value}" for name, value in properties.items())
 
 
 def coverage_rows(shown: Iterable[IntervalOutcome]) -> Iterator[SimulationRow]:
@@ -227,7 +228,7 @@ def _breakdown_rows(held: Sequence[bool]) -> list[SimulationRow]:
     return [SimulationRow(what, "all", "", len(held), float(np.mean(held)))]
 
 
-def worst(rows: Iterable[SimulationRow], least: int = 200) -> SimulationRow:
+def worst(rows: Iterable[SimulationRow], least: int = 150) -> SimulationRow:
     """The group of intervals with the lowest coverage, among those with at least so many."""
     return min((row for row in rows if row.width is not None and row.n >= least), key=lambda row: row.mean)
 
@@ -254,7 +255,7 @@ def main() -> None:
         }
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    for row in rows:
+    for row in (row for row in rows if row.by != "setting"):
         width = "" if row.width is None else f"  width {100 * row.width:.1f}"
         noise = math.sqrt(max(row.mean * (1 - row.mean), 0) / row.n)
         group = f"{row.by} {row.value}"

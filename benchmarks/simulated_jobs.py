@@ -43,9 +43,9 @@ class Setting:
 def grid() -> Iterator[Setting]:
     """All settings whose drop leaves a rate of at least 0."""
     for sources in (15, 20, 40, 80):
-        for siblings, correlations in ((1, (0.0, 0.6)), (3, (0.0, 0.5, 0.9))):
+        for siblings, correlations in ((1, (0.0, 0.6)), (3, (0.0, 0.5, 0.9)), (8, (0.0, 0.5))):
             for correlation in correlations:
-                for rate in (0.5, 0.8, 0.95, 1.0):
+                for rate in (0.5, 0.8, 0.95, 0.98, 1.0):
                     for drop in (0.0, 0.15, 0.5, 1.0):
                         if drop <= rate:
                             yield Setting(sources, siblings, rate, correlation, drop)

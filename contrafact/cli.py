@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -39,7 +39,7 @@ def submit(
     images: Annotated[list[Path], typer.Argument(exists=True, help="image files, folders, or one zip or tar")],
     task: Annotated[str, typer.Option(help="what your model does, in a sentence")],
     labels: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="CSV (file,label) or JSON Lines")
+        Path | None, typer.Option(exists=True, dir_okay=False, help="CSV (file,label,group) or JSON Lines")
     ] = None,
     method: Annotated[list[str] | None, typer.Option(help="default: the profile's")] = None,
     model: Annotated[list[str] | None, typer.Option(help="model under test; default: the profile's")] = None,
@@ -53,6 +53,9 @@ def submit(
     no_labels: Annotated[
         bool, typer.Option("--no-labels", help="ignore folder names; test without ground truth")
     ] = False,
+    group_by: Annotated[
+        Literal["image", "folder"], typer.Option(help="folder: images of one folder count as one, such as frames")
+    ] = "image",
     masks: Annotated[
         Path | None,
         typer.Option(help="JSON of the spec's `masks`: the meaning of the masks in the folder `masks`"),
@@ -79,7 +82,7 @@ def submit(
         chosen = parameters(parameter or [], method or [], lambda: client.methods().methods)
         tested = [] if no_models else model
         known = {name for listed in _listed(client) for name in listed.classes} if tested != [] else set()
-        spec = spec_of(task, chosen, tested, label_map or [], seed, no_labels, calibration, masks)
+        spec = spec_of(task, chosen, tested, label_map or [], seed, no_labels, calibration, masks, group_by)
         if dry_run:
             plan = plan_job(client, spec, images, labels, known, messages)
             _out(plan.model_dump_json() if as_json else printing.plan(plan))

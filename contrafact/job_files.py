@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from pydantic import JsonValue
 from rich.console import Console
@@ -17,7 +18,7 @@ from rich.console import Console
 from contrafact.client import Client
 from contrafact.progress_display import shown_on, upload_shown_on
 from shared.archives import is_archive
-from shared.manifests import folder_labels, match_rows, parse_manifest
+from shared.manifests import ManifestRow, folder_labels, match_rows, parse_manifest
 from shared.schemas.jobs import JobDetail, JobPlan, JobRequest, JobSpec, ManifestImage, MethodChoice, MethodInfo
 from shared.schemas.masks import MaskSpec
 from shared.seeds import derive_digest
@@ -35,6 +36,7 @@ def spec_of(
     no_labels: bool,
     calibration: str | None,
     masks: Path | None = None,
+    group_by: Literal["image", "folder"] = "image",
 ) -> JobSpec:
     """The job's spec. Options that are not given are left out: the gateway's defaults apply. `masks` is a JSON file."""
     spec: dict[str, object] = {"task_description": task, "seed": seed}
@@ -48,6 +50,8 @@ def spec_of(
         spec["ground_truth"] = "none"
     if calibration is not None:
         spec["calibration"] = calibration
+    if group_by != "image":
+        spec["group_by"] = group_by
     if masks is not None:
         spec["masks"] = MaskSpec.model_validate_json(masks.read_bytes())
     return JobSpec.model_validate(spec)
@@ -93,9 +97,9 @@ def submit_job(
             key = key or _key_of_archive(spec, archive, manifest)
             with upload_shown_on(console, archive.name, archive.stat().st_size) as sent:
                 return client.create_from_archive(spec, archive, manifest, key, sent)
-    files, truths = _labelled_files(paths, manifest, known_classes)
+    files, rows = _labelled_files(paths, manifest, known_classes)
     digests = _upload(client, [path for _, path in files], console)
-    request = _request(spec, files, truths, digests)
+    request = _request(spec, files, rows, digests)
     return client.create(request, key or _derived_key(request.model_dump_json(exclude_unset=True)))
 
 
@@ -124,9 +128,9 @@ def plan_job(
         if archive is not None:
             with upload_shown_on(console, archive.name, archive.stat().st_size) as sent:
                 return client.plan_from_archive(spec, archive, manifest, sent)
-    files, truths = _labelled_files(paths, manifest, known_classes)
+    files, rows = _labelled_files(paths, manifest, known_classes)
     digests = [hashlib.sha256(path.read_bytes()).hexdigest() for _, path in files]
-    return client.plan(_request(spec, files, truths, digests))
+    return client.plan(_request(spec, files, rows, digests))
 
 
 @contextmanager
@@ -161,20 +165,22 @@ def _is_one_archive(paths: Sequence[Path]) -> bool:
 
 def _labelled_files(
     paths: Sequence[Path], manifest: bytes | None, known_classes: Collection[str]
-) -> tuple[list[tuple[str, Path]], list[str | None]]:
+) -> tuple[list[tuple[str, Path]], list[ManifestRow]]:
+    """The image files, and the row of a manifest for each: the given one's, or one with the label of its folder."""
     files = _image_files(paths)
     names = [name for name, _ in files]
     if manifest is not None:
-        return files, [row.label for row in match_rows(parse_manifest(manifest), names)]
-    return files, folder_labels(names, known_classes)
+        return files, match_rows(parse_manifest(manifest), names)
+    labels = folder_labels(names, known_classes)
+    return files, [ManifestRow(file=name, label=label) for name, label in zip(names, labels, strict=True)]
 
 
 def _request(
-    spec: JobSpec, files: Sequence[tuple[str, Path]], truths: Sequence[str | None], digests: Sequence[str]
+    spec: JobSpec, files: Sequence[tuple[str, Path]], rows: Sequence[ManifestRow], digests: Sequence[str]
 ) -> JobRequest:
     images = [
-        ManifestImage(digest=digest, label=truth, name=name)
-        for digest, truth, (name, _) in zip(digests, truths, files, strict=True)
+        ManifestImage(digest=digest, label=row.label, name=name, group=row.group)
+        for digest, row, (name, _) in zip(digests, rows, files, strict=True)
     ]
     return JobRequest(**spec.model_dump(exclude_unset=True), images=images)
 

@@ -101,6 +101,7 @@ def plan(planned: JobPlan) -> RenderableType:
         + (f"; {planned.missing} to upload" if planned.missing else ""),
         *(f"unchecked {name}: no check of its images has a threshold, so noise passes" for name in planned.unchecked),
         *scaling(planned),
+        *grouping(planned),
         *(f"unusable  {failure.name or failure.position}: {failure.reason}" for failure in planned.failures),
     ]
     return Group(Text("\n".join(lines)), sensitivity(planned.sensitivity))
@@ -112,6 +113,18 @@ def scaling(planned: JobPlan) -> list[str]:
         return [f"scaled    {planned.at_working_side} images, to {planned.working_side:,} pixels on the longer side"]
     if planned.missing:
         return [f"scaled    images of more than {planned.working_side:,} pixels on the longer side, to that"]
+    return []
+
+
+def grouping(planned: JobPlan) -> list[str]:
+    """A line on groups of images, or on file names that look like them."""
+    if planned.groups is not None:
+        return [f"groups    {planned.groups}, which count as one image each"]
+    if planned.look_like_sequences:
+        return [
+            "groups    none, but file names look like frames of sequences, which are not independent: name the "
+            "sequence of each image in a manifest's column `group`, or use --group-by folder"
+        ]
     return []
 
 

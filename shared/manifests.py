@@ -1,12 +1,14 @@
 """Which file of a job has which label or mask: from a manifest, or from class folders.
 
-A manifest is CSV (`file,label` or `file,mask`) or JSON Lines (`{"file": …, "label": …}`).
+A manifest is CSV (`file,label` or `file,mask`) or JSON Lines (`{"file": …, "label": …}`). A column `group` names images
+that belong together, such as the frames of one sequence.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated
@@ -15,9 +17,10 @@ from pydantic import Field, ValidationError
 
 from shared.problems import InvalidInput, Malformed, quoted, validation_sentence
 from shared.schemas.base import Contract
+from shared.schemas.jobs import GroupName
 from shared.schemas.masks import Label
 
-COLUMNS = ("file", "label", "mask")
+COLUMNS = ("file", "label", "mask", "group")
 MANIFEST_NAMES = ("manifest.csv", "manifest.jsonl")
 
 
@@ -27,6 +30,7 @@ class ManifestRow(Contract):
     file: Annotated[str, Field(min_length=1, max_length=1_000)]
     label: Label | None = None
     mask: Annotated[str | None, Field(min_length=1, max_length=1_000)] = None
+    group: GroupName | None = None
 
 
 def parse_manifest(data: bytes) -> dict[str, ManifestRow]:
@@ -94,7 +98,8 @@ def _csv_rows(text: str) -> Iterable[tuple[int, ManifestRow]]:
         header = [column.strip().lower() for column in next(reader, [])]
         if "file" not in header or set(header) - set(COLUMNS) or len(set(header)) < len(header):
             raise InvalidInput(
-                f"the manifest's first line is {','.join(header)[:200]!r}; it must be 'file,label' or 'file,mask'"
+                f"the manifest's first line is {','.join(header)[:200]!r}; it must be 'file,label' or 'file,mask', and "
+                "may have a column 'group'"
             )
         for cells in reader:
             if not cells:
@@ -123,3 +128,24 @@ def _row(source: str | dict[str, str], number: int) -> ManifestRow:
     except ValidationError as error:
         sentence = validation_sentence(error.errors(include_url=False, include_context=False, include_input=False))
         raise InvalidInput(f"line {number} of the manifest: {sentence}") from error
+
+
+_FRAME = re.compile(r"^(.*?)(\d+)\.\w+$")
+_SEQUENCE = 3  # frames of consecutive numbers
+
+
+def look_like_sequences(names: Iterable[str]) -> bool:
+    """Whether at least half of the names are runs of three or more consecutive numbers behind different stems.
+
+    "drive1_0001.png", "drive1_0002.png", … beside "drive2_0001.png", …: such images may be frames of one sequence. All
+    names of a folder that are numbered through are no sign of it.
+    """
+    numbers: dict[str, list[int]] = {}
+    count = 0
+    for name in names:
+        count += 1
+        if frame := _FRAME.match(name):
+            numbers.setdefault(frame[1], []).append(int(frame[2]))
+    runs = [sorted(found) for found in numbers.values()]
+    in_runs = [run for run in runs if len(run) >= _SEQUENCE and run[-1] - run[0] < 2 * len(run)]
+    return len(in_runs) > 1 and 2 * sum(map(len, in_runs)) >= count

@@ -9,20 +9,18 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom, chi2, norm, t
+from scipy.stats import chi2, norm, t
 
+from gateway.analysis.betting import betting_interval, betting_p
 from gateway.analysis.effects import Floats, Integers
 from shared.schemas.results import Interval, MeanOverlap, Metric, Rate
 
 LEVEL = 0.95
-EXACT_UP_TO = 2**15  # sums of signed differences up to which the test is exact
-MONTE_CARLO = 20_000
 RESAMPLES = 4_000
 BOOTSTRAP_FROM = 30  # source images
-MIXED_FROM = 10  # sources that differ from the most common outcome
+EACH_SIDE = 10  # source images with a difference above zero, and below it
 BOOTSTRAP_UP_TO = 0.995  # level: beyond it fewer than 10 resamples lie in a tail
 FEW = 3  # hits, or misses: below, the normal approximation of Wilson's interval fails
-_GRID = 1_001
 _DIGITS = 12  # of differences: 1/3 is 1/3 however it came about
 
 
@@ -83,38 +81,38 @@ def _near_zero(hits: float, n: float, low: float) -> float:
     return min(low, float(chi2.ppf(1 - LEVEL, 2 * hits)) / (2 * n)) if rare else low
 
 
-def sign_flip_p(differences: Floats, seed: int) -> float:
-    """Two-sided p-value of the paired sign-flip permutation test of mean 0 (n source-level differences in −1 … 1).
+def p_beyond(differences: Floats, beyond: float, seed: int) -> float:
+    """p-value of the hypothesis that the mean of n independent differences lies within ±`beyond` (0 … 1).
 
-    Zeros never matter, and equal differences are interchangeable. Exact over all sums where there are at most 2^15;
-    otherwise 20,000 random sign patterns from `seed`, the observed one counted in (add-one: Phipson & Smyth 2010).
+    The interval inverted: the smallest α from which on every interval at level 1 − α lies on one side of ±`beyond`. So
+    it needs no symmetry: where several edits share one null arm, differences are skewed even if there is no effect.
     """
-    sizes, counts = np.unique(np.abs(differences.round(_DIGITS)), return_counts=True)
-    sizes, counts = sizes[sizes > 0], counts[sizes > 0]
-    observed = abs(float(differences.sum())) - 1e-9
-    if np.prod(counts + 1.0) > EXACT_UP_TO:
-        random = np.random.default_rng(seed)
-        drawn = np.zeros(MONTE_CARLO)
-        for size, count in zip(sizes, counts, strict=True):
-            drawn += size * (count - 2.0 * random.binomial(count, 0.5, MONTE_CARLO))
-        return (int((np.abs(drawn) >= observed).sum()) + 1) / (MONTE_CARLO + 1)
-    sums, shares = np.zeros(1), np.ones(1)
-    for size, count in zip(sizes, counts, strict=True):
-        flipped = np.arange(count + 1)
-        sums = np.add.outer(sums, size * (count - 2.0 * flipped)).ravel()
-        shares = np.outer(shares, binom.pmf(flipped, count, 0.5)).ravel()
-    return min(1.0, float(shares[np.abs(sums) >= observed].sum()))
+    by_betting = betting_p(differences, beyond, seed)
+    if not mixed(differences):
+        return by_betting
+    ratios, error = _studentized(differences, seed)
+    distance = (abs(float(differences.mean())) - beyond) / error if error else 0.0
+    if distance <= 0:
+        return 1.0
+    further = (ratios >= distance) if differences.mean() > 0 else (-ratios >= distance)
+    by_bootstrap = min(1.0, 2 * (int(further.sum()) + 1) / (RESAMPLES + 1))
+    least = 1 - BOOTSTRAP_UP_TO
+    return by_bootstrap if by_bootstrap > least else min(least, by_betting)
+
+
+def mixed(differences: Floats) -> bool:
+    """Whether there are enough differences on each side of zero for the bootstrap: 30 in all, 10 above, 10 below."""
+    above, below = int((differences > 0).sum()), int((differences < 0).sum())
+    return len(differences) >= BOOTSTRAP_FROM and min(above, below) >= EACH_SIDE
 
 
 def mean_interval(differences: Floats, level: float, seed: int) -> Interval:
     """Interval of the mean of n independent differences in −1 … 1.
 
-    Bootstrap-t from 30 sources of which 10 differ from the most common outcome, up to level 0.995; otherwise the
-    betting interval, which covers at any n and level and for any distribution on −1 … 1.
+    Bootstrap-t from 30 sources of which 10 lie above zero and 10 below, up to level 0.995; otherwise the betting
+    interval, which covers at any n and level and for any distribution on −1 … 1.
     """
-    _, counts = np.unique(differences, return_counts=True)
-    mixed = len(differences) >= BOOTSTRAP_FROM and len(differences) - counts.max() >= MIXED_FROM
-    if mixed and level <= BOOTSTRAP_UP_TO:
+    if mixed(differences) and level <= BOOTSTRAP_UP_TO:
         low, high = bootstrap_t(differences, level, seed)
         return Interval(low=low, high=high, level=level, kind="bootstrap-t")
     low, high = betting_interval(differences, level, seed)
@@ -123,53 +121,21 @@ def mean_interval(differences: Floats, level: float, seed: int) -> Interval:
 
 def bootstrap_t(differences: Floats, level: float, seed: int) -> tuple[float, float]:
     """Studentized bootstrap interval of the mean (Efron & Tibshirani 1993, 12.5), clipped to −1 … 1."""
-    n, mean = len(differences), float(differences.mean())
-    error = float(differences.std(ddof=1)) / math.sqrt(n)
-    values, counts = np.unique(differences.round(_DIGITS), return_counts=True)
-    drawn = np.random.default_rng(seed).multinomial(n, counts / n, RESAMPLES)  # how often each value is resampled
-    means = drawn @ values / n
-    variances = np.maximum(drawn @ values**2 / n - means**2, 0.0) * n / (n - 1)
-    ratios = (means - mean) / np.maximum(np.sqrt(variances / n), 1e-12)
+    mean = float(differences.mean())
+    ratios, error = _studentized(differences, seed)
     tail = (1 - level) / 2
     lower, upper = np.quantile(ratios, [tail, 1 - tail], method="closest_observation")
     return max(-1.0, mean - float(upper) * error), min(1.0, mean - float(lower) * error)
 
 
-def betting_interval(differences: Floats, level: float, seed: int) -> tuple[float, float]:
-    """Interval of the mean by testing every candidate mean with a bet against it; valid at any n.
-
-    Wealth of a bet against a true mean is a non-negative martingale, so it reaches 2/α with probability at most α/2
-    (Ville), on either side: Waudby-Smith & Ramdas 2024 (arXiv 2010.09686). Stakes aim at 2/α in the rounds
-    that remain: STaR bets, Voráček & Orabona 2025 (arXiv 2505.22422). Sources are taken in an order drawn from `seed`.
-    """
-    unit = (np.random.default_rng(seed).permutation(differences) + 1) / 2
-    low = _largest_refuted(unit, (1 - level) / 2)
-    high = 1 - _largest_refuted(1 - unit, (1 - level) / 2)
-    return 2 * low - 1, 2 * high - 1
-
-
-def _largest_refuted(unit: Floats, alpha: float) -> float:
-    """The largest candidate mean on a grid of 0 … 1 that a bet on higher values refutes at `alpha`; 0 if none."""
-    means = np.linspace(0, 1, _GRID)[1:-1]
-    return float(means[refuted(unit, means, alpha)].max(initial=0.0))
-
-
-def refuted(unit: Floats, means: Floats, alpha: float) -> NDArray[np.bool_]:
-    """Whether a bet on higher values refutes each candidate mean at `alpha`.
-
-    `unit`: rounds first, values in 0 … 1 that broadcast with `means`: one sequence against many candidates, or many
-    sequences (columns) against one.
-    """
-    rounds = len(unit)
-    wealth = np.zeros(np.broadcast(unit[0], means).shape)  # natural logarithms
-    target = math.log(1 / alpha)
-    squares = means * (1 - means) + wealth  # one pseudo-observation of the largest possible variance
-    for played, value in enumerate(unit):
-        missing = np.maximum(target - wealth, 0)
-        stake = np.minimum(np.sqrt(2 * missing / (rounds - played) * (played + 1) / squares), 1 / means)
-        wealth += np.log(np.maximum(1 + stake * (value - means), 1e-300))
-        squares += (value - means) ** 2
-    return np.asarray(wealth >= target - 1e-12)
+def _studentized(differences: Floats, seed: int) -> tuple[Floats, float]:
+    """(mean of a resample − mean) / standard error of the resample, 4,000 times; the standard error of the mean."""
+    n, mean = len(differences), float(differences.mean())
+    values, counts = np.unique(differences.round(_DIGITS), return_counts=True)
+    drawn = np.random.default_rng(seed).multinomial(n, counts / n, RESAMPLES)  # how often each value is resampled
+    means = drawn @ values / n
+    variances = np.maximum(drawn @ values**2 / n - means**2, 0.0) * n / (n - 1)
+    return (means - mean) / np.maximum(np.sqrt(variances / n), 1e-12), float(differences.std(ddof=1)) / math.sqrt(n)
 
 
 def images_needed(differences: Floats, beyond: float, least: int) -> int | None:

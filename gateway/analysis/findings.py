@@ -10,10 +10,10 @@ from typing import Literal
 import numpy as np
 from scipy.stats import false_discovery_control
 
-from gateway.analysis.certainty import LEVEL, images_needed, mean_interval, sign_flip_p
+from gateway.analysis.certainty import LEVEL, images_needed, mean_interval, p_beyond
 from gateway.analysis.effects import Differences, Floats
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
-from gateway.analysis.power import detectable_drop
+from gateway.analysis.power import assumed_accuracy, detectable_drop
 from gateway.analysis.reviews import Reviewed
 from gateway.analysis.validity import Screened, breakdown_point, effect_among_valid, errors_of, valid_shares
 from shared.schemas.results import Cell, CellEffect, CheckErrors, Interval, Standing, ValidEffect
@@ -37,15 +37,15 @@ class Checked:
 def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Reviewed | None = None) -> list[CellEffect]:
     """Every cell of one model under test and method, findings first, each kind by strength.
 
-    The family is all cells with at least 12 source images. The metric is the difference in accuracy, or in IoU for
-    segmenters. A finding is a cell that Benjamini-Hochberg rejects at 5 % and whose interval, at level
-    1 − 5 % · rejected / family (false coverage rate: Benjamini & Yekutieli 2005), lies beyond 5 points. `seed` belongs
-    to the job, model and method. `checked`: the validity of accepted edits, from the checks' errors or from reviews;
-    None if it is unknown.
+    The family is all cells with at least 12 source images, or groups of them. The metric is the difference in accuracy,
+    or in IoU for segmenters. The hypothesis of each cell is that its effect is at most 5 points, either way. A finding
+    is a cell that Benjamini-Hochberg rejects at 5 % and whose interval, at level 1 − 5 % · rejected / family (false
+    coverage rate: Benjamini & Yekutieli 2005), lies beyond 5 points. `seed` belongs to the job, model and method.
+    `checked`: the validity of accepted edits, from the checks' errors or from reviews; None if it is unknown.
     """
-    family = [cell for cell, differences in cells.items() if len(differences.source) >= LEAST_SOURCES]
+    family = [cell for cell, differences in cells.items() if len(differences.correct) >= LEAST_SOURCES]
     seeds = {cell: derive_seed(seed, cell.label, cell.factor, cell.value, cell.direction) for cell in family}
-    p_values = np.array([sign_flip_p(cells[cell].correct, seeds[cell]) for cell in family])
+    p_values = np.array([p_beyond(cells[cell].correct, BEYOND, seeds[cell]) for cell in family])
     q_values = false_discovery_control(p_values)
     rejected = int((q_values <= FALSE_DISCOVERY_RATE).sum())
     effects = [_untested(cell, differences) for cell, differences in cells.items() if cell not in seeds]
@@ -61,7 +61,7 @@ def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Revi
                 "p_value": float(p_value),
                 "q_value": float(q_value),
                 "standing": standing,
-                "detectable": detectable_drop(len(correct), len(family)),
+                "detectable": detectable_drop(len(correct), len(family), assumed_accuracy(cells[cell].null_accuracy)),
                 "breakdown": _breakdown(selected) if standing != "nothing found" else None,
                 "among_valid": _among_valid(cell, correct, level or LEVEL, checked, seeds[cell]),
             }
@@ -84,10 +84,12 @@ def _among_valid(
 
 
 def _untested(cell: Cell, differences: Differences) -> CellEffect:
-    probability = float(differences.p_truth.mean())
+    probability, groups = float(differences.p_truth.mean()), len(differences.correct)
+    sources = groups if differences.sources is None else differences.sources
     return CellEffect(
         cell=cell,
-        sources=len(differences.source),
+        sources=sources,
+        groups=None if sources == groups else groups,
         counterfactuals=differences.counterfactuals,
         delta_accuracy=float(differences.correct.mean()),
         delta_probability=None if math.isnan(probability) else probability,

@@ -14,13 +14,13 @@ from shared.schemas.results import CheckCount, Funnel
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """The outcome of one edit of `source`: whether it was rendered, and the check that rejected it ("" = accepted).
+    """The outcome of one edit of a source image in `group`: whether it was rendered, and what rejected it, if anything.
 
     `shapes_checked`: whether a segmenter could check the shapes of the mask. `recaptioned`: whether a new caption could
     check the class.
     """
 
-    source: str
+    group: int
     rendered: bool
     refused_by: str
     shapes_checked: bool = False
@@ -33,7 +33,6 @@ def funnel(method: str, fates: Sequence[Fate], *, shapes: bool = False, recaptio
     `shapes`, `recaption`: whether the method checks rendered images for their shapes, and by a new caption.
     """
     accepted = np.array([not fate.refused_by for fate in fates], bool)
-    number = {source: place for place, source in enumerate({fate.source: None for fate in fates})}
     return Funnel(
         method=method,
         proposed=len(fates),
@@ -42,7 +41,7 @@ def funnel(method: str, fates: Sequence[Fate], *, shapes: bool = False, recaptio
         refused_by_image=_counted(fate.refused_by for fate in fates if fate.refused_by and fate.rendered),
         shapes_unchecked=sum(fate.rendered and not fate.shapes_checked for fate in fates) if shapes else None,
         recaption_unchecked=sum(fate.rendered and not fate.recaptioned for fate in fates) if recaption else None,
-        accepted=clustered_rate(accepted, np.array([number[fate.source] for fate in fates], np.int64)),
+        accepted=clustered_rate(accepted, np.array([fate.group for fate in fates], np.int64)),
     )
 
 

@@ -23,13 +23,13 @@ def paper_metrics(outcomes: Outcomes) -> PaperMetrics:
     change_null = (outcomes.null.p_truth - outcomes.original.p_truth)[nulls]
     return PaperMetrics(
         accuracy=[accuracy(outcomes, k) for k in ACCURACIES],
-        error_rate=clustered_rate(wrong, outcomes.source),
-        error_rate_null=clustered_rate(wrong_null[nulls], outcomes.source[nulls]),
+        error_rate=clustered_rate(wrong, outcomes.cluster),
+        error_rate_null=clustered_rate(wrong_null[nulls], outcomes.cluster[nulls]),
         delta_probability=_mean(change),
         mean_absolute_delta_probability=_mean(np.abs(change)),
         mean_absolute_delta_probability_null=_mean(np.abs(change_null)),
-        flips=clustered_rate(flipped, outcomes.source),
-        flips_null=clustered_rate(flipped_null[nulls], outcomes.source[nulls]),
+        flips=clustered_rate(flipped, outcomes.cluster),
+        flips_null=clustered_rate(flipped_null[nulls], outcomes.cluster[nulls]),
         all_or_none=all_or_none(outcomes),
     )
 
@@ -42,9 +42,9 @@ def accuracy(outcomes: Outcomes, k: int) -> Accuracy:
     firsts, nulls = _once(outcomes.source), _once(outcomes.null_arm)
     return Accuracy(
         k=k,
-        originals=clustered_rate(original[firsts], outcomes.source[firsts]),
-        nulls=clustered_rate(null[nulls], outcomes.source[nulls]),
-        counterfactuals=clustered_rate(counterfactual, outcomes.source),
+        originals=clustered_rate(original[firsts], outcomes.cluster[firsts]),
+        nulls=clustered_rate(null[nulls], outcomes.cluster[nulls]),
+        counterfactuals=clustered_rate(counterfactual, outcomes.cluster),
         delta=_mean(counterfactual.astype(float) - original),
         delta_null=_mean((null.astype(float) - original)[nulls]),
     )
@@ -67,11 +67,9 @@ def all_or_none(outcomes: Outcomes, k: int | None = None) -> AllOrNone | None:
         k = reached[-1]
     right = outcomes.original.correct[order][first]
     starts = first[(counts >= k) & right]
+    group = outcomes.cluster[order][starts]
     failures = (~outcomes.counterfactual.correct[order])[starts[:, None] + np.arange(k)].sum(axis=1)
-    sources = np.arange(len(starts))
-    return AllOrNone(
-        k=k, all_fail=clustered_rate(failures == k, sources), none_fail=clustered_rate(failures == 0, sources)
-    )
+    return AllOrNone(k=k, all_fail=clustered_rate(failures == k, group), none_fail=clustered_rate(failures == 0, group))
 
 
 def _once(names: Integers) -> Integers:

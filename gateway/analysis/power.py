@@ -5,41 +5,46 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from scipy.stats import binom
 
-from gateway.analysis.certainty import BOOTSTRAP_FROM, BOOTSTRAP_UP_TO, mean_interval, refuted
+from gateway.analysis.betting import refuted
+from gateway.analysis.certainty import BOOTSTRAP_FROM, BOOTSTRAP_UP_TO, EACH_SIDE, mean_interval
 from gateway.analysis.effects import Floats
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
 
 POWER = 0.8
-ACCURACY = 0.95  # assumed accuracy of a model under test on null arms
+ACCURACY = 0.95  # of a model under test on null arms, where it is not known; no higher one is assumed
 MOST_SOURCES = 5_000  # simulated at most; more source images detect at least as much
 _DRAWS = 1_000
 _FIRST_STEP = 16
 _FINE_BELOW = 50  # source images; larger numbers are rounded to two digits, so that few values are computed
 
 
+def assumed_accuracy(measured: float | None) -> float:
+    """The accuracy on null arms to the nearest 5 points, in 0.5 … 0.95, so that few values are computed."""
+    return ACCURACY if measured is None else min(ACCURACY, max(0.5, round(20 * measured) / 20))
+
+
 @lru_cache(maxsize=4096)
-def detectable_drop(sources: int, family: int) -> float | None:
+def detectable_drop(sources: int, family: int, accuracy: float = ACCURACY) -> float | None:
     """The smallest drop in accuracy (0 … 1, whole points) that so many source images detect with 80 % power.
 
     Detected means: it is the only finding among the `family` cells tested together (the worst case). Assumes one
-    counterfactual per source image, 95 % accuracy on null arms, independent errors. None if no drop has this power.
+    counterfactual per source image, `accuracy` on null arms (0 … 1), independent errors. None if no drop does it.
     """
     if sources < LEAST_SOURCES:
         return None
     if sources > MOST_SOURCES:
-        return detectable_drop(MOST_SOURCES, family)
+        return detectable_drop(MOST_SOURCES, family, accuracy)
     if sources > _FINE_BELOW:
         digits = 10 ** (len(str(sources)) - 2)
         if sources % digits:
-            return detectable_drop(sources // digits * digits, family)
-    least, most = round(100 * BEYOND), round(100 * ACCURACY)
-    if found_share(most / 100, sources, family) < POWER:
+            return detectable_drop(sources // digits * digits, family, accuracy)
+    least, most = round(100 * BEYOND), round(100 * accuracy)
+    if found_share(most / 100, sources, family, accuracy) < POWER:
         return None
     while most - least > 1:
         middle = (least + most) // 2
-        if found_share(middle / 100, sources, family) >= POWER:
+        if found_share(middle / 100, sources, family, accuracy) >= POWER:
             most = middle
         else:
             least = middle
@@ -47,34 +52,34 @@ def detectable_drop(sources: int, family: int) -> float | None:
 
 
 @lru_cache(maxsize=256)
-def sources_needed(drop: float, family: int) -> int | None:
-    """The number of images that detect a drop (0.05 … 0.95) with 80 % power, to two digits; None beyond 5,000."""
+def sources_needed(drop: float, family: int, accuracy: float = ACCURACY) -> int | None:
+    """The number of images that detect a drop (0.05 … `accuracy`) with 80 % power, to two digits; None beyond 5,000."""
+    if drop > accuracy:
+        return None
     step, sources = _FIRST_STEP, LEAST_SOURCES
-    while found_share(drop, sources, family) < POWER:
+    while found_share(drop, sources, family, accuracy) < POWER:
         sources += step
         step *= 2
         if sources > MOST_SOURCES:
             return None
     while step > max(1, sources // 50):
         step //= 2
-        if sources - step >= LEAST_SOURCES and found_share(drop, sources - step, family) >= POWER:
+        if sources - step >= LEAST_SOURCES and found_share(drop, sources - step, family, accuracy) >= POWER:
             sources -= step
     digits = int(10 ** max(0, len(str(sources)) - 2))
     return -(-sources // digits) * digits
 
 
-def found_share(drop: float, sources: int, family: int) -> float:
+def found_share(drop: float, sources: int, family: int, accuracy: float = ACCURACY) -> float:
     """The share of simulated cells with this drop that are findings; all drops use the same random numbers."""
     alpha = FALSE_DISCOVERY_RATE / max(1, family)
-    differences = _drawn(drop, sources)
+    differences = _drawn(drop, sources, accuracy)
     lost, gained = (differences < 0).sum(axis=0), (differences > 0).sum(axis=0)
-    p_values = 2 * binom.sf(lost - 1, lost + gained, 0.5)  # the sign-flip test of differences of −1, 0 and 1
     beyond = refuted((1 - differences) / 2, np.full(_DRAWS, (1 + BEYOND) / 2), alpha / 2)
     if sources >= BOOTSTRAP_FROM and 1 - alpha <= BOOTSTRAP_UP_TO:
-        error = differences.std(axis=0) / np.sqrt(sources)
-        near = np.flatnonzero(~beyond & (differences.mean(axis=0) + 2 * error < -BEYOND))
-        beyond[near] = [_beyond(sources, int(lost[cell]), int(gained[cell]), 1 - alpha) for cell in near]
-    return float((beyond & (p_values <= alpha)).mean())
+        for cell in np.flatnonzero(np.minimum(lost, gained) >= EACH_SIDE):
+            beyond[cell] = _beyond(sources, int(lost[cell]), int(gained[cell]), 1 - alpha)
+    return float(beyond.mean())
 
 
 @lru_cache(maxsize=65_536)
@@ -84,9 +89,9 @@ def _beyond(sources: int, lost: int, gained: int, level: float) -> bool:
     return mean_interval(differences, level, sources).high < -BEYOND
 
 
-def _drawn(drop: float, sources: int) -> Floats:
+def _drawn(drop: float, sources: int, accuracy: float) -> Floats:
     """Differences of −1, 0 and 1 (sources × draws): null arm and counterfactual err independently."""
     uniform = np.random.default_rng(sources).random((sources, _DRAWS))
-    worse = ACCURACY * (1 - ACCURACY + drop)
-    better = (1 - ACCURACY) * (ACCURACY - drop)
+    worse = accuracy * (1 - accuracy + drop)
+    better = (1 - accuracy) * (accuracy - drop)
     return np.where(uniform < worse, -1.0, np.where(uniform > 1 - better, 1.0, 0.0))

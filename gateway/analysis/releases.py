@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import false_discovery_control
 
-from gateway.analysis.certainty import LEVEL, clustered, mean_interval, sign_flip_p
-from gateway.analysis.effects import Floats, Integers, Outcomes, Scores
+from gateway.analysis.certainty import LEVEL, clustered, mean_interval, p_beyond
+from gateway.analysis.effects import Floats, Integers, Outcomes, Scores, Units
 from gateway.analysis.limits import FALSE_DISCOVERY_RATE, LEAST_SOURCES
 from shared.schemas.results import Cell, Interval, Metric, Relation
 from shared.schemas.suites import CellComparison, Judgement
@@ -28,16 +28,21 @@ Place = tuple[str, Cell | None]
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """n images with their source images: the release's score on each in 0 … 1 (right: 1), and the baseline's."""
+    """n images by source image and group: the release's score on each in 0 … 1 (right: 1), and the baseline's."""
 
     source: Integers
     score: Floats | NDArray[np.bool_]
     other: Floats | NDArray[np.bool_]
+    group: Integers | None = None
+
+    @property
+    def cluster(self) -> Integers:
+        """What is independent of one another: the group of each image, or its source image."""
+        return self.source if self.group is None else self.group
 
     def differences(self) -> Floats:
-        """Per source image, the mean of score − score of the other, in −1 … 1."""
-        _, place, counts = np.unique(self.source, return_inverse=True, return_counts=True)
-        return np.asarray(np.bincount(place, self.score.astype(float) - self.other) / counts)
+        """Per group, the mean of score − score of the other, in −1 … 1."""
+        return Units.of(self.source, self.cluster).means(self.score.astype(float) - self.other)
 
 
 def scores_of(outcomes: Outcomes) -> Scores:
@@ -52,13 +57,19 @@ def scores_of(outcomes: Outcomes) -> Scores:
         counterfactual=outcomes.counterfactual.correct.astype(float),
         whole=rows,
         cells=outcomes.cells,
+        group=outcomes.group,
     )
 
 
 def against_null_arms(release: Mapping[str, Scores], relation: Relation) -> dict[Place, Pairs]:
     """The counterfactuals of each method and cell, each with its null arm."""
     return {
-        (method, cell): Pairs(scores.source[scores.image[rows]], scores.counterfactual[rows], scores.null[rows])
+        (method, cell): Pairs(
+            scores.source[scores.image[rows]],
+            scores.counterfactual[rows],
+            scores.null[rows],
+            scores.cluster[scores.image[rows]],
+        )
         for method, scores in release.items()
         for cell, rows in _members(scores, relation).items()
     }
@@ -72,20 +83,21 @@ def against_baseline(
     Both runs are on one suite, so they number source images and counterfactuals alike.
     """
     places: dict[Place, Pairs] = {}
-    originals: dict[int, tuple[float, float]] = {}
+    originals: dict[int, tuple[int, float, float]] = {}
     for method, mine in release.items():
         theirs = baseline[method]
         others = _members(theirs, relation)
         for cell, rows in _members(mine, relation).items():
             here, there = _matched(mine, rows, theirs, others.get(cell, rows[:0]))
-            source = mine.source[mine.image[here]]
-            places[method, cell] = Pairs(source, mine.counterfactual[here], theirs.counterfactual[there])
+            source, group = mine.source[mine.image[here]], mine.cluster[mine.image[here]]
+            places[method, cell] = Pairs(source, mine.counterfactual[here], theirs.counterfactual[there], group)
             if cell is None:
-                known = mine.original[mine.image[here]].tolist(), theirs.original[theirs.image[there]].tolist()
-                originals |= dict(zip(source.tolist(), zip(*known, strict=True), strict=True))
+                known = group, mine.original[mine.image[here]], theirs.original[theirs.image[there]]
+                originals |= dict(zip(source.tolist(), zip(*map(np.ndarray.tolist, known), strict=True), strict=True))
     if relation == "labelled":
-        both = np.array(list(originals.values()), float).reshape(-1, 2)
-        places[ORIGINALS, None] = Pairs(np.array(list(originals), np.int64), both[:, 0], both[:, 1])
+        both = np.array(list(originals.values()), float).reshape(-1, 3)
+        sources = np.array(list(originals), np.int64)
+        places[ORIGINALS, None] = Pairs(sources, both[:, 1], both[:, 2], both[:, 0].astype(np.int64))
     return places
 
 
@@ -105,14 +117,15 @@ def judge(
 ) -> list[CellComparison]:
     """The comparison of every place that has images, drops first, then by difference.
 
-    `metric` says what scores are; `max_drop` is in 0 … 1. A place is tested from 12 source images on. It is a drop when
-    Benjamini-Hochberg rejects it at 5 % and its interval at the level adjusted for selection (FCR, as in
-    `findings.assess`) lies beyond `max_drop`; it is held when its own 95 % interval lies above −`max_drop`.
+    `metric` says what scores are; `max_drop` is in 0 … 1. A place is tested from 12 source images on; the hypothesis is
+    that the difference is at most `max_drop`, either way. It is a drop when Benjamini-Hochberg rejects it at 5 % and
+    its interval at the level adjusted for selection (FCR, as in `findings.assess`) lies beyond `max_drop`; it is held
+    when its own 95 % interval lies above −`max_drop`.
     """
     differences = {place: (pairs, pairs.differences()) for place, pairs in places.items() if len(pairs.source)}
     family = [place for place, (_, values) in differences.items() if len(values) >= LEAST_SOURCES]
     seeds = {place: derive_seed(seed, place[0], *_names(place[1])) for place in family}
-    p_values = np.array([sign_flip_p(differences[place][1], seeds[place]) for place in family])
+    p_values = np.array([p_beyond(differences[place][1], max_drop, seeds[place]) for place in family])
     q_values = false_discovery_control(p_values)
     rejected = int((q_values <= FALSE_DISCOVERY_RATE).sum())
     tested = dict(zip(family, zip(p_values.tolist(), q_values.tolist(), strict=True), strict=True))
@@ -127,10 +140,10 @@ def judge(
         comparison = CellComparison(
             method=place[0],
             cell=place[1],
-            sources=len(values),
+            sources=len(np.unique(pairs.source)),
             images=len(pairs.source),
-            accuracy=clustered(pairs.score, pairs.source, metric, seed),
-            against=clustered(pairs.other, pairs.source, metric, seed),
+            accuracy=clustered(pairs.score, pairs.cluster, metric, seed),
+            against=clustered(pairs.other, pairs.cluster, metric, seed),
             difference=float(values.mean()),
             interval=interval,
             selected_interval=selected,

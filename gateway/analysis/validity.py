@@ -28,9 +28,9 @@ SHARE_OF_ERROR = 0.2  # share of the interval's error that is spent on the valid
 
 @dataclass(frozen=True, slots=True)
 class Screened:
-    """The rendered edits of a cell, accepted or not: the source image and the verdict of each."""
+    """The rendered edits of a cell, accepted or not: the group of source images and the verdict of each."""
 
-    source: Integers
+    group: Integers
     accepted: NDArray[np.bool_]
 
 
@@ -59,7 +59,7 @@ def valid_shares(errors: CheckErrors, screened: Screened, seed: int) -> Floats:
     def drawn(hits: float, n: float) -> Floats:
         return random.beta(hits + 0.5, n - hits + 0.5, DRAWS)
 
-    worth = trials_worth(screened.accepted, screened.source)
+    worth = trials_worth(screened.accepted, screened.group)
     accepted = drawn(worth * float(screened.accepted.mean()), worth)
     sensitivity = drawn(errors.valid_accepted, errors.valid)
     let_through = drawn(errors.invalid_accepted, errors.invalid)

@@ -201,7 +201,8 @@ class SourceImage(Leased, Table):
     position): see `gateway.analysis.priority.turns`.
 
     `digest` is None only if the file is not a readable image; such a row is `failed` from the start. `mask_digest` is
-    its mask, a label map with indices of the job's `classes`; `mask_classes` are the classes in it.
+    its mask, a label map with indices of the job's `classes`; `mask_classes` are the classes in it. Images with one
+    `group_name` belong together, such as frames of one sequence; None: the image stands for itself.
     """
 
     __tablename__ = "source_images"
@@ -237,6 +238,7 @@ class SourceImage(Leased, Table):
     ground_truth: Mapped[str | None] = mapped_column(Text)
     mask_digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
     mask_classes: Mapped[list[str] | None]
+    group_name: Mapped[str | None] = mapped_column(Text)
     turn: Mapped[int] = mapped_column(default=0)
     generated: Mapped[bool] = mapped_column(default=False)
     state: Mapped[SourceImageState] = mapped_column(default="pending")

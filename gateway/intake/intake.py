@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from pydantic import ValidationError
 
@@ -80,6 +81,8 @@ def take_in(
     if archive is not None and masks is None:
         refuse_masks_without_spec(source.name for source in taken)
     rows = _manifest_rows(taken, manifest, aside.manifests)
+    if rows is not None:
+        taken = [replace(source, group=row.group) for source, row in zip(taken, rows, strict=True)]
     if shelf is not None:
         if aside.originals:
             shelf.keep_only(aside.originals.removesuffix(ORIGINALS) + MASKS + ORIGINALS)
@@ -88,6 +91,25 @@ def take_in(
         raise InvalidInput("the manifest names masks, but the spec does not say what they mean; give `masks` in it")
     labels = _labels(taken, rows, None if archive is None else known_classes)
     return [replace(source, label=label) for source, label in zip(taken, labels, strict=True)]
+
+
+def grouped(sources: Sequence[SourceFile], group_by: Literal["image", "folder"]) -> list[SourceFile]:
+    """The labelled sources with their folders as groups, where they have none.
+
+    Raises InvalidInput if none lies in a folder, or if the folders are the classes.
+    """
+    if group_by == "image":
+        return list(sources)
+    if all(source.label == source.name.rpartition("/")[0].rpartition("/")[2] for source in sources):
+        raise InvalidInput("`group_by` is folder, but the folders are the classes; name the groups in a manifest")
+    folders = [source.name.rpartition("/")[0] for source in sources]
+    if not any(folders):
+        raise InvalidInput(
+            "`group_by` is folder, but no image lies in one; send them in folders, or name the groups in a manifest"
+        )
+    return [
+        replace(source, group=source.group or folder or None) for source, folder in zip(sources, folders, strict=True)
+    ]
 
 
 def relabel(

@@ -80,13 +80,14 @@ class KeptMask:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One position of a job: a stored image with its ground truth, or a failure."""
+    """One position of a job: a stored image with its ground truth, or a failure; images of one `group` count as one."""
 
     name: str
     label: str | None
     image: KeptImage | None
     failure: str = ""
     mask: KeptMask | None = None
+    group: str | None = None
 
 
 def keep_image(store: ImageStore, data: bytes, limits: IntakeLimits) -> KeptImage:

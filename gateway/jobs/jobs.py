@@ -6,7 +6,8 @@ Nothing here commits, waits or calls a service: a request is one transaction, op
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -24,6 +25,7 @@ from gateway.jobs.progress import progress
 from gateway.jobs.sensitivity import sensitivity_of
 from gateway.operations.deletion import mark_deleted
 from gateway.queue import leases
+from shared.manifests import look_like_sequences
 from shared.problems import Conflict, NotFound
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.jobs import (
@@ -56,6 +58,7 @@ class Order:
         for source in self.sources:
             parts += [source.name, repr(source.label), source.image.upload if source.image else source.failure]
             parts += [source.mask.digest] if source.mask else []
+            parts += [f"group {source.group}"] if source.group else []
         return derive_digest(*parts).hex()
 
 
@@ -90,6 +93,13 @@ def create(session: Session, owner: str, order: Order) -> tuple[str, bool]:
     return job_id, True
 
 
+def group_count(names: Iterable[str | None]) -> int | None:
+    """The number of groups, an image without a name being its own; None if no image has one."""
+    counts = Counter(names)
+    alone = counts.pop(None, 0)
+    return alone + len(counts) if counts else None
+
+
 def find(session: Session, owner: str, job_id: str) -> Job:
     """The owner's job, or run of a suite. Raises NotFound, also for somebody else's, and for what a suite keeps."""
     kept = Job.suite_id.is_not_distinct_from(Job.id)
@@ -117,9 +127,10 @@ def show(session: Session, owner: str, job_id: str) -> JobDetail:
 def plan_of(session: Session, owner: str, job_id: str, working_side: int) -> JobPlan:
     """A job's plan, as a dry run would have shown it."""
     job = find(session, owner, job_id)
-    truths = select(SourceImage.ground_truth, SourceImage.mask_classes, Image.width, Image.height)
-    rows = session.execute(truths.join(Image, SourceImage.digest == Image.digest).where(SourceImage.job_id == job_id))
-    sources = [(masked or ([] if label is None else [label]), max(size)) for label, masked, *size in rows]
+    s = SourceImage
+    truths = select(s.ground_truth, s.mask_classes, s.file_name, s.group_name, Image.width, Image.height)
+    rows = session.execute(truths.join(Image, s.digest == Image.digest).where(s.job_id == job_id)).all()
+    sources = [(masked or ([] if label is None else [label]), max(size)) for label, masked, _, _, *size in rows]
     held = [labels for labels, _ in sources]
     return JobPlan(
         task_description=job.task_description,
@@ -134,6 +145,8 @@ def plan_of(session: Session, owner: str, job_id: str, working_side: int) -> Job
         labelled=sum(map(bool, held)),
         missing=0,
         working_side=working_side,
+        groups=group_count(row.group_name for row in rows),
+        look_like_sequences=look_like_sequences(row.file_name for row in rows),
         at_working_side=sum(longer >= working_side for _, longer in sources),
         failures=[],
         sensitivity=sensitivity_of([label for labels in held for label in labels], job.methods, job.kind),
@@ -237,6 +250,7 @@ def _source_row(job_id: str, position: int, source: SourceFile, turn: int) -> di
         "digest": source.image.digest if source.image else None,
         "file_name": source.name,
         "ground_truth": source.label,
+        "group_name": source.group,
         "mask_digest": mask.digest if mask else None,
         "mask_classes": list(mask.classes) if mask else None,
         "state": "pending" if source.image else "failed",

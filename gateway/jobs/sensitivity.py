@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from pydantic import JsonValue
 
@@ -22,45 +24,76 @@ OF_MASKS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What power depends on: the share of edits that are accepted, and the models' accuracy on null arms (0 … 1).
+
+    Before a job starts, all edits and 95 %; in its report, its own share and the accuracy of its least accurate model.
+    """
+
+    acceptance: float = 1.0
+    accuracy: float = ACCURACY
+    observed: bool = False
+
+    def drop(self, sources: int, family: int) -> float | None:
+        """The smallest drop that so many source images detect."""
+        return detectable_drop(round(self.acceptance * sources), family, self.accuracy)
+
+    def needed(self, drop: float, family: int) -> int | None:
+        """The number of source images that detect a drop."""
+        accepted = sources_needed(drop, family, self.accuracy)
+        return None if accepted is None or not self.acceptance else math.ceil(accepted / self.acceptance)
+
+
+PLANNED = Conditions()
+
+
 def sensitivity_of(
-    labels: Iterable[str | None], methods: Sequence[MethodChoice], kind: Kind = "classification"
+    labels: Iterable[str | None],
+    methods: Sequence[MethodChoice],
+    kind: Kind = "classification",
+    conditions: Conditions = PLANNED,
 ) -> Sensitivity:
     """What source images with these labels can show under the job's methods."""
     counts = Counter(label for label in labels if label is not None)
     edits = max((_edits(method.parameters) for method in methods), default=1)
-    result = sensitivity(dict(sorted(counts.items())), edits)
+    result = sensitivity(dict(sorted(counts.items())), edits, conditions)
     if kind == "classification":
         return result
     return result.model_copy(update={"assumption": result.assumption + OF_MASKS})
 
 
-def sensitivity(sources: Mapping[str, int], edits_per_image: int) -> Sensitivity:
+def sensitivity(sources: Mapping[str, int], edits_per_image: int, conditions: Conditions = PLANNED) -> Sensitivity:
     """Which drops classes of so many source images can show when each image is edited so many times.
 
     An edit is in two cells (to its new value, from its old one); a cell that holds every image of a class leaves room
     for no more than 2 · edits of them, so this is the family that is tested together.
     """
-    tested = sum(count >= LEAST_SOURCES for count in sources.values())
+    tested = sum(round(conditions.acceptance * count) >= LEAST_SOURCES for count in sources.values())
     family = max(1, tested) * 2 * edits_per_image
+    if conditions.observed:
+        basis = f"As in this job, {100 * conditions.acceptance:.0f} % of the edits are accepted; assumed"
+    else:
+        basis = "Assumed"
     return Sensitivity(
         family=family,
-        classes=[_class(label, count, family) for label, count in sources.items()],
-        needed=[ImagesNeeded(drop=drop, sources=sources_needed(drop, family)) for drop in DROPS],
+        classes=[_class(label, count, family, conditions) for label, count in sources.items()],
+        needed=[ImagesNeeded(drop=drop, sources=conditions.needed(drop, family)) for drop in DROPS],
         assumption=(
             f"Power is {100 * POWER:.0f} %, if every image of the class gets an accepted counterfactual of the change; "
-            f"images without one do not count. Assumed: {family} cells are tested together, and the model is right on "
-            f"{100 * ACCURACY:.0f} % of the null arms."
+            f"images without one do not count. {basis}: {family} cells are tested together, and the model is right on "
+            f"{100 * conditions.accuracy:.0f} % of the null arms."
         ),
     )
 
 
-def _class(label: str, sources: int, family: int) -> DetectableDrop:
-    drop = detectable_drop(sources, family)
+def _class(label: str, sources: int, family: int, conditions: Conditions) -> DetectableDrop:
+    drop = conditions.drop(sources, family)
     goal = DROPS[0] if drop is None else GOAL
-    needed = sources_needed(goal, family)
+    needed = conditions.needed(goal, family)
     if drop is not None:
         power = f"a drop in accuracy of {round(100 * drop)} points or more is detectable."
-    elif sources < LEAST_SOURCES:
+    elif round(conditions.acceptance * sources) < LEAST_SOURCES:
         power = f"too few to test; a cell needs {LEAST_SOURCES}."
     else:
         power = "no drop in accuracy is detectable."

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from gateway.context import Context, stored
 from gateway.database.sessions import reading
 from gateway.intake.archives import Member
-from gateway.intake.intake import relabel, take_in
+from gateway.intake.intake import grouped, relabel, take_in
 from gateway.intake.mask_files import MaskShelf, SentMasks
 from gateway.intake.masks import MaskReader, mask_reader
 from gateway.intake.sources import KeptImage, NamedFile, SourceFile, truths_of
@@ -20,6 +20,7 @@ from gateway.jobs.choices import Plan, class_lists, plan, unchecked_methods
 from gateway.jobs.sensitivity import sensitivity_of
 from gateway.models_under_test import models
 from gateway.storage import images
+from shared.manifests import look_like_sequences
 from shared.problems import InvalidInput
 from shared.schemas.jobs import ImageFailure, JobDetail, JobPlan, JobSpec, ManifestImage
 from shared.storage import image_key
@@ -89,6 +90,8 @@ def planned(context: Context, owner: str, submission: Submission) -> JobPlan:
             for source in usable
             if source.image is not None
         ),
+        groups=jobs.group_count(source.group for source in usable),
+        look_like_sequences=look_like_sequences(source.name for source in usable),
         failures=failed[: jobs.FAILURES_SHOWN],
         sensitivity=sensitivity_of(labels, chosen.methods, chosen.kind),
     )
@@ -131,7 +134,10 @@ def _looked_at(context: Context, owner: str, submission: Submission, chosen: Pla
         known = images.find_all(session, owner, list({entry.digest for entry in entries}))
         masks = {} if reader is None else images.find_masks(session, owner, named, reader.coloured)
     there = [known.get(entry.digest) if entry.mask is None or entry.mask in masks else None for entry in entries]
-    sources = [SourceFile(entry.name, entry.label, image) for entry, image in zip(entries, there, strict=True)]
+    sources = [
+        SourceFile(entry.name, entry.label, image, group=entry.group)
+        for entry, image in zip(entries, there, strict=True)
+    ]
     return _with_masks(context, entries, sources, masks, reader, _NothingKept())
 
 
@@ -184,6 +190,8 @@ def _refuse_loose_masks(submission: Submission) -> None:
 
 
 def _labelled(sources: Sequence[SourceFile], spec: JobSpec, chosen: Plan) -> list[SourceFile]:
+    """The sources with their groups, and with labels that all models know."""
+    sources = grouped(sources, spec.group_by)
     if spec.ground_truth == "none" or spec.masks is not None:
         return [replace(source, label=None) for source in sources]
     if chosen.kind == "segmentation" and any(source.label is not None for source in sources):

@@ -25,11 +25,12 @@ VALUES_FOR_HOLDING_OUT = 3
 
 
 class Original(NamedTuple):
-    """A source image with its ground truth: a class, or (`label` empty) the digest of its mask."""
+    """A source image with its ground truth: a class, or (`label` empty) the digest of its mask; and its group."""
 
     image: str
     label: str
     mask: str | None = None
+    group: str | None = None
 
 
 class RenderedImage(NamedTuple):
@@ -48,8 +49,11 @@ def load(session: Session, job_id: str) -> tuple[list[Original], list[RenderedIm
     image, row = SourceImage, Counterfactual
     known = or_(image.ground_truth.is_not(None), image.mask_digest.is_not(None))
     done = (image.job_id == job_id, image.state == "done", image.digest.is_not(None), known)
-    truths = select(image.digest, image.ground_truth, image.mask_digest).where(*done).order_by(image.position)
-    originals = [Original(str(digest), label or "", mask) for digest, label, mask in session.execute(truths)]
+    truths = select(image.digest, image.ground_truth, image.mask_digest, image.group_name)
+    originals = [
+        Original(str(digest), label or "", mask, group)
+        for digest, label, mask, group in session.execute(truths.where(*done).order_by(image.position))
+    ]
     accepted = session.execute(
         select(row.image_digest, image.digest, row.method, row.arm, row.changes)
         .join(image, row.source_image_id == image.id)
@@ -128,7 +132,7 @@ def order_of(
 def split(truths: Mapping[str, Original], images: Sequence[RenderedImage], share: float, seed: int) -> set[str]:
     """Digests of the source images (`truths`, by digest) that are held out, about `share` of each class.
 
-    Whatever shares an image stays together, and so does what shares it with that.
+    Whatever shares an image or a group stays together, and so does what shares one with that.
     """
     groups = _groups(truths, images)
     of_class: defaultdict[str, list[list[str]]] = defaultdict(list)
@@ -143,7 +147,7 @@ def split(truths: Mapping[str, Original], images: Sequence[RenderedImage], share
 
 
 def _groups(truths: Mapping[str, Original], images: Sequence[RenderedImage]) -> list[list[str]]:
-    """Sources that share images or masks, directly or through others; each group sorted."""
+    """Sources that share images, masks or a group, directly or through others; each group sorted."""
     parent: dict[str, str] = {}
 
     def root(digest: str) -> str:
@@ -158,6 +162,8 @@ def _groups(truths: Mapping[str, Original], images: Sequence[RenderedImage]) -> 
     for truth in truths.values():
         if truth.mask is not None:
             parent[root(truth.mask)] = root(truth.image)
+        if truth.group is not None:
+            parent[root(f"group {truth.group}")] = root(truth.image)
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for source in sorted(truths):
         groups[root(source)].append(source)
@@ -167,7 +173,8 @@ def _groups(truths: Mapping[str, Original], images: Sequence[RenderedImage]) -> 
 def _truths(originals: Sequence[Original]) -> dict[str, Original]:
     truths: dict[str, Original] = {}
     for original in originals:
-        if (first := truths.setdefault(original.image, original)) != original:
+        first = truths.setdefault(original.image, original)
+        if (first.label, first.mask) != (original.label, original.mask):
             fault = "has two masks" if original.mask else f"is labelled {first.label!r} and {original.label!r}"
             raise InvalidInput(f"the same picture ({original.image[:12]}…) {fault}; correct the ground truth")
     return truths

@@ -23,11 +23,13 @@ from gateway.results.segmentation import SegmentedColumns, SegmentedRows
 from gateway.results.stream import (
     Compared,
     CounterfactualRow,
+    Numbers,
     PredictionRow,
     SourceRow,
     SourceRows,
     Triple,
     cells_of,
+    numbered,
     relation_of,
     stream_sources,
     triples,
@@ -42,13 +44,13 @@ class MethodRows:
     fates: list[Fate] = field(default_factory=list)
     evaluations: int = 0
 
-    def add(self, row: CounterfactualRow) -> None:
-        """Count an edit or null arm."""
+    def add(self, row: CounterfactualRow, group: int) -> None:
+        """Count an edit or null arm of a source image in this group."""
         self.evaluations += row.evaluations or 0
         if row.arm == "edit":
             refused_by = "" if row.accepted else sys.intern(row.check)
             shapes, recaptioned = row.shapes is not None, row.recaption is not None
-            self.fates.append(Fate(row.source_image_id, row.rendered, refused_by, shapes, recaptioned))
+            self.fates.append(Fate(group, row.rendered, refused_by, shapes, recaptioned))
 
 
 class ModelRows(NamedTuple):
@@ -99,19 +101,19 @@ def load_rows(session: Session, job_id: str) -> JobRows:
     reviewed = ReviewedJob(load_reviews(session, job_id), relation, methods, job.models)
     labels: list[tuple[str, ...]] = []
     left_out = Counter[str]()
-    for number, rows in enumerate(stream_sources(session, job_id, relation)):
+    for numbers, rows in numbered(stream_sources(session, job_id, relation)):
         if rows.source.state in ("failed", "cancelled"):
             left_out[rows.source.state] += 1
         else:
             labels.append(_truths(rows.source))
         for row in rows.counterfactuals:
-            methods[row.method].add(row)
-        reviewed.add(number, rows)
+            methods[row.method].add(row, numbers.group)
+        reviewed.add(numbers.group, rows)
         edits = _by_method(rows, methods)
         for model in job.models:
             predictions = rows.predictions_of(model)
             for method in methods:
-                by_pair[model, method].add(number, rows, edits[method], predictions)
+                by_pair[model, method].add(numbers, rows, edits[method], predictions)
     return JobRows(
         job,
         relation,
@@ -152,7 +154,7 @@ class _Columns:
     def __init__(self, relation: Relation) -> None:
         self._relation = relation
         self._left_out = 0
-        self._number = array("q")
+        self._number, self._group = array("q"), array("q")
         self._ordinal = array("q")
         self._null_ordinal = array("q")
         self._p_truth = [array("d") for _ in range(3)]  # of the original, the null arm, the counterfactual
@@ -164,31 +166,31 @@ class _Columns:
 
     def add(
         self,
-        number: int,
+        numbers: Numbers,
         rows: SourceRows,
         edits: Sequence[Triple[CounterfactualRow]],
         predictions: Mapping[str, PredictionRow],
     ) -> None:
-        """Take in the edits of one method of source image `number`, with one model's predictions."""
+        """Take in the edits of one method of a source image, with one model's predictions."""
         label = rows.label(predictions.get(rows.source.id), self._relation)
         for triple in edits:
             edit = triple.edit
             cells = dict.fromkeys(cells_of(edit, label)) if label is not None else {}
             if edit.rendered:
                 for cell in cells:
-                    numbers, verdicts = self._screened[cell]
-                    numbers.append(number)
+                    groups, verdicts = self._screened[cell]
+                    groups.append(numbers.group)
                     verdicts.append(edit.accepted)
             if not edit.accepted:
                 continue
-            if not self._keep(number, edit, label, triple.predictions(predictions)):
+            if not self._keep(numbers, edit, label, triple.predictions(predictions)):
                 self._left_out += 1
                 continue
             for cell in cells:
                 self._cells[cell].append(len(self._number) - 1)
 
     def _keep(
-        self, number: int, edit: CounterfactualRow, label: str | None, predictions: Compared[PredictionRow]
+        self, numbers: Numbers, edit: CounterfactualRow, label: str | None, predictions: Compared[PredictionRow]
     ) -> bool:
         if label is None:
             return False
@@ -196,7 +198,8 @@ class _Columns:
         known = [score for score in scores if score is not None]
         if len(known) < len(scores):
             return False
-        self._number.append(number)
+        self._number.append(numbers.source)
+        self._group.append(numbers.group)
         self._ordinal.append(edit.ordinal)
         self._null_ordinal.append(-1 if edit.null_ordinal is None else edit.null_ordinal)
         for score, p_truth, rank, predicted in zip(known, self._p_truth, self._rank, self._predicted, strict=True):
@@ -216,6 +219,7 @@ class _Columns:
         )
         outcomes = Outcomes(
             source=number,
+            group=np.asarray(self._group),
             ordinal=np.asarray(self._ordinal),
             null_arm=np.unique(null_arm, return_inverse=True)[1],
             original=original,
@@ -224,8 +228,8 @@ class _Columns:
             cells={cell: np.asarray(places) for cell, places in self._cells.items()},
         )
         screened = {
-            cell: Screened(np.asarray(numbers), np.asarray(verdicts).astype(bool))
-            for cell, (numbers, verdicts) in self._screened.items()
+            cell: Screened(np.asarray(groups), np.asarray(verdicts).astype(bool))
+            for cell, (groups, verdicts) in self._screened.items()
         }
         return ModelRows(outcomes, self._left_out, screened)
 

@@ -13,10 +13,11 @@ from gateway.analysis.failure_points import failure_points
 from gateway.analysis.findings import Checked, assess
 from gateway.analysis.funnel import funnel
 from gateway.analysis.metrics import paper_metrics
+from gateway.analysis.power import assumed_accuracy
 from gateway.analysis.reviews import Reviewed
 from gateway.analysis.validity import Screened
 from gateway.database.tables import Job
-from gateway.jobs.sensitivity import sensitivity_of
+from gateway.jobs.sensitivity import PLANNED, Conditions, sensitivity_of
 from gateway.jobs.task_description import renamed_masks
 from gateway.methods import METHODS
 from gateway.results.class_colours import class_colours
@@ -62,7 +63,9 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
         provisional=provisional,
         calibration=calibration,
         reviews=reviews,
-        sensitivity=sensitivity_of([label for labels in rows.labels for label in labels], job.methods, job.kind),
+        sensitivity=sensitivity_of(
+            [label for labels in rows.labels for label in labels], job.methods, job.kind, _conditions(rows)
+        ),
         results=[
             _model_results(pair_rows, rows, model, method, derive_seed(seed, method, model), calibration)
             for (model, method), pair_rows in rows.models.items()
@@ -91,6 +94,17 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
             analysis_seed=seed,
         ),
     )
+
+
+def _conditions(rows: JobRows) -> Conditions:
+    """The job's own share of accepted edits, and the accuracy on null arms of its least accurate model."""
+    fates = [fate for method_rows in rows.methods.values() for fate in method_rows.fates]
+    if not fates:
+        return PLANNED
+    accepted = sum(not fate.refused_by for fate in fates) / len(fates)
+    nulls = [pair_rows.outcomes.null.correct for pair_rows in rows.models.values() if len(pair_rows.outcomes.source)]
+    least = min((float(right.mean()) for right in nulls), default=None)
+    return Conditions(accepted, assumed_accuracy(least), observed=True)
 
 
 def _funnel(job: Job, method: MethodChoice, rows: MethodRows) -> Funnel:

@@ -158,8 +158,8 @@ class ReviewedJob:
         self._shown = {method: _Sample() for method in self._methods}
         self._columns = {(model, method): _ModelColumns() for method in self._methods for model in self._models}
 
-    def add(self, number: int, rows: SourceRows) -> None:
-        """Take in the edits of a source image with the predictions for them."""
+    def add(self, group: int, rows: SourceRows) -> None:
+        """Take in the edits of a source image of this group, with the predictions for them."""
         if not self._reviews.by_edit:
             return
         by_model = {model: rows.predictions_of(model) for model in self._models}
@@ -171,9 +171,9 @@ class ReviewedJob:
             valid = None if review is None else review.valid
             self._tallies[key].add(valid)
             if drawn and review is not None:
-                self._drawn[key].add(bool(valid), number)
+                self._drawn[key].add(bool(valid), group)
                 if row.accepted and review.edit_shown is not None:
-                    self._shown[row.method].add(review.edit_shown, number)
+                    self._shown[row.method].add(review.edit_shown, group)
             for model, predictions in by_model.items():
                 if row.accepted and row.id in predictions:
                     flipped = bool(predictions[row.id].flipped)
@@ -183,7 +183,7 @@ class ReviewedJob:
                     for cell in dict.fromkeys(cell for label in labels for cell in cells_of(row, label)):
                         columns.cells[cell][flipped].add(valid)
                     for factor in {"", *(change["factor"] for change in row.changes)} if drawn else ():
-                        columns.samples[factor, flipped].add(bool(valid), number)
+                        columns.samples[factor, flipped].add(bool(valid), group)
 
     def enough(self, method: str) -> bool:
         """Whether the validity of a method's accepted edits can be estimated from the sample."""

@@ -1,6 +1,7 @@
 """The predictions of one segmenter for one method, as arrays for the analysis: pooled counts, and IoU by cell.
 
-Memory: three matrices of counts, and for each counterfactual and class of its reference 24 bytes, and 8 for each cell.
+Memory: three matrices of counts with resampled hits and unions, and for each counterfactual and class of its reference
+24 bytes, and 8 for each cell.
 """
 
 from __future__ import annotations
@@ -15,10 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.analysis.certainty import LEVEL, clustered_rate, mean_interval
-from gateway.analysis.effects import Differences, Integers, Scores
-from gateway.analysis.segmentation import difference, lost, scores, with_mean
+from gateway.analysis.effects import Differences, Integers, Scores, Units
+from gateway.analysis.segmentation import (
+    POOLED_RESAMPLES,
+    difference,
+    hits_and_union,
+    lost,
+    pooled_interval,
+    scores,
+    weights_of,
+    with_mean,
+)
 from gateway.analysis.validity import Screened
-from gateway.results.stream import CounterfactualRow, PredictionRow, SourceRows, Triple, cells_of
+from gateway.results.stream import CounterfactualRow, Numbers, PredictionRow, SourceRows, Triple, cells_of
 from shared.label_maps import unpack_counts
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Cell, Relation, SegmentationMetrics
@@ -26,10 +36,11 @@ from shared.schemas.results import Cell, Relation, SegmentationMetrics
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """Confusion counts of some images, pixels added, and how many images they are."""
+    """Confusion counts of some images, pixels added, and how many images they are; hits and unions of 400 resamples."""
 
     counts: Integers
     images: int
+    resampled: Integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +48,7 @@ class SegmentedRows:
     """Pooled counts, and `scores`: IoU of every class of each accepted counterfactual, and their mean.
 
     `losing` and `losing_null`: whether a class that was found on the original is not found on the counterfactual, or on
-    the null arm (`null_source`). `left_out` and `screened` are as in `classification.ModelRows`.
+    the null arm (`null_group`). `left_out` and `screened` are as in `classification.ModelRows`.
     """
 
     classes: tuple[str, ...]
@@ -46,7 +57,7 @@ class SegmentedRows:
     counterfactual: Pooled
     scores: Scores
     losing: NDArray[np.bool_]
-    null_source: Integers
+    null_group: Integers
     losing_null: NDArray[np.bool_]
     left_out: int
     screened: Mapping[Cell, Screened]
@@ -60,8 +71,9 @@ class SegmentedColumns:
         self._classes = tuple(classes)
         size = (len(classes), len(classes) + 1)
         self._counts = [np.zeros(size, np.int64) for _ in range(3)]  # of originals, null arms, counterfactuals
+        self._resampled = [np.zeros((POOLED_RESAMPLES, 2, len(classes)), np.int64) for _ in range(3)]
         self._images = [0, 0, 0]
-        self._number, self._ordinal, self._null_number = array("q"), array("q"), array("q")
+        self._number, self._group, self._ordinal, self._null_group = (array("q") for _ in range(4))
         self._losing, self._losing_null = array("b"), array("b")
         self._image, self._whole = array("q"), array("q")
         self._original, self._null, self._counterfactual = array("d"), array("d"), array("d")
@@ -71,20 +83,21 @@ class SegmentedColumns:
 
     def add(
         self,
-        number: int,
+        numbers: Numbers,
         rows: SourceRows,
         edits: Sequence[Triple[CounterfactualRow]],
         predictions: Mapping[str, PredictionRow],
     ) -> None:
-        """Take in the edits of one method of source image `number`, with one segmenter's predictions."""
+        """Take in the edits of one method of a source image, with one segmenter's predictions."""
         labels = rows.labels(predictions.get(rows.source.id), self._relation)
         null_ids: set[str] = set()
+        weights = weights_of(numbers.group)
         for triple in edits:
             edit = triple.edit
             cells = {label: dict.fromkeys(cells_of(edit, label)) for label in labels}
             if edit.rendered:
                 for cell in chain.from_iterable(cells.values()):
-                    self._screened[cell][0].append(number)
+                    self._screened[cell][0].append(numbers.group)
                     self._screened[cell][1].append(edit.accepted)
             if not edit.accepted:
                 continue
@@ -93,22 +106,25 @@ class SegmentedColumns:
                 self._left_out += 1
                 continue
             if not null_ids:  # several edits share an original, and some of them a null arm
-                self._count(0, original)
+                self._count(0, original, weights)
             null_id = triple.null.id if triple.null else triple.original
             if null_id not in null_ids:
                 null_ids.add(null_id)
-                self._count(1, null)
-                self._null_number.append(number)
+                self._count(1, null, weights)
+                self._null_group.append(numbers.group)
                 self._losing_null.append(bool(lost(original.overlaps, null.overlaps)))
-            self._count(2, image)
+            self._count(2, image, weights)
             self._losing.append(bool(lost(original.overlaps, image.overlaps)))
-            self._number.append(number)
+            self._number.append(numbers.source)
+            self._group.append(numbers.group)
             self._ordinal.append(edit.ordinal)
             self._original.append(with_mean(original.overlaps)[ALL_CLASSES])
             self._compare(cells, with_mean(null.overlaps), with_mean(image.overlaps))
 
-    def _count(self, which: int, row: PredictionRow) -> None:
-        self._counts[which] += unpack_counts(row.confusion or [], len(self._classes))
+    def _count(self, which: int, row: PredictionRow, weights: Integers) -> None:
+        counts = unpack_counts(row.confusion or [], len(self._classes))
+        self._counts[which] += counts
+        self._resampled[which] += weights[:, None, None] * hits_and_union(counts)
         self._images[which] += 1
 
     def _compare(
@@ -126,7 +142,7 @@ class SegmentedColumns:
     def rows(self) -> SegmentedRows:
         """All that was taken in, as arrays."""
         original, null, counterfactual = (
-            Pooled(counts, images) for counts, images in zip(self._counts, self._images, strict=True)
+            Pooled(*pooled) for pooled in zip(self._counts, self._images, self._resampled, strict=True)
         )
         return SegmentedRows(
             classes=self._classes,
@@ -135,6 +151,7 @@ class SegmentedColumns:
             counterfactual=counterfactual,
             scores=Scores(
                 source=np.asarray(self._number),
+                group=np.asarray(self._group),
                 ordinal=np.asarray(self._ordinal),
                 original=np.asarray(self._original),
                 image=np.asarray(self._image),
@@ -144,7 +161,7 @@ class SegmentedColumns:
                 cells={cell: np.asarray(rows) for cell, rows in self._cells.items()},
             ),
             losing=np.asarray(self._losing).astype(bool),
-            null_source=np.asarray(self._null_number),
+            null_group=np.asarray(self._null_group),
             losing_null=np.asarray(self._losing_null).astype(bool),
             left_out=self._left_out,
             screened={
@@ -155,11 +172,10 @@ class SegmentedColumns:
 
 
 def by_source(scores: Scores, rows: Integers) -> Differences:
-    """Per source image the mean of its counterfactuals' differences in IoU at `rows`; probabilities are not known."""
-    source = scores.source[scores.image[rows]]
-    sources, place, counts = np.unique(source, return_inverse=True, return_counts=True)
-    means = np.bincount(place, scores.counterfactual[rows] - scores.null[rows], len(sources)) / counts
-    return Differences(sources, means, np.full(len(sources), np.nan), len(rows))
+    """Per group the mean of its counterfactuals' differences in IoU at `rows`; probabilities are not known."""
+    units = Units.of(scores.source[scores.image[rows]], scores.cluster[scores.image[rows]])
+    means = units.means(scores.counterfactual[rows] - scores.null[rows])
+    return Differences(units.group, means, np.full(len(means), np.nan), len(rows), units.sources)
 
 
 def segmentation_metrics(rows: SegmentedRows, colours: Sequence[str], seed: int) -> SegmentationMetrics:
@@ -168,6 +184,7 @@ def segmentation_metrics(rows: SegmentedRows, colours: Sequence[str], seed: int)
         scores(pooled.counts, pooled.images) for pooled in (rows.original, rows.null, rows.counterfactual)
     )
     means = by_source(rows.scores, rows.scores.whole).correct
+    after, before = counterfactual.mean_iou, null.mean_iou
     return SegmentationMetrics(
         classes=list(rows.classes),
         colours=list(colours),
@@ -177,6 +194,8 @@ def segmentation_metrics(rows: SegmentedRows, colours: Sequence[str], seed: int)
         difference=difference(counterfactual, null),
         delta_iou=float(means.mean()) if len(means) else None,
         interval=mean_interval(means, LEVEL, seed) if len(means) > 1 else None,
-        lost=clustered_rate(rows.losing, rows.scores.source),
-        lost_null=clustered_rate(rows.losing_null, rows.null_source),
+        delta_pooled_iou=None if after is None or before is None else after - before,
+        pooled_interval=pooled_interval(rows.counterfactual.resampled, rows.null.resampled, len(means)),
+        lost=clustered_rate(rows.losing, rows.scores.cluster),
+        lost_null=clustered_rate(rows.losing_null, rows.null_group),
     )

@@ -32,6 +32,7 @@ class SourceRow(NamedTuple):
     state: str
     ground_truth: str | None
     mask_classes: list[str] | None = None
+    group_name: str | None = None
 
 
 class CounterfactualRow(NamedTuple):
@@ -205,7 +206,9 @@ def stream_sources(session: Session, job_id: str, relation: Relation) -> Iterato
     """The source images of a job in the order of their positions; the session must stay open meanwhile."""
     c, p, s = Counterfactual, Prediction, SourceImage
     sources = (
-        select(s.position, s.id, s.state, s.ground_truth, s.mask_classes).where(s.job_id == job_id).order_by(s.position)
+        select(s.position, s.id, s.state, s.ground_truth, s.mask_classes, s.group_name)
+        .where(s.job_id == job_id)
+        .order_by(s.position)
     )
     counterfactuals = (
         select(
@@ -240,6 +243,22 @@ def stream_sources(session: Session, job_id: str, relation: Relation) -> Iterato
             [row for row in others if isinstance(row, CounterfactualRow)],
             [row for row in others if isinstance(row, PredictionRow)],
         )
+
+
+class Numbers(NamedTuple):
+    """A source image's number in the arrays of the analysis, and that of its group; both from 0."""
+
+    source: int
+    group: int
+
+
+def numbered(sources: Iterable[SourceRows]) -> Iterator[tuple[Numbers, SourceRows]]:
+    """Each source image with its numbers; one without a group is its own."""
+    groups: dict[tuple[bool, str], int] = {}
+    for number, rows in enumerate(sources):
+        name = rows.source.group_name
+        key = (name is not None, rows.source.id if name is None else name)
+        yield Numbers(number, groups.setdefault(key, len(groups))), rows
 
 
 def _cursor(session: Session, query: Executable) -> Iterator[Sequence[Any]]:

@@ -48,7 +48,7 @@ def effect_sentence(effect: CellEffect, correct: Floats, relation: Relation, met
     if interval is not None:
         sentence += f", 95 % interval {points(interval.low)} to {points(interval.high)}"
         sentence += " (adjusted for selection)" if effect.selected_interval else ""
-    return f"{sentence}, {_images(correct)}{_outlook(effect)}{_validity(effect)}"
+    return f"{sentence}, {_images(effect, correct)}{_outlook(effect)}{_validity(effect)}"
 
 
 def _verbs(labelled: bool, metric: Metric) -> tuple[str, str]:
@@ -58,19 +58,20 @@ def _verbs(labelled: bool, metric: Metric) -> tuple[str, str]:
     return ("fails", "is recognised better") if labelled else ("is not recognised again", "is kept more often")
 
 
-def _images(correct: Floats) -> str:
-    """How many images, and whether all of them agree."""
-    n = len(correct)
+def _images(effect: CellEffect, correct: Floats) -> str:
+    """How many images, in how many groups, and whether all of them agree."""
+    n = effect.sources
     if n == 1:
         return "1 image, too few for a conclusion"
     alike = {-1.0: "all of them lost", 0.0: "none of them changed", 1.0: "all of them gained"}
     first = float(correct[0])
-    return f"{n} images" + (f" ({alike[first]})" if first in alike and bool((correct == first).all()) else "")
+    grouped = "" if effect.groups is None else f" in {effect.groups} group{'' if effect.groups == 1 else 's'}"
+    return f"{n} images{grouped}" + (f" ({alike[first]})" if first in alike and bool((correct == first).all()) else "")
 
 
 def _outlook(effect: CellEffect) -> str:
     if effect.standing == "too few images" and effect.images_needed is not None:
-        return f"; an effect of this size needs about {effect.images_needed}"
+        return f"; an effect of this size needs about {effect.images_needed}{' groups' if effect.groups else ''}"
     if effect.standing == "nothing found" and effect.detectable is not None:
         return f"; this many images detect drops of {round(100 * effect.detectable)} points or more"
     return ""

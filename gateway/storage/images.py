@@ -159,7 +159,7 @@ def from_manifest(session: Session, owner: str, entries: Sequence[ManifestImage]
     want(session, sorted({image.digest for image in find_all(session, owner, digests).values()}))
     known = find_all(session, owner, digests)
     _refuse_missing("images", [digest for digest in digests if digest not in known or known[digest].mode != "RGB"])
-    return [SourceFile(entry.name, entry.label, known[entry.digest]) for entry in entries]
+    return [SourceFile(entry.name, entry.label, known[entry.digest], group=entry.group) for entry in entries]
 
 
 def _refuse_missing(what: str, missing: Sequence[str], how: str = "") -> None:

@@ -19,6 +19,7 @@ MAX_CLASSES = 10_000
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 in 64 lower-case hexadecimal digits")]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
+GroupName = Annotated[str, Field(min_length=1, max_length=1_000)]
 JobState = Literal["running", "done", "failed", "cancelled"]
 Stage = Literal["starting", "captioning", "proposing", "rendering", "checking", "predicting"]
 JobStage = Literal["waiting", "starting", "captioning", "proposing", "rendering", "checking", "predicting", "analysing"]
@@ -106,6 +107,13 @@ class JobSpec(Contract):
             description="auto: from the manifest, else from class folders of an archive, else absent; none: ignore both"
         ),
     ] = "auto"
+    group_by: Annotated[
+        Literal["image", "folder"],
+        Field(
+            description="folder: images of one folder belong together, such as frames of one sequence, and count as "
+            "one in tests and intervals; a manifest's `group` counts before this"
+        ),
+    ] = "image"
     calibration: Annotated[
         Name | None,
         Field(
@@ -137,6 +145,7 @@ class ManifestImage(Contract):
 
     digest: Digest
     label: Label | None = None
+    group: Annotated[GroupName | None, Field(description="images of one group count as one in tests")] = None
     name: Annotated[
         str,
         Field(max_length=1_000, description="shown in results; never used as a path"),
@@ -249,6 +258,8 @@ class JobPlan(Contract):
     `images` counts the usable images, `labelled` those of them with a ground truth, `missing` those that are not
     uploaded yet (a dry run assumes that they are usable); `failures` lists the first 20 unusable ones. `unchecked`
     names the methods whose images no check can refuse, noise included, because the profile has no thresholds for them.
+    `groups` is None where each image is its own; then `look_like_sequences` says that file names suggest frames of
+    sequences.
     """
 
     task_description: Annotated[str, Field(validation_alias=TASK_DESCRIPTION)]
@@ -264,6 +275,8 @@ class JobPlan(Contract):
     missing: int
     working_side: int
     at_working_side: int
+    groups: int | None = None
+    look_like_sequences: bool = False
     failures: list[ImageFailure]
     sensitivity: Sensitivity
 

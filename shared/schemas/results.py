@@ -49,7 +49,7 @@ class Interval(Contract):
     low: float
     high: float
     level: float
-    kind: Literal["bootstrap-t", "betting"]
+    kind: Literal["bootstrap-t", "betting", "bootstrap"]
 
 
 class Cell(Contract):
@@ -97,19 +97,23 @@ class ValidEffect(Contract):
 
 
 class CellEffect(Contract):
-    """Effect of one method's edits of one cell on one model under test, minus the null arm; sources weigh equally.
+    """Effect of one method's edits of one cell on one model under test, minus the null arm; groups weigh equally.
+
+    `groups`: how many groups the source images belong to; None if each is its own. Groups are what is tested.
 
     `delta_accuracy` and `delta_probability` (None where a probability is not known) are in −1 … 1, negative is worse.
-    `p_value` is from the paired sign-flip test, `q_value` its Benjamini-Hochberg adjustment over the family; both, and
-    the intervals, are None under 12 source images. `selected_interval` is the interval of a rejected cell at the level
-    adjusted for selection (FCR). `images_needed` estimates how many source images would settle an effect of this size.
-    `detectable`: the smallest drop that a tested cell of so many source images detects with 80 % power.
+    `p_value` tests an effect of at most 5 points, either way; `q_value` is its Benjamini-Hochberg adjustment over the
+    family. Both, and the intervals, are None under 12 source images. `selected_interval` is the interval of a rejected
+    cell at the level adjusted for selection (FCR). `images_needed` estimates how many source images would settle an
+    effect of this size. `detectable`: the smallest drop that a tested cell of so many source images detects with 80 %
+    power, given the accuracy on its null arms.
     `breakdown` (of a finding): the share of its images, 0 to 1, that may be invalid before the finding is in doubt.
     `among_valid`: the effect corrected for the checks' errors; None if these are not known.
     """
 
     cell: Cell
     sources: int
+    groups: int | None = None
     counterfactuals: int
     delta_accuracy: float
     delta_probability: float | None
@@ -203,7 +207,9 @@ class SegmentationMetrics(Contract):
     `difference` is the counterfactuals' confusion less the null arms' (less the originals', under methods without null
     arms). `delta_iou`: per source image the mean over its counterfactuals of image mIoU less the null arm's, sources
     weighted equally, −1 … 1, with its interval (None below two sources). `lost`: counterfactuals on which a class is
-    not found (IoU below 0.5) that was found on the original; `lost_null` the same of null arms.
+    not found (IoU below 0.5) that was found on the original; `lost_null` the same of null arms. `delta_pooled_iou` is
+    the mIoU of the pooled pixels (DILLEMA's figure) of the counterfactuals less that of the null arms, with a bootstrap
+    interval over groups of source images (None below 12).
     """
 
     classes: list[str]
@@ -214,6 +220,8 @@ class SegmentationMetrics(Contract):
     difference: ConfusionMatrix
     delta_iou: float | None
     interval: Interval | None
+    delta_pooled_iou: float | None = None
+    pooled_interval: Interval | None = None
     lost: Rate
     lost_null: Rate
 
@@ -339,7 +347,8 @@ class ImagesNeeded(Contract):
 
 
 class Sensitivity(Contract):
-    """What a job can detect, computed before it starts from the number of source images of each class.
+    """What a job can detect: before it starts from the number of source images of each class, and in its report from
+    how many edits were accepted and how often the models were right on null arms.
 
     `family`: the assumed number of cells tested together. `classes` is empty without ground truth.
     """

@@ -89,6 +89,23 @@ def test_a_manifest_is_planned_before_its_images_are_uploaded(gateway: Gateway) 
     assert row_counts(gateway) == before
 
 
+def test_groups_come_from_manifests_and_folders_and_are_asked_for(gateway: Gateway) -> None:
+    names = [f"drive{drive}/{frame}.png" for drive in (1, 2) for frame in range(5)]
+    images = [{"digest": f"{number:064x}", "name": name} for number, name in enumerate(names)]
+
+    def plan(**spec: Any) -> httpx.Response:
+        return gateway.client.post("/jobs?dry_run=true", json={"task": TASK, "images": images, **spec})
+
+    assert (plan().json()["groups"], plan().json()["look_like_sequences"]) == (None, True)
+    assert plan(group_by="folder").json()["groups"] == 2
+    images[0]["group"] = "another drive"
+    assert plan(group_by="folder").json()["groups"] == 3
+    assert plan().json()["groups"] == 10
+    for image in images:
+        image |= {"name": "bus/" + image["name"].rpartition("/")[2], "label": "bus"}
+    assert plan(group_by="folder").status_code == 422
+
+
 def test_a_dry_run_refuses_what_the_job_would_be_refused_for(gateway: Gateway) -> None:
     assert ask(gateway, models=["nobody"]).status_code == 422
     assert ask(gateway, label_map={"bus": "tram"}).json()["unknown_labels"] == ["tram"]

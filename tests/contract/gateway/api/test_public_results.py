@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, select
 
 from gateway.api.event_feed import BATCH, POLL_SECONDS
 from gateway.database.events import add_event
-from gateway.database.sessions import Sessions
-from gateway.database.tables import Job
+from gateway.database.sessions import Sessions, reading
+from gateway.database.tables import Job, SourceImage
 from gateway.report.build import build_report
+from gateway.results.classification import load_rows
+from gateway.results.measure import measure
+from shared.schemas.results import CellEffect
 from tests.support.drawn_job import add_drawn_job
 from tests.support.gateway_under_test import Gateway, serve_gateway
 from tests.support.work_site import wait_for
@@ -207,6 +210,26 @@ def test_followers_share_one_poller_and_receive_every_event(tmp_path: Path) -> N
             add_event(session, "drawn", "job", {"state": "done"})
         for follower in following:
             assert [sequence for sequence, _ in follower.result()] == list(range(1, BATCH + 13))
+
+
+def test_images_of_one_sequence_count_as_one(tmp_path: Path) -> None:
+    """Sixteen images of a class in eight sequences: too few for a test, though each image alone would do."""
+    with serve_gateway(tmp_path) as gateway:
+        sessions = gateway.context.sessions
+        add_drawn_job(sessions, gateway.context.store)
+
+        def cells() -> list[CellEffect]:
+            with reading(sessions) as session:
+                return measure(load_rows(session, "drawn")).results[0].cells
+
+        assert {effect.standing for effect in cells()} >= {"weakness", "nothing found"}
+        with sessions.begin() as session:
+            for image in session.scalars(select(SourceImage)):
+                image.group_name = f"sequence {image.position // 6}"
+        assert {effect.standing for effect in cells()} == {"too few images"}
+        (bus,) = [cell for cell in cells() if (cell.cell.label, cell.cell.value) == ("bus", "night")]
+        assert (bus.sources, bus.groups) == (14, 8)
+        assert "14 images in 8 groups" in bus.sentence
 
 
 def polls_of(sessions: Sessions) -> Callable[[], int]:

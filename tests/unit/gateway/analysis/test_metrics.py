@@ -115,7 +115,7 @@ def test_figures_of_nothing_are_unknown_not_zero() -> None:
 
 def test_the_funnel_separates_text_checks_from_image_checks() -> None:
     outcomes = [(False, "class words")] * 3 + [(True, "structure")] * 2 + [(True, "label"), (True, "")]
-    fates = [Fate(f"source {place}", rendered, check) for place, (rendered, check) in enumerate(outcomes)]
+    fates = [Fate(place, rendered, check) for place, (rendered, check) in enumerate(outcomes)]
     counts = funnel("dillema", fates)
     assert (counts.proposed, counts.rendered, counts.accepted.count) == (7, 4, 1)
     assert [(c.check, c.count) for c in counts.refused_by_text] == [("class words", 3)]
@@ -123,9 +123,9 @@ def test_the_funnel_separates_text_checks_from_image_checks() -> None:
 
 
 def test_unchecked_images_count_as_rendered() -> None:
-    fates = [Fate("a", True, "", True), Fate("a", True, "shapes", True), Fate("b", True, ""), Fate("b", False, "words")]
+    fates = [Fate(0, True, "", True), Fate(0, True, "shapes", True), Fate(1, True, ""), Fate(1, False, "words")]
     assert funnel("dillema", fates, shapes=True).shapes_unchecked == 1
     assert funnel("dillema", fates).shapes_unchecked is None
-    fates = [Fate("a", True, "", recaptioned=True), Fate("a", True, ""), Fate("b", False, "words")]
+    fates = [Fate(0, True, "", recaptioned=True), Fate(0, True, ""), Fate(1, False, "words")]
     assert funnel("dillema", fates, recaption=True).recaption_unchecked == 1
     assert funnel("dillema", fates).recaption_unchecked is None

@@ -1,0 +1,134 @@
+"""Tables that broke earlier statistics, each with a known truth: how often the analysis finds what is not there.
+
+Many edits with one null arm, small effects in many cells, releases that differ by exactly the allowed drop.
+Run: `python -m benchmarks.simulated_attacks --tables 400`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gateway.analysis.effects import Differences, Floats, Units
+from gateway.analysis.findings import assess
+from gateway.analysis.limits import FALSE_DISCOVERY_RATE
+from gateway.analysis.releases import Pairs, judge
+from shared.schemas.results import Cell, CellEffect
+from shared.seeds import derive_seed
+
+VALUES = tuple(f"value {number}" for number in range(8))
+SMALL = 0.045  # an effect below 5 points, in every cell
+MAX_DROP = 0.05
+Draw = Callable[[np.random.Generator], Mapping[Cell, tuple[Floats, float]]]
+"""Per cell the per-source differences and their true mean, in −1 … 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttackOutcome:
+    """Over n tables: shares with a cell of q ≤ 5 %, with a false finding, and of 95 % intervals that hold the truth."""
+
+    name: str
+    tables: int
+    rejected: float
+    found: float
+    covered: float
+
+
+def shared_null_arms(
+    random: np.random.Generator, sources: int = 80, rate: float = 0.98
+) -> dict[Cell, tuple[Floats, float]]:
+    """No effect: each source has one null arm and eight edits, and the model is right on each with equal chance."""
+    null = random.random(sources) < rate
+    edits = random.random((sources, len(VALUES))) < rate
+    differences = edits.astype(float) - null[:, None]
+    cells = {_cell(value): (differences[:, place], 0.0) for place, value in enumerate(VALUES)}
+    return {**cells, _cell("day", "from"): (differences.mean(axis=1), 0.0)}
+
+
+def small_effects(random: np.random.Generator, sources: int = 200, cells: int = 20) -> dict[Cell, tuple[Floats, float]]:
+    """A loss of 4.5 points in each of 20 cells: none is beyond 5 points."""
+    null = random.random((sources, cells)) < 0.95
+    edits = random.random((sources, cells)) < 0.95 - SMALL
+    return {_cell(f"value {place}"): (edits[:, place].astype(float) - null[:, place], -SMALL) for place in range(cells)}
+
+
+def sequences(random: np.random.Generator, groups: int = 16, frames: int = 5) -> dict[Cell, tuple[Floats, float]]:
+    """No effect on 80 frames of 16 sequences; a model is right on all frames of a sequence, or wrong on all.
+
+    The differences are those of groups, as for a job whose images name their sequence.
+    """
+    null = random.random(groups) < 0.8
+    edits = random.random((groups, len(VALUES))) < 0.8
+    sequence = np.repeat(np.arange(groups), frames)
+    units = Units.of(np.arange(groups * frames), sequence)
+    differences = edits.astype(float) - null[:, None]
+    return {_cell(value): (units.means(differences[sequence, place]), 0.0) for place, value in enumerate(VALUES)}
+
+
+ATTACKS: Mapping[str, Draw] = {
+    "eight edits share a null arm, no effect": shared_null_arms,
+    "frames of 16 sequences, no effect": sequences,
+    "20 cells at −4.5 points": small_effects,
+}
+
+
+def attack(name: str, draw: Draw, tables: int) -> AttackOutcome:
+    """So many tables through the analysis."""
+    rejected = found = covered = intervals = 0
+    for table in range(tables):
+        seed = derive_seed("attack", name, table)
+        cells = draw(np.random.default_rng(seed))
+        effects = assess({cell: _differences(values) for cell, (values, _) in cells.items()}, seed)
+        rejected += any(effect.q_value is not None and effect.q_value <= FALSE_DISCOVERY_RATE for effect in effects)
+        found += any(effect.standing in ("weakness", "improvement") for effect in effects)
+        held = [
+            _held(effect, cells[effect.cell][1])
+            for effect in effects
+            if effect.cell.direction == "from" or "day" not in {cell.value for cell in cells}
+        ]
+        covered, intervals = covered + sum(held), intervals + len(held)
+    return AttackOutcome(name, tables, rejected / tables, found / tables, covered / max(1, intervals))
+
+
+def kept_at_the_limit(tables: int, sources: int = 100) -> float:
+    """The share of releases judged "held" although they lose exactly the drop that is allowed (nominal: 2.5 %)."""
+    held = 0
+    for table in range(tables):
+        seed = derive_seed("held", table)
+        random = np.random.default_rng(seed)
+        baseline = random.random(sources) < 0.99
+        release = baseline & (random.random(sources) < 1 - MAX_DROP / 0.99)
+        pairs = Pairs(np.arange(sources), release.astype(float), baseline.astype(float))
+        (comparison,) = judge({("dillema", None): pairs}, MAX_DROP, seed)
+        held += comparison.judgement == "held"
+    return held / tables
+
+
+def _differences(correct: Floats) -> Differences:
+    return Differences(np.arange(len(correct)), correct, correct, len(correct), len(correct))
+
+
+def _held(effect: CellEffect, truth: float) -> bool:
+    return effect.interval is not None and effect.interval.low - 1e-9 <= truth <= effect.interval.high + 1e-9
+
+
+def _cell(value: str, direction: str = "to") -> Cell:
+    return Cell.model_validate({"label": "bus", "factor": "weather", "value": value, "direction": direction})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tables", type=int, default=400)
+    arguments = parser.parse_args()
+    for name, draw in ATTACKS.items():
+        outcome = attack(name, draw, arguments.tables)
+        shares = f"q ≤ 5 %: {outcome.rejected:6.1%}   finding: {outcome.found:6.1%}   covered: {outcome.covered:6.1%}"
+        print(f"{name:<44} {shares}   ({outcome.tables} tables)")
+    print(f"{'held at exactly the allowed drop':<44} {kept_at_the_limit(arguments.tables):6.1%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Intervals and p-values of a mean by betting against candidate means; valid at any n, for any distribution on −1 … 1.
+
+Wealth of a bet against a true mean is a non-negative martingale, so it reaches 1/α with probability at most α
+(Ville): Waudby-Smith & Ramdas 2024 (arXiv 2010.09686). Stakes aim at 1/α in the rounds that remain: STaR bets,
+Voráček & Orabona 2025 (arXiv 2505.22422).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.analysis.effects import Floats
+
+_MEANS = 1_001  # candidate means in 0 … 1
+_LEVELS = np.geomspace(1.0, 1e-9, 541)  # of p-values: steps of 4 %
+
+
+def betting_interval(differences: Floats, level: float, seed: int) -> tuple[float, float]:
+    """The candidate means that no bet refutes at `level`, from n differences taken in an order drawn from `seed`."""
+    unit = _unit(differences, seed)
+    low = _largest_refuted(unit, (1 - level) / 2)
+    high = 1 - _largest_refuted(1 - unit, (1 - level) / 2)
+    return 2 * low - 1, 2 * high - 1
+
+
+def betting_p(differences: Floats, beyond: float, seed: int) -> float:
+    """p-value of a mean within ±`beyond` (0 … 1): the smallest α from which on the bets refute it at every level.
+
+    P(p ≤ α) ≤ P(refuted at α) ≤ α, and the interval at level 1 − p lies beyond. From a grid of 1 … 1e-9.
+    """
+    unit, least = _unit(differences, seed), (1 + beyond) / 2
+    means = np.full(len(_LEVELS), least)
+    rejected = refuted(unit, means, _LEVELS / 2) | refuted(1 - unit, means, _LEVELS / 2)
+    kept = np.flatnonzero(~rejected)
+    reached = int(kept[0]) if len(kept) else len(_LEVELS)
+    return 1.0 if reached == 0 else float(_LEVELS[reached - 1])
+
+
+def refuted(unit: Floats, means: Floats, alpha: Floats | float) -> NDArray[np.bool_]:
+    """Whether a bet on higher values refutes each candidate mean at `alpha`.
+
+    `unit`: rounds first, values in 0 … 1 that broadcast with `means`: one sequence against many candidates, or many
+    sequences (columns) against one; `alpha` likewise.
+    """
+    rounds = len(unit)
+    target = np.log(1 / np.asarray(alpha))
+    wealth = np.zeros(np.broadcast(unit[0], means, target).shape)  # natural logarithms
+    squares = means * (1 - means) + wealth  # one pseudo-observation of the largest possible variance
+    for played, value in enumerate(unit):
+        missing = np.maximum(target - wealth, 0)
+        stake = np.minimum(np.sqrt(2 * missing / (rounds - played) * (played + 1) / squares), 1 / means)
+        wealth += np.log(np.maximum(1 + stake * (value - means), 1e-300))
+        squares += (value - means) ** 2
+    return np.asarray(wealth >= target - 1e-12)
+
+
+def _unit(differences: Floats, seed: int) -> Floats:
+    return np.asarray((np.random.default_rng(seed).permutation(differences) + 1) / 2)
+
+
+def _largest_refuted(unit: Floats, alpha: float) -> float:
+    """The largest candidate mean on a grid of 0 … 1 that a bet on higher values refutes at `alpha`; 0 if none."""
+    means = np.linspace(0, 1, _MEANS)[1:-1]
+    return float(means[refuted(unit, means, alpha)].max(initial=0.0))
