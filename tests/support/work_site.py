@@ -22,7 +22,7 @@ from shared.storage import DirectoryStore
 from tests.support.job_counts import store_counts
 from tests.support.small_services import CLASSES, SmallServices
 
-METHODS = [{"name": "dillema", "parameters": {"counterfactuals_per_image": 2, "steps": 2}}]
+METHODS: list[dict[str, object]] = [{"name": "dillema", "parameters": {"counterfactuals_per_image": 2, "steps": 2}}]
 # A lease is long: nobody loses one because a processor is busy. What must expire is made to.
 QUICK = Settings(lease_seconds=60, lease_renewal_seconds=0.3, sweep_seconds=0.3, service_wait_seconds=1.5)
 

@@ -17,7 +17,8 @@ from shared.profiles import FewStep, MergedLora, WholeUNet
 from shared.schemas.diffusion import Rendering, RenderReply
 from shared.schemas.service import ServiceInfo
 from tests.support.controlnet_items import weights
-from tests.support.diffusion_requests import photo, render, request, settings
+from tests.support.diffusion_requests import photo, render, request
+from tests.support.service_settings import settings
 from tests.support.serving import serving
 from tests.support.small_diffusion import write_diffusion
 from tests.support.small_few_step import matrices, merged, write_lora, write_unet, write_unet_file
@@ -106,7 +107,7 @@ def test_the_service_renders_with_what_the_profile_names_and_says_so(folder: Pat
     asked = request(photo(), Rendering(prompt="A red car.", seed=1), steps=4, guidance=1.0)
 
     async def ask(profile: str) -> tuple[ServiceInfo, RenderReply]:
-        async with serving(create_app(settings(folder, profile))) as client:
+        async with serving(create_app(settings(folder / f"{profile}.toml"))) as client:
             info = ServiceInfo.model_validate_json((await client.get("/v1/info")).content)
             return info, await render(client, asked)
 
