@@ -5,6 +5,7 @@ Alone: `CONTRAFACT_PROFILE=tiny uvicorn --factory evaluator_service.app:create_a
 
 from __future__ import annotations
 
+import asyncio
 from importlib.metadata import version
 
 import torch
@@ -40,7 +41,7 @@ CODE_REVISION = "1"  # increase it whenever the same request gives another reply
 
 def load(loading: Loading[Evaluator]) -> EvaluatorModel:
     """The profile's scorers, and the models under test that it names."""
-    return EvaluatorModel(loading.weights, loading.device, loading.make_batcher, loading.settings.model_origin)
+    return EvaluatorModel(loading.weights, loading.device, loading.make_batcher, loading.settings)
 
 
 def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | None = None) -> FastAPI:
@@ -80,6 +81,6 @@ def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | No
 
     @service.get(MODELS)
     async def models() -> ModelsReply:
-        return ModelsReply(models=service.model.models_under_test)
+        return await asyncio.to_thread(service.model.models)
 
     return service.app
