@@ -65,9 +65,8 @@ class EvaluatorModel:
         """Load the profile's weights onto `device` (torch's name); `settings`: of uploaded models."""
         self.device = device
         self._scorer = Scorer(profile.scorer, device=device)
-        self._batcher = make_batcher(self._compute, profile.max_batch)
         self._quarantine = Quarantine(settings.quarantine)
-        limits = _limits(settings, device, self._batcher.policy.max_batch)
+        limits = _limits(settings, device, settings.max_batch or profile.max_batch)
         uploads = UploadedModels(settings.model_origin, limits, self._quarantine, make_batcher)
         self._tested = ModelsUnderTest(profile, device, uploads)
         embedder = profile.text_embedder
@@ -81,6 +80,7 @@ class EvaluatorModel:
             self._segmenter = ImageSegmenter(self._judge, device=device)
             self.weights += self._judge.infos()
         self._scorer.embed_texts(["warm-up"])
+        self._batcher = make_batcher(self._compute, profile.max_batch, on_stop=uploads.close)
         window = self._batcher.policy.capacity // WINDOWS
         self._texts = KnownTexts(self._embed_new_texts, window)
         self._sentences = KnownTexts(self._embed_new_sentences, window)

@@ -1,13 +1,15 @@
-"""The process of one uploaded model: loads it, tries it, and answers batches until the evaluator closes the connection.
+"""The processes of uploaded models, forked from one that has imported the libraries (`spawner`).
 
-    python -m evaluator_service.models_under_test.child FILE_DESCRIPTOR LIMITS
+    python -m evaluator_service.models_under_test.child FILE_DESCRIPTOR
 
-The kernel enforces the limits, so that they hold inside of compiled code too: RLIMIT_DATA bounds the private memory,
-and SIGALRM, which is not handled, ends the process when a load or a batch takes too long.
+Each loads its model, tries it, and answers batches until the evaluator closes the connection. The kernel enforces the
+limits, so that they hold inside of compiled code too: RLIMIT_DATA bounds the private memory, and SIGALRM, which is not
+handled, ends the process when a load or a batch takes too long.
 """
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
 import socket
@@ -15,6 +17,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -32,23 +35,42 @@ from shared.problems import Problem
 MEBIBYTE = 1024**2
 MAX_DETAIL = 1000
 _KILLED_FIRST = "1000"  # when the machine or the container is out of memory
-Outputs = Sequence[NDArray[np.generic]]
+Outputs = Sequence[NDArray[Any]]
 
 
 def main() -> None:
-    """Serve one model over the connection whose file descriptor is the first argument."""
-    for ending in (signal.SIGINT, signal.SIGTERM):  # of the evaluator, which ends this process when it is done with it
+    """Fork a process for each connection that arrives at the socket whose file descriptor is the argument."""
+    for ending in (signal.SIGINT, signal.SIGTERM):  # of the evaluator, which ends these processes itself
         signal.signal(ending, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process is left over when it ends
     json_logging.configure()
     disable_progress_bar()
-    limits = Limits.model_validate_json(sys.argv[2])
+    with socket.socket(fileno=int(sys.argv[1])) as control:
+        while True:
+            byte, connections, _, _ = socket.recv_fds(control, 1, 1)
+            if not byte:
+                return
+            if os.fork() == 0:
+                control.close()
+                _serve(connections[0])
+            os.close(connections[0])
+
+
+def _serve(descriptor: int) -> NoReturn:
+    status = 1
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        with socket.socket(fileno=descriptor) as connection, suppress(EOFError, ConnectionError):
+            _answer(connection)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _answer(connection: socket.socket) -> None:
+    limits = receive(connection, Limits)
     _apply(limits)
-    with socket.socket(fileno=int(sys.argv[1])) as connection, suppress(EOFError, BrokenPipeError, ConnectionError):
-        _serve(connection, limits)
-
-
-def _serve(connection: socket.socket, limits: Limits) -> None:
-    send(connection, Ready())
+    send(connection, Ready(pid=os.getpid()))
     folder = Path(receive(connection, Load).folder)
     with _time_limit(limits.load_seconds):
         model, reply = _loaded(folder, limits)
@@ -57,7 +79,7 @@ def _serve(connection: socket.socket, limits: Limits) -> None:
         sizes = receive(connection, Batch).sizes
         images = [receive_array(connection, (*size, 3), np.uint8) for size in sizes]
         with _time_limit(limits.batch_seconds):
-            reply, outputs = _outputs(model, [image.astype(np.uint8, copy=False) for image in images])
+            reply, outputs = _outputs(model, images)
         send(connection, reply, outputs)
 
 

@@ -11,7 +11,7 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +43,9 @@ class Limits(Message):
 
 
 class Ready(Message):
-    """The process has imported its libraries and waits for `Load`."""
+    """The process `pid` has its limits and waits for `Load`."""
+
+    pid: int
 
 
 class Load(Message):
@@ -70,12 +72,12 @@ class Reply(Message):
     classes: list[str] = []
 
 
-def send(connection: socket.socket, header: Message, body: Sequence[NDArray[np.generic]] = ()) -> None:
+def send(connection: socket.socket, header: Message, body: Sequence[NDArray[Any]] = ()) -> None:
     """Send a header and the bytes of C-contiguous arrays. Raises OSError."""
     data = header.model_dump_json().encode()
     connection.sendall(_LENGTH.pack(len(data)) + data)
     for array in body:
-        connection.sendall(memoryview(np.ascontiguousarray(array)).cast("B"))
+        connection.sendall(np.ascontiguousarray(array).data.cast("B"))
 
 
 def receive(connection: socket.socket, kind: type[Header], until: float | None = None) -> Header:
@@ -95,11 +97,11 @@ def receive(connection: socket.socket, kind: type[Header], until: float | None =
 
 def receive_array(
     connection: socket.socket, shape: Sequence[int], dtype: type[np.generic], until: float | None = None
-) -> NDArray[np.generic]:
+) -> NDArray[Any]:
     """Receive an array of this shape. Raises as `receive` does."""
-    array: NDArray[np.generic] = np.empty(tuple(shape), dtype)
+    array: NDArray[Any] = np.empty(tuple(shape), dtype)
     if array.nbytes:
-        receive_into(connection, memoryview(array).cast("B"), until)
+        receive_into(connection, array.data.cast("B"), until)
     return array
 
 

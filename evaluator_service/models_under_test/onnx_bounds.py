@@ -78,4 +78,4 @@ def _bytes(value: ValueInfoProto) -> int:
     if tensor.elem_type in (TensorProto.UNDEFINED, TensorProto.STRING):
         return 0
     item = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)).itemsize
-    return item * math.prod(max(1, dimension.dim_value) for dimension in tensor.shape.dim)
+    return int(item * math.prod(max(1, dimension.dim_value) for dimension in tensor.shape.dim))

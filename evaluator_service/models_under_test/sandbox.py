@@ -9,42 +9,26 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evaluator_service.models_under_test.messages import Batch, Limits, Load, Ready, Reply, receive, receive_array, send
+from evaluator_service.models_under_test.spawner import Spawner
 from shared.images import Pixels
 from shared.problems import DependencyFailed, DeviceFailed, InvalidInput, ModelStopped, OutOfMemory, Problem
 from shared.schemas.base import Kind
 
-MODULE = "evaluator_service.models_under_test.child"
 START_SECONDS = 300.0  # imports alone: no model is involved
 GRACE_SECONDS = 5.0  # beyond the process's own time limit
 MEMORY_SETTING = "CONTRAFACT_UPLOAD_MEMORY_MIB"
 LOAD_SETTING = "CONTRAFACT_UPLOAD_LOAD_SECONDS"
 BATCH_SETTING = "CONTRAFACT_UPLOAD_BATCH_SECONDS"
-# Secrets of the evaluator (keys of endpoints) stay out of the process.
-_PASSED = {"PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD"}
-_PASSED_PREFIXES = (
-    "OMP_",
-    "MKL_",
-    "KMP_",
-    "ONEDNN_",
-    "DNNL_",
-    "ATEN_",
-    "CUDA_",
-    "NVIDIA_",
-    "HIP_",
-    "ROCR_",
-    "PYTORCH_",
-)
 
 logger = logging.getLogger("contrafact.service")
 
@@ -52,36 +36,27 @@ logger = logging.getLogger("contrafact.service")
 class Sandbox:
     """The process of one model. One call at a time; once `ended`, every call raises."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, spawner: Spawner, limits: Limits) -> None:
         """Start the process. Raises DependencyFailed if it does not start."""
         self.kind: Kind = "classification"
         self.classes: list[str] = []
         self.limits = limits
-        self._connection, other = socket.socketpair()
-        with other:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", MODULE, str(other.fileno()), limits.model_dump_json()],
-                pass_fds=[other.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                env=_environment(os.environ),
-                start_new_session=True,
-            )
+        self._connection = spawner.connect()
         try:
-            receive(self._connection, Ready, time.monotonic() + START_SECONDS)
+            send(self._connection, limits)
+            self.pid = receive(self._connection, Ready, time.monotonic() + START_SECONDS).pid
         except (OSError, EOFError, ValueError) as error:
-            self.close()
+            self._connection.close()
             raise DependencyFailed(f"the process for an uploaded model did not start: {error!r}") from error
-
-    @property
-    def pid(self) -> int:
-        """The process's id."""
-        return self._process.pid
 
     @property
     def ended(self) -> bool:
         """Whether the process is gone."""
-        return self._process.poll() is not None
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
 
     def load(self, folder: Path) -> None:
         """Load and try the model in a folder, which may be deleted afterwards.
@@ -93,14 +68,14 @@ class Sandbox:
             send(self._connection, Load(folder=str(folder)))
             reply = receive(self._connection, Reply, until)
         except (OSError, EOFError, ValueError) as error:
-            raise self._stopped("while it was loaded and tried", LOAD_SETTING, error) from error
+            raise self._stopped("while it was loaded and tried", LOAD_SETTING, until, error) from error
         if reply.failure == "memory":
             raise self._too_large(reply, f"{self.limits.max_batch} images at a time")
         if reply.failure:
             raise self._problem(reply)
         self.kind, self.classes = reply.kind, reply.classes
 
-    def run(self, images: Sequence[Pixels]) -> list[NDArray[np.generic]]:
+    def run(self, images: Sequence[Pixels]) -> list[NDArray[Any]]:
         """Probabilities, or the label map, of each image (height × width × 3).
 
         Raises as `load` does, and OutOfMemory if fewer images may fit.
@@ -112,7 +87,7 @@ class Sandbox:
             reply = receive(self._connection, Reply, until)
             outputs = [] if reply.failure else self._receive_outputs(images, until)
         except (OSError, EOFError, ValueError) as error:
-            raise self._stopped(f"on {len(images)} images", BATCH_SETTING, error) from error
+            raise self._stopped(f"on {len(images)} images", BATCH_SETTING, until, error) from error
         if reply.failure == "memory":
             if len(images) > 1 and not self.limits.deterministic:
                 raise OutOfMemory(f"the model needs too much memory for {len(images)} images at once")
@@ -124,39 +99,34 @@ class Sandbox:
     def close(self) -> None:
         """End the process."""
         self._connection.close()
-        try:
-            self._process.wait(0.2)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
 
-    def _receive_outputs(self, images: Sequence[Pixels], until: float) -> list[NDArray[np.generic]]:
+    def _receive_outputs(self, images: Sequence[Pixels], until: float) -> list[NDArray[Any]]:
         """Raises ValueError for outputs that no model of this kind has."""
         if self.kind == "segmentation":
             maps = [receive_array(self._connection, image.shape[:2], np.uint8, until) for image in images]
-            if any(int(array.max(initial=0)) >= len(self.classes) for array in maps):  # type: ignore[arg-type]
+            if any(int(array.max(initial=0)) >= len(self.classes) for array in maps):
                 raise ValueError("a label map with unknown classes")
             return maps
         rows = receive_array(self._connection, (len(images), len(self.classes)), np.float64, until)
-        if not np.isfinite(rows.astype(np.float64)).all():
+        if not np.isfinite(rows).all():
             raise ValueError("probabilities that are not finite")
         return list(rows)
 
-    def _stopped(self, doing: str, time_setting: str, error: Exception) -> ModelStopped:
+    def _stopped(self, doing: str, time_setting: str, until: float, error: Exception) -> ModelStopped:
         """Why the process ended; it is ended now if it has not."""
+        logger.warning("process %d of an uploaded model ended %s: %r", self.pid, doing, error)
         self.close()
-        limits, status = self.limits, self._process.returncode
-        logger.warning("the process of an uploaded model ended %s: status %s, %r", doing, status, error)
-        if isinstance(error, TimeoutError) or status == -signal.SIGALRM:
+        limits = self.limits
+        if time.monotonic() >= until - GRACE_SECONDS:
             seconds = limits.load_seconds if time_setting == LOAD_SETTING else limits.batch_seconds
             return ModelStopped(
                 f"the model took longer than {seconds:g} s {doing}; the operator's limit is {time_setting}",
                 members={"setting": time_setting},
             )
-        ending = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
         return ModelStopped(
-            f"the model ended its process {doing} ({ending}); it may use {limits.memory_mib:,} MiB of memory "
-            f"({MEMORY_SETTING})",
+            f"the model ended its process {doing}; it may use {limits.memory_mib:,} MiB of memory ({MEMORY_SETTING})",
             members={"setting": MEMORY_SETTING},
         )
 
@@ -172,10 +142,3 @@ class Sandbox:
             f"{MEMORY_SETTING}: {reply.detail}",
             members={"setting": MEMORY_SETTING},
         )
-
-
-def _environment(given: Mapping[str, str]) -> dict[str, str]:
-    """What the process needs of an environment; libraries are found where this process finds them, and offline."""
-    kept = {name: value for name, value in given.items() if name in _PASSED or name.startswith(_PASSED_PREFIXES)}
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    return {**kept, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}

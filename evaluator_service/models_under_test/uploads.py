@@ -17,16 +17,16 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 import httpx
-import numpy as np
 from numpy.typing import NDArray
 
 from evaluator_service.models_under_test.messages import Limits
 from evaluator_service.models_under_test.quarantine import Quarantine
 from evaluator_service.models_under_test.sandbox import Sandbox
+from evaluator_service.models_under_test.spawner import Spawner
 from shared.batching import MicroBatcher
 from shared.images import Pixels
 from shared.problems import DependencyFailed, DeviceFailed, InvalidInput, ModelStopped, NotFound, TooLarge
@@ -47,7 +47,7 @@ class RunningModel:
         self.kind, self.classes = sandbox.kind, sandbox.classes
         self.users = 0
         self._digest, self._sandbox, self._quarantine = digest, sandbox, quarantine
-        self._batcher: MicroBatcher[None, Pixels, NDArray[np.generic]] = make_batcher(
+        self._batcher: MicroBatcher[None, Pixels, NDArray[Any]] = make_batcher(
             self._run, sandbox.limits.max_batch, on_stop=sandbox.close
         )
 
@@ -56,7 +56,7 @@ class RunningModel:
         """Whether its process is gone."""
         return self._sandbox.ended
 
-    async def outputs(self, images: Sequence[Pixels], deadline: float) -> list[NDArray[np.generic]]:
+    async def outputs(self, images: Sequence[Pixels], deadline: float) -> list[NDArray[Any]]:
         """Probabilities, or the label map, of each image. Raises what `Sandbox.run` and the batcher raise."""
         return await self._batcher.submit_all(images, key=None, deadline=deadline)
 
@@ -64,7 +64,7 @@ class RunningModel:
         """End the process after its present batch; returns at once."""
         self._batcher.drain(0.0)
 
-    def _run(self, _: None, images: Sequence[Pixels]) -> list[NDArray[np.generic]]:
+    def _run(self, _: None, images: Sequence[Pixels]) -> list[NDArray[Any]]:
         with guarded(self._quarantine, self._digest):
             return self._sandbox.run(images)
 
@@ -104,6 +104,7 @@ class UploadedModels:
         self._make_batcher = make_batcher
         self._transport = transport
         self._models: OrderedDict[str, asyncio.Future[RunningModel]] = OrderedDict()
+        self._spawner = Spawner()
         # Own threads: a slow load may not take those that decode images.
         self._loaders = ThreadPoolExecutor(LOADS_AT_ONCE, thread_name_prefix="load-upload")
 
@@ -130,6 +131,10 @@ class UploadedModels:
             return await self._loaded(upload)
         finally:
             self._evict()
+
+    def close(self) -> None:
+        """End what starts processes; those of models end with their batchers."""
+        self._spawner.close()
 
     async def _loaded(self, upload: UploadedModel) -> RunningModel:
         load = self._models.get(upload.digest)
@@ -163,7 +168,7 @@ class UploadedModels:
             with Path(name, "package.tar").open("w+b") as package:
                 self._fetch(upload, package)
                 unpack(package, folder)
-            sandbox = Sandbox(self._limits)
+            sandbox = Sandbox(self._spawner, self._limits)
             try:
                 with guarded(self._quarantine, upload.digest):
                     sandbox.load(folder)

@@ -142,7 +142,13 @@ def brightness() -> dict[str, bytes]:
 
 CONFIGS: dict[str, dict[str, object]] = {
     "a billion layers": {"model_type": "vit", "num_hidden_layers": 1_000_000_000},
-    "a million layers": {"model_type": "vit", "num_hidden_layers": 1_000_000, "hidden_size": 8, "intermediate_size": 8},
+    "a million layers": {
+        "model_type": "vit",
+        "num_hidden_layers": 1_000_000,
+        "num_attention_heads": 1,
+        "hidden_size": 8,
+        "intermediate_size": 8,
+    },
     "wide layers": {"model_type": "vit", "hidden_size": 768_000, "num_attention_heads": 12},
     "a billion classes": {"model_type": "resnet", "num_labels": 1_000_000_000},
     "deep stages": {"model_type": "resnet", "depths": [900_000, 900_000], "hidden_sizes": [8, 16], "embedding_size": 8},

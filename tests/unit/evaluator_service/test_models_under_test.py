@@ -342,6 +342,7 @@ def test_uploads_are_fetched_once_from_the_store_alone_and_believed_by_digest(re
             assert one is two is three
         assert asked == ["/a"]
         one.stop()
+        models.close()
         evil = hashlib.sha256(package({"config.json": b"{}", "../evil.py": b"x"})).hexdigest()
         refusals: list[tuple[UploadedModel, type[Exception]]] = [
             (upload("/gone", "0" * 64), NotFound),
