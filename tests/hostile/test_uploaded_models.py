@@ -67,49 +67,64 @@ def stopped(reply: httpx.Response, setting: str) -> None:
     assert setting in problem["detail"]
 
 
-def children() -> set[int]:
-    """Ids of the processes that this one started."""
-    return {int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
+def descendants(pid: int | None = None) -> set[int]:
+    """Ids of the processes that a process (this one) started, and of those that they started."""
+    tasks = Path("/proc", str(pid or os.getpid()), "task").iterdir()
+    children = {int(child) for task in tasks for child in (task / "children").read_text().split()}
+    return children.union(*map(descendants, children))
 
 
-def test_a_tensor_that_is_larger_than_the_limit_is_refused(attack: Callable[..., None], store: PackageStore) -> None:
-    files = models.growing_with_the_batch()
-    assert len(files["model.onnx"]) < 400
-
-    async def scenario(served: Evaluator) -> None:
-        upload = store.add(files)
-        reply = await served.examine(upload)
-        stopped(reply, MEMORY)
-        assert "'giant'" in reply.json()["detail"]
-        assert upload.digest in await served.quarantined()
-
-    attack(scenario)
+def state(pid: int) -> str:
+    """R: on a processor or waiting for one, S: sleeping, Z: ended; empty: gone."""
+    try:
+        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
-def test_a_tensor_whose_size_cannot_be_inferred_meets_the_limit(
+async def until(condition: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < give_up
+        await asyncio.sleep(0.05)
+
+
+def test_files_that_ask_for_too_much_or_answer_nonsense_are_refused(
     attack: Callable[..., None], store: PackageStore
 ) -> None:
+    growing = models.growing_with_the_batch()
+    assert len(growing["model.onnx"]) < 400
+
     async def scenario(served: Evaluator) -> None:
-        stopped(await served.examine(store.add(models.growing_unseen())), MEMORY)
+        upload, unseen = store.add(growing), store.add(models.growing_unseen())
+        reply = await served.examine(upload)
+        stopped(reply, MEMORY)
+        assert "'giant'" in reply.json()["detail"], "refused by its shapes"
+        stopped(await served.examine(unseen), MEMORY)
+        assert set(await served.quarantined()) == {upload.digest, unseen.digest}
+        for files, words in ((models.not_a_number(), "NaN"), (models.looping(), "'Loop'")):
+            reply = await served.examine(store.add(files))
+            assert reply.status_code == 422, reply.text
+            assert words in reply.json()["detail"]
+        assert len(await served.quarantined()) == 2
 
     attack(scenario, upload_memory_mib=1500)
 
 
-@pytest.mark.parametrize("name", models.CONFIGS)
 def test_a_configuration_beyond_its_weights_is_refused_in_time(
-    name: str, attack: Callable[..., None], store: PackageStore, tmp_path: Path
+    attack: Callable[..., None], store: PackageStore, tmp_path: Path
 ) -> None:
     files = hub_files(tmp_path / "resnet")
-    config = {**json.loads(files["config.json"]), **models.CONFIGS[name]}
-    if "num_labels" in config:
-        del config["id2label"], config["label2id"]
-    files["config.json"] = json.dumps(config).encode()
 
     async def scenario(served: Evaluator) -> None:
-        reply = await served.examine(store.add(files))
-        assert reply.status_code == 422, reply.text
-        assert reply.json()["type"] != STOPPED, "refused before a limit is met"
-        assert "config.json" in reply.json()["detail"]
+        for name, changes in models.CONFIGS.items():
+            config = {**json.loads(files["config.json"]), **changes}
+            if "num_labels" in config:
+                del config["id2label"], config["label2id"]
+            reply = await served.examine(store.add({**files, "config.json": json.dumps(config).encode()}))
+            assert reply.status_code == 422, (name, reply.text)
+            assert reply.json()["type"] != STOPPED, "refused before a limit is met"
+            assert "config.json" in reply.json()["detail"], (name, reply.text)
 
     attack(scenario, upload_load_seconds=30, upload_memory_mib=1500)
 
@@ -158,26 +173,16 @@ def test_a_model_that_hangs_on_some_images_is_quarantined_until_it_is_examined_a
     attack(restarted, upload_batch_seconds=3)
 
 
-def test_a_model_that_answers_nan_is_refused(attack: Callable[..., None], store: PackageStore) -> None:
-    async def scenario(served: Evaluator) -> None:
-        reply = await served.examine(store.add(models.not_a_number()))
-        assert reply.status_code == 422
-        assert "NaN" in reply.json()["detail"]
-        assert await served.quarantined() == {}
-
-    attack(scenario)
-
-
 def test_a_model_whose_process_dies_is_quarantined(attack: Callable[..., None], store: PackageStore) -> None:
     async def scenario(served: Evaluator) -> None:
         upload, other = store.add(models.never_ending_on_white()), store.add(models.brightness())
         assert (await served.examine(other)).status_code == 200
-        before = children()
+        before = descendants()
         assert (await served.examine(upload)).status_code == 200
-        (pid,) = children() - before
+        (pid,) = descendants() - before
+        await until(lambda: state(pid) == "S")
         running = asyncio.create_task(served.predict(upload, WHITE))
-        while not computing(pid):
-            await asyncio.sleep(0.05)
+        await until(lambda: state(pid) == "R")
         os.kill(pid, signal.SIGKILL)
         stopped(await running, MEMORY)
         assert (await served.predict(upload, GREY)).json()["quarantined"] is True
@@ -186,31 +191,26 @@ def test_a_model_whose_process_dies_is_quarantined(attack: Callable[..., None], 
     attack(scenario)
 
 
-def computing(pid: int) -> bool:
-    """Whether a process is on a processor, or waits for one."""
-    return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] == "R"
-
-
 def test_no_more_processes_stay_than_are_cached_and_none_after_the_end(
     attack: Callable[..., None], store: PackageStore
 ) -> None:
-    before = children()
+    before, started = descendants(), set[int]()
 
     async def scenario(served: Evaluator) -> None:
         uploads = [
             store.add({**models.brightness(), "preprocessor_config.json": json.dumps({"number": number}).encode()})
-            for number in range(CACHED + 1)
+            for number in range(CACHED + 2)
         ]
         for upload in uploads:
             assert (await served.predict(upload)).status_code == 200
-        give_up = time.monotonic() + 60
-        while len(children() - before) > CACHED:
-            assert time.monotonic() < give_up
-            await asyncio.sleep(0.05)
+            started.update(descendants() - before)
+        assert len(started) == len(uploads) + 1, "one for each, and the one that they are forked from"
+        await until(lambda: len(descendants() - before) == CACHED + 1)
         assert (await served.predict(uploads[0])).status_code == 200, "it is started again"
+        started.update(descendants() - before)
 
     attack(scenario)
-    assert children() == before
+    asyncio.run(until(lambda: all(state(pid) in ("", "Z") for pid in started)))
 
 
 def test_a_model_during_which_the_service_ended_repeatedly_is_quarantined(tmp_path: Path) -> None:
