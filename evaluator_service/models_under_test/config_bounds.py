@@ -7,6 +7,7 @@ weights, so building ends at the first parameter beyond that, however the archit
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +30,7 @@ def bounded_by_weights(folder: Path) -> Iterator[None]:
     """Within the block, modules may register about as many parameters as the folder's safetensors hold.
 
     Raises InvalidInput, also for a number in `config.json` beyond MAX_NUMBER and the bytes of the weights. Folders
-    without safetensors are not bounded. The bound is of the process: only one thread may build modules meanwhile.
+    without safetensors are not bounded, nor are modules that other threads build meanwhile.
     """
     files = list(folder.glob("*.safetensors"))
     if not files:
@@ -39,10 +40,12 @@ def bounded_by_weights(folder: Path) -> Iterator[None]:
     _refuse_large_numbers(folder / CONFIG_NAME, max(MAX_NUMBER, held))
     most_bytes, most_tensors = FACTOR * held + SLACK_BYTES, FACTOR * sum(map(_tensors, files)) + SLACK_TENSORS
     sizes: dict[tuple[int, str], int] = {}  # loading registers the same parameters again
-    total = 0
+    total, builder = 0, threading.get_ident()
 
     def count(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
         nonlocal total
+        if threading.get_ident() != builder:
+            return
         size = 0 if parameter is None else parameter.numel() * parameter.element_size()
         total += size - sizes.get((id(module), name), 0)
         sizes[id(module), name] = size
