@@ -254,7 +254,11 @@ def models(listing: ModelsListing) -> RenderableType:
     for model in listing.models:
         shown = ", ".join(model.classes[:10]) + (" …" if len(model.classes) > 10 else "")
         table.add_row(
-            model.name, "yes" if model.default else "", "yes" if model.uploaded else "", shown, model.description
+            model.name,
+            "yes" if model.default else "",
+            "yes" if model.uploaded else "",
+            shown,
+            f"quarantined: {model.quarantine}" if model.quarantine else model.description,
         )
     return table
 

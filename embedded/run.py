@@ -87,7 +87,9 @@ def run_embedded(
         gateway_port = ListeningPort(host, port)
         stack.callback(gateway_port.close)
         if service_urls is None:
-            service_urls = stack.enter_context(_model_services(profile, deterministic, gateway_port.base_url))
+            service_urls = stack.enter_context(
+                _model_services(profile, deterministic, gateway_port.base_url, directory / "quarantine")
+            )
         settings = Settings(
             database_url=f"sqlite:///{directory / 'contrafact.db'}",
             broker_url="memory://localhost",
@@ -167,7 +169,9 @@ def share_cores(given: ServiceSettings) -> tuple[int, int]:
 
 
 @contextmanager
-def _model_services(profile: str, deterministic: bool, gateway_url: str) -> Iterator[dict[ServiceName, str]]:
+def _model_services(
+    profile: str, deterministic: bool, gateway_url: str, quarantine: Path
+) -> Iterator[dict[ServiceName, str]]:
     """Yield the URLs of the four services at once; a thread imports and serves them, and they load one by one."""
     given = ServiceSettings()
     at_once, threads = share_cores(given)
@@ -180,6 +184,7 @@ def _model_services(profile: str, deterministic: bool, gateway_url: str) -> Iter
         # The end of a service ends the whole system here, and a slow processor is no hung GPU.
         max_batch_seconds=given.max_batch_seconds if "max_batch_seconds" in given.model_fields_set else 0.0,
         model_origin=gateway_url,
+        quarantine=given.quarantine or str(quarantine),
     )
     turns = ComputeTurns(at_once)
     ports: dict[ServiceName, ListeningPort] = {name: ListeningPort() for name in SERVICES}

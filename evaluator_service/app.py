@@ -5,7 +5,9 @@ Alone: `CONTRAFACT_PROFILE=tiny uvicorn --factory evaluator_service.app:create_a
 
 from __future__ import annotations
 
-import onnxruntime
+import asyncio
+from importlib.metadata import version
+
 import torch
 import transformers
 from fastapi import FastAPI
@@ -40,7 +42,7 @@ CODE_REVISION = "2"  # increase it whenever the same request gives another reply
 
 def load(loading: Loading[Evaluator]) -> EvaluatorModel:
     """The profile's scorers, and the models under test that it names."""
-    return EvaluatorModel(loading.weights, loading.device, loading.make_batcher, loading.settings.model_origin)
+    return EvaluatorModel(loading.weights, loading.device, loading.make_batcher, loading.settings)
 
 
 def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | None = None) -> FastAPI:
@@ -48,7 +50,7 @@ def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | No
     chosen = settings or ServiceSettings()
     provider = onnx_provider(choose_device(torch, chosen.device))
     elsewhere = "" if provider.startswith("CPU") else f" {provider}"
-    revision = f"{CODE_REVISION}, onnxruntime {onnxruntime.__version__}{elsewhere}"
+    revision = f"{CODE_REVISION}, onnxruntime {version('onnxruntime')}{elsewhere}"
     service = torch_service(
         torch, transformers, "evaluator_service", revision, lambda profile: profile.evaluator, load, chosen, turns,
         provider,
@@ -84,6 +86,6 @@ def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | No
 
     @service.get(MODELS)
     async def models() -> ModelsReply:
-        return ModelsReply(models=service.model.models_under_test)
+        return await asyncio.to_thread(service.model.models)
 
     return service.app

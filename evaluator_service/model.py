@@ -14,8 +14,11 @@ from numpy.typing import NDArray
 
 from evaluator_service.known_texts import KnownTexts
 from evaluator_service.models_under_test.endpoint import EndpointClassifier, EndpointSegmenter
+from evaluator_service.models_under_test.messages import Limits
+from evaluator_service.models_under_test.quarantine import Quarantine
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from evaluator_service.models_under_test.tested import ModelsUnderTest
+from evaluator_service.models_under_test.uploads import RunningModel, UploadedModels
 from evaluator_service.shapes import shapes_reply
 from evaluator_service.similarity import Scorer, TextEmbedder
 from evaluator_service.structure import agreement
@@ -32,6 +35,7 @@ from shared.schemas.evaluation import (
     EmbedTextsRequest,
     ExamineReply,
     ExamineRequest,
+    ModelsReply,
     PredictReply,
     PredictRequest,
     SegmentReply,
@@ -43,7 +47,7 @@ from shared.schemas.evaluation import (
     StructureRequest,
 )
 from shared.schemas.service import WeightsInfo
-from shared.service import MakeBatcher
+from shared.service import MakeBatcher, ServiceSettings
 
 WINDOWS = 4  # so many requests for new texts fill the queue
 
@@ -60,12 +64,14 @@ class BatchKey:
 class EvaluatorModel:
     """The models under test and the scorer, behind one batcher whose thread runs them all."""
 
-    def __init__(self, profile: Evaluator, device: str, make_batcher: MakeBatcher, model_origin: str = "") -> None:
-        """Load the profile's weights onto `device` (torch's name); `model_origin`: where uploaded models come from."""
+    def __init__(self, profile: Evaluator, device: str, make_batcher: MakeBatcher, settings: ServiceSettings) -> None:
+        """Load the profile's weights onto `device` (torch's name); `settings`: of uploaded models."""
         self.device = device
         self._scorer = Scorer(profile.scorer, device=device)
-        self._tested = ModelsUnderTest(profile, device, model_origin)
-        self.models_under_test = self._tested.listed
+        self._quarantine = Quarantine(settings.quarantine)
+        limits = _limits(settings, device, settings.max_batch or profile.max_batch)
+        uploads = UploadedModels(settings.model_origin, limits, self._quarantine, make_batcher)
+        self._tested = ModelsUnderTest(profile, device, uploads)
         embedder = profile.text_embedder
         self._text_embedder = None if embedder is None else TextEmbedder(embedder, device=device)
         self.weights: list[WeightsInfo] = [
@@ -81,35 +87,46 @@ class EvaluatorModel:
                 self._segmenter = ImageSegmenter(self._judge, device=device)
             self.weights += [info_in_tf32(info, device) for info in self._judge.infos()]
         self._scorer.embed_texts(["warm-up"])
-        self._batcher = make_batcher(self._compute, profile.max_batch)
+        self._batcher = make_batcher(self._compute, profile.max_batch, on_stop=uploads.close)
         window = self._batcher.policy.capacity // WINDOWS
         self._texts = KnownTexts(self._embed_new_texts, window)
         self._sentences = KnownTexts(self._embed_new_sentences, window)
 
     async def predict(self, request: PredictRequest, deadline: float) -> PredictReply:
         """Class probabilities of one model under test; raises NotFound for an unknown alias."""
-        network = await self._tested.classifier(request)
-        if isinstance(network, EndpointClassifier):
-            rows = await network.probabilities([image.png for image in request.images], deadline)
+        async with self._tested.classifier(request) as network:
+            if isinstance(network, EndpointClassifier):
+                rows = await network.probabilities([image.png for image in request.images], deadline)
+                return PredictReply(classes=network.classes, probabilities=rows)
+            images = await _decode(request.images)
+            if isinstance(network, RunningModel):
+                rows = [row.tolist() for row in await network.outputs(images, deadline)]
+            else:
+                rows = await self._batcher.submit_all(images, key=BatchKey("classifier", network), deadline=deadline)
             return PredictReply(classes=network.classes, probabilities=rows)
-        images = await _decode(request.images)
-        rows = await self._batcher.submit_all(images, key=BatchKey("classifier", network), deadline=deadline)
-        return PredictReply(classes=network.classes, probabilities=rows)
 
     async def segment(self, request: SegmentRequest, deadline: float) -> SegmentReply:
         """Label maps of one segmenter under test; raises as `predict` does."""
-        network = await self._tested.segmenter(request)
-        if isinstance(network, EndpointSegmenter):
-            maps = await network.label_maps([image.png for image in request.images], deadline)
-        else:
-            images = await _decode(request.images)
-            maps = await self._batcher.submit_all(images, key=BatchKey("segmenter", network), deadline=deadline)
+        async with self._tested.segmenter(request) as network:
+            if isinstance(network, EndpointSegmenter):
+                maps = await network.label_maps([image.png for image in request.images], deadline)
+            else:
+                images = await _decode(request.images)
+                if isinstance(network, RunningModel):
+                    maps = await network.outputs(images, deadline)
+                else:
+                    key = BatchKey("segmenter", network)
+                    maps = await self._batcher.submit_all(images, key=key, deadline=deadline)
         pngs = await asyncio.to_thread(lambda: [encode(label_map) for label_map in maps])
         return SegmentReply(classes=network.classes, maps=[ImagePayload(png=png) for png in pngs])
 
     async def examine(self, request: ExamineRequest) -> ExamineReply:
         """Task and classes of an uploaded model; raises InvalidInput if it cannot be used."""
         return await self._tested.examine(request)
+
+    def models(self) -> ModelsReply:
+        """The operator's models under test, and the quarantined uploads."""
+        return ModelsReply(models=self._tested.listed, quarantined=self._quarantine.listed())
 
     async def embed(self, request: EmbedRequest, deadline: float) -> EmbedReply:
         """Embeddings of images and texts in the scorer's space."""
@@ -176,6 +193,18 @@ class EvaluatorModel:
             torch.cuda.empty_cache()
             raise OutOfMemory(f"the device has too little memory for {len(items)} items at once") from error
         return [_values(key.kind, row) for row in rows]
+
+
+def _limits(settings: ServiceSettings, device: str, max_batch: int) -> Limits:
+    return Limits(
+        device=device,
+        memory_mib=settings.upload_memory_mib,
+        load_seconds=settings.upload_load_seconds,
+        batch_seconds=settings.upload_batch_seconds,
+        max_batch=max_batch,
+        threads=torch.get_num_threads(),
+        deterministic=settings.deterministic,
+    )
 
 
 def _values(kind: str, row: Sequence[float] | NDArray[np.float64]) -> list[float] | NotFinite:

@@ -112,7 +112,8 @@ class MicroBatcher(Generic[Key, Item, Result]):
     only. A batch for which `run` raises `OutOfMemory`, or a library's own error of that kind, is halved. The batcher
     takes a turn from `turns` before it calls `run`: a process that embeds several services passes the same object to
     all of them, which bounds the number of batches that are computed concurrently. `health` learns what `run` does to
-    the device; once it has a fault, items are refused.
+    the device; once it has a fault, items are refused. `on_stop` is called when the batcher has drained, in the thread
+    that ends last.
     """
 
     def __init__(
@@ -122,8 +123,11 @@ class MicroBatcher(Generic[Key, Item, Result]):
         metrics: BatchMetrics,
         turns: ComputeTurns | None = None,
         health: ModelHealth | None = None,
+        on_stop: Callable[[], None] | None = None,
     ) -> None:
         self._run = run
+        self._on_stop = on_stop
+        self._running = policy.at_once
         self.policy = policy
         self._metrics = metrics
         self._turns = turns or ComputeTurns(policy.at_once)
@@ -186,8 +190,7 @@ class MicroBatcher(Generic[Key, Item, Result]):
                     f"the queue holds {waiting} of {self.policy.capacity} items; try again in {seconds:.0f} s",
                     retry_after=seconds,
                 )
-            self._queue = sorted([*self._queue, *entries], key=lambda entry: entry.work_started)
-            self._metrics.waiting.set(len(self._queue))
+            self._set_queue(sorted([*self._queue, *entries], key=lambda entry: entry.work_started))
             self._changed.notify_all()
 
     def _leave(self, entries: list[_Entry[Key, Item, Result]]) -> None:
@@ -207,8 +210,11 @@ class MicroBatcher(Generic[Key, Item, Result]):
             elif entry.deadline <= now:
                 self._metrics.count("expired")
                 entry.resolve(DeadlineExceeded("the deadline passed in the queue; allow more time or send less"))
-        self._queue = [entry for entry in self._queue if not entry.abandoned and entry.deadline > now]
-        self._metrics.waiting.set(len(self._queue))
+        self._set_queue([entry for entry in self._queue if not entry.abandoned and entry.deadline > now])
+
+    def _set_queue(self, entries: list[_Entry[Key, Item, Result]]) -> None:
+        self._metrics.waiting.inc(len(entries) - len(self._queue))  # a service may have several queues
+        self._queue = entries
 
     def _serve(self) -> None:
         try:
@@ -221,6 +227,12 @@ class MicroBatcher(Generic[Key, Item, Result]):
         except BaseException as error:
             self._health.report(f"the model's thread died of {type(error).__name__}: {error}")
             raise
+        finally:
+            with self._changed:
+                self._running -= 1
+                last = not self._running
+            if last and self._on_stop is not None:
+                self._on_stop()
 
     def _run_next(self) -> None:
         batch = self._take()
@@ -257,8 +269,7 @@ class MicroBatcher(Generic[Key, Item, Result]):
             key = self._queue[0].key
             batch = [entry for entry in self._queue if entry.key == key][: self.policy.max_batch]
             taken = {id(entry) for entry in batch}
-            self._queue = [entry for entry in self._queue if id(entry) not in taken]
-            self._metrics.waiting.set(len(self._queue))
+            self._set_queue([entry for entry in self._queue if id(entry) not in taken])
         now = time.monotonic()
         for entry in batch:
             self._metrics.wait_seconds.observe(now - entry.arrived)

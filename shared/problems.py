@@ -2,6 +2,7 @@
 
     Problem                    500  internal
     ├── InvalidInput           422  invalid-input        well-formed, but the request is not valid
+    │   ├── ModelStopped       422  model-stopped        an uploaded model broke a limit, or ended its process
     │   └── Malformed          400  malformed            cannot be read at all (broken JSON, broken image)
     ├── Unauthorized           401  unauthorized
     ├── Forbidden              403  forbidden
@@ -69,6 +70,15 @@ class InvalidInput(Problem):
     """The request is readable, but its content is not allowed."""
 
     status, name, title = 422, "invalid-input", "Invalid input"
+
+
+class ModelStopped(InvalidInput):
+    """An uploaded model broke a limit or ended its process, or is quarantined because it did.
+
+    The member `setting` names the operator's limit, `quarantined` is true if the model was not run.
+    """
+
+    name, title = "model-stopped", "The model under test was stopped"
 
 
 class Malformed(InvalidInput):

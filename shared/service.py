@@ -31,6 +31,7 @@ from functools import partial
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Generic, Literal, Protocol, TypeVar
+from weakref import WeakSet
 
 from fastapi import FastAPI, Request
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -105,6 +106,12 @@ class ServiceSettings(ImageSettings):
     """A batch that computes for longer counts as hung, and the process ends; 0: no bound."""
     model_origin: str = ""
     """For evaluator_service: `http://host:port` of the object store, the only host it fetches uploaded models from."""
+    upload_memory_mib: int = Field(default=4096, ge=64)
+    """For evaluator_service, as those below: private memory of the process of one uploaded model."""
+    upload_load_seconds: float = Field(default=120.0, gt=0)
+    upload_batch_seconds: float = Field(default=60.0, gt=0)
+    quarantine: str = ""
+    """The folder that remembers the uploaded models that may not run; empty: in the temporary folder."""
 
 
 class LoadedModel(Protocol):
@@ -128,9 +135,13 @@ class MakeBatcher(Protocol):
     """Creates a `MicroBatcher` with the service's policy, metrics and compute turns."""
 
     def __call__(
-        self, run: Callable[[Key, Sequence[Item]], Sequence[Result | Exception]], max_batch: int, at_once: int = 1
+        self,
+        run: Callable[[Key, Sequence[Item]], Sequence[Result | Exception]],
+        max_batch: int,
+        at_once: int = 1,
+        on_stop: Callable[[], None] | None = None,
     ) -> MicroBatcher[Key, Item, Result]:
-        """`max_batch` is the profile's; the environment's `CONTRAFACT_MAX_BATCH` overrides it. See `BatchPolicy`."""
+        """`max_batch` is the profile's; the environment's `CONTRAFACT_MAX_BATCH` overrides it. See `MicroBatcher`."""
         ...
 
 
@@ -159,7 +170,8 @@ class ModelService(Generic[Model]):
         self._metrics = BatchMetrics(name, self.registry)
         self._health = ModelHealth(settings.max_batch_seconds)
         self._stopping = threading.Event()
-        self._batchers: list[MicroBatcher[Any, Any, Any]] = []
+        # Uploaded models come and go; the thread of a batcher that is in use refers to it.
+        self._batchers: WeakSet[MicroBatcher[Any, Any, Any]] = WeakSet()
         self._model: Model | None = None
         self._gpu: GpuInfo | None = None
         self._failure: str | None = None
@@ -183,7 +195,7 @@ class ModelService(Generic[Model]):
         weights = list(self.model.weights)
         parts: list[str | int] = [self.name, self._code_revision, self.model.device.partition(":")[0]]
         if self._settings.deterministic:  # other batch shapes give other bits
-            parts += [f"batch {batcher.policy.max_batch}" for batcher in self._batchers]
+            parts += [f"batch {size}" for size in sorted({batcher.policy.max_batch for batcher in self._batchers})]
         for item in weights:
             parts += [item.role, item.id, item.revision, item.dtype]
         parts += _library_versions()
@@ -248,7 +260,11 @@ class ModelService(Generic[Model]):
         return self.app.get(description.path, response_model=description.reply, description=description.about)
 
     def batcher(
-        self, run: Callable[[Key, Sequence[Item]], Sequence[Result | Exception]], max_batch: int, at_once: int = 1
+        self,
+        run: Callable[[Key, Sequence[Item]], Sequence[Result | Exception]],
+        max_batch: int,
+        at_once: int = 1,
+        on_stop: Callable[[], None] | None = None,
     ) -> MicroBatcher[Key, Item, Result]:
         """See `MakeBatcher`."""
         settings = self._settings
@@ -259,8 +275,8 @@ class ModelService(Generic[Model]):
             settings.deterministic,
             at_once,
         )
-        batcher = MicroBatcher(run, policy, self._metrics, self._turns, self._health)
-        self._batchers.append(batcher)
+        batcher = MicroBatcher(run, policy, self._metrics, self._turns, self._health, on_stop)
+        self._batchers.add(batcher)
         return batcher
 
     def _load(self) -> None:
@@ -279,7 +295,7 @@ class ModelService(Generic[Model]):
 
     def _drain(self) -> None:
         self._stopping.set()
-        for batcher in self._batchers:
+        for batcher in list(self._batchers):
             batcher.drain(self._settings.drain_seconds)
 
     def _build_app(self) -> FastAPI:

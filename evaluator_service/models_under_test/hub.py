@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from evaluator_service.models_under_test.config_bounds import bounded_by_weights
 from shared.problems import InvalidInput
 from shared.weights import Weights
 
@@ -18,18 +21,22 @@ def load_hub_model(kind: Any, weights: Weights) -> Any:
     """Load a model of an `AutoModelFor...` class onto the CPU.
 
     Raises InvalidInput if weights are missing or do not fit: transformers would only warn and initialise them randomly.
+    It also raises if the configuration of a folder implies a much larger model than the folder's weights.
     """
+    location = weights.location
+    bounded = bounded_by_weights(Path(location, weights.subfolder)) if weights.path else nullcontext()
     try:
-        model, report = kind.from_pretrained(
-            weights.location,
-            dtype=getattr(torch, weights.dtype),
-            use_safetensors=True,
-            trust_remote_code=False,
-            subfolder=weights.subfolder,
-            revision=weights.hub_revision,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported instead, so that all of them are named
-        )
+        with bounded:
+            model, report = kind.from_pretrained(
+                location,
+                dtype=getattr(torch, weights.dtype),
+                use_safetensors=True,
+                trust_remote_code=False,
+                subfolder=weights.subfolder,
+                revision=weights.hub_revision,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # reported instead, so that all of them are named
+            )
     except ImportError as error:  # timm's models are transformers' TimmWrapper, which imports timm
         raise InvalidInput(
             "this model needs a library that is not installed; for timm's models the operator installs the extra "

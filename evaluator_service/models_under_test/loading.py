@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle, islice
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from evaluator_service.models_under_test.classification import ImageClassifier
+from evaluator_service.models_under_test.onnx_bounds import TensorBound, refuse_large_tensors
 from evaluator_service.models_under_test.onnx_models import OnnxClassifier, OnnxSegmenter
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from shared.images import Pixels
@@ -39,17 +41,21 @@ class Classifier(Protocol):
 Segmenter = ImageSegmenter | OnnxSegmenter
 
 
-def load_folder(folder: Path, *, device: str, segments: bool = False) -> Classifier | Segmenter:
+def load_folder(
+    folder: Path, *, device: str, segments: bool = False, bound: TensorBound | None = None
+) -> Classifier | Segmenter:
     """Load the model in a folder, as its `contrafact.json` describes it; `segments` forces a segmenter.
 
     Raises InvalidInput if the model cannot be used. Its files are not trusted, so any error that a library raises while
-    loading them counts as the model's fault.
+    loading them counts as the model's fault. Raises OutOfMemory for an ONNX model with a tensor beyond `bound`.
     """
     weights = Weights(path=folder, licence="", gigabytes=1)
     try:
         description = read_description(folder)
         segments = segments or description.kind == "segmentation"
         if (folder / ONNX_NAME).is_file():
+            if bound is not None:
+                refuse_large_tensors(folder, description, bound)
             return (OnnxSegmenter if segments else OnnxClassifier)(folder, description, device=device)
         kind = ImageSegmenter if segments else ImageClassifier
         return kind(weights, device=device, classes=description.classes)
@@ -76,10 +82,11 @@ def load_alias(model: ModelUnderTest, *, device: str) -> Classifier | Segmenter:
     return (ImageSegmenter if model.kind == "segmentation" else ImageClassifier)(model, device=device)
 
 
-def try_out(model: Classifier | Segmenter) -> None:
-    """Run a new model on two images of odd sizes. Raises InvalidInput if its outputs are not valid."""
+def try_out(model: Classifier | Segmenter, count: int = len(_LOOKS)) -> None:
+    """Run a new model on `count` images of odd sizes. Raises InvalidInput if its outputs are not valid."""
     random = np.random.default_rng(0)
-    pictures = [random.integers(0, 256, (*size, 3), dtype=np.uint8) for size in _LOOKS]
+    sizes = islice(cycle(_LOOKS), count)
+    pictures = [random.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
     try:
         if isinstance(model, Segmenter):
             model.label_maps(pictures)

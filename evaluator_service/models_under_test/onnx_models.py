@@ -85,11 +85,11 @@ class _OnnxFile:
         data = (folder / ONNX_NAME).read_bytes()
         check_onnx(data)
         self._session = _session(data, device)
-        self._prepare, layout = _preparation(folder, description, whole=shape == _SEGMENTED)
+        self._prepare, layout = preparation(folder, description, whole=shape == _SEGMENTED)
         self._input, self._type, self._batch = _input(self._session, layout)
         self._output = _output_name(self._session)
         self._shape = shape
-        self.sample = self.rows([np.full((_SAMPLE_SIDE, _SAMPLE_SIDE, 3), 127, np.uint8)])
+        self.sample = self.rows([sample_image()])
 
     def rows(self, images: Sequence[Pixels]) -> NDArray[np.floating]:
         """The outputs for RGB images of any sizes, images first. Raises InvalidInput for another shape."""
@@ -108,6 +108,11 @@ class _OnnxFile:
                 f'{" × ".join(self._shape)} ("kind" says whether it classifies or segments)'
             )
         return rows[: len(inputs)]
+
+
+def sample_image() -> Pixels:
+    """A grey image of odd size."""
+    return np.full((_SAMPLE_SIDE, _SAMPLE_SIDE, 3), 127, np.uint8)
 
 
 def _session(data: bytes, device: str) -> Any:
@@ -144,7 +149,7 @@ def _own_names(folder: Path) -> list[str] | None:
     return None if labels is None else names_by_index(labels)
 
 
-def _preparation(folder: Path, description: ModelDescription, whole: bool) -> tuple[Prepare, str]:
+def preparation(folder: Path, description: ModelDescription, whole: bool) -> tuple[Prepare, str]:
     """The model's preprocessing and the layout that it produces; `whole` refuses preprocessing that crops."""
     if description.preprocessing is not None:
         if whole and description.preprocessing.fit == "crop":

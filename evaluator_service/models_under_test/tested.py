@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from evaluator_service.models_under_test.endpoint import EndpointClassifier, EndpointSegmenter
 from evaluator_service.models_under_test.loading import Classifier, Segmenter, load_alias
-from evaluator_service.models_under_test.uploads import UploadedModels
+from evaluator_service.models_under_test.uploads import RunningModel, UploadedModels
 from shared.load_progress import reading
 from shared.problems import InvalidInput, NotFound
 from shared.profiles import Evaluator, ModelEndpoint, ModelUnderTest
@@ -17,19 +20,19 @@ from shared.schemas.evaluation import (
 )
 from shared.schemas.service import WeightsInfo
 
-Tested = Classifier | Segmenter | EndpointClassifier | EndpointSegmenter
+Tested = Classifier | Segmenter | EndpointClassifier | EndpointSegmenter | RunningModel
 
 
 class ModelsUnderTest:
     """Models by alias of the profile or by digest; `listed` and `weights` describe the operator's models."""
 
-    def __init__(self, profile: Evaluator, device: str, model_origin: str) -> None:
-        """Load the operator's models onto `device` (torch's name); uploads are fetched from `model_origin` only."""
+    def __init__(self, profile: Evaluator, device: str, uploads: UploadedModels) -> None:
+        """Load the operator's models onto `device` (torch's name)."""
         self._named: dict[str, Tested] = {
             **{name: _loaded(model, device) for name, model in profile.models_under_test.items()},
             **{name: _connect(endpoint) for name, endpoint in profile.endpoints.items()},
         }
-        self._uploads = UploadedModels(model_origin, device)
+        self._uploads = uploads
         aliases: dict[str, ModelUnderTest | ModelEndpoint] = {**profile.models_under_test, **profile.endpoints}
         infos = {name: model.info(f"under test: {name}") for name, model in aliases.items()}
         self.weights: list[WeightsInfo] = list(infos.values())
@@ -46,32 +49,39 @@ class ModelsUnderTest:
             for name, model in aliases.items()
         ]
 
-    async def classifier(self, request: PredictRequest) -> Classifier | EndpointClassifier:
+    @asynccontextmanager
+    async def classifier(
+        self, request: PredictRequest
+    ) -> AsyncIterator[Classifier | EndpointClassifier | RunningModel]:
         """The classifier of a request. Raises NotFound for an unknown alias, InvalidInput for a segmenter."""
-        model = await self._model(request)
-        if isinstance(model, Segmenter | EndpointSegmenter):
-            raise InvalidInput(f"{request.model!r} is a segmenter; ask it at /v1/segmentations")
-        return model
+        async with self._model(request) as model:
+            if isinstance(model, Segmenter | EndpointSegmenter) or model.kind != "classification":
+                raise InvalidInput(f"{request.model!r} is a segmenter; ask it at /v1/segmentations")
+            yield model
 
-    async def segmenter(self, request: SegmentRequest) -> Segmenter | EndpointSegmenter:
+    @asynccontextmanager
+    async def segmenter(self, request: SegmentRequest) -> AsyncIterator[Segmenter | EndpointSegmenter | RunningModel]:
         """The segmenter of a request; raises as `classifier` does."""
-        model = await self._model(request)
-        if not isinstance(model, Segmenter | EndpointSegmenter):
-            raise InvalidInput(f"{request.model!r} is a classifier; ask it at /v1/predictions")
-        return model
+        async with self._model(request) as model:
+            if not isinstance(model, Segmenter | EndpointSegmenter | RunningModel) or model.kind != "segmentation":
+                raise InvalidInput(f"{request.model!r} is a classifier; ask it at /v1/predictions")
+            yield model
 
     async def examine(self, request: ExamineRequest) -> ExamineReply:
         """Kind and classes of an upload. Raises InvalidInput if it cannot be used."""
-        model = await self._uploads.get(request.upload)
+        model = await self._uploads.examine(request.upload)
         return ExamineReply(kind=model.kind, classes=model.classes)
 
-    async def _model(self, request: PredictRequest | SegmentRequest) -> Tested:
+    @asynccontextmanager
+    async def _model(self, request: PredictRequest | SegmentRequest) -> AsyncIterator[Tested]:
         if request.upload is not None:
-            return await self._uploads.get(request.upload)
-        if request.model not in self._named:
+            async with self._uploads.using(request.upload) as model:
+                yield model
+        elif request.model in self._named:
+            yield self._named[request.model]
+        else:
             known = ", ".join(sorted(self._named)) or "none"
             raise NotFound(f"no model under test is named {request.model!r}; this profile has: {known}")
-        return self._named[request.model]
 
 
 def _loaded(model: ModelUnderTest, device: str) -> Classifier | Segmenter:

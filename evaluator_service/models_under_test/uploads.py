@@ -1,7 +1,9 @@
-"""Uploaded models under test: fetched by a short-lived URL on first use, and cached by digest.
+"""Uploaded models under test: fetched by a short-lived URL on first use, each run in a process of its own.
 
-The cache can always be fetched again. The service opens URLs of one host only, the object store that the operator names
-(`CONTRAFACT_MODEL_ORIGIN`), follows no redirect, and verifies the digest of what it fetched.
+    URL ──► digest verified ──► unpacked ──► process: loaded, tried ──► batches, until others were used later
+
+The processes can always be started again. The service opens URLs of one host only, the object store that the operator
+names (`CONTRAFACT_MODEL_ORIGIN`), follows no redirect, and verifies the digest of what it fetched.
 """
 
 from __future__ import annotations
@@ -11,62 +13,154 @@ import hashlib
 import tarfile
 import tempfile
 from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 import httpx
+from numpy.typing import NDArray
 
-from evaluator_service.models_under_test.loading import Classifier, Segmenter, load_folder, try_out
-from shared.problems import DependencyFailed, InvalidInput, NotFound, TooLarge
+from evaluator_service.models_under_test.messages import Limits
+from evaluator_service.models_under_test.quarantine import Quarantine
+from evaluator_service.models_under_test.sandbox import Sandbox
+from evaluator_service.models_under_test.spawner import Spawner
+from shared.batching import MicroBatcher
+from shared.images import Pixels
+from shared.problems import DependencyFailed, DeviceFailed, InvalidInput, ModelStopped, NotFound, TooLarge
 from shared.schemas.evaluation import UploadedModel
 from shared.schemas.models import is_model_file
-from shared.service import LOADING
+from shared.service import MakeBatcher
 
 CACHED = 4
+LOADS_AT_ONCE = 2
 MAX_BYTES = 8 * 1024**3  # the gateway's own limit is far below
 FETCH_TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 
-Loaded = Classifier | Segmenter
+
+class RunningModel:
+    """An uploaded model in its process, with a batcher of its own: a slow one delays no other."""
+
+    def __init__(self, digest: str, sandbox: Sandbox, quarantine: Quarantine, make_batcher: MakeBatcher) -> None:
+        self.kind, self.classes = sandbox.kind, sandbox.classes
+        self.users = 0
+        self._digest, self._sandbox, self._quarantine = digest, sandbox, quarantine
+        self._batcher: MicroBatcher[None, Pixels, NDArray[Any]] = make_batcher(
+            self._run, sandbox.limits.max_batch, on_stop=sandbox.close
+        )
+
+    @property
+    def ended(self) -> bool:
+        """Whether its process is gone."""
+        return self._sandbox.ended
+
+    async def outputs(self, images: Sequence[Pixels], deadline: float) -> list[NDArray[Any]]:
+        """Probabilities, or the label map, of each image. Raises what `Sandbox.run` and the batcher raise."""
+        return await self._batcher.submit_all(images, key=None, deadline=deadline)
+
+    def stop(self) -> None:
+        """End the process after its present batch; returns at once."""
+        self._batcher.drain(0.0)
+
+    def _run(self, _: None, images: Sequence[Pixels]) -> list[NDArray[Any]]:
+        with guarded(self._quarantine, self._digest):
+            return self._sandbox.run(images)
+
+
+@contextmanager
+def guarded(quarantine: Quarantine, digest: str) -> Iterator[None]:
+    """Mark a model while it is loaded or run, and quarantine it if it stops its process."""
+    quarantine.mark(digest)
+    try:
+        yield
+    except ModelStopped as problem:
+        quarantine.record(digest, problem.detail)
+        raise
+    except DeviceFailed:  # perhaps by the model: the mark stays
+        raise
+    except Exception:
+        quarantine.clear(digest)
+        raise
+    quarantine.clear(digest)
 
 
 class UploadedModels:
-    """The uploaded models that are loaded at the moment, at most `CACHED`."""
+    """The uploaded models that run at the moment, at most `CACHED` unless more are in use."""
 
-    def __init__(self, origin: str, device: str, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        origin: str,
+        limits: Limits,
+        quarantine: Quarantine,
+        make_batcher: MakeBatcher,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
         """`origin`: scheme, host and port of the object store's URLs; empty refuses all uploads."""
         self._origin = origin.rstrip("/")
-        self._device = device
+        self._limits = limits
+        self._quarantine = quarantine
+        self._make_batcher = make_batcher
         self._transport = transport
-        self._loading: OrderedDict[str, asyncio.Task[Loaded]] = OrderedDict()
+        self._models: OrderedDict[str, asyncio.Future[RunningModel]] = OrderedDict()
+        self._spawner = Spawner()
+        # Own threads: a slow load may not take those that decode images.
+        self._loaders = ThreadPoolExecutor(LOADS_AT_ONCE, thread_name_prefix="load-upload")
 
-    async def get(self, upload: UploadedModel) -> Loaded:
-        """Load the model of a digest. Raises InvalidInput if it cannot be used, NotFound if it was deleted.
+    @asynccontextmanager
+    async def using(self, upload: UploadedModel) -> AsyncIterator[RunningModel]:
+        """The model of a digest, which runs at least until the block ends.
 
-        Concurrent callers wait for the same load, which continues if one of them is cancelled.
+        Concurrent callers wait for the same load, which continues if one of them is cancelled. Raises ModelStopped for
+        a quarantined model, InvalidInput if it cannot be used, NotFound if it was deleted.
         """
-        task = self._loading.get(upload.digest)
-        if task is None:
-            task = asyncio.create_task(asyncio.to_thread(self._fetch_and_load, upload))
-            self._loading[upload.digest] = task
-        self._loading.move_to_end(upload.digest)
+        await asyncio.to_thread(self._quarantine.refuse, upload.digest)
+        model = await self._loaded(upload)
+        model.users += 1
         try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            raise
-        except Exception:
-            if self._loading.get(upload.digest) is task:
-                del self._loading[upload.digest]
-            raise
+            yield model
+        finally:
+            model.users -= 1
+            self._evict()
+
+    async def examine(self, upload: UploadedModel) -> RunningModel:
+        """Load and try a model, which ends its quarantine; raises what a load raises."""
+        await asyncio.to_thread(self._quarantine.clear, upload.digest)
+        try:
+            return await self._loaded(upload)
         finally:
             self._evict()
 
-    def _evict(self) -> None:
-        done = [digest for digest, task in self._loading.items() if task.done()]
-        for digest in done[: max(0, len(done) - CACHED)]:
-            del self._loading[digest]
+    def close(self) -> None:
+        """End what starts processes; those of models end with their batchers."""
+        self._spawner.close()
 
-    def _fetch_and_load(self, upload: UploadedModel) -> Loaded:
+    async def _loaded(self, upload: UploadedModel) -> RunningModel:
+        load = self._models.get(upload.digest)
+        if load is None or _is_over(load):
+            loop = asyncio.get_running_loop()
+            load = loop.run_in_executor(self._loaders, self._fetch_and_load, upload)
+            self._models[upload.digest] = load
+        self._models.move_to_end(upload.digest)
+        try:
+            return await asyncio.shield(load)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            if self._models.get(upload.digest) is load:
+                del self._models[upload.digest]
+            raise
+
+    def _evict(self) -> None:
+        """Stop the models that were used longest ago and that nobody uses."""
+        loaded = {digest: load.result() for digest, load in self._models.items() if _is_loaded(load)}
+        idle = [digest for digest, model in loaded.items() if not model.users]
+        for digest in idle[: max(0, len(loaded) - CACHED)]:
+            del self._models[digest]
+            loaded[digest].stop()
+
+    def _fetch_and_load(self, upload: UploadedModel) -> RunningModel:
         self._check_origin(upload.url)
         with tempfile.TemporaryDirectory(prefix="model-under-test-") as name:
             folder = Path(name, "model")
@@ -74,10 +168,14 @@ class UploadedModels:
             with Path(name, "package.tar").open("w+b") as package:
                 self._fetch(upload, package)
                 unpack(package, folder)
-            with LOADING:
-                model = load_folder(folder, device=self._device)
-            try_out(model)
-            return model
+            sandbox = Sandbox(self._spawner, self._limits)
+            try:
+                with guarded(self._quarantine, upload.digest):
+                    sandbox.load(folder)
+                return RunningModel(upload.digest, sandbox, self._quarantine, self._make_batcher)
+            except BaseException:
+                sandbox.close()
+                raise
 
     def _check_origin(self, url: str) -> None:
         if not self._origin:
@@ -108,6 +206,15 @@ class UploadedModels:
             raise DependencyFailed(f"the object store cannot be reached for a model under test: {error}") from error
         if hasher.hexdigest() != upload.digest:
             raise DependencyFailed("the model under test arrived damaged: its SHA-256 is not its digest")
+
+
+def _is_loaded(load: asyncio.Future[RunningModel]) -> bool:
+    return load.done() and not load.cancelled() and load.exception() is None
+
+
+def _is_over(load: asyncio.Future[RunningModel]) -> bool:
+    """Whether a load failed, or its process has ended since."""
+    return load.done() and not (_is_loaded(load) and not load.result().ended)
 
 
 def unpack(package: IO[bytes], folder: Path) -> None:

@@ -12,7 +12,6 @@ from starlette.datastructures import FormData, UploadFile
 
 from gateway.api.dependencies import Gateway, JobId, Owner, problems
 from gateway.api.forms import parse, part_of, read_form, validated
-from gateway.database.sessions import reading
 from gateway.intake.sources import NamedFile
 from gateway.jobs import more_models
 from gateway.models_under_test import models
@@ -93,11 +92,10 @@ async def add_model(request: Request, response: Response, gateway: Gateway, owne
     return view
 
 
-@router.get("/models/{model}", responses=problems(s404="no such model"))
+@router.get("/models/{model}", responses=problems(s404="no such model", s503="the evaluator is not ready yet"))
 def show_model(model: ModelId, gateway: Gateway, owner: Owner) -> ModelView:
     """A model that you uploaded."""
-    with reading(gateway.sessions) as session:
-        return models.show(session, owner, model)
+    return models.show(gateway, owner, model)
 
 
 @router.delete("/models/{model}", status_code=204, responses=problems(s404="no such model", s409="a job needs it"))

@@ -18,7 +18,7 @@ from gateway.database.tables import Job, ModelUnderTest
 from gateway.intake.sources import NamedFile
 from gateway.models_under_test.packages import Package, packed
 from shared.problems import Conflict, NotFound, Overloaded
-from shared.schemas.evaluation import ExamineReply, ExamineRequest, ModelUnderTestInfo, UploadedModel
+from shared.schemas.evaluation import ExamineReply, ExamineRequest, ModelsReply, ModelUnderTestInfo, UploadedModel
 from shared.schemas.jobs import ModelsListing, ModelView
 from shared.schemas.models import ModelSpec
 from shared.storage import model_key
@@ -32,6 +32,8 @@ _TAKING_IN = threading.BoundedSemaphore(1)
 def take_in(context: Context, owner: str, spec: ModelSpec, files: Sequence[NamedFile]) -> tuple[ModelView, bool]:
     """Store a model under test. The second value is False if the owner has the same model under this name already.
 
+    A quarantined model that the owner has is examined again, which lifts the quarantine if it passes.
+
     Raises the errors of the package, InvalidInput if the model cannot be loaded or run, Conflict for a name that is
     taken, and NotReady and similar errors of the evaluator.
     """
@@ -42,7 +44,11 @@ def take_in(context: Context, owner: str, spec: ModelSpec, files: Sequence[Named
     try:
         with packed(files, spec, context.settings.max_model_bytes) as package:
             known = _known(context, owner, spec.name, package)
-            return (_view(known), False) if known else (_kept(context, owner, spec, package), True)
+            if known is None:
+                return _kept(context, owner, spec, package), True
+            if known.digest in _reasons(context.services.models()):
+                _examined(context, known.digest, model_key(known.digest, known.id))
+            return _view(known), False
     finally:
         _TAKING_IN.release()
 
@@ -102,6 +108,11 @@ def _row(model_id: str, owner: str, spec: ModelSpec, package: Package, examined:
     }
 
 
+def _reasons(reply: ModelsReply) -> dict[str, str]:
+    """Digests of quarantined uploads with their reasons."""
+    return {model.digest: model.reason for model in reply.quarantined}
+
+
 def uploads_of(session: Session, owner: str) -> list[ModelUnderTest]:
     """The owner's uploaded models, by name."""
     query = select(ModelUnderTest).where(ModelUnderTest.owner_id == owner).order_by(ModelUnderTest.name)
@@ -118,14 +129,14 @@ def all_models(context: Context, owner: str) -> list[ModelUnderTestInfo]:
 
 
 def listing(context: Context, owner: str) -> ModelsListing:
-    """All models, with the profile's defaults marked."""
+    """All models, with the profile's defaults marked, and quarantined uploads with the reason."""
     defaults = context.profile.defaults.models
     with reading(context.sessions) as session:
         uploads = uploads_of(session, owner)
-    operators = [
-        ModelView(**model.model_dump(), default=model.name in defaults) for model in context.services.models().models
-    ]
-    return ModelsListing(models=[*operators, *map(_view, uploads)])
+    reply = context.services.models()
+    reasons = _reasons(reply)
+    operators = [ModelView(**model.model_dump(), default=model.name in defaults) for model in reply.models]
+    return ModelsListing(models=[*operators, *(_view(row, reasons.get(row.digest)) for row in uploads)])
 
 
 def find(session: Session, owner: str, model_id: str) -> ModelUnderTest:
@@ -136,9 +147,11 @@ def find(session: Session, owner: str, model_id: str) -> ModelUnderTest:
     return row
 
 
-def show(session: Session, owner: str, model_id: str) -> ModelView:
-    """One uploaded model. Raises NotFound."""
-    return _view(find(session, owner, model_id))
+def show(context: Context, owner: str, model_id: str) -> ModelView:
+    """One uploaded model. Raises NotFound, and NotReady while the evaluator is not ready."""
+    with reading(context.sessions) as session:
+        row = find(session, owner, model_id)
+    return _view(row, _reasons(context.services.models()).get(row.digest))
 
 
 def remove(session: Session, owner: str, model_id: str) -> str:
@@ -167,10 +180,11 @@ def _info(row: ModelUnderTest) -> ModelUnderTestInfo:
     )
 
 
-def _view(row: ModelUnderTest) -> ModelView:
+def _view(row: ModelUnderTest, quarantine: str | None = None) -> ModelView:
     return ModelView(
         **_info(row).model_dump(),
         default=False,
+        quarantine=quarantine,
         id=row.id,
         format=row.format,
         bytes=row.bytes,

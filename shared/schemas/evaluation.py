@@ -82,7 +82,7 @@ class SegmentReply(Contract):
 
 
 class ExamineRequest(Contract):
-    """`POST /v1/examinations`: load an uploaded model and try it on two images."""
+    """`POST /v1/examinations`: load an uploaded model and try it on a full batch; this lifts a quarantine."""
 
     upload: UploadedModel
 
@@ -107,10 +107,18 @@ class ModelUnderTestInfo(Contract):
     uploaded: bool = False
 
 
+class QuarantinedModel(Contract):
+    """An uploaded model that may not run until it is examined again: its package's SHA-256, and the reason."""
+
+    digest: str
+    reason: str
+
+
 class ModelsReply(Contract):
-    """`GET /v1/models`."""
+    """`GET /v1/models`. `quarantined` are uploads, whoever owns them."""
 
     models: list[ModelUnderTestInfo]
+    quarantined: list[QuarantinedModel] = Field(default_factory=list)
 
 
 class EmbedRequest(Contract):

@@ -484,6 +484,9 @@ class ModelView(Contract):
     format: Annotated[str | None, Field(description="format of an uploaded model: safetensors or onnx")] = None
     bytes: Annotated[int | None, Field(description="size of an uploaded model")] = None
     created_at: datetime | None = None
+    quarantine: Annotated[
+        str | None, Field(description="why an uploaded model is not run; send the same files again to lift it")
+    ] = None
 
 
 class ModelsListing(Contract):

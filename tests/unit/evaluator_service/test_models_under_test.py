@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import io
 import json
-import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,22 +15,27 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
+from prometheus_client import CollectorRegistry
 from transformers import SegformerConfig, SegformerForSemanticSegmentation
 from transformers.models.segformer.image_processing_pil_segformer import SegformerImageProcessorPil
 
 from evaluator_service.models_under_test.classification import ImageClassifier
 from evaluator_service.models_under_test.loading import Classifier, Segmenter, load_folder, try_out
+from evaluator_service.models_under_test.messages import Limits
 from evaluator_service.models_under_test.onnx_check import check_onnx
 from evaluator_service.models_under_test.onnx_models import OnnxSegmenter
 from evaluator_service.models_under_test.outputs import NamedOutputs
 from evaluator_service.models_under_test.preprocessing import described, processors
+from evaluator_service.models_under_test.quarantine import Quarantine
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from evaluator_service.models_under_test.uploads import UploadedModels
+from shared.batching import BatchMetrics, BatchPolicy, MicroBatcher
 from shared.problems import DependencyFailed, InvalidInput, NotFound
 from shared.schemas.evaluation import UploadedModel
 from shared.schemas.models import Preprocessing
 from tests.support.small_evaluator import CLASSES, write_classifier
 from tests.support.small_packages import Logits, as_onnx, changed, exported, onnx_files
+from tests.support.uploaded_models import package
 
 RANDOM = np.random.default_rng(11)
 PICTURES = [RANDOM.integers(0, 256, size, dtype=np.uint8) for size in ((64, 80, 3), (99, 50, 3), (64, 64, 3))]
@@ -310,17 +313,8 @@ def test_models_that_do_not_segment_whole_images_are_refused(segformer: Path, re
             load_folder(written(tmp_path / str(number), content, **description), device="cpu")
 
 
-def package(files: Mapping[str, bytes]) -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for name, data in files.items():
-            header = tarfile.TarInfo(name)
-            header.size = len(data)
-            archive.addfile(header, io.BytesIO(data))
-    return packed.getvalue()
-
-
-def test_uploads_are_fetched_once_from_the_store_alone_and_verified_by_digest(resnet: Path) -> None:
+def test_uploads_are_fetched_once_from_the_store_alone_and_verified_by_digest(resnet: Path, tmp_path: Path) -> None:
+    quarantine = Quarantine(str(tmp_path))
     data = package({path.name: path.read_bytes() for path in resnet.iterdir()})
     requested: list[str] = []
 
@@ -337,11 +331,18 @@ def test_uploads_are_fetched_once_from_the_store_alone_and_verified_by_digest(re
     def upload(path: str, digest: str = hashlib.sha256(data).hexdigest(), origin: str = ORIGIN) -> UploadedModel:
         return UploadedModel(digest=digest, url=origin + path)
 
+    def make_batcher(run: Any, max_batch: int, at_once: int = 1, on_stop: Any = None) -> MicroBatcher[Any, Any, Any]:
+        metrics = BatchMetrics("test", CollectorRegistry())
+        return MicroBatcher(run, BatchPolicy(max_batch, at_once=at_once), metrics, on_stop=on_stop)
+
     async def scenario() -> None:
-        models = UploadedModels(ORIGIN, "cpu", httpx.MockTransport(store))
-        first, second = await asyncio.gather(models.get(upload("/a?sign=1")), models.get(upload("/a?sign=2")))
-        assert first is second is await models.get(upload("/b"))
+        models = UploadedModels(ORIGIN, Limits(), quarantine, make_batcher, httpx.MockTransport(store))
+        first, second = await asyncio.gather(models.examine(upload("/a?sign=1")), models.examine(upload("/a?sign=2")))
+        async with models.using(upload("/b")) as third:
+            assert first is second is third
         assert requested == ["/a"]
+        first.stop()
+        models.close()
         evil = hashlib.sha256(package({"config.json": b"{}", "../evil.py": b"x"})).hexdigest()
         refusals: list[tuple[UploadedModel, type[Exception]]] = [
             (upload("/gone", "0" * 64), NotFound),
@@ -356,8 +357,8 @@ def test_uploads_are_fetched_once_from_the_store_alone_and_verified_by_digest(re
         ]
         for refused, kind in refusals:
             with pytest.raises(kind):
-                await models.get(refused)
+                await models.examine(refused)
         with pytest.raises(InvalidInput, match="CONTRAFACT_MODEL_ORIGIN"):
-            await UploadedModels("", "cpu").get(upload("/a"))
+            await UploadedModels("", Limits(), quarantine, make_batcher).examine(upload("/a"))
 
     asyncio.run(scenario())

@@ -492,3 +492,32 @@ def test_what_waits_behind_a_failure_of_the_device_is_refused_and_never_runs() -
     owner.drain()
     assert (type(first), type(second)) == (DeviceFailed, NotReady)
     assert ran == [1]
+
+
+def test_a_batcher_that_has_drained_says_so_once_and_leaves_the_gauge_to_the_others() -> None:
+    registry, ended = CollectorRegistry(), threading.Event()
+    metrics, recorder, other = BatchMetrics("test", registry), Recorder(), Recorder()
+    calls: list[int] = []
+
+    def on_stop() -> None:
+        calls.append(len(recorder.batches))
+        ended.set()
+
+    async def scenario() -> None:
+        policy = BatchPolicy(1, 0.0, at_once=2)
+        stopping: MicroBatcher[str, int, int] = MicroBatcher(recorder, policy, metrics, on_stop=on_stop)
+        staying: MicroBatcher[str, int, int] = MicroBatcher(other, BatchPolicy(1, 0.0), metrics)
+        other.gate.clear()
+        waiting = asyncio.create_task(staying.submit_all([1, 2], key="b", deadline=soon()))
+        await other.hold()
+        assert await stopping.submit_all([1, 2, 3], key="a", deadline=soon()) == [1, 4, 9]
+        assert 'contrafact_waiting{service="test"} 1.0' in generate_latest(registry).decode()
+        stopping.drain(0.0)
+        assert await asyncio.to_thread(ended.wait, PATIENCE)
+        other.gate.set()
+        assert await waiting == [1, 4]
+        staying.drain(PATIENCE)
+
+    asyncio.run(scenario())
+    assert calls == [3]
+    assert 'contrafact_waiting{service="test"} 0.0' in generate_latest(registry).decode()

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from contrafact.cli import app
 from gateway.operations.housekeeping import Graces, run_housekeeping
 from shared.problems import InvalidInput
+from shared.schemas.evaluation import ExamineReply, ExamineRequest, QuarantinedModel
 from tests.support.drawn_job import add_drawn_job
 from tests.support.gateway_under_test import Gateway, key_of, picture, serve_gateway
 from tests.support.model_packages import HUB, PREPARED
@@ -118,6 +119,34 @@ def test_a_model_that_the_evaluator_refuses_is_not_kept(
     assert "it is none" in detail(add(gateway, ann), 422)
     assert objects(gateway) == []
     assert not [model for model in gateway.client.get("/models", headers=ann).json()["models"] if model["uploaded"]]
+
+
+def test_a_quarantined_model_is_shown_and_examined_again_when_it_is_uploaded_again(
+    gateway: Gateway, ann: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services, quarantined = gateway.context.services, list[QuarantinedModel]()
+    operators, examined = services.models(), list[str]()
+
+    def examine(request: ExamineRequest) -> ExamineReply:
+        examined.append(request.upload.digest)
+        quarantined.clear()
+        return ExamineReply(kind="classification", classes=CLASSES)
+
+    monkeypatch.setattr(services, "models", lambda: operators.model_copy(update={"quarantined": list(quarantined)}))
+    monkeypatch.setattr(services, "examine", examine)
+    view = add(gateway, ann).json()
+    assert view["quarantine"] is None
+    quarantined.append(QuarantinedModel(digest=view["revision"], reason="it never ended"))
+    place = f"/models/{view['id']}"
+    assert gateway.client.get(place, headers=ann).json()["quarantine"] == "it never ended"
+    (listed,) = (m for m in gateway.client.get("/models", headers=ann).json()["models"] if m["uploaded"])
+    assert listed["quarantine"] == "it never ended"
+    again = add(gateway, ann)
+    assert (again.status_code, again.json()) == (200, view)
+    assert examined == [view["revision"]] * 2, "at the first upload, and to lift the quarantine"
+    assert add(gateway, ann).status_code == 200
+    assert len(examined) == 2
+    assert gateway.client.get(place, headers=ann).json()["quarantine"] is None
 
 
 def test_a_model_of_a_running_job_stays_and_results_outlive_it(gateway: Gateway, ann: dict[str, str]) -> None:

@@ -1,0 +1,143 @@
+"""The processes of uploaded models, forked from one that has imported the libraries (`spawner`).
+
+    python -m evaluator_service.models_under_test.child FILE_DESCRIPTOR
+
+Each loads its model, tries it, and answers batches until the evaluator closes the connection. The kernel enforces the
+limits, so that they hold inside of compiled code too: RLIMIT_DATA bounds the private memory, and SIGALRM, which is not
+handled, ends the process when a load or a batch takes too long.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers.utils.logging import disable_progress_bar
+
+from evaluator_service.models_under_test.loading import Classifier, Segmenter, load_folder, try_out
+from evaluator_service.models_under_test.messages import Batch, Limits, Load, Ready, Reply, receive, receive_array, send
+from evaluator_service.models_under_test.onnx_bounds import TensorBound
+from shared import logging as json_logging
+from shared.device_errors import is_device_failure, is_out_of_memory
+from shared.images import Pixels
+from shared.problems import Problem
+
+MEBIBYTE = 1024**2
+MAX_DETAIL = 1000
+_KILLED_FIRST = "1000"  # when the machine or the container is out of memory
+Outputs = Sequence[NDArray[Any]]
+
+
+def main() -> None:
+    """Fork a process for each connection that arrives at the socket whose file descriptor is the argument."""
+    for ending in (signal.SIGINT, signal.SIGTERM):  # of the evaluator, which ends these processes itself
+        signal.signal(ending, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process is left over when it ends
+    json_logging.configure()
+    disable_progress_bar()
+    with socket.socket(fileno=int(sys.argv[1])) as control:
+        while True:
+            byte, connections, _, _ = socket.recv_fds(control, 1, 1)
+            if not byte:
+                return
+            if os.fork() == 0:
+                control.close()
+                _serve(connections[0])
+            os.close(connections[0])
+
+
+def _serve(descriptor: int) -> NoReturn:
+    status = 1
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        with socket.socket(fileno=descriptor) as connection, suppress(EOFError, ConnectionError):
+            _answer(connection)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _answer(connection: socket.socket) -> None:
+    limits = receive(connection, Limits)
+    _apply(limits)
+    send(connection, Ready(pid=os.getpid()))
+    folder = Path(receive(connection, Load).folder)
+    with _time_limit(limits.load_seconds):
+        model, reply = _loaded(folder, limits)
+    send(connection, reply)
+    while model is not None:
+        sizes = receive(connection, Batch).sizes
+        images = [receive_array(connection, (*size, 3), np.uint8) for size in sizes]
+        with _time_limit(limits.batch_seconds):
+            reply, outputs = _outputs(model, images)
+        send(connection, reply, outputs)
+
+
+def _apply(limits: Limits) -> None:
+    torch.set_num_threads(limits.threads)
+    torch.backends.cudnn.deterministic = limits.deterministic
+    with suppress(OSError):  # not on every system
+        Path("/proc/self/oom_score_adj").write_text(_KILLED_FIRST)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    most = limits.memory_mib * MEBIBYTE
+    if limits.device.startswith("cuda"):
+        device = torch.device(limits.device).index or 0
+        share = most / torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, share), device)
+    else:  # CUDA maps far more than it uses
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _loaded(folder: Path, limits: Limits) -> tuple[Classifier | Segmenter | None, Reply]:
+    try:
+        bound = TensorBound(limits.max_batch, limits.memory_mib * MEBIBYTE)
+        model = load_folder(folder, device=limits.device, bound=bound)
+        try_out(model, limits.max_batch)
+    except Exception as error:
+        return None, _failure(error)
+    return model, Reply(kind=model.kind, classes=model.classes)
+
+
+def _outputs(model: Classifier | Segmenter, images: Sequence[Pixels]) -> tuple[Reply, Outputs]:
+    try:
+        if isinstance(model, Segmenter):
+            return Reply(), model.label_maps(images)
+        return Reply(), [model.probabilities(images).astype(np.float64, copy=False)]
+    except Exception as error:
+        return _failure(error), []
+
+
+def _failure(error: Exception) -> Reply:
+    """What went wrong, by the first error of the chain whose kind is known."""
+    detail = error.detail if isinstance(error, Problem) else f"{type(error).__name__}: {' '.join(str(error).split())}"
+    cause: BaseException | None = error
+    while cause is not None:
+        if is_out_of_memory(cause) or "bad_alloc" in str(cause):
+            return Reply(failure="memory", detail=detail[:MAX_DETAIL])
+        if is_device_failure(cause):
+            return Reply(failure="device", detail=detail[:MAX_DETAIL])
+        cause = cause.__cause__
+    return Reply(failure="refused", detail=detail[:MAX_DETAIL])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""One uploaded model in a process of its own, from the evaluator's side: start, load, run, end.
+
+The process has no access to the evaluator's memory, keys or connections, and limits on memory and time. Whatever it
+answers is checked: it may have been taken over by its model.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator_service.models_under_test.messages import Batch, Limits, Load, Ready, Reply, receive, receive_array, send
+from evaluator_service.models_under_test.spawner import Spawner
+from shared.images import Pixels
+from shared.problems import DependencyFailed, DeviceFailed, InvalidInput, ModelStopped, OutOfMemory, Problem
+from shared.schemas.base import Kind
+
+START_SECONDS = 300.0  # imports alone: no model is involved
+GRACE_SECONDS = 5.0  # beyond the process's own time limit
+MEMORY_SETTING = "CONTRAFACT_UPLOAD_MEMORY_MIB"
+LOAD_SETTING = "CONTRAFACT_UPLOAD_LOAD_SECONDS"
+BATCH_SETTING = "CONTRAFACT_UPLOAD_BATCH_SECONDS"
+
+logger = logging.getLogger("contrafact.service")
+
+
+class Sandbox:
+    """The process of one model. One call at a time; once `ended`, every call raises."""
+
+    def __init__(self, spawner: Spawner, limits: Limits) -> None:
+        """Start the process. Raises DependencyFailed if it does not start."""
+        self.kind: Kind = "classification"
+        self.classes: list[str] = []
+        self.limits = limits
+        self._connection = spawner.connect()
+        try:
+            send(self._connection, limits)
+            self.pid = receive(self._connection, Ready, time.monotonic() + START_SECONDS).pid
+        except (OSError, EOFError, ValueError) as error:
+            self._connection.close()
+            raise DependencyFailed(f"the process for an uploaded model did not start: {error!r}") from error
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process is gone."""
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    def load(self, folder: Path) -> None:
+        """Load and try the model in a folder, which may be deleted afterwards.
+
+        Raises InvalidInput if it is refused, ModelStopped if it breaks a limit or ends its process, and DeviceFailed.
+        """
+        until = time.monotonic() + self.limits.load_seconds + GRACE_SECONDS
+        try:
+            send(self._connection, Load(folder=str(folder)))
+            reply = receive(self._connection, Reply, until)
+        except (OSError, EOFError, ValueError) as error:
+            raise self._stopped("while it was loaded and tried", LOAD_SETTING, until, error) from error
+        if reply.failure == "memory":
+            raise self._too_large(reply, f"{self.limits.max_batch} images at a time")
+        if reply.failure:
+            raise self._problem(reply)
+        self.kind, self.classes = reply.kind, reply.classes
+
+    def run(self, images: Sequence[Pixels]) -> list[NDArray[Any]]:
+        """Probabilities, or the label map, of each image (height × width × 3).
+
+        Raises as `load` does, and OutOfMemory if fewer images may fit.
+        """
+        until = time.monotonic() + self.limits.batch_seconds + GRACE_SECONDS
+        try:
+            self._connection.settimeout(self.limits.batch_seconds + GRACE_SECONDS)
+            send(self._connection, Batch(sizes=[image.shape[:2] for image in images]), images)
+            reply = receive(self._connection, Reply, until)
+            outputs = [] if reply.failure else self._receive_outputs(images, until)
+        except (OSError, EOFError, ValueError) as error:
+            raise self._stopped(f"on {len(images)} images", BATCH_SETTING, until, error) from error
+        if reply.failure == "memory":
+            if len(images) > 1 and not self.limits.deterministic:
+                raise OutOfMemory(f"the model needs too much memory for {len(images)} images at once")
+            raise self._too_large(reply, f"{len(images)} images at a time")
+        if reply.failure:
+            raise self._problem(reply)
+        return outputs
+
+    def close(self) -> None:
+        """End the process."""
+        self._connection.close()
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _receive_outputs(self, images: Sequence[Pixels], until: float) -> list[NDArray[Any]]:
+        """Raises ValueError for outputs that no model of this kind has."""
+        if self.kind == "segmentation":
+            maps = [receive_array(self._connection, image.shape[:2], np.uint8, until) for image in images]
+            if any(int(array.max(initial=0)) >= len(self.classes) for array in maps):
+                raise ValueError("a label map with unknown classes")
+            return maps
+        rows = receive_array(self._connection, (len(images), len(self.classes)), np.float64, until)
+        if not np.isfinite(rows).all():
+            raise ValueError("probabilities that are not finite")
+        return list(rows)
+
+    def _stopped(self, doing: str, time_setting: str, until: float, error: Exception) -> ModelStopped:
+        """Why the process ended; it is ended now if it has not."""
+        logger.warning("process %d of an uploaded model ended %s: %r", self.pid, doing, error)
+        self.close()
+        limits = self.limits
+        if time.monotonic() >= until - GRACE_SECONDS:
+            seconds = limits.load_seconds if time_setting == LOAD_SETTING else limits.batch_seconds
+            return ModelStopped(
+                f"the model took longer than {seconds:g} s {doing}; the operator's limit is {time_setting}",
+                members={"setting": time_setting},
+            )
+        return ModelStopped(
+            f"the model ended its process {doing}; it may use {limits.memory_mib:,} MiB of memory ({MEMORY_SETTING})",
+            members={"setting": MEMORY_SETTING},
+        )
+
+    def _problem(self, reply: Reply) -> Problem:
+        if reply.failure == "device":
+            self.close()  # nothing else succeeds in a process after such an error
+            return DeviceFailed(f"the accelerator failed in the process of an uploaded model: {reply.detail}")
+        return InvalidInput(reply.detail)
+
+    def _too_large(self, reply: Reply, load: str) -> ModelStopped:
+        return ModelStopped(
+            f"the model needs more than {self.limits.memory_mib:,} MiB of memory for {load}; the operator's limit is "
+            f"{MEMORY_SETTING}: {reply.detail}",
+            members={"setting": MEMORY_SETTING},
+        )

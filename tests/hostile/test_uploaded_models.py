@@ -1,0 +1,231 @@
+"""Uploaded models that mean harm, against a real evaluator: each is refused or stopped, and others are served."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from evaluator_service.models_under_test.quarantine import MAX_MARKS, Quarantine
+from evaluator_service.models_under_test.uploads import CACHED
+from shared.problems import ModelStopped
+from tests.support.hostile import models
+from tests.support.small_evaluator import write_classifier, write_scorer
+from tests.support.small_packages import hub_files
+from tests.support.small_profile import write_profile
+from tests.support.uploaded_models import GREY, WHITE, Evaluator, PackageStore, evaluator, package_store
+
+MEMORY, LOAD, BATCH = (f"CONTRAFACT_UPLOAD_{name}" for name in ("MEMORY_MIB", "LOAD_SECONDS", "BATCH_SECONDS"))
+STOPPED = "urn:contrafact:problem:model-stopped"
+Scenario = Callable[[Evaluator], Awaitable[None]]
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("attacked-evaluator")
+    write_scorer(folder / "scorer")
+    write_classifier(folder / "resnet", 1)
+    path = write_profile(folder)
+    alias = '[evaluator]\nmodels_under_test.own = { path = "resnet", licence = "MIT", gigabytes = 0.01 }\n'
+    path.write_text(path.read_text().replace("[evaluator]\n", alias))
+    return path
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[PackageStore]:
+    with package_store() as served:
+        yield served
+
+
+@pytest.fixture
+def attack(profile: Path, store: PackageStore, tmp_path: Path) -> Callable[..., None]:
+    """Run a scenario against an evaluator with these settings, which must be healthy at the end."""
+
+    def run(scenario: Scenario, **settings: object) -> None:
+        async def whole() -> None:
+            async with evaluator(profile, store.url, tmp_path / "quarantine", **settings) as served:
+                await scenario(served)
+                assert await served.healthy()
+                assert (await served.predict("own")).status_code == 200
+
+        asyncio.run(whole())
+
+    return run
+
+
+def stopped(reply: httpx.Response, setting: str) -> None:
+    assert reply.status_code == 422, reply.text
+    problem = reply.json()
+    assert (problem["type"], problem.get("setting")) == (STOPPED, setting), problem
+    assert setting in problem["detail"]
+
+
+def descendants(pid: int | None = None) -> set[int]:
+    """Ids of the processes that a process (this one) started, and of those that they started."""
+    tasks = Path("/proc", str(pid or os.getpid()), "task").iterdir()
+    children = {int(child) for task in tasks for child in (task / "children").read_text().split()}
+    return children.union(*map(descendants, children))
+
+
+def state(pid: int) -> str:
+    """R: on a processor or waiting for one, S: sleeping, Z: ended; empty: gone."""
+    try:
+        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < give_up
+        await asyncio.sleep(0.05)
+
+
+def test_files_that_ask_for_too_much_or_answer_nonsense_are_refused(
+    attack: Callable[..., None], store: PackageStore
+) -> None:
+    growing = models.growing_with_the_batch()
+    assert len(growing["model.onnx"]) < 400
+
+    async def scenario(served: Evaluator) -> None:
+        upload, unseen = store.add(growing), store.add(models.growing_unseen())
+        reply = await served.examine(upload)
+        stopped(reply, MEMORY)
+        assert "'giant'" in reply.json()["detail"], "refused by its shapes"
+        stopped(await served.examine(unseen), MEMORY)
+        assert set(await served.quarantined()) == {upload.digest, unseen.digest}
+        for files, words in ((models.not_a_number(), "NaN"), (models.looping(), "'Loop'")):
+            reply = await served.examine(store.add(files))
+            assert reply.status_code == 422, reply.text
+            assert words in reply.json()["detail"]
+        assert len(await served.quarantined()) == 2
+
+    attack(scenario, upload_memory_mib=1500)
+
+
+def test_a_configuration_beyond_its_weights_is_refused_in_time(
+    attack: Callable[..., None], store: PackageStore, tmp_path: Path
+) -> None:
+    files = hub_files(tmp_path / "resnet")
+
+    async def scenario(served: Evaluator) -> None:
+        for name, changes in models.CONFIGS.items():
+            config = {**json.loads(files["config.json"]), **changes}
+            if "num_labels" in config:
+                del config["id2label"], config["label2id"]
+            reply = await served.examine(store.add({**files, "config.json": json.dumps(config).encode()}))
+            assert reply.status_code == 422, (name, reply.text)
+            assert reply.json()["type"] != STOPPED, "refused before a limit is met"
+            assert "config.json" in reply.json()["detail"], (name, reply.text)
+
+    attack(scenario, upload_load_seconds=30, upload_memory_mib=1500)
+
+
+def test_a_model_without_end_delays_no_other_model(attack: Callable[..., None], store: PackageStore) -> None:
+    async def scenario(served: Evaluator) -> None:
+        loop = await served.examine(store.add(models.looping()))
+        assert loop.status_code == 422
+        assert "'Loop'" in loop.json()["detail"]
+        endless, harmless = store.add(models.never_ending()), store.add(models.brightness())
+        loading = asyncio.create_task(served.examine(endless))
+        assert (await served.examine(harmless)).status_code == 200
+        while not loading.done():
+            replies = await asyncio.gather(served.predict("own"), served.predict(harmless))
+            assert [reply.status_code for reply in replies] == [200, 200]
+        stopped(await loading, LOAD)
+
+    attack(scenario, upload_load_seconds=10)
+
+
+def test_a_model_that_hangs_on_some_images_is_quarantined_until_it_is_examined_again(
+    attack: Callable[..., None], store: PackageStore
+) -> None:
+    upload, harmless = store.add(models.never_ending_on_white()), store.add(models.brightness())
+
+    async def hang(served: Evaluator) -> None:
+        assert (await served.examine(upload)).status_code == 200
+        assert (await served.predict(upload, GREY)).status_code == 200
+        hanging = asyncio.create_task(served.predict(upload, WHITE))
+        replies = [await served.predict("own"), await served.predict(harmless)]
+        assert [reply.status_code for reply in replies] == [200, 200]
+        stopped(await hanging, BATCH)
+        started = time.monotonic()
+        refused = await served.predict(upload, GREY)
+        assert (refused.status_code, refused.json()["quarantined"]) == (422, True)
+        assert time.monotonic() - started < 2, "it was not loaded"
+
+    async def restarted(served: Evaluator) -> None:
+        assert set(await served.quarantined()) == {upload.digest}
+        assert (await served.predict(upload, GREY)).json()["quarantined"] is True
+        assert (await served.examine(upload)).status_code == 200
+        assert await served.quarantined() == {}
+        assert (await served.predict(upload, GREY)).status_code == 200
+
+    attack(hang, upload_batch_seconds=3)
+    attack(restarted, upload_batch_seconds=3)
+
+
+def test_a_model_whose_process_dies_is_quarantined(attack: Callable[..., None], store: PackageStore) -> None:
+    async def scenario(served: Evaluator) -> None:
+        upload, other = store.add(models.never_ending_on_white()), store.add(models.brightness())
+        assert (await served.examine(other)).status_code == 200
+        before = descendants()
+        assert (await served.examine(upload)).status_code == 200
+        (pid,) = descendants() - before
+        await until(lambda: state(pid) == "S")
+        running = asyncio.create_task(served.predict(upload, WHITE))
+        await until(lambda: state(pid) == "R")
+        os.kill(pid, signal.SIGKILL)
+        stopped(await running, MEMORY)
+        assert (await served.predict(upload, GREY)).json()["quarantined"] is True
+        assert (await served.predict(other)).status_code == 200
+
+    attack(scenario)
+
+
+def test_no_more_processes_stay_than_are_cached_and_none_after_the_end(
+    attack: Callable[..., None], store: PackageStore
+) -> None:
+    before, started = descendants(), set[int]()
+
+    async def scenario(served: Evaluator) -> None:
+        uploads = [
+            store.add({**models.brightness(), "preprocessor_config.json": json.dumps({"number": number}).encode()})
+            for number in range(CACHED + 2)
+        ]
+        for upload in uploads:
+            assert (await served.predict(upload)).status_code == 200
+            started.update(descendants() - before)
+        assert len(started) == len(uploads) + 1, "one for each, and the one that they are forked from"
+        await until(lambda: len(descendants() - before) == CACHED + 1)
+        assert (await served.predict(uploads[0])).status_code == 200, "it is started again"
+        started.update(descendants() - before)
+
+    attack(scenario)
+    asyncio.run(until(lambda: all(state(pid) in ("", "Z") for pid in started)))
+
+
+def test_a_model_during_which_the_service_ended_repeatedly_is_quarantined(tmp_path: Path) -> None:
+    digest = "a" * 64
+    for _ in range(MAX_MARKS):
+        quarantine = Quarantine(str(tmp_path))  # as after a restart
+        quarantine.refuse(digest)
+        assert quarantine.listed() == []
+        quarantine.mark(digest)
+    with pytest.raises(ModelStopped):
+        quarantine.refuse(digest)
+    assert [model.digest for model in quarantine.listed()] == [digest]
+    quarantine.clear(digest)
+    quarantine.refuse(digest)
+    quarantine.mark(digest)
+    quarantine.clear(digest)
+    quarantine.mark(digest)
+    quarantine.refuse(digest)

@@ -1,0 +1,113 @@
+"""The evaluator with uploaded models: a store that serves packages, and a client of the service's contract."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import httpx
+import numpy as np
+from fastapi import FastAPI, Response
+from fastapi.responses import JSONResponse
+
+from embedded.serving import ListeningPort
+from evaluator_service.app import create_app
+from shared.images import encode
+from shared.schemas.base import ImagePayload
+from shared.schemas.evaluation import ExamineRequest, ModelsReply, PredictRequest, UploadedModel
+from shared.service import ServiceSettings
+from tests.support.serving import serving
+
+GREY = ImagePayload(png=encode(np.full((40, 40, 3), 90, np.uint8)))
+WHITE = ImagePayload(png=encode(np.full((40, 40, 3), 255, np.uint8)))
+
+
+def package(files: Mapping[str, bytes]) -> bytes:
+    """A tar of files, as the gateway packs them."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, data in files.items():
+            header = tarfile.TarInfo(name)
+            header.size = len(data)
+            archive.addfile(header, io.BytesIO(data))
+    return packed.getvalue()
+
+
+class PackageStore:
+    """Packages by digest over HTTP."""
+
+    def __init__(self, url: str, packages: dict[str, bytes]) -> None:
+        self.url, self._packages = url, packages
+
+    def add(self, files: Mapping[str, bytes]) -> UploadedModel:
+        """Keep a package; the evaluator's reference to it."""
+        data = package(files)
+        digest = hashlib.sha256(data).hexdigest()
+        self._packages[digest] = data
+        return UploadedModel(digest=digest, url=f"{self.url}/{digest}")
+
+
+@contextmanager
+def package_store() -> Iterator[PackageStore]:
+    """A store on a loopback port."""
+    app, packages, port = FastAPI(), dict[str, bytes](), ListeningPort()
+
+    @app.get("/{digest}")
+    def read(digest: str) -> Response:
+        data = packages.get(digest)
+        return JSONResponse({}, 404) if data is None else Response(data)
+
+    port.serve(app)
+    try:
+        yield PackageStore(port.base_url, packages)
+    finally:
+        port.close()
+
+
+class Evaluator:
+    """A client of a served evaluator."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+
+    async def examine(self, upload: UploadedModel) -> httpx.Response:
+        """`POST /v1/examinations`."""
+        return await self._client.post("/v1/examinations", content=ExamineRequest(upload=upload).model_dump_json())
+
+    async def predict(self, model: UploadedModel | str, *images: ImagePayload) -> httpx.Response:
+        """`POST /v1/predictions` of an upload or an alias, of a grey image by default."""
+        name, upload = (model, None) if isinstance(model, str) else (model.digest, model)
+        request = PredictRequest(model=name, upload=upload, images=list(images) or [GREY])
+        return await self._client.post("/v1/predictions", content=request.model_dump_json())
+
+    async def quarantined(self) -> dict[str, str]:
+        """Digests with their reasons, as `GET /v1/models` lists them."""
+        reply = ModelsReply.model_validate_json((await self._client.get("/v1/models")).content)
+        return {model.digest: model.reason for model in reply.quarantined}
+
+    async def healthy(self) -> bool:
+        """Whether the service is alive and ready."""
+        return [(await self._client.get(path)).status_code for path in ("/healthz", "/readyz")] == [200, 200]
+
+
+@asynccontextmanager
+async def evaluator(profile: Path, origin: str, quarantine: Path, **settings: object) -> AsyncIterator[Evaluator]:
+    """A real evaluator that takes uploads from `origin`, with small batches."""
+    chosen = ServiceSettings.model_validate(
+        {
+            "profile": str(profile),
+            "device": "cpu",
+            "threads": 1,
+            "max_batch": 4,
+            "model_origin": origin,
+            "quarantine": str(quarantine),
+            **settings,
+        }
+    )
+    async with serving(create_app(chosen)) as client:
+        client.timeout = httpx.Timeout(300.0)
+        yield Evaluator(client)
