@@ -1,4 +1,4 @@
-"""Writes the pages that follow from the code: `python docs/generate.py`. A test fails when they are not current.
+"""Writes the pages that follow from the code: `python -m docs.generate`. A test fails when they are not current.
 
 `reference/parameters.md` comes from the methods' parameter models, `reference/http-operations.md` from the OpenAPI
 snapshot. The section on full size in `reference/profiles.md` comes from what `make full-size` measured.
@@ -54,7 +54,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 def _parameters() -> Iterator[str]:
     yield "# Parameters of methods\n"
-    yield "Generated from the code by `python docs/generate.py`. A job sets them as `parameters` of a method, and"
+    yield "Generated from the code by `python -m docs.generate`. A job sets them as `parameters` of a method, and"
     yield "`contrafact submit` by `--set NAME=VALUE`. A profile may have other defaults; they stand under each table."
     yield "[Methods](methods.md) explains the methods.\n"
     for name, method in METHODS.items():
@@ -133,7 +133,7 @@ def _row(*cells: str) -> str:
 
 def _operations(paths: Mapping[str, Mapping[str, Schema]]) -> Iterator[str]:
     yield "# HTTP operations\n"
-    yield "Generated from the OpenAPI document by `python docs/generate.py`. [HTTP API](http-api.md) explains how to"
+    yield "Generated from the OpenAPI document by `python -m docs.generate`. [HTTP API](http-api.md) explains how to"
     yield "use them. A running gateway serves the same document at `/openapi.json`. Every error is a"
     yield f"[{PROBLEM}](#{PROBLEM.lower()}). These can come from every operation:\n"
     common = {status: reply for status, reply in paths["/jobs"]["get"]["responses"].items() if status >= "400"}

@@ -9,4 +9,4 @@ from docs.generate import PAGES, REFERENCE
 
 @pytest.mark.parametrize("name", PAGES)
 def test_the_generated_page_is_current(name: str) -> None:
-    assert (REFERENCE / name).read_text(encoding="utf-8") == PAGES[name](), "run `python docs/generate.py`"
+    assert (REFERENCE / name).read_text(encoding="utf-8") == PAGES[name](), "run `python -m docs.generate`"
