@@ -12,7 +12,7 @@ from diffusion_service.schedulers import Sampling
 from diffusion_service.stable_diffusion import StableDiffusion
 from diffusion_service.unets import load_unet, merged, whole_unet
 from shared.problems import InvalidInput
-from shared.profiles import FewStep, Lora, WholeUNet
+from shared.profiles import Diffusion, FewStep, Lora, WholeUNet
 from shared.weights import Weights
 
 
@@ -50,3 +50,10 @@ def load_few_step(
     except InvalidInput as problem:  # at start, not at the first request
         raise ValueError(f"[diffusion.few_step]: {problem.detail}") from problem
     return FewStepDiffusion(few, few_step.steps, few_step.guidance)
+
+
+def few_steps_of(profile: Diffusion, networks: StableDiffusion) -> FewStepDiffusion | None:
+    """Load the profile's few-step weights, if it names some, over its loaded `networks`. Raises as `load_few_step`."""
+    if profile.few_step is None:
+        return None
+    return load_few_step(profile.few_step, profile.base, networks, profile.unet, profile.loras)
