@@ -17,10 +17,9 @@ from diffusion_service.control_images import Source as EditorSource
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem
 from diffusion_service.editors.inversion import Inversion, InversionItem, InversionKey, Inverter
 from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, EditKey, PromptToPromptEditor
-from diffusion_service.few_steps import FewStepDiffusion, few_steps_of
+from diffusion_service.few_steps import FewStepDiffusion, few_steps_of, load_networks
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import StableDiffusion
-from diffusion_service.unets import load_networks
 from gateway.jobs.choices import method_defaults
 from gateway.methods.dillema import DillemaParameters, region_of
 from gateway.methods.lance import LanceParameters

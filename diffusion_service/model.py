@@ -21,13 +21,12 @@ from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Ren
 from diffusion_service.editors.corruptions import corrupted
 from diffusion_service.editors.inversion import Inversion, InversionItem, InversionKey, Inverter
 from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, EditKey, PromptToPromptEditor, attention_to
-from diffusion_service.few_steps import FewStepDiffusion, few_steps_of
+from diffusion_service.few_steps import FewStepDiffusion, few_steps_of, load_networks
 from diffusion_service.geometry import to_source
 from diffusion_service.palettes import palette
 from diffusion_service.protection import union
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import NOT_FINITE, StableDiffusion
-from diffusion_service.unets import load_networks
 from shared.chunks import chunks
 from shared.devices import info_in_tf32
 from shared.images import Pixels, decode, encode

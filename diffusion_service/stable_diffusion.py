@@ -201,8 +201,7 @@ def load(
     Raises ValueError for an unsupported scheduler, OSError if files are missing or not safetensors.
     """
     sampling = Sampling.of(read_json(base, "scheduler/scheduler_config.json"), scheduler, scheduler_options)
-    if unet is None:
-        unet = load_network(UNet2DConditionModel, base, "unet", device)
+    unet = unet or load_network(UNet2DConditionModel, base, "unet", device)
     coder = load_network(AutoencoderKL, vae or base, "" if vae else "vae", device)
     # Module's own `to`: diffusers' version warns about layers to keep in float32, which this class does not have.
     coder = torch.nn.Module.to(coder, acceleration.coder_dtype(coder.dtype, device, bool(coder.config.force_upcast)))

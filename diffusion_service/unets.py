@@ -1,4 +1,4 @@
-"""Load a profile's networks; its UNet is the base's, or a whole one in its place, with LoRAs merged into it.
+"""Load a UNet: the base's, or a whole one in its place, with LoRAs merged into it.
 
 A whole UNet is a folder in the Hub's layout, or one safetensors file with diffusers' keys, loaded as SDXL-Lightning's
 model card shows. LoRA files have keys as diffusers writes them or as kohya's trainer does (`lora_unet_...`, the layout
@@ -19,16 +19,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from diffusion_service.acceleration import OFF, Acceleration
-from diffusion_service.stable_diffusion import (
-    StableDiffusion,
-    for_inference,
-    load,
-    load_network,
-    local_file,
-    read_json,
-)
-from shared.profiles import Diffusion, Lora, WholeUNet
+from diffusion_service.stable_diffusion import for_inference, load_network, local_file, read_json
+from shared.profiles import Lora, WholeUNet
 from shared.weights import Dtype, Weights
 
 # The UNet's configuration that ControlNets and text encoders depend on.
@@ -55,20 +47,6 @@ def load_unet(base: Weights, unet: WholeUNet | None, loras: Sequence[Lora], devi
     for lora in loras:
         network = merged(lora, network)
     return network
-
-
-def load_networks(profile: Diffusion, device: str, acceleration: Acceleration = OFF) -> StableDiffusion:
-    """Load all networks that a profile's renderings use, except those of few steps. Raises as `load_unet` does."""
-    return load(
-        profile.base,
-        profile.controlnets,
-        device=device,
-        scheduler=profile.scheduler,
-        scheduler_options=profile.scheduler_options,
-        vae=profile.vae,
-        unet=load_unet(profile.base, profile.unet, profile.loras, device),
-        acceleration=acceleration,
-    )
 
 
 def whole_unet(weights: WholeUNet, config: Mapping[str, Any], dtype: Dtype, device: str) -> UNet2DConditionModel:

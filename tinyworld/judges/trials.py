@@ -14,9 +14,8 @@ import numpy as np
 import torch
 
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem
-from diffusion_service.few_steps import few_steps_of
+from diffusion_service.few_steps import few_steps_of, load_networks
 from diffusion_service.segmentation import Segmenter
-from diffusion_service.unets import load_networks
 from evaluator_service.similarity import Scorer
 from evaluator_service.structure import agreement
 from gateway.methods.checks import Scores, check_images
