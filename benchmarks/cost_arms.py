@@ -17,9 +17,9 @@ from diffusion_service.control_images import Source as EditorSource
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem
 from diffusion_service.editors.inversion import Inversion, InversionItem, InversionKey, Inverter
 from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, EditKey, PromptToPromptEditor
-from diffusion_service.few_steps import FewStepDiffusion, load_few_step
+from diffusion_service.few_steps import FewStepDiffusion, few_steps_of, load_networks
 from diffusion_service.segmentation import Segmenter
-from diffusion_service.stable_diffusion import StableDiffusion, load
+from diffusion_service.stable_diffusion import StableDiffusion
 from gateway.jobs.choices import method_defaults
 from gateway.methods.dillema import DillemaParameters, region_of
 from gateway.methods.lance import LanceParameters
@@ -93,7 +93,7 @@ def arms_of(
     profile = native_weights(torch, profile, device)
     ours = _loaded(profile, device)
     diffusion = profile.diffusion
-    few_step = load_few_step(diffusion.few_step, diffusion.base, ours) if diffusion.few_step else None
+    few_step = few_steps_of(diffusion, ours)
     single = profile.diffusion.model_copy(
         update={
             "base": profile.diffusion.base.model_copy(update={"dtype": "float32"}),
@@ -128,10 +128,7 @@ def arms_of(
 
 
 def _loaded(profile: Profile, device: str) -> StableDiffusion:
-    diffusion = profile.diffusion
-    weights = load(
-        diffusion.base, diffusion.controlnets, device=device, scheduler=diffusion.scheduler, vae=diffusion.vae
-    )
+    weights = load_networks(profile.diffusion, device)
     install(weights.unet)
     return weights
 

@@ -1,6 +1,6 @@
-"""Load weights distilled to few steps: a whole UNet, or a LoRA merged into a second copy of the base's.
+"""Load a profile's networks, and weights distilled to few steps: a whole UNet, or a LoRA merged into a second copy.
 
-Everything else (autoencoder, text encoders, ControlNets) is the base's own.
+Of the latter, everything else (autoencoder, text encoders, ControlNets) is the base's own.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from diffusion_service.acceleration import OFF, Acceleration
 from diffusion_service.schedulers import Sampling
-from diffusion_service.stable_diffusion import StableDiffusion
+from diffusion_service.stable_diffusion import StableDiffusion, load
 from diffusion_service.unets import load_unet, merged, whole_unet
 from shared.load_progress import reading
 from shared.problems import InvalidInput
-from shared.profiles import FewStep, Lora, WholeUNet
+from shared.profiles import Diffusion, FewStep, Lora, WholeUNet
 from shared.weights import Weights
 
 
@@ -52,3 +53,24 @@ def load_few_step(
     except InvalidInput as problem:  # at start, not at the first request
         raise ValueError(f"[diffusion.few_step]: {problem.detail}") from problem
     return FewStepDiffusion(few, few_step.steps, few_step.guidance)
+
+
+def load_networks(profile: Diffusion, device: str, acceleration: Acceleration = OFF) -> StableDiffusion:
+    """Load all networks that a profile's renderings use, except those of few steps. Raises as `load_few_step`."""
+    return load(
+        profile.base,
+        profile.controlnets,
+        device=device,
+        scheduler=profile.scheduler,
+        scheduler_options=profile.scheduler_options,
+        vae=profile.vae,
+        unet=load_unet(profile.base, profile.unet, profile.loras, device),
+        acceleration=acceleration,
+    )
+
+
+def few_steps_of(profile: Diffusion, networks: StableDiffusion) -> FewStepDiffusion | None:
+    """Load the profile's few-step weights, if it names some, over its loaded `networks`. Raises as `load_few_step`."""
+    if profile.few_step is None:
+        return None
+    return load_few_step(profile.few_step, profile.base, networks, profile.unet, profile.loras)

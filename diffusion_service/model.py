@@ -21,13 +21,12 @@ from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Ren
 from diffusion_service.editors.corruptions import corrupted
 from diffusion_service.editors.inversion import Inversion, InversionItem, InversionKey, Inverter
 from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, EditKey, PromptToPromptEditor, attention_to
-from diffusion_service.few_steps import FewStepDiffusion, load_few_step
+from diffusion_service.few_steps import FewStepDiffusion, few_steps_of, load_networks
 from diffusion_service.geometry import fit, to_source
 from diffusion_service.palettes import palette
 from diffusion_service.protection import union
 from diffusion_service.segmentation import Segmenter
-from diffusion_service.stable_diffusion import NOT_FINITE, StableDiffusion, load
-from diffusion_service.unets import load_unet
+from diffusion_service.stable_diffusion import NOT_FINITE, StableDiffusion
 from shared.chunks import chunks
 from shared.devices import info_in_tf32
 from shared.images import Pixels, decode, digest, encode
@@ -77,16 +76,12 @@ class DiffusionModel:
         """Load the profile's weights onto `device` (torch's name) and warm up each editor."""
         if "canny" not in profile.controlnets:
             raise ValueError("the profile names no ControlNet for canny edges; add [diffusion.controlnets.canny]")
-        networks = load(
-            profile.base, profile.controlnets, device=device, scheduler=profile.scheduler,
-            scheduler_options=profile.scheduler_options, vae=profile.vae,
-            unet=load_unet(profile.base, profile.unet, profile.loras, device), acceleration=acceleration,
-        )  # fmt: skip
+        networks = load_networks(profile, device, acceleration)
         install(networks.unet)
         self.device = device
         self.weights = _weights(profile, device) + acceleration.infos()
         self._networks: StableDiffusion = networks
-        few_step = _few_step(profile, networks)
+        few_step = few_steps_of(profile, networks)
         self._controlnet = ControlNetEditor(networks, _control_images(profile, device), few_step)
         images = self._controlnet.images
         self._inverter = Inverter(networks, partial(_edit_control, images), images.keep, fixed_shapes=deterministic)
@@ -214,12 +209,6 @@ def _weights(profile: Diffusion, device: str) -> list[WeightsInfo]:
         *segmenter,
         *depth,
     ]
-
-
-def _few_step(profile: Diffusion, networks: StableDiffusion) -> FewStepDiffusion | None:
-    if profile.few_step is None:
-        return None
-    return load_few_step(profile.few_step, profile.base, networks, profile.unet, profile.loras)
 
 
 def _control_images(profile: Diffusion, device: str) -> ControlImages:

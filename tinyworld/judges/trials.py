@@ -14,9 +14,8 @@ import numpy as np
 import torch
 
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem
-from diffusion_service.few_steps import load_few_step
+from diffusion_service.few_steps import few_steps_of, load_networks
 from diffusion_service.segmentation import Segmenter
-from diffusion_service.stable_diffusion import load
 from evaluator_service.similarity import Scorer
 from evaluator_service.structure import agreement
 from gateway.methods.checks import Scores, check_images
@@ -136,10 +135,8 @@ class Studio:
         self.parameters = parameters
         self._segmenter = Segmenter(profile.diffusion.segmenter, profile.diffusion.keep_labels, device="cpu")
         diffusion = native_weights(torch, profile.diffusion, "cpu", ServiceSettings().dtype)
-        weights = load(
-            diffusion.base, diffusion.controlnets, device="cpu", scheduler=diffusion.scheduler, vae=diffusion.vae
-        )
-        few_step = load_few_step(diffusion.few_step, diffusion.base, weights) if diffusion.few_step else None
+        weights = load_networks(diffusion, "cpu")
+        few_step = few_steps_of(diffusion, weights)
         self._editor = ControlNetEditor(weights, self._segmenter, few_step)
         self._evaluator = Evaluator(profile)
 

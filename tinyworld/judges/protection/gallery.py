@@ -10,10 +10,9 @@ from pydantic import ValidationError
 from diffusion_service.control_images import ControlImages
 from diffusion_service.depth import DepthEstimator
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem
-from diffusion_service.few_steps import load_few_step
+from diffusion_service.few_steps import few_steps_of, load_networks
 from diffusion_service.palettes import palette
 from diffusion_service.segmentation import Segmenter
-from diffusion_service.stable_diffusion import load
 from gateway.jobs.choices import method_defaults
 from gateway.methods.dillema import DillemaParameters, region_of
 from shared.arithmetic import native_weights
@@ -42,8 +41,8 @@ class Gallery:
         if unknown := [label for label in domain.protected if label not in self.segmenter.labels]:
             raise SystemExit(f"the profile's segmenter knows no {', '.join(unknown)}; it is of another domain")
         diffusion = native_weights(torch, profile.diffusion, "cpu", ServiceSettings().dtype)
-        weights = load(diffusion.base, diffusion.controlnets, device="cpu", vae=diffusion.vae)
-        few_step = load_few_step(diffusion.few_step, diffusion.base, weights) if diffusion.few_step else None
+        weights = load_networks(diffusion, "cpu")
+        few_step = few_steps_of(diffusion, weights)
         self._editor = ControlNetEditor(weights, _control_images(profile.diffusion, self.segmenter), few_step)
         self._domain = domain
 
