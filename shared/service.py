@@ -108,8 +108,8 @@ class ServiceSettings(ImageSettings):
     """For evaluator_service: `http://host:port` of the object store, the only host it fetches uploaded models from."""
     upload_memory_mib: int = Field(default=4096, ge=64)
     """For evaluator_service, as those below: private memory of the process of one uploaded model."""
-    upload_load_seconds: float = Field(default=120.0, gt=0)
-    upload_batch_seconds: float = Field(default=60.0, gt=0)
+    upload_load_seconds: float = Field(default=240.0, gt=0)
+    upload_batch_seconds: float = Field(default=120.0, gt=0)
     quarantine: str = ""
     """The folder that remembers the uploaded models that may not run; empty: in the temporary folder."""
 

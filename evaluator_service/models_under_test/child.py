@@ -14,6 +14,7 @@ import resource
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -63,6 +64,8 @@ def _serve(descriptor: int) -> NoReturn:
         with socket.socket(fileno=descriptor) as connection, suppress(EOFError, ConnectionError):
             _answer(connection)
         status = 0
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(status)
 

@@ -35,8 +35,8 @@ class Limits(Message):
 
     device: str = "cpu"
     memory_mib: int = 4096
-    load_seconds: float = 120.0
-    batch_seconds: float = 60.0
+    load_seconds: float = 240.0
+    batch_seconds: float = 120.0
     max_batch: int = 16
     threads: int = 1
     deterministic: bool = False

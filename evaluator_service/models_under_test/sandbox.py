@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,22 +42,26 @@ class Sandbox:
         self.kind: Kind = "classification"
         self.classes: list[str] = []
         self.limits = limits
-        self._connection = spawner.connect()
-        try:
-            send(self._connection, limits)
-            self.pid = receive(self._connection, Ready, time.monotonic() + START_SECONDS).pid
-        except (OSError, EOFError, ValueError) as error:
-            self._connection.close()
-            raise DependencyFailed(f"the process for an uploaded model did not start: {error!r}") from error
+        with ExitStack() as cleanup:
+            try:
+                self._connection = cleanup.enter_context(spawner.connect())
+                send(self._connection, limits)
+                self.pid = receive(self._connection, Ready, time.monotonic() + START_SECONDS).pid
+            except (OSError, EOFError, ValueError) as error:
+                raise DependencyFailed(f"the process for an uploaded model did not start: {error!r}") from error
+            cleanup.pop_all()
+        self._probe = self._connection.dup()
+        self._probe.setblocking(False)
 
     @property
     def ended(self) -> bool:
-        """Whether the process is gone."""
+        """Whether the process is gone: it alone holds the other end of the connection."""
         try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
+            return not self._probe.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
             return True
-        return False
 
     def load(self, folder: Path) -> None:
         """Load and try the model in a folder, which may be deleted afterwards.
@@ -98,9 +103,11 @@ class Sandbox:
 
     def close(self) -> None:
         """End the process."""
+        if not self.ended:  # otherwise its id may be another process's
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+        self._probe.close()
         self._connection.close()
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
 
     def _receive_outputs(self, images: Sequence[Pixels], until: float) -> list[NDArray[Any]]:
         """Raises ValueError for outputs that no model of this kind has."""

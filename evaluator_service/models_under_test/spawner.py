@@ -31,8 +31,12 @@ class Spawner:
     def connect(self) -> socket.socket:
         """The connection to a new process. Raises OSError."""
         ours, theirs = socket.socketpair()
-        with theirs, self._using:
-            socket.send_fds(self._running(), [b"."], [theirs.fileno()])
+        try:
+            with theirs, self._using:
+                socket.send_fds(self._running(), [b"."], [theirs.fileno()])
+        except BaseException:
+            ours.close()
+            raise
         return ours
 
     def close(self) -> None:
