@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from celery import Celery
 from celery.signals import worker_shutting_down
 from prometheus_client import start_http_server
@@ -301,7 +302,7 @@ def main() -> None:
     """Run the trainer with the settings of the environment until it is stopped."""
     json_logging.configure()
     logging.captureWarnings(True)
-    os.environ.setdefault("TQDM_DISABLE", "1")
+    transformers.utils.logging.disable_progress_bar()
     settings = TrainerSettings()
     device = see_one_gpu(settings.device, os.environ)  # transformers' Trainer would take all that it sees
     torch.backends.cudnn.deterministic = True
@@ -319,7 +320,7 @@ def main() -> None:
     register(celery, trainer)
     if settings.metrics_port:
         start_http_server(settings.metrics_port)
-    celery.worker_main(["worker", "--pool", "solo", "--queues", QUEUE, "--loglevel", "WARNING"])
+    celery.worker_main(["--quiet", "worker", "--pool", "solo", "--queues", QUEUE, "--loglevel", "WARNING"])
 
 
 if __name__ == "__main__":

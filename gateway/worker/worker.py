@@ -292,4 +292,6 @@ def main() -> None:
             registry = CollectorRegistry()  # counters of this process are in prometheus_client's default registry
             ready = partial(database_answers, sessions)
             stack.enter_context(operations_port(settings.metrics_port, worker.refuse_dead, ready, registry))
-        celery.worker_main(["worker", "--pool", "threads", "--concurrency", concurrency, "--loglevel", "WARNING"])
+        celery.worker_main(
+            ["--quiet", "worker", "--pool", "threads", "--concurrency", concurrency, "--loglevel", "WARNING"]
+        )
