@@ -82,7 +82,7 @@ def write_generator(folder: Path, architecture: Architecture, kinds: Sequence[Co
     for kind in kinds:
         control = random_network(lambda: _controlnet(architecture), torch.bfloat16)
         control.save_pretrained(folder / f"control-{kind}", max_shard_size=SHARD)
-        counts["controlnet"] = parameters(control)
+        counts[f"controlnet {kind}"] = parameters(control)
         del control
     DDIMScheduler(
         beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", clip_sample=False, set_alpha_to_one=False,

@@ -44,10 +44,11 @@ def _row(work: Figures) -> str:
     steps = [each for each in passes if each["network"] in STEP_NETWORKS]
     others = [each for each in passes if each["network"] not in STEP_NETWORKS]
     facts = work["facts"]
+    added = "" if work["gib_before"] is None else f"{work['gib_peak'] - work['gib_before']:.1f}"
     finite = f" ({facts['finite']} of {facts['images']} images finite)" if "finite" in facts else ""
     return (
         f"| {work['name']}{finite} | {work['cpu_seconds']:,.0f} | {_seconds(steps, rows=True)} | "
-        f"{_seconds(others, rows=False)} | {work['gib_peak']:.1f} | {work['gib_peak'] - work['gib_before']:.1f} |"
+        f"{_seconds(others, rows=False)} | {work['gib_peak']:.1f} | {added} |"
     )
 
 

@@ -188,7 +188,6 @@ def test_in_half_precision_the_gradient_keeps_its_direction(tmp_path: Path) -> N
         float(torch.cosine_similarity(expected.flatten(), gradient.flatten(), dim=0))
         for gradient in gradients["float16"]
     )
-    print(scaled, unscaled)
     assert scaled > 0.99
     assert unscaled < 0.5
 
