@@ -28,8 +28,6 @@ NETWORKS = {
     "OPTForCausalLM": "language model",
     "ResNetForImageClassification": "resnet-50",
     "ViTForImageClassification": "vit",
-    "CLIPVisionTransformer": "clip images",
-    "CLIPTextTransformer": "clip texts",
 }
 GIB = 2**30
 FORGET_PEAK = "5"  # proc(5): written to clear_refs, resets VmHWM

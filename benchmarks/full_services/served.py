@@ -76,8 +76,9 @@ async def serving(app: FastAPI) -> AsyncIterator[Client]:
             document = reply.json()
             if document.get("failed"):
                 raise RuntimeError(document["detail"])
-            if document["loading"] not in states:
-                states.append(document["loading"])
+            table = document["loading"].partition(" (")[0]
+            if table not in states:
+                states.append(table)
                 print(document["detail"], flush=True)
             await asyncio.sleep(POLL_SECONDS)
         yield Client(client, states)
