@@ -99,7 +99,8 @@ def _class(label: str, sources: int, family: int, conditions: Conditions) -> Det
         power = "no drop in accuracy is detectable."
     more = f" Bring {needed:,} to detect {round(100 * goal)} points."
     wanted = needed is not None and (drop is None or drop > goal)
-    sentence = f"`{label}`, {sources:,} image{'' if sources == 1 else 's'}: {power}{more if wanted else ''}"
+    accepted = f", about {round(conditions.acceptance * sources):,} in a cell" if conditions.observed else ""
+    sentence = f"`{label}`, {sources:,} image{'' if sources == 1 else 's'}{accepted}: {power}{more if wanted else ''}"
     return DetectableDrop(label=label, sources=sources, drop=drop, sentence=sentence)
 
 

@@ -135,7 +135,7 @@ def test_the_page_is_self_contained_well_formed_and_accessible(measured: Measure
         "too few images",
         "numpy 2",
         "stands unless more than",
-        "<code>bus</code>, 16 images: a drop",
+        "<code>bus</code>, 16 images, about 11 in a cell: too few",
     ],
 )
 def test_the_page_says(measured: Measured, sentence: str) -> None:
