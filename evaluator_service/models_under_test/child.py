@@ -78,12 +78,17 @@ def _answer(connection: socket.socket) -> None:
     with _time_limit(limits.load_seconds):
         model, reply = _loaded(folder, limits)
     send(connection, reply)
-    while model is not None:
+    if model is None:
+        return
+    with _time_limit(limits.batch_seconds):
+        reply = _tried(model, limits.max_batch)
+    send(connection, reply)
+    while not reply.failure:
         sizes = receive(connection, Batch).sizes
         images = [receive_array(connection, (*size, 3), np.uint8) for size in sizes]
         with _time_limit(limits.batch_seconds):
-            reply, outputs = _outputs(model, images)
-        send(connection, reply, outputs)
+            answer, outputs = _outputs(model, images)
+        send(connection, answer, outputs)
 
 
 def _apply(limits: Limits) -> None:
@@ -114,10 +119,17 @@ def _loaded(folder: Path, limits: Limits) -> tuple[Classifier | Segmenter | None
     try:
         bound = TensorBound(limits.max_batch, limits.memory_mib * MEBIBYTE)
         model = load_folder(folder, device=limits.device, bound=bound)
-        try_out(model, limits.max_batch)
     except Exception as error:
         return None, _failure(error)
     return model, Reply(kind=model.kind, classes=model.classes)
+
+
+def _tried(model: Classifier | Segmenter, images: int) -> Reply:
+    try:
+        try_out(model, images)
+    except Exception as error:
+        return _failure(error)
+    return Reply()
 
 
 def _outputs(model: Classifier | Segmenter, images: Sequence[Pixels]) -> tuple[Reply, Outputs]:

@@ -68,17 +68,12 @@ class Sandbox:
 
         Raises InvalidInput if it is refused, ModelStopped if it breaks a limit or ends its process, and DeviceFailed.
         """
-        until = time.monotonic() + self.limits.load_seconds + GRACE_SECONDS
-        try:
+        with suppress(OSError):  # of a process that has ended, which the next line says
             send(self._connection, Load(folder=str(folder)))
-            reply = receive(self._connection, Reply, until)
-        except (OSError, EOFError, ValueError) as error:
-            raise self._stopped("while it was loaded and tried", LOAD_SETTING, until, error) from error
-        if reply.failure == "memory":
-            raise self._too_large(reply, f"{self.limits.max_batch} images at a time")
-        if reply.failure:
-            raise self._problem(reply)
-        self.kind, self.classes = reply.kind, reply.classes
+        loaded = self._step("while it was loaded", LOAD_SETTING, self.limits.load_seconds)
+        # The trial has the time of a batch, so that a model that passes it is not stopped by its first images.
+        self._step(f"on {self.limits.max_batch} images that try it", BATCH_SETTING, self.limits.batch_seconds)
+        self.kind, self.classes = loaded.kind, loaded.classes
 
     def run(self, images: Sequence[Pixels]) -> list[NDArray[Any]]:
         """Probabilities, or the label map, of each image (height × width × 3).
@@ -100,6 +95,19 @@ class Sandbox:
         if reply.failure:
             raise self._problem(reply)
         return outputs
+
+    def _step(self, doing: str, time_setting: str, seconds: float) -> Reply:
+        """The reply to a step of loading. Raises as `load` does."""
+        until = time.monotonic() + seconds + GRACE_SECONDS
+        try:
+            reply = receive(self._connection, Reply, until)
+        except (OSError, EOFError, ValueError) as error:
+            raise self._stopped(doing, time_setting, until, error) from error
+        if reply.failure == "memory":
+            raise self._too_large(reply, f"{self.limits.max_batch} images at a time")
+        if reply.failure:
+            raise self._problem(reply)
+        return reply
 
     def close(self) -> None:
         """End the process."""

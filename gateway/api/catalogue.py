@@ -8,7 +8,8 @@ from gateway.api.dependencies import Gateway, problems
 from gateway.jobs import choices
 from gateway.operations.probes import refuse_unready
 from shared.endpoints import HEALTHZ, READYZ
-from shared.schemas.jobs import MethodsReply, ProfilesReply
+from shared.schemas.jobs import MethodsReply
+from shared.schemas.profiles import ProfilesReply
 
 router = APIRouter(tags=["catalogue"])
 health = APIRouter(tags=["health"])

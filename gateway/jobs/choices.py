@@ -17,8 +17,9 @@ from shared.problems import InvalidInput, validation_sentence
 from shared.profiles import Profile, load_profile, shipped_profiles
 from shared.schemas.base import Kind
 from shared.schemas.evaluation import ModelUnderTestInfo
-from shared.schemas.jobs import JobSpec, MethodChoice, MethodInfo, MethodsReply, ProfilesReply, ProfileView
+from shared.schemas.jobs import JobSpec, MethodChoice, MethodInfo, MethodsReply
 from shared.schemas.masks import MAX_MASK_CLASSES
+from shared.schemas.profiles import ProfilesReply, ProfileView
 from shared.weights import Weights
 
 

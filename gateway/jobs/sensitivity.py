@@ -97,10 +97,11 @@ def _class(label: str, sources: int, family: int, conditions: Conditions) -> Det
         power = f"too few to test; a cell needs {LEAST_SOURCES}."
     else:
         power = "no drop in accuracy is detectable."
-    more = f" Bring {needed:,} to detect {round(100 * goal)} points."
-    wanted = needed is not None and (drop is None or drop > goal)
+    more = ""
+    if needed is not None and (drop is None or drop > goal):
+        more = f" Bring {needed:,} to detect {round(100 * goal)} points."
     accepted = f", about {round(conditions.acceptance * sources):,} in a cell" if conditions.observed else ""
-    sentence = f"`{label}`, {sources:,} image{'' if sources == 1 else 's'}{accepted}: {power}{more if wanted else ''}"
+    sentence = f"`{label}`, {sources:,} image{'' if sources == 1 else 's'}{accepted}: {power}{more}"
     return DetectableDrop(label=label, sources=sources, drop=drop, sentence=sentence)
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -26,7 +27,9 @@ from shared.storage import model_key
 LINK_SECONDS = 600
 RETRY_SECONDS = 15.0
 # A model is unpacked and packed again on this machine's disk, so further requests get 429.
-_TAKING_IN = threading.BoundedSemaphore(1)
+UPLOADS_AT_ONCE = 4
+_UPLOADING: set[str] = set()  # owners
+_CHANGING = threading.Lock()
 
 
 def take_in(context: Context, owner: str, spec: ModelSpec, files: Sequence[NamedFile]) -> tuple[ModelView, bool]:
@@ -39,18 +42,28 @@ def take_in(context: Context, owner: str, spec: ModelSpec, files: Sequence[Named
     """
     if spec.name in context.profile.evaluator.aliases:
         raise Conflict(f"this installation has a model under test {spec.name!r} already; choose another name")
-    if not _TAKING_IN.acquire(blocking=False):
-        raise Overloaded("another model is being uploaded; retry", retry_after=RETRY_SECONDS)
+    with _one_upload(owner), packed(files, spec, context.settings.max_model_bytes) as package:
+        known = _known(context, owner, spec.name, package)
+        if known is None:
+            return _kept(context, owner, spec, package), True
+        if known.digest in _reasons(context.services.models()):
+            _examined(context, known.digest, model_key(known.digest, known.id))
+        return _view(known), False
+
+
+@contextmanager
+def _one_upload(owner: str) -> Iterator[None]:
+    """One model of an owner at a time, and a few in all: each lies on the disk while it is examined, for minutes."""
+    with _CHANGING:
+        if owner in _UPLOADING or len(_UPLOADING) >= UPLOADS_AT_ONCE:
+            busy = "another model of yours is" if owner in _UPLOADING else "other models are"
+            raise Overloaded(f"{busy} being uploaded; retry", retry_after=RETRY_SECONDS)
+        _UPLOADING.add(owner)
     try:
-        with packed(files, spec, context.settings.max_model_bytes) as package:
-            known = _known(context, owner, spec.name, package)
-            if known is None:
-                return _kept(context, owner, spec, package), True
-            if known.digest in _reasons(context.services.models()):
-                _examined(context, known.digest, model_key(known.digest, known.id))
-            return _view(known), False
+        yield
     finally:
-        _TAKING_IN.release()
+        with _CHANGING:
+            _UPLOADING.discard(owner)
 
 
 def _known(context: Context, owner: str, name: str, package: Package) -> ModelUnderTest | None:

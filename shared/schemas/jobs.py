@@ -493,21 +493,3 @@ class ModelsListing(Contract):
     """`GET /models`."""
 
     models: list[ModelView]
-
-
-class ProfileView(Contract):
-    """A profile: which weights each service loads."""
-
-    name: str
-    description: str
-    active: Annotated[bool, Field(description="whether this installation runs it")]
-    methods: list[str]
-    models: list[str]
-    weights: dict[str, str]
-    calibrations: Annotated[list[str], Field(description="data sets on which the errors of the checks were measured")]
-
-
-class ProfilesReply(Contract):
-    """`GET /profiles`."""
-
-    profiles: list[ProfileView]

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from evaluator_service.models_under_test.quarantine import MAX_MARKS, Quarantine
@@ -67,11 +68,9 @@ def stopped(reply: httpx.Response, setting: str) -> None:
     assert setting in problem["detail"]
 
 
-def descendants(pid: int | None = None) -> set[int]:
-    """Ids of the processes that a process (this one) started, and of those that they started."""
-    tasks = Path("/proc", str(pid or os.getpid()), "task").iterdir()
-    children = {int(child) for task in tasks for child in (task / "children").read_text().split()}
-    return children.union(*map(descendants, children))
+def descendants() -> set[int]:
+    """Ids of the processes that this one started, and of those that they started."""
+    return {process.pid for process in psutil.Process().children(recursive=True)}
 
 
 def state(pid: int) -> str:

@@ -102,7 +102,7 @@ def test_a_cpu_warms_up_with_one_small_image(folder: Path) -> None:
             rows.append(tuple(inputs[0].shape))
 
     async def scenario() -> None:
-        async with serving(create_app(settings(folder, max_batch=4))):
+        async with serving(create_app(settings(folder / "small.toml", max_batch=4))):
             pass
 
     handle = register_module_forward_pre_hook(note)
