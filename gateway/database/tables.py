@@ -1,8 +1,7 @@
-"""The tables: the source of truth about jobs, images, counterfactuals, predictions and recorded calls.
+"""The tables. Times are UTC.
 
-Times are UTC. Ids of source images, counterfactuals and predictions derive from their content (see
-`shared.seeds.derive_id`), so none can be written twice. An image is a row here and bytes in the object store under its
-digest. Deleting a job deletes its rows except recorded calls and images, which belong to the owner.
+Ids of source images, counterfactuals and predictions derive from their content (`shared.seeds.derive_id`), so none can
+be written twice. Deleting a job deletes its rows except recorded calls and images, which belong to the owner.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from sqlalchemy import (
     Index,
     String,
     Text,
+    TextClause,
     UniqueConstraint,
     false,
     text,
@@ -39,6 +39,11 @@ LOCAL_OWNER = "local"
 
 _UNFINISHED_SQL = "state IN ('pending', 'leased')"
 _Id = String(64)
+
+
+def _where(condition: str) -> dict[str, TextClause]:
+    """The condition of a partial index, for both databases."""
+    return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
 
 
 class Leased:
@@ -155,9 +160,7 @@ class Job(Leased, Table):
     __table_args__ = (
         UniqueConstraint("owner_id", "idempotency_key"),
         Index("ix_jobs_owner_id_created_at_id", "owner_id", "created_at", "id"),
-        Index(
-            "ix_jobs_running", "id", sqlite_where=text("state = 'running'"), postgresql_where=text("state = 'running'")
-        ),
+        Index("ix_jobs_running", "id", **_where("state = 'running'")),
         Index("ix_jobs_report_due", "id", sqlite_where=text("report_due = 1"), postgresql_where=text("report_due")),
         CheckConstraint("state IN ('running', 'done', 'failed', 'cancelled')", name="state"),
     )
@@ -208,21 +211,8 @@ class SourceImage(Leased, Table):
     __tablename__ = "source_images"
     __table_args__ = (
         UniqueConstraint("job_id", "position"),
-        Index(
-            "ix_source_images_unfinished",
-            "job_id",
-            "turn",
-            "position",
-            sqlite_where=text(_UNFINISHED_SQL),
-            postgresql_where=text(_UNFINISHED_SQL),
-        ),
-        Index(
-            "ix_source_images_leased",
-            "job_id",
-            "lease_expires_at",
-            sqlite_where=text("state = 'leased'"),
-            postgresql_where=text("state = 'leased'"),
-        ),
+        Index("ix_source_images_unfinished", "job_id", "turn", "position", **_where(_UNFINISHED_SQL)),
+        Index("ix_source_images_leased", "job_id", "lease_expires_at", **_where("state = 'leased'")),
         Index("ix_source_images_job_id_digest", "job_id", "digest"),
         Index("ix_source_images_job_id_state", "job_id", "state", "position"),
         Index("ix_source_images_job_id_updated_at", "job_id", "updated_at"),
