@@ -7,6 +7,7 @@ be written twice. Deleting a job deletes its rows except recorded calls and imag
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import (
     JSON,
@@ -17,7 +18,6 @@ from sqlalchemy import (
     Index,
     String,
     Text,
-    TextClause,
     UniqueConstraint,
     false,
     text,
@@ -41,7 +41,7 @@ _UNFINISHED_SQL = "state IN ('pending', 'leased')"
 _Id = String(64)
 
 
-def _where(condition: str) -> dict[str, TextClause]:
+def _where(condition: str) -> dict[str, Any]:
     """The condition of a partial index, for both databases."""
     return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
 
