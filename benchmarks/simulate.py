@@ -233,6 +233,12 @@ def worst(rows: Iterable[SimulationRow], least: int = 150) -> SimulationRow:
     return min((row for row in rows if row.width is not None and row.n >= least), key=lambda row: row.mean)
 
 
+def lowest_settings(rows: Iterable[SimulationRow]) -> list[SimulationRow]:
+    """The ten single settings in which an effect's intervals cover least."""
+    settings = [row for row in rows if row.by == "setting" and row.what == "effect"]
+    return sorted(settings, key=lambda row: row.mean)[:10]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=20, help="of every setting of both grids")
@@ -251,7 +257,8 @@ def main() -> None:
             "intervals": len(simulated.shown),
             "cpu_seconds": round(time.process_time() - started),
             "versions": {"python": platform.python_version(), **{name: version(name) for name in ("numpy", "scipy")}},
-            "rows": [asdict(row) for row in rows],
+            "rows": [asdict(row) for row in rows if row.by != "setting"],
+            "lowest_settings": [asdict(row) for row in lowest_settings(rows)],
         }
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

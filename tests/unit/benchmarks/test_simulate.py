@@ -41,4 +41,4 @@ def test_a_small_simulation_holds() -> None:
         assert rows[what, "all"].mean > 0.85, what
     assert rows["false share of rejected cells (no effect)", "all"].mean < 0.15
     assert rows["false share of findings (within 5 points)", "all"].mean < 0.1
-    assert len(list(grid())) == 260
+    assert len(list(grid())) == 448
