@@ -60,7 +60,7 @@ class Work:
         return asdict(self)
 
 
-class Meter:
+class ServiceMeter:
     """Measures pieces of work one after the other; hooks on every module of the process note the networks' passes."""
 
     def __init__(self, finished: Callable[[list[Work]], object] = len) -> None:
@@ -84,7 +84,7 @@ class Meter:
         wall, cpu = time.perf_counter(), time.process_time()
         yield work
         work.seconds, work.cpu_seconds = time.perf_counter() - wall, time.process_time() - cpu
-        work.gib_peak = peak_memory(self._process) / GIB
+        work.gib_peak = max(work.gib_before, peak_memory(self._process) / GIB)  # one is read before the other
         work.passes = list(self._passes.values())
         self.work.append(work)
         self._finished(self.work)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.full_services.meter import Meter, Work
+from benchmarks.full_services.meter import ServiceMeter, Work
 from benchmarks.full_services.parts import PARTS
 
 WRITTEN = "parameters.json"  # beside the weights, once they are complete
@@ -40,7 +40,7 @@ def main() -> None:
     def write(work: list[Work], **more: list[str]) -> None:
         out.write_text(json.dumps({**more, "work": [piece.figures() for piece in work]}))
 
-    meter = Meter(write)  # after each piece, so that they survive if the next one needs too much memory
+    meter = ServiceMeter(write)  # after each piece, so that they survive if the next one needs too much memory
     states = part.measure(meter, options.folder, options.threads)
     write(meter.work, states=states)
 

@@ -17,7 +17,7 @@ from benchmarks.full_services.generating import (
     xl_steps,
 )
 from benchmarks.full_services.generators import SD15, SDXL, write_generator
-from benchmarks.full_services.meter import Meter
+from benchmarks.full_services.meter import ServiceMeter
 from benchmarks.full_services.readers import (
     write_blip2,
     write_clip,
@@ -34,7 +34,7 @@ from evaluator_service.app import create_app as evaluator_app
 from shared.service import ServiceSettings
 from shared.weights import Dtype
 
-Measure = Callable[[Meter, Path, int], list[str]]
+Measure = Callable[[ServiceMeter, Path, int], list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,31 +73,31 @@ def _write_readers(folder: Path) -> Mapping[str, int]:
     }
 
 
-def _measure_sd15(meter: Meter, folder: Path, threads: int) -> list[str]:
+def _measure_sd15(meter: ServiceMeter, folder: Path, threads: int) -> list[str]:
     label = common_label(folder / "segmenter", 512)
     profile = generator_profile(folder, KINDS, keep=label)
     return asyncio.run(measured_steps(meter, diffusion_app(_settings(profile, threads)), all_steps(512, label)))
 
 
-def _measure_sdxl(meter: Meter, folder: Path, threads: int) -> list[str]:
+def _measure_sdxl(meter: ServiceMeter, folder: Path, threads: int) -> list[str]:
     app = diffusion_app(_settings(generator_profile(folder, ["canny"]), threads))
     return asyncio.run(measured_steps(meter, app, xl_steps(1024)))
 
 
 def _measure_null_text(dtype: Dtype) -> Measure:
-    def measure(meter: Meter, folder: Path, threads: int) -> list[str]:
+    def measure(meter: ServiceMeter, folder: Path, threads: int) -> list[str]:
         app = diffusion_app(_settings(generator_profile(folder, ["canny"]), threads, dtype))
         return asyncio.run(measured_steps(meter, app, null_text_steps(512)))
 
     return measure
 
 
-def _measure_captions(meter: Meter, folder: Path, threads: int) -> list[str]:
+def _measure_captions(meter: ServiceMeter, folder: Path, threads: int) -> list[str]:
     app = caption_app(_settings(captioner_profile(folder), threads))
     return asyncio.run(measured_steps(meter, app, caption_steps()))
 
 
-def _measure_evaluator(meter: Meter, folder: Path, threads: int) -> list[str]:
+def _measure_evaluator(meter: ServiceMeter, folder: Path, threads: int) -> list[str]:
     app = evaluator_app(_settings(evaluator_profile(folder), threads))
     return asyncio.run(measured_steps(meter, app, evaluator_steps()))
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from benchmarks.full_services.meter import Meter
+from benchmarks.full_services.meter import ServiceMeter
 from shared.endpoints import Endpoint, Reply, Request
 from shared.service import DEADLINE_HEADER, MAX_DEADLINE_SECONDS
 
@@ -87,7 +87,7 @@ async def serving(app: FastAPI) -> AsyncIterator[Client]:
 Step = Callable[[Client], Awaitable[dict[str, Any]]]
 
 
-async def measured_steps(meter: Meter, app: FastAPI, steps: Mapping[str, Step]) -> list[str]:
+async def measured_steps(meter: ServiceMeter, app: FastAPI, steps: Mapping[str, Step]) -> list[str]:
     """Load the service `app` and take the steps, each measured; returns what `/readyz` said while it loaded."""
     async with AsyncExitStack() as stack:
         with meter.measured("load and warm-up"):

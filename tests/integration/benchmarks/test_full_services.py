@@ -14,7 +14,7 @@ import torch
 from benchmarks.full_services import __main__ as command
 from benchmarks.full_services.generating import editing, generator_profile, rendering, source_of
 from benchmarks.full_services.generators import SD15, SDXL, Architecture, _controlnet, _unet, write_generator
-from benchmarks.full_services.meter import Meter, Work
+from benchmarks.full_services.meter import ServiceMeter, Work
 from benchmarks.full_services.parts import PARTS
 from benchmarks.full_services.served import measured_steps
 from benchmarks.full_services.table import full_size_section
@@ -73,7 +73,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Work], list
     )
     source = source_of(64)
     steps = {"render": rendering(source, "full", "full"), "edit": editing(source)}
-    meter = Meter()
+    meter = ServiceMeter()
     try:
         states = asyncio.run(measured_steps(meter, create_app(settings), steps))
     finally:
