@@ -64,7 +64,7 @@ benchmark: install-dev ## our loops against plain ones, tiny and full size; a jo
 
 PARTS ?= sd15,null-text,null-text-half,sdxl,blip2,evaluator
 FULL_SIZE_CACHE ?=
-full-size: install-dev ## the services at full size on random weights: PARTS=sd15,sdxl,... (an hour or two of CPU, 11 GiB)
+full-size: install-dev ## the services at full size on random weights: PARTS=sd15,sdxl,... (an hour or two of CPU, 14 GiB)
 	$(BIN)/python -m benchmarks.full_services --parts $(PARTS) $(if $(FULL_SIZE_CACHE),--cache $(FULL_SIZE_CACHE))
 
 simulate: install-dev ## do the statistics hold? the analysis on 9,500 synthetic tables with a known truth (minutes)

@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--parts", default=",".join(PARTS), help="separated by commas")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads")
     parser.add_argument("--cache", type=Path, help="folder for the weights, up to 10 GB at a time; default: temporary")
-    parser.add_argument("--memory", type=float, default=11.0, help="GiB of resident memory at which a part is stopped")
+    parser.add_argument("--memory", type=float, default=14.0, help="GiB of resident memory at which a part is stopped")
     parser.add_argument("--keep", action="store_true", help="keep the weights in --cache")
     parser.add_argument("--json", type=Path, default=RESULTS, help="where the figures go")
     options = parser.parse_args()
