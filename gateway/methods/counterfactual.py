@@ -37,7 +37,7 @@ class MethodImage:
 class TaskDescription:
     """The user's sentence on what their model does, and the label set if it is known.
 
-    `mask_classes` are those of every pixel, in a segmentation job alone, and `things` those that have countable shapes.
+    In a segmentation job `mask_classes` are the classes of its pixels, and `things` those of countable objects.
     """
 
     text: str
@@ -80,7 +80,7 @@ ACCEPTED = Verdict(accepted=True)
 
 @dataclass(frozen=True, slots=True)
 class MethodCounterfactual:
-    """A rendered (or, when a text check refused it, never rendered) edit, or the null arm of some of them.
+    """An edit, rendered or refused by a text check, or a null arm.
 
     `ordinal` counts edits and null arms of one source image from 0 in a fixed order; `null_ordinal` is the ordinal of
     the null arm that an edit is compared with (same editor, seed, control, guidance and parameters, caption
