@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from gateway.database.columns import JsonObject
 from gateway.database.counts import added
 from gateway.database.tables import Event, Job
+from shared.schemas.base import JsonObject
 
 
 def add_event(

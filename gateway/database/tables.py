@@ -25,15 +25,19 @@ from sqlalchemy import (
 from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from gateway.database.columns import JsonObject, StoredChange, StoredShare
-from gateway.database.table_base import SourceImageState, utc_now
+from gateway.database.columns import SourceImageState, StoredChange, StoredShare
 from gateway.database.table_base import (
     Table as Table,  # re-exported: imported from here, its metadata has all tables
 )
+from gateway.database.table_base import utc_now
+from gateway.methods import JobMethod
 from shared.logging import request_id
-from shared.schemas.base import Kind
-from shared.schemas.jobs import JobState, MethodChoice, Stage
+from shared.schemas.base import JsonObject, Kind
+from shared.schemas.jobs import JobState, Stage
+from shared.schemas.repairs import RepairProgress, RepairRequest, RepairResult
 from shared.schemas.reviews import ReviewVerdict
+from shared.schemas.service import ServiceInfo
+from shared.schemas.suites import SuiteFilters
 
 LOCAL_OWNER = "local"
 
@@ -143,7 +147,7 @@ class Upload(Table):
 
 
 class Job(Leased, Table):
-    """One request. `methods` is a list of {"name", "parameters"}; `spec` is the request's spec as it was accepted.
+    """One request. `spec` is the request's spec as it was accepted.
 
     `uploaded_models` are those of `models` that their owner uploaded, with the digests that they had when chosen.
 
@@ -172,7 +176,7 @@ class Job(Leased, Table):
     task_description: Mapped[str] = mapped_column("task", Text)
     kind: Mapped[Kind] = mapped_column(default="classification", server_default="classification")
     classes: Mapped[list[str]] = mapped_column(default=list)
-    methods: Mapped[list[MethodChoice]]
+    methods: Mapped[list[JobMethod]]
     models: Mapped[list[str]] = mapped_column(default=list)
     uploaded_models: Mapped[dict[str, str]] = mapped_column(default=dict)
     profile: Mapped[str] = mapped_column(String(200))
@@ -277,7 +281,6 @@ class Counterfactual(Table):
     scores: Mapped[dict[str, float]] = mapped_column(default=dict)
     lineage: Mapped[JsonObject] = mapped_column(default=dict)
 
-    source_image: Mapped[SourceImage] = relationship()
     predictions: Mapped[list[Prediction]] = relationship(viewonly=True)
 
     @hybrid_property
@@ -391,7 +394,7 @@ class Suite(Table):
     owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"))
     name: Mapped[str] = mapped_column(String(100))
     made_from: Mapped[str] = mapped_column(_Id)
-    filters: Mapped[JsonObject] = mapped_column(default=dict)
+    filters: Mapped[SuiteFilters] = mapped_column(default=SuiteFilters)
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
@@ -400,7 +403,6 @@ class Repair(Table):
 
     `token` identifies its current trainer, `beat` is the trainer's last heartbeat, `heard_at` its time by the
     database's clock; `lost` counts trainers that went silent without progress: see `gateway.repairs.dispatch`.
-    `request`, `progress` and `result` are types of `shared.schemas.repairs`.
     """
 
     __tablename__ = "repairs"
@@ -415,9 +417,9 @@ class Repair(Table):
     model: Mapped[str] = mapped_column(String(200))
     state: Mapped[JobState] = mapped_column(default="running", index=True)
     failure: Mapped[str] = mapped_column(Text, default="")
-    request: Mapped[JsonObject]
-    progress: Mapped[JsonObject] = mapped_column(default=dict)
-    result: Mapped[JsonObject | None]
+    request: Mapped[RepairRequest]
+    progress: Mapped[RepairProgress] = mapped_column(default=RepairProgress)
+    result: Mapped[RepairResult | None]
     token: Mapped[str | None] = mapped_column(String(64))
     beat: Mapped[int] = mapped_column(default=0)
     heard_at: Mapped[datetime | None]
@@ -449,7 +451,7 @@ class RecordedCall(Table):
 class JobService(Table):
     """A model service that made results of a job, with the revision that it had then: for the job's report.
 
-    `info` is its `shared.schemas.service.ServiceInfo`. A service that was replaced while the job ran has several rows.
+    A service that was replaced while the job ran has several rows.
     """
 
     __tablename__ = "job_services"
@@ -457,7 +459,7 @@ class JobService(Table):
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
     service: Mapped[str] = mapped_column(String(50), primary_key=True)
     revision: Mapped[str] = mapped_column(String(200), primary_key=True)
-    info: Mapped[JsonObject]
+    info: Mapped[ServiceInfo]
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 

@@ -76,7 +76,7 @@ def open_export(sessions: Sessions, owner: str, job_id: str, format_name: Format
         format=format_name,
         job=job.id,
         task_description=job.task_description,
-        methods=job.methods,
+        methods=[method.choice() for method in job.methods],
         models=job.models,
         classes=list(dict.fromkeys([*job.classes, *(label for label in labels if label is not None)])),
         masks=masks,

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
-from pydantic import JsonValue, ValidationError
+from pydantic import ValidationError
 
 from gateway.intake.intake import refuse_unknown_labels
 from gateway.intake.masks import mask_reader
-from gateway.methods import METHODS
+from gateway.methods import METHODS, JobMethod
 from gateway.methods.checks import CHECKS
 from gateway.methods.controlled import ControlledParameters
 from shared.problems import InvalidInput, validation_sentence
 from shared.profiles import Profile, load_profile, shipped_profiles
-from shared.schemas.base import Kind
+from shared.schemas.base import JsonObject, Kind
 from shared.schemas.evaluation import ModelUnderTestInfo
-from shared.schemas.jobs import JobSpec, MethodChoice, MethodInfo, MethodsReply
+from shared.schemas.jobs import JobSpec, MethodInfo, MethodsReply
 from shared.schemas.masks import MAX_MASK_CLASSES
 from shared.schemas.profiles import ProfilesReply, ProfileView
 from shared.weights import Weights
@@ -25,12 +24,9 @@ from shared.weights import Weights
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A spec with every default filled in: `methods` have complete, checked parameters.
+    """A spec with every default filled in. `kind` is that of all models under test."""
 
-    `kind` is what the models under test do, all of them.
-    """
-
-    methods: list[MethodChoice]
+    methods: list[JobMethod]
     models: list[ModelUnderTestInfo]
     classes: list[str]
     kind: Kind = "classification"
@@ -41,9 +37,9 @@ def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestI
 
     `known_models` may be empty when the spec tests none. The classes are the spec's, else all that the models know.
     """
-    chosen = {method.name: method.parameters for method in spec.methods or []}
-    methods = chosen or {name: {} for name in profile.defaults.methods}
-    for name in methods:
+    parameters = {choice.name: choice.parameters for choice in spec.methods or []}
+    parameters = parameters or {name: {} for name in profile.defaults.methods}
+    for name in parameters:
         _check_needs(name, profile)
     models = _models(spec, profile, known_models)
     kind = kind_of(models, "classification" if spec.masks is None else "segmentation")
@@ -53,6 +49,12 @@ def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestI
             "segmenters, or leave out `masks`"
         )
     _check_calibration(spec, profile, kind)
+    classes = _classes(spec, models, kind)
+    methods = [_method(name, given, profile, kind) for name, given in parameters.items()]
+    return Plan(methods, models, classes, kind)
+
+
+def _classes(spec: JobSpec, models: Sequence[ModelUnderTestInfo], kind: Kind) -> list[str]:
     classes = spec.classes or list(dict.fromkeys(name for model in models for name in model.classes))
     if spec.masks is not None:
         classes = list(mask_reader(spec.masks, spec.label_map).classes)
@@ -61,18 +63,7 @@ def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestI
         raise InvalidInput(
             f"the segmenters know {len(classes)} classes, more than {MAX_MASK_CLASSES}; test them in jobs of their own"
         )
-    return Plan(
-        methods=[
-            MethodChoice(
-                name=name,
-                parameters=_parameters(name, {**_defaults(name, profile, kind, given), **given}, profile),
-            )
-            for name, given in methods.items()
-        ],
-        models=models,
-        classes=classes,
-        kind=kind,
-    )
+    return classes
 
 
 def _check_calibration(spec: JobSpec, profile: Profile, kind: Kind) -> None:
@@ -116,54 +107,49 @@ def methods_listing(profile: Profile) -> MethodsReply:
     return MethodsReply(methods=listing)
 
 
-def method_defaults(
-    name: str, profile: Profile, given: Mapping[str, object] = MappingProxyType({})
-) -> dict[str, JsonValue]:
+def method_defaults(name: str, profile: Profile, request: JsonObject | None = None) -> JsonObject:
     """The profile's parameters of a method, with the thresholds of its checks where the method takes them.
 
-    Where few-step weights render by default, steps and guidance are theirs, unless what is `given` names others.
+    Where few-step weights render by default, steps and guidance are theirs, unless the request names others.
     """
-    defaults: dict[str, JsonValue] = {}
+    defaults: JsonObject = {}
     if name in METHODS and "thresholds" in METHODS[name].parameters.model_fields:
         defaults["thresholds"] = {check: dict(limits) for check, limits in profile.thresholds.items()}
     if name in METHODS and "text_thresholds" in METHODS[name].parameters.model_fields:
         defaults["text_thresholds"] = {check: dict(limits) for check, limits in profile.text_thresholds.items()}
-    return defaults | profile.methods.get(name, {}) | _few_steps(name, profile, given)
+    return defaults | profile.methods.get(name, {}) | _few_steps(name, profile, request or {})
 
 
-def unchecked_methods(methods: Sequence[MethodChoice], kind: Kind) -> list[str]:
-    """The methods that draw images anew and of whose images no check can refuse one, noise included.
+def unchecked_methods(methods: Sequence[JobMethod], kind: Kind) -> list[str]:
+    """The methods that render new images without any check that could reject one, even an image of noise.
 
-    `shapes` and `things` look at images of segmentation jobs only.
+    The checks `shapes` and `things` apply to segmentation jobs only.
     """
     deciding = set(CHECKS) - (set() if kind == "segmentation" else {"shapes", "things"})
-    unchecked = []
-    for choice in methods:
-        if choice.name in METHODS and issubclass(METHODS[choice.name].parameters, ControlledParameters):
-            parameters = ControlledParameters.model_validate(
-                {name: choice.parameters[name] for name in ("thresholds", "recaption") if name in choice.parameters}
-            )
-            if not parameters.recaption and not deciding & set(parameters.thresholds):
-                unchecked.append(choice.name)
-    return unchecked
+    return [
+        method.name
+        for method in methods
+        if isinstance(parameters := method.parameters, ControlledParameters)
+        and not parameters.recaption
+        and not deciding & set(parameters.thresholds)
+    ]
 
 
-def _few_steps(name: str, profile: Profile, given: Mapping[str, object]) -> dict[str, JsonValue]:
+def _few_steps(name: str, profile: Profile, request: JsonObject) -> JsonObject:
     """Steps and guidance of the profile's few-step weights, for a method that they render by default."""
     few_step = profile.diffusion.few_step
     controlled = name in METHODS and issubclass(METHODS[name].parameters, ControlledParameters)
     if few_step is None or not few_step.default or not controlled:
         return {}
-    own: dict[str, JsonValue] = {"steps": few_step.steps, "guidance": few_step.guidance}
-    return {} if any(given.get(parameter, value) != value for parameter, value in own.items()) else own
+    own: JsonObject = {"steps": few_step.steps, "guidance": few_step.guidance}
+    return {} if any(request.get(parameter, value) != value for parameter, value in own.items()) else own
 
 
-def _defaults(name: str, profile: Profile, kind: Kind, given: Mapping[str, object]) -> dict[str, JsonValue]:
-    """Those of a job of a kind: where the ground truth is masks, the profile's things keep their shapes."""
-    holds = name in METHODS and "protection" in METHODS[name].parameters.model_fields
+def _protected_things(name: str, profile: Profile, kind: Kind) -> JsonObject:
+    """The parameter `protect` in a segmentation job: the things of the profile's segmenter keep their shapes."""
     things = profile.diffusion.keep_labels if profile.diffusion.segmenter and kind == "segmentation" else []
-    protected: dict[str, JsonValue] = {"protect": [*things]} if holds and things else {}
-    return protected | method_defaults(name, profile, given)
+    takes_protection = name in METHODS and "protection" in METHODS[name].parameters.model_fields
+    return {"protect": [*things]} if takes_protection and things else {}
 
 
 def profiles_listing(active: str) -> ProfilesReply:
@@ -210,17 +196,19 @@ def _check_needs(name: str, profile: Profile) -> None:
             )
 
 
-def _parameters(name: str, given: dict[str, JsonValue], profile: Profile) -> dict[str, JsonValue]:
+def _method(name: str, request: JsonObject, profile: Profile, kind: Kind) -> JobMethod:
+    """A method with the request's parameters over those of the profile, in the method's type."""
     if name not in METHODS:
         raise InvalidInput(f"unknown method {name!r}; choose from {', '.join(METHODS)}")
+    defaults = _protected_things(name, profile, kind) | method_defaults(name, profile, request)
     try:
-        parameters = METHODS[name].parameters.model_validate(given)
+        parameters = METHODS[name].parameters.model_validate(defaults | request)
     except ValidationError as error:
         sentence = validation_sentence(error.errors(include_url=False, include_context=False, include_input=False))
         raise InvalidInput(f"the parameters of {name}: {sentence}") from error
     if isinstance(parameters, ControlledParameters):
         _check_controls(name, parameters, profile)
-    return parameters.model_dump(mode="json")
+    return JobMethod(name, parameters)
 
 
 def _check_controls(name: str, parameters: ControlledParameters, profile: Profile) -> None:

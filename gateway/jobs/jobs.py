@@ -15,6 +15,7 @@ from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
 from gateway.analysis.priority import turns
+from gateway.database.columns import JobColumns, SourceImageColumns
 from gateway.database.events import add_event
 from gateway.database.pagination import SortKey, page_of
 from gateway.database.sessions import insert_missing
@@ -24,7 +25,7 @@ from gateway.jobs.choices import Plan, unchecked_methods
 from gateway.jobs.progress import progress
 from gateway.jobs.sensitivity import sensitivity_of
 from gateway.operations.deletion import mark_deleted
-from gateway.queue import leases
+from gateway.queue import job_states
 from shared.manifests import look_like_sequences
 from shared.problems import Conflict, NotFound
 from shared.schemas.evaluation import ModelUnderTestInfo
@@ -135,7 +136,7 @@ def plan_of(session: Session, owner: str, job_id: str, working_side: int) -> Job
     return JobPlan(
         task_description=job.task_description,
         kind=job.kind,
-        methods=job.methods,
+        methods=[method.choice() for method in job.methods],
         unchecked=unchecked_methods(job.methods, job.kind),
         models=job.models,
         classes=job.classes,
@@ -164,7 +165,7 @@ def listing(session: Session, owner: str, cursor: str | None, limit: int) -> Job
 def cancel(session: Session, owner: str, job_id: str) -> None:
     """Stop a running job; what is done stays. Raises Conflict when it is over, except that cancelling twice is fine."""
     job = find(session, owner, job_id)
-    if not leases.cancel_job(session, job_id):
+    if not job_states.cancel_job(session, job_id):
         session.refresh(job)
         if job.state != "cancelled":
             raise Conflict(f"the job is {job.state}; only a running job can be cancelled")
@@ -173,14 +174,14 @@ def cancel(session: Session, owner: str, job_id: str) -> None:
 def retry(session: Session, owner: str, job_id: str) -> None:
     """Retry what failed or was cancelled. Raises Conflict when there is nothing to retry."""
     find(session, owner, job_id)
-    if leases.retry_job(session, job_id) is None:
+    if job_states.retry_job(session, job_id) is None:
         raise Conflict("no image of this job failed or was cancelled, except unusable files; send those in a new job")
 
 
 def report_anew(session: Session, owner: str, job_id: str) -> None:
     """Analyse a finished job again, from its present rows. Raises Conflict when it is not done."""
     job = find(session, owner, job_id)
-    if not leases.analyse_again(session, job_id):
+    if not job_states.analyse_again(session, job_id):
         session.refresh(job)
         raise Conflict(f"the job is {job.state}; the report of a job can be rebuilt when the job is done")
 
@@ -191,7 +192,7 @@ def remove(session: Session, owner: str, job_id: str) -> str | None:
     From then on nobody finds it; `gateway.operations.deletion` removes its rows.
     """
     find(session, owner, job_id)
-    leases.cancel_job(session, job_id)
+    job_states.cancel_job(session, job_id)
     key = session.scalar(select(Report.object_key).where(Report.job_id == job_id))
     mark_deleted(session, job_id)
     return key
@@ -210,7 +211,20 @@ def failures(session: Session, job_id: str) -> list[ImageFailure]:
 
 def view(job: Job) -> JobView:
     """A job as lists show it."""
-    return JobView.model_validate(job, from_attributes=True)
+    return JobView(
+        id=job.id,
+        state=job.state,
+        failure=job.failure,
+        task_description=job.task_description,
+        kind=job.kind,
+        methods=[method.choice() for method in job.methods],
+        models=job.models,
+        classes=job.classes,
+        profile=job.profile,
+        seed=job.seed,
+        created_at=job.created_at,
+        finished_at=job.finished_at,
+    )
 
 
 def digests_of(models: Sequence[ModelUnderTestInfo]) -> dict[str, str]:
@@ -218,7 +232,7 @@ def digests_of(models: Sequence[ModelUnderTestInfo]) -> dict[str, str]:
     return {model.name: model.revision for model in models if model.uploaded}
 
 
-def _job_row(job_id: str, owner: str, order: Order) -> dict[str, object]:
+def _job_row(job_id: str, owner: str, order: Order) -> JobColumns:
     return {
         "id": job_id,
         "owner_id": owner,
@@ -240,7 +254,7 @@ def _mask(source: SourceFile) -> KeptMask | None:
     return source.mask if source.image else None
 
 
-def _source_row(job_id: str, position: int, source: SourceFile, turn: int) -> dict[str, object]:
+def _source_row(job_id: str, position: int, source: SourceFile, turn: int) -> SourceImageColumns:
     mask = _mask(source)
     return {
         "id": derive_id("source image", job_id, position),

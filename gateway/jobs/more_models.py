@@ -12,7 +12,7 @@ from gateway.database.tables import SourceImage
 from gateway.jobs import jobs
 from gateway.jobs.choices import chosen_models, kind_of, refuse_unknown_classes, refuse_unknown_truths
 from gateway.models_under_test import models
-from gateway.queue import leases
+from gateway.queue import job_states
 from shared.problems import Conflict, InvalidInput
 from shared.schemas.jobs import JobDetail
 
@@ -40,7 +40,7 @@ def add_to_job(context: Context, owner: str, job_id: str, names: Sequence[str]) 
         used = select(SourceImage.ground_truth).where(SourceImage.job_id == job_id).distinct()
         labels = {label for label in session.scalars(used) if label is not None}
         refuse_unknown_truths(labels, chosen, "Add the model again with `classes`, your names of its outputs")
-        if leases.predict_again(session, job_id) is None:
+        if job_states.predict_again(session, job_id) is None:
             raise Conflict("the job is running; add models when it is done")
         job.models = [*job.models, *names]
         job.uploaded_models = {**job.uploaded_models, **jobs.digests_of(chosen)}

@@ -7,13 +7,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pydantic import JsonValue
-
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.power import ACCURACY, POWER, detectable_drop, sources_needed
-from shared.schemas.base import Kind
+from gateway.methods import JobMethod
+from gateway.methods.corruptions import CorruptionsParameters
+from gateway.methods.dillema import DillemaParameters
+from gateway.methods.lance import LanceParameters
+from gateway.methods.lance_r import LanceRParameters
+from gateway.methods.shifts import ShiftsParameters
+from shared.schemas.base import Contract, Kind
 from shared.schemas.diffusion import SEVERITIES
-from shared.schemas.jobs import MethodChoice
 from shared.schemas.results import DetectableDrop, ImagesNeeded, Sensitivity
 
 DROPS = (0.5, 0.25, 0.1)  # told for every job
@@ -50,7 +53,7 @@ PLANNED = Conditions()
 
 def sensitivity_of(
     labels: Iterable[str | None],
-    methods: Sequence[MethodChoice],
+    methods: Sequence[JobMethod],
     kind: Kind = "classification",
     conditions: Conditions = PLANNED,
 ) -> Sensitivity:
@@ -105,16 +108,16 @@ def _class(label: str, sources: int, family: int, conditions: Conditions) -> Det
     return DetectableDrop(label=label, sources=sources, drop=drop, sentence=sentence)
 
 
-def _edits(parameters: Mapping[str, JsonValue]) -> int:
+def _edits(parameters: Contract) -> int:
     """How many changes of one image a method proposes; DILLEMA's default where its parameters do not say."""
     match parameters:
-        case {"corruptions": list(corruptions)}:  # each has one cell (*to* it) where others have two
+        case CorruptionsParameters(corruptions=corruptions):  # each has one cell (*to* it) where others have two
             return -(-len(corruptions) * len(SEVERITIES) // 2)
-        case {"shifts": list(shifts)}:
+        case ShiftsParameters(shifts=shifts):
             return len(shifts)
-        case {"counterfactuals_per_image": int(counterfactuals), "edits_per_counterfactual": int(edits)}:
+        case DillemaParameters(counterfactuals_per_image=counterfactuals, edits_per_counterfactual=edits):
             return counterfactuals * edits
-        case {"counterfactuals_per_image": int(counterfactuals)}:
-            return counterfactuals
+        case LanceParameters() | LanceRParameters():
+            return parameters.counterfactuals_per_image
         case _:
             return 4

@@ -75,7 +75,7 @@ def planned(context: Context, owner: str, submission: Submission) -> JobPlan:
     return JobPlan(
         task_description=spec.task_description,
         kind=chosen.kind,
-        methods=chosen.methods,
+        methods=[method.choice() for method in chosen.methods],
         unchecked=unchecked_methods(chosen.methods, chosen.kind),
         models=[model.name for model in chosen.models],
         classes=chosen.classes or sorted(set(labels)),

@@ -14,6 +14,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from gateway.context import Context
+from gateway.database.columns import ModelColumns
 from gateway.database.sessions import insert_missing, reading
 from gateway.database.tables import Job, ModelUnderTest
 from gateway.intake.sources import NamedFile
@@ -106,7 +107,7 @@ def _examined(context: Context, digest: str, key: str) -> ExamineReply:
     return context.services.examine(ExamineRequest(upload=upload))
 
 
-def _row(model_id: str, owner: str, spec: ModelSpec, package: Package, examined: ExamineReply) -> dict[str, object]:
+def _row(model_id: str, owner: str, spec: ModelSpec, package: Package, examined: ExamineReply) -> ModelColumns:
     return {
         "id": model_id,
         "owner_id": owner,

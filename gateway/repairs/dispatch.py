@@ -19,9 +19,11 @@ import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
+from typing import TypedDict
 
 from pydantic import ValidationError
-from sqlalchemy import or_, select, update
+from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -32,6 +34,7 @@ from gateway.repairs.figures import figures
 from gateway.repairs.model_card import model_card
 from gateway.settings import Settings
 from shared.problems import DependencyFailed
+from shared.schemas.jobs import JobState
 from shared.schemas.repairs import (
     TRAINED,
     Heartbeat,
@@ -62,6 +65,20 @@ class _Running:
     silent: bool
 
 
+class _RepairColumns(TypedDict, total=False):
+    """Columns of a running repair that change."""
+
+    state: JobState
+    failure: str
+    progress: RepairProgress
+    result: RepairResult
+    token: None
+    beat: int
+    heard_at: ColumnElement[datetime]
+    lost: int
+    finished_at: datetime
+
+
 def look_after_now_and_then(
     sessions: Sessions,
     store: ObjectStore,
@@ -87,9 +104,9 @@ def look_after(sessions: Sessions, store: ObjectStore, send: Callable[[RepairLea
         except Exception as error:  # of this repair's objects; the others must go on
             logger.exception("repair %s failed", repair.id)
             if repair.token is not None:
-                failed: dict[str, object] = {"state": "failed", "failure": f"{type(error).__name__}: {error}"}
+                failure = f"{type(error).__name__}: {error}"
                 with sessions.begin() as session:
-                    _close(session, repair.id, repair.token, failed)
+                    _close(session, repair.id, repair.token, {"state": "failed", "failure": failure})
 
 
 def _look_at(
@@ -122,10 +139,7 @@ def _running(sessions: Sessions, lease_seconds: float) -> list[_Running]:
     query = select(Repair.id, Repair.token, Repair.beat, Repair.progress, silent).where(Repair.state == "running")
     with reading(sessions) as session:
         rows = session.execute(query.order_by(Repair.created_at, Repair.id)).all()
-    return [
-        _Running(name, token, beat, RepairProgress.model_validate(progress).done, bool(quiet))
-        for name, token, beat, progress, quiet in rows
-    ]
+    return [_Running(name, token, beat, progress.done, bool(quiet)) for name, token, beat, progress, quiet in rows]
 
 
 def _given_out(sessions: Sessions, repair: _Running, max_lost: int) -> RepairLease | None:
@@ -156,9 +170,9 @@ def _heard(sessions: Sessions, store: ObjectStore, repair: _Running, token: str)
         return False
     if heartbeat.beat <= repair.beat:
         return False
-    values: dict[str, object] = {"beat": heartbeat.beat, "heard_at": database_now()}
+    values: _RepairColumns = {"beat": heartbeat.beat, "heard_at": database_now()}
     if heartbeat.total:
-        values["progress"] = heartbeat.model_dump(mode="json", exclude={"beat"})
+        values["progress"] = RepairProgress(done=heartbeat.done, total=heartbeat.total, arm=heartbeat.arm)
     if heartbeat.done > repair.done:
         values["lost"] = 0
     with sessions.begin() as session:
@@ -178,17 +192,13 @@ def _settled(sessions: Sessions, store: ObjectStore, repair_id: str, token: str)
         return False
     except ValidationError as error:  # of another version of this software
         outcome = RepairOutcome(problem=f"the trainer's answer cannot be read: {error.error_count()} errors")
-    values: dict[str, object] = {"state": "failed", "failure": outcome.problem}
+    values: _RepairColumns = {"state": "failed", "failure": outcome.problem}
     if not outcome.problem:
         result = figures(order, outcome)
         for arm in TRAINED:
             _package(store, order, arm, result)
         done = RepairProgress(done=len(TRAINED) * order.parameters.steps, total=len(TRAINED) * order.parameters.steps)
-        values = {
-            "state": "done",
-            "result": result.model_dump(mode="json"),
-            "progress": done.model_dump(mode="json"),
-        }
+        values = {"state": "done", "result": result, "progress": done}
     with sessions.begin() as session:
         _close(session, repair_id, token, values)
     for item in list(store.iterate(repair_key(repair_id) + "/")):
@@ -221,11 +231,11 @@ def _package(store: ObjectStore, order: RepairOrder, arm: TrainedArm, result: Re
         store.put_file(repair_key(order.repair, arm, "model.tar"), file)
 
 
-def _close(session: Session, repair_id: str, token: str, values: dict[str, object]) -> None:
+def _close(session: Session, repair_id: str, token: str, values: _RepairColumns) -> None:
     _change(session, repair_id, token, {**values, "token": None, "finished_at": utc_now()})
 
 
-def _change(session: Session, repair_id: str, token: str, values: dict[str, object]) -> None:
+def _change(session: Session, repair_id: str, token: str, values: _RepairColumns) -> None:
     """Write to a running repair whose token is still this one; else change nothing."""
     session.execute(
         update(Repair)

@@ -28,7 +28,6 @@ from shared.schemas.repairs import (
     RepairOrder,
     RepairProgress,
     RepairRequest,
-    RepairResult,
     RepairsPage,
     RepairView,
     StoredModel,
@@ -68,8 +67,8 @@ def begin(context: Context, owner: str, job_id: str, request: RepairRequest) -> 
                 owner_id=owner,
                 job_id=job_id,
                 model=request.model,
-                request=request.model_dump(mode="json"),
-                progress=RepairProgress(total=total).model_dump(mode="json"),
+                request=request,
+                progress=RepairProgress(total=total),
             )
         )
     with reading(context.sessions) as session:
@@ -170,9 +169,9 @@ def _view(row: Repair) -> RepairView:
         model=row.model,
         state=row.state,
         failure=row.failure,
-        request=RepairRequest.model_validate(row.request),
-        progress=RepairProgress.model_validate(row.progress),
-        result=None if row.result is None else RepairResult.model_validate(row.result),
+        request=row.request,
+        progress=row.progress,
+        result=row.result,
         created_at=row.created_at,
         finished_at=row.finished_at,
     )

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, delete, exists, func, insert, literal, or_, select
 from sqlalchemy.orm import Session, aliased
 
-from gateway.database.columns import JsonObject
+from gateway.database.columns import JobColumns
 from gateway.database.counts import count_rows
 from gateway.database.events import add_event
 from gateway.database.pagination import page_of
@@ -27,12 +27,13 @@ from gateway.jobs import jobs
 from gateway.jobs.choices import refuse_unknown_truths
 from gateway.jobs.progress import progress
 from gateway.operations.deletion import mark_deleted
-from gateway.queue import leases
+from gateway.queue import job_states
 from gateway.results.counterfactuals import Filters, conditions
 from gateway.results.stream import is_null_arm
 from shared.problems import Conflict, InvalidInput, NotFound
+from shared.schemas.base import JsonObject
 from shared.schemas.evaluation import ModelUnderTestInfo
-from shared.schemas.suites import RunView, SuiteDetail, SuiteFilters, SuiteRequest, SuitesPage, SuiteView
+from shared.schemas.suites import RunView, SuiteDetail, SuiteRequest, SuitesPage, SuiteView
 from shared.seeds import derive_id
 
 RUNS_SHOWN = 100
@@ -54,19 +55,18 @@ def create(session: Session, owner: str, request: SuiteRequest) -> str:
     if job.suite_id is not None:
         raise InvalidInput(f"job {job.id} is a run of a suite; make a suite of the job that rendered the images")
     suite_id = uuid.uuid4().hex
-    filters = request.filters.model_dump(by_alias=True, exclude_none=True)
-    row = {"id": suite_id, "owner_id": owner, "name": request.name, "made_from": job.id, "filters": filters}
+    row = {"id": suite_id, "owner_id": owner, "name": request.name, "made_from": job.id, "filters": request.filters}
     insert_missing(session, Suite, [row])
     if session.get(Suite, suite_id) is None:
         raise Conflict(f"you have a suite {request.name!r}; choose another name, or delete that one")
-    spec = {"task_description": job.task_description, "suite": suite_id, **_of_masks(job)}
-    insert_missing(session, Job, [_job_like(job, suite_id, suite_id, spec, state="done", finished_at=utc_now())])
+    kept = {**_job_row(job, suite_id, suite_id, {}), "state": "done", "finished_at": utc_now()}
+    insert_missing(session, Job, [kept])
     edits = and_(
         Counterfactual.job_id == job.id,
         Counterfactual.arm == "edit",
         Counterfactual.accepted,
         Counterfactual.image_digest.is_not(None),
-        *conditions(Filters.model_validate(filters)),
+        *conditions(Filters.model_construct(**dict(request.filters))),
     )
     null = aliased(Counterfactual)
     compared = exists().where(edits, is_null_arm(null, Counterfactual))
@@ -94,16 +94,15 @@ def start_run(session: Session, owner: str, suite: str, model: ModelUnderTestInf
     labels = {name for label, held in session.execute(truths) for name in [label, *(held or ())] if name is not None}
     refuse_unknown_truths(labels, [model], "Test a model of the same classes")
     run_id = derive_id("suite run", row.id, model.name, model.revision)
-    spec = {"task_description": kept.task_description, "suite": row.id, "revision": model.revision, **_of_masks(kept)}
-    uploaded = jobs.digests_of([model])
-    tested = _job_like(kept, run_id, row.id, spec, models=[model.name], uploaded_models=uploaded)
+    tested = _job_row(kept, run_id, row.id, {"revision": model.revision})
+    tested |= {"models": [model.name], "uploaded_models": jobs.digests_of([model])}
     insert_missing(session, Job, [tested])
     run = session.get_one(Job, run_id)
     if run.deleted_at is not None:
         raise Conflict("the run of this release is being deleted; try again in some minutes")
     if run.events > 0:
         if run.state != "running":
-            leases.retry_job(session, run_id)
+            job_states.retry_job(session, run_id)
         return run_id
     copies = _Copies(run_id, lambda row: func.substr(row, _PREFIX + 2))
     copies.sources(session, SourceImage.job_id == row.id, state="pending", generated=True)
@@ -198,7 +197,7 @@ def remove(session: Session, owner: str, suite: str) -> list[str]:
     row = _held(session, owner, suite)
     ended = _members(session, row)
     for job_id in ended:
-        leases.cancel_job(session, job_id)
+        job_states.cancel_job(session, job_id)
     keys = session.scalars(select(Report.object_key).where(Report.job_id.in_(ended))).all()
     for job_id in ended:
         mark_deleted(session, job_id)
@@ -211,19 +210,30 @@ def _view(suite: Suite) -> SuiteView:
         id=suite.id,
         name=suite.name,
         made_from=suite.made_from,
-        filters=SuiteFilters.model_validate(suite.filters),
+        filters=suite.filters,
         created_at=suite.created_at,
     )
 
 
-def _job_like(job: Job, job_id: str, suite_id: str, spec: JsonObject, **columns: object) -> dict[str, object]:
-    """The row of a job that keeps or tests images of another."""
-    names = ("owner_id", "task_description", "kind", "classes", "methods", "profile", "seed")
-    copied = {name: getattr(job, name) for name in names}
-    return {**copied, "id": job_id, "suite_id": suite_id, "models": [], "spec": spec, **columns}
+def _job_row(job: Job, job_id: str, suite_id: str, spec: JsonObject) -> JobColumns:
+    """The row of a job that keeps or tests images of another; without models under test."""
+    return {
+        "id": job_id,
+        "owner_id": job.owner_id,
+        "task_description": job.task_description,
+        "kind": job.kind,
+        "classes": job.classes,
+        "methods": job.methods,
+        "models": [],
+        "uploaded_models": {},
+        "profile": job.profile,
+        "seed": job.seed,
+        "spec": {"task_description": job.task_description, "suite": suite_id, **spec, **_spec_of_masks(job)},
+        "suite_id": suite_id,
+    }
 
 
-def _of_masks(job: Job) -> JsonObject:
+def _spec_of_masks(job: Job) -> JsonObject:
     """The part of a job's spec that is about masks, for the colours of pictures."""
     return {name: job.spec[name] for name in ("masks", "label_map") if name in job.spec}
 

@@ -98,7 +98,7 @@ class HeldLeases:
                 held = leases.renew(session, current, self._lease_seconds)
         else:
             with reading(self._sessions) as session:
-                held = leases.still_held(session, current)
+                held = leases.live_tokens(session, current)
         for lease in current:
             if lease.token not in held:
                 self._lose(lease)

@@ -17,7 +17,6 @@ from sqlalchemy.orm import Session
 
 from gateway.database.columns import (
     CounterfactualColumns,
-    JsonObject,
     PredictionColumns,
     ServiceColumns,
     StoredChange,
@@ -28,7 +27,7 @@ from gateway.database.sessions import Sessions, insert_missing, reading
 from gateway.database.table_base import utc_now
 from gateway.database.tables import Counterfactual, Image, Job, JobService, Prediction, SourceImage
 from gateway.jobs.task_description import task_description_of
-from gateway.methods import METHODS, typed_parameters
+from gateway.methods import METHODS, JobMethod
 from gateway.methods.counterfactual import Change, MethodCounterfactual, MethodImage, TaskDescription
 from gateway.model_services.recorded import ImageShelf, RecordedServices
 from gateway.models_under_test.of_job import Tested, tested
@@ -39,8 +38,7 @@ from gateway.worker.classify_step import classifier_predictions
 from gateway.worker.messages import ShownImage, requests
 from gateway.worker.segment_step import segmenter_predictions
 from shared.images import decode
-from shared.schemas.base import ImagePayload
-from shared.schemas.jobs import MethodChoice
+from shared.schemas.base import ImagePayload, JsonObject
 from shared.seeds import derive_id
 
 _LINEAGE = TypeAdapter(dict[str, Any])
@@ -74,7 +72,7 @@ class ImageWork:
     occurrence: int
     ground_truth: str | None
     task_description: TaskDescription
-    methods: tuple[MethodChoice, ...]
+    methods: tuple[JobMethod, ...]
     models: tuple[Tested, ...]
     seed: int
     segmentation: Segmentation | None = None
@@ -144,10 +142,7 @@ def call(work: ImageWork, services: RecordedServices, shelf: ImageShelf, link: C
     return ImageResult(
         rows,
         predictions,
-        [
-            {"service": service, "revision": revision, "info": info.model_dump(mode="json")}
-            for (service, revision), info in used
-        ],
+        [{"service": service, "revision": revision, "info": info} for (service, revision), info in used],
     )
 
 
@@ -175,10 +170,10 @@ def _make(
 ) -> list[CounterfactualColumns]:
     """The rows of the counterfactuals; appends rendered images to `images`."""
     rows: list[CounterfactualColumns] = []
-    for choice in work.methods:
-        function, parameters = METHODS[choice.name].function, typed_parameters(choice)
-        for counterfactual in function(source, work.task_description, services, parameters, work.seed):
-            row = row_of(work, choice.name, counterfactual, shelf)
+    for method in work.methods:
+        run = method.spec.function
+        for counterfactual in run(source, work.task_description, services, method.parameters, work.seed):
+            row = row_of(work, method.name, counterfactual, shelf)
             rows.append(row)
             if counterfactual.image is not None:
                 images.append(ShownImage(row["id"], counterfactual.image))

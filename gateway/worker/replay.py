@@ -15,7 +15,6 @@ import numpy as np
 from gateway.database.columns import CounterfactualColumns
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Report, SourceImage
-from gateway.methods import METHODS, typed_parameters
 from gateway.methods.counterfactual import MethodCounterfactual
 from gateway.model_services.clients import ModelServices
 from gateway.model_services.recorded import ImageShelf, RecordedServices
@@ -104,12 +103,9 @@ def _load(sessions: Sessions, counterfactual_id: str) -> tuple[Counterfactual, I
 
 
 def _repeat(row: Counterfactual, work: ImageWork, shelf: ImageShelf, services: Services) -> MethodCounterfactual | None:
-    method = METHODS.get(row.method)
-    if method is None:
-        raise NotFound(f"this version has no method {row.method!r}; replay with the version that made it")
-    choice = next(choice for choice in work.methods if choice.name == row.method)
-    source, parameters = image_step.source_of(work, shelf), typed_parameters(choice)
-    counterfactuals = method.function(source, work.task_description, services, parameters, work.seed)
+    method = next(method for method in work.methods if method.name == row.method)
+    run, source = method.spec.function, image_step.source_of(work, shelf)
+    counterfactuals = run(source, work.task_description, services, method.parameters, work.seed)
     return next((repeated for repeated in counterfactuals if repeated.ordinal == row.ordinal), None)
 
 

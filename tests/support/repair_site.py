@@ -18,6 +18,7 @@ from transformers.models.convnext.image_processing_pil_convnext import ConvNextI
 from evaluator_service.repair_worker import Trainer
 from gateway.database.sessions import Sessions
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, SourceImage
+from gateway.methods import read_method
 from gateway.repairs.dispatch import look_after
 from gateway.settings import Settings
 from shared.images import CanonicalImage, Pixels, from_array
@@ -87,7 +88,7 @@ def add_job(
                 state="done",
                 task_description="say which half is lit",
                 classes=CLASSES,
-                methods=[{"name": "shifts", "parameters": {}}],
+                methods=[read_method("shifts", {})],
                 profile="tiny",
             )
         )

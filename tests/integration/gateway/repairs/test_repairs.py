@@ -73,7 +73,7 @@ class Site:
                     owner_id=LOCAL_OWNER,
                     job_id="made",
                     model="day",
-                    request=REQUEST.model_dump(mode="json"),
+                    request=REQUEST,
                 )
             )
 
