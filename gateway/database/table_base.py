@@ -24,6 +24,8 @@ from shared.schemas.reviews import ReviewVerdict
 from shared.schemas.service import ServiceInfo
 from shared.schemas.suites import SuiteFilters
 
+Id = String(64)
+
 
 def utc_now() -> datetime:
     """The time on this machine's clock, for creation times. Leases use the database's clock."""

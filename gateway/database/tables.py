@@ -1,4 +1,4 @@
-"""The tables. Times are UTC.
+"""The tables; importing this module gives all of them. Times are UTC.
 
 Ids of source images, counterfactuals and predictions derive from their content (`shared.seeds.derive_id`), so none can
 be written twice. Deleting a job deletes its rows except recorded calls and images, which belong to the owner.
@@ -7,7 +7,7 @@ be written twice. Deleting a job deletes its rows except recorded calls and imag
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import TypedDict
 
 from sqlalchemy import (
     JSON,
@@ -18,6 +18,7 @@ from sqlalchemy import (
     Index,
     String,
     Text,
+    TextClause,
     UniqueConstraint,
     false,
     text,
@@ -26,26 +27,36 @@ from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from gateway.database.columns import SourceImageState, StoredChange, StoredShare
+from gateway.database.feature_tables import Repair as Repair
+from gateway.database.feature_tables import Review as Review
+from gateway.database.feature_tables import Suite as Suite
+from gateway.database.owner_tables import LOCAL_OWNER as LOCAL_OWNER
+from gateway.database.owner_tables import ApiKey as ApiKey
+from gateway.database.owner_tables import Image as Image
+from gateway.database.owner_tables import Login as Login
+from gateway.database.owner_tables import ModelUnderTest as ModelUnderTest
+from gateway.database.owner_tables import OwnedImage as OwnedImage
+from gateway.database.owner_tables import Owner as Owner
+from gateway.database.owner_tables import Upload as Upload
+from gateway.database.table_base import Id, utc_now
 from gateway.database.table_base import (
     Table as Table,  # re-exported: imported from here, its metadata has all tables
 )
-from gateway.database.table_base import utc_now
 from gateway.methods import JobMethod
 from shared.logging import request_id
 from shared.schemas.base import JsonObject, Kind
 from shared.schemas.jobs import JobState, Stage
-from shared.schemas.repairs import RepairProgress, RepairRequest, RepairResult
-from shared.schemas.reviews import ReviewVerdict
 from shared.schemas.service import ServiceInfo
-from shared.schemas.suites import SuiteFilters
-
-LOCAL_OWNER = "local"
 
 _UNFINISHED_SQL = "state IN ('pending', 'leased')"
-_Id = String(64)
 
 
-def _where(condition: str) -> dict[str, Any]:
+class _PartialIndex(TypedDict):
+    sqlite_where: TextClause
+    postgresql_where: TextClause
+
+
+def _where(condition: str) -> _PartialIndex:
     """The condition of a partial index, for both databases."""
     return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
 
@@ -62,88 +73,6 @@ class Leased:
     not_before: Mapped[datetime | None]
     attempts: Mapped[int] = mapped_column(default=0)
     lost_leases: Mapped[int] = mapped_column(default=0)
-
-
-class Owner(Table):
-    """An owner of jobs, separate from all others. Embedded mode has one: `LOCAL_OWNER`."""
-
-    __tablename__ = "owners"
-
-    id: Mapped[str] = mapped_column(_Id, primary_key=True)
-    name: Mapped[str] = mapped_column(String(200))
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
-
-
-class ApiKey(Table):
-    """An owner's API key; only its SHA-256 (hex) is stored.
-
-    Limits that are None are the installation's. `requests_until` and `bytes_until` (seconds since 1970 on the
-    database's clock) implement the rate limits: see `gateway.auth.keys.admit`.
-    """
-
-    __tablename__ = "api_keys"
-
-    hash: Mapped[str] = mapped_column(String(64), primary_key=True)
-    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"), index=True)
-    name: Mapped[str] = mapped_column(String(200), default="")
-    scopes: Mapped[list[str]] = mapped_column(default=list)
-    requests_per_minute: Mapped[int | None]
-    bytes_per_hour: Mapped[int | None] = mapped_column(BigInteger)
-    max_request_bytes: Mapped[int | None] = mapped_column(BigInteger)
-    requests_until: Mapped[float] = mapped_column(default=0.0)
-    bytes_until: Mapped[float] = mapped_column(default=0.0)
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
-    used_at: Mapped[datetime | None]
-    revoked_at: Mapped[datetime | None]
-
-
-class Login(Table):
-    """A browser's session for an API key; only the SHA-256 (hex) of its cookie is stored."""
-
-    __tablename__ = "logins"
-
-    hash: Mapped[str] = mapped_column(String(64), primary_key=True)
-    key_hash: Mapped[str] = mapped_column(ForeignKey("api_keys.hash", ondelete="CASCADE"), index=True)
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
-    expires_at: Mapped[datetime]
-
-
-class Image(Table):
-    """An image in the object store, under the key of its digest (canonical pixels; see `shared.storage`).
-
-    `unreferenced_since` is when housekeeping first saw that no row needs it (`gateway.operations.housekeeping`).
-    """
-
-    __tablename__ = "images"
-
-    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
-    mode: Mapped[str] = mapped_column(String(4), default="RGB")
-    width: Mapped[int]
-    height: Mapped[int]
-    bytes: Mapped[int]
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
-    unreferenced_since: Mapped[datetime | None] = mapped_column(index=True)
-
-
-class OwnedImage(Table):
-    """An owner who may see an image: who uploaded it, or owns the job that rendered it."""
-
-    __tablename__ = "owned_images"
-
-    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"), primary_key=True)
-    digest: Mapped[str] = mapped_column(ForeignKey("images.digest"), primary_key=True, index=True)
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
-
-
-class Upload(Table):
-    """The SHA-256 of an uploaded file and the image made from it. Makes `PUT /images/{digest}` idempotent."""
-
-    __tablename__ = "uploads"
-
-    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"), primary_key=True)
-    original_digest: Mapped[str] = mapped_column(String(64), primary_key=True)
-    digest: Mapped[str] = mapped_column(ForeignKey("images.digest"), index=True)
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
 class Job(Leased, Table):
@@ -169,7 +98,7 @@ class Job(Leased, Table):
         CheckConstraint("state IN ('running', 'done', 'failed', 'cancelled')", name="state"),
     )
 
-    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
     owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"))
     state: Mapped[JobState] = mapped_column(default="running")
     report_due: Mapped[bool] = mapped_column(default=False, server_default=false())
@@ -224,7 +153,7 @@ class SourceImage(Leased, Table):
         CheckConstraint("(state = 'leased') = (lease_token IS NOT NULL)", name="lease"),
     )
 
-    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
     position: Mapped[int]
     digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
@@ -258,7 +187,7 @@ class Counterfactual(Table):
         CheckConstraint("arm IN ('edit', 'null')", name="arm"),
     )
 
-    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
     source_image_id: Mapped[str] = mapped_column(ForeignKey("source_images.id", ondelete="CASCADE"), index=True)
     position: Mapped[int]
@@ -314,7 +243,7 @@ class Prediction(Table):
     __tablename__ = "predictions"
     __table_args__ = (Index("ix_predictions_job_id_model", "job_id", "model"),)
 
-    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
     source_image_id: Mapped[str] = mapped_column(ForeignKey("source_images.id", ondelete="CASCADE"), index=True)
     counterfactual_id: Mapped[str | None] = mapped_column(
@@ -330,102 +259,6 @@ class Prediction(Table):
     map_digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
     overlaps: Mapped[dict[str, float] | None]
     confusion: Mapped[list[int] | None]
-
-
-class Review(Table):
-    """One person's review of a counterfactual, compared with its source image. A new review replaces the old one.
-
-    `reviewer` is the id of their API key (`gateway.auth.keys.KeyView`), or `LOCAL_OWNER` without API keys.
-    `verdict`: whether the ground truth is still right. `edit_shown` and `realism` (1 to 5, 5 is like a photograph) are
-    optional. Pages are sorted by (reviewed_at, counterfactual_id, reviewer), newest first.
-    """
-
-    __tablename__ = "reviews"
-    __table_args__ = (
-        Index("ix_reviews_job_id_reviewed_at", "job_id", "reviewed_at", "counterfactual_id", "reviewer"),
-        CheckConstraint("verdict IN ('valid', 'invalid', 'unsure')", name="verdict"),
-        CheckConstraint("realism BETWEEN 1 AND 5", name="realism"),
-    )
-
-    counterfactual_id: Mapped[str] = mapped_column(
-        ForeignKey("counterfactuals.id", ondelete="CASCADE"), primary_key=True
-    )
-    reviewer: Mapped[str] = mapped_column(String(64), primary_key=True)
-    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
-    verdict: Mapped[ReviewVerdict]
-    edit_shown: Mapped[bool | None]
-    realism: Mapped[int | None]
-    note: Mapped[str] = mapped_column(Text, default="")
-    reviewed_at: Mapped[datetime] = mapped_column(default=utc_now)
-
-
-class ModelUnderTest(Table):
-    """A model under test that its owner uploaded; the package is in the object store under `shared.storage.model_key`.
-
-    `digest` is the package's SHA-256, `classes` are the names of its outputs. The row is written last.
-    """
-
-    __tablename__ = "models_under_test"
-    __table_args__ = (UniqueConstraint("owner_id", "name"), Index("ix_models_under_test_digest", "owner_id", "digest"))
-
-    id: Mapped[str] = mapped_column(_Id, primary_key=True)
-    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"))
-    name: Mapped[str] = mapped_column(String(100))
-    digest: Mapped[str] = mapped_column(String(64))
-    format: Mapped[str] = mapped_column(String(20))
-    kind: Mapped[Kind] = mapped_column("task", String(20))
-    classes: Mapped[list[str]]
-    bytes: Mapped[int] = mapped_column(BigInteger)
-    licence: Mapped[str] = mapped_column(String(200), default="")
-    description: Mapped[str] = mapped_column(Text, default="")
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
-
-
-class Suite(Table):
-    """Frozen counterfactuals: the job with the same id holds copies of their rows, without predictions.
-
-    `made_from` is the job that `filters` selected them from; it may be deleted.
-    """
-
-    __tablename__ = "suites"
-    __table_args__ = (UniqueConstraint("owner_id", "name"),)
-
-    id: Mapped[str] = mapped_column(_Id, primary_key=True)
-    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"))
-    name: Mapped[str] = mapped_column(String(100))
-    made_from: Mapped[str] = mapped_column(_Id)
-    filters: Mapped[SuiteFilters] = mapped_column(default=SuiteFilters)
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
-
-
-class Repair(Table):
-    """The training of a model under test on a job's accepted counterfactuals, by a trainer without database access.
-
-    `token` identifies its current trainer, `beat` is the trainer's last heartbeat, `heard_at` its time by the
-    database's clock; `lost` counts trainers that went silent without progress: see `gateway.repairs.dispatch`.
-    """
-
-    __tablename__ = "repairs"
-    __table_args__ = (
-        Index("ix_repairs_owner_id_created_at_id", "owner_id", "created_at", "id"),
-        CheckConstraint("state IN ('running', 'done', 'failed', 'cancelled')", name="state"),
-    )
-
-    id: Mapped[str] = mapped_column(_Id, primary_key=True)
-    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"))
-    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
-    model: Mapped[str] = mapped_column(String(200))
-    state: Mapped[JobState] = mapped_column(default="running", index=True)
-    failure: Mapped[str] = mapped_column(Text, default="")
-    request: Mapped[RepairRequest]
-    progress: Mapped[RepairProgress] = mapped_column(default=RepairProgress)
-    result: Mapped[RepairResult | None]
-    token: Mapped[str | None] = mapped_column(String(64))
-    beat: Mapped[int] = mapped_column(default=0)
-    heard_at: Mapped[datetime | None]
-    lost: Mapped[int] = mapped_column(default=0)
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
-    finished_at: Mapped[datetime | None]
 
 
 class RecordedCall(Table):

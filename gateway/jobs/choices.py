@@ -1,4 +1,4 @@
-"""What a job may choose from: methods with their parameters, models under test, profiles; and the choice it gets."""
+"""What a job can choose: methods, their parameters, models under test, profiles. `plan` checks a spec against it."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class Plan:
     kind: Kind = "classification"
 
 
-def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestInfo]) -> Plan:
+def plan(spec: JobSpec, profile: Profile, available: Sequence[ModelUnderTestInfo]) -> Plan:
     """Fill in the profile's defaults and check names and parameters. Raises InvalidInput that names what there is.
 
-    `known_models` may be empty when the spec tests none. The classes are the spec's, else all that the models know.
+    `available` models may be empty when the spec tests none. The classes are the spec's, else those of the models.
     """
     parameters = {choice.name: choice.parameters for choice in spec.methods or []}
     parameters = parameters or {name: {} for name in profile.defaults.methods}
     for name in parameters:
         _check_needs(name, profile)
-    models = _models(spec, profile, known_models)
+    models = _models(spec, profile, available)
     kind = kind_of(models, "classification" if spec.masks is None else "segmentation")
     if kind == "classification" and spec.masks is not None:
         raise InvalidInput(
@@ -67,13 +67,13 @@ def _classes(spec: JobSpec, models: Sequence[ModelUnderTestInfo], kind: Kind) ->
 
 
 def _check_calibration(spec: JobSpec, profile: Profile, kind: Kind) -> None:
-    """Raise InvalidInput where the errors of the checks that `calibration` names do not hold for this job."""
+    """Raise InvalidInput if the check errors that `calibration` names do not apply to this job."""
     if spec.calibration is None:
         return
     if spec.calibration not in profile.calibration:
-        there_are = ", ".join(profile.calibration) or "none"
+        calibrated = ", ".join(profile.calibration) or "none"
         raise InvalidInput(
-            f"the checks are not calibrated on {spec.calibration!r}; data sets they are calibrated on: {there_are}"
+            f"the checks are not calibrated on {spec.calibration!r}; data sets they are calibrated on: {calibrated}"
         )
     kinds = {errors.kind for errors in profile.calibration[spec.calibration].values()}
     if kinds - {kind}:
@@ -153,7 +153,7 @@ def _protected_things(name: str, profile: Profile, kind: Kind) -> JsonObject:
 
 
 def profiles_listing(active: str) -> ProfilesReply:
-    """The shipped profiles, and the active one where it is the operator's own file."""
+    """The shipped profiles, and the active one if it is the operator's own file."""
     names = list(dict.fromkeys([*shipped_profiles(), active]))
     return ProfilesReply(profiles=[_profile_view(load_profile(name), name == active) for name in names])
 
@@ -185,11 +185,11 @@ def _profile_view(profile: Profile, active: bool) -> ProfileView:
 
 
 def _check_needs(name: str, profile: Profile) -> None:
-    """Raise InvalidInput where the profile has no weights of a kind that the method needs."""
-    there = {"text_embedder": profile.evaluator.text_embedder, "masked_words": profile.language.masked_words}
+    """Raise InvalidInput if the profile lacks optional weights that the method needs."""
+    weights = {"text_embedder": profile.evaluator.text_embedder, "masked_words": profile.language.masked_words}
     tables = {"text_embedder": "evaluator", "masked_words": "language"}
     for need in METHODS[name].needs if name in METHODS else ():
-        if there[need] is None:
+        if weights[need] is None:
             raise InvalidInput(
                 f"method {name!r} needs [{tables[need]}.{need}], which profile {profile.profile.name!r} does not have; "
                 "name such weights in the profile, or choose another method"
@@ -212,12 +212,12 @@ def _method(name: str, request: JsonObject, profile: Profile, kind: Kind) -> Job
 
 
 def _check_controls(name: str, parameters: ControlledParameters, profile: Profile) -> None:
-    """Raise InvalidInput where the profile lacks a kind of control, or a segmenter for what is protected."""
-    there = profile.diffusion.controlnets
-    if missing := [control.kind for control in parameters.strengths if control.kind not in there]:
+    """Raise InvalidInput if the profile lacks a ControlNet of the method, or the segmenter that `protect` needs."""
+    controlnets = profile.diffusion.controlnets
+    if missing := [control.kind for control in parameters.strengths if control.kind not in controlnets]:
         raise InvalidInput(
             f"method {name!r} asks for control by {', '.join(missing)}; profile {profile.profile.name!r} has "
-            f"ControlNets for {', '.join(there)}"
+            f"ControlNets for {', '.join(controlnets)}"
         )
     if parameters.protect and profile.diffusion.segmenter is None:
         raise InvalidInput(
@@ -225,17 +225,17 @@ def _check_controls(name: str, parameters: ControlledParameters, profile: Profil
         )
 
 
-def chosen_models(names: Sequence[str], known: Sequence[ModelUnderTestInfo]) -> list[ModelUnderTestInfo]:
-    """The models of these names. Raises InvalidInput for one that is not known."""
-    by_name = {model.name: model for model in known}
+def models_by_name(names: Sequence[str], available: Sequence[ModelUnderTestInfo]) -> list[ModelUnderTestInfo]:
+    """The models of these names. Raises InvalidInput for an unknown name."""
+    by_name = {model.name: model for model in available}
     if unknown := [name for name in names if name not in by_name]:
-        known_names = ", ".join(by_name) or "none"
-        raise InvalidInput(f"unknown model under test {', '.join(map(repr, unknown))}; known: {known_names}")
+        choices = ", ".join(by_name) or "none"
+        raise InvalidInput(f"unknown model under test {', '.join(map(repr, unknown))}; known: {choices}")
     return [by_name[name] for name in names]
 
 
 def kind_of(models: Sequence[ModelUnderTestInfo], otherwise: Kind) -> Kind:
-    """What models do, all alike; `otherwise` without models. Raises InvalidInput for models of both kinds."""
+    """The kind of the models; `otherwise` without models. Raises InvalidInput for models of both kinds."""
     kinds: dict[str, str] = {model.kind: model.name for model in models}
     if len(kinds) > 1:
         pairs = " and ".join(f"{name!r} is for {kind}" for kind, name in kinds.items())
@@ -246,17 +246,17 @@ def kind_of(models: Sequence[ModelUnderTestInfo], otherwise: Kind) -> Kind:
 
 
 def refuse_unknown_truths(labels: Collection[str], models: Sequence[ModelUnderTestInfo], advice: str) -> None:
-    """Raise InvalidInput where ground truth has labels that a model does not know. `advice`: what to do then."""
+    """Raise InvalidInput with `advice` if ground truth has labels that a model does not know."""
     refuse_unknown_labels(labels, class_lists(models), advice)
 
 
 def class_lists(models: Sequence[ModelUnderTestInfo]) -> dict[str, Sequence[str]]:
-    """The classes of each model, by its name as messages have it."""
+    """The classes of each model, by its name in messages."""
     return {f"model under test {model.name!r}": model.classes for model in models}
 
 
 def refuse_unknown_classes(classes: Sequence[str], models: Sequence[ModelUnderTestInfo]) -> None:
-    """Raise InvalidInput where masks have classes that a segmenter does not know."""
+    """Raise InvalidInput if masks have classes that a segmenter does not know."""
     for model in models:
         if unknown := [name for name in classes if name not in model.classes]:
             raise InvalidInput(
@@ -267,14 +267,14 @@ def refuse_unknown_classes(classes: Sequence[str], models: Sequence[ModelUnderTe
             )
 
 
-def _models(spec: JobSpec, profile: Profile, known: Sequence[ModelUnderTestInfo]) -> list[ModelUnderTestInfo]:
-    """Those that the spec names, else those of the profile's defaults that do what the ground truth asks for."""
+def _models(spec: JobSpec, profile: Profile, available: Sequence[ModelUnderTestInfo]) -> list[ModelUnderTestInfo]:
+    """The models that the spec names, else the profile's default models of the kind of the ground truth."""
     if spec.models is not None:
-        return chosen_models(spec.models, known)
-    wanted: Kind = "classification" if spec.masks is None else "segmentation"
-    defaults = chosen_models(profile.defaults.models, known)
-    able = [model for model in defaults if model.kind == wanted]
-    if defaults and not able:
-        others = ", ".join(repr(model.name) for model in known if model.kind == wanted) or "none"
-        raise InvalidInput(f"profile {profile.profile.name!r} tests no {wanted} by default; name `models`: {others}")
-    return able
+        return models_by_name(spec.models, available)
+    kind: Kind = "classification" if spec.masks is None else "segmentation"
+    defaults = models_by_name(profile.defaults.models, available)
+    of_kind = [model for model in defaults if model.kind == kind]
+    if defaults and not of_kind:
+        others = ", ".join(repr(model.name) for model in available if model.kind == kind) or "none"
+        raise InvalidInput(f"profile {profile.profile.name!r} tests no {kind} by default; name `models`: {others}")
+    return of_kind

@@ -1,4 +1,4 @@
-"""What a job can show, from its labels and methods alone: before it starts, and again in its report."""
+"""Which drops in accuracy a job can detect, from its labels and methods: before it starts, and in its report."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from shared.schemas.base import Contract, Kind
 from shared.schemas.diffusion import SEVERITIES
 from shared.schemas.results import DetectableDrop, ImagesNeeded, Sensitivity
 
-DROPS = (0.5, 0.25, 0.1)  # told for every job
-GOAL = 0.1  # told beside what a class can show
+DROPS = (0.5, 0.25, 0.1)  # the images needed for these are in every plan
+GOAL = 0.1  # each class's sentence says how many images detect this drop
 OF_MASKS = (
     " An image counts for each class in its mask. IoU varies less between images than accuracy, so smaller drops in "
     "IoU may be detectable."
@@ -31,7 +31,8 @@ OF_MASKS = (
 class Conditions:
     """What power depends on: the share of edits that are accepted, and the models' accuracy on null arms (0 … 1).
 
-    Before a job starts, all edits and 95 %; in its report, its own share and the accuracy of its least accurate model.
+    Before a job starts they are assumed as 1 and 0.95. Its report uses its own share of accepted edits and the accuracy
+    of its least accurate model.
     """
 
     acceptance: float = 1.0
@@ -39,7 +40,7 @@ class Conditions:
     observed: bool = False
 
     def drop(self, sources: int, family: int) -> float | None:
-        """The smallest drop that so many source images detect."""
+        """The smallest drop that this number of source images detects."""
         return detectable_drop(round(self.acceptance * sources), family, self.accuracy)
 
     def needed(self, drop: float, family: int) -> int | None:
@@ -57,7 +58,7 @@ def sensitivity_of(
     kind: Kind = "classification",
     conditions: Conditions = PLANNED,
 ) -> Sensitivity:
-    """What source images with these labels can show under the job's methods."""
+    """Which drops source images with these labels can detect under the job's methods."""
     counts = Counter(label for label in labels if label is not None)
     edits = max((_edits(method.parameters) for method in methods), default=1)
     result = sensitivity(dict(sorted(counts.items())), edits, conditions)
@@ -67,10 +68,10 @@ def sensitivity_of(
 
 
 def sensitivity(sources: Mapping[str, int], edits_per_image: int, conditions: Conditions = PLANNED) -> Sensitivity:
-    """Which drops classes of so many source images can show when each image is edited so many times.
+    """Which drops the classes can detect, by their numbers of source images and the edits of each image.
 
-    An edit is in two cells (to its new value, from its old one); a cell that holds every image of a class leaves room
-    for no more than 2 · edits of them, so this is the family that is tested together.
+    An edit is in two cells: to its new value and from its old one. If every cell holds all images of its class, a class
+    has 2 · edits cells. The cells of all classes are tested together.
     """
     tested = sum(round(conditions.acceptance * count) >= LEAST_SOURCES for count in sources.values())
     family = max(1, tested) * 2 * edits_per_image

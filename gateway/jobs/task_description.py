@@ -1,4 +1,4 @@
-"""The task description of a job as methods see it: which classes its edits may not name, and what each pixel may be."""
+"""The task description of a job as methods see it, with the classes that edits may not name and those of pixels."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def task_description_of(job: Job) -> TaskDescription:
 
 
 def protected_classes(job: Job) -> tuple[str, ...]:
-    """The label set as methods see it; in a segmentation job the classes whose words no edit may touch.
+    """The label set; in a segmentation job, the classes that edits may not name.
 
-    A class that `label_map` renames has both of its names.
+    A class that `label_map` renames is there by both names.
     """
     masks, renamed = _masks(job), renamed_masks(job)
     if masks is None or renamed is None:
@@ -29,7 +29,7 @@ def protected_classes(job: Job) -> tuple[str, ...]:
 
 
 def renamed_masks(job: Job) -> MaskSpec | None:
-    """What the job's masks mean, in the names that `label_map` gives their classes; None in a job without masks."""
+    """The meaning of the job's masks, with classes renamed by `label_map`; None in a job without masks."""
     masks, renamed = _masks(job), job.spec.get("label_map")
     if masks is None or not isinstance(renamed, dict):
         return masks

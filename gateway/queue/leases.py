@@ -40,8 +40,8 @@ from gateway.database.tables import Job, SourceImage
 from gateway.queue.lease_queries import (
     SECONDS,
     TOKEN,
-    claiming_an_analysis,
-    claiming_an_image,
+    claim_analysis_statement,
+    claim_image_statement,
     work_waiting,
 )
 from shared.schemas.base import JsonObject
@@ -80,14 +80,14 @@ class Lease:
 def claim(session: Session, seconds: float) -> Lease | None:
     """Lease the next source image, of the job with the fewest live leases; None when nothing is claimable now."""
     token = secrets.token_hex(16)
-    row = session.execute(claiming_an_image(), {TOKEN: token, SECONDS: seconds}).one_or_none()
+    row = session.execute(claim_image_statement(), {TOKEN: token, SECONDS: seconds}).one_or_none()
     return None if row is None else Lease(SourceImage, row.id, row.job_id, token)
 
 
 def claim_analysis(session: Session, seconds: float) -> Lease | None:
     """Lease a running job whose source images are all finished, for its analysis; None when there is none."""
     token = secrets.token_hex(16)
-    row = session.execute(claiming_an_analysis(), {TOKEN: token, SECONDS: seconds}).one_or_none()
+    row = session.execute(claim_analysis_statement(), {TOKEN: token, SECONDS: seconds}).one_or_none()
     return None if row is None else Lease(Job, row.id, row.id, token)
 
 
@@ -166,7 +166,7 @@ def record_lost(session: Session, lease: Lease, reason: str, max_lost_leases: in
     """Record a failure of unknown cause, such as a worker that died while it worked on the row.
 
     The retry waits `delay` seconds, twice as long each time. So a job survives a service that fails for hours, and an
-    image that breaks its service is left out in the end. Returns False when the lease no longer holds.
+    image that breaks its service fails in the end. Returns False when the lease no longer holds.
     """
     return _count_failure(session, lease, "lost_leases", reason, max_lost_leases, delay, growing=True)
 
@@ -229,7 +229,7 @@ def _delayed(table: LeasedTable, reason: str, delay: float) -> _LeasedColumns:
 
 
 def _failed(table: LeasedTable, reason: str) -> _LeasedColumns:
-    """Values of a row that is left out."""
+    """Values of a row that has failed for good."""
     return _ended(reason) if table is Job else {"state": "failed", "failure": reason}
 
 

@@ -1,8 +1,8 @@
-"""`contrafact replay ID`: make a counterfactual again through the services, and compare it bit for bit.
+"""`contrafact replay ID`: render a counterfactual again through the services, and compare it bit for bit.
 
 The method runs again on the same source image, and nothing is recorded. Each reply of a service is compared with the
-recorded reply to the same request under the same weights. This locates a difference: other weights, another reply to
-the same request, other code, or other pixels.
+recorded reply to the same request under the same weights. This shows the cause of a difference: other weights, another
+reply to the same request, other code, or other pixels.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _TEXT_SHOWN = 120
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """How the counterfactual differs from the stored one (empty: equal), and what may have caused that.
+    """How the counterfactual differs from the stored one (empty: equal), and possible causes.
 
-    `calls` were made of the services; `recorded` of them had been made before under the same weights.
+    `calls` counts the calls of services; `recorded` of them have a recorded reply under the same weights.
     """
 
     id: str
@@ -61,7 +61,7 @@ class ComparedServices(Services):
     mismatches: list[str] = field(default_factory=list)
 
     def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:
-        """The service's reply, whatever was recorded."""
+        """The service's new reply, also if one is recorded."""
         reply = self.services.call(endpoint, request)
         agrees = self.records.agrees(endpoint, request, reply)
         self.calls += 1
@@ -113,9 +113,14 @@ def _differences(then: Counterfactual, now: CounterfactualColumns, shelf: ImageS
     """Differences in the columns that a repetition must reproduce, and in the lineage that explains them."""
     for name in ("revision", "parameters", "rendering"):
         yield from _changed(f"{name} of the method", then.lineage.get(name), now["lineage"].get(name))
-    columns: Mapping[str, object] = now
-    for name in ("arm", "seed", "caption", "changes", "new_caption", "scores", "accepted", "check"):
-        yield from _changed(name.replace("_", " "), getattr(then, name), columns[name])
+    yield from _changed("arm", then.arm, now["arm"])
+    yield from _changed("seed", then.seed, now["seed"])
+    yield from _changed("caption", then.caption, now["caption"])
+    yield from _changed("changes", then.changes, now["changes"])
+    yield from _changed("new caption", then.new_caption, now["new_caption"])
+    yield from _changed("scores", then.scores, now["scores"])
+    yield from _changed("accepted", then.accepted, now["accepted"])
+    yield from _changed("check", then.check, now["check"])
     if then.control_digest != now["control_digest"]:
         yield f"control image: {_pixels_changed(then.control_digest, now['control_digest'], shelf)}"
     if then.image_digest != now["image_digest"]:

@@ -21,7 +21,7 @@ from gateway.database.sessions import Sessions, database_now, migrate, open_engi
 from gateway.database.tables import LOCAL_OWNER, Repair
 from gateway.intake.sources import NamedFile
 from gateway.models_under_test.packages import packed
-from gateway.repairs.dispatch import give_out_anew, look_after
+from gateway.repairs.dispatch import check_repairs, revoke_leases
 from gateway.repairs.orders import load as load_rows
 from gateway.repairs.orders import order_of
 from gateway.settings import Settings
@@ -80,7 +80,7 @@ class Site:
     def look(self, send: Callable[[RepairLease], None] | None = None) -> list[RepairLease]:
         """What is given out when a worker looks."""
         before = len(self.grants)
-        look_after(self.sessions, self.store, self.grants.append, SETTINGS)
+        check_repairs(self.sessions, self.store, self.grants.append, SETTINGS)
         new = self.grants[before:]
         for grant in new:
             if send is not None:
@@ -190,7 +190,7 @@ def test_a_message_may_wait_in_line_and_a_new_start_gives_out_anew(site: Site) -
     site.silence(301)
     (second,) = site.look()
     with site.sessions.begin() as session:
-        give_out_anew(session)
+        revoke_leases(session)
     (third,) = site.look()
     assert len({first.token, second.token, third.token}) == 3
     assert site.row("aa").lost == 0
