@@ -74,7 +74,7 @@ class ContractColumn(TypeDecorator[Message]):
 
 
 class JobColumns(TypedDict):
-    """A row of `tables.Job`; what is missing has the column's default."""
+    """A row of `tables.Job`; a missing column has its default."""
 
     id: str
     owner_id: str

@@ -44,7 +44,7 @@ class Review(Table):
 class Suite(Table):
     """Frozen counterfactuals: the job with the same id holds copies of their rows, without predictions.
 
-    `made_from` is the job that `filters` selected them from; it may be deleted.
+    `filters` selected them from the job `made_from`, which may be deleted.
     """
 
     __tablename__ = "suites"
@@ -62,7 +62,7 @@ class Repair(Table):
     """The training of a model under test on a job's accepted counterfactuals, by a trainer without database access.
 
     `token` identifies its current trainer, `beat` is the trainer's last heartbeat, `heard_at` its time by the
-    database's clock; `lost` counts trainers that went silent without progress: see `gateway.repairs.dispatch`.
+    database's clock; `lost` counts trainers that stopped without progress: see `gateway.repairs.dispatch`.
     """
 
     __tablename__ = "repairs"

@@ -14,7 +14,7 @@ LOCAL_OWNER = "local"
 
 
 class Owner(Table):
-    """An owner of jobs, separate from all others. Embedded mode has one: `LOCAL_OWNER`."""
+    """An owner of jobs, who sees nothing of other owners. Embedded mode has one: `LOCAL_OWNER`."""
 
     __tablename__ = "owners"
 
@@ -26,7 +26,7 @@ class Owner(Table):
 class ApiKey(Table):
     """An owner's API key; only its SHA-256 (hex) is stored.
 
-    Limits that are None are the installation's. `requests_until` and `bytes_until` (seconds since 1970 on the
+    A limit of None stands for the installation's limit. `requests_until` and `bytes_until` (seconds since 1970 on the
     database's clock) implement the rate limits: see `gateway.auth.keys.admit`.
     """
 
@@ -75,7 +75,7 @@ class Image(Table):
 
 
 class OwnedImage(Table):
-    """An owner who may see an image: who uploaded it, or owns the job that rendered it."""
+    """An image that an owner may see: one that they uploaded, or that their job rendered."""
 
     __tablename__ = "owned_images"
 
@@ -98,7 +98,7 @@ class Upload(Table):
 class ModelUnderTest(Table):
     """A model under test that its owner uploaded; the package is in the object store under `shared.storage.model_key`.
 
-    `digest` is the package's SHA-256, `classes` are the names of its outputs. The row is written last.
+    `digest` is the package's SHA-256, `classes` are the names of its outputs. The row is written after the package.
     """
 
     __tablename__ = "models_under_test"

@@ -46,6 +46,7 @@ from gateway.methods import JobMethod
 from shared.logging import request_id
 from shared.schemas.base import JsonObject, Kind
 from shared.schemas.jobs import JobState, Stage
+from shared.schemas.results import JobResults
 from shared.schemas.service import ServiceInfo
 
 _UNFINISHED_SQL = "state IN ('pending', 'leased')"
@@ -76,17 +77,17 @@ class Leased:
 
 
 class Job(Leased, Table):
-    """One request. `spec` is the request's spec as it was accepted.
+    """One request. `spec` is the request's spec; of a suite's job and of a run, the fields that they need.
 
-    `uploaded_models` are those of `models` that their owner uploaded, with the digests that they had when chosen.
+    `uploaded_models` holds the digests of the uploaded models among `models`, from the time of the request.
 
-    A job is leased for its analysis, once all its source images are finished; `done` means that its report exists.
-    `report_due`: it was cancelled, and the report of what is done is still to be written.
-    `request_id` names the HTTP request that made the job, in the log lines of everything that works on it.
-    `suite_id`: the suite that the job tests a release against, or (its own id) whose images it keeps.
-    `events` counts the job's event rows: taking the next number locks the job's row, so that numbers become visible
-    in their order. `counts` are the counters of `gateway.database.counts`. With `deleted_at` the job is hidden, and
-    its rows are being removed (`gateway.operations.deletion`). Pages go by (created_at, id), newest first.
+    A job is leased for its analysis when all its source images are finished; `done` means that its report exists.
+    `report_due`: the job was cancelled, and the report of its finished images is not written yet.
+    `request_id` names the HTTP request that created the job, in the log lines of all work on it.
+    `suite_id`: the suite that the job tests a release against; for the suite's own job, its id.
+    `events` counts the job's events: taking the next number locks the job's row, so numbers become visible in order.
+    `counts` are the counters of `gateway.database.counts`. A job with `deleted_at` is hidden, and its rows are being
+    removed (`gateway.operations.deletion`). Pages are sorted by (created_at, id), newest first.
     """
 
     __tablename__ = "jobs"
@@ -132,13 +133,13 @@ class Job(Leased, Table):
 class SourceImage(Leased, Table):
     """An image of the user's test set in a job, with the state of the work on it (see `gateway.queue.leases`).
 
-    While it is leased, `stage` is the current stage, None before its first service is ready. Once `generated`, its
-    counterfactuals exist, and further work only adds missing predictions. Images are leased in the order of (turn,
-    position): see `gateway.analysis.priority.turns`.
+    `stage` is the current stage while the image is leased, None before its first service is ready. If `generated` is
+    true, its counterfactuals exist, and further work only adds missing predictions. Images are leased in the order of
+    (turn, position): see `gateway.analysis.priority.turns`.
 
     `digest` is None only if the file is not a readable image; such a row is `failed` from the start. `mask_digest` is
-    its mask, a label map with indices of the job's `classes`; `mask_classes` are the classes in it. Images with one
-    `group_name` belong together, such as frames of one sequence; None: the image stands for itself.
+    its mask, a label map with indices of the job's `classes`; `mask_classes` are the classes in it. Images with the
+    same `group_name` belong together, such as frames of one sequence. An image with None is independent of all others.
     """
 
     __tablename__ = "source_images"
@@ -174,9 +175,9 @@ class SourceImage(Leased, Table):
 class Counterfactual(Table):
     """One edit or null arm of a source image by one method (see `gateway.methods.counterfactual`).
 
-    `factor`, `from_value`, `to_value` repeat a single change for filters; `changes` holds all changes. Null arms have
-    neither. `image_digest` is None if a text check rejected the edit before rendering. Pages are sorted by (position,
-    method, ordinal), which is unique in a job.
+    `changes` holds all changes; `factor`, `from_value` and `to_value` repeat a single change for filters. A null arm
+    has none of these. `image_digest` is None if a text check rejected the edit before rendering. Pages are sorted by
+    (position, method, ordinal), which is unique in a job.
     """
 
     __tablename__ = "counterfactuals"
@@ -210,13 +211,11 @@ class Counterfactual(Table):
     scores: Mapped[dict[str, float]] = mapped_column(default=dict)
     lineage: Mapped[JsonObject] = mapped_column(default=dict)
 
-    predictions: Mapped[list[Prediction]] = relationship(viewonly=True)
-
     @hybrid_property
     def evaluations(self) -> int | None:
-        """Network evaluations that its image cost; None in a suite's copy, which has no lineage."""
-        spent = self.lineage.get("evaluations")
-        return spent if isinstance(spent, int) else None
+        """Network evaluations for its image; None in a suite's copy, which has no lineage."""
+        evaluations = self.lineage.get("evaluations")
+        return evaluations if isinstance(evaluations, int) else None
 
     @evaluations.inplace.expression
     @classmethod
@@ -233,11 +232,11 @@ class Prediction(Table):
     holds the five most probable as {"class", "probability"}. `flipped` compares the predicted class with that of
     the original; it is None on originals.
 
-    Of a segmenter, `predicted` is the class of most pixels, `probability` and `top` are shares of the image,
-    `map_digest` is its label map (places in the job's `classes`), and `overlaps` holds the IoU of each class of the
-    reference: the mask, or without masks in the job the map of the original. `confusion` are pixels by class of the
-    reference and class predicted (`shared.label_maps.pack_counts`). `flipped`: a class that was found on the
-    original is not.
+    For a segmenter, `predicted` is the most frequent class, `probability` and `top` are shares of the pixels,
+    `map_digest` is its label map (indices of the job's `classes`), and `overlaps` holds the IoU of each class of the
+    reference: the mask, or in a job without masks the map of the original. `confusion` counts pixels by reference class
+    and predicted class (`shared.label_maps.pack_counts`). `flipped`: it misses a class that it detected on the
+    original.
     """
 
     __tablename__ = "predictions"
@@ -264,9 +263,9 @@ class Prediction(Table):
 class RecordedCall(Table):
     """A recorded reply of a model service; `seconds` is the duration of the call.
 
-    Images in `reply` are digests, large tables of numbers are marks (`gateway.model_services.vectors`); both are in
-    the object store before the row is written. The row is deleted when no job of its owner has the source image
-    `source_digest` any more: the first that made the call, where several share it.
+    `reply` holds digests of images and marks of large tables of numbers (`gateway.model_services.vectors`); the object
+    store has both before the row is written. `source_digest` is the source image of the first call. The row is deleted
+    when no job of its owner has that image any more.
     """
 
     __tablename__ = "recorded_calls"
@@ -282,7 +281,7 @@ class RecordedCall(Table):
 
 
 class JobService(Table):
-    """A model service that made results of a job, with the revision that it had then: for the job's report.
+    """A model service that a job used, with its revision at that time, for the job's report.
 
     A service that was replaced while the job ran has several rows.
     """
@@ -328,3 +327,8 @@ class Report(Table):
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
     job: Mapped[Job] = relationship(back_populates="report")
+
+    @property
+    def results(self) -> JobResults:
+        """The metrics in their type. Validates them, so that pages which need no metrics do not pay for it."""
+        return JobResults.model_validate(self.metrics)

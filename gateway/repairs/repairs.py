@@ -61,7 +61,7 @@ def begin(context: Context, owner: str, job_id: str, request: RepairRequest) -> 
     progress = RepairProgress(total=len(TRAINED) * request.steps)
     row = Repair(id=repair_id, owner_id=owner, job_id=job_id, model=request.model, request=request, progress=progress)
     with context.sessions.begin() as session:
-        jobs.find(session, owner, job_id)  # again: it may have been deleted meanwhile
+        jobs.find(session, owner, job_id)  # it may have been deleted meanwhile
         session.add(row)
     with reading(context.sessions) as session:
         return show(session, owner, repair_id)

@@ -24,7 +24,6 @@ from gateway.worker.image_step import ImageWork
 from shared.endpoints import Endpoint, Reply, Request, Services
 from shared.images import decode
 from shared.problems import NotFound
-from shared.schemas.results import JobResults
 from shared.schemas.service import SERVICES, ServiceInfo
 from shared.storage import ObjectMissing, ObjectStore
 
@@ -98,7 +97,7 @@ def _load(sessions: Sessions, counterfactual_id: str) -> tuple[Counterfactual, I
     work = image_step.load(sessions, Lease(SourceImage, row.source_image_id, row.job_id, ""))
     if work is None:
         raise NotFound(f"the source image of {counterfactual_id} was deleted meanwhile")
-    then = JobResults.model_validate(report.metrics).made.services if report else {}
+    then = report.results.made.services if report else {}
     return row, work, {name: ServiceInfo.model_validate(info) for name, info in then.items()}
 
 

@@ -1,7 +1,7 @@
 """Segmenters under test on a source image and its counterfactuals: label maps and confusion counts.
 
-The reference is the mask; in a job without masks it is each model's own map of the original (`Prediction` explains the
-columns). Only one map at a time is in memory as pixels.
+The reference is the mask; in a job without masks it is each model's own map of the original. `Prediction` explains the
+columns. Only one map at a time is in memory as pixels.
 """
 
 from __future__ import annotations

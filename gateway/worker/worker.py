@@ -273,7 +273,7 @@ def _obey_second_interrupt(**_: object) -> None:
 def main() -> None:
     """Run a worker with the environment's settings until it is stopped."""
     json_logging.configure()
-    logging.captureWarnings(True)  # Celery's about running as root among them
+    logging.captureWarnings(True)  # such as Celery's warning about running as root
     settings = read_settings()
     celery = open_celery(settings.broker_url)
     if fault := broker_fault(celery):
