@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,15 +9,9 @@ from sqlalchemy import select
 
 from gateway.database.sessions import Sessions
 from gateway.database.tables import LOCAL_OWNER, Image, Job, Owner, SourceImage
-from gateway.methods import JobMethod, read_method
 from tests.support.job_counts import store_counts
 
 _FIRST = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def job_methods(choices: Sequence[Mapping[str, Any]]) -> list[JobMethod]:
-    """Methods of a job, from JSON as requests have it."""
-    return [read_method(choice["name"], choice["parameters"]) for choice in choices]
 
 
 def add_job(sessions: Sessions, job_id: str, images: int, *, minute: int = 0, **columns: Any) -> None:

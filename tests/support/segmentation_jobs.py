@@ -13,7 +13,7 @@ from gateway.model_services.recorded import ImageShelf
 from shared.images import encode
 from shared.label_maps import VOID
 from tests.support.job_counts import store_counts
-from tests.support.rows import job_methods
+from tests.support.job_methods import job_methods
 from tests.support.small_services import ROAD_CLASSES, SEGMENTER
 from tests.support.work_site import METHODS, Site
 

@@ -20,7 +20,7 @@ from shared.schemas.results import JobResults
 from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore
 from tests.support.job_counts import store_counts
-from tests.support.rows import job_methods
+from tests.support.job_methods import job_methods
 from tests.support.small_services import CLASSES, SmallServices
 
 METHODS: list[dict[str, object]] = [{"name": "dillema", "parameters": {"counterfactuals_per_image": 2, "steps": 2}}]

@@ -27,7 +27,7 @@ from gateway.repairs.orders import order_of
 from gateway.settings import Settings
 from shared.problems import DeviceFailed
 from shared.schemas.models import ModelSpec
-from shared.schemas.repairs import Heartbeat, RepairLease, RepairOutcome, RepairRequest, StoredModel
+from shared.schemas.repairs import Heartbeat, RepairLease, RepairOutcome, RepairProgress, RepairRequest, StoredModel
 from shared.storage import DirectoryStore, model_key, repair_key
 from shared.weights import REPOSITORY
 from tests.support.repair_site import add_job, write_day_classifier
@@ -146,7 +146,7 @@ def test_a_trainer_killed_midway_is_followed_by_one_that_ends_in_the_same_weight
         assert all(equal(mine[name], other[name]) for name in mine), arm
     assert undisturbed.result is not None
     assert resumed.result is not None
-    assert undisturbed.result["sets"] == resumed.result["sets"]
+    assert undisturbed.result.sets == resumed.result.sets
     engine.dispose()
 
 
@@ -175,7 +175,7 @@ def test_progress_is_heard_and_silence_without_it_ends_the_repair(site: Site) ->
         site.says(grant, "progress.json", heartbeat.model_dump_json())
         assert site.look() == []
         if number == 0:
-            assert site.row("aa").progress == {"done": 4, "total": 128, "arm": "repaired"}
+            assert site.row("aa").progress == RepairProgress(done=4, total=128, arm="repaired")
         site.silence(SETTINGS.lease_seconds + 1)
     assert site.look() == []
     assert site.row("aa").state == "failed"
