@@ -12,14 +12,13 @@ from gateway.analysis.power import ACCURACY, POWER, detectable_drop, sources_nee
 from gateway.methods import JobMethod
 from gateway.methods.corruptions import CorruptionsParameters
 from gateway.methods.dillema import DillemaParameters
-from gateway.methods.lance import LanceParameters
-from gateway.methods.lance_r import LanceRParameters
 from gateway.methods.shifts import ShiftsParameters
 from shared.schemas.base import Contract, Kind
 from shared.schemas.diffusion import SEVERITIES
 from shared.schemas.results import DetectableDrop, ImagesNeeded, Sensitivity
 
 DROPS = (0.5, 0.25, 0.1)  # the images needed for these are in every plan
+DEFAULT_EDITS = 4  # of an image, where a method's parameters do not say
 GOAL = 0.1  # each class's sentence says how many images detect this drop
 OF_MASKS = (
     " An image counts for each class in its mask. IoU varies less between images than accuracy, so smaller drops in "
@@ -110,7 +109,7 @@ def _class(label: str, sources: int, family: int, conditions: Conditions) -> Det
 
 
 def _edits(parameters: Contract) -> int:
-    """How many changes of one image a method proposes; DILLEMA's default where its parameters do not say."""
+    """How many changes of one image a method proposes."""
     match parameters:
         case CorruptionsParameters(corruptions=corruptions):  # each has one cell (*to* it) where others have two
             return -(-len(corruptions) * len(SEVERITIES) // 2)
@@ -118,7 +117,5 @@ def _edits(parameters: Contract) -> int:
             return len(shifts)
         case DillemaParameters(counterfactuals_per_image=counterfactuals, edits_per_counterfactual=edits):
             return counterfactuals * edits
-        case LanceParameters() | LanceRParameters():
-            return parameters.counterfactuals_per_image
         case _:
-            return 4
+            return int(getattr(parameters, "counterfactuals_per_image", DEFAULT_EDITS))
