@@ -83,7 +83,7 @@ def cancel_job(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
     """Stop a running job. Finished images stay; cancelling twice is fine."""
     with gateway.sessions.begin() as session:
         jobs.cancel(session, owner, job)
-    gateway.wake()  # for the report of what is done
+    gateway.wake()  # for the report of the finished images
     with reading(gateway.sessions) as session:
         return jobs.show(session, owner, job)
 

@@ -1,4 +1,4 @@
-"""Tables of what is made from finished jobs: reviews, suites and repairs."""
+"""Tables of the features of finished jobs: reviews, suites and repairs."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def plan(spec: JobSpec, profile: Profile, available: Sequence[ModelUnderTestInfo
         )
     _check_calibration(spec, profile, kind)
     classes = _classes(spec, models, kind)
-    methods = [_method(name, given, profile, kind) for name, given in parameters.items()]
+    methods = [_method(name, request, profile, kind) for name, request in parameters.items()]
     return Plan(methods, models, classes, kind)
 
 

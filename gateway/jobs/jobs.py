@@ -40,7 +40,7 @@ from shared.schemas.jobs import (
 )
 from shared.seeds import derive_digest, derive_id
 
-FAILURES_SHOWN = 20
+MAX_FAILURES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ def failures(session: Session, job_id: str) -> list[ImageFailure]:
         select(SourceImage)
         .where(SourceImage.job_id == job_id, SourceImage.state == "failed")
         .order_by(SourceImage.position)
-        .limit(FAILURES_SHOWN)
+        .limit(MAX_FAILURES)
     )
     return [ImageFailure(position=row.position, name=row.file_name, reason=row.failure) for row in rows]
 

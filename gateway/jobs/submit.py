@@ -87,7 +87,7 @@ def plan_submission(context: Context, owner: str, submission: Submission) -> Job
         ),
         groups=jobs.group_count(source.group for source in usable),
         look_like_sequences=look_like_sequences(source.name for source in usable),
-        failures=_failures(sources)[: jobs.FAILURES_SHOWN],
+        failures=_failures(sources)[: jobs.MAX_FAILURES],
         sensitivity=sensitivity_of(labels, job_plan.methods, job_plan.kind),
     )
 

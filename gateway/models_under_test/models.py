@@ -154,7 +154,7 @@ def listing(context: Context, owner: str) -> ModelsListing:
 
 
 def find(session: Session, owner: str, model_id: str) -> ModelUnderTest:
-    """The owner's uploaded model. Raises NotFound, also for somebody else's."""
+    """The owner's uploaded model. Raises NotFound, also for another owner's."""
     row = session.scalar(select(ModelUnderTest).where(ModelUnderTest.id == model_id, ModelUnderTest.owner_id == owner))
     if row is None:
         raise NotFound(f"you have uploaded no model {model_id!r}; GET /models lists them with their ids")

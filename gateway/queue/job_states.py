@@ -1,7 +1,7 @@
 """Changes of a whole job by its owner: cancel, retry, add predictions, analyse again.
 
     job    running ──cancel_job──► cancelled, and its unfinished images with it; then `leases.claim_analysis` and
-                                   `finish` for the report of what is done, and it stays cancelled
+                                   `finish` for the report of the finished images; it stays cancelled
            done, failed, cancelled ──retry_job──► running, and its failed and cancelled images to pending
            done, failed, cancelled ──predict_again──► running, and its images that are done to pending, for predictions
                                                       of models under test that were added

@@ -49,11 +49,11 @@ def claim_image_statement() -> Executable:
         .limit(1)
         .scalar_subquery()
     )
-    chosen = aliased(SourceImage)
+    target = aliased(SourceImage)
     image_id = (
-        select(chosen.id)
-        .where(chosen.job_id == job_id, _claimable(chosen))
-        .order_by(chosen.turn, chosen.position)
+        select(target.id)
+        .where(target.job_id == job_id, _claimable(target))
+        .order_by(target.turn, target.position)
         .limit(1)
         .with_for_update(skip_locked=True)
         .scalar_subquery()
@@ -70,16 +70,16 @@ def claim_image_statement() -> Executable:
 @cache
 def claim_analysis_statement() -> Executable:
     """Lease one running or cancelled job for its analysis. Cached; binds `TOKEN` and `SECONDS`."""
-    chosen, image = aliased(Job), aliased(SourceImage)
+    target, image = aliased(Job), aliased(SourceImage)
     job_id = (
-        select(chosen.id)
+        select(target.id)
         .where(
-            or_(chosen.state == RUNNING, chosen.report_due),
-            chosen.lease_token.is_(None),
-            _due(chosen),
-            _first(image, unfinished(image), chosen).is_(None),
+            or_(target.state == RUNNING, target.report_due),
+            target.lease_token.is_(None),
+            _due(target),
+            _first(image, unfinished(image), target).is_(None),
         )
-        .order_by(chosen.created_at, chosen.id)
+        .order_by(target.created_at, target.id)
         .limit(1)
         .with_for_update(skip_locked=True)
         .scalar_subquery()

@@ -90,7 +90,7 @@ def _trainable(context: Context, owner: str, model: ModelUnderTestInfo) -> Store
 
 
 def find(session: Session, owner: str, repair_id: str) -> Repair:
-    """The owner's repair. Raises NotFound, also for somebody else's."""
+    """The owner's repair. Raises NotFound, also for another owner's."""
     row = session.scalar(select(Repair).where(Repair.id == repair_id, Repair.owner_id == owner))
     if row is None:
         raise NotFound(f"there is no repair {repair_id!r}; GET /repairs lists yours")

@@ -32,7 +32,7 @@ from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.suites import RunView, SuiteDetail, SuiteRequest, SuitesPage, SuiteView
 from shared.seeds import derive_id
 
-RUNS_SHOWN = 100
+MAX_RUNS = 100
 
 
 def create(session: Session, owner: str, request: SuiteRequest) -> str:
@@ -116,7 +116,7 @@ def start_run(session: Session, owner: str, suite: str, model: ModelUnderTestInf
 
 
 def find(session: Session, owner: str, suite: str) -> Suite:
-    """The owner's suite of this id or name. Raises NotFound, also for somebody else's."""
+    """The owner's suite of this id or name. Raises NotFound, also for another owner's."""
     row = session.scalar(select(Suite).where(or_(Suite.id == suite, Suite.name == suite), Suite.owner_id == owner))
     if row is None:
         raise NotFound(f"there is no suite {suite!r}; GET /suites lists yours")
@@ -155,7 +155,7 @@ def show(session: Session, owner: str, suite: str) -> SuiteDetail:
         select(Job)
         .where(Job.suite_id == row.id, Job.id != row.id, Job.deleted_at.is_(None))
         .order_by(Job.created_at.desc(), Job.id)
-        .limit(RUNS_SHOWN)
+        .limit(MAX_RUNS)
     ).all()
     count = select(func.count()).where(Counterfactual.job_id == row.id)
     edits, null_arms = (session.scalar(count.where(Counterfactual.arm == arm)) or 0 for arm in ("edit", "null"))

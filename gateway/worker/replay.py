@@ -27,7 +27,7 @@ from shared.problems import NotFound
 from shared.schemas.service import SERVICES, ServiceInfo
 from shared.storage import ObjectMissing, ObjectStore
 
-_TEXT_SHOWN = 120
+_MAX_TEXT = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def _changed(name: str, then: object, now: object) -> Iterator[str]:
         for key in sorted({*then, *now}):
             yield from _changed(f"{name}, {key}", then.get(key), now.get(key))
     elif then != now:
-        yield f"{name}: {str(then)[:_TEXT_SHOWN]} then, {str(now)[:_TEXT_SHOWN]} now"
+        yield f"{name}: {str(then)[:_MAX_TEXT]} then, {str(now)[:_MAX_TEXT]} now"
 
 
 def _pixels_changed(then: str | None, now: str | None, shelf: ImageShelf) -> str:
