@@ -47,8 +47,8 @@ from shared.schemas.repairs import (
 )
 from shared.storage import ObjectMissing, ObjectStore, repair_key
 
-LOOK_SECONDS = 2.0
-UNHEARD_SECONDS = 300.0  # without a first heartbeat; the message may wait behind other repairs
+CHECK_SECONDS = 2.0
+FIRST_HEARTBEAT_SECONDS = 300.0  # the message may wait behind other repairs
 CARD = "README.md"
 
 logger = logging.getLogger("contrafact.repairs")
@@ -87,7 +87,7 @@ def repair_loop(
     stopping: threading.Event,
 ) -> None:
     """Check running repairs every few seconds until `stopping` is set."""
-    while not stopping.wait(min(LOOK_SECONDS, settings.sweep_seconds)):
+    while not stopping.wait(min(CHECK_SECONDS, settings.sweep_seconds)):
         try:
             check_repairs(sessions, store, send, settings)
         except (DBAPIError, DependencyFailed) as error:  # the database or store is unreachable; retry
@@ -136,7 +136,7 @@ def _running(sessions: Sessions, lease_seconds: float) -> list[_Running]:
     silent = or_(
         Repair.token.is_(None),
         (Repair.beat > 0) & (Repair.heard_at < database_now(-lease_seconds)),
-        Repair.heard_at < database_now(-max(lease_seconds, UNHEARD_SECONDS)),
+        Repair.heard_at < database_now(-max(lease_seconds, FIRST_HEARTBEAT_SECONDS)),
     )
     query = select(Repair.id, Repair.token, Repair.beat, Repair.progress, silent).where(Repair.state == "running")
     with reading(sessions) as session:
