@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal, NotRequired, TypedDict, TypeVar
 
+from pydantic import ConfigDict, Field
 from sqlalchemy import JSON, Dialect, TypeDecorator
 from sqlalchemy.dialects.postgresql import JSONB
 
 from gateway.methods import JobMethod, read_method
 from shared.schemas.base import Contract, JsonObject, Kind
 from shared.schemas.jobs import JobState
+from shared.schemas.masks import MaskSpec
 from shared.schemas.service import ServiceInfo
 
 Message = TypeVar("Message", bound=Contract)
@@ -71,6 +73,17 @@ class ContractColumn(TypeDecorator[Message]):
 
     def process_result_value(self, value: JsonObject | None, dialect: Dialect) -> Message | None:
         return None if value is None else self.contract.model_validate(value)
+
+
+class StoredSpec(Contract):
+    """The fields of `tables.Job.spec` that are read after the submission; `revision` is that of a run of a suite."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    masks: MaskSpec | None = None
+    label_map: dict[str, str] = Field(default_factory=dict)
+    calibration: str | None = None
+    revision: str = ""
 
 
 class JobColumns(TypedDict):

@@ -26,7 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from gateway.database.columns import SourceImageState, StoredChange, StoredShare
+from gateway.database.columns import SourceImageState, StoredChange, StoredShare, StoredSpec
 from gateway.database.feature_tables import Repair as Repair
 from gateway.database.feature_tables import Review as Review
 from gateway.database.feature_tables import Suite as Suite
@@ -128,6 +128,11 @@ class Job(Leased, Table):
     report: Mapped[Report | None] = relationship(
         back_populates="job", cascade="all, delete-orphan", passive_deletes=True
     )
+
+    @property
+    def stored_spec(self) -> StoredSpec:
+        """The fields of `spec` that work on the job reads, in their types."""
+        return StoredSpec.model_validate(self.spec)
 
 
 class SourceImage(Leased, Table):

@@ -58,7 +58,7 @@ def write_report(
         rows = load_rows(session, job_id)
         used = services_of(session, job_id) if services is None else services
     check()
-    data = str(rows.job.spec.get("calibration") or "")
+    data = rows.job.stored_spec.calibration or ""
     errors = (calibrations or {}).get(data)
     results = measure(rows, used, None if errors is None else _measured_elsewhere(data, errors))
     check()

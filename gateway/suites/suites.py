@@ -177,7 +177,7 @@ def run_view(session: Session, run: Job) -> RunView:
     return RunView(
         id=run.id,
         model=run.models[0],
-        revision=str(run.spec["revision"]),
+        revision=run.stored_spec.revision,
         state=run.state,
         failure=run.failure,
         progress=progress(session, run),
