@@ -24,7 +24,6 @@ from shared.label_maps import VOID
 from shared.problems import Conflict
 from shared.schemas.exports import ExportNote, FormatName
 from shared.schemas.masks import MaskClass, MaskSpec
-from shared.schemas.results import JobResults
 from shared.seeds import derive_digest
 from shared.storage import ObjectStore, image_key
 
@@ -71,12 +70,12 @@ def open_export(sessions: Sessions, owner: str, job_id: str, format_name: Format
             .order_by(SourceImage.ground_truth)
         ).all()
     masks = _masks(job)
-    provenance = JobResults.model_validate(report.metrics).made if report else None
+    provenance = report.results.made if report else None
     note = ExportNote(
         format=format_name,
         job=job.id,
         task_description=job.task_description,
-        methods=job.methods,
+        methods=[method.choice() for method in job.methods],
         models=job.models,
         classes=list(dict.fromkeys([*job.classes, *(label for label in labels if label is not None)])),
         masks=masks,

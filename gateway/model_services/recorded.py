@@ -17,7 +17,6 @@ from contextlib import AbstractContextManager, nullcontext
 from pydantic import JsonValue
 from sqlalchemy import delete
 
-from gateway.database.columns import JsonObject
 from gateway.database.sessions import Sessions, insert_missing, reading
 from gateway.database.table_base import utc_now
 from gateway.database.tables import Image, OwnedImage, RecordedCall
@@ -29,7 +28,7 @@ from gateway.storage.images import want
 from shared.endpoints import Endpoint, Reply, Request, Services
 from shared.images import CanonicalImage, Mode, decode, digest
 from shared.problems import GenerationFailed
-from shared.schemas.base import Contract
+from shared.schemas.base import Contract, JsonObject
 from shared.schemas.evaluation import PredictRequest, SegmentRequest
 from shared.schemas.jobs import Stage
 from shared.schemas.service import ServiceInfo, ServiceName

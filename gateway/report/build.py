@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pydantic import JsonValue
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -59,7 +58,7 @@ def write_report(
         rows = load_rows(session, job_id)
         used = services_of(session, job_id) if services is None else services
     check()
-    data = str(rows.job.spec.get("calibration") or "")
+    data = rows.job.stored_spec.calibration or ""
     errors = (calibrations or {}).get(data)
     results = measure(rows, used, None if errors is None else _measured_elsewhere(data, errors))
     check()
@@ -105,10 +104,11 @@ def services_of(session: Session, job_id: str) -> list[ServiceInfo]:
     For a job of an older version, which recorded none, those of its last report.
     """
     query = select(JobService.info).where(JobService.job_id == job_id).order_by(JobService.created_at)
-    infos: list[JsonValue] = [*session.scalars(query)]
-    if not infos and (report := session.get(Report, job_id)) is not None:
-        infos = [*JobResults.model_validate(report.metrics).made.services.values()]
-    return [ServiceInfo.model_validate(info) for info in infos]
+    services = list(session.scalars(query))
+    if not services and (report := session.get(Report, job_id)) is not None:
+        recorded = report.results.made.services
+        services = [ServiceInfo.model_validate(info) for info in recorded.values()]
+    return services
 
 
 def _measured_elsewhere(data: str, errors: Mapping[str, CheckErrors]) -> Calibration:

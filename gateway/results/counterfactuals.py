@@ -57,7 +57,7 @@ def results_page(
     """The job's metrics and a page of its counterfactuals (edits; null arms are shown beside them)."""
     job = jobs.find(session, owner, job_id)
     report = session.get(Report, job_id)
-    metrics = JobResults.model_validate(report.metrics) if report else None
+    metrics = report.results if report else None
     if listing.order == "review":
         rows, following = _to_review(session, job_id, listing, metrics, cursor, limit)
     else:
@@ -110,7 +110,7 @@ def neighbours(
     row = find(session, owner, job_id, counterfactual_id)
     if listing.order == "review":
         report = session.get(Report, job_id)
-        metrics = JobResults.model_validate(report.metrics) if report else None
+        metrics = report.results if report else None
         ids = [None, *(member.id for member in _review_list(session, job_id, listing, metrics)), None]
         place = ids.index(row.id) if row.id in ids else 0
         return (ids[place - 1], ids[place + 1]) if place else (None, None)

@@ -19,12 +19,13 @@ from gateway.analysis.validity import Screened
 from gateway.database.tables import Job
 from gateway.jobs.sensitivity import PLANNED, Conditions, sensitivity_of
 from gateway.jobs.task_description import renamed_masks
-from gateway.methods import METHODS
+from gateway.methods import METHODS, JobMethod
+from gateway.methods.controlled import ControlledParameters
+from gateway.methods.inverted import EditingParameters
 from gateway.results.class_colours import class_colours
 from gateway.results.classification import JobRows, MethodRows, ModelRows
 from gateway.results.segmentation import SegmentedRows, by_source, segmentation_metrics
 from gateway.results.wording import with_sentences
-from shared.schemas.jobs import MethodChoice
 from shared.schemas.results import (
     Calibration,
     Cell,
@@ -81,7 +82,7 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
             task_description=job.task_description,
             profile=job.profile,
             seed=job.seed,
-            parameters={method.name: method.parameters for method in job.methods},
+            parameters={method.name: method.choice().parameters for method in job.methods},
             services={name: info.model_dump(mode="json") for name, info in used.items()},
             replaced_services=[
                 info.model_dump(mode="json") for info in services if info.revision != used[info.service].revision
@@ -107,12 +108,13 @@ def _conditions(rows: JobRows) -> Conditions:
     return Conditions(accepted, assumed_accuracy(least), observed=True)
 
 
-def _funnel(job: Job, method: MethodChoice, rows: MethodRows) -> Funnel:
+def _funnel(job: Job, method: JobMethod, rows: MethodRows) -> Funnel:
+    parameters = method.parameters
     return funnel(
         method.name,
         rows.fates,
         shapes=job.kind == "segmentation" and METHODS[method.name].checked,
-        recaption=bool(method.parameters.get("recaption")),
+        recaption=isinstance(parameters, ControlledParameters | EditingParameters) and parameters.recaption,
     )
 
 

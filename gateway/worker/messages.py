@@ -1,4 +1,4 @@
-"""The images that models under test are shown, in batches that one request may hold."""
+"""The input images of models under test, in batches that fit one request."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
 TOP = 5  # classes that a row of `tables.Prediction` keeps
 
 
-class ShownImage(NamedTuple):
+class ModelInput(NamedTuple):
     """An input of the models under test: a counterfactual, or the original (None)."""
 
     counterfactual_id: str | None
     image: ImagePayload
 
 
-def requests(images: Sequence[ShownImage]) -> Iterator[Sequence[ShownImage]]:
-    """Batches by number of images. The client sends one of too many bytes in parts (`model_services.parts`)."""
+def requests(images: Sequence[ModelInput]) -> Iterator[Sequence[ModelInput]]:
+    """Batches by number of images. The client splits a batch of too many bytes (`model_services.parts`)."""
     return chunks(images, MAX_IMAGES_PER_MESSAGE)

@@ -1,7 +1,7 @@
 """Segmenters under test on a source image and its counterfactuals: label maps and confusion counts.
 
-The reference is the mask; in a job without masks it is each model's own map of the original (`Prediction` explains the
-columns). Only one map at a time is in memory as pixels.
+The reference is the mask; in a job without masks it is each model's own map of the original. `Prediction` explains the
+columns. Only one map at a time is in memory as pixels.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 from gateway.analysis.segmentation import lost, named_overlaps
 from gateway.database.columns import PredictionColumns, StoredShare
 from gateway.model_services.recorded import ImageShelf, RecordedServices
-from gateway.models_under_test.of_job import Tested
-from gateway.worker.messages import TOP, ShownImage
+from gateway.models_under_test.of_job import TestedModel
+from gateway.worker.messages import TOP, ModelInput
 from shared.images import decode, encode
 from shared.label_maps import OTHER, VOID, Map, class_indices, confusion, pack_counts
 from shared.seeds import derive_id
@@ -24,9 +24,9 @@ OTHER_NAME = "another class"
 
 def segmenter_predictions(
     source_id: str,
-    models: Sequence[Tested],
+    models: Sequence[TestedModel],
     classes: Sequence[str],
-    parts: Sequence[Sequence[ShownImage]],
+    parts: Sequence[Sequence[ModelInput]],
     mask: Map | None,
     metamorphic: bool,
     services: RecordedServices,
@@ -55,18 +55,18 @@ def segmenter_predictions(
 
 
 def _maps(
-    model: Tested,
+    model: TestedModel,
     classes: Sequence[str],
-    parts: Sequence[Sequence[ShownImage]],
+    parts: Sequence[Sequence[ModelInput]],
     services: RecordedServices,
     link: Callable[[str], str],
 ) -> Iterator[tuple[str | None, Map]]:
     """The model's label maps one by one, with indices of the job's classes."""
     for part in parts:
-        reply = services.segment(model.segment_request([shown.image for shown in part], link))
+        reply = services.segment(model.segment_request([item.image for item in part], link))
         table = class_indices(reply.classes, classes)
-        for shown, label_map in zip(part, reply.maps, strict=True):
-            yield shown.counterfactual_id, table[decode(label_map.png, "L")]
+        for item, label_map in zip(part, reply.maps, strict=True):
+            yield item.counterfactual_id, table[decode(label_map.png, "L")]
 
 
 def _row(

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from shared.characters import refuse_deceptive
-from shared.schemas.base import KIND, TASK_DESCRIPTION, Contract, Kind
+from shared.schemas.base import KIND, TASK_DESCRIPTION, Contract, JsonObject, Kind
 from shared.schemas.masks import Label, MaskSpec
 from shared.schemas.results import JobResults, Sensitivity
 
@@ -26,7 +26,7 @@ JobStage = Literal["waiting", "starting", "captioning", "proposing", "rendering"
 
 
 def _one_line(value: Any) -> Any:
-    """Text on one line: a task description stands in prompts whose lines mean something."""
+    """Text on one line: a task description is put into prompts, where line breaks separate fields."""
     return " ".join(value.split()) if isinstance(value, str) else value
 
 
@@ -38,11 +38,11 @@ class MethodChoice(Contract):
     """A method with the parameters that differ from its defaults; `"dillema"` is short for `{"name": "dillema"}`."""
 
     name: Name
-    parameters: dict[str, JsonValue] = Field(default_factory=dict)
+    parameters: JsonObject = Field(default_factory=dict)
 
     @field_validator("parameters")
     @classmethod
-    def _is_json(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    def _is_json(cls, value: JsonObject) -> JsonObject:
         try:
             json.dumps(value, allow_nan=False)
         except ValueError as error:
@@ -398,7 +398,7 @@ class CounterfactualView(Contract):
 class CounterfactualDetail(CounterfactualView):
     """A counterfactual with its lineage: the prompts, replies and parameters that produced it."""
 
-    lineage: dict[str, JsonValue]
+    lineage: JsonObject
 
 
 class ResultsPage(Contract):
@@ -459,7 +459,7 @@ class MethodInfo(Contract):
     summary: str
     paper: str
     default: Annotated[bool, Field(description="whether a job that names no method runs it")]
-    parameters: dict[str, JsonValue]
+    parameters: JsonObject
 
 
 class MethodsReply(Contract):

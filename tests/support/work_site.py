@@ -20,6 +20,7 @@ from shared.schemas.results import JobResults
 from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore
 from tests.support.job_counts import store_counts
+from tests.support.job_methods import job_methods
 from tests.support.small_services import CLASSES, SmallServices
 
 METHODS: list[dict[str, object]] = [{"name": "dillema", "parameters": {"counterfactuals_per_image": 2, "steps": 2}}]
@@ -75,7 +76,7 @@ class Site:
                     owner_id=LOCAL_OWNER,
                     task_description="name the vehicle",
                     classes=list(classes),
-                    methods=list(methods),
+                    methods=job_methods(methods),
                     models=list(models),
                     profile="tiny",
                     seed=seed,

@@ -52,7 +52,7 @@ def test_figures_count_only_accepted_counterfactuals(measured: Measured) -> None
         assert result.counterfactuals == funnel.accepted.count == result.metrics.error_rate.n
         assert result.left_out == 0
     assert results.costs[0].evaluations == 40 * funnel.rendered
-    assert results.made.parameters == {"dillema": {"counterfactuals_per_image": 4}}
+    assert results.made.parameters["dillema"]["counterfactuals_per_image"] == 4
 
 
 def test_building_the_report_again_gives_the_same_page_and_the_stored_figures(measured: Measured) -> None:

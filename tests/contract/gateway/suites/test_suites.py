@@ -17,6 +17,7 @@ from contrafact.suite_commands import wait
 from embedded.run import run_embedded
 from gateway.auth.keys import create_key
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, Prediction, SourceImage
+from gateway.methods import read_method
 from shared.images import from_array
 from shared.schemas.service import SERVICES
 from shared.schemas.suites import RunView
@@ -43,7 +44,7 @@ def add_job(gateway: Gateway) -> None:
     """A finished job of 80 source images, each with a null arm and an edit to night. No model was run."""
     image = from_array(np.zeros((8, 8, 3), np.uint8))
     gateway.context.store.put(image_key(image.digest), image.png)
-    methods = [{"name": "dillema", "parameters": {}}]
+    methods = [read_method("dillema", {})]
     with gateway.context.sessions.begin() as session:
         session.add(Image(digest=image.digest, width=8, height=8, bytes=len(image.png)))
         session.add(

@@ -17,6 +17,7 @@ from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, Own
 from gateway.intake.sources import KeptImage, SourceFile
 from gateway.jobs import jobs
 from gateway.jobs.choices import Plan
+from gateway.methods import read_method
 from gateway.operations.deletion import remove_rows
 from gateway.queue import leases
 from gateway.report.build import build_report
@@ -29,7 +30,7 @@ from shared.storage import DirectoryStore
 from tests.support.drawn_job import add_drawn_job
 from tests.support.threads import run_together
 
-PLAN = Plan([{"name": "dillema", "parameters": {}}], [], ["car"])
+PLAN = Plan([read_method("dillema", {})], [], ["car"])
 
 
 @pytest.fixture(autouse=True)

@@ -17,14 +17,14 @@ from embedded.serving import ListeningPort
 from evaluator_service.app import create_app as create_evaluator_service
 from gateway.jobs.choices import methods_listing
 from gateway.jobs.sensitivity import sensitivity_of
+from gateway.methods import read_method
 from gateway.methods.checks import CHECKS
 from gateway.methods.corruptions import ALL, CorruptionsParameters, corruptions
 from gateway.methods.counterfactual import MethodImage, TaskDescription
 from shared.images import encode
 from shared.profiles import load_profile
-from shared.schemas.base import ImagePayload
+from shared.schemas.base import ImagePayload, JsonObject
 from shared.schemas.diffusion import SEVERITIES
-from shared.schemas.jobs import MethodChoice
 from shared.schemas.service import SERVICES
 from shared.service import ServiceSettings
 from tests.support.http_jobs import finished
@@ -79,8 +79,8 @@ def test_they_are_listed_with_the_profiles_defaults_and_counted_in_plans() -> No
     properties = listed.parameters["properties"]
     assert isinstance(properties, dict)
     assert properties["corruptions"]["default"] == ["gaussian_noise", "motion_blur", "fog", "jpeg"]  # type: ignore[call-overload,index]
-    parameters = {"corruptions": ["gaussian_noise", "motion_blur", "fog", "jpeg"]}
-    sensitivity = sensitivity_of(["car"] * 40, [MethodChoice(name="corruptions", parameters=parameters)])
+    parameters: JsonObject = {"corruptions": ["gaussian_noise", "motion_blur", "fog", "jpeg"]}
+    sensitivity = sensitivity_of(["car"] * 40, [read_method("corruptions", parameters)])
     assert sensitivity.family == 4 * 5
 
 

@@ -15,7 +15,7 @@ from gateway.database.counts import count_rows
 from gateway.database.events import add_event
 from gateway.database.sessions import database_now, open_engine, open_sessions
 from gateway.database.tables import Job, SourceImage, Table
-from gateway.queue import leases
+from gateway.queue import job_states, leases
 from gateway.queue.leases import Lease
 from tests.support.rows import add_job
 
@@ -97,13 +97,13 @@ class Work(RuleBasedStateMachine):
     @rule(job=st.sampled_from(JOBS))
     def cancel(self, job: str) -> None:
         with self.sessions.begin() as session:
-            if leases.cancel_job(session, job):
+            if job_states.cancel_job(session, job):
                 self.cancelled.add(job)
 
     @rule(job=st.sampled_from(JOBS))
     def retry(self, job: str) -> None:
         with self.sessions.begin() as session:
-            if leases.retry_job(session, job) is not None:
+            if job_states.retry_job(session, job) is not None:
                 self.cancelled.discard(job)
                 self.finished = [row for row in self.finished if row != job]
 
@@ -131,7 +131,7 @@ class Work(RuleBasedStateMachine):
     @rule(job=st.sampled_from(JOBS))
     def predict_again(self, job: str) -> None:
         with self.sessions.begin() as session:
-            if leases.predict_again(session, job) is not None:
+            if job_states.predict_again(session, job) is not None:
                 self.cancelled.discard(job)
                 self.finished = [row for row in self.finished if row.partition("-")[0] != job]
 

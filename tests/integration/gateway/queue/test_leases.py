@@ -8,18 +8,17 @@ from sqlalchemy import select
 
 from gateway.database.sessions import Sessions, database_now
 from gateway.database.tables import Event, Job, SourceImage
+from gateway.queue.job_states import cancel_job, retry_job
 from gateway.queue.leases import (
     Lease,
-    cancel_job,
     claim,
     claim_analysis,
     fail,
     finish,
+    live_tokens,
     record_lost,
     release,
     renew,
-    retry_job,
-    still_held,
     sweep,
     work_waits,
 )
@@ -263,8 +262,8 @@ def test_leases_of_finished_images_are_no_longer_held(sessions: Sessions) -> Non
     with sessions.begin() as session:
         assert finish(session, first)
     with sessions() as session:
-        assert still_held(session, [first, second]) == {second.token}
-        assert still_held(session, []) == set()
+        assert live_tokens(session, [first, second]) == {second.token}
+        assert live_tokens(session, []) == set()
 
 
 def test_what_failed_or_was_cancelled_is_taken_up_again_as_if_for_the_first_time(sessions: Sessions) -> None:

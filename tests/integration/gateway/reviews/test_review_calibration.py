@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Counterfactual, Report, Review
-from gateway.queue import leases
+from gateway.queue import job_states
 from gateway.report.build import build_report
 from gateway.results.reviewed_edits import load_reviews
 from shared.schemas.results import JobResults
@@ -115,8 +115,8 @@ def test_a_worker_rebuilds_the_report_and_nothing_else(site: Site) -> None:
     edit = (edits(site.sessions, accepted=True) + edits(site.sessions, accepted=False))[0]
     say(site.sessions, [edit])
     with site.sessions.begin() as session:
-        assert leases.analyse_again(session, "drawn")
-        assert not leases.analyse_again(session, "drawn"), "it runs already"
+        assert job_states.analyse_again(session, "drawn")
+        assert not job_states.analyse_again(session, "drawn"), "it runs already"
     worker.step()
     assert site.state("drawn") == "done"
     assert not {"caption", "generate", "render", "predict"} & set(site.small.calls)
