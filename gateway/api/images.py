@@ -76,14 +76,14 @@ def download_image(
 def _keep(gateway: Context, owner: str, digest: str, data: bytes, as_mask: bool) -> ImageView:
     if hashlib.sha256(data).hexdigest() != digest:
         raise InvalidInput("the body's SHA-256 is not the digest in the path; the file changed, or arrived damaged")
-    place = images.ImagePlace(gateway.sessions, gateway.store)
+    place = images.ProtectedStore(gateway.sessions, gateway.store)
     shown = image = keep_image(place, data, gateway.limits)
     kept = [image]
     if as_mask:
         shown = keep_values(place, data, gateway.limits)
         kept.append(replace(shown, upload=images.mask_upload(digest)))
     with gateway.sessions.begin() as session:
-        images.remember(session, owner, kept)
+        images.record_images(session, owner, kept)
     return ImageView(
         digest=shown.digest,
         upload=digest,

@@ -49,8 +49,8 @@ def submit(context: Context, owner: str, submission: Submission) -> JobDetail:
     sources = _labelled(_sources(context, owner, submission, chosen), spec, chosen)
     order = jobs.Order(spec, chosen, context.profile.profile.name, sources, submission.idempotency_key)
     with context.sessions.begin() as session:
-        images.remember(session, owner, [source.image for source in sources if source.image is not None])
-        images.remember_masks(session, owner, [source.mask for source in sources if source.mask is not None])
+        images.record_images(session, owner, [source.image for source in sources if source.image is not None])
+        images.record_masks(session, owner, [source.mask for source in sources if source.mask is not None])
         job_id, _ = jobs.create(session, owner, order)
     context.wake()
     with reading(context.sessions) as session:
@@ -114,7 +114,7 @@ def _plan(context: Context, owner: str, spec: JobSpec) -> Plan:
 
 def _sources(context: Context, owner: str, submission: Submission, chosen: Plan) -> list[SourceFile]:
     _refuse_loose_masks(submission)
-    place = images.ImagePlace(context.sessions, context.store)
+    place = images.ProtectedStore(context.sessions, context.store)
     entries, reader = submission.uploaded, _reader(submission.spec)
     if entries is None:
         return _taken_in(context, submission, chosen, place)
@@ -147,7 +147,7 @@ def _with_masks(
     sources: list[SourceFile],
     masks: Mapping[str, KeptImage],
     reader: MaskReader | None,
-    place: images.ImagePlace | _NothingKept,
+    place: images.ProtectedStore | _NothingKept,
 ) -> list[SourceFile]:
     """The source images of a JSON manifest with their masks, which lie in the store."""
     if reader is None:
@@ -159,7 +159,7 @@ def _with_masks(
 
 
 def _taken_in(
-    context: Context, submission: Submission, chosen: Plan, place: images.ImagePlace | _NothingKept
+    context: Context, submission: Submission, chosen: Plan, place: images.ProtectedStore | _NothingKept
 ) -> list[SourceFile]:
     spec = submission.spec
     known = {*chosen.classes, *spec.label_map}

@@ -9,7 +9,7 @@ from difflib import SequenceMatcher
 
 from markupsafe import Markup, escape
 
-from gateway.analysis.segmentation import lost
+from gateway.analysis.segmentation import lost_classes
 from shared.schemas.jobs import ChangeView, ModelOpinion, PredictionView
 from shared.schemas.results import Cell, CellEffect, Rate
 from shared.wording import NO_FINDING, interval, limits, p_value, percent, points, review_sentence
@@ -107,13 +107,15 @@ def overlap_of(view: PredictionView | None, name: str) -> str:
     return percent(next((overlap.iou for overlap in overlaps if overlap.name == name), None))
 
 
-def lost_classes(opinion: ModelOpinion) -> str:
+def describe_lost_classes(opinion: ModelOpinion) -> str:
     """The classes that a segmenter detects on the original and not on the counterfactual, with their IoU."""
     before, after = (
         {overlap.name: overlap.iou for overlap in view.segmentation.classes} if view and view.segmentation else {}
         for view in (opinion.original, opinion.counterfactual)
     )
-    return ", ".join(f"{name} {percent(before[name])} → {percent(after.get(name))}" for name in lost(before, after))
+    return ", ".join(
+        f"{name} {percent(before[name])} → {percent(after.get(name))}" for name in lost_classes(before, after)
+    )
 
 
 def shortened(name: str) -> str:
@@ -123,7 +125,7 @@ def shortened(name: str) -> str:
 
 FILTERS = {
     "overlap_of": overlap_of,
-    "lost_classes": lost_classes,
+    "lost_classes": describe_lost_classes,
     "shortened": shortened,
     "review_sentence": review_sentence,
     "percent": percent,

@@ -15,7 +15,7 @@ from gateway.analysis.segmentation import (
     image_overlap,
     lost,
     named_overlaps,
-    normalised,
+    normalise,
     overlaps,
     pooled_interval,
     scores,
@@ -71,7 +71,7 @@ def test_overlaps_and_accuracies_are_those_of_scikit_learn(drawn: Maps) -> None:
     assert [measured.class_accuracy[label] for label in held] == pytest.approx(recalls.tolist())
     assert measured.mean_accuracy == pytest.approx(recalls.mean())
     theirs = confusion_matrix(truth, predicted, labels=range(CLASSES + 1), normalize="true")
-    assert np.allclose(normalised(counts), theirs[:CLASSES])
+    assert np.allclose(normalise(counts), theirs[:CLASSES])
     by_class = named_overlaps(counts, ["a", "b", "c", "d"])
     assert list(by_class) == ["abcd"[label] for label in held]
     assert image_overlap(by_class) == pytest.approx(iou[held].mean())
