@@ -12,8 +12,8 @@
 
 Code that is about to refer to an image calls `gateway.storage.images.protect` first, which clears the mark. Removal
 locks the row and checks again. So housekeeping can run at any time, beside any work and other housekeeping, and can be
-killed. Nothing else may run during housekeeping without a grace period. `contrafact housekeeping` runs it now; `--no-grace` skips
-the grace period.
+killed. Nothing else may run during housekeeping without a grace period. `contrafact housekeeping` runs it now;
+`--no-grace` skips the grace period.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from gateway.analysis.reviews import (
 )
 from gateway.database.tables import Counterfactual, Report, Review
 from gateway.results.stream import SourceRows, cells_of
-from shared.schemas.results import Cell, FlippedReviews, MethodReviews, Rate, Relation
+from shared.schemas.results import Cell, Estimate, FlippedReviews, MethodReviews, Rate, Relation
 from shared.seeds import derive_seed
 
 
@@ -207,7 +207,7 @@ class ReviewedJob:
         enough_rejected = enough and self._reviews.missing(method, accepted=False) == 0 and rejected.total > 0
         valid = valid_counts(accepted, self._samples[method, True].random_sample(), random)
         valid_rejected = valid_counts(rejected, self._samples[method, False].random_sample(), random)
-        errors = (None, None)
+        errors: tuple[Estimate, Estimate] | tuple[None, None] = (None, None)
         if enough_rejected:
             errors = check_errors(valid, accepted.total, valid_rejected, rejected.total)
         grades = [

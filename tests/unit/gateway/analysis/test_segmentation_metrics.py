@@ -13,7 +13,7 @@ from gateway.analysis.segmentation import (
     POOLED_RESAMPLES,
     hits_and_union,
     image_overlap,
-    lost,
+    lost_classes,
     named_overlaps,
     normalise,
     overlaps,
@@ -89,8 +89,8 @@ def test_a_map_of_another_size_is_no_map_of_the_image() -> None:
 
 
 def test_lost_is_what_was_found_and_is_not_any_more() -> None:
-    assert lost({"car": 0.5, "road": 0.4, "sky": 0.9}, {"car": 0.49, "road": 0.0, "sky": 0.5}) == ["car"]
-    assert lost({"car": 0.5}, {}) == ["car"]
+    assert lost_classes({"car": 0.5, "road": 0.4, "sky": 0.9}, {"car": 0.49, "road": 0.0, "sky": 0.5}) == ["car"]
+    assert lost_classes({"car": 0.5}, {}) == ["car"]
 
 
 def test_the_pooled_interval_covers_a_known_difference() -> None:
