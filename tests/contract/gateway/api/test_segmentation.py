@@ -316,7 +316,7 @@ def test_a_parquet_export_has_a_column_of_masks(client: httpx.Client, job: str, 
         assert row["mask"].size == row["image"].size
     card = (tmp_path / "huggingface" / "README.md").read_text(encoding="utf-8")
     assert "task_categories: [image-segmentation]" in card
-    for line in ("| 0 | sky |", "| 1 | road |", "| 2 | car |", "| 255 | not judged |"):
+    for line in ("| 0 | sky |", "| 1 | road |", "| 2 | car |", "| 255 | void (not evaluated) |"):
         assert line in card.splitlines()
     refusal = post(client, exports["huggingface"], SPEC)
     assert (refusal.status_code, "export the job as folders" in refusal.text) == (422, True)
