@@ -254,7 +254,7 @@ def test_masks_by_digest_are_their_owners_and_fit_their_images(gateway: Gateway,
         (entry, {}, "does not say what they mean"),
         ({"digest": entry["digest"]}, {"masks": PALETTED}, "no image names its mask: upload each with PUT"),
         ({**entry, "label": "car"}, {"masks": PALETTED}, "leave out one of them"),
-        ({**entry, "mask": entry["digest"]}, {"masks": PALETTED}, "PUT /images/{digest}?mask=true them"),
+        ({**entry, "mask": entry["digest"]}, {"masks": PALETTED}, "PUT /images/{digest}?mask=true"),
         ({**entry, "digest": values}, {"masks": PALETTED}, "1 images of the manifest are not uploaded"),
         (entry, {"masks": COLOURED}, "has the colour #000000; add it to `masks.classes`"),
     ]
