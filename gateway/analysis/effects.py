@@ -17,10 +17,10 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """One model's predictions for n images, reduced to what the metrics need (arrays of length n).
+    """One model's predictions for n images, as arrays of length n.
 
-    `p_truth`: probability of the truth, in 0 … 1, whatever its rank; NaN where it is not known. `rank`: place of the
-    truth, 1 = correct. `predicted`: the most probable class, as a number that is the same in every array of the job.
+    `p_truth`: probability of the true class, in 0 … 1; NaN if unknown. `rank`: rank of the true class, 1 = correct.
+    `predicted`: the number of the most probable class. All arrays of a job number classes alike.
     """
 
     p_truth: Floats
@@ -29,7 +29,7 @@ class Predictions:
 
     @property
     def correct(self) -> NDArray[np.bool_]:
-        """Whether the truth came first."""
+        """Whether the true class has rank 1."""
         return np.asarray(self.rank == 1)
 
 
@@ -37,11 +37,11 @@ class Predictions:
 class Outcomes:
     """One model's predictions for the accepted counterfactuals of one method: one row each (n rows).
 
-    `null` is the row's own null arm, or its original where the method has none; `source` numbers source images from 0,
-    `group` the groups that they belong to (None: each is its own), such as the frames of a sequence;
-    `ordinal` orders the counterfactuals of a source; `null_arm` numbers null arms, since siblings may share one.
-    `cells` names the rows of each cell; a counterfactual with several changes is in several cells. Without ground
-    truth the truth is the class predicted on the original.
+    `null` is the row's null arm, or its original if the method has no null arms. `source` numbers source images from 0.
+    `group` numbers their groups, such as the frames of a sequence (None: every source image is its own group).
+    `ordinal` orders the counterfactuals of a source image. `null_arm` numbers null arms; siblings may share one.
+    `cells` maps each cell to its rows; a counterfactual with several changes is in several cells. Without ground truth
+    the true class is the class predicted on the original.
     """
 
     source: Integers
@@ -55,7 +55,7 @@ class Outcomes:
 
     @property
     def cluster(self) -> Integers:
-        """What is independent of one another: the group of each row, or its source image."""
+        """The independent unit of each row: its group, or its source image."""
         return self.source if self.group is None else self.group
 
 
@@ -63,11 +63,11 @@ class Outcomes:
 class Scores:
     """A model's scores on the accepted counterfactuals of one method, in 0 … 1.
 
-    `source`, `group`, `ordinal` and `original` are of m counterfactuals: their source image, its group (None: each is
-    its own), their order in the image, and the score of that. The n rows (`null`, `counterfactual`) score a whole
-    counterfactual, or a class in it: `image` is its place among the m. Of classifiers a score is 1 where they are right
-    and 0 elsewhere, a row for each counterfactual; of segmenters it is an IoU, a row for each class of the reference
-    and one for their mean. `whole` and `cells` name rows.
+    `source`, `group`, `ordinal` and `original` describe m counterfactuals: the source image, its group (None: every
+    source image is its own group), the order within the source image, and the score on the original. `null` and
+    `counterfactual` have n rows; `image` is the index of a row's counterfactual among the m. A classifier has one row
+    per counterfactual, with score 1 if it is right and 0 if not. A segmenter has one row per class of the reference and
+    one for their mean; a score is an IoU. `whole` and `cells` are indices of rows.
     """
 
     source: Integers
@@ -82,7 +82,7 @@ class Scores:
 
     @property
     def cluster(self) -> Integers:
-        """What is independent of one another: the group of each counterfactual, or its source image."""
+        """The independent unit of each counterfactual: its group, or its source image."""
         return self.source if self.group is None else self.group
 
 
@@ -91,9 +91,9 @@ class Differences:
     """Per group of source images of a cell, the mean of counterfactual − null arm, in −1 … 1.
 
     Means are over the counterfactuals of a source image, then over the source images of a group; most often a group is
-    one source image. Arrays of one length m, in the order of `group` (ascending); `sources`
-    (None: one in each group) and `counterfactuals` are how many went into them. `null_accuracy`: how often the model is
-    right on their null arms (0 … 1), None of segmenters.
+    one source image. The arrays have one length and are ordered by `group` (ascending). `sources` (None: one in each
+    group) and `counterfactuals` are the numbers of averaged images. `null_accuracy`: the model's accuracy on the null
+    arms (0 … 1), None for segmenters.
     """
 
     group: Integers
@@ -107,7 +107,7 @@ class Differences:
 class Units(NamedTuple):
     """n rows by source image and group: averages over the rows of a source image, then over those of a group.
 
-    `group`: the distinct groups, ascending. `source_of_row` and `group_of_source` are places from 0.
+    `group`: the distinct groups, ascending. `source_of_row` and `group_of_source` are indices from 0.
     """
 
     group: Integers
@@ -118,16 +118,16 @@ class Units(NamedTuple):
 
     @classmethod
     def of(cls, source: Integers, group: Integers) -> Units:
-        """The units of rows whose source images and groups these are."""
-        _, first, place, counts = np.unique(source, return_index=True, return_inverse=True, return_counts=True)
-        groups, group_place = np.unique(group[first], return_inverse=True)
-        return cls(groups, len(counts), place, counts, group_place)
+        """The units of n rows, given the source image and the group of each."""
+        _, first, index, counts = np.unique(source, return_index=True, return_inverse=True, return_counts=True)
+        groups, group_index = np.unique(group[first], return_inverse=True)
+        return cls(groups, len(counts), index, counts, group_index)
 
     def means(self, values: Floats) -> Floats:
         """The mean of n values in each group, in the order of `group`."""
-        of_source = np.bincount(self.source_of_row, values, self.sources) / self.rows_of_source
-        of_group = np.bincount(self.group_of_source, of_source, len(self.group))
-        return np.asarray(of_group / np.bincount(self.group_of_source, minlength=len(self.group)))
+        source_means = np.bincount(self.source_of_row, values, self.sources) / self.rows_of_source
+        group_sums = np.bincount(self.group_of_source, source_means, len(self.group))
+        return np.asarray(group_sums / np.bincount(self.group_of_source, minlength=len(self.group)))
 
 
 def differences(outcomes: Outcomes, rows: Integers) -> Differences:

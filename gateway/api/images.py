@@ -76,14 +76,14 @@ def download_image(
 def _keep(gateway: Context, owner: str, digest: str, data: bytes, as_mask: bool) -> ImageView:
     if hashlib.sha256(data).hexdigest() != digest:
         raise InvalidInput("the body's SHA-256 is not the digest in the path; the file changed, or arrived damaged")
-    place = images.ImagePlace(gateway.sessions, gateway.store)
+    place = images.ProtectedStore(gateway.sessions, gateway.store)
     reply = image = keep_image(place, data, gateway.limits)
     stored_images = [image]
     if as_mask:
         reply = keep_values(place, data, gateway.limits)
         stored_images.append(replace(reply, upload=images.mask_upload(digest)))
     with gateway.sessions.begin() as session:
-        images.remember(session, owner, stored_images)
+        images.record_images(session, owner, stored_images)
     return ImageView(
         digest=reply.digest,
         upload=digest,

@@ -1,4 +1,4 @@
-"""The export of one job: access is checked first, then the archive is streamed."""
+"""The export of one job. `open_export` checks access; `Export.chunks` streams the archive."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Export:
     selection: Selection
 
     def chunks(self, sessions: Sessions, store: ObjectStore) -> Iterator[bytes]:
-        """The archive (tar). Raises what database and store raise, and NotFound when the job is deleted meanwhile."""
+        """The archive (tar). Raises errors of database and store, and NotFound if the job is deleted meanwhile."""
         export = Exporting(
             note=self.note,
             folders=class_folders(self.note.classes),
@@ -89,14 +89,14 @@ def open_export(sessions: Sessions, owner: str, job_id: str, format_name: Format
 
 
 def _masks(job: Job) -> MaskSpec | None:
-    """How to read the masks in the archive: as places in the job's classes."""
+    """The meaning of the masks in the archive: indices of the job's classes."""
     masks = renamed_masks(job)
     if masks is None:
         return None
-    classes = [MaskClass(name=name, index=place, thing=name in masks.things) for place, name in enumerate(job.classes)]
+    classes = [MaskClass(name=name, index=index, thing=name in masks.things) for index, name in enumerate(job.classes)]
     return MaskSpec(classes=classes, void=[VOID])
 
 
 def _tag(job: Job, note: ExportNote) -> str:
-    """Every change of a job adds an event, so equal tags mean equal archives."""
+    """A digest of the archive's content. Every change of a job adds an event, so equal tags mean equal archives."""
     return derive_digest("export", __version__, job.events, str(job.finished_at), note.model_dump_json()).hex()

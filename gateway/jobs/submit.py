@@ -49,8 +49,8 @@ def submit(context: Context, owner: str, submission: Submission) -> JobDetail:
     sources = _labelled(_sources(context, owner, submission, job_plan), spec, job_plan)
     order = jobs.Order(spec, job_plan, context.profile.profile.name, sources, submission.idempotency_key)
     with context.sessions.begin() as session:
-        images.remember(session, owner, [source.image for source in sources if source.image is not None])
-        images.remember_masks(session, owner, [source.mask for source in sources if source.mask is not None])
+        images.record_images(session, owner, [source.image for source in sources if source.image is not None])
+        images.record_masks(session, owner, [source.mask for source in sources if source.mask is not None])
         job_id, _ = jobs.create(session, owner, order)
     context.wake()
     with reading(context.sessions) as session:
@@ -117,7 +117,7 @@ def _plan(context: Context, owner: str, spec: JobSpec) -> Plan:
 
 def _sources(context: Context, owner: str, submission: Submission, job_plan: Plan) -> list[SourceFile]:
     _refuse_loose_masks(submission)
-    place = images.ImagePlace(context.sessions, context.store)
+    place = images.ProtectedStore(context.sessions, context.store)
     entries, reader = submission.uploaded, _reader(submission.spec)
     if entries is None:
         return _uploaded_sources(context, submission, job_plan, place)
@@ -150,7 +150,7 @@ def _with_masks(
     sources: list[SourceFile],
     masks: Mapping[str, KeptImage],
     reader: MaskReader | None,
-    place: images.ImagePlace | _DryRunPlace,
+    place: images.ProtectedStore | _DryRunPlace,
 ) -> list[SourceFile]:
     """The source images of a JSON manifest with their masks from the object store."""
     if reader is None:
@@ -162,7 +162,7 @@ def _with_masks(
 
 
 def _uploaded_sources(
-    context: Context, submission: Submission, job_plan: Plan, place: images.ImagePlace | _DryRunPlace
+    context: Context, submission: Submission, job_plan: Plan, place: images.ProtectedStore | _DryRunPlace
 ) -> list[SourceFile]:
     spec = submission.spec
     labels = {*job_plan.classes, *spec.label_map}

@@ -24,7 +24,7 @@ from gateway.metrics import RECORDED
 from gateway.model_services.clients import ModelServices
 from gateway.model_services.recurring import RecurringReplies
 from gateway.model_services.vectors import with_vectors, without_vectors
-from gateway.storage.images import want
+from gateway.storage.images import protect
 from shared.endpoints import Endpoint, Reply, Request, Services
 from shared.images import CanonicalImage, Mode, decode, digest
 from shared.problems import GenerationFailed
@@ -76,7 +76,7 @@ class ImageShelf:
         Protects them from housekeeping for the grace period, and writes those again that it has removed meanwhile.
         """
         with self._sessions.begin() as session:
-            known = want(session, sorted(digests))
+            known = protect(session, sorted(digests))
         images = [self._images[name] for name in sorted(digests - (self._saved & known))]
         for image in images:
             if not self.store.exists(image_key(image.digest)):

@@ -1,8 +1,8 @@
 """A job's report: loads its rows, computes without a session open, then stores figures and page.
 
-It calls no model service: which of them made the results is recorded with the results. Rows are streamed twice, for
-the figures and for the choice of pictures, which depends on them: so a report takes the memory of its figures, not of
-its rows.
+It calls no model service: the services are recorded with the results. Rows are streamed twice, first for the figures
+and then for the choice of pictures, which depends on the figures. A report therefore needs the memory of its figures
+alone, not of its rows.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from shared.storage import ObjectStore, image_key
 
 
 def report_key(job_id: str, name: str) -> str:
-    """The key of a job's report in the object store. Each analysis has its own, so none replaces another's page.
+    """The key of a job's report in the object store. Each analysis has its own key, so it replaces no other page.
 
-    Housekeeping removes the pages that no row names.
+    Housekeeping removes pages that no row refers to.
     """
     return f"reports/{job_id}/{name}.html"
 
@@ -47,26 +47,26 @@ def write_report(
 ) -> JobResults:
     """Measure a job whose images are finished, write its page to `key` of the store, and return the figures.
 
-    `services`: those that made the results; None for those that were recorded with them. `calibrations`: the checks'
-    errors by data set and factor; those of the data set that the job's spec names are used. `check` is called now and
-    then, and raises to end the work.
+    `services`: the services that produced the results, by default the recorded ones. `calibrations`: the errors of the
+    checks by data set and factor; the job's spec names the data set. `check` is called between steps and raises to end
+    the work.
 
-    The page depends on the rows alone, so building it again gives the same. No session is open while it computes.
+    The page depends on the rows alone, so building it again gives the same page. No session is open while it computes.
     Raises sqlalchemy's NoResultFound for an unknown job.
     """
     with reading(sessions) as session:
         rows = load_rows(session, job_id)
-        used = services_of(session, job_id) if services is None else services
+        services = services_of(session, job_id) if services is None else services
     check()
     data = rows.job.stored_spec.calibration or ""
     errors = (calibrations or {}).get(data)
-    results = measure(rows, used, None if errors is None else _measured_elsewhere(data, errors))
+    results = measure(rows, services, None if errors is None else _calibration(data, errors))
     check()
     review = ReviewList(results)
     with reading(sessions) as session:
-        selection = select_pictures(review.watching(stream_sources(session, job_id, rows.relation)), results)
-        chosen = session.scalars(select(Counterfactual).where(Counterfactual.id.in_(selection.ids))).all()
-        views = {view.id: view for view in counterfactual_views(session, chosen)}
+        selection = select_pictures(review.collect(stream_sources(session, job_id, rows.relation)), results)
+        counterfactuals = session.scalars(select(Counterfactual).where(Counterfactual.id.in_(selection.ids))).all()
+        views = {view.id: view for view in counterfactual_views(session, counterfactuals)}
     results = results.model_copy(update={"review": review.order()})
     colours = class_colours(rows.job.classes, renamed_masks(rows.job))
 
@@ -90,7 +90,7 @@ def build_report(
     services: Sequence[ServiceInfo] | None = None,
     calibrations: Mapping[str, Mapping[str, CheckErrors]] | None = None,
 ) -> JobResults:
-    """`write_report` and `store_report` without a lease: only where no worker analyses the job."""
+    """`write_report` and `store_report` without a lease. Call it only if no worker analyses the job."""
     key = report_key(job_id, "report")
     results = write_report(sessions, store, job_id, key, services, calibrations)
     with sessions.begin() as session:
@@ -99,9 +99,9 @@ def build_report(
 
 
 def services_of(session: Session, job_id: str) -> list[ServiceInfo]:
-    """The model services that made a job's results, in the order of their first use.
+    """The model services that produced a job's results, in the order of their first use.
 
-    For a job of an older version, which recorded none, those of its last report.
+    Older versions recorded no services with a job; then the services of its last report.
     """
     query = select(JobService.info).where(JobService.job_id == job_id).order_by(JobService.created_at)
     services = list(session.scalars(query))
@@ -111,6 +111,6 @@ def services_of(session: Session, job_id: str) -> list[ServiceInfo]:
     return services
 
 
-def _measured_elsewhere(data: str, errors: Mapping[str, CheckErrors]) -> Calibration:
-    whole = errors.get("default")
-    return Calibration(data=data, errors=dict(errors), n=whole.valid + whole.invalid if whole else 0)
+def _calibration(data: str, errors: Mapping[str, CheckErrors]) -> Calibration:
+    total = errors.get("default")
+    return Calibration(data=data, errors=dict(errors), n=total.valid + total.invalid if total else 0)

@@ -1,4 +1,4 @@
-"""The figures of a job: arrays of its rows in, all measures out."""
+"""Computes all figures of a job from the arrays of its rows."""
 
 from __future__ import annotations
 
@@ -42,18 +42,17 @@ from shared.seeds import derive_seed
 def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Calibration | None = None) -> JobResults:
     """All figures of a job. The same rows give the same figures, bit for bit.
 
-    `calibration`: errors of the checks on images like the job's; None where they are not known. Where people reviewed
-    enough edits of a method, their reviews replace these errors.
+    `calibration`: errors of the checks on images like the job's; None if unknown. If people reviewed enough edits of a
+    method, their reviews replace these errors.
     """
     job = rows.job
     seed = derive_seed("analysis", job.seed)
-    used = {info.service: info for info in services}  # the last of each name
     checked = [method for method in rows.methods if METHODS[method].checked]
-    by_people = [method for method in checked if rows.reviewed.enough(method)]
-    provisional = calibration is None and (by_people != checked or not checked)
+    reviewed = [method for method in checked if rows.reviewed.is_sufficient(method)]
+    provisional = calibration is None and (reviewed != checked or not checked)
     reviews = rows.reviewed.figures(seed)
-    if by_people:
-        n = sum(review.accepted + review.rejected for review in reviews if review.method in by_people)
+    if reviewed:
+        n = sum(review.accepted + review.rejected for review in reviews if review.method in reviewed)
         errors = calibration or Calibration()
         calibration = errors.model_copy(update={"source": "reviews", "n": n})
     return JobResults(
@@ -77,42 +76,47 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
         ],
         funnels=[_funnel(job, method, rows.methods[method.name]) for method in job.methods],
         costs=[_cost(method, method_rows) for method, method_rows in rows.methods.items()],
-        made=HowMade(
-            job=job.id,
-            task_description=job.task_description,
-            profile=job.profile,
-            seed=job.seed,
-            parameters={method.name: method.choice().parameters for method in job.methods},
-            services={name: info.model_dump(mode="json") for name, info in used.items()},
-            replaced_services=[
-                info.model_dump(mode="json") for info in services if info.revision != used[info.service].revision
-            ],
-            uploaded_models=job.uploaded_models,
-            versions={
-                "python": platform.python_version(),
-                **{name: version(name) for name in ("contrafact", "numpy", "scipy")},
-            },
-            analysis_seed=seed,
-        ),
+        made=_provenance(job, services, seed),
+    )
+
+
+def _provenance(job: Job, services: Sequence[ServiceInfo], analysis_seed: int) -> HowMade:
+    latest = {info.service: info for info in services}
+    return HowMade(
+        job=job.id,
+        task_description=job.task_description,
+        profile=job.profile,
+        seed=job.seed,
+        parameters={method.name: method.choice().parameters for method in job.methods},
+        services={name: info.model_dump(mode="json") for name, info in latest.items()},
+        replaced_services=[
+            info.model_dump(mode="json") for info in services if info.revision != latest[info.service].revision
+        ],
+        uploaded_models=job.uploaded_models,
+        versions={
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("contrafact", "numpy", "scipy")},
+        },
+        analysis_seed=analysis_seed,
     )
 
 
 def _conditions(rows: JobRows) -> Conditions:
     """The job's own share of accepted edits, and the accuracy on null arms of its least accurate model."""
-    fates = [fate for method_rows in rows.methods.values() for fate in method_rows.fates]
-    if not fates:
+    edits = [edit for method_rows in rows.methods.values() for edit in method_rows.edits]
+    if not edits:
         return PLANNED
-    accepted = sum(not fate.refused_by for fate in fates) / len(fates)
+    acceptance_rate = sum(not edit.rejected_by for edit in edits) / len(edits)
     nulls = [pair_rows.outcomes.null.correct for pair_rows in rows.models.values() if len(pair_rows.outcomes.source)]
-    least = min((float(right.mean()) for right in nulls), default=None)
-    return Conditions(accepted, assumed_accuracy(least), observed=True)
+    lowest = min((float(correct.mean()) for correct in nulls), default=None)
+    return Conditions(acceptance_rate, assumed_accuracy(lowest), observed=True)
 
 
 def _funnel(job: Job, method: JobMethod, rows: MethodRows) -> Funnel:
     parameters = method.parameters
     return funnel(
         method.name,
-        rows.fates,
+        rows.edits,
         shapes=job.kind == "segmentation" and METHODS[method.name].checked,
         recaption=isinstance(parameters, ControlledParameters | EditingParameters) and parameters.recaption,
     )
@@ -162,17 +166,17 @@ def _segmenter_results(
 def _checked(
     rows: JobRows, screened: Mapping[Cell, Screened], model: str, method: str, calibration: Calibration | None
 ) -> Checked | Reviewed | None:
-    """What is known of the validity of a method's edits: from people's reviews, else from the checks' errors."""
+    """The validity of a method's edits, from reviews if there are enough, else from the errors of the checks."""
     if not METHODS[method].checked:
         return None
-    if rows.reviewed.enough(method):
+    if rows.reviewed.is_sufficient(method):
         return rows.reviewed.reviewed(model, method)
     return Checked(calibration.errors, screened) if calibration else None
 
 
 def _cost(method: str, rows: MethodRows) -> Cost:
-    rendered = sum(fate.rendered for fate in rows.fates)
-    accepted = sum(not fate.refused_by for fate in rows.fates)
+    rendered = sum(edit.rendered for edit in rows.edits)
+    accepted = sum(not edit.rejected_by for edit in rows.edits)
     return Cost(
         method=method,
         evaluations=rows.evaluations,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from gateway.analysis.segmentation import lost, named_overlaps
+from gateway.analysis.segmentation import lost_classes, named_overlaps
 from gateway.database.columns import PredictionColumns, StoredShare
 from gateway.model_services.recorded import ImageShelf, RecordedServices
 from gateway.models_under_test.of_job import TestedModel
@@ -48,7 +48,7 @@ def segmenter_predictions(
             if image_id is None:
                 original = row["overlaps"]
             elif original is not None and row["overlaps"] is not None:
-                row["flipped"] = bool(lost(original, row["overlaps"]))
+                row["flipped"] = bool(lost_classes(original, row["overlaps"]))
             rows.append(row)
     shelf.save({row["map_digest"] for row in rows if row["map_digest"] is not None})
     return rows

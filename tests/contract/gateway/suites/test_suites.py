@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from contrafact.cli import app
 from contrafact.client import Client
-from contrafact.suite_commands import wait
+from contrafact.suite_commands import wait_for_run
 from embedded.run import run_embedded
 from gateway.auth.keys import create_key
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, Prediction, SourceImage
@@ -203,7 +203,7 @@ def test_a_run_that_did_not_answer_everything_is_no_pass(gateway: Gateway, runs:
         ({"progress": progress}, "1 images of the run of m2 failed"),
     ):
         with pytest.raises(ValueError, match=sentence):
-            wait(client, "street", run.model_copy(update=changed))
+            wait_for_run(client, "street", run.model_copy(update=changed))
     client.close()
 
 

@@ -51,7 +51,7 @@ def order(*numbers: int, key: str | None = None, seed: int = 0) -> jobs.Order:
 
 def create(sessions: Sessions, order: jobs.Order) -> tuple[str, bool]:
     with sessions.begin() as session:
-        images.remember(session, LOCAL_OWNER, [source.image for source in order.sources if source.image])
+        images.record_images(session, LOCAL_OWNER, [source.image for source in order.sources if source.image])
         return jobs.create(session, LOCAL_OWNER, order)
 
 
@@ -198,8 +198,8 @@ def test_deleting_leaves_nothing_but_images(sessions: Sessions, tmp_path: Path) 
 
 def test_a_manifest_names_uploads_or_pixels(sessions: Sessions) -> None:
     with sessions.begin() as session:
-        images.remember(session, LOCAL_OWNER, [stored_image(1), stored_image(2), stored_image(1)])
-        images.remember(session, LOCAL_OWNER, [stored_image(1)])
+        images.record_images(session, LOCAL_OWNER, [stored_image(1), stored_image(2), stored_image(1)])
+        images.record_images(session, LOCAL_OWNER, [stored_image(1)])
     entries = [
         ManifestImage(digest=stored_image(1).upload, label="car"),
         ManifestImage(digest=stored_image(2).digest, name="b"),

@@ -138,7 +138,7 @@ def test_people_who_differ_leave_it_open_and_a_missing_edit_is_invalid(
     with sessions() as session:
         reviews = load_reviews(session, "drawn")
     assert [reviews.by_edit[name].valid for name in (first, second, third)] == [None, True, False]
-    assert [reviews.drawn(name) for name in (first, second, third)] == [False, True, True]
+    assert [reviews.is_sampled(name) for name in (first, second, third)] == [False, True, True]
 
 
 def test_the_failures_listed_first_are_no_lot(sessions: Sessions, store: DirectoryStore) -> None:
@@ -149,5 +149,5 @@ def test_the_failures_listed_first_are_no_lot(sessions: Sessions, store: Directo
     with sessions() as session:
         reviews = load_reviews(session, "drawn")
     assert set(listed[:2]) <= reviews.prioritised
-    assert not any(reviews.drawn(name) for name in reviews.prioritised)
-    assert all(reviews.drawn(name) for name in lot[:30] if name not in reviews.prioritised)
+    assert not any(reviews.is_sampled(name) for name in reviews.prioritised)
+    assert all(reviews.is_sampled(name) for name in lot[:30] if name not in reviews.prioritised)

@@ -36,7 +36,7 @@ def test_without_a_sample_the_others_may_be_anything() -> None:
 def test_failures_prioritised_for_review_are_excluded_from_the_estimate() -> None:
     """Of 200 accepted, 40 flipped and were all reviewed: half are invalid. A random 25 of the others: all valid."""
     reviewed = Reviewed({("", False): sample(25, 0)}, {}, (Tally(valid=25, open=135), Tally(valid=20, invalid=20)))
-    held, flipped = reviewed.drawn(reviewed.whole, seed=1)
+    held, flipped = reviewed.draw_valid(reviewed.whole, seed=1)
     assert np.unique(flipped).tolist() == [20]
     whole = estimate(held + flipped, 200)
     assert whole is not None

@@ -13,9 +13,9 @@ from gateway.analysis.segmentation import (
     POOLED_RESAMPLES,
     hits_and_union,
     image_overlap,
-    lost,
+    lost_classes,
     named_overlaps,
-    normalised,
+    normalise,
     overlaps,
     pooled_interval,
     scores,
@@ -71,7 +71,7 @@ def test_overlaps_and_accuracies_are_those_of_scikit_learn(drawn: Maps) -> None:
     assert [measured.class_accuracy[label] for label in held] == pytest.approx(recalls.tolist())
     assert measured.mean_accuracy == pytest.approx(recalls.mean())
     theirs = confusion_matrix(truth, predicted, labels=range(CLASSES + 1), normalize="true")
-    assert np.allclose(normalised(counts), theirs[:CLASSES])
+    assert np.allclose(normalise(counts), theirs[:CLASSES])
     by_class = named_overlaps(counts, ["a", "b", "c", "d"])
     assert list(by_class) == ["abcd"[label] for label in held]
     assert image_overlap(by_class) == pytest.approx(iou[held].mean())
@@ -89,8 +89,8 @@ def test_a_map_of_another_size_is_no_map_of_the_image() -> None:
 
 
 def test_lost_is_what_was_found_and_is_not_any_more() -> None:
-    assert lost({"car": 0.5, "road": 0.4, "sky": 0.9}, {"car": 0.49, "road": 0.0, "sky": 0.5}) == ["car"]
-    assert lost({"car": 0.5}, {}) == ["car"]
+    assert lost_classes({"car": 0.5, "road": 0.4, "sky": 0.9}, {"car": 0.49, "road": 0.0, "sky": 0.5}) == ["car"]
+    assert lost_classes({"car": 0.5}, {}) == ["car"]
 
 
 def test_the_pooled_interval_covers_a_known_difference() -> None:
