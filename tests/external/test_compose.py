@@ -101,8 +101,8 @@ def test_settings_are_those_of_the_code(services: dict[str, Service], monkeypatc
         environment = {
             key: value for key, value in services[name]["environment"].items() if key != "CONTRAFACT_API_KEY"
         }
-        known = {f"CONTRAFACT_{field.upper()}" for field in kind.model_fields | ImageSettings.model_fields}
-        assert environment.keys() - {"OMP_NUM_THREADS"} <= known, name
+        setting_names = {f"CONTRAFACT_{field.upper()}" for field in kind.model_fields | ImageSettings.model_fields}
+        assert environment.keys() - {"OMP_NUM_THREADS"} <= setting_names, name
         with monkeypatch.context() as patch:
             for key, value in environment.items():
                 patch.setenv(key, str(value))

@@ -51,8 +51,8 @@ def spec_of(release: Object, deployment: str) -> Object:
 def main_container(release: Object, deployment: str) -> Object:
     """The container that a deployment is named after."""
     (container,) = [item for item in spec_of(release, deployment)["containers"] if item["name"] == deployment]
-    found: Object = container
-    return found
+    spec: Object = container
+    return spec
 
 
 @pytest.fixture(scope="module")
@@ -185,8 +185,8 @@ def test_a_changed_job_has_another_name() -> None:
         {"profile": "modern", "weights": {"servers": True}},
     ]
     jobs = [kind(release, "Job") for release in installed([values | change for change in changes])]
-    names = [name for found in jobs for name in found]
-    templates = [yaml.safe_dump(job["spec"]["template"]) for found in jobs for job in found.values()]
+    names = [name for cron_jobs in jobs for name in cron_jobs]
+    templates = [yaml.safe_dump(job["spec"]["template"]) for cron_jobs in jobs for job in cron_jobs.values()]
     assert len(set(templates)) == len(changes)
     assert len(set(names)) == len(changes)
     assert [*kind(installed([values])[0], "Job")] == names[:1], "and an unchanged one keeps it"

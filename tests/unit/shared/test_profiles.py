@@ -164,8 +164,8 @@ def test_what_changes_the_unet_is_part_of_its_revision() -> None:
         {"scheduler": "LCMScheduler"},
         {"scheduler_options": {"timestep_spacing": "trailing"}},
     ]
-    found = [tuple(map(repr, modern.model_copy(update=change).infos())) for change in changes]
-    assert len({*found, tuple(map(repr, modern.infos()))}) == len(changes) + 1
+    descriptions = [tuple(map(repr, modern.model_copy(update=change).infos())) for change in changes]
+    assert len({*descriptions, tuple(map(repr, modern.infos()))}) == len(changes) + 1
 
 
 @pytest.mark.parametrize(

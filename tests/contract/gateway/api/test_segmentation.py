@@ -227,8 +227,8 @@ def test_uploaded_masks_are_named_by_digest_as_indices_or_in_colours(gateway: Ga
         assert job.status_code == 202, job.text
         assert (job.json()["images"], job.json()["labelled"]) == (2, 1)
         with gateway.context.sessions() as session:
-            held = SourceImage.job_id == job.json()["id"], SourceImage.position == 0
-            row = session.scalars(select(SourceImage).where(*held)).one()
+            first_of_job = SourceImage.job_id == job.json()["id"], SourceImage.position == 0
+            row = session.scalars(select(SourceImage).where(*first_of_job)).one()
             assert row.mask_classes == ["road", "car"]
             kept_map = str(row.mask_digest)
         assert (decode(gateway.context.store.get(image_key(kept_map)), "L") == expected).all()

@@ -32,8 +32,8 @@ def test_a_process_opens_no_more_connections_than_it_may(postgres_url: str) -> N
     engine = open_engine(url.render_as_string(hide_password=False), connections=3)
     engine.pool._timeout = 0.2  # type: ignore[attr-defined]  # 30 seconds by default
     with ExitStack() as stack:
-        held = [stack.enter_context(engine.connect()) for _ in range(3)]
-        assert held[0].scalar(count) == 3
+        connections = [stack.enter_context(engine.connect()) for _ in range(3)]
+        assert connections[0].scalar(count) == 3
         with pytest.raises(TimeoutError):
             engine.connect()
     with engine.connect() as connection:

@@ -135,18 +135,18 @@ def test_progress_says_at_which_stage_the_images_are(sessions: Sessions) -> None
             return jobs.show(session, LOCAL_OWNER, job).progress
 
     assert (progress().stage, progress().stages) == ("waiting", StageCounts())
-    taken: list[leases.Lease] = []
+    issued: list[leases.Lease] = []
     stages: tuple[Stage, ...] = ("starting", "rendering", "captioning")
     for stage in stages:
         with sessions.begin() as session:
             lease = leases.claim(session, 60)
             assert lease is not None
-            taken.append(lease)
+            issued.append(lease)
             if stage != "starting":
                 leases.note_stage(session, lease, stage)
     assert progress().stages == StageCounts(starting=1, rendering=1, captioning=1)
     assert progress().stage == "rendering"
-    for number, lease in enumerate(taken):
+    for number, lease in enumerate(issued):
         with sessions.begin() as session:
             ended = leases.release(session, lease, "", delay=0) if number == 1 else finish(session, lease)
             assert ended

@@ -346,7 +346,7 @@ def test_a_small_job_behind_a_large_one_finishes_long_before_it(sessions: Sessio
     """Eight images in flight, each taking one turn; the ratio is of turns from a job's start to its last image."""
     large, small, in_flight = 1_000, 10, 8
     add_job(sessions, "large", images=large, minute=0)
-    held: list[Lease] = []
+    in_progress: list[Lease] = []
     ended: Counter[str] = Counter()
     last: dict[str, int] = {}
     turns = 0
@@ -354,19 +354,19 @@ def test_a_small_job_behind_a_large_one_finishes_long_before_it(sessions: Sessio
     def turn() -> None:
         nonlocal turns
         with sessions.begin() as session:
-            for lease in held:
+            for lease in in_progress:
                 assert finish(session, lease)
                 ended[lease.job_id] += 1
                 last[lease.job_id] = turns
         with sessions.begin() as session:
-            held[:] = [lease for _ in range(in_flight) if (lease := claim(session, LEASE)) is not None]
+            in_progress[:] = [lease for _ in range(in_flight) if (lease := claim(session, LEASE)) is not None]
         turns += 1
 
     for _ in range(5):  # the large job has every place before the small one comes
         turn()
     add_job(sessions, "small", images=small, minute=1)
     begun = turns
-    while held:
+    while in_progress:
         turn()
     assert ended == {"large": large, "small": small}
     waited, alone = last["small"] - begun, -(-small // in_flight)

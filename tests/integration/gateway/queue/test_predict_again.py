@@ -18,9 +18,9 @@ def finish(site: Site) -> None:
 
 def add(site: Site, *models: str) -> int | None:
     with site.sessions.begin() as session:
-        taken = job_states.predict_again(session, "job")
+        count = job_states.predict_again(session, "job")
         session.execute(update(Job).values(models=["m1", *models]))
-        return taken
+        return count
 
 
 def test_only_missing_predictions_are_made_even_if_the_weights_have_changed(site: Site) -> None:

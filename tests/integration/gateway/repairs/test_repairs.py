@@ -96,7 +96,7 @@ class Site:
         with self.sessions.begin() as session:
             session.execute(update(Repair).values(heard_at=database_now(-seconds)))
 
-    def says(self, grant: RepairLease, name: str, content: str) -> None:
+    def trainer_writes(self, grant: RepairLease, name: str, content: str) -> None:
         self.store.put(repair_key(grant.repair, grant.token, name), content.encode())
 
     def weights(self, repair: str, arm: str) -> dict[str, Tensor]:
@@ -153,15 +153,15 @@ def test_a_trainer_killed_midway_is_followed_by_one_that_ends_in_the_same_weight
 def test_what_an_older_trainer_writes_is_not_read(site: Site) -> None:
     site.add("aa")
     (old,) = site.look()
-    site.says(old, "progress.json", Heartbeat(beat=1).model_dump_json())
+    site.trainer_writes(old, "progress.json", Heartbeat(beat=1).model_dump_json())
     assert site.look() == []
     assert site.look() == []  # quiet, but not for long
     site.silence(SETTINGS.lease_seconds + 1)
     (new,) = site.look()
-    site.says(old, "outcome.json", RepairOutcome(problem="late").model_dump_json())
+    site.trainer_writes(old, "outcome.json", RepairOutcome(problem="late").model_dump_json())
     assert site.look() == []
     assert (site.row("aa").state, site.row("aa").failure) == ("running", "")
-    site.says(new, "outcome.json", RepairOutcome(problem="it cannot be").model_dump_json())
+    site.trainer_writes(new, "outcome.json", RepairOutcome(problem="it cannot be").model_dump_json())
     site.look()
     assert (site.row("aa").state, site.row("aa").failure) == ("failed", "it cannot be")
     assert site.look() == []
@@ -172,7 +172,7 @@ def test_progress_is_heard_and_silence_without_it_ends_the_repair(site: Site) ->
     for number in range(SETTINGS.max_lost_leases):
         (grant,) = site.look()
         heartbeat = Heartbeat(beat=1, done=4 if number == 0 else 0, total=128, arm="repaired")
-        site.says(grant, "progress.json", heartbeat.model_dump_json())
+        site.trainer_writes(grant, "progress.json", heartbeat.model_dump_json())
         assert site.look() == []
         if number == 0:
             assert site.row("aa").progress == RepairProgress(done=4, total=128, arm="repaired")
@@ -200,8 +200,8 @@ def test_a_repair_that_cannot_be_processed_fails_and_the_others_continue(site: S
     for repair in ("aa", "bb"):
         site.add(repair)
     first, second = site.look()
-    site.says(first, "progress.json", "no heartbeat")
-    site.says(second, "outcome.json", RepairOutcome(problem="it cannot be").model_dump_json())
+    site.trainer_writes(first, "progress.json", "no heartbeat")
+    site.trainer_writes(second, "outcome.json", RepairOutcome(problem="it cannot be").model_dump_json())
     site.look()
     assert [(site.row(repair).state, bool(site.row(repair).failure)) for repair in ("aa", "bb")] == [
         ("failed", True)

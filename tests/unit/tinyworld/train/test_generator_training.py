@@ -46,9 +46,9 @@ def test_siblings_share_geometry_and_are_never_withheld() -> None:
 
 def test_object_edges_are_some_of_all_edges() -> None:
     image, mask = rendered(sample_scene("demo", 4))
-    full, held = edges_of(image, mask, "full"), edges_of(image, mask, "object")
-    assert 0 < held.sum() < full.sum()
-    assert not (held & ~full).any()
+    full, of_object = edges_of(image, mask, "full"), edges_of(image, mask, "object")
+    assert 0 < of_object.sum() < full.sum()
+    assert not (of_object & ~full).any()
     assert not edges_of(image, mask, "none").any()
 
 

@@ -54,8 +54,8 @@ def test_an_album_shows_pictures_with_the_targets_of_their_scenes(pictures: Albu
         view = pictures.view(row, random, flip=True)
         assert view.image.shape == (128, 128, 3)
         targets = zip(pictures.domain.values.items(), view.targets, strict=True)
-        known = {name: values[target] for (name, values), target in targets if target != UNKNOWN}
-        assert known == pictures.domain.shown(view.scene)
+        targets_shown = {name: values[target] for (name, values), target in targets if target != UNKNOWN}
+        assert targets_shown == pictures.domain.shown(view.scene)
     assert pictures.view(3, random, flip=False).scene == pictures.view(0, random, flip=False).scene
 
 

@@ -85,7 +85,7 @@ def test_masks_of_the_job_mark_things() -> None:
     assert [label.name for label in job_spec.masks.classes] == list(LABELS)
 
 
-class Says:
+class PartlyBlindSegmenter:
     """A segmenter whose answers are known: the truth, but that in so many of ten scenes at night it sees nobody."""
 
     def __init__(self, blind_at_night: int) -> None:
@@ -110,8 +110,11 @@ class Says:
 
 @pytest.fixture(scope="module")
 def measured_model() -> RepairedModel:
-    half = Says(5)
-    models: dict[Arm, Says] = {"before": Says(10), "repaired": Says(0)} | dict.fromkeys(CONTROLS, half)
+    half = PartlyBlindSegmenter(5)
+    models: dict[Arm, PartlyBlindSegmenter] = {
+        "before": PartlyBlindSegmenter(10),
+        "repaired": PartlyBlindSegmenter(0),
+    } | dict.fromkeys(CONTROLS, half)
     now = datetime(2026, 1, 1, tzinfo=UTC)
     view = RepairView.model_construct(result=None, created_at=now, finished_at=now)
     return judge_repair("a model", NIGHT, models, TRUTH, view)
@@ -164,8 +167,8 @@ def test_a_real_segmenter_is_judged_as_the_models_judge_judges(tmp_path: Path) -
     assert figures.mean_iou == pytest.approx(expected["mean"], abs=1e-3)
     alone = class_ious(guesses[:1], drawings[0].classes[None])
     assert judged.overlaps("road")[0] == pytest.approx(alone["road"], abs=1e-3)
-    held = [alone[name] for place, name in enumerate(CLASSES) if place and (drawings[0].classes == place).any()]
-    assert judged.overlaps()[0] == pytest.approx(np.mean(held), abs=1e-3)
+    expected = [alone[name] for place, name in enumerate(CLASSES) if place and (drawings[0].classes == place).any()]
+    assert judged.overlaps()[0] == pytest.approx(np.mean(expected), abs=1e-3)
 
 
 def test_loss_and_won_back_of_hand_made_arms() -> None:
