@@ -44,7 +44,7 @@ def run(client: Client, kit: Kit, options: argparse.Namespace) -> None:
     files = _files(kit, options, classes)
     models = dict(options.model) or dict(kit.models)
     add_models(client, models, None if classes is None else list(classes.values()), kit)
-    spec = spec_of(kit, list(models), options.seed)
+    spec = spec_of(kit, client, list(models), options.seed)
     pilot = files[:: max(1, len(files) // options.pilot)][: options.pilot]  # of every class as far as they go
     if len(pilot) < len(files):
         job, results = run_job(client, spec, pilot, "pilot")

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from benchmarks.papers.kits import ZERO_SHOT, Kit
 from benchmarks.papers.zero_shot import write_zero_shot
 from contrafact import Client, JobRequest, JobSpec, ManifestImage, ModelSpec
 from shared.schemas.jobs import JobDetail
+from shared.schemas.masks import MaskSpec
 from shared.schemas.models import is_model_file
 from shared.schemas.repairs import RepairRequest, RepairView
 from shared.schemas.results import JobResults
@@ -70,16 +71,26 @@ def _model_folder(where: str, classes: Sequence[str] | None, scratch: Path) -> P
     return scratch
 
 
-def spec_of(kit: Kit, models: Sequence[str], seed: int) -> JobSpec:
+def spec_of(kit: Kit, client: Client, models: Sequence[str], seed: int) -> JobSpec:
     """The kit's job without its images; parameters are those of the gateway's profile."""
-    return JobSpec(
-        task_description=kit.task_description,
-        methods=list(kit.methods),
-        models=list(models),
-        label_map=dict(kit.label_map),
-        masks=kit.masks,
-        seed=seed,
-    )
+    spec = JobSpec(task_description=kit.task_description, methods=list(kit.methods), models=list(models), seed=seed)
+    if kit.masks is None:
+        return spec
+    classes = set.intersection(*(set(model.classes) for model in client.models().models if model.name in models))
+    label_map = {old: new for old, new in kit.label_map.items() if old not in classes and new in classes}
+    return spec.model_copy(update={"label_map": label_map, "masks": _judged(kit.masks, label_map, classes)})
+
+
+def _judged(masks: MaskSpec, label_map: Mapping[str, str], classes: Collection[str]) -> MaskSpec:
+    """The masks with the classes that the models know, under any name; all others are void."""
+    judged, void = [], list(masks.void)
+    for mask_class in masks.classes:
+        if {mask_class.name, label_map.get(mask_class.name)} & set(classes):
+            judged.append(mask_class)
+        elif mask_class.index is not None:
+            print(f"not judged: {mask_class.name}, which a model under test does not know", file=sys.stderr)
+            void.append(mask_class.index)
+    return MaskSpec(classes=judged, void=void)
 
 
 def run_job(client: Client, spec: JobSpec, files: Sequence[SourceFile], title: str) -> tuple[JobDetail, JobResults]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from PIL import Image
-from transformers import CLIPImageProcessor, CLIPModel
+from transformers import CLIPImageProcessorPil, CLIPModel
 
 from contrafact import Client
 from gateway.analysis.effects import Floats
@@ -27,8 +27,8 @@ def distances(client: Client, edits: Sequence[CounterfactualView], weights: str)
 
     KID is unbiased at any number of images, where FID is not (Bińkowski et al. 2018).
     """
-    model = CLIPModel.from_pretrained(weights, use_safetensors=True).eval()
-    processor = CLIPImageProcessor.from_pretrained(weights)
+    model = CLIPModel.from_pretrained(weights, use_safetensors=True, dtype=torch.float32).eval()
+    processor = CLIPImageProcessorPil.from_pretrained(weights)
     accepted: dict[str, list[CounterfactualView]] = defaultdict(list)
     for edit in edits:
         if edit.verdict.accepted and edit.image is not None and len(accepted[edit.method]) < MOST:
@@ -45,7 +45,7 @@ def distances(client: Client, edits: Sequence[CounterfactualView], weights: str)
 
 
 @torch.inference_mode()
-def _features(client: Client, digests: Sequence[str], model: CLIPModel, processor: CLIPImageProcessor) -> Floats:
+def _features(client: Client, digests: Sequence[str], model: CLIPModel, processor: CLIPImageProcessorPil) -> Floats:
     rows = []
     for batch in chunks(digests, BATCH):
         images = [Image.open(io.BytesIO(client.image(digest)), formats=("PNG",)).convert("RGB") for digest in batch]

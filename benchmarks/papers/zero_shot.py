@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from transformers import CLIPImageProcessor, CLIPModel, CLIPTokenizerFast
+from transformers import CLIPImageProcessorPil, CLIPModel, CLIPTokenizerFast
 
 from shared.chunks import chunks
 from shared.schemas.models import ONNX_NAME
@@ -26,7 +26,7 @@ class ZeroShotHead(torch.nn.Module):
     def __init__(self, model: CLIPModel, class_embeddings: torch.Tensor) -> None:
         super().__init__()
         self.vision, self.projection = model.vision_model, model.visual_projection
-        self.register_buffer("weight", model.logit_scale.exp() * class_embeddings)
+        self.register_buffer("weight", model.logit_scale.detach().exp() * class_embeddings)
 
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
         """The scaled cosine of each image with each class."""
@@ -35,7 +35,7 @@ class ZeroShotHead(torch.nn.Module):
         return logits
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def class_embeddings(model: CLIPModel, tokenizer: CLIPTokenizerFast, classes: Sequence[str]) -> torch.Tensor:
     """Unit embeddings of the class prompts: classes × width."""
     rows = []
@@ -50,12 +50,14 @@ def class_embeddings(model: CLIPModel, tokenizer: CLIPTokenizerFast, classes: Se
 
 def write_zero_shot(weights: Path, classes: Sequence[str], folder: Path) -> None:
     """Write `model.onnx` and `preprocessor_config.json` of a zero-shot classifier over CLIP weights in Hub layout."""
-    model = CLIPModel.from_pretrained(weights, use_safetensors=True, attn_implementation="eager").eval()
+    model = CLIPModel.from_pretrained(
+        weights, use_safetensors=True, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
     tokenizer = CLIPTokenizerFast.from_pretrained(weights)
     head = ZeroShotHead(model, class_embeddings(model, tokenizer, classes)).eval()
     side = model.config.vision_config.image_size
     folder.mkdir(parents=True, exist_ok=True)
-    CLIPImageProcessor.from_pretrained(weights).save_pretrained(folder)
+    CLIPImageProcessorPil.from_pretrained(weights).save_pretrained(folder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # this exporter is the old one, which needs no further library
         torch.onnx.export(
