@@ -1,7 +1,7 @@
 """Writes the pages that follow from the code: `python -m docs.generate`. A test fails when they are not current.
 
 `reference/parameters.md` comes from the methods' parameter models, `reference/http-operations.md` from the OpenAPI
-snapshot. The section on full size in `reference/profiles.md` comes from what `make full-size` measured.
+snapshot. The tables of `measurements/full-size.md` come from what `make full-size` measured.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gateway.methods import METHODS
 from shared.profiles import load_profile, shipped_profiles
 
 ROOT = Path(__file__).parents[1]
-REFERENCE = ROOT / "docs" / "reference"
+DOCS = ROOT / "docs"
 SNAPSHOT = ROOT / "tests" / "contract" / "gateway" / "openapi.json"
 PROBLEM = "ProblemDocument"
 FULL_SIZE_BEGIN, FULL_SIZE_END = "<!-- make full-size -->", "<!-- end of make full-size -->"
@@ -37,18 +37,18 @@ def operations_page() -> str:
     return "\n".join([*_operations(document["paths"]), *_schemas(document["components"]["schemas"])]) + "\n"
 
 
-def profiles_page() -> str:
-    """The page on profiles with the section on full size, between its two marks, as it was last measured."""
-    page = (REFERENCE / "profiles.md").read_text(encoding="utf-8")
+def full_size_page() -> str:
+    """The page on full size with its tables, between its two marks, as they were last measured."""
+    page = (DOCS / "measurements" / "full-size.md").read_text(encoding="utf-8")
     before, begin, rest = page.partition(FULL_SIZE_BEGIN)
     _, end, after = rest.partition(FULL_SIZE_END)
     return f"{before}{begin}\n\n{full_size_section()}\n{end}{after}"
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "parameters.md": parameters_page,
-    "http-operations.md": operations_page,
-    "profiles.md": profiles_page,
+    "reference/parameters.md": parameters_page,
+    "reference/http-operations.md": operations_page,
+    "measurements/full-size.md": full_size_page,
 }
 
 
@@ -216,7 +216,7 @@ def _schemas(schemas: Mapping[str, Schema]) -> Iterator[str]:
 def main() -> None:
     """Write all pages."""
     for name, page in PAGES.items():
-        (REFERENCE / name).write_text(page(), encoding="utf-8")
+        (DOCS / name).write_text(page(), encoding="utf-8")
 
 
 if __name__ == "__main__":
