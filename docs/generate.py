@@ -1,7 +1,8 @@
 """Writes the pages that follow from the code: `python -m docs.generate`. A test fails when they are not current.
 
 `reference/parameters.md` comes from the methods' parameter models, `reference/http-operations.md` from the OpenAPI
-snapshot. The tables of `measurements/full-size.md` come from what `make full-size` measured.
+snapshot, `reference/settings.md` and `reference/commands.md` from `docs.program_pages`. The tables of
+`measurements/full-size.md` come from what `make full-size` measured.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.full_services.table import full_size_section
+from docs.program_pages import commands_page, row, settings_page
 from gateway.methods import METHODS
 from shared.profiles import load_profile, shipped_profiles
 
@@ -48,6 +50,8 @@ def full_size_page() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "reference/parameters.md": parameters_page,
     "reference/http-operations.md": operations_page,
+    "reference/settings.md": settings_page,
+    "reference/commands.md": commands_page,
     "measurements/full-size.md": full_size_page,
 }
 
@@ -94,7 +98,7 @@ def _table(schema: Schema, known: Mapping[str, Schema]) -> Iterator[str]:
     yield "|---|---|---|---|"
     for name, described in properties.items():
         default = "required" if name in required else _default(described)
-        yield _row(f"`{name}`", default, _values(described, known), described.get("description", ""))
+        yield row(f"`{name}`", default, _values(described, known), described.get("description", ""))
     yield ""
 
 
@@ -127,10 +131,6 @@ def _type(schema: Schema, known: Mapping[str, Schema]) -> str:
     return {"date-time": "time", "binary": "file"}.get(schema.get("format", ""), kind)
 
 
-def _row(*cells: str) -> str:
-    return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
-
-
 def _operations(paths: Mapping[str, Mapping[str, Schema]]) -> Iterator[str]:
     yield "# HTTP operations\n"
     yield "Generated from the OpenAPI document by `python -m docs.generate`. [HTTP API](http-api.md) explains how to"
@@ -156,7 +156,7 @@ def _inputs(parameters: Sequence[Schema]) -> Iterator[str]:
     yield "|---|---|---|---|"
     for parameter in shown:
         values = _values(parameter["schema"], {}).replace(" or null", "")
-        yield _row(f"`{parameter['name']}`", parameter["in"], values, parameter.get("description", ""))
+        yield row(f"`{parameter['name']}`", parameter["in"], values, parameter.get("description", ""))
     yield ""
 
 
@@ -172,7 +172,7 @@ def _body(body: Schema) -> Iterator[str]:
         yield "| part | values | description |"
         yield "|---|---|---|"
         for name, part in schema["properties"].items():
-            yield _row(f"`{name}`", _linked(part), part.get("description", ""))
+            yield row(f"`{name}`", _linked(part), part.get("description", ""))
         yield ""
 
 
@@ -198,7 +198,7 @@ def _replies(responses: Mapping[str, Schema]) -> Iterator[str]:
             text = _linked(schema)
         else:
             text = ", ".join(f"`{kind}`" for kind in kinds) or "no body"
-        yield _row(status, text)
+        yield row(status, text)
     yield ""
 
 
