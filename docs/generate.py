@@ -1,7 +1,7 @@
 """Writes the pages that follow from the code: `python -m docs.generate`. A test fails when they are not current.
 
 `reference/parameters.md` comes from the methods' parameter models, `reference/http-operations.md` from the OpenAPI
-snapshot, `reference/settings.md` and `reference/commands.md` from `docs.program_pages`. The tables of
+snapshot, pages on settings, commands and shipped profiles from `docs.program_pages`. The tables of
 `measurements/full-size.md` come from what `make full-size` measured.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.full_services.table import full_size_section
-from docs.program_pages import commands_page, row, settings_page
+from docs.program_pages import commands_page, profiles_page, row, settings_page
 from gateway.methods import METHODS
 from shared.profiles import load_profile, shipped_profiles
 
@@ -52,6 +52,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/http-operations.md": operations_page,
     "reference/settings.md": settings_page,
     "reference/commands.md": commands_page,
+    "reference/shipped-profiles.md": profiles_page,
     "measurements/full-size.md": full_size_page,
 }
 

@@ -1,10 +1,10 @@
-"""The generated pages on settings and commands, from the settings classes and the command line. Imports no torch."""
+"""The generated pages on settings, commands and shipped profiles. Imports no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr
 from pydantic_settings import BaseSettings
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 from typer.main import get_command
@@ -12,7 +12,9 @@ from typer.main import get_command
 from contrafact.cli import app
 from gateway.commands import app as operator_app
 from gateway.settings import Settings
+from shared.profiles import load_profile, shipped_profiles
 from shared.service import ServiceSettings
+from shared.weights import Server, Weights
 
 CONNECTION_OPTIONS = {"--json", "--url", "--api-key"}  # of nearly every command; reference/cli.md explains them once
 TRAINER_SETTINGS = ("profile", "device", "threads", "max_image_pixels", "metrics_port")
@@ -31,6 +33,42 @@ def settings_page() -> str:
 def commands_page() -> str:
     """Every command of `contrafact`, with its arguments and options."""
     return "\n".join(_commands()) + "\n"
+
+
+def profiles_page() -> str:
+    """The weights and servers of every shipped profile."""
+    return "\n".join(_profiles()) + "\n"
+
+
+def _profiles() -> Iterator[str]:
+    yield "# Weights of the shipped profiles\n"
+    yield "Look up what a [profile](profiles.md) loads. Generated from the profiles by `python -m docs.generate`. A server"
+    yield "runs beside the services. GB are those of the weights; [memory](profiles.md#memory) has what comes on top.\n"
+    for name in shipped_profiles():
+        profile = load_profile(name)
+        yield f"## `{name}`\n"
+        yield f"{profile.profile.description}.\n"
+        yield "| table | weights | type | GB | licence |"
+        yield "|---|---|---|---|---|"
+        for table, source in _sources(profile, ""):
+            weights, kind = (source.model, "server") if isinstance(source, Server) else (source.id, source.dtype)
+            yield row(f"`{table}`", f"`{weights}`", kind, f"{source.gigabytes:g}", source.licence)
+        yield ""
+
+
+def _sources(value: object, table: str) -> Iterator[tuple[str, Weights | Server]]:
+    """Every set of weights and every server below a table of a profile, with the name of its table."""
+    if isinstance(value, Weights | Server):
+        yield table, value
+        return
+    if isinstance(value, BaseModel):
+        below = {name: getattr(value, name) for name in type(value).model_fields}
+    elif isinstance(value, dict):
+        below = value
+    else:
+        below = dict(enumerate(value)) if isinstance(value, list) else {}
+    for name, part in below.items():
+        yield from _sources(part, f"{table}.{name}".removeprefix("."))
 
 
 def _settings() -> Iterator[str]:
