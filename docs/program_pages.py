@@ -43,7 +43,7 @@ def profiles_page() -> str:
 def _profiles() -> Iterator[str]:
     yield "# Weights of the shipped profiles\n"
     yield "Look up what a [profile](profiles.md) loads. Generated from the profiles by `python -m docs.generate`. A"
-    yield "server runs beside the services. GB are those of the weights; [memory](profiles.md#memory) has what comes on top.\n"
+    yield "server runs beside the services. GB are the weights'; [memory](profiles.md#memory) has what comes on top.\n"
     for name in shipped_profiles():
         profile = load_profile(name)
         yield f"## `{name}`\n"
