@@ -1,4 +1,4 @@
-"""docs/how-to/troubleshooting.md has a remedy for each type of problem that a service can answer, and for no other."""
+"""docs/how-to/troubleshooting.md has status and remedy of each type of problem that a service can answer."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from tests.support.paths import REPOSITORY
 PAGE = REPOSITORY / "docs" / "how-to" / "troubleshooting.md"
 
 
-def problem_types(problem: type[Problem]) -> Iterator[str]:
-    yield problem.name
+def problem_types(problem: type[Problem]) -> Iterator[tuple[str, str]]:
+    yield problem.name, str(problem.status)
     for kind in problem.__subclasses__():
-        yield from problem_types(kind)
+        if kind.__module__ == Problem.__module__:
+            yield from problem_types(kind)
 
 
 def test_every_problem_type_has_a_remedy() -> None:
     section = PAGE.read_text(encoding="utf-8").partition("## Problem types")[2]
-    assert set(re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE)) == set(problem_types(Problem))
+    assert set(re.findall(r"^\| `([a-z-]+)` \| (\d+) \| .", section, re.MULTILINE)) == set(problem_types(Problem))
