@@ -26,9 +26,10 @@ direction   the image moved away from the source as the new caption did from the
 
 LANCE-R has one more (`WORD_CHECKS`): the image is nearer to the new word than to the old one (`word`).
 
-A null arm changes nothing, so it has scores but no check can refuse it: it is the measure of what the generator does
-by itself. An image that the generator could not compute is refused as `not finite`; a null arm of this kind refuses the
-edits that are compared with it (`schedule.py`). Thresholds belong to the scorer's weights and to the factor of the
+A null arm has scores too, and `judge_arm` holds it to what its edit is held to, as far as that is not about the change
+(`ARM_CHECKS`): it still shows the source's class and shapes, at the thresholds of the edit's factor. The edit keeps its
+own verdict. An image that the generator could not compute is refused as `not finite`; a null arm of this kind refuses
+the edits that are compared with it (`schedule.py`). Thresholds belong to the scorer's weights and to the factor of the
 edit, and come from the profile; a check without thresholds only scores.
 """
 
@@ -55,6 +56,7 @@ Vector = NDArray[np.float64]
 CHECKS = ("structure", "caption", "label", "recaption", "shapes", "things", "fit")
 EDIT_CHECKS = ("likeness", "match", "caption", "label", "recaption", "shapes", "things", "direction")
 WORD_CHECKS = ("likeness", "match", "caption", "word", "label", "recaption", "shapes", "things", "direction")
+ARM_CHECKS = ("structure", "likeness", "label", "recaption", "shapes", "things")  # of these, those that its edit has
 ALL_NAMED: Thresholds = {"recaption": {"default": 1.0}}  # where nobody wants another
 KEPT = 0.5  # IoU from which a thing is where it was
 _ZERO = 1e-6  # length of a difference of unit vectors that is none
@@ -195,6 +197,11 @@ def judge(scores: Scores, edit: Edit, thresholds: Thresholds, checks: Sequence[s
         if scores[check] < lowest or (check == "label" and scores["label_margin"] <= 0):
             return Verdict(False, check, _reason(check, scores, lowest))
     return Verdict(True)
+
+
+def judge_arm(scores: Scores, edit: Edit, thresholds: Thresholds, checks: Sequence[str] = CHECKS) -> Verdict:
+    """The verdict on the arm that an edit is compared with: the edit's checks of class and shapes, at its limits."""
+    return judge(scores, edit, {**ALL_NAMED, **thresholds}, [check for check in checks if check in ARM_CHECKS])
 
 
 def skipped_checks(source: MethodImage, task: TaskDescription) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from gateway.methods.checks import Scores, check_images
 from gateway.methods.counterfactual import Edit, Verdict
 from gateway.methods.lineage import Lineage, RegionOutcomeRecord
 from gateway.methods.recaption import Recaption
-from gateway.methods.schedule import ACCEPTED, Inputs, Proposal, RenderedArm
+from gateway.methods.schedule import ACCEPTED, Inputs, Proposal, RenderedArm, judge_null_arms
 from shared.chunks import chunks
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 from shared.schemas.diffusion import (
@@ -144,10 +144,12 @@ def render_with_null_arms(
     if outcomes:
         limits = inputs.parameters.protection
         images = [
-            _with_regions(image, edit, outcomes[rendering], outcomes[_null(rendering, caption)], limits)
-            for image, (edit, rendering) in zip(images, arms, strict=True)
+            _with_regions(image, outcomes[rendering], outcomes[_null(rendering, caption)], limits)
+            for image, (_, rendering) in zip(images, arms, strict=True)
         ]
-    return images[: len(accepted)], images[len(accepted) :]
+    rendered, null_arms = images[: len(accepted)], images[len(accepted) :]
+    edits = [proposal.edit for proposal in accepted]
+    return judge_null_arms(edits, rendered, null_arms, inputs.parameters.thresholds), null_arms
 
 
 def _null(rendering: Rendering, caption: str) -> Rendering:
@@ -181,16 +183,17 @@ class _Regions(NamedTuple):
 
 
 def _with_regions(
-    arm: RenderedArm[Rendering], edit: Edit | None, regions: _Regions, null: _Regions, limits: HeldShapes
+    arm: RenderedArm[Rendering], regions: _Regions, null: _Regions, limits: HeldShapes
 ) -> RenderedArm[Rendering]:
-    """The same with what became of the protected regions; they refuse edits that no other check refuses.
+    """The same with what became of the protected regions; they refuse images that no other check refuses.
 
-    Nothing is known of regions where the image or its null arm is not finite.
+    A null arm has no other to differ from in seam and light, so only a region that moved refuses it. Nothing is known
+    of regions where the image or its null arm is not finite.
     """
     if len({len(outcomes) for outcomes in (regions.reply.regions, regions.outcomes, null.outcomes)}) > 1:
         return arm
     verdict, scores, outcomes = judge_regions(regions.reply, regions.outcomes, null.outcomes, limits)
-    if edit is None or not arm.verdict.accepted:
+    if not arm.verdict.accepted:
         verdict = arm.verdict
     lineage: Lineage = {**arm.lineage, "protected": outcomes}
     return replace(arm, verdict=verdict, scores=arm.scores | scores, lineage=lineage)

@@ -2,8 +2,9 @@
 
 A method's page has the paper's steps, and calls these between them. Siblings are the edits of one source image: which
 are tried, in which order, and when there are enough. Rows are proposals, their renderings and null arms as
-`MethodCounterfactual`s; ordinals count the proposals of a source image first, rendered or not, and then its null arms.
-A null arm whose image is not finite has no row; edits that would be compared with it are refused as `null arm`.
+`MethodCounterfactual`s; ordinals count the proposals of a source image first, rendered or not, then its null arms, and
+then its sham arms. One whose image is not finite has no row: edits without null arm are refused as `null arm`, and
+pairs without sham arm do not count.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import zip_longest
 from random import Random
-from typing import Generic, TypeVar, Unpack
+from typing import Generic, Literal, TypeVar, Unpack
 
-from gateway.methods.checks import Scores, skipped_checks
+from gateway.methods.checks import CHECKS, Scores, Thresholds, judge_arm, skipped_checks
 from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription, Verdict
 from gateway.methods.lineage import Exchange, Lineage
 from gateway.methods.questions import InvalidReply
@@ -202,7 +203,7 @@ def refused(proposals: Sequence[Proposal]) -> list[Proposal]:
     return [proposal for proposal in proposals if not proposal.verdict.accepted]
 
 
-# --- Rows: edits and their null arms.
+# --- Rows: edits, their null arms and their sham arms.
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +211,8 @@ class RenderedArm(Generic[Pair]):
     """The image (None: not finite) of an edit or of a null arm, with what the image checks say of it, and its cost.
 
     `pair` is equal for an edit and its null arm, and differs between null arms. `lineage` is what belongs to this image
-    alone.
+    alone. `null_check` and `sham_check` of an edit: the check that its null or sham arm fails ("" if none); None where
+    there is no such arm.
     """
 
     image: ImagePayload | None
@@ -221,6 +223,55 @@ class RenderedArm(Generic[Pair]):
     evaluations: int
     control: ImagePayload | None = None
     lineage: Lineage = field(default_factory=Lineage)
+    null_check: str | None = None
+    sham_check: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShamArms(Generic[Pair]):
+    """The renderings of a paraphrase, which changes words and not the meaning, in the place of edits."""
+
+    edit: Edit
+    arms: Sequence[RenderedArm[Pair]]
+
+
+def judge_null_arms(
+    edits: Sequence[Edit],
+    arms: Sequence[RenderedArm[Pair]],
+    nulls: Sequence[RenderedArm[Pair]],
+    thresholds: Thresholds,
+    checks: Sequence[str] = CHECKS,
+) -> list[RenderedArm[Pair]]:
+    """The arms of edits with their `null_check`: that of the null arm's own verdict, or one at the edit's limits."""
+    failed = _failed_checks(edits, arms, nulls, thresholds, checks)
+    return [replace(arm, null_check=check) for arm, check in zip(arms, failed, strict=True)]
+
+
+def judge_sham_arms(
+    edits: Sequence[Edit],
+    arms: Sequence[RenderedArm[Pair]],
+    shams: Sequence[RenderedArm[Pair]],
+    thresholds: Thresholds,
+    checks: Sequence[str] = CHECKS,
+) -> list[RenderedArm[Pair]]:
+    """The arms of edits with their `sham_check`, as `judge_null_arms`."""
+    failed = _failed_checks(edits, arms, shams, thresholds, checks)
+    return [replace(arm, sham_check=check) for arm, check in zip(arms, failed, strict=True)]
+
+
+def _failed_checks(
+    edits: Sequence[Edit],
+    arms: Sequence[RenderedArm[Pair]],
+    compared: Sequence[RenderedArm[Pair]],
+    thresholds: Thresholds,
+    checks: Sequence[str],
+) -> list[str]:
+    by_pair = {arm.pair: arm for arm in compared}
+    others = [by_pair[arm.pair] for arm in arms]
+    return [
+        other.verdict.check or judge_arm(other.scores, edit, thresholds, checks).check
+        for edit, other in zip(edits, others, strict=True)
+    ]
 
 
 def rows(
@@ -229,31 +280,39 @@ def rows(
     proposals: Sequence[Proposal],
     arms: Sequence[RenderedArm[Pair]],
     nulls: Sequence[RenderedArm[Pair]] | None,
+    shams: ShamArms[Pair] | None = None,
 ) -> Iterator[MethodCounterfactual]:
-    """The rows of one source image: proposals in order, then null arms (None: the source image is the null arm).
+    """The rows of one source image: proposals in order, null arms (None: the source image is the null arm), sham arms.
 
     `arms` are the renderings of the accepted proposals, in their order; `lineage` is what all rows have in common.
     """
-    finite = [null for null in nulls or () if null.image is not None]
-    null_ordinals = {null.pair: ordinal for ordinal, null in enumerate(finite, start=len(proposals))}
+    null_ordinals = _ordinals(nulls or (), len(proposals))
+    sham_ordinals = _ordinals(shams.arms if shams else (), len(proposals) + len(null_ordinals))
     rendered = iter(arms)
     for ordinal, proposal in enumerate(proposals):
         arm = next(rendered) if proposal.verdict.accepted else None
-        null_ordinal = null_ordinals.get(arm.pair) if arm else None
-        if arm and arm.verdict.accepted and nulls is not None and null_ordinal is None:
+        if arm and arm.verdict.accepted and nulls is not None and arm.pair not in null_ordinals:
             arm = replace(arm, verdict=_NO_NULL_ARM)
-        yield _edit_row(ordinal, proposal, arm, null_ordinal, caption, lineage)
-    for null in finite:
-        yield _null_row(null_ordinals[null.pair], null, caption, lineage)
+        row = _edit_row(ordinal, proposal, arm, caption, lineage)
+        if arm:
+            row = replace(row, null_ordinal=null_ordinals.get(arm.pair), sham_ordinal=sham_ordinals.get(arm.pair))
+        yield row
+    for null in nulls or ():
+        if null.pair in null_ordinals:
+            yield _arm_row("null", null_ordinals[null.pair], null, None, caption, lineage)
+    for sham in shams.arms if shams else ():
+        if shams and sham.pair in sham_ordinals:
+            yield _arm_row("sham", sham_ordinals[sham.pair], sham, shams.edit, caption, lineage)
+
+
+def _ordinals(arms: Sequence[RenderedArm[Pair]], start: int) -> dict[Pair, int]:
+    """The ordinals of the finite ones, by pair."""
+    finite = [arm for arm in arms if arm.image is not None]
+    return {arm.pair: ordinal for ordinal, arm in enumerate(finite, start=start)}
 
 
 def _edit_row(
-    ordinal: int,
-    proposal: Proposal,
-    arm: RenderedArm[Pair] | None,
-    null_ordinal: int | None,
-    caption: str,
-    lineage: Lineage,
+    ordinal: int, proposal: Proposal, arm: RenderedArm[Pair] | None, caption: str, lineage: Lineage
 ) -> MethodCounterfactual:
     """The row of an edit; without `arm` it was refused by its words and cost no evaluation."""
     exchanges: Lineage = {"exchanges": list(proposal.exchanges)} if proposal.exchanges else {}
@@ -263,7 +322,7 @@ def _edit_row(
         arm="edit",
         seed=proposal.seed,
         edit=proposal.edit,
-        null_ordinal=null_ordinal,
+        null_ordinal=None,
         image=arm.image if arm else None,
         verdict=arm.verdict if arm else proposal.verdict,
         scores={**proposal.scores, **(arm.scores if arm else {})},
@@ -271,19 +330,28 @@ def _edit_row(
         control=arm.control if arm else None,
         evaluations=arm.evaluations if arm else 0,
         lineage={**lineage, **exchanges, **own},
+        null_check=arm.null_check if arm else None,
+        sham_check=arm.sham_check if arm else None,
     )
 
 
-def _null_row(ordinal: int, arm: RenderedArm[Pair], caption: str, lineage: Lineage) -> MethodCounterfactual:
-    """The row of a null arm, which no check refuses."""
+def _arm_row(
+    kind: Literal["null", "sham"],
+    ordinal: int,
+    arm: RenderedArm[Pair],
+    edit: Edit | None,
+    caption: str,
+    lineage: Lineage,
+) -> MethodCounterfactual:
+    """The row of a null or sham arm. Its verdict is that of checks that no edit's thresholds enter."""
     return MethodCounterfactual(
         ordinal=ordinal,
-        arm="null",
+        arm=kind,
         seed=arm.seed,
-        edit=None,
+        edit=edit,
         null_ordinal=None,
         image=arm.image,
-        verdict=ACCEPTED,
+        verdict=arm.verdict,
         scores=arm.scores,
         caption=caption,
         control=arm.control,

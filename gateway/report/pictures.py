@@ -44,7 +44,7 @@ class PictureSelection:
 
 
 class _Drama(NamedTuple):
-    """Sort key: flips that the null arm does not share first; then the largest loss of the truth's probability."""
+    """Sort key: flips that the null or sham arm does not share first; then the largest loss of probability."""
 
     not_flipped: bool
     damaged: bool
@@ -66,7 +66,7 @@ def select_pictures(sources: Iterable[SourceRows], results: JobResults) -> Pictu
     rejected: defaultdict[str, list[str]] = defaultdict(list)
     for rows in sources:
         edits = list(triples(rows.counterfactuals))
-        good = [triple for triple in edits if triple.edit.accepted]
+        good = [triple for triple in edits if triple.edit.counted]
         _note_findings(rows, good, results, best)
         if not best:
             predictions = rows.predictions_of(hero_model or "")
@@ -105,11 +105,12 @@ def _note_findings(
 
 def _drama(triple: Triple[CounterfactualRow], predictions: Mapping[str, PredictionRow], label: str) -> _Drama:
     """`label` is the class in question; only segmenters predict more than one for an image."""
-    original, null, image = triple.predictions(predictions)
+    compared = triple.predictions(predictions)
+    original, image, reference = compared.original, compared.counterfactual, compared.reference
     if original is None or image is None:
         return _Drama(True, True, 0.0, triple.edit.id)
     flipped = _differs(original, image, label)
-    damaged = null is not None and _differs(original, null, label)
+    damaged = reference is not None and _differs(original, reference, label)
     change = (image.confidence(label) or 0.0) - (original.confidence(label) or 0.0)
     return _Drama(not flipped, damaged, change, triple.edit.id)
 

@@ -17,6 +17,7 @@ from gateway.analysis.effects import Integers, Outcomes, Predictions
 from gateway.analysis.funnel import Fate
 from gateway.analysis.validity import Screened
 from gateway.database.tables import Job
+from gateway.results.counting import CountingColumns
 from gateway.results.failure_reasons import failure_reasons
 from gateway.results.reviewed_edits import ReviewedJob, load_reviews
 from gateway.results.segmentation import SegmentedColumns, SegmentedRows
@@ -48,17 +49,17 @@ class MethodRows:
         """Count an edit or null arm of a source image in this group."""
         self.evaluations += row.evaluations or 0
         if row.arm == "edit":
-            refused_by = "" if row.accepted else sys.intern(row.check)
+            refused_by, lost_to = "" if row.accepted else sys.intern(row.check), sys.intern(row.lost_to)
             shapes, recaptioned = row.shapes is not None, row.recaption is not None
-            self.fates.append(Fate(group, row.rendered, refused_by, shapes, recaptioned))
+            self.fates.append(Fate(group, row.rendered, refused_by, shapes, recaptioned, lost_to))
 
 
 class ModelRows(NamedTuple):
     """The predictions of one model under test for the counterfactuals of one method.
 
-    `outcomes` has the accepted counterfactuals with their null arms and originals. `left_out`: no ground truth (in a
-    job that has some), a class that the model does not know, or a prediction missing. `screened` has the rendered
-    edits of each cell, accepted or not.
+    `outcomes` has the accepted counterfactuals with their null arms, sham arms and originals. `left_out`: no ground
+    truth (in a job that has some), a class that the model does not know, or a prediction missing. `screened` has the
+    rendered edits of each cell, accepted or not.
     """
 
     outcomes: Outcomes
@@ -157,9 +158,10 @@ class _Columns:
         self._number, self._group = array("q"), array("q")
         self._ordinal = array("q")
         self._null_ordinal = array("q")
-        self._p_truth = [array("d") for _ in range(3)]  # of the original, the null arm, the counterfactual
-        self._rank = [array("q") for _ in range(3)]
-        self._predicted = [array("q") for _ in range(3)]
+        self._p_truth = [array("d") for _ in Compared._fields]
+        self._rank = [array("q") for _ in Compared._fields]
+        self._predicted = [array("q") for _ in Compared._fields]
+        self._counting = CountingColumns()
         self._codes: dict[str, int] = {}
         self._cells: defaultdict[Cell, array[int]] = defaultdict(lambda: array("q"))
         self._screened: defaultdict[Cell, tuple[array[int], array[int]]] = defaultdict(lambda: (array("q"), array("b")))
@@ -194,6 +196,8 @@ class _Columns:
     ) -> bool:
         if label is None:
             return False
+        if not edit.comparable:
+            predictions = predictions._replace(reference=predictions.null)
         scores = [_scored(prediction, label, self._relation) for prediction in predictions]
         known = [score for score in scores if score is not None]
         if len(known) < len(scores):
@@ -202,6 +206,7 @@ class _Columns:
         self._group.append(numbers.group)
         self._ordinal.append(edit.ordinal)
         self._null_ordinal.append(-1 if edit.null_ordinal is None else edit.null_ordinal)
+        self._counting.add(edit)
         for score, p_truth, rank, predicted in zip(known, self._p_truth, self._rank, self._predicted, strict=True):
             p_truth.append(score.p_truth)
             rank.append(score.rank)
@@ -213,7 +218,7 @@ class _Columns:
         place = np.argsort(np.argsort(list(self._codes)))  # classes are numbered by name, not by first appearance
         number, null_ordinal = np.asarray(self._number), np.asarray(self._null_ordinal)
         null_arm = number * (null_ordinal.max(initial=0) + 2) + null_ordinal + 1
-        original, null, counterfactual = (
+        original, null, counterfactual, reference = (
             Predictions(np.asarray(p_truth), np.asarray(rank), _renumbered(place, predicted))
             for p_truth, rank, predicted in zip(self._p_truth, self._rank, self._predicted, strict=True)
         )
@@ -225,6 +230,8 @@ class _Columns:
             original=original,
             null=null,
             counterfactual=counterfactual,
+            sham=reference if self._counting.shams else None,
+            counting=self._counting.masks(),
             cells={cell: np.asarray(places) for cell, places in self._cells.items()},
         )
         screened = {

@@ -1,4 +1,4 @@
-"""Frozen suites: the accepted counterfactuals of a job, kept for good, against which releases are tested.
+"""Frozen suites: the counterfactuals of a job that count, kept for good, against which releases are tested.
 
 A suite is a job of its own (of the suite's id, hidden from lists) that holds copies of the chosen rows and no
 predictions: so its images and masks stay, whatever becomes of the job that made them. A run is a job too: a copy of
@@ -29,7 +29,7 @@ from gateway.jobs.progress import progress
 from gateway.operations.deletion import mark_deleted
 from gateway.queue import leases
 from gateway.results.counterfactuals import Filters, conditions
-from gateway.results.stream import is_null_arm
+from gateway.results.stream import is_arm_of
 from shared.problems import Conflict, InvalidInput, NotFound
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.suites import RunView, SuiteDetail, SuiteFilters, SuiteRequest, SuitesPage, SuiteView
@@ -40,7 +40,7 @@ _PREFIX = 24  # characters of a copy's job in the ids of its rows, before a hyph
 
 
 def create(session: Session, owner: str, request: SuiteRequest) -> str:
-    """Freeze the accepted counterfactuals that the filters let through; returns the suite's id.
+    """Freeze the counterfactuals that count and that the filters let through; returns the suite's id.
 
     Raises NotFound; Conflict while the job runs, or for a name in use; InvalidInput where there is nothing to freeze.
     """
@@ -64,19 +64,22 @@ def create(session: Session, owner: str, request: SuiteRequest) -> str:
     edits = and_(
         Counterfactual.job_id == job.id,
         Counterfactual.arm == "edit",
-        Counterfactual.accepted,
+        Counterfactual.counted,
         Counterfactual.image_digest.is_not(None),
         *conditions(Filters.model_validate(filters)),
     )
-    null = aliased(Counterfactual)
-    compared = exists().where(edits, is_null_arm(null, Counterfactual))
+    arm = aliased(Counterfactual)
+    compared = exists().where(edits, is_arm_of(arm, Counterfactual))
     copies = _Copies(suite_id, lambda row: row)
     used = select(Counterfactual.source_image_id).where(edits)
     copies.sources(session, SourceImage.id.in_(used), state="done")
     copies.counterfactuals(session, Counterfactual, edits)
-    copies.counterfactuals(session, null, and_(null.job_id == job.id, compared))
+    copies.counterfactuals(session, arm, and_(arm.job_id == job.id, compared))
     if session.scalar(select(func.count()).where(SourceImage.job_id == suite_id)) == 0:
-        raise InvalidInput("no accepted counterfactual of the job matches the filters; there is nothing to freeze")
+        raise InvalidInput(
+            "no counterfactual of the job matches the filters and counts (accepted, and its null or sham arm too); "
+            "there is nothing to freeze"
+        )
     return suite_id
 
 

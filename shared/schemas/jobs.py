@@ -346,7 +346,7 @@ class PredictionView(Contract):
 
 
 class ModelOpinion(Contract):
-    """One model under test on original, null arm and counterfactual. `flipped`: the predicted class changed.
+    """One model under test on original, null arm, sham arm, counterfactual. `flipped`: the predicted class changed.
 
     A segmenter has flipped if it misses a class (IoU below 0.5) that it detected on the original.
     """
@@ -354,6 +354,7 @@ class ModelOpinion(Contract):
     model: str
     original: PredictionView | None
     null_arm: PredictionView | None
+    sham_arm: PredictionView | None = None
     counterfactual: PredictionView | None
     flipped: bool | None
 
@@ -389,6 +390,19 @@ class CounterfactualView(Contract):
     null_image: Annotated[
         str | None, Field(description="the null arm's image: same editor and seed, caption unchanged")
     ]
+    null_check: Annotated[
+        str | None, Field(description='the check that the null arm fails ("": none; null: not checked)')
+    ] = None
+    sham_image: Annotated[
+        str | None, Field(description="the sham arm's image: the caption paraphrased, all else as the counterfactual")
+    ] = None
+    sham_caption: str = ""
+    sham_check: Annotated[
+        str | None, Field(description='the check that the sham arm fails ("": none; null: there is no sham arm)')
+    ] = None
+    counted: Annotated[
+        bool, Field(description="whether the pair counts: it and the arm that it is measured against are accepted")
+    ] = True
     control_image: str | None
     verdict: VerdictView
     scores: dict[str, float]
