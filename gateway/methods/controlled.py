@@ -18,11 +18,11 @@ from typing import Annotated, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from gateway.methods.checks import Scores, check_images
-from gateway.methods.counterfactual import Edit, Verdict
+from gateway.methods.checks import check_images
+from gateway.methods.counterfactual import ACCEPTED, Edit, Scores, Verdict
 from gateway.methods.lineage import Lineage, RegionOutcomeRecord
 from gateway.methods.recaption import Recaption
-from gateway.methods.schedule import ACCEPTED, Inputs, Proposal, RenderedArm, judge_null_arms
+from gateway.methods.schedule import Inputs, Proposal, RenderedArm, judge_null_arms
 from shared.chunks import chunks
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 from shared.schemas.diffusion import (

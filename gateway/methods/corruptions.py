@@ -14,8 +14,8 @@ from typing import Annotated, Self, get_args
 from pydantic import Field, model_validator
 
 from gateway.methods.checks import CHECKS
-from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
-from gateway.methods.schedule import ACCEPTED, Inputs, Proposal, RenderedArm, rows
+from gateway.methods.counterfactual import ACCEPTED, Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
+from gateway.methods.schedule import Inputs, Proposal, RenderedArm, rows
 from shared.endpoints import Services
 from shared.schemas.base import Contract
 from shared.schemas.diffusion import SEVERITIES, Corruption, CorruptionKind, CorruptRequest

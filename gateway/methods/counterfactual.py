@@ -17,6 +17,7 @@ from shared.schemas.base import ImagePayload
 Factor = Literal["subject", "object", "background", "adjective", "domain", "weather", "other"]
 FACTORS: tuple[Factor, ...] = ("subject", "object", "background", "adjective", "domain", "weather", "other")
 Arm = Literal["edit", "null", "sham"]
+Scores = dict[str, float]  # by name; each check has its own range
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,9 @@ class Verdict:
     reason: str = ""
 
 
+ACCEPTED = Verdict(accepted=True)
+
+
 @dataclass(frozen=True, slots=True)
 class MethodCounterfactual:
     """A rendered (or, when a text check refused it, never rendered) edit, or the null or sham arm of some of them.
@@ -96,7 +100,7 @@ class MethodCounterfactual:
     null_ordinal: int | None
     image: ImagePayload | None
     verdict: Verdict
-    scores: dict[str, float] = field(default_factory=dict)
+    scores: Scores = field(default_factory=dict)
     caption: str = ""
     control: ImagePayload | None = None
     evaluations: int = 0

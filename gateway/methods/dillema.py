@@ -27,6 +27,7 @@ from pydantic import Field, TypeAdapter, model_validator
 from gateway.methods.caption import write_caption
 from gateway.methods.controlled import ControlledParameters, render_with_null_arms
 from gateway.methods.counterfactual import (
+    ACCEPTED,
     FACTORS,
     Change,
     Edit,
@@ -47,7 +48,6 @@ from gateway.methods.questions import (
     text_schema,
 )
 from gateway.methods.schedule import (
-    ACCEPTED,
     Inputs,
     Proposal,
     RenderedArm,

@@ -15,14 +15,15 @@ from typing import Annotated
 from pydantic import Field
 
 from gateway.methods.caption import write_caption
-from gateway.methods.checks import WORD_CHECKS
 from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
-from gateway.methods.inverted import render_null_arms
-from gateway.methods.lance import SweepParameters, keep_best, sweep_fractions
+from gateway.methods.inverted import SweepParameters, render_null_arms
+from gateway.methods.lance import LANCE_CHECKS, keep_best, sweep_fractions
 from gateway.methods.schedule import Inputs, Proposal, rows
 from gateway.methods.words import content_words, stem
 from shared.endpoints import Services
 from shared.schemas.language import Filling, FillRequest, Gap
+
+WORD_CHECKS = (*LANCE_CHECKS[:3], "word", *LANCE_CHECKS[3:])  # nearer to the new word than to the old one
 
 
 def lance_r(
@@ -35,8 +36,8 @@ def lance_r(
     inputs = Inputs("lance-r", REVISION, image, task, services, parameters, seed)
     caption = write_caption(image, services, parameters)  # 1
     edits = replace_words(inputs, caption)  # 2
-    sweeps = sweep_fractions(inputs, caption, edits, WORD_CHECKS)  # 4
-    arms = [keep_best(inputs, sweep) for sweep in sweeps]  # 5
+    batches = sweep_fractions(inputs, caption, edits)  # 4
+    arms = [arm for batch in batches for arm in keep_best(inputs, batch, WORD_CHECKS)]  # 5
     nulls = render_null_arms(inputs, caption, arms)
     yield from rows(inputs.lineage(), caption, [Proposal(edit, seed) for edit in edits], arms, nulls)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from gateway.methods.caption import write_caption
 from gateway.methods.checks import Pictures, check_images
 from gateway.methods.counterfactual import Edit, MethodCounterfactual, MethodImage, TaskDescription
-from gateway.methods.inverted import InversionParameters, invert_and_edit
+from gateway.methods.inverted import InversionParameters, edit_request
 from gateway.methods.schedule import Inputs, Proposal, RenderedArm, rows
 from shared.endpoints import Services
 
@@ -31,7 +31,7 @@ def reconstruction(
 
 def reconstruct(inputs: Inputs[InversionParameters], caption: str) -> RenderedArm[None]:
     """The source image inverted under its caption and regenerated, with its scores."""
-    reply = invert_and_edit(inputs.image, inputs.services, inputs.parameters, caption)
+    reply = inputs.services.edit(edit_request(inputs.image.image, inputs.parameters, caption))
     pictures = Pictures([reply.reconstruction], reply.keep_mask)
     [(verdict, scores)] = check_images(inputs.services, inputs.image, inputs.task, pictures, [None], {})
     cost = reply.evaluations.inversion

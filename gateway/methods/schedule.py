@@ -16,8 +16,17 @@ from itertools import zip_longest
 from random import Random
 from typing import Generic, Literal, TypeVar, Unpack
 
-from gateway.methods.checks import CHECKS, Scores, Thresholds, judge_arm, skipped_checks
-from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription, Verdict
+from gateway.methods.checks import CHECKS, Thresholds, judge_arm, skipped_checks
+from gateway.methods.counterfactual import (
+    ACCEPTED,
+    Change,
+    Edit,
+    MethodCounterfactual,
+    MethodImage,
+    Scores,
+    TaskDescription,
+    Verdict,
+)
 from gateway.methods.lineage import Exchange, Lineage
 from gateway.methods.questions import InvalidReply
 from gateway.methods.word_diff import tokens
@@ -30,7 +39,6 @@ Key = TypeVar("Key")
 Option = TypeVar("Option")
 Pair = TypeVar("Pair", bound=Hashable)
 
-ACCEPTED = Verdict(accepted=True)
 _DUPLICATE = Verdict(False, "duplicate edit", "the same values are already changed in another edit")
 _NO_NULL_ARM = Verdict(False, "null arm", "its null arm is not finite, so nothing tells the change from the generator")
 

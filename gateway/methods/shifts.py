@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 
 from gateway.methods.caption import write_caption
 from gateway.methods.counterfactual import (
+    ACCEPTED,
     Change,
     Edit,
     Factor,
@@ -24,7 +25,7 @@ from gateway.methods.counterfactual import (
     Verdict,
 )
 from gateway.methods.inverted import EditingParameters, ProtectedClasses, edit_and_check
-from gateway.methods.schedule import ACCEPTED, Inputs, Proposal, RenderedArm, accepted_edits, rows
+from gateway.methods.schedule import Inputs, Proposal, RenderedArm, accepted_edits, rows
 from gateway.methods.text_checks import check_caption, check_change, check_protected_classes
 from gateway.methods.words import occurrences
 from shared.endpoints import Services

@@ -1,7 +1,7 @@
-"""How similar the phrases of an edit are to the names of classes and to one another, by sentence embeddings.
+"""LANCE's text checks: how similar the phrases of an edit are to the names of classes and to one another.
 
-A similarity is 1 for equal stems and otherwise the cosine of two phrases' embeddings ("automobile" is near the class
-"car"). LANCE's checks of words decide by these scores (`lance.py`).
+A similarity is 1 for equal stems and otherwise the cosine of two phrases' sentence embeddings ("automobile" is near the
+class "car").
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Protocol
 
 import numpy as np
 
-from gateway.methods.checks import Scores, Vector
-from gateway.methods.counterfactual import Edit, MethodImage, TaskDescription
-from gateway.methods.text_checks import differing_part
+from gateway.methods.checks import Thresholds
+from gateway.methods.counterfactual import ACCEPTED, Edit, MethodImage, Scores, TaskDescription, Verdict
+from gateway.methods.image_scores import Vector
+from gateway.methods.text_checks import check_stems, differing_part
 from gateway.methods.words import STOP_WORD, WORD, content_stems, names_class, stems
 from shared.chunks import chunks
 from shared.schemas.evaluation import EmbedTextsReply, EmbedTextsRequest
@@ -28,6 +29,43 @@ class TextEmbedder(Protocol):
     """The one service that `check_texts` asks."""
 
     def embed_texts(self, request: EmbedTextsRequest) -> EmbedTextsReply: ...
+
+
+def check_texts(
+    services: TextEmbedder, source: MethodImage, task: TaskDescription, edits: Sequence[Edit], thresholds: Thresholds
+) -> list[tuple[Verdict, Scores]]:
+    """Verdict by stems and by meaning, and similarities, of each proposed edit of one source image."""
+    others = [label for label in task.classes if label != source.ground_truth]
+    results = []
+    for edit, scores in zip(edits, similarities(services, source, task, edits), strict=True):
+        verdict = check_stems(edit, source.ground_truth, others) or check_meaning(edit, scores, thresholds)
+        results.append((verdict or ACCEPTED, scores))
+    return results
+
+
+def check_meaning(edit: Edit, scores: Scores, thresholds: Thresholds) -> Verdict | None:
+    """Refuse an edit whose similarities (-1 to 1; 1 for equal stems) reach τ, the strictest of its factors.
+
+    `class_words`: of the changed words to the class. `class_before`, `class_kept`: of the old and the new caption to
+    the class; where the old one names it, the new one must, too. `other_class`: of the new words to the other classes.
+    `paraphrase`: of the new phrase to the old one. Without thresholds only equal stems refuse.
+    """
+
+    def limits(check: str) -> list[float]:
+        table = thresholds.get(check, {"default": 1.0})
+        return [table.get(change.factor, table["default"]) for change in edit.changes]
+
+    touching, kept = min(limits("class_words")), scores.get("class_kept", 1.0)
+    if scores.get("class_words", 0.0) >= touching:
+        return Verdict(False, "class words", f"the change touches the class: similarity {scores['class_words']:.2f}")
+    before = scores.get("class_before", 0.0)
+    if before >= touching and kept < min(before, max(limits("class_kept"))):
+        return Verdict(False, "class kept", f"the new caption has no word for the class: similarity {kept:.2f}")
+    if scores.get("other_class", 0.0) >= min(limits("other_class")):
+        return Verdict(False, "other class", f"the change adds another class: similarity {scores['other_class']:.2f}")
+    if scores.get("paraphrase", 0.0) >= min(limits("paraphrase")):
+        return Verdict(False, "paraphrase", f"the new phrase means the same as the old one: {scores['paraphrase']:.2f}")
+    return None
 
 
 def similarities(

@@ -20,8 +20,7 @@ from typing import Literal
 import cv2
 import numpy as np
 
-from gateway.methods.checks import Scores
-from gateway.methods.counterfactual import Edit
+from gateway.methods.counterfactual import Edit, Scores
 from shared.chunks import chunks
 from shared.seeds import derive_seed
 from tinyworld.judges.oracles.objects import judge

@@ -19,8 +19,7 @@ from pydantic import JsonValue
 
 from gateway.jobs.choices import method_defaults
 from gateway.methods import METHODS
-from gateway.methods.checks import Scores
-from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, Verdict
+from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, Scores, Verdict
 from gateway.methods.dillema import DillemaParameters
 from gateway.methods.inverted import InversionParameters, edit_request
 from gateway.model_services.clients import ModelServices

@@ -18,8 +18,8 @@ from diffusion_service.few_steps import few_steps_of, load_networks
 from diffusion_service.segmentation import Segmenter
 from evaluator_service.similarity import Scorer
 from evaluator_service.structure import agreement
-from gateway.methods.checks import Scores, check_images
-from gateway.methods.counterfactual import FACTORS, Change, Edit, Factor, MethodImage, TaskDescription, Verdict
+from gateway.methods.checks import check_images
+from gateway.methods.counterfactual import FACTORS, Change, Edit, Factor, MethodImage, Scores, TaskDescription, Verdict
 from gateway.methods.dillema import DillemaParameters, region_of
 from shared.arithmetic import native_weights
 from shared.chunks import chunks

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from transformers import AutoProcessor, Blip2ForConditionalGeneration
 
 from evaluator_service.similarity import Scorer
-from gateway.methods.checks import TEMPLATES
+from gateway.methods.image_scores import TEMPLATES
 from shared.chunks import chunks
 from shared.profiles import load_profile
 from tinyworld.datasets.round_trips import through_autoencoder

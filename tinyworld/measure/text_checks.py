@@ -20,7 +20,7 @@ import numpy as np
 
 from evaluator_service.similarity import TextEmbedder
 from gateway.methods.counterfactual import Change, Edit, MethodImage, TaskDescription
-from gateway.methods.lance import check_texts
+from gateway.methods.similarity import check_texts
 from shared.images import encode
 from shared.profiles import load_profile
 from shared.schemas.base import ImagePayload

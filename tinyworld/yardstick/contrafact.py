@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from gateway.methods import METHODS as REGISTERED
-from gateway.methods.lance import SweepParameters
+from gateway.methods.inverted import SweepParameters
 from shared.profiles import shipped_profiles
 from shared.schemas.jobs import JobSpec, MethodChoice
 from shared.schemas.results import CellEffect, JobResults

@@ -29,8 +29,8 @@ import cv2
 import numpy as np
 import torch
 
-from gateway.methods.checks import Scores, check_images
-from gateway.methods.counterfactual import MethodImage
+from gateway.methods.checks import check_images
+from gateway.methods.counterfactual import MethodImage, Scores
 from shared.label_maps import VOID
 from shared.profiles import SHIPPED, Profile, load_profile
 from shared.schemas.diffusion import RenderReply
