@@ -122,7 +122,11 @@ def _check_finite(
         scores = {"structure": agreement, **own, **shape}
         if new:
             scores["recaption"] = new.named
-        verdict = ACCEPTED if edit is None else judge(scores, edit, {**RECAPTION_LIMIT, **thresholds}, checks)
+        verdict = (
+            ACCEPTED
+            if edit is None or not edit.changes
+            else judge(scores, edit, {**RECAPTION_LIMIT, **thresholds}, checks)
+        )
         results.append((_with_new_caption(verdict, new), scores))
     return results
 

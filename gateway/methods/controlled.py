@@ -21,8 +21,9 @@ from pydantic import Field, model_validator
 from gateway.methods.checks import check_images
 from gateway.methods.counterfactual import ACCEPTED, Edit, Scores, Verdict
 from gateway.methods.lineage import Lineage, RegionOutcomeRecord
+from gateway.methods.paraphrase import ParaphraseParameters, Reference, paraphrase, sham_arms
 from gateway.methods.recaption import Recaption
-from gateway.methods.schedule import Inputs, Proposal, RenderedArm, judge_null_arms
+from gateway.methods.schedule import ComparedArms, Inputs, Proposal, RenderedArm, compare_arms
 from shared.chunks import chunks
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 from shared.schemas.diffusion import (
@@ -61,8 +62,16 @@ class HeldShapes(Contract):
     light: Fraction = 0.15
 
 
-class ControlledParameters(Contract):
+class ControlledParameters(ParaphraseParameters):
     """Parameters of methods that draw images anew."""
+
+    reference: Annotated[
+        Reference,
+        Field(
+            description="null: effects are measured against the caption unchanged; sham: against a paraphrase of it, "
+            "which is rendered too."
+        ),
+    ] = "null"
 
     control: Annotated[ControlKind, Field(description="What the ControlNet sees of the source.")] = "canny"
     control_scale: Annotated[ControlScale, Field(description="Weight of the control.")] = 1.0
@@ -112,24 +121,27 @@ class ControlledParameters(Contract):
         )
 
 
-_Arm = tuple[Edit | None, Rendering]  # an edit, or a null arm
+_Arm = tuple[Edit | None, Rendering]  # an edit, a null arm (None), or a sham arm (an edit without changes)
 
 
 def render_with_null_arms(
     inputs: Inputs[ControlledParameters], caption: str, accepted: Sequence[Proposal], regions: Sequence[ControlRegion]
-) -> tuple[list[RenderedArm[Rendering]], list[RenderedArm[Rendering]]]:
+) -> ComparedArms[Rendering]:
     """Accepted proposals, each under the control of its region, and their null arms: the same under `caption`, once.
 
-    All travel in as few messages as their limit of images allows.
+    The job may ask for sham arms too: the same under a paraphrase. All travel in as few messages as their limit of
+    images allows.
     """
     renderings = [
         Rendering(prompt=proposal.edit.new_caption, region=region, seed=proposal.seed)
         for proposal, region in zip(accepted, regions, strict=True)
     ]
     nulls = list(dict.fromkeys(_null(rendering, caption) for rendering in renderings))
+    sham = paraphrase(inputs, caption) if accepted else None
     arms: list[_Arm] = [
         *((proposal.edit, rendering) for proposal, rendering in zip(accepted, renderings, strict=True)),
         *((None, null) for null in nulls),
+        *((sham.edit, _null(null, sham.edit.new_caption)) for null in nulls if sham),
     ]
     images: list[RenderedArm[Rendering]] = []
     outcomes: dict[Rendering, _Regions] = {}
@@ -147,9 +159,10 @@ def render_with_null_arms(
             _with_regions(image, outcomes[rendering], outcomes[_null(rendering, caption)], limits)
             for image, (_, rendering) in zip(images, arms, strict=True)
         ]
-    rendered, null_arms = images[: len(accepted)], images[len(accepted) :]
-    edits = [proposal.edit for proposal in accepted]
-    return judge_null_arms(edits, rendered, null_arms, inputs.parameters.thresholds), null_arms
+    first_sham = len(accepted) + len(nulls)
+    shams = sham_arms(sham, images[first_sham:]) if sham else None
+    edits, null_arms = [proposal.edit for proposal in accepted], images[len(accepted) : first_sham]
+    return compare_arms(edits, images[: len(accepted)], null_arms, shams, inputs.parameters.thresholds)
 
 
 def _null(rendering: Rendering, caption: str) -> Rendering:

@@ -48,9 +48,9 @@ from gateway.methods.questions import (
     text_schema,
 )
 from gateway.methods.schedule import (
+    ComparedArms,
     Inputs,
     Proposal,
-    RenderedArm,
     accepted,
     refused,
     rows,
@@ -131,8 +131,8 @@ def dillema(
     rewritten = (rewrite_caption(inputs, proposal) for proposal in changes)  # 4
     siblings = until_enough(rewritten, p.counterfactuals_per_image, same_edit=p.same_caption)
     proposals = with_seeds(inputs, [*refused(keywords), *siblings], same_seed=p.same_seed)
-    arms, nulls = render(inputs, caption, proposals)  # 5
-    yield from rows(inputs.lineage(exchanges=[], rendering=None), caption, proposals, arms, nulls)
+    compared = render(inputs, caption, proposals)  # 5
+    yield from rows(inputs.lineage(exchanges=[], rendering=None), caption, proposals, *compared)
 
 
 def find_keywords(inputs: Inputs[DillemaParameters], caption: str) -> list[Proposal]:
@@ -199,9 +199,7 @@ def rewrite_caption(inputs: Inputs[DillemaParameters], proposal: Proposal) -> Pr
     return replace(proposal, edit=edit, verdict=refusal or ACCEPTED, exchanges=exchanges)
 
 
-def render(
-    inputs: Inputs[DillemaParameters], caption: str, proposals: Sequence[Proposal]
-) -> tuple[list[RenderedArm[Rendering]], list[RenderedArm[Rendering]]]:
+def render(inputs: Inputs[DillemaParameters], caption: str, proposals: Sequence[Proposal]) -> ComparedArms[Rendering]:
     """Step 5: the accepted edits and their null arms (one per seed and region), rendered and checked."""
     masked = bool(inputs.task.mask_classes)
     regions = [region_of(proposal.edit, inputs.parameters, masked=masked) for proposal in accepted(proposals)]

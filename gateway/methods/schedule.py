@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import zip_longest
 from random import Random
-from typing import Generic, Literal, TypeVar, Unpack
+from typing import Generic, Literal, NamedTuple, TypeVar, Unpack
 
 from gateway.methods.checks import CHECKS, Thresholds, judge_arm, skipped_checks
 from gateway.methods.counterfactual import (
@@ -243,28 +243,29 @@ class ShamArms(Generic[Pair]):
     arms: Sequence[RenderedArm[Pair]]
 
 
-def judge_null_arms(
+class ComparedArms(NamedTuple, Generic[Pair]):
+    """The renderings of edits, each judged with the arms that it is compared with, and those arms."""
+
+    edits: Sequence[RenderedArm[Pair]]
+    nulls: Sequence[RenderedArm[Pair]]
+    shams: ShamArms[Pair] | None = None
+
+
+def compare_arms(
     edits: Sequence[Edit],
     arms: Sequence[RenderedArm[Pair]],
     nulls: Sequence[RenderedArm[Pair]],
+    shams: ShamArms[Pair] | None,
     thresholds: Thresholds,
     checks: Sequence[str] = CHECKS,
-) -> list[RenderedArm[Pair]]:
-    """The arms of edits with their `null_check`: that of the null arm's own verdict, or one at the edit's limits."""
-    failed = _failed_checks(edits, arms, nulls, thresholds, checks)
-    return [replace(arm, null_check=check) for arm, check in zip(arms, failed, strict=True)]
-
-
-def judge_sham_arms(
-    edits: Sequence[Edit],
-    arms: Sequence[RenderedArm[Pair]],
-    shams: Sequence[RenderedArm[Pair]],
-    thresholds: Thresholds,
-    checks: Sequence[str] = CHECKS,
-) -> list[RenderedArm[Pair]]:
-    """The arms of edits with their `sham_check`, as `judge_null_arms`."""
-    failed = _failed_checks(edits, arms, shams, thresholds, checks)
-    return [replace(arm, sham_check=check) for arm, check in zip(arms, failed, strict=True)]
+) -> ComparedArms[Pair]:
+    """The arms of edits with the check that the null arm and the sham arm of each fail, at the edit's thresholds."""
+    null_checks = _failed_checks(edits, arms, nulls, thresholds, checks)
+    judged = [replace(arm, null_check=check) for arm, check in zip(arms, null_checks, strict=True)]
+    if shams:
+        sham_checks = _failed_checks(edits, arms, shams.arms, thresholds, checks)
+        judged = [replace(arm, sham_check=check) for arm, check in zip(judged, sham_checks, strict=True)]
+    return ComparedArms(judged, nulls, shams)
 
 
 def _failed_checks(
