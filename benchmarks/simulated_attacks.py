@@ -124,9 +124,7 @@ ATTACKS: Mapping[str, Draw] = {
     "frames of 16 sequences, no effect": sequences,
     "20 cells at −4.5 points": small_effects,
     **{
-        f"class lost in 10 %, {sources} images, {refused:.0%} refused, {estimand}": LostClass(
-            sources, refused, estimand
-        )
+        f"class lost in 10 %, {sources} images, {refused:.0%} seen, {estimand}": LostClass(sources, refused, estimand)
         for sources in (80, 300, 1000)
         for refused in (1.0, 0.75)
         for estimand in ESTIMANDS
@@ -185,8 +183,11 @@ def _cell(value: str, direction: str = "to") -> Cell:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", type=int, default=400)
+    parser.add_argument("--only", default="", help="attacks whose name contains this")
     arguments = parser.parse_args()
     for name, draw in ATTACKS.items():
+        if arguments.only not in name:
+            continue
         outcome = attack(name, draw, arguments.tables)
         shares = f"q ≤ 5 %: {outcome.rejected:6.1%}   finding: {outcome.found:6.1%}   covered: {outcome.covered:6.1%}"
         bias = f"bias: {100 * outcome.bias:+.2f} ± {100 * outcome.bias_error:.2f} points"

@@ -46,8 +46,10 @@ def services() -> Iterator[CaptioningServices]:
 
 
 def lance_of(services: CaptioningServices, **parameters: Any) -> list[MethodCounterfactual]:
+    """Without sham arms, unless `reference` is given."""
     anything = {"caption": {"default": -2.0}}
-    chosen = {"self_fractions": [0.7, 0.4], "steps": 4, "thresholds": anything} | parameters
+    given = {"self_fractions": [0.7, 0.4], "steps": 4, "thresholds": anything, "reference": "null"}
+    chosen = given | parameters
     return list(lance(SOURCE, TASK, services, LanceParameters.model_validate(chosen), 1))
 
 
