@@ -29,8 +29,8 @@ Reference = Literal["sham", "null"]
 SYNONYMS = (
     ("at night", "after dark"), ("at sunset", "at dusk"), ("during the day", "in daylight"),
     ("in the rain", "in a shower"), ("in the snow", "in falling snow"), ("in the fog", "in thick mist"),
-    ("in clear weather", "under a clear sky"), ("foggy", "misty"), ("snowy", "wintry"), ("rainy", "showery"),
-    ("cloudless", "clear"), ("nighttime", "night"), ("daytime", "day"), ("sunset", "dusk"),
+    ("in clear weather", "under a clear sky"), ("foggy", "misty"), ("snowy", "wintry"),
+    ("cloudless", "clear"), ("sunset", "dusk"),
     ("in a meadow", "in a grassy field"), ("on a beach", "by the sea"), ("on the street", "on the road"),
     ("on a street", "on a road"), ("on the sidewalk", "on the pavement"), ("in a suburb", "in a residential area"),
     ("large", "big"), ("small", "little"), ("beside", "next to"), ("bicycle", "bike"), ("automobile", "car"),
