@@ -33,8 +33,8 @@ from shared.schemas.diffusion import RenderReply
 from shared.schemas.results import CheckErrors, Interval
 from tinyworld.judges.trials import TASK, Evaluator, Proposal, payload, proposal, source_picture
 from tinyworld.objects.own_distribution import own_distribution
-from tinyworld.objects.pictures import Pixels
 from tinyworld.objects.world import CLASSES
+from tinyworld.rendered_once import Pixels
 from tinyworld.scenes import Split
 
 RESULTS = Path(__file__).parent / "results" / "validity.json"

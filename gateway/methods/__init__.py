@@ -18,8 +18,8 @@ from shared.schemas.jobs import MethodChoice
 class MethodSpec:
     """A method as users see it. `revision` changes with its prompts and code, and with it the ids of its results.
 
-    `needs`: optional weights without which it cannot run, by their names in the profile. `checked`: whether its images
-    are judged by checks, whose errors then count.
+    `needs`: optional weights that it requires, by their names in the profile. `checked`: whether its images are
+    checked, so that the errors of the checks count.
     """
 
     function: Method
@@ -96,8 +96,7 @@ METHODS: dict[str, MethodSpec] = {
 def typed_parameters(choice: MethodChoice) -> Contract:
     """The parameters of a stored choice, in the type of its method. Raises KeyError for an unknown method.
 
-    `gateway.jobs.choices.plan` checked them when the job was submitted. Here they get their types back, once per
-    process for equal choices, however many source images a job has.
+    `gateway.jobs.choices.plan` checked them when the job was submitted. Equal choices are parsed once per process.
     """
     return _typed(choice.name, json.dumps(choice.parameters, sort_keys=True))
 

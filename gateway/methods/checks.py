@@ -1,19 +1,19 @@
-"""Automatic checks of rendered images. Pure functions over the replies of the services.
+"""Automatic checks of rendered images: verdicts and scores from the replies of the services.
 
-Checks run in order; the first that fails names the verdict, and every score is kept. Those of images drawn anew:
+Checks run in order. The first that fails names the verdict, and every score is kept. Images drawn anew have these:
 
 structure   the source's edges, inside what must stay, are still there (evaluator: structure agreement)
 caption     the image is nearer to the new caption than to the old (difference of the scorer's cosines)
-label       zero-shot over the label set, the scorer still sees the ground truth (its probability, and it is the most
-            probable); left out where no ground truth or no label set is known
-recaption   where the job asks for it: captioned anew, the image still names the class that a caption of the source
-            names (`recaption.py`); left out where that one names none
+label       zero-shot over the label set, the ground truth is the most probable class for the scorer, and probable
+            enough; skipped without ground truth or label set
+recaption   if the job sets it: a new caption of the image names the class, as a caption of the source does
+            (`recaption.py`); skipped if that one names no class
 shapes      in segmentation jobs: the profile's segmenter, never one under test, finds the classes where the mask has
-            them (mean over classes of IoU divided by the IoU that it reaches in the source, at most 1); left out where
-            the profile has none, or it sees no class of the mask in the source
-things      the same of things, one by one: the share of those that it finds in the source (IoU of 0.5) and in the image
+            them (mean over classes of IoU divided by the IoU in the source, at most 1); skipped if the profile has no
+            segmenter, or it finds no class of the mask in the source
+things      of the things that the segmenter finds in the source (IoU of 0.5), the share that it finds in the image
 fit         the image fits the new caption about as well as the source fits its own (difference of the scorer's
-            cosines): it falls when something besides the edit has changed
+            cosines); it falls when more than the edit has changed
 
 Images edited in place have others (`lance.py`, `lance_r.py`).
 
@@ -34,7 +34,7 @@ import numpy as np
 
 from gateway.methods.counterfactual import ACCEPTED, Edit, MethodImage, Scores, TaskDescription, Verdict
 from gateway.methods.image_scores import label_set, score_images
-from gateway.methods.recaption import Recaptioned, recaptioned
+from gateway.methods.recaption import NewCaption, recaption_images
 from shared.endpoints import Services
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import ShapesReply, ShapesRequest, StructureRequest
@@ -49,7 +49,7 @@ NOT_FINITE = Verdict(False, "not finite", "the generator computed NaN or infinit
 
 
 class Rendered(Protocol):
-    """Images of one source (None: not finite), and the mask of what must stay in it, as the editors answer them."""
+    """The reply of an editor: images of one source (None: not finite), and the mask of what must stay in it."""
 
     @property
     def images(self) -> Sequence[ImagePayload | None]: ...
@@ -81,9 +81,9 @@ def check_images(
     checks: Sequence[str] = CHECKS,
     recaption: bool = False,
 ) -> list[tuple[Verdict, Scores]]:
-    """Verdict and scores of each image of a reply; `edits` are the images' edits in order, None for a null arm.
+    """Verdict and scores of each image of a reply; `edits` are those of the images in order, None for a null arm.
 
-    An image that is None is refused as `not finite`, without scores, whatever its arm.
+    An image that is None is refused as `not finite`, without scores, in either arm.
 
     The scores are those of `score_images`, and `structure`, `recaption`, `shapes` and `things` (0 to 1). The verdict is
     by `checks`. One request for structure, in segmentation jobs one for shapes, and with `recaption` two for captions,
@@ -114,7 +114,7 @@ def _check_finite(
     agreements = services.structure(StructureRequest(source=source.image, images=reply.images, mask=reply.keep_mask))
     scored = score_images(services, source, task, reply.images, edits, words="word" in checks)
     shapes = shape_scores(services, source, task, reply.images)
-    new_captions = recaptioned(services, source, task, reply.images) if recaption else [None] * len(reply.images)
+    new_captions = recaption_images(services, source, task, reply.images) if recaption else [None] * len(reply.images)
     results = []
     for edit, agreement, own, shape, new in zip(
         edits, agreements.agreements, scored, shapes, new_captions, strict=True
@@ -131,7 +131,7 @@ def _check_finite(
     return results
 
 
-def _with_new_caption(verdict: Verdict, new: Recaptioned | None) -> Verdict:
+def _with_new_caption(verdict: Verdict, new: NewCaption | None) -> Verdict:
     """The verdict; the check `recaption` quotes the new caption."""
     if new is None or verdict.check != "recaption":
         return verdict

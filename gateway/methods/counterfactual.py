@@ -37,7 +37,7 @@ class MethodImage:
 class TaskDescription:
     """The user's sentence on what their model does, and the label set if it is known.
 
-    `mask_classes` are those of every pixel, in a segmentation job alone, and `things` those that have countable shapes.
+    In a segmentation job `mask_classes` are the classes of its pixels, and `things` those of countable objects.
     """
 
     text: str

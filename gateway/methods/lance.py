@@ -211,7 +211,7 @@ def keep_best(
 ) -> list[RenderedArm[float]]:
     """Step 5: check every image, and keep the best one of each edit, with the scores of all of them in its lineage.
 
-    The threshold of `caption` (of LANCE-R also `word`) is 0 if the profile has none: nearer to the new than to the old.
+    Without thresholds of their own, `caption` and LANCE-R's `word` need 0: nearer to the new one than to the old.
     """
     thresholds = {"caption": {"default": 0.0}, "word": {"default": 0.0}} | inputs.parameters.thresholds
     sweeps = check_batch(inputs, batch, thresholds, checks)

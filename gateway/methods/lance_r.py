@@ -1,9 +1,11 @@
-"""LANCE-R: LANCE's random baseline (arXiv 2305.19164, section 4.1). What do edits do that nobody has thought about?
+"""LANCE-R: LANCE's random baseline (arXiv 2305.19164, section 4.1). A random word is replaced by a probable one.
 
-1 caption the image, as LANCE does. 2 hide a word that carries meaning, drawn at random, and let a masked language
-model fill the gap; the first filling that is another word makes the edit. 3 no text checks. 4 and 5 as LANCE
-(`lance.py`), and the image must be nearer to the new word than to the old. Words are drawn until there are edits
-enough; when each has been drawn, they are gone through again for their next fillings.
+1 caption the image, as LANCE does
+2 hide a random content word, and let a masked language model fill the gap; its most probable other word is the edit
+3 (no text checks)
+4, 5 as LANCE (`lance.py`), and the image must be nearer to the new word than to the old one
+
+Words are drawn until there are enough edits. When all words are drawn, their second fillings follow, and so on.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ def lance_r(
 ) -> Iterator[MethodCounterfactual]:
     """The counterfactuals of one source image in the order drawn, then a null and a sham arm for each chosen fraction.
 
-    `seed` draws the words. A caption without a word that can be replaced has none. A failure of a service is raised.
+    `seed` draws the words. A caption without a word that can be replaced has none. Raises what the services raise.
     """
     inputs = Inputs("lance-r", REVISION, image, task, services, parameters, seed)
     caption = write_caption(image, services, parameters)  # 1
@@ -43,20 +45,20 @@ def lance_r(
 
 
 def replace_words(inputs: Inputs[LanceRParameters], caption: str) -> list[Edit]:
-    """Step 2: every drawn word's first filling, then the second ones; each new caption once."""
+    """Step 2: the first filling of every word, in random order, then the second ones; each new caption once."""
     p, spans = inputs.parameters, content_words(caption)
     if not spans:
         return []
     Random(inputs.derive_seed(caption)).shuffle(spans)
     gaps = [Gap(before=caption[:start], after=caption[end:]) for start, end in spans]
-    reply = inputs.services.fill(FillRequest(gaps=gaps[:_MOST_GAPS], most=p.fillings))
-    offers = [
+    reply = inputs.services.fill(FillRequest(gaps=gaps[:_MAX_GAPS], most=p.fillings))
+    fillings_of_words = [
         _other_words(caption[start:end], fillings)
         for (start, end), fillings in zip(spans, reply.fillings, strict=False)
     ]
     edits: dict[str, Edit] = {}
-    for rank in range(max(map(len, offers), default=0)):
-        for (start, end), gap, words in zip(spans, gaps, offers, strict=False):
+    for rank in range(max(map(len, fillings_of_words), default=0)):
+        for (start, end), gap, words in zip(spans, gaps, fillings_of_words, strict=False):
             if rank < len(words) and len(edits) < p.counterfactuals_per_image:
                 edit = _edit(caption, caption[start:end], words[rank], gap)
                 edits.setdefault(edit.new_caption, edit)
@@ -64,7 +66,7 @@ def replace_words(inputs: Inputs[LanceRParameters], caption: str) -> list[Edit]:
 
 
 def _other_words(word: str, fillings: Sequence[Filling]) -> list[str]:
-    """The fillings that are another word and carry meaning, the most probable first."""
+    """The fillings that are another content word, the most probable first."""
     return [new.word for new in fillings if stem(new.word) != stem(word) and content_words(new.word)]
 
 
@@ -77,7 +79,7 @@ def _edit(caption: str, old: str, filling: str, gap: Gap) -> Edit:
 # --- The parameters.
 
 REVISION = "2"  # raise it whenever the same replies would give other counterfactuals
-_MOST_GAPS = 64  # per message
+_MAX_GAPS = 64  # per message
 
 
 class LanceRParameters(SweepParameters):
@@ -87,7 +89,7 @@ class LanceRParameters(SweepParameters):
         int, Field(ge=1, le=20, description="Words of an image that are replaced.")
     ] = 4
     fillings: Annotated[
-        int, Field(ge=1, le=100, description="How many words the masked language model offers for a gap.")
+        int, Field(ge=1, le=100, description="How many words the masked language model fillings_of_words for a gap.")
     ] = 10
     caption_prompt: Annotated[str, Field(max_length=500, description="Image domain: prefix for the captioner.")] = (
         "a photo of"

@@ -1,7 +1,7 @@
 """Reconstruction: LANCE's control (arXiv 2305.19164, section 4.1). Invert the image, regenerate it, change nothing.
 
-What a model under test does worse on the reconstruction it does worse because of autoencoder and inversion. There is
-one counterfactual per source image, with no changes; its null arm is the source image itself. No check refuses it.
+It measures what autoencoder and inversion do to a model under test by themselves. There is one counterfactual per
+source image, without changes. Its null arm is the source image itself, and no check refuses it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REVISION = "1"  # raise it whenever the same replies would give other counterfac
 def reconstruction(
     image: MethodImage, task: TaskDescription, services: Services, parameters: InversionParameters, seed: int
 ) -> Iterator[MethodCounterfactual]:
-    """The reconstruction of one source image. Nothing is drawn, so `seed` only names it."""
+    """The reconstruction of one source image. It has no random choice; `seed` is only recorded."""
     inputs = Inputs("reconstruction", REVISION, image, task, services, parameters, seed)
     caption = write_caption(image, services, parameters)
     unchanged = Proposal(Edit((), caption, caption), seed)

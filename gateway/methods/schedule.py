@@ -1,4 +1,4 @@
-"""What no paper describes and every method needs: seeds, the schedule of siblings, null arms and lineage.
+"""What every method needs and no paper describes: seeds, the schedule of siblings, null arms and lineage.
 
 A method's page has the paper's steps, and calls these between them. Siblings are the edits of one source image: which
 are tried, in which order, and when there are enough. Rows are proposals, their renderings and null arms as
@@ -40,12 +40,12 @@ Option = TypeVar("Option")
 Pair = TypeVar("Pair", bound=Hashable)
 
 _DUPLICATE = Verdict(False, "duplicate edit", "the same values are already changed in another edit")
-_NO_NULL_ARM = Verdict(False, "null arm", "its null arm is not finite, so nothing tells the change from the generator")
+_NO_NULL_ARM = Verdict(False, "null arm", "its null arm is not finite, so there is nothing to compare the image with")
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs(Generic[P]):
-    """The arguments of a method, with its name and revision: every step takes them."""
+    """The arguments of a method, with its name and revision."""
 
     method: str
     revision: str
@@ -57,7 +57,7 @@ class Inputs(Generic[P]):
 
     @property
     def other_classes(self) -> tuple[str, ...]:
-        """The label set without the ground truth (all of it where that is not known)."""
+        """The label set without the ground truth; the whole label set if that is unknown."""
         return tuple(label for label in self.task.classes if label != self.image.ground_truth)
 
     def derive_seed(self, *parts: str | int) -> int:
@@ -65,7 +65,7 @@ class Inputs(Generic[P]):
         return derive_seed(self.image.id, self.method, self.revision, self.seed, *parts)
 
     def lineage(self, **more: Unpack[Lineage]) -> Lineage:
-        """What the lineages of all counterfactuals of the source image have in common."""
+        """The part of the lineage that all counterfactuals of the source image share, and `more`."""
         common: Lineage = {
             "method": self.method,
             "revision": self.revision,
@@ -80,7 +80,7 @@ class Inputs(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """An edit before rendering: the verdict and scores of the text checks, and the exchanges that led to it."""
+    """An edit before rendering, with verdict and scores of the text checks and the exchanges that led to it."""
 
     edit: Edit
     seed: int
@@ -92,11 +92,11 @@ class Proposal:
 def spread(
     keys: Sequence[Key], options_of: Callable[[Key], Sequence[Option]], width: int, rounds: int, seed: int
 ) -> Iterator[tuple[Option, ...]]:
-    """Combinations of `width` options (hashable) of different keys, each once: rounds over the shuffled keys.
+    """Combinations of `width` options (hashable) of different keys, each once, in rounds over the shuffled keys.
 
-    A round takes the next option of each key, so a few combinations are spread over many keys, and many use all
-    options. `options_of` is called only for keys that are reached. With a width above 1 a key is joined by the next
-    ones in the shuffled order.
+    A round takes the next option of each key, so that few combinations use many keys, and many use all options.
+    `options_of` is called when a key is reached. With a width above 1 a key is combined with the next ones in the
+    shuffled order.
     """
     order = list(keys)
     Random(seed).shuffle(order)
@@ -122,12 +122,12 @@ def spread_changes(
     width: int,
     rounds: int,
 ) -> Iterator[Proposal]:
-    """The changes to try, without a new caption yet: `spread` over the accepted keywords, whose to-phrases are empty.
+    """The changes to try, as proposals without a new caption: `spread` over the alternatives of accepted keywords.
 
-    `alternatives_of` a keyword is called once, when the first of its alternatives is tried; where it raises
-    InvalidReply, the keyword is a refused change, still without to-phrase. Values that another edit has are refused.
+    `alternatives_of` is called once per keyword, when its first alternative is tried. If it raises InvalidReply, the
+    keyword becomes a refused change with an empty to-phrase. A change to values that an earlier one has is refused.
     """
-    by_phrase = {proposal.edit.changes[0].from_phrase: proposal for proposal in accepted(keywords)}
+    by_phrase = {proposal.edit.changes[0].from_phrase: proposal for proposal in accepted_proposals(keywords)}
     unanswered: dict[str, Verdict] = {}
 
     @cache
@@ -157,7 +157,7 @@ def round_robin(groups: Iterable[Sequence[Proposal]]) -> list[Proposal]:
 
 
 def refuse_duplicates(proposals: Iterable[Proposal]) -> list[Proposal]:
-    """The proposals; one whose new value for a phrase, or new caption, an earlier one has is refused."""
+    """The proposals, of which those with the new value or the new caption of an earlier one are refused."""
     checked: list[Proposal] = []
     earlier: set[str] = set()
     for proposal in proposals:
@@ -174,7 +174,7 @@ def refuse_duplicates(proposals: Iterable[Proposal]) -> list[Proposal]:
 
 
 def until_accepted(proposals: Iterable[Proposal], count: int) -> Iterator[Proposal]:
-    """The proposals up to and with the accepted one that makes `count` (at least 1) of them."""
+    """The proposals until `count` (at least 1) of them are accepted."""
     for proposal in proposals:
         yield proposal
         count -= proposal.verdict.accepted
@@ -183,7 +183,7 @@ def until_accepted(proposals: Iterable[Proposal], count: int) -> Iterator[Propos
 
 
 def until_enough(proposals: Iterable[Proposal], count: int, *, same_edit: bool) -> list[Proposal]:
-    """The proposals until `count` of them are accepted; with `same_edit` the first accepted one is there so often."""
+    """The proposals until `count` are accepted. With `same_edit` the first accepted one is repeated instead."""
     if not same_edit:
         return list(until_accepted(proposals, count))
     tried = list(until_accepted(proposals, 1))
@@ -191,22 +191,22 @@ def until_enough(proposals: Iterable[Proposal], count: int, *, same_edit: bool) 
 
 
 def with_seeds(inputs: Inputs[Contract], proposals: Sequence[Proposal], *, same_seed: bool) -> list[Proposal]:
-    """The proposals with the seeds of their renderings, one each or one for all."""
+    """The proposals with the seeds of their renderings: a seed each, or the same for all."""
     seeds = [inputs.derive_seed("render", 0 if same_seed else ordinal) for ordinal in range(len(proposals))]
     return [replace(proposal, seed=seed) for proposal, seed in zip(proposals, seeds, strict=True)]
 
 
-def accepted(proposals: Sequence[Proposal]) -> list[Proposal]:
+def accepted_proposals(proposals: Sequence[Proposal]) -> list[Proposal]:
     """The proposals that are rendered, in order."""
     return [proposal for proposal in proposals if proposal.verdict.accepted]
 
 
 def accepted_edits(proposals: Sequence[Proposal]) -> list[Edit]:
     """The edits that are rendered, in order."""
-    return [proposal.edit for proposal in accepted(proposals)]
+    return [proposal.edit for proposal in accepted_proposals(proposals)]
 
 
-def refused(proposals: Sequence[Proposal]) -> list[Proposal]:
+def refused_proposals(proposals: Sequence[Proposal]) -> list[Proposal]:
     """The proposals that a check refused, in order."""
     return [proposal for proposal in proposals if not proposal.verdict.accepted]
 
@@ -216,11 +216,11 @@ def refused(proposals: Sequence[Proposal]) -> list[Proposal]:
 
 @dataclass(frozen=True, slots=True)
 class RenderedArm(Generic[Pair]):
-    """The image (None: not finite) of an edit or of a null arm, with what the image checks say of it, and its cost.
+    """The image (None: not finite) of an edit or of a null arm, with verdict and scores of the image checks.
 
-    `pair` is equal for an edit and its null arm, and differs between null arms. `lineage` is what belongs to this image
-    alone. `null_check` and `sham_check` of an edit: the check that its null or sham arm fails ("" if none); None where
-    there is no such arm.
+    `pair` is equal for an edit and its null arm, and differs between null arms. `evaluations` is the cost of the image
+    in network evaluations, `lineage` what belongs to this image alone. `null_check` and `sham_check`
+    of an edit name the check that its null or sham arm fails ("" if none); None where there is no such arm.
     """
 
     image: ImagePayload | None
@@ -323,7 +323,7 @@ def _ordinals(arms: Sequence[RenderedArm[Pair]], start: int) -> dict[Pair, int]:
 def _edit_row(
     ordinal: int, proposal: Proposal, arm: RenderedArm[Pair] | None, caption: str, lineage: Lineage
 ) -> MethodCounterfactual:
-    """The row of an edit; without `arm` it was refused by its words and cost no evaluation."""
+    """The row of an edit. Without `arm` a text check refused it, and it cost no evaluation."""
     exchanges: Lineage = {"exchanges": list(proposal.exchanges)} if proposal.exchanges else {}
     own: Lineage = arm.lineage if arm else {}
     return MethodCounterfactual(

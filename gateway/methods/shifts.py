@@ -1,8 +1,11 @@
 """Shifts: changes that the user writes ("at night", "in the snow"), made in every image. No language model.
 
-1 caption the image. 2 the new caption: the shift's phrase in place of the first of its `replaces` that the caption has,
-or else at the end of the caption's first sentence. 3 text checks. 4 inversion and prompt-to-prompt. 5 image checks.
-A shift that a text check refuses in an image is not rendered there, and is kept with its reason.
+1 caption the image
+2 write the new caption: the shift's phrase replaces the first of its `replaces` that the caption has, or else ends the
+  caption's first sentence
+3 check the words; a refused shift is not rendered in this image, and is kept with its reason
+4 invert the image, and make each edit in it by prompt-to-prompt
+5 check the images
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ def shifts(
 ) -> Iterator[MethodCounterfactual]:
     """The counterfactuals of one source image: one per shift, in order, then their null arm and their sham arm.
 
-    Nothing is drawn, so `seed` only names them. A failure of a service is raised.
+    They have no random choice; `seed` is only recorded. Raises what the services raise.
     """
     inputs = Inputs("shifts", REVISION, image, task, services, parameters, seed)
     caption = write_caption(image, services, parameters)  # 1
@@ -50,11 +53,11 @@ def shifts(
 
 def shift_caption(caption: str, shift: Shift) -> Edit:
     """Step 2: the edit that a shift makes of the caption."""
-    old, new_caption = shifted(caption, shift)
+    old, new_caption = apply_shift(caption, shift)
     return Edit((Change(shift.factor, old, shift.phrase, old, shift.value or shift.phrase),), caption, new_caption)
 
 
-def shifted(caption: str, shift: Shift) -> tuple[str, str]:
+def apply_shift(caption: str, shift: Shift) -> tuple[str, str]:
     """The phrase of the caption that a shift replaces (empty where it is added), and the new caption."""
     for phrase in shift.replaces:
         if occurrences(caption, phrase):
@@ -66,7 +69,7 @@ def shifted(caption: str, shift: Shift) -> tuple[str, str]:
 
 
 def check_words(inputs: Inputs[ShiftsParameters], edit: Edit) -> Proposal:
-    """Step 3: the text checks. A phrase that is only added takes none away, so none must have gone."""
+    """Step 3: the text checks. A phrase that is only added replaces none, so none must be missing."""
     (change,) = edit.changes
     truth, others = inputs.image.ground_truth, inputs.other_classes
     if occurrences(edit.caption, change.to_phrase):

@@ -26,7 +26,7 @@ MAX_TEXTS = 256  # per message
 
 
 class TextEmbedder(Protocol):
-    """The one service that `check_texts` asks."""
+    """The service that `check_texts` calls."""
 
     def embed_texts(self, request: EmbedTextsRequest) -> EmbedTextsReply: ...
 
@@ -44,11 +44,10 @@ def check_texts(
 
 
 def check_meaning(edit: Edit, scores: Scores, thresholds: Thresholds) -> Verdict | None:
-    """Refuse an edit whose similarities (-1 to 1; 1 for equal stems) reach τ, the strictest of its factors.
+    """Refuse an edit whose `similarities` reach the threshold, the strictest of its factors.
 
-    `class_words`: of the changed words to the class. `class_before`, `class_kept`: of the old and the new caption to
-    the class; where the old one names it, the new one must, too. `other_class`: of the new words to the other classes.
-    `paraphrase`: of the new phrase to the old one. Without thresholds only equal stems refuse.
+    If the old caption names the class, the new one must also have a similarity to it, of the threshold of `class_kept`
+    or as large as before. Without thresholds only equal stems refuse.
     """
 
     def limits(check: str) -> list[float]:
@@ -71,12 +70,12 @@ def check_meaning(edit: Edit, scores: Scores, thresholds: Thresholds) -> Verdict
 def similarities(
     services: TextEmbedder, source: MethodImage, task: TaskDescription, edits: Sequence[Edit]
 ) -> list[Scores]:
-    """The similarities of each proposed edit of one source image, the greatest over the phrases in question.
+    """The similarities of each proposed edit of one source image, each the greatest over the phrases that it compares.
 
-    `class_words`: of the changed words to the names of the ground truth (without one, of all classes);
-    `class_before` and `class_kept`: of the old and of the new caption to these; `other_class`: of what comes in to the
-    other classes, without those that the old caption names; `paraphrase`: of the new phrase to the old one. One that
-    has nothing to compare is left out.
+    `class_words`: of the changed words to the names of the ground truth (without ground truth, of all classes).
+    `class_before`, `class_kept`: of the old and of the new caption to these names. `other_class`: of the new words to
+    the other classes that the old caption does not name. `paraphrase`: of the new phrase to the old one. A score
+    without phrases to compare is missing.
     """
     others = [label for label in task.classes if label != source.ground_truth]
     labels = [source.ground_truth] if source.ground_truth else others  # without it, no class may be touched
@@ -94,7 +93,7 @@ def similarities(
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """The phrases and names that a score compares, each with each; neither is empty."""
+    """The phrases and names that a score compares, all pairs of them; neither is empty."""
 
     score: str
     phrases: tuple[str, ...]
@@ -102,7 +101,7 @@ class _Comparison:
 
     @property
     def plain(self) -> bool:
-        """Whether a phrase and a name have equal stems, so that no embedding is asked."""
+        """Whether a phrase and a name have equal stems, so that no embedding is needed."""
         return bool({tuple(stems(phrase)) for phrase in self.phrases} & {tuple(stems(name)) for name in self.names})
 
     def similarity(self, vectors: Mapping[str, Vector]) -> float:
@@ -114,7 +113,7 @@ class _Comparison:
 
 
 def _comparisons(edit: Edit, labels: Sequence[str], others: Sequence[str]) -> list[_Comparison]:
-    """What the scores of an edit compare. Classes that the caption names already cannot enter."""
+    """What the scores of an edit compare. Classes that the caption already names are not new."""
     names, entering = _names(labels), _names(label for label in others if not names_class(edit.caption, label))
     longest = max([LONGEST_GRAM, *(len(stems(name)) for name in (*names, *entering))])
     parts = [differing_part(change.from_phrase, change.to_phrase) for change in edit.changes]
@@ -136,7 +135,7 @@ def _names(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 def _grams(texts: Iterable[str], longest: int) -> tuple[str, ...]:
-    """Up to `longest` words in a row that neither begin nor end with a word without meaning, in lower case."""
+    """Up to `longest` words in a row that begin and end with a content word, in lower case."""
     grams: dict[str, None] = {}
     for text in texts:
         words = [word.lower() for word in WORD.findall(text)]
@@ -148,7 +147,7 @@ def _grams(texts: Iterable[str], longest: int) -> tuple[str, ...]:
 
 
 def _brought_in(old: str, new: str) -> Iterator[str]:
-    """The runs of words that the new text has and the old one has not there."""
+    """The runs of words that the new text adds to the old one."""
     old_words, new_words = WORD.findall(old.lower()), WORD.findall(new.lower())
     for kind, _, _, start, end in SequenceMatcher(None, old_words, new_words, autojunk=False).get_opcodes():
         if kind in ("replace", "insert"):
@@ -156,7 +155,7 @@ def _brought_in(old: str, new: str) -> Iterator[str]:
 
 
 def _embed(services: TextEmbedder, of_edits: Sequence[Sequence[_Comparison]], labels: set[str]) -> dict[str, Vector]:
-    """Embeddings of all phrases that comparisons need. Names of classes go first, in messages that recur."""
+    """Embeddings of all phrases that comparisons need. Class names are requested first, alike for every image."""
     needed = [comparison for comparisons in of_edits for comparison in comparisons if not comparison.plain]
     names = sorted(_names(labels)) if needed else []
     phrases = dict.fromkeys(text for comparison in needed for text in (*comparison.phrases, *comparison.names))

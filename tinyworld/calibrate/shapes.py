@@ -40,8 +40,8 @@ from tinyworld.calibrate.check_errors import check_errors, with_errors
 from tinyworld.calibrate.thresholds import held_out, table, thresholds, toml, with_thresholds
 from tinyworld.datasets.round_trips import through_autoencoder
 from tinyworld.drawing.canvas import Image
-from tinyworld.roads.render import RoadRendering, render
-from tinyworld.roads.world import CLASSES, EDIT_FACTOR, LOOKS, SHAPES, THINGS, RoadScene, sample_scene
+from tinyworld.roads.render import Rendering, render
+from tinyworld.roads.world import CLASSES, EDIT_FACTOR, LOOKS, SHAPES, THINGS, Scene, sample_scene
 
 CHECKS = ("shapes", "things")
 DATA = "roads"
@@ -72,7 +72,7 @@ class ShapeImage:
     image: Image
 
 
-def shape_images(scene: RoadScene, side: int = 128) -> Iterator[ShapeImage]:
+def shape_images(scene: Scene, side: int = 128) -> Iterator[ShapeImage]:
     """Images of a scene, one of each kind, with one look changed; the looks alternate over scenes."""
     random = np.random.default_rng((0x5A9E, scene.geometry_seed))
     look = tuple(LOOKS)[scene.geometry_seed % len(LOOKS)]
@@ -89,7 +89,7 @@ def shape_images(scene: RoadScene, side: int = 128) -> Iterator[ShapeImage]:
         yield ShapeImage("gone", look, without_largest(good))
 
 
-def elsewhere(scene: RoadScene) -> RoadScene:
+def elsewhere(scene: Scene) -> Scene:
     """A scene of the same looks with another layout and other things."""
     shapes = {
         name: values[(values.index(getattr(scene, name)) + max(1, len(values) // 2)) % len(values)]
@@ -105,7 +105,7 @@ def shifted(image: Image, by: tuple[int, int]) -> Image:
     return np.ascontiguousarray(wide[down : down + image.shape[0], right : right + image.shape[1]])
 
 
-def without_largest(rendering: RoadRendering) -> Image:
+def without_largest(rendering: Rendering) -> Image:
     """An image with its largest vehicle or pedestrian painted over."""
     largest = max(rendering.instance_classes, key=lambda number: int((rendering.instances == number).sum()))
     there = cv2.dilate((rendering.instances == largest).astype(np.uint8), np.ones((7, 7), np.uint8))
@@ -113,7 +113,7 @@ def without_largest(rendering: RoadRendering) -> Image:
 
 
 def trials(
-    judge: ShapeEvaluator, scenes: Sequence[RoadScene], through: Callable[[Image], Image], side: int = 128
+    judge: ShapeEvaluator, scenes: Sequence[Scene], through: Callable[[Image], Image], side: int = 128
 ) -> tuple[list[Trial], int]:
     """Scored images of all kinds after `through` (n × h × w × 3), and the number of scenes that cannot be judged.
 

@@ -31,7 +31,8 @@ from shared.schemas.language import GenerateReply, GenerateRequest
 from shared.schemas.service import ServiceName
 from shared.seeds import derive_seed
 from tinyworld.judges.trials import TASK, Drawing, Proposal, Studio, payload, source_picture
-from tinyworld.objects.pictures import Pixels, rendered
+from tinyworld.objects.pictures import rendered
+from tinyworld.rendered_once import Pixels
 from tinyworld.system.spawn_services import spawn_services
 
 AT_ONCE = 4  # source images that a method works on at a time: so their edits share batches

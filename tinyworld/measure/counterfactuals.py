@@ -36,8 +36,9 @@ from tinyworld.judges.records import RECORDS, Record, records
 from tinyworld.judges.trials import FIELDS, Proposal, proposal, source_picture
 from tinyworld.measure.counterfactual_report import report
 from tinyworld.objects.captions import read
-from tinyworld.objects.pictures import Pixels, rendered
+from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import EDIT_FACTOR, FACTOR_VALUES, Scene, sample_scene, scene_factors, withheld
+from tinyworld.rendered_once import Pixels
 from tinyworld.scenes import Split
 
 FIRST = 60_000  # final-test scenes from here on; the cards' figures rest on others

@@ -29,7 +29,7 @@ from shared.profiles import load_profile
 from shared.schemas.diffusion import InversionKind, PromptEdit
 from tinyworld.judges.trials import payload, source_picture
 from tinyworld.objects.captions import caption
-from tinyworld.objects.pictures import Pixels
+from tinyworld.rendered_once import Pixels
 from tinyworld.objects.world import CLASSES, sample_scene
 from tinyworld.system.spawn_services import spawn_services
 

@@ -17,7 +17,7 @@ from shared.profiles import shipped_profiles
 from shared.schemas.jobs import JobSpec, MethodChoice
 from shared.schemas.results import CellEffect, JobResults
 from shared.weights import REPOSITORY
-from tinyworld.objects.demo import write_demo_images
+from tinyworld.objects.demo import write_demo
 from tinyworld.objects.phrases import SLOTS
 from tinyworld.system.public_jobs import embedded_client, figures, run_job, seconds_of
 from tinyworld.yardstick.classifiers import YARDSTICK, model_folder
@@ -64,7 +64,7 @@ def answers(
 ) -> Iterator[Answer]:
     """One answer per method, over all models; a job for each group. Started again, it finds what was rendered."""
     folder = YARDSTICK / f"sources-{size.sources}"
-    write_demo_images(folder, TESTED_CLASSES, size.sources)
+    write_demo(folder, TESTED_CLASSES, size.sources)
     profile = YARDSTICK / "profile.toml"
     profile.write_text(profile_text([model for group in groups for model in group]))
     with embedded_client(YARDSTICK / "contrafact", str(profile.resolve())) as client:

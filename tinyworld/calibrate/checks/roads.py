@@ -56,8 +56,8 @@ from tinyworld.judges.protection.domain import ProtectedEdit
 from tinyworld.judges.protection.gallery import Gallery
 from tinyworld.judges.protection.roads import ROADS, protected_edit
 from tinyworld.judges.trials import Evaluator, payload
-from tinyworld.roads.render import RoadRendering, render
-from tinyworld.roads.world import RoadScene, sample_scene
+from tinyworld.roads.render import Rendering, render
+from tinyworld.roads.world import Scene, sample_scene
 
 CHECKS = ("structure", "caption", "shapes", "things", "fit")
 PROFILE = "tiny-roads"
@@ -80,7 +80,7 @@ class Checks(Evaluator):
         """As `POST /v1/shapes`."""
         return self._judge.shapes(request)
 
-    def scores(self, gallery: Gallery, request: ProtectedEdit, drawn: RoadRendering, image: Image) -> Scores:
+    def scores(self, gallery: Gallery, request: ProtectedEdit, drawn: Rendering, image: Image) -> Scores:
         """The scores of an image, as in a job; `things` is 1 if the segmenter detects none in the source."""
         mask = np.where(drawn.classes == 0, VOID, drawn.classes - 1).astype(np.uint8)
         source = MethodImage(request.id, payload(request.source), None, payload(mask))
@@ -110,7 +110,7 @@ def trials(gallery: Gallery, checks: Checks, scenes: int) -> tuple[list[Trial], 
     return scored, unlike
 
 
-def pictures(gallery: Gallery, request: ProtectedEdit, scene: RoadScene) -> Iterator[tuple[str, Image]]:
+def pictures(gallery: Gallery, request: ProtectedEdit, scene: Scene) -> Iterator[tuple[str, Image]]:
     """One image of each kind; `gone` only if the scene has a vehicle or pedestrian."""
     random = np.random.default_rng((0x5A9F, scene.geometry_seed))
     ((_, good, null),) = gallery.draw(request, [gallery.own_arm])

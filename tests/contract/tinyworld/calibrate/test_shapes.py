@@ -25,15 +25,15 @@ from tests.support.small_profile import write_profile
 from tinyworld.calibrate.broken import Trial
 from tinyworld.calibrate.shapes import CHECKS, ShapeEvaluator, edit_of, shifted, trials, written
 from tinyworld.calibrate.thresholds import held_out, thresholds
-from tinyworld.roads.render import RoadRendering, render
-from tinyworld.roads.world import CLASSES, THINGS, RoadScene, sample_scene
+from tinyworld.roads.render import Rendering, render
+from tinyworld.roads.world import CLASSES, THINGS, Scene, sample_scene
 
 SIDE = 128  # the segmenter's own
 SCENES = 24
 LIMITS = {"shapes": {"default": 0.75}, "things": {"default": 0.6}}
 
 
-def scene_of(split: str, index: int) -> RoadScene:
+def scene_of(split: str, index: int) -> Scene:
     """A photo with a bus ahead, the largest of the vehicles."""
     return sample_scene(split, index).changed(style="photo", vehicle="bus")  # type: ignore[arg-type]
 
@@ -184,7 +184,7 @@ def ask(profile: Path, body: ShapesRequest) -> ShapesReply:
     return asyncio.run(use())
 
 
-def mask_of(drawn: RoadRendering) -> np.ndarray:
+def mask_of(drawn: Rendering) -> np.ndarray:
     return np.where(drawn.classes == 0, VOID, drawn.classes - 1).astype(np.uint8)
 
 

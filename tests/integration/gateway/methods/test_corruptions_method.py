@@ -30,7 +30,7 @@ from shared.service import ServiceSettings
 from tests.support.http_jobs import finished
 from tests.support.logged_requests import LoggedServices
 from tests.support.small_services import CLASSES, SmallServices, serve
-from tinyworld.objects.demo import write_demo_images
+from tinyworld.objects.demo import write_demo
 
 TASK = TaskDescription("name the vehicle", tuple(CLASSES))
 TWO = CorruptionsParameters(corruptions=("fog", "jpeg"))
@@ -85,7 +85,7 @@ def test_they_are_listed_with_the_profiles_defaults_and_counted_in_plans() -> No
 
 
 def test_a_job_on_the_shipped_models_ends_with_failure_points(tmp_path: Path) -> None:
-    manifest = write_demo_images(tmp_path / "pictures", ["bus", "car"], 3)
+    manifest = write_demo(tmp_path / "pictures", ["bus", "car"], 3)
     files: list[Any] = [
         ("images", (path.name, path.read_bytes(), "image/png")) for path in sorted(manifest.parent.glob("*.png"))
     ]

@@ -13,11 +13,11 @@ from transformers import CLIPTokenizer
 
 from tinyworld.datasets import round_trips
 from tinyworld.datasets.captioned_pictures import DOMAINS, OBJECTS, ROADS, Album, PictureDomain, album
+from tinyworld.descriptions import Description
 from tinyworld.folders import WEIGHTS, weights_of
 from tinyworld.networks.small_blip2 import trained as trained_captioner
 from tinyworld.networks.vision_tower import FactorTower
 from tinyworld.objects import pictures as object_pictures
-from tinyworld.objects.captions import Description
 from tinyworld.roads import pictures as road_pictures
 from tinyworld.scenes import UNKNOWN
 from tinyworld.train import captioner as train_captioner

@@ -34,7 +34,7 @@ from tinyworld.measure.repair.roads import (
     LEAST_PIXELS,
     PLANTED,
     VALUES,
-    RoadTruth,
+    Truth,
     drawn,
     evaluate,
     judge_repair,
@@ -45,12 +45,12 @@ from tinyworld.measure.repair.roads import (
 from tinyworld.networks.segmenters import class_masks, new_road_segmenter
 from tinyworld.paper_tables.dillema_tables import road_repairs
 from tinyworld.roads.own_distribution import PLANTS, own_distribution
-from tinyworld.roads.world import CLASSES, THINGS, RoadScene
+from tinyworld.roads.world import CLASSES, THINGS, Scene
 
 PEDESTRIAN, ROAD = CLASSES.index("pedestrian"), CLASSES.index("road")
 NIGHT = PLANTED["road-segmenter-night-pedestrian"]
 SCENES = LEAST_SOURCES
-TRUTH = RoadTruth(FIRST_SCENE, SCENES, VALUES)
+TRUTH = Truth(FIRST_SCENE, SCENES, VALUES)
 
 
 @pytest.mark.parametrize("name", PLANTED)
@@ -69,7 +69,7 @@ def test_scenes_want_what_is_lacking_and_hold_the_planted_class() -> None:
     assert len(scenes) == SCENES == len({scene.geometry_seed for scene in scenes})
     assert not any(scene.time == "night" or scene.surface == "snowy" for scene in (*scenes, *TRUTH.as_they_are()))
     assert all((rendered(scene).classes == PEDESTRIAN).sum() >= LEAST_PIXELS for scene in scenes)
-    every = RoadTruth(FIRST_SCENE, 40).as_they_are()
+    every = Truth(FIRST_SCENE, 40).as_they_are()
     assert any(scene.time == "night" for scene in every), "otherwise they are there"
     assert any(scene.surface == "snowy" for scene in every)
     sources = drawn(FIRST_SOURCE, VALUES)
@@ -97,7 +97,7 @@ class Says:
             people = (drawing.classes == PEDESTRIAN) & blind
             self._masks[drawing.image.tobytes()] = np.where(people, ROAD, drawing.classes)
 
-    def _scenes(self) -> Iterator[tuple[RoadScene, bool]]:
+    def _scenes(self) -> Iterator[tuple[Scene, bool]]:
         for number, scene in enumerate(TRUTH.without(NIGHT)):
             yield scene, False
             yield scene.changed(time="night"), number % 10 < self._blind
