@@ -100,6 +100,11 @@ def plan(planned: JobPlan) -> RenderableType:
         f"images    {planned.images}, {planned.labelled} with ground truth"
         + (f"; {planned.missing} to upload" if planned.missing else ""),
         *(f"unchecked {name}: no check of its images has a threshold, so noise passes" for name in planned.unchecked),
+        *(
+            f"renders   {cost.method}: at most {cost.edits:,} edits, {cost.null_arms:,} null arms, "
+            f"{cost.sham_arms:,} sham arms"
+            for cost in planned.renderings
+        ),
         *scaling(planned),
         *grouping(planned),
         *(f"unusable  {failure.name or failure.position}: {failure.reason}" for failure in planned.failures),

@@ -22,6 +22,7 @@ from gateway.database.tables import Image, Job, Report, SourceImage
 from gateway.intake.sources import KeptMask, SourceFile
 from gateway.jobs.choices import Plan, unchecked_methods
 from gateway.jobs.progress import progress
+from gateway.jobs.renderings import planned_renderings
 from gateway.jobs.sensitivity import sensitivity_of
 from gateway.operations.deletion import mark_deleted
 from gateway.queue import leases
@@ -149,6 +150,7 @@ def plan_of(session: Session, owner: str, job_id: str, working_side: int) -> Job
         look_like_sequences=look_like_sequences(row.file_name for row in rows),
         at_working_side=sum(longer >= working_side for _, longer in sources),
         failures=[],
+        renderings=planned_renderings(job.methods, len(held)),
         sensitivity=sensitivity_of([label for labels in held for label in labels], job.methods, job.kind),
     )
 

@@ -252,14 +252,23 @@ class JobDetail(JobView):
     report: Annotated[str | None, Field(description="path of the HTML report, once there is one")]
 
 
+class PlannedRenderings(Contract):
+    """The most images that one method renders in a job: attempts at edits, null arms and sham arms."""
+
+    method: str
+    edits: int
+    null_arms: int
+    sham_arms: int
+
+
 class JobPlan(Contract):
     """What a job will do, and which drops in accuracy its source images can detect.
 
     `images` counts the usable images, `labelled` those of them with a ground truth, `missing` those that are not
     uploaded yet (a dry run assumes that they are usable); `failures` lists the first 20 unusable ones. `unchecked`
     names the methods whose images no check can refuse, noise included, because the profile has no thresholds for them.
-    `groups` is None where each image is its own; then `look_like_sequences` says that file names suggest frames of
-    sequences.
+    `renderings` is what each method costs at most. `groups` is None where each image is its own; then
+    `look_like_sequences` says that file names suggest frames of sequences.
     """
 
     task_description: Annotated[str, Field(validation_alias=TASK_DESCRIPTION)]
@@ -278,6 +287,7 @@ class JobPlan(Contract):
     groups: int | None = None
     look_like_sequences: bool = False
     failures: list[ImageFailure]
+    renderings: list[PlannedRenderings] = Field(default_factory=list)
     sensitivity: Sensitivity
 
 
