@@ -23,6 +23,11 @@ def plan(job_plan: JobPlan) -> RenderableType:
         f"images    {job_plan.images}, {job_plan.labelled} with ground truth"
         + (f"; {job_plan.missing} to upload" if job_plan.missing else ""),
         *(f"unchecked {name}: no check of its images has a threshold, so noise passes" for name in job_plan.unchecked),
+        *(
+            f"renders   {cost.method}: at most {cost.edits:,} edits, {cost.null_arms:,} null arms, "
+            f"{cost.sham_arms:,} sham arms"
+            for cost in job_plan.renderings
+        ),
         *scaling(job_plan),
         *grouping(job_plan),
         *(f"unusable  {failure.name or failure.position}: {failure.reason}" for failure in job_plan.failures),

@@ -1,10 +1,10 @@
-"""Effects in cells: per source image, a model's scores on counterfactuals minus those on their null arms."""
+"""Effects in cells: per source image, a model's scores on counterfactuals minus those on their null or sham arms."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,29 @@ from shared.schemas.results import Cell
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+
+
+# pairs: both the edit and the arm that it is compared with (its sham arm, or else its null arm) are accepted.
+# edits: the edit is, whatever became of that arm. null: the edit and its null arm are, where there are sham arms.
+Estimand = Literal["pairs", "edits", "null"]
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """Which of m accepted edits each estimand takes; `null` is None where there are no sham arms.
+
+    `edits` leaves out those without a reference arm to compare with.
+    """
+
+    pairs: NDArray[np.bool_]
+    edits: NDArray[np.bool_]
+    null: NDArray[np.bool_] | None = None
+
+    def of(self, estimand: Estimand) -> NDArray[np.bool_]:
+        """The mask of an estimand; none of the edits where it does not exist."""
+        masks = {"pairs": self.pairs, "edits": self.edits, "null": self.null}
+        mask = masks[estimand]
+        return np.zeros(len(self.pairs), bool) if mask is None else mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +60,12 @@ class Predictions:
 class Outcomes:
     """One model's predictions for the accepted counterfactuals of one method: one row each (n rows).
 
-    `null` is the row's null arm, or its original if the method has no null arms. `source` numbers source images from 0.
-    `group` numbers their groups, such as the frames of a sequence (None: every source image is its own group).
-    `ordinal` orders the counterfactuals of a source image. `null_arm` numbers null arms; siblings may share one.
-    `cells` maps each cell to its rows; a counterfactual with several changes is in several cells. Without ground truth
-    the true class is the class predicted on the original.
+    `null` is the row's own null arm, or its original where the method has none; `source` numbers source images from 0,
+    `group` the groups that they belong to (None: each is its own), such as the frames of a sequence;
+    `ordinal` orders the counterfactuals of a source; `null_arm` numbers null arms, since siblings may share one.
+    `cells` names the rows of each cell; a counterfactual with several changes is in several cells. Without ground
+    truth the truth is the class predicted on the original. `sham` are the predictions for sham arms (None: none), and
+    `counting` says which rows each estimand takes (None: all).
     """
 
     source: Integers
@@ -52,22 +76,29 @@ class Outcomes:
     counterfactual: Predictions
     cells: Mapping[Cell, Integers]
     group: Integers | None = None
+    sham: Predictions | None = None
+    counting: Counting | None = None
 
     @property
     def cluster(self) -> Integers:
         """The independent unit of each row: its group, or its source image."""
         return self.source if self.group is None else self.group
 
+    def reference(self, estimand: Estimand) -> Predictions:
+        """The predictions that counterfactuals are compared with."""
+        return self.null if self.sham is None or estimand == "null" else self.sham
+
 
 @dataclass(frozen=True, slots=True)
 class Scores:
     """A model's scores on the accepted counterfactuals of one method, in 0 … 1.
 
-    `source`, `group`, `ordinal` and `original` describe m counterfactuals: the source image, its group (None: every
-    source image is its own group), the order within the source image, and the score on the original. `null` and
-    `counterfactual` have n rows; `image` is the index of a row's counterfactual among the m. A classifier has one row
-    per counterfactual, with score 1 if it is right and 0 if not. A segmenter has one row per class of the reference and
-    one for their mean; a score is an IoU. `whole` and `cells` are indices of rows.
+    `source`, `group`, `ordinal` and `original` are of m counterfactuals: their source image, its group (None: each is
+    its own), their order in the image, and the score of that. The n rows (`null`, `counterfactual`) score a whole
+    counterfactual, or a class in it: `image` is its place among the m. Of classifiers a score is 1 where they are right
+    and 0 elsewhere, a row for each counterfactual; of segmenters it is an IoU, a row for each class of the reference
+    and one for their mean. `whole` and `cells` name rows. `sham` (of the n rows) and `counting` (of the m) are as in
+    `Outcomes`.
     """
 
     source: Integers
@@ -79,21 +110,31 @@ class Scores:
     whole: Integers
     cells: Mapping[Cell, Integers]
     group: Integers | None = None
+    sham: Floats | None = None
+    counting: Counting | None = None
 
     @property
     def cluster(self) -> Integers:
         """The independent unit of each counterfactual: its group, or its source image."""
         return self.source if self.group is None else self.group
 
+    def reference(self, estimand: Estimand = "pairs") -> Floats:
+        """The scores that counterfactuals are compared with."""
+        return self.null if self.sham is None or estimand == "null" else self.sham
+
+    def counted(self, rows: Integers, estimand: Estimand = "pairs") -> Integers:
+        """Those of the rows that an estimand takes."""
+        return rows if self.counting is None else rows[self.counting.of(estimand)[self.image[rows]]]
+
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """Per group of source images of a cell, the mean of counterfactual − null arm, in −1 … 1.
+    """Per group of source images of a cell, the mean of counterfactual − reference arm, in −1 … 1.
 
     Means are over the counterfactuals of a source image, then over the source images of a group; most often a group is
-    one source image. The arrays have one length and are ordered by `group` (ascending). `sources` (None: one in each
-    group) and `counterfactuals` are the numbers of averaged images. `null_accuracy`: the model's accuracy on the null
-    arms (0 … 1), None for segmenters.
+    one source image. Arrays of one length m, in the order of `group` (ascending); `sources`
+    (None: one in each group) and `counterfactuals` are how many went into them. `null_accuracy`: how often the model is
+    right on their reference arms (0 … 1), None of segmenters.
     """
 
     group: Integers
@@ -130,16 +171,19 @@ class Units(NamedTuple):
         return np.asarray(group_sums / np.bincount(self.group_of_source, minlength=len(self.group)))
 
 
-def differences(outcomes: Outcomes, rows: Integers) -> Differences:
-    """Per-group differences of the counterfactuals at `rows`."""
+def differences(outcomes: Outcomes, rows: Integers, estimand: Estimand = "pairs") -> Differences:
+    """Per-group differences of those counterfactuals at `rows` that the estimand takes."""
+    if outcomes.counting is not None:
+        rows = rows[outcomes.counting.of(estimand)[rows]]
+    reference = outcomes.reference(estimand)
     units = Units.of(outcomes.source[rows], outcomes.cluster[rows])
-    correct = outcomes.counterfactual.correct[rows].astype(float) - outcomes.null.correct[rows]
-    p_truth = outcomes.counterfactual.p_truth[rows] - outcomes.null.p_truth[rows]
+    correct = outcomes.counterfactual.correct[rows].astype(float) - reference.correct[rows]
+    p_truth = outcomes.counterfactual.p_truth[rows] - reference.p_truth[rows]
     return Differences(
         units.group,
         units.means(correct),
         units.means(p_truth),
         len(rows),
         units.sources,
-        float(outcomes.null.correct[rows].mean()) if len(rows) else None,
+        float(reference.correct[rows].mean()) if len(rows) else None,
     )

@@ -17,7 +17,7 @@ class EditOutcome:
     """The outcome of one edit of a source image in `group`. `rejected_by`: the check that rejected it, or "".
 
     `shapes_checked`: whether a segmenter could check the shapes of the mask. `recaptioned`: whether a new caption could
-    check the class.
+    check the class. `lost_to`: the check that the null or sham arm fails which it would be measured against, if any.
     """
 
     group: int
@@ -25,6 +25,7 @@ class EditOutcome:
     rejected_by: str
     shapes_checked: bool = False
     recaptioned: bool = False
+    lost_to: str = ""
 
 
 def funnel(method: str, edits: Sequence[EditOutcome], *, shapes: bool = False, recaption: bool = False) -> Funnel:
@@ -33,6 +34,8 @@ def funnel(method: str, edits: Sequence[EditOutcome], *, shapes: bool = False, r
     `shapes`, `recaption`: whether the method checks the shapes of rendered images, and their new captions.
     """
     accepted = np.array([not edit.rejected_by for edit in edits], bool)
+    counted = np.array([not (edit.rejected_by or edit.lost_to) for edit in edits], bool)
+    groups = np.array([edit.group for edit in edits], np.int64)
     return Funnel(
         method=method,
         proposed=len(edits),
@@ -41,7 +44,9 @@ def funnel(method: str, edits: Sequence[EditOutcome], *, shapes: bool = False, r
         refused_by_image=_check_counts(edit.rejected_by for edit in edits if edit.rejected_by and edit.rendered),
         shapes_unchecked=sum(edit.rendered and not edit.shapes_checked for edit in edits) if shapes else None,
         recaption_unchecked=sum(edit.rendered and not edit.recaptioned for edit in edits) if recaption else None,
-        accepted=clustered_rate(accepted, np.array([edit.group for edit in edits], np.int64)),
+        accepted=clustered_rate(accepted, groups),
+        lost_to_arm=_check_counts(edit.lost_to for edit in edits if edit.lost_to and not edit.rejected_by),
+        counted=clustered_rate(counted, groups),
     )
 
 

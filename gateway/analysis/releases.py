@@ -54,6 +54,8 @@ def scores_of(outcomes: Outcomes) -> Scores:
         original=outcomes.original.correct.astype(float),
         image=rows,
         null=outcomes.null.correct.astype(float),
+        sham=None if outcomes.sham is None else outcomes.sham.correct.astype(float),
+        counting=outcomes.counting,
         counterfactual=outcomes.counterfactual.correct.astype(float),
         whole=rows,
         cells=outcomes.cells,
@@ -62,17 +64,14 @@ def scores_of(outcomes: Outcomes) -> Scores:
 
 
 def against_null_arms(release: Mapping[str, Scores], relation: Relation) -> dict[Place, Pairs]:
-    """The counterfactuals of each method and cell, each with its null arm."""
-    return {
-        (method, cell): Pairs(
-            scores.source[scores.image[rows]],
-            scores.counterfactual[rows],
-            scores.null[rows],
-            scores.cluster[scores.image[rows]],
-        )
-        for method, scores in release.items()
-        for cell, rows in _members(scores, relation).items()
-    }
+    """The counterfactuals of each method and cell that count, each with the arm that it is measured against."""
+    places: dict[Place, Pairs] = {}
+    for method, scores in release.items():
+        for cell, members in _members(scores, relation).items():
+            rows = scores.counted(members)
+            source, group = scores.source[scores.image[rows]], scores.cluster[scores.image[rows]]
+            places[method, cell] = Pairs(source, scores.counterfactual[rows], scores.reference()[rows], group)
+    return places
 
 
 def against_baseline(

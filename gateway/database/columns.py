@@ -147,6 +147,9 @@ class CounterfactualColumns(TypedDict):
     ordinal: int
     arm: str
     null_ordinal: int | None
+    null_check: str | None
+    sham_ordinal: int | None
+    sham_check: str | None
     seed: int
     changes: list[StoredChange]
     factor: str | None

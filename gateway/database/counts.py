@@ -1,8 +1,9 @@
 """Counters in a job's row, which give its progress without reading its images and counterfactuals.
 
-`Job.counts` counts source images as `images`, `labelled` (with ground truth), `done`, `failed` and `cancelled`, and the
-counterfactuals of each method as `METHOD/proposed`, `METHOD/rendered`, `METHOD/accepted`, `METHOD/null` and
-`METHOD/rejected/CHECK`. A missing counter is 0. `add_event` changes them in the statement that numbers the event.
+`Job.counts` holds, of source images: `images`, `labelled` (those with ground truth), `done`, `failed`, `cancelled`; and
+of the counterfactuals of each method: `METHOD/proposed`, `METHOD/rendered`, `METHOD/accepted`, `METHOD/null`,
+`METHOD/sham` and `METHOD/rejected/CHECK`. A missing counter is 0. `add_event` changes them in the statement that
+numbers the event.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from gateway.database.tables import Counterfactual, Job, SourceImage
 
 
 def edit_counts(method: str, arm: str, check: str, rendered: int, number: int = 1) -> Counter[str]:
-    """The counters of `number` counterfactuals with one outcome. `rendered` have an image; `check` rejected them."""
-    if arm == "null":
-        return Counter({f"{method}/null": number})
-    outcome = f"{method}/rejected/{check}" if check else f"{method}/accepted"
-    return Counter({f"{method}/proposed": number, f"{method}/rendered": rendered, outcome: number})
+    """The counters of `number` counterfactuals of one fate, of which `rendered` have an image; `check` refused them."""
+    if arm != "edit":
+        return Counter({f"{method}/{arm}": number})
+    fate = f"{method}/rejected/{check}" if check else f"{method}/accepted"
+    return Counter({f"{method}/proposed": number, f"{method}/rendered": rendered, fate: number})
 
 
 def total(counts: Iterable[Counter[str]]) -> Counter[str]:

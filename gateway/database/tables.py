@@ -20,7 +20,9 @@ from sqlalchemy import (
     Text,
     TextClause,
     UniqueConstraint,
+    and_,
     false,
+    func,
     text,
 )
 from sqlalchemy.ext.hybrid import hybrid_property
@@ -180,9 +182,12 @@ class SourceImage(Leased, Table):
 class Counterfactual(Table):
     """One edit or null arm of a source image by one method (see `gateway.methods.counterfactual`).
 
-    `changes` holds all changes; `factor`, `from_value` and `to_value` repeat a single change for filters. A null arm
-    has none of these. `image_digest` is None if a text check rejected the edit before rendering. Pages are sorted by
-    (position, method, ordinal), which is unique in a job.
+    `factor`, `from_value`, `to_value` repeat a single change for filters; `changes` holds all changes. Null arms have
+    neither. `image_digest` is None if a text check rejected the edit before rendering. Pages are sorted by (position,
+    method, ordinal), which is unique in a job.
+
+    `null_check` and `sham_check` name the check that an edit's null arm or sham arm fails, "" if it passes all. None:
+    the edit has no such arm, or it was not checked (rows from before these columns); then the edit alone decides.
     """
 
     __tablename__ = "counterfactuals"
@@ -190,7 +195,7 @@ class Counterfactual(Table):
         UniqueConstraint("job_id", "position", "method", "ordinal"),
         Index("ix_counterfactuals_cell", "job_id", "method", "factor", "to_value"),
         Index("ix_counterfactuals_funnel", "job_id", "method", "arm", "check"),
-        CheckConstraint("arm IN ('edit', 'null')", name="arm"),
+        CheckConstraint("arm IN ('edit', 'null', 'sham')", name="arm"),
     )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -201,6 +206,9 @@ class Counterfactual(Table):
     ordinal: Mapped[int]
     arm: Mapped[str] = mapped_column(String(8))
     null_ordinal: Mapped[int | None]
+    null_check: Mapped[str | None] = mapped_column(String(50))
+    sham_ordinal: Mapped[int | None]
+    sham_check: Mapped[str | None] = mapped_column(String(50))
     seed: Mapped[int] = mapped_column(BigInteger)
     changes: Mapped[list[StoredChange]] = mapped_column(default=list)
     factor: Mapped[str | None] = mapped_column(String(20))
@@ -215,6 +223,26 @@ class Counterfactual(Table):
     reason: Mapped[str] = mapped_column(Text, default="")
     scores: Mapped[dict[str, float]] = mapped_column(default=dict)
     lineage: Mapped[JsonObject] = mapped_column(default=dict)
+
+    @hybrid_property
+    def lost_to(self) -> str:
+        """The check that the arm fails which an edit is measured against (sham arm, or else null arm); "" if none."""
+        return (self.null_check if self.sham_check is None else self.sham_check) or ""
+
+    @lost_to.inplace.expression
+    @classmethod
+    def _lost_to(cls) -> ColumnElement[str]:
+        return func.coalesce(cls.sham_check, cls.null_check, "")
+
+    @hybrid_property
+    def counted(self) -> bool:
+        """Whether an edit enters the main estimates: both it and the arm that it is measured against are accepted."""
+        return self.accepted and not self.lost_to
+
+    @counted.inplace.expression
+    @classmethod
+    def _counted(cls) -> ColumnElement[bool]:
+        return and_(cls.accepted, func.coalesce(cls.sham_check, cls.null_check, "") == "")
 
     @hybrid_property
     def evaluations(self) -> int | None:

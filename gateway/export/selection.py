@@ -27,9 +27,9 @@ SOURCES_PER_PAGE = 50
 
 
 class Selection(Filters):
-    """The filters of the results. `verdict` is "accepted" by default. `arm`: the kinds of images to export."""
+    """The filters of the results; without `verdict` counterfactuals that count. `arm`: which images are taken."""
 
-    verdict: Annotated[Verdict | None, Field(description="accepted, rejected or any")] = "accepted"
+    verdict: Annotated[Verdict | None, Field(description="counted, accepted, rejected or any")] = "counted"
     arm: Annotated[
         list[Arm], Field(description="which images: original, null_arm, counterfactual; default: all", max_length=3)
     ] = Field(default_factory=list)

@@ -24,6 +24,7 @@ from gateway.database.tables import Image, Job, Report, SourceImage
 from gateway.intake.sources import KeptMask, SourceFile
 from gateway.jobs.choices import Plan, unchecked_methods
 from gateway.jobs.progress import progress
+from gateway.jobs.renderings import planned_renderings
 from gateway.jobs.sensitivity import sensitivity_of
 from gateway.operations.deletion import mark_deleted
 from gateway.queue import job_states
@@ -150,6 +151,7 @@ def plan_of(session: Session, owner: str, job_id: str, working_side: int) -> Job
         look_like_sequences=look_like_sequences(row.file_name for row in rows),
         at_working_side=sum(max(row.width, row.height) >= working_side for row in rows),
         failures=[],
+        renderings=planned_renderings(job.methods, len(labels)),
         sensitivity=sensitivity_of(chain.from_iterable(labels), job.methods, job.kind),
     )
 

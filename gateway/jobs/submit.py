@@ -17,6 +17,7 @@ from gateway.intake.masks import MaskReader, mask_reader
 from gateway.intake.sources import KeptImage, NamedFile, SourceFile, truths_of
 from gateway.jobs import jobs
 from gateway.jobs.choices import Plan, class_lists, plan, unchecked_methods
+from gateway.jobs.renderings import planned_renderings
 from gateway.jobs.sensitivity import sensitivity_of
 from gateway.models_under_test import models
 from gateway.storage import images
@@ -88,6 +89,7 @@ def plan_submission(context: Context, owner: str, submission: Submission) -> Job
         groups=jobs.group_count(source.group for source in usable),
         look_like_sequences=look_like_sequences(source.name for source in usable),
         failures=_failures(sources)[: jobs.MAX_FAILURES],
+        renderings=planned_renderings(job_plan.methods, len(usable)),
         sensitivity=sensitivity_of(labels, job_plan.methods, job_plan.kind),
     )
 

@@ -17,9 +17,11 @@ fit         the image fits the new caption about as well as the source fits its 
 
 Images edited in place have others (`lance.py`, `lance_r.py`).
 
-A null arm has scores, but no check refuses it: it measures what the generator does by itself. An image that the
-generator could not compute is refused as `not finite`. Thresholds belong to the scorer's weights and the factor of the
-edit, and come from the profile. A check without thresholds only scores.
+A null arm has scores too, and `judge_arm` holds it to what its edit is held to, as far as that is not about the change
+(`ARM_CHECKS`): it still shows the source's class and shapes, at the thresholds of the edit's factor. The edit keeps its
+own verdict. An image that the generator could not compute is refused as `not finite`; a null arm of this kind refuses
+the edits that are compared with it (`schedule.py`). Thresholds belong to the scorer's weights and to the factor of the
+edit, and come from the profile; a check without thresholds only scores.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from shared.schemas.evaluation import ShapesReply, ShapesRequest, StructureReque
 Thresholds = Mapping[str, Mapping[str, float]]  # check -> factor, or `default` for factors not listed -> lowest score
 
 CHECKS = ("structure", "caption", "label", "recaption", "shapes", "things", "fit")
+ARM_CHECKS = ("structure", "likeness", "label", "recaption", "shapes", "things")  # of these, those that its edit has
 RECAPTION_LIMIT: Thresholds = {"recaption": {"default": 1.0}}  # unless the thresholds have another
 THING_IOU = 0.5  # from which a thing is where it was
 NOT_FINITE = Verdict(False, "not finite", "the generator computed NaN or infinity; there is no image")
@@ -119,7 +122,11 @@ def _check_finite(
         scores = {"structure": agreement, **own, **shape}
         if new:
             scores["recaption"] = new.named
-        verdict = ACCEPTED if edit is None else judge(scores, edit, {**RECAPTION_LIMIT, **thresholds}, checks)
+        verdict = (
+            ACCEPTED
+            if edit is None or not edit.changes
+            else judge(scores, edit, {**RECAPTION_LIMIT, **thresholds}, checks)
+        )
         results.append((_with_new_caption(verdict, new), scores))
     return results
 
@@ -164,6 +171,11 @@ def judge(scores: Scores, edit: Edit, thresholds: Thresholds, checks: Sequence[s
         if scores[check] < lowest or (check == "label" and scores["label_margin"] <= 0):
             return Verdict(False, check, _reason(check, scores, lowest))
     return ACCEPTED
+
+
+def judge_arm(scores: Scores, edit: Edit, thresholds: Thresholds, checks: Sequence[str] = CHECKS) -> Verdict:
+    """The verdict on the arm that an edit is compared with: the edit's checks of class and shapes, at its limits."""
+    return judge(scores, edit, {**RECAPTION_LIMIT, **thresholds}, [check for check in checks if check in ARM_CHECKS])
 
 
 def skipped_checks(source: MethodImage, task: TaskDescription) -> tuple[str, ...]:

@@ -21,8 +21,9 @@ from pydantic import Field, model_validator
 from gateway.methods.checks import check_images
 from gateway.methods.counterfactual import ACCEPTED, Edit, Scores, Verdict
 from gateway.methods.lineage import Lineage, RegionOutcomeRecord
+from gateway.methods.paraphrase import ParaphraseParameters, Reference, paraphrase, sham_arms
 from gateway.methods.recaption import Recaption
-from gateway.methods.schedule import Inputs, Proposal, RenderedArm, accepted_proposals
+from gateway.methods.schedule import ComparedArms, Inputs, Proposal, RenderedArm, accepted_proposals, compare_arms
 from shared.chunks import chunks
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 from shared.schemas.diffusion import (
@@ -61,8 +62,16 @@ class HeldShapes(Contract):
     light: Fraction = 0.15
 
 
-class ControlledParameters(Contract):
+class ControlledParameters(ParaphraseParameters):
     """Parameters of methods that draw images anew."""
+
+    reference: Annotated[
+        Reference,
+        Field(
+            description="null: effects are measured against the caption unchanged; sham: against a paraphrase of it, "
+            "which is rendered too."
+        ),
+    ] = "null"
 
     control: Annotated[ControlKind, Field(description="What the ControlNet sees of the source.")] = "canny"
     control_scale: Annotated[ControlScale, Field(description="Weight of the control.")] = 1.0
@@ -112,7 +121,7 @@ class ControlledParameters(Contract):
         )
 
 
-_Arm = tuple[Edit | None, Rendering]  # an edit, or a null arm
+_Arm = tuple[Edit | None, Rendering]  # an edit, a null arm (None), or a sham arm (an edit without changes)
 
 
 def render_with_null_arms(
@@ -120,10 +129,11 @@ def render_with_null_arms(
     caption: str,
     proposals: Sequence[Proposal],
     region_of: Callable[[Edit], ControlRegion],
-) -> tuple[list[RenderedArm[Rendering]], list[RenderedArm[Rendering]]]:
+) -> ComparedArms[Rendering]:
     """Images of the accepted proposals, each under the control of its region, and of their null arms, all checked.
 
-    A null arm is the same rendering under `caption`; equal ones are rendered once. There are as few requests as the
+    A null arm is the same rendering under `caption`; equal ones are rendered once. If the job asks for sham arms, each
+    null arm has one: the same under a paraphrase. There are as few requests as the
     limit of images per message allows.
     """
     accepted = accepted_proposals(proposals)
@@ -132,9 +142,11 @@ def render_with_null_arms(
         for proposal in accepted
     ]
     nulls = list(dict.fromkeys(_null(rendering, caption) for rendering in renderings))
+    sham = paraphrase(inputs, caption) if accepted else None
     arms: list[_Arm] = [
         *((proposal.edit, rendering) for proposal, rendering in zip(accepted, renderings, strict=True)),
         *((None, null) for null in nulls),
+        *((sham.edit, _null(null, sham.edit.new_caption)) for null in nulls if sham),
     ]
     images: list[RenderedArm[Rendering]] = []
     outcomes: dict[Rendering, _Regions] = {}
@@ -149,10 +161,13 @@ def render_with_null_arms(
     if outcomes:
         limits = inputs.parameters.protection
         images = [
-            _with_regions(image, edit, outcomes[rendering], outcomes[_null(rendering, caption)], limits)
-            for image, (edit, rendering) in zip(images, arms, strict=True)
+            _with_regions(image, outcomes[rendering], outcomes[_null(rendering, caption)], limits)
+            for image, (_, rendering) in zip(images, arms, strict=True)
         ]
-    return images[: len(accepted)], images[len(accepted) :]
+    first_sham = len(accepted) + len(nulls)
+    shams = sham_arms(sham, images[first_sham:]) if sham else None
+    edits, null_arms = [proposal.edit for proposal in accepted], images[len(accepted) : first_sham]
+    return compare_arms(edits, images[: len(accepted)], null_arms, shams, inputs.parameters.thresholds)
 
 
 def _null(rendering: Rendering, caption: str) -> Rendering:
@@ -186,16 +201,17 @@ class _Regions(NamedTuple):
 
 
 def _with_regions(
-    arm: RenderedArm[Rendering], edit: Edit | None, regions: _Regions, null: _Regions, limits: HeldShapes
+    arm: RenderedArm[Rendering], regions: _Regions, null: _Regions, limits: HeldShapes
 ) -> RenderedArm[Rendering]:
-    """The arm with the scores of its protected regions, which refuse an edit that no other check refuses.
+    """The same with what became of the protected regions; they refuse images that no other check refuses.
 
-    An arm stays as it is if the image or its null arm is not finite.
+    A null arm has no other to differ from in seam and light, so only a region that moved refuses it. Nothing is known
+    of regions where the image or its null arm is not finite.
     """
     if len({len(outcomes) for outcomes in (regions.reply.regions, regions.outcomes, null.outcomes)}) > 1:
         return arm
     verdict, scores, outcomes = judge_regions(regions.reply, regions.outcomes, null.outcomes, limits)
-    if edit is None or not arm.verdict.accepted:
+    if not arm.verdict.accepted:
         verdict = arm.verdict
     lineage: Lineage = {**arm.lineage, "protected": outcomes}
     return replace(arm, verdict=verdict, scores=arm.scores | scores, lineage=lineage)

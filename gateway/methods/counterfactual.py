@@ -16,7 +16,7 @@ from shared.schemas.base import ImagePayload
 
 Factor = Literal["subject", "object", "background", "adjective", "domain", "weather", "other"]
 FACTORS: tuple[Factor, ...] = ("subject", "object", "background", "adjective", "domain", "weather", "other")
-Arm = Literal["edit", "null"]
+Arm = Literal["edit", "null", "sham"]
 Scores = dict[str, float]  # by name; each check has its own range
 
 
@@ -80,13 +80,17 @@ ACCEPTED = Verdict(accepted=True)
 
 @dataclass(frozen=True, slots=True)
 class MethodCounterfactual:
-    """An edit, rendered or refused by a text check, or a null arm.
+    """A rendered (or, when a text check refused it, never rendered) edit, or the null or sham arm of some of them.
 
     `ordinal` counts edits and null arms of one source image from 0 in a fixed order; `null_ordinal` is the ordinal of
     the null arm that an edit is compared with (same editor, seed, control, guidance and parameters, caption
-    unchanged); None where that is the source image. `scores` holds every score of every check by name, `caption` the
-    source image's ("" where the method writes none), `control` what the editor was shown of its structure, and
-    `evaluations` the network evaluations that the image cost. `lineage` is a record, which no code decides by.
+    unchanged); None where that is the source image. `null_check` of an edit names the check that its null arm fails
+    ("": it passes all; None: it was not checked). `sham_ordinal` and `sham_check` are the same of its sham arm (a
+    paraphrase in place of the edit, all else equal), against which the effect is measured where there is one.
+
+    `scores` holds every score of every check by name, `caption` the source image's ("" where the method writes none),
+    `control` what the editor was shown of its structure, and `evaluations` the network evaluations that the image cost.
+    `lineage` is a record, which no code decides by.
     """
 
     ordinal: int
@@ -101,6 +105,9 @@ class MethodCounterfactual:
     control: ImagePayload | None = None
     evaluations: int = 0
     lineage: Lineage = field(default_factory=Lineage)
+    null_check: str | None = None
+    sham_ordinal: int | None = None
+    sham_check: str | None = None
 
 
 class Method(Protocol):

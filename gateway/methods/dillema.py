@@ -118,8 +118,8 @@ def dillema(
     siblings = until_enough(rewritten, p.counterfactuals_per_image, same_edit=p.same_caption)
     proposals = with_seeds(inputs, [*refused_proposals(keywords), *siblings], same_seed=p.same_seed)
     region = partial(region_of, parameters=p, masked=bool(task.mask_classes))
-    arms, nulls = render_with_null_arms(inputs, caption, proposals, region)  # 5
-    yield from rows(inputs.lineage(exchanges=[], rendering=None), caption, proposals, arms, nulls)
+    compared = render_with_null_arms(inputs, caption, proposals, region)  # 5
+    yield from rows(inputs.lineage(exchanges=[], rendering=None), caption, proposals, *compared)
 
 
 def find_keywords(inputs: Inputs[DillemaParameters], caption: str) -> list[Proposal]:

@@ -11,8 +11,9 @@ from pydantic import Field
 from gateway.methods.checks import CHECKS, Thresholds, check_images
 from gateway.methods.counterfactual import Edit, Scores, Verdict
 from gateway.methods.lineage import Lineage, TriedFraction
+from gateway.methods.paraphrase import ParaphraseParameters, paraphrase, sham_arms
 from gateway.methods.recaption import Recaption
-from gateway.methods.schedule import Inputs, RenderedArm
+from gateway.methods.schedule import ComparedArms, Inputs, RenderedArm, compare_arms
 from shared.chunks import chunks
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 from shared.schemas.diffusion import (
@@ -54,7 +55,7 @@ class InversionParameters(Contract):
     caption_beams: Annotated[int, Field(ge=1, le=8, description="Beams of the caption search.")] = 5
 
 
-class EditingParameters(InversionParameters):
+class EditingParameters(InversionParameters, ParaphraseParameters):
     """What a job may choose where edits are made besides, and checked."""
 
     cross_fraction: Annotated[
@@ -179,16 +180,31 @@ def edit_and_check(
     return [sweep for batch in batches for sweep in check_batch(inputs, batch, thresholds, CHECKS)]
 
 
-def render_null_arms(
-    inputs: Inputs[EditingParameters], caption: str, arms: Sequence[RenderedArm[float]]
-) -> list[RenderedArm[float]]:
-    """A null arm (caption unchanged) for each fraction that was chosen, by rising fraction."""
+def with_compared_arms(
+    inputs: Inputs[EditingParameters],
+    caption: str,
+    edits: Sequence[Edit],
+    arms: Sequence[RenderedArm[float]],
+    checks: Sequence[str],
+) -> ComparedArms[float]:
+    """The arms of edits with a null arm (caption unchanged) for each fraction that was chosen, by rising fraction.
+
+    Unless the job does without, a sham arm (caption paraphrased) for each of these fractions, too. An edit is judged
+    with both, by those of its `checks` that hold for them.
+    """
     fractions = sorted({arm.pair for arm in arms})
     if not fractions:
-        return []
-    [nulls] = edit_and_check(inputs, caption, [None], fractions, {})
-    evaluations = round(nulls.evaluations / len(fractions))
-    return [Sweep((attempt,), evaluations).arm(attempt, inputs.seed) for attempt in nulls.attempts]
+        return ComparedArms(arms, [])
+    sham = paraphrase(inputs, caption)
+    sweeps = edit_and_check(inputs, caption, [None, *([sham.edit] if sham else [])], fractions, {})
+    nulls, *others = ([_alone(inputs, sweep, attempt) for attempt in sweep.attempts] for sweep in sweeps)
+    shams = sham_arms(sham, others[0]) if sham else None
+    return compare_arms(edits, arms, nulls, shams, inputs.parameters.thresholds, checks)
+
+
+def _alone(inputs: Inputs[EditingParameters], sweep: Sweep, attempt: Attempt) -> RenderedArm[float]:
+    """One attempt as an arm of its own, with its share of the cost."""
+    return Sweep((attempt,), round(sweep.evaluations / len(sweep.attempts))).arm(attempt, inputs.seed)
 
 
 def edit_request(

@@ -9,7 +9,7 @@ The paper's steps are the functions that `lance` calls, in order:
 5 check the images and keep the best of each sweep
 
 Ours beyond the paper: every prompt contains the task description and the class, a word diff of the captions holds the
-language model to what it says it changed, and there are null arms (docs/reference/methods.md).
+language model to what it says it changed, and there are null and sham arms (docs/reference/methods.md).
 
 The paper's symbols (sections 3.2 and 3.3):
 
@@ -41,7 +41,7 @@ from gateway.methods.inverted import (
     SweepParameters,
     check_batch,
     invert_and_edit,
-    render_null_arms,
+    with_compared_arms,
 )
 from gateway.methods.questions import (
     InvalidReply,
@@ -108,7 +108,7 @@ PERTURB = Question(
 def lance(
     image: MethodImage, task: TaskDescription, services: Services, parameters: LanceParameters, seed: int
 ) -> Iterator[MethodCounterfactual]:
-    """The counterfactuals of one source image: proposals in order, then a null arm for each fraction that was chosen.
+    """The counterfactuals of one source image: proposals in order, then a null and a sham arm for each chosen fraction.
 
     Proposals that step 3 refuses have no image. A factor whose question has no valid reply is such a proposal. Raises
     what the services raise.
@@ -120,8 +120,8 @@ def lance(
     proposals = list(until_accepted(checked, parameters.counterfactuals_per_image))
     batches = sweep_fractions(inputs, caption, accepted_edits(proposals))  # 4
     arms = [arm for batch in batches for arm in keep_best(inputs, batch)]  # 5
-    nulls = render_null_arms(inputs, caption, arms)
-    yield from rows(inputs.lineage(exchanges=[]), caption, proposals, arms, nulls)
+    compared = with_compared_arms(inputs, caption, accepted_edits(proposals), arms, LANCE_CHECKS)
+    yield from rows(inputs.lineage(exchanges=[]), caption, proposals, *compared)
 
 
 def name_class(inputs: Inputs[LanceParameters], caption: str) -> str:
@@ -260,7 +260,7 @@ def prompt_digest() -> str:
     return digest_of_prompts(messages, perturb_schema(2))
 
 
-REVISION = revision_of("1", prompt_digest())  # raise the number whenever equal replies would give other counterfactuals
+REVISION = revision_of("2", prompt_digest())  # raise the number whenever equal replies would give other counterfactuals
 
 
 # --- The parameters.

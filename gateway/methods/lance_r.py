@@ -18,7 +18,7 @@ from pydantic import Field
 
 from gateway.methods.caption import write_caption
 from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
-from gateway.methods.inverted import SweepParameters, render_null_arms
+from gateway.methods.inverted import SweepParameters, with_compared_arms
 from gateway.methods.lance import LANCE_CHECKS, keep_best, sweep_fractions
 from gateway.methods.schedule import Inputs, Proposal, rows
 from gateway.methods.words import content_words, stem
@@ -31,7 +31,7 @@ WORD_CHECKS = (*LANCE_CHECKS[:3], "word", *LANCE_CHECKS[3:])  # nearer to the ne
 def lance_r(
     image: MethodImage, task: TaskDescription, services: Services, parameters: LanceRParameters, seed: int
 ) -> Iterator[MethodCounterfactual]:
-    """The counterfactuals of one source image in the order drawn, then a null arm for each fraction that was chosen.
+    """The counterfactuals of one source image in the order drawn, then a null and a sham arm for each chosen fraction.
 
     `seed` draws the words. A caption without a word that can be replaced has none. Raises what the services raise.
     """
@@ -40,8 +40,8 @@ def lance_r(
     edits = replace_words(inputs, caption)  # 2
     batches = sweep_fractions(inputs, caption, edits)  # 4
     arms = [arm for batch in batches for arm in keep_best(inputs, batch, WORD_CHECKS)]  # 5
-    nulls = render_null_arms(inputs, caption, arms)
-    yield from rows(inputs.lineage(), caption, [Proposal(edit, seed) for edit in edits], arms, nulls)
+    compared = with_compared_arms(inputs, caption, edits, arms, WORD_CHECKS)
+    yield from rows(inputs.lineage(), caption, [Proposal(edit, seed) for edit in edits], *compared)
 
 
 def replace_words(inputs: Inputs[LanceRParameters], caption: str) -> list[Edit]:
@@ -78,7 +78,7 @@ def _edit(caption: str, old: str, filling: str, gap: Gap) -> Edit:
 
 # --- The parameters.
 
-REVISION = "1"  # raise it whenever the same replies would give other counterfactuals
+REVISION = "2"  # raise it whenever the same replies would give other counterfactuals
 _MAX_GAPS = 64  # per message
 
 

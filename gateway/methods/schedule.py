@@ -1,9 +1,10 @@
 """What every method needs and no paper describes: seeds, the schedule of siblings, null arms and lineage.
 
-Siblings are the edits of one source image. The schedule decides which are tried, in which order, and when there are
-enough. Rows are the `MethodCounterfactual`s of proposals and null arms. Their ordinals count the proposals of a source
-image first, rendered or not, and then its null arms. A null arm whose image is not finite has no row, and the edits
-that would be compared with it are refused as `null arm`.
+A method's page has the paper's steps, and calls these between them. Siblings are the edits of one source image: which
+are tried, in which order, and when there are enough. Rows are proposals, their renderings and null arms as
+`MethodCounterfactual`s; ordinals count the proposals of a source image first, rendered or not, then its null arms, and
+then its sham arms. One whose image is not finite has no row: edits without null arm are refused as `null arm`, and
+pairs without sham arm do not count.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import zip_longest
 from random import Random
-from typing import Generic, TypeVar, Unpack
+from typing import Generic, Literal, NamedTuple, TypeVar, Unpack
 
-from gateway.methods.checks import skipped_checks
+from gateway.methods.checks import CHECKS, Thresholds, judge_arm, skipped_checks
 from gateway.methods.counterfactual import (
     ACCEPTED,
     Change,
@@ -210,7 +211,7 @@ def refused_proposals(proposals: Sequence[Proposal]) -> list[Proposal]:
     return [proposal for proposal in proposals if not proposal.verdict.accepted]
 
 
-# --- Rows: edits and their null arms.
+# --- Rows: edits, their null arms and their sham arms.
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +219,8 @@ class RenderedArm(Generic[Pair]):
     """The image (None: not finite) of an edit or of a null arm, with verdict and scores of the image checks.
 
     `pair` is equal for an edit and its null arm, and differs between null arms. `evaluations` is the cost of the image
-    in network evaluations, `lineage` what belongs to this image alone.
+    in network evaluations, `lineage` what belongs to this image alone. `null_check` and `sham_check`
+    of an edit name the check that its null or sham arm fails ("" if none); None where there is no such arm.
     """
 
     image: ImagePayload | None
@@ -229,6 +231,56 @@ class RenderedArm(Generic[Pair]):
     evaluations: int
     control: ImagePayload | None = None
     lineage: Lineage = field(default_factory=Lineage)
+    null_check: str | None = None
+    sham_check: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShamArms(Generic[Pair]):
+    """The renderings of a paraphrase, which changes words and not the meaning, in the place of edits."""
+
+    edit: Edit
+    arms: Sequence[RenderedArm[Pair]]
+
+
+class ComparedArms(NamedTuple, Generic[Pair]):
+    """The renderings of edits, each judged with the arms that it is compared with, and those arms."""
+
+    edits: Sequence[RenderedArm[Pair]]
+    nulls: Sequence[RenderedArm[Pair]]
+    shams: ShamArms[Pair] | None = None
+
+
+def compare_arms(
+    edits: Sequence[Edit],
+    arms: Sequence[RenderedArm[Pair]],
+    nulls: Sequence[RenderedArm[Pair]],
+    shams: ShamArms[Pair] | None,
+    thresholds: Thresholds,
+    checks: Sequence[str] = CHECKS,
+) -> ComparedArms[Pair]:
+    """The arms of edits with the check that the null arm and the sham arm of each fail, at the edit's thresholds."""
+    null_checks = _failed_checks(edits, arms, nulls, thresholds, checks)
+    judged = [replace(arm, null_check=check) for arm, check in zip(arms, null_checks, strict=True)]
+    if shams:
+        sham_checks = _failed_checks(edits, arms, shams.arms, thresholds, checks)
+        judged = [replace(arm, sham_check=check) for arm, check in zip(judged, sham_checks, strict=True)]
+    return ComparedArms(judged, nulls, shams)
+
+
+def _failed_checks(
+    edits: Sequence[Edit],
+    arms: Sequence[RenderedArm[Pair]],
+    compared: Sequence[RenderedArm[Pair]],
+    thresholds: Thresholds,
+    checks: Sequence[str],
+) -> list[str]:
+    by_pair = {arm.pair: arm for arm in compared}
+    others = [by_pair[arm.pair] for arm in arms]
+    return [
+        other.verdict.check or judge_arm(other.scores, edit, thresholds, checks).check
+        for edit, other in zip(edits, others, strict=True)
+    ]
 
 
 def rows(
@@ -237,31 +289,39 @@ def rows(
     proposals: Sequence[Proposal],
     arms: Sequence[RenderedArm[Pair]],
     nulls: Sequence[RenderedArm[Pair]] | None,
+    shams: ShamArms[Pair] | None = None,
 ) -> Iterator[MethodCounterfactual]:
-    """The rows of one source image: proposals in order, then null arms (None: the source image is the null arm).
+    """The rows of one source image: proposals in order, null arms (None: the source image is the null arm), sham arms.
 
     `arms` are the renderings of the accepted proposals, in their order; `lineage` is what all rows have in common.
     """
-    finite = [null for null in nulls or () if null.image is not None]
-    null_ordinals = {null.pair: ordinal for ordinal, null in enumerate(finite, start=len(proposals))}
+    null_ordinals = _ordinals(nulls or (), len(proposals))
+    sham_ordinals = _ordinals(shams.arms if shams else (), len(proposals) + len(null_ordinals))
     rendered = iter(arms)
     for ordinal, proposal in enumerate(proposals):
         arm = next(rendered) if proposal.verdict.accepted else None
-        null_ordinal = null_ordinals.get(arm.pair) if arm else None
-        if arm and arm.verdict.accepted and nulls is not None and null_ordinal is None:
+        if arm and arm.verdict.accepted and nulls is not None and arm.pair not in null_ordinals:
             arm = replace(arm, verdict=_NO_NULL_ARM)
-        yield _edit_row(ordinal, proposal, arm, null_ordinal, caption, lineage)
-    for null in finite:
-        yield _null_row(null_ordinals[null.pair], null, caption, lineage)
+        row = _edit_row(ordinal, proposal, arm, caption, lineage)
+        if arm:
+            row = replace(row, null_ordinal=null_ordinals.get(arm.pair), sham_ordinal=sham_ordinals.get(arm.pair))
+        yield row
+    for null in nulls or ():
+        if null.pair in null_ordinals:
+            yield _arm_row("null", null_ordinals[null.pair], null, None, caption, lineage)
+    for sham in shams.arms if shams else ():
+        if shams and sham.pair in sham_ordinals:
+            yield _arm_row("sham", sham_ordinals[sham.pair], sham, shams.edit, caption, lineage)
+
+
+def _ordinals(arms: Sequence[RenderedArm[Pair]], start: int) -> dict[Pair, int]:
+    """The ordinals of the finite ones, by pair."""
+    finite = [arm for arm in arms if arm.image is not None]
+    return {arm.pair: ordinal for ordinal, arm in enumerate(finite, start=start)}
 
 
 def _edit_row(
-    ordinal: int,
-    proposal: Proposal,
-    arm: RenderedArm[Pair] | None,
-    null_ordinal: int | None,
-    caption: str,
-    lineage: Lineage,
+    ordinal: int, proposal: Proposal, arm: RenderedArm[Pair] | None, caption: str, lineage: Lineage
 ) -> MethodCounterfactual:
     """The row of an edit. Without `arm` a text check refused it, and it cost no evaluation."""
     exchanges: Lineage = {"exchanges": list(proposal.exchanges)} if proposal.exchanges else {}
@@ -271,7 +331,7 @@ def _edit_row(
         arm="edit",
         seed=proposal.seed,
         edit=proposal.edit,
-        null_ordinal=null_ordinal,
+        null_ordinal=None,
         image=arm.image if arm else None,
         verdict=arm.verdict if arm else proposal.verdict,
         scores={**proposal.scores, **(arm.scores if arm else {})},
@@ -279,19 +339,28 @@ def _edit_row(
         control=arm.control if arm else None,
         evaluations=arm.evaluations if arm else 0,
         lineage={**lineage, **exchanges, **own},
+        null_check=arm.null_check if arm else None,
+        sham_check=arm.sham_check if arm else None,
     )
 
 
-def _null_row(ordinal: int, arm: RenderedArm[Pair], caption: str, lineage: Lineage) -> MethodCounterfactual:
-    """The row of a null arm. No check refuses it."""
+def _arm_row(
+    kind: Literal["null", "sham"],
+    ordinal: int,
+    arm: RenderedArm[Pair],
+    edit: Edit | None,
+    caption: str,
+    lineage: Lineage,
+) -> MethodCounterfactual:
+    """The row of a null or sham arm. Its verdict is that of checks that no edit's thresholds enter."""
     return MethodCounterfactual(
         ordinal=ordinal,
-        arm="null",
+        arm=kind,
         seed=arm.seed,
-        edit=None,
+        edit=edit,
         null_ordinal=None,
         image=arm.image,
-        verdict=ACCEPTED,
+        verdict=arm.verdict,
         scores=arm.scores,
         caption=caption,
         control=arm.control,

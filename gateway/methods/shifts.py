@@ -28,7 +28,8 @@ from gateway.methods.counterfactual import (
     Verdict,
 )
 from gateway.methods.inverted import EditingParameters, ProtectedClasses, edit_and_check
-from gateway.methods.schedule import Inputs, Proposal, RenderedArm, accepted_edits, rows
+from gateway.methods.paraphrase import paraphrase, sham_arms
+from gateway.methods.schedule import ComparedArms, Inputs, Proposal, RenderedArm, accepted_edits, compare_arms, rows
 from gateway.methods.text_checks import check_caption, check_change, check_protected_classes
 from gateway.methods.words import occurrences
 from shared.endpoints import Services
@@ -38,7 +39,7 @@ from shared.schemas.base import Contract
 def shifts(
     image: MethodImage, task: TaskDescription, services: Services, parameters: ShiftsParameters, seed: int
 ) -> Iterator[MethodCounterfactual]:
-    """The counterfactuals of one source image: one per shift, in order, then their null arm.
+    """The counterfactuals of one source image: one per shift, in order, then their null arm and their sham arm.
 
     They have no random choice; `seed` is only recorded. Raises what the services raise.
     """
@@ -46,8 +47,8 @@ def shifts(
     caption = write_caption(image, services, parameters)  # 1
     edits = [shift_caption(caption, shift) for shift in parameters.shifts]  # 2
     proposals = [check_words(inputs, edit) for edit in edits]  # 3
-    arms, nulls = edit_images(inputs, caption, accepted_edits(proposals))  # 4, 5
-    yield from rows(inputs.lineage(), caption, proposals, arms, nulls)
+    compared = edit_images(inputs, caption, accepted_edits(proposals))  # 4, 5
+    yield from rows(inputs.lineage(), caption, proposals, *compared)
 
 
 def shift_caption(caption: str, shift: Shift) -> Edit:
@@ -84,25 +85,26 @@ def check_words(inputs: Inputs[ShiftsParameters], edit: Edit) -> Proposal:
     return Proposal(edit, inputs.seed, verdict)
 
 
-def edit_images(
-    inputs: Inputs[ShiftsParameters], caption: str, edits: Sequence[Edit]
-) -> tuple[list[RenderedArm[float]], list[RenderedArm[float]]]:
-    """Steps 4 and 5: the edits and, if there are any, their null arm in one request, and the image checks."""
+def edit_images(inputs: Inputs[ShiftsParameters], caption: str, edits: Sequence[Edit]) -> ComparedArms[float]:
+    """Steps 4 and 5: the edits and, if there are any, their null and sham arm by one request, and the image checks."""
     if not edits:
-        return [], []
-    p = inputs.parameters
-    sweeps = edit_and_check(inputs, caption, [*edits, None], [p.self_fraction], p.thresholds)
+        return ComparedArms([], [])
+    p, sham = inputs.parameters, paraphrase(inputs, caption)
+    all_edits = [*edits, None, *([sham.edit] if sham else [])]
+    sweeps = edit_and_check(inputs, caption, all_edits, [p.self_fraction], p.thresholds)
     arms = [
         RenderedArm(only.image, inputs.seed, only.verdict, only.scores, only.fraction, sweep.evaluations)
         for sweep in sweeps
         for only in sweep.attempts
     ]
-    return arms[:-1], arms[-1:]
+    n = len(edits)
+    shams = sham_arms(sham, arms[n + 1 :]) if sham else None
+    return compare_arms(edits, arms[:n], arms[n : n + 1], shams, p.thresholds)
 
 
 # --- The parameters.
 
-REVISION = "1"  # raise it whenever the same replies would give other counterfactuals
+REVISION = "2"  # raise it whenever the same replies would give other counterfactuals
 Phrase = Annotated[str, Field(min_length=1, max_length=100)]
 
 

@@ -11,11 +11,12 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy import and_, exists, or_, select
+from sqlalchemy.orm import Session, aliased
 
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.database.tables import Counterfactual, SourceImage
+from gateway.results.stream import is_arm_of
 from shared.problems import InvalidInput
 from shared.schemas.repairs import Example, JudgedExample, RepairOrder, RepairRequest, StoredModel
 from shared.seeds import derive_digest
@@ -44,7 +45,10 @@ class RenderedImage(NamedTuple):
 
 
 def load(session: Session, job_id: str) -> tuple[list[Original], list[RenderedImage]]:
-    """The job's finished source images with ground truth, and their accepted images, in the order of positions."""
+    """The job's finished source images with ground truth, and the images of pairs that count, by position.
+
+    An image counts where both arms of its pair are accepted; sham arms are no examples.
+    """
     image, row = SourceImage, Counterfactual
     has_truth = or_(image.ground_truth.is_not(None), image.mask_digest.is_not(None))
     done = (image.job_id == job_id, image.state == "done", image.digest.is_not(None), has_truth)
@@ -53,10 +57,12 @@ def load(session: Session, job_id: str) -> tuple[list[Original], list[RenderedIm
         Original(str(digest), label or "", mask, group)
         for digest, label, mask, group in session.execute(truths.where(*done).order_by(image.position))
     ]
+    edit = aliased(row)
+    null_arm = and_(row.arm == "null", exists().where(edit.job_id == job_id, edit.counted, is_arm_of(row, edit)))
     accepted = session.execute(
         select(row.image_digest, image.digest, row.method, row.arm, row.changes)
         .join(image, row.source_image_id == image.id)
-        .where(*done, row.accepted, row.image_digest.is_not(None))
+        .where(*done, or_(and_(row.arm == "edit", row.counted), null_arm), row.image_digest.is_not(None))
         .order_by(row.position, row.method, row.ordinal)
     )
     return originals, [

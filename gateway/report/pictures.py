@@ -45,7 +45,7 @@ class PictureSelection:
 
 
 class _Rank(NamedTuple):
-    """Sort key: flips that the null arm does not share, then the largest loss of the truth's probability."""
+    """Sort key: flips that the null or sham arm does not share first; then the largest loss of probability."""
 
     not_flipped: bool
     null_flipped: bool
@@ -67,13 +67,13 @@ def select_pictures(sources: Iterable[SourceRows], results: JobResults) -> Pictu
     rejected: defaultdict[str, list[str]] = defaultdict(list)
     for rows in sources:
         edits = list(triples(rows.counterfactuals))
-        accepted_edits = [triple for triple in edits if triple.edit.accepted]
-        _update_best(rows, accepted_edits, results, best)
+        counted = [triple for triple in edits if triple.edit.counted]
+        _update_best(rows, counted, results, best)
         if not best:
             predictions = rows.predictions_of(hero_model or "")
-            heroes = nsmallest(1, [*heroes, *(_rank(triple, predictions, ALL_CLASSES) for triple in accepted_edits)])
-        if accepted_edits and len(accepted) < _GALLERY_SOURCES:
-            accepted[rows.source.id] = [triple.edit.id for triple in accepted_edits]
+            heroes = nsmallest(1, [*heroes, *(_rank(triple, predictions, ALL_CLASSES) for triple in counted)])
+        if counted and len(accepted) < _GALLERY_SOURCES:
+            accepted[rows.source.id] = [triple.edit.id for triple in counted]
         for row in (triple.edit for triple in edits):
             if not row.accepted and row.rendered and len(rejected[row.check]) < REJECTED:
                 rejected[row.check].append(row.id)
@@ -87,7 +87,7 @@ def select_pictures(sources: Iterable[SourceRows], results: JobResults) -> Pictu
 
 def _update_best(
     rows: SourceRows,
-    accepted: list[Triple[CounterfactualRow]],
+    counted: list[Triple[CounterfactualRow]],
     results: JobResults,
     best: dict[_Finding, list[_Rank]],
 ) -> None:
@@ -98,7 +98,7 @@ def _update_best(
         if cell.label not in rows.labels(predictions.get(rows.source.id), relation):
             continue
         members = [
-            triple for triple in accepted if triple.edit.method == method and cell in cells_of(triple.edit, cell.label)
+            triple for triple in counted if triple.edit.method == method and cell in cells_of(triple.edit, cell.label)
         ]
         if members:
             candidates = [*ranks, *(_rank(triple, predictions, cell.label) for triple in members)]
@@ -106,14 +106,15 @@ def _update_best(
 
 
 def _rank(triple: Triple[CounterfactualRow], predictions: Mapping[str, PredictionRow], label: str) -> _Rank:
-    """The rank of a counterfactual for the class `label`. Only segmenters predict several classes for an image."""
-    original, null, counterfactual = triple.predictions(predictions)
-    if original is None or counterfactual is None:
+    """`label` is the class in question; only segmenters predict more than one for an image."""
+    compared = triple.predictions(predictions)
+    original, image, reference = compared.original, compared.counterfactual, compared.reference
+    if original is None or image is None:
         return _Rank(True, True, 0.0, triple.edit.id)
-    flipped = _differs(original, counterfactual, label)
-    null_flipped = null is not None and _differs(original, null, label)
-    change = (counterfactual.confidence(label) or 0.0) - (original.confidence(label) or 0.0)
-    return _Rank(not flipped, null_flipped, change, triple.edit.id)
+    flipped = _differs(original, image, label)
+    damaged = reference is not None and _differs(original, reference, label)
+    change = (image.confidence(label) or 0.0) - (original.confidence(label) or 0.0)
+    return _Rank(not flipped, damaged, change, triple.edit.id)
 
 
 def _differs(original: PredictionRow, other: PredictionRow, label: str) -> bool:

@@ -48,18 +48,19 @@ class ReviewList:
         by_model = {model: rows.predictions_of(model) for model in self._models}
         for triple in triples(rows.counterfactuals):
             edit = triple.edit
-            if not edit.accepted:
+            if not edit.counted:
                 continue
             faults: list[Fault] = []
             loss = 0.0
             for model, predictions in by_model.items():
-                original, null, counterfactual = triple.predictions(predictions)
-                if null is None or counterfactual is None:
+                compared = triple.predictions(predictions)
+                reference, image = compared.reference, compared.counterfactual
+                if reference is None or image is None:
                     continue
-                for label in rows.labels(original, self._relation):
-                    if null.holds(label) and not counterfactual.holds(label):
+                for label in rows.labels(compared.original, self._relation):
+                    if reference.holds(label) and not image.holds(label):
                         faults += self._faults(model, edit, label)
-                        loss = max(loss, _loss(null, counterfactual, label))
+                        loss = max(loss, _loss(reference, image, label))
             if faults:
                 yield Failure(edit.id, loss, tuple(faults))
 
@@ -68,7 +69,7 @@ class ReviewList:
         return [fault for fault in faults if fault in self._evidence]
 
 
-def _loss(null: PredictionRow, counterfactual: PredictionRow, label: str) -> float:
-    """The loss of the truth's probability, or of a class's IoU; 0 if unknown."""
-    before, after = null.confidence(label), counterfactual.confidence(label)
+def _loss(reference: PredictionRow, counterfactual: PredictionRow, label: str) -> float:
+    """Of the truth's probability, or of a class's IoU; 0 where it is not known."""
+    before, after = reference.confidence(label), counterfactual.confidence(label)
     return 0.0 if before is None or after is None else before - after

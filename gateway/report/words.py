@@ -67,6 +67,14 @@ def limit(effect: CellEffect) -> str:
     return "–" if effect.detectable is None else f"drop of {round(100 * effect.detectable)}"
 
 
+def other(effect: CellEffect, estimand: str) -> str:
+    """The effect under another estimand with its interval ("−12, −30 to +4"), or "–"."""
+    found = next((each for each in effect.others if each.estimand == estimand), None)
+    if found is None:
+        return "–"
+    return points(found.delta_accuracy) + (f", {interval(found.interval)}" if found.interval else "")
+
+
 def signed(value: float | None) -> str:
     """A probability or accuracy difference in points, or "–"."""
     return "–" if value is None else points(value)
@@ -131,6 +139,7 @@ FILTERS = {
     "percent": percent,
     "of_valid": of_valid,
     "limit": limit,
+    "other": other,
     "rate": rate,
     "interval": interval,
     "signed": signed,

@@ -17,6 +17,7 @@ from gateway.analysis.effects import Integers, Outcomes, Predictions
 from gateway.analysis.funnel import EditOutcome
 from gateway.analysis.validity import Screened
 from gateway.database.tables import Job
+from gateway.results.counting import CountingColumns
 from gateway.results.failure_reasons import failure_reasons
 from gateway.results.reviewed_edits import ReviewedJob, load_reviews
 from gateway.results.segmentation import SegmentedColumns, SegmentedRows
@@ -48,17 +49,17 @@ class MethodRows:
         """Count an edit or null arm of a source image in this group."""
         self.evaluations += row.evaluations or 0
         if row.arm == "edit":
-            check = "" if row.accepted else sys.intern(row.check)
+            check, lost_to = "" if row.accepted else sys.intern(row.check), sys.intern(row.lost_to)
             shapes_checked, recaptioned = row.shapes is not None, row.recaption is not None
-            self.edits.append(EditOutcome(group, row.rendered, check, shapes_checked, recaptioned))
+            self.edits.append(EditOutcome(group, row.rendered, check, shapes_checked, recaptioned, lost_to))
 
 
 class ModelRows(NamedTuple):
     """The predictions of one model under test for the counterfactuals of one method.
 
-    `outcomes`: the accepted counterfactuals with their null arms and originals. `left_out`: the number of accepted
-    counterfactuals that lack a prediction or ground truth (in a job that has some), or whose class the model does not
-    know. `screened`: the rendered edits of each cell, accepted or not.
+    `outcomes` has the accepted counterfactuals with their null arms, sham arms and originals. `left_out`: no ground
+    truth (in a job that has some), a class that the model does not know, or a prediction missing. `screened` has the
+    rendered edits of each cell, accepted or not.
     """
 
     outcomes: Outcomes
@@ -156,9 +157,10 @@ class _Columns:
         self._number, self._group = array("q"), array("q")
         self._ordinal = array("q")
         self._null_ordinal = array("q")
-        self._p_truth = [array("d") for _ in range(3)]  # original, null arm, counterfactual
-        self._rank = [array("q") for _ in range(3)]
-        self._predicted = [array("q") for _ in range(3)]
+        self._p_truth = [array("d") for _ in Compared._fields]
+        self._rank = [array("q") for _ in Compared._fields]
+        self._predicted = [array("q") for _ in Compared._fields]
+        self._counting = CountingColumns()
         self._codes: dict[str, int] = {}
         self._cells: defaultdict[Cell, array[int]] = defaultdict(lambda: array("q"))
         self._screened: defaultdict[Cell, tuple[array[int], array[int]]] = defaultdict(lambda: (array("q"), array("b")))
@@ -194,14 +196,18 @@ class _Columns:
         """Append a row for an edit. False if a prediction or the label is missing."""
         if label is None:
             return False
-        scores = [score for row in predictions if (score := _score(row, label, self._relation)) is not None]
-        if len(scores) < len(predictions):
+        if not edit.comparable:
+            predictions = predictions._replace(reference=predictions.null)
+        scores = [_score(prediction, label, self._relation) for prediction in predictions]
+        known = [score for score in scores if score is not None]
+        if len(known) < len(scores):
             return False
         self._number.append(numbers.source)
         self._group.append(numbers.group)
         self._ordinal.append(edit.ordinal)
         self._null_ordinal.append(-1 if edit.null_ordinal is None else edit.null_ordinal)
-        for score, p_truth, rank, predicted in zip(scores, self._p_truth, self._rank, self._predicted, strict=True):
+        self._counting.add(edit)
+        for score, p_truth, rank, predicted in zip(known, self._p_truth, self._rank, self._predicted, strict=True):
             p_truth.append(score.p_truth)
             rank.append(score.rank)
             predicted.append(self._codes.setdefault(score.predicted, len(self._codes)))
@@ -212,7 +218,7 @@ class _Columns:
         order = np.argsort(np.argsort(list(self._codes)))  # numbers classes by name, not by first appearance
         number, null_ordinal = np.asarray(self._number), np.asarray(self._null_ordinal)
         null_arm = number * (null_ordinal.max(initial=0) + 2) + null_ordinal + 1
-        original, null, counterfactual = (
+        original, null, counterfactual, reference = (
             Predictions(np.asarray(p_truth), np.asarray(rank), _renumber(order, predicted))
             for p_truth, rank, predicted in zip(self._p_truth, self._rank, self._predicted, strict=True)
         )
@@ -224,6 +230,8 @@ class _Columns:
             original=original,
             null=null,
             counterfactual=counterfactual,
+            sham=reference if self._counting.shams else None,
+            counting=self._counting.masks(),
             cells={cell: np.asarray(members) for cell, members in self._cells.items()},
         )
         screened = {

@@ -21,7 +21,7 @@ from shared.schemas.jobs import CounterfactualDetail, ResultsPage
 from shared.schemas.results import JobResults
 
 Text = Annotated[str, Field(max_length=200)]
-Verdict = Literal["accepted", "rejected", "any"]
+Verdict = Literal["accepted", "rejected", "counted", "any"]
 _ORDER: SortKey = {Counterfactual.position: int, Counterfactual.method: str, Counterfactual.ordinal: int}
 
 
@@ -36,7 +36,9 @@ class Filters(Contract):
         Text | None,
         Field(alias="class", description="ground truth of the source image, or a class in its mask"),
     ] = None
-    verdict: Verdict | None = None
+    verdict: Annotated[
+        Verdict | None, Field(description="counted: accepted, and the arm that it is measured against too")
+    ] = None
     check: Annotated[Text | None, Field(description="the check that rejected it")] = None
     flipped: Annotated[bool | None, Field(description="the prediction changed (of `model`, or of any model)")] = None
     model: Annotated[Text | None, Field(description="a model under test with a prediction on it")] = None
@@ -146,7 +148,9 @@ def conditions(filters: Filters) -> list[ColumnElement[bool]]:
         Counterfactual.check: filters.check,
     }
     conditions = [column == value for column, value in columns.items() if value is not None]
-    if filters.verdict not in (None, "any"):
+    if filters.verdict == "counted":
+        conditions.append(Counterfactual.counted.is_(True))
+    elif filters.verdict not in (None, "any"):
         conditions.append(Counterfactual.accepted.is_(filters.verdict == "accepted"))
     if filters.label is not None:
         source = select(SourceImage.id).where(SourceImage.id == Counterfactual.source_image_id)

@@ -43,7 +43,7 @@ def _points(session: Session, sources: Sequence[str]) -> dict[str, list[FailureP
     """By source image: for each model and corruption, the severity that first changes the null arm's prediction."""
     c = Counterfactual
     corrupted = select(c).where(c.source_image_id.in_(sources), c.method == "corruptions").order_by(c.ordinal)
-    columns = load_only(c.source_image_id, c.method, c.ordinal, c.arm, c.null_ordinal, c.to_value)
+    columns = load_only(c.source_image_id, c.method, c.ordinal, c.arm, c.null_ordinal, c.sham_ordinal, c.to_value)
     pairs = list(triples(session.scalars(corrupted.options(columns))))
     points: dict[str, list[FailurePointView]] = defaultdict(list)
     for model, predictions in _predictions(session, sources).items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 
 import numpy as np
@@ -24,6 +25,7 @@ from gateway.methods.controlled import ControlledParameters
 from gateway.methods.inverted import EditingParameters
 from gateway.results.class_colours import class_colours
 from gateway.results.classification import JobRows, MethodRows, ModelRows
+from gateway.results.estimands import counted_cells, with_others
 from gateway.results.segmentation import SegmentedRows, by_source, segmentation_metrics
 from gateway.results.wording import with_sentences
 from shared.schemas.results import (
@@ -102,14 +104,15 @@ def _provenance(job: Job, services: Sequence[ServiceInfo], analysis_seed: int) -
 
 
 def _conditions(rows: JobRows) -> Conditions:
-    """The job's own share of accepted edits, and the accuracy on null arms of its least accurate model."""
+    """The job's own share of edits whose pairs count, and the accuracy on their arms of its least accurate model."""
     edits = [edit for method_rows in rows.methods.values() for edit in method_rows.edits]
     if not edits:
         return PLANNED
-    acceptance_rate = sum(not edit.rejected_by for edit in edits) / len(edits)
-    nulls = [pair_rows.outcomes.null.correct for pair_rows in rows.models.values() if len(pair_rows.outcomes.source)]
-    lowest = min((float(correct.mean()) for correct in nulls), default=None)
-    return Conditions(acceptance_rate, assumed_accuracy(lowest), observed=True)
+    counted = sum(not (edit.rejected_by or edit.lost_to) for edit in edits) / len(edits)
+    outcomes = [pair_rows.outcomes for pair_rows in rows.models.values()]
+    shares = [differences(own, np.arange(len(own.source))).null_accuracy for own in outcomes]
+    least = min((share for share in shares if share is not None), default=None)
+    return Conditions(counted, assumed_accuracy(least), observed=True)
 
 
 def _funnel(job: Job, method: JobMethod, rows: MethodRows) -> Funnel:
@@ -126,16 +129,19 @@ def _model_results(
     rows: ModelRows, all_rows: JobRows, model: str, method: str, seed: int, calibration: Calibration | None
 ) -> ModelResults:
     outcomes, relation = rows.outcomes, all_rows.relation
-    cells = {cell: differences(outcomes, members) for cell, members in outcomes.cells.items()}
-    checked = _checked(all_rows, rows.screened, model, method, calibration)
+    measured = partial(differences, outcomes)
+    cells, whole = counted_cells(outcomes.cells, measured), measured(np.arange(len(outcomes.source)))
+    effects = assess(cells, seed, _checked(all_rows, rows.screened, model, method, calibration))
+    shams = outcomes.sham is not None
     return ModelResults(
         model=model,
         method=method,
         relation=relation,
-        sources=len(np.unique(outcomes.source)),
-        counterfactuals=len(outcomes.source),
+        reference="sham" if shams else "null",
+        sources=whole.sources or 0,
+        counterfactuals=whole.counterfactuals,
         left_out=rows.left_out,
-        cells=with_sentences(assess(cells, seed, checked), cells, relation),
+        cells=with_sentences(with_others(effects, outcomes.cells, measured, seed, shams=shams), cells, relation),
         metrics=paper_metrics(outcomes),
         failure_points=failure_points(outcomes) if method == "corruptions" else [],
     )
@@ -145,20 +151,24 @@ def _segmenter_results(
     rows: SegmentedRows, all_rows: JobRows, model: str, method: str, seed: int, calibration: Calibration | None
 ) -> ModelResults:
     job, relation = all_rows.job, all_rows.relation
-    cells = {cell: by_source(rows.scores, members) for cell, members in rows.scores.cells.items()}
+    measured = partial(by_source, rows.scores)
+    cells, whole = counted_cells(rows.scores.cells, measured), measured(rows.scores.whole)
     colours = [
         f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in class_colours(job.classes, renamed_masks(job))
     ]
-    checked = _checked(all_rows, rows.screened, model, method, calibration)
+    effects = assess(cells, seed, _checked(all_rows, rows.screened, model, method, calibration))
+    shams = rows.scores.sham is not None
+    effects = with_others(effects, rows.scores.cells, measured, seed, shams=shams)
     return ModelResults(
         model=model,
         method=method,
         relation=relation,
         metric="iou",
-        sources=len(np.unique(rows.scores.source)),
-        counterfactuals=len(rows.scores.source),
+        reference="sham" if shams else "null",
+        sources=whole.sources or 0,
+        counterfactuals=whole.counterfactuals,
         left_out=rows.left_out,
-        cells=with_sentences(assess(cells, seed, checked), cells, relation, "iou"),
+        cells=with_sentences(effects, cells, relation, "iou"),
         segmentation=segmentation_metrics(rows, colours, seed),
     )
 

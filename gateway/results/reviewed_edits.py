@@ -136,7 +136,7 @@ class _Sample:
 
 
 class _ModelColumns:
-    """The reviews of the accepted edits of a method, by whether one model flipped on them."""
+    """The reviews of a method's edits whose pairs count, by whether one model flipped on them."""
 
     def __init__(self) -> None:
         self.samples: defaultdict[tuple[str, bool], _Sample] = defaultdict(_Sample)
@@ -175,7 +175,7 @@ class ReviewedJob:
                 if row.accepted and review.edit_shown is not None:
                     self._edit_shown[row.method].add(review.edit_shown, group)
             for model, predictions in by_model.items():
-                if row.accepted and row.id in predictions:
+                if row.counted and row.id in predictions:
                     flipped = bool(predictions[row.id].flipped)
                     columns = self._columns[model, row.method]
                     columns.whole[flipped].add(valid)

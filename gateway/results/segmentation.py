@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.analysis.certainty import LEVEL, clustered_rate, mean_interval
-from gateway.analysis.effects import Differences, Integers, Scores, Units
+from gateway.analysis.effects import Differences, Estimand, Integers, Scores, Units
 from gateway.analysis.segmentation import (
     POOLED_RESAMPLES,
     difference,
@@ -28,6 +28,7 @@ from gateway.analysis.segmentation import (
     with_mean,
 )
 from gateway.analysis.validity import Screened
+from gateway.results.counting import CountingColumns
 from gateway.results.stream import CounterfactualRow, Numbers, PredictionRow, SourceRows, Triple, cells_of
 from shared.label_maps import unpack_counts
 from shared.schemas.masks import ALL_CLASSES
@@ -77,6 +78,7 @@ class SegmentedColumns:
         self._losing, self._losing_null = array("b"), array("b")
         self._image, self._whole = array("q"), array("q")
         self._original, self._null, self._counterfactual = array("d"), array("d"), array("d")
+        self._reference, self._counting = array("d"), CountingColumns()
         self._cells: defaultdict[Cell, array[int]] = defaultdict(lambda: array("q"))
         self._screened: defaultdict[Cell, tuple[array[int], array[int]]] = defaultdict(lambda: (array("q"), array("b")))
         self._left_out = 0
@@ -101,11 +103,15 @@ class SegmentedColumns:
                     self._screened[cell][1].append(edit.accepted)
             if not edit.accepted:
                 continue
-            original, null, image = triple.predictions(predictions)
+            original, null, image, reference = triple.predictions(predictions)
+            reference = reference if edit.comparable else null
             if not (original and null and image and original.overlaps and null.overlaps and image.overlaps):
                 self._left_out += 1
                 continue
-            if not null_ids:  # counts the original, which the edits share, once
+            if not (reference and reference.overlaps):
+                self._left_out += 1
+                continue
+            if not null_ids:  # several edits share an original, and some of them a null arm
                 self._count(0, original, weights)
             null_id = triple.null.id if triple.null else triple.original
             if null_id not in null_ids:
@@ -119,7 +125,9 @@ class SegmentedColumns:
             self._group.append(numbers.group)
             self._ordinal.append(edit.ordinal)
             self._original.append(with_mean(original.overlaps)[ALL_CLASSES])
-            self._compare(cells, with_mean(null.overlaps), with_mean(image.overlaps))
+            self._counting.add(edit)
+            compared = (with_mean(scored.overlaps) for scored in (null, image, reference) if scored.overlaps)
+            self._compare(cells, *compared)
 
     def _count(self, arm: int, row: PredictionRow, weights: Integers) -> None:
         counts = unpack_counts(row.confusion or [], len(self._classes))
@@ -128,7 +136,11 @@ class SegmentedColumns:
         self._images[arm] += 1
 
     def _compare(
-        self, cells: Mapping[str, Iterable[Cell]], null: Mapping[str, float], counterfactual: Mapping[str, float]
+        self,
+        cells: Mapping[str, Iterable[Cell]],
+        null: Mapping[str, float],
+        counterfactual: Mapping[str, float],
+        reference: Mapping[str, float],
     ) -> None:
         for label, members in cells.items():
             for cell in members:
@@ -138,6 +150,7 @@ class SegmentedColumns:
             self._image.append(len(self._number) - 1)
             self._null.append(null[label])
             self._counterfactual.append(counterfactual[label])
+            self._reference.append(reference[label])
 
     def rows(self) -> SegmentedRows:
         """All added rows, as arrays."""
@@ -159,6 +172,8 @@ class SegmentedColumns:
                 counterfactual=np.asarray(self._counterfactual),
                 whole=np.asarray(self._whole),
                 cells={cell: np.asarray(rows) for cell, rows in self._cells.items()},
+                sham=np.asarray(self._reference) if self._counting.shams else None,
+                counting=self._counting.masks(),
             ),
             losing=np.asarray(self._losing).astype(bool),
             null_group=np.asarray(self._null_group),
@@ -171,10 +186,11 @@ class SegmentedColumns:
         )
 
 
-def by_source(scores: Scores, rows: Integers) -> Differences:
-    """The mean difference in IoU per group, at `rows`. Probabilities are unknown (NaN)."""
+def by_source(scores: Scores, rows: Integers, estimand: Estimand = "pairs") -> Differences:
+    """Per group the mean difference in IoU of those of `rows` that the estimand takes; probabilities are not known."""
+    rows = scores.counted(rows, estimand)
     units = Units.of(scores.source[scores.image[rows]], scores.cluster[scores.image[rows]])
-    means = units.means(scores.counterfactual[rows] - scores.null[rows])
+    means = units.means(scores.counterfactual[rows] - scores.reference(estimand)[rows])
     return Differences(units.group, means, np.full(len(means), np.nan), len(rows), units.sources)
 
 

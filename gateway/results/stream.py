@@ -1,4 +1,4 @@
-"""The rows of a job as a stream of source images, and the pairing of each edit with its null arm.
+"""The rows of a job as a stream of source images, and the pairing of each edit with its null arm and its sham arm.
 
 Reading needs the memory of one source image, whatever the size of the job: three server-side cursors (`yield_per`), all
 ordered by position, are merged here. Captions and images are not read.
@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from sqlalchemy import ColumnElement, Executable, and_, null, select
+from sqlalchemy import ColumnElement, Executable, and_, null, or_, select
 from sqlalchemy.orm import Session
 
 from gateway.analysis.segmentation import DETECTION_IOU, with_mean
@@ -36,9 +36,10 @@ class SourceRow(NamedTuple):
 
 
 class CounterfactualRow(NamedTuple):
-    """The columns of an edit or null arm that the figures need. `evaluations`: network evaluations of the editor.
+    """An edit, null arm or sham arm, as far as the figures need it; `evaluations` are the editor's network evaluations.
 
-    `shapes` and `recaption` are the scores of these checks, None if the check did not run.
+    `shapes` and `recaption` are the scores of these checks, None where they were not made. `null_check` and `lost_to`
+    of an edit are as in `tables.Counterfactual`.
     """
 
     position: int
@@ -55,6 +56,19 @@ class CounterfactualRow(NamedTuple):
     evaluations: int | None
     shapes: float | None = None
     recaption: float | None = None
+    sham_ordinal: int | None = None
+    null_check: str | None = None
+    lost_to: str = ""
+
+    @property
+    def counted(self) -> bool:
+        """As `tables.Counterfactual.counted`: whether the pair enters the main estimates."""
+        return self.accepted and not self.lost_to
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the arm that the edit is measured against has an image."""
+        return self.lost_to != "not finite"
 
 
 class PredictionRow(NamedTuple):
@@ -90,25 +104,28 @@ Answer = TypeVar("Answer")
 class Compared(NamedTuple, Generic[Answer]):
     """The predictions of one model for the images of a triple; None for an image without a prediction.
 
-    `null` is the prediction for the null arm, or for the original if the edit has no null arm.
+    `null` is the prediction for the null arm, or for the original where the edit has no null arm. `reference` is what
+    the effect is measured against: the prediction for the sham arm, or without sham arm the same as `null`.
     """
 
     original: Answer | None
     null: Answer | None
     counterfactual: Answer | None
+    reference: Answer | None
 
 
 @dataclass(frozen=True, slots=True)
 class Triple(Generic[Row]):
-    """An edit with its original (the id of the source image) and its null arm.
+    """An edit with its original (the id of the source image), its null arm and its sham arm.
 
-    `null` is None if the null arm is not among the rows, or if the edit has no null arm. An edit without a null arm is
-    compared with the original.
+    `null` is None where the edit has no null arm, and is then compared with the original, or where the null arm is not
+    among the rows; `sham` where it has no sham arm, or that is not among the rows.
     """
 
     original: str
     null: Row | None
     edit: Row
+    sham: Row | None = None
 
     def predictions(self, by_image: Mapping[str, Answer]) -> Compared[Answer]:
         """The predictions for the three images, from one model's predictions by image id."""
@@ -116,40 +133,47 @@ class Triple(Generic[Row]):
             null_answer = by_image.get(self.original)
         else:
             null_answer = None if self.null is None else by_image.get(self.null.id)
-        return Compared(by_image.get(self.original), null_answer, by_image.get(self.edit.id))
+        reference = null_answer
+        if self.edit.sham_ordinal is not None:
+            reference = None if self.sham is None else by_image.get(self.sham.id)
+        return Compared(by_image.get(self.original), null_answer, by_image.get(self.edit.id), reference)
 
 
 def triples(rows: Iterable[Row]) -> Iterator[Triple[Row]]:
-    """The edits among the rows, in their order, each with the null arm of its source image, method and null ordinal."""
+    """The edits among the rows in their order, each with its null and sham arm: equal source, method and ordinal."""
     rows = list(rows)
-    nulls = {(row.source_image_id, row.method, row.ordinal): row for row in rows if row.arm == "null"}
+    arms = {(row.source_image_id, row.method, row.ordinal, row.arm): row for row in rows if row.arm != "edit"}
     for row in rows:
         if row.arm == "edit":
-            null_arm = (
-                None if row.null_ordinal is None else nulls.get((row.source_image_id, row.method, row.null_ordinal))
+            null_arm, sham_arm = (
+                None if ordinal is None else arms.get((row.source_image_id, row.method, ordinal, arm))
+                for ordinal, arm in ((row.null_ordinal, "null"), (row.sham_ordinal, "sham"))
             )
-            yield Triple(row.source_image_id, null_arm, row)
+            yield Triple(row.source_image_id, null_arm, row, sham_arm)
 
 
 def load_triples(session: Session, edits: Sequence[Counterfactual]) -> list[Triple[Counterfactual]]:
-    """The edits, in their order, with their null arms. One query loads the null arms."""
+    """Edits, in their order, with their null and sham arms, which one query loads."""
     c = Counterfactual
+    ordinals = {ordinal for edit in edits for ordinal in (edit.null_ordinal, edit.sham_ordinal) if ordinal is not None}
     candidates = select(c).where(
         c.source_image_id.in_({edit.source_image_id for edit in edits}),
         c.method.in_({edit.method for edit in edits}),
-        c.ordinal.in_({edit.null_ordinal for edit in edits if edit.null_ordinal is not None}),
-        c.arm == "null",
+        c.ordinal.in_(ordinals),
+        c.arm != "edit",
     )
     return list(triples([*edits, *session.scalars(candidates)]))
 
 
-def is_null_arm(null_arm: type[Counterfactual], edit: type[Counterfactual]) -> ColumnElement[bool]:
-    """The pairing of `triples` as an SQL condition."""
+def is_arm_of(arm: type[Counterfactual], edit: type[Counterfactual]) -> ColumnElement[bool]:
+    """The pairing of `triples` as a condition of SQL: whether a row is the null arm or the sham arm of an edit."""
     return and_(
-        null_arm.arm == "null",
-        null_arm.source_image_id == edit.source_image_id,
-        null_arm.method == edit.method,
-        null_arm.ordinal == edit.null_ordinal,
+        arm.source_image_id == edit.source_image_id,
+        arm.method == edit.method,
+        or_(
+            and_(arm.arm == "null", arm.ordinal == edit.null_ordinal),
+            and_(arm.arm == "sham", arm.ordinal == edit.sham_ordinal),
+        ),
     )
 
 
@@ -215,6 +239,7 @@ def stream_sources(session: Session, job_id: str, relation: Relation) -> Iterato
             c.position, c.id, c.source_image_id, c.method, c.ordinal, c.arm, c.null_ordinal, c.changes,
             c.image_digest.is_not(None), c.accepted, c.check, c.evaluations,
             c.scores["shapes"].as_float(), c.scores["recaption"].as_float(),
+            c.sham_ordinal, c.null_check, c.lost_to,
         )
         .where(c.job_id == job_id)
         .order_by(c.position, c.method, c.ordinal)

@@ -43,13 +43,14 @@ def _opinions(triple: Triple[Counterfactual], by_model: _ByModel) -> list[ModelO
     """The predictions of each model for the three images."""
     opinions = []
     for model, predictions in sorted(by_model.items()):
-        original, null, image = triple.predictions(predictions)
+        original, null, image, sham = triple.predictions(predictions)
         if original is not None or image is not None:
             opinions.append(
                 ModelOpinion(
                     model=model,
                     original=original and _prediction(original),
                     null_arm=_prediction(null) if null and triple.null else None,
+                    sham_arm=_prediction(sham) if sham and triple.sham else None,
                     counterfactual=image and _prediction(image),
                     flipped=image and image.flipped,
                 )
@@ -78,6 +79,11 @@ def _view(triple: Triple[Counterfactual], source: SourceImage, opinions: list[Mo
         new_caption=row.new_caption,
         image=row.image_digest,
         null_image=triple.null.image_digest if triple.null else None,
+        null_check=row.null_check,
+        sham_image=triple.sham.image_digest if triple.sham else None,
+        sham_caption=triple.sham.new_caption if triple.sham else "",
+        sham_check=row.sham_check,
+        counted=row.counted,
         control_image=row.control_digest,
         verdict=VerdictView(accepted=row.accepted, check=row.check, reason=row.reason),
         scores=row.scores,
@@ -86,7 +92,7 @@ def _view(triple: Triple[Counterfactual], source: SourceImage, opinions: list[Mo
 
 
 def _predictions(session: Session, triples: Sequence[Triple[Counterfactual]]) -> _ByModel:
-    ids = [row.id for triple in triples for row in (triple.edit, triple.null) if row is not None]
+    ids = [row.id for triple in triples for row in (triple.edit, triple.null, triple.sham) if row is not None]
     predictions = session.scalars(
         select(Prediction).where(
             Prediction.source_image_id.in_({triple.original for triple in triples}),

@@ -1,4 +1,4 @@
-"""Frozen suites: copies of a job's accepted counterfactuals, against which releases are tested.
+"""Frozen suites: the counterfactuals of a job that count, kept for good, against which releases are tested.
 
 A suite is a hidden job with the suite's id. It holds copies of the selected rows without predictions, so its images and
 masks stay when the job that rendered them is deleted. A run is a job too: a copy of the suite's rows, pending for one
@@ -25,7 +25,7 @@ from gateway.jobs.progress import progress
 from gateway.operations.deletion import mark_deleted
 from gateway.queue import job_states
 from gateway.results.counterfactuals import Filters, conditions
-from gateway.results.stream import is_null_arm
+from gateway.results.stream import is_arm_of
 from gateway.suites.copies import ID_PREFIX, RowCopies, copied_job
 from shared.problems import Conflict, InvalidInput, NotFound
 from shared.schemas.evaluation import ModelUnderTestInfo
@@ -36,7 +36,7 @@ MAX_RUNS = 100
 
 
 def create(session: Session, owner: str, request: SuiteRequest) -> str:
-    """Freeze the accepted counterfactuals that match the filters; returns the suite's id.
+    """Freeze the counterfactuals that count and that the filters let through; returns the suite's id.
 
     Raises NotFound; Conflict while the job runs, or for a name in use; InvalidInput when there is nothing to freeze.
     """
@@ -51,19 +51,22 @@ def create(session: Session, owner: str, request: SuiteRequest) -> str:
     edits = and_(
         Counterfactual.job_id == job.id,
         Counterfactual.arm == "edit",
-        Counterfactual.accepted,
+        Counterfactual.counted,
         Counterfactual.image_digest.is_not(None),
         *conditions(Filters.model_construct(**dict(request.filters))),
     )
-    null = aliased(Counterfactual)
-    compared = exists().where(edits, is_null_arm(null, Counterfactual))
+    arm = aliased(Counterfactual)
+    compared = exists().where(edits, is_arm_of(arm, Counterfactual))
     copies = RowCopies(suite_id, lambda row: row)
-    sources = select(Counterfactual.source_image_id).where(edits)
-    copies.sources(session, SourceImage.id.in_(sources), {"state": "done"})
+    used = select(Counterfactual.source_image_id).where(edits)
+    copies.sources(session, SourceImage.id.in_(used), {"state": "done"})
     copies.counterfactuals(session, Counterfactual, edits)
-    copies.counterfactuals(session, null, and_(null.job_id == job.id, compared))
+    copies.counterfactuals(session, arm, and_(arm.job_id == job.id, compared))
     if session.scalar(select(func.count()).where(SourceImage.job_id == suite_id)) == 0:
-        raise InvalidInput("no accepted counterfactual of the job matches the filters; there is nothing to freeze")
+        raise InvalidInput(
+            "no counterfactual of the job matches the filters and counts (accepted, and its null or sham arm too); "
+            "there is nothing to freeze"
+        )
     return suite_id
 
 

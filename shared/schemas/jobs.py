@@ -252,14 +252,23 @@ class JobDetail(JobView):
     report: Annotated[str | None, Field(description="path of the HTML report, once there is one")]
 
 
+class PlannedRenderings(Contract):
+    """The most images that one method renders in a job: attempts at edits, null arms and sham arms."""
+
+    method: str
+    edits: int
+    null_arms: int
+    sham_arms: int
+
+
 class JobPlan(Contract):
     """What a job will do, and which drops in accuracy its source images can detect.
 
     `images` counts the usable images, `labelled` those of them with a ground truth, `missing` those that are not
     uploaded yet (a dry run assumes that they are usable); `failures` lists the first 20 unusable ones. `unchecked`
     names the methods whose images no check can refuse, noise included, because the profile has no thresholds for them.
-    `groups` is None where each image is its own; then `look_like_sequences` says that file names suggest frames of
-    sequences.
+    `renderings` is what each method costs at most. `groups` is None where each image is its own; then
+    `look_like_sequences` says that file names suggest frames of sequences.
     """
 
     task_description: Annotated[str, Field(validation_alias=TASK_DESCRIPTION)]
@@ -278,6 +287,7 @@ class JobPlan(Contract):
     groups: int | None = None
     look_like_sequences: bool = False
     failures: list[ImageFailure]
+    renderings: list[PlannedRenderings] = Field(default_factory=list)
     sensitivity: Sensitivity
 
 
@@ -346,7 +356,7 @@ class PredictionView(Contract):
 
 
 class ModelOpinion(Contract):
-    """One model under test on original, null arm and counterfactual. `flipped`: the predicted class changed.
+    """One model under test on original, null arm, sham arm, counterfactual. `flipped`: the predicted class changed.
 
     A segmenter has flipped if it misses a class (IoU below 0.5) that it detected on the original.
     """
@@ -354,6 +364,7 @@ class ModelOpinion(Contract):
     model: str
     original: PredictionView | None
     null_arm: PredictionView | None
+    sham_arm: PredictionView | None = None
     counterfactual: PredictionView | None
     flipped: bool | None
 
@@ -389,6 +400,19 @@ class CounterfactualView(Contract):
     null_image: Annotated[
         str | None, Field(description="the null arm's image: same editor and seed, caption unchanged")
     ]
+    null_check: Annotated[
+        str | None, Field(description='the check that the null arm fails ("": none; null: not checked)')
+    ] = None
+    sham_image: Annotated[
+        str | None, Field(description="the sham arm's image: the caption paraphrased, all else as the counterfactual")
+    ] = None
+    sham_caption: str = ""
+    sham_check: Annotated[
+        str | None, Field(description='the check that the sham arm fails ("": none; null: there is no sham arm)')
+    ] = None
+    counted: Annotated[
+        bool, Field(description="whether the pair counts: it and the arm that it is measured against are accepted")
+    ] = True
     control_image: str | None
     verdict: VerdictView
     scores: dict[str, float]

@@ -48,14 +48,15 @@ class Editor:
     parameters: Mapping[str, JsonValue]
 
 
+WITHOUT_SHAM: Mapping[str, JsonValue] = {"reference": "null"}  # edits and null arms are judged here
 EDITORS: dict[str, Editor] = {
     "dillema": Editor("dillema", {"control_region": "keep"}),
     "dillema-full": Editor("dillema", {"control_region": "full"}),
-    "lance": Editor("lance", {"inversion": "direct"}),
-    "lance-null-text": Editor("lance", {"inversion": "null_text"}),
-    "lance-r": Editor("lance-r", {"counterfactuals_per_image": 1}),
+    "lance": Editor("lance", {"inversion": "direct", **WITHOUT_SHAM}),
+    "lance-null-text": Editor("lance", {"inversion": "null_text", **WITHOUT_SHAM}),
+    "lance-r": Editor("lance-r", {"counterfactuals_per_image": 1, **WITHOUT_SHAM}),
     "reconstruction": Editor("reconstruction", {}),
-    "shifts": Editor("shifts", {}),
+    "shifts": Editor("shifts", WITHOUT_SHAM),
 }
 
 

@@ -30,7 +30,8 @@ NIGHT = {"phrase": "at night", "factor": "weather", "value": "night"}
 
 
 def shifts_of(services: LoggedServices, **parameters: object) -> list[MethodCounterfactual]:
-    return list(shifts(SOURCE, TASK, services, ShiftsParameters.model_validate(parameters), 1))
+    """Without sham arms, unless `reference` is given."""
+    return list(shifts(SOURCE, TASK, services, ShiftsParameters.model_validate({"reference": "null"} | parameters), 1))
 
 
 def test_a_shift_stands_in_place_of_what_it_replaces_or_at_the_end_of_the_first_sentence() -> None:
