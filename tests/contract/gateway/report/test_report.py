@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import delete, update
 
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
-from gateway.database.tables import Job, Prediction, Report, SourceImage
+from gateway.database.tables import Counterfactual, Job, Prediction, Report, SourceImage
 from gateway.report.build import build_report
 from gateway.report.words import marked_caption, percent
 from gateway.results.classification import load_rows
@@ -209,3 +209,30 @@ def test_percentages_do_not_round_to_certainty() -> None:
         "100\xa0%",
         "–",
     ]
+
+
+def test_the_page_has_both_estimands_and_the_pairs_that_their_null_arms_cost(tmp_path: Path) -> None:
+    engine = open_engine(f"sqlite:///{tmp_path}/contrafact.db")
+    migrate(engine)
+    sessions, store = open_sessions(engine), DirectoryStore(tmp_path / "objects")
+    add_drawn_job(sessions, store)
+    edits = update(Counterfactual).where(Counterfactual.arm == "edit")
+    with sessions.begin() as session:
+        session.execute(edits.values(null_check=""))
+        session.execute(edits.where(Counterfactual.position < 10).values(null_check="label"))
+    results = build_report(sessions, store, "drawn")
+    page = store.get("reports/drawn/report.html").decode()
+    (funnel,) = results.funnels
+    assert funnel.counted is not None
+    (lost,) = funnel.lost_to_arm
+    assert (lost.check, lost.count) == ("label", funnel.accepted.count - funnel.counted.count)
+    assert lost.count > 0
+    for result in results.results:
+        assert result.counterfactuals == funnel.counted.count
+        assert result.metrics is not None
+        assert result.metrics.error_rate.n == funnel.accepted.count, "the papers' figures are over accepted ones"
+        assert all([other.estimand for other in effect.others] == ["edits"] for effect in result.cells)
+    assert "edits filtered alone" in page
+    assert "its null or sham arm fails: label" in page
+    assert "against their null arms" in page
+    assert "against null arm<" not in page, "there are no sham arms"
