@@ -120,9 +120,9 @@ class EvaluatorModel:
         pngs = await asyncio.to_thread(lambda: [encode(label_map) for label_map in maps])
         return SegmentReply(classes=network.classes, maps=[ImagePayload(png=png) for png in pngs])
 
-    async def examine(self, request: ExamineRequest) -> ExamineReply:
+    async def examine(self, request: ExamineRequest, deadline: float) -> ExamineReply:
         """Task and classes of an uploaded model; raises InvalidInput if it cannot be used."""
-        return await self._tested.examine(request)
+        return await self._tested.examine(request, deadline)
 
     def models(self) -> ModelsReply:
         """The operator's models under test, and the quarantined uploads."""
