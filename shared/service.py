@@ -106,8 +106,9 @@ class ServiceSettings(ImageSettings):
     """A batch that computes for longer counts as hung, and the process ends; 0: no bound."""
     model_origin: str = ""
     """For evaluator_service: `http://host:port` of the object store, the only host it fetches uploaded models from."""
-    upload_memory_mib: int = Field(default=4096, ge=64)
-    """For evaluator_service, as those below: private memory of the process of one uploaded model."""
+    upload_memory_mib: int = Field(default=0, ge=0)
+    """For evaluator_service, as those below: private memory of the process of one uploaded model; 0: 4,096 MiB, or half
+    of the container's limit where that is less."""
     upload_load_seconds: float = Field(default=240.0, gt=0)
     upload_batch_seconds: float = Field(default=120.0, gt=0)
     quarantine: str = ""
