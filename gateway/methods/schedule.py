@@ -227,7 +227,7 @@ def rows(
     lineage: Lineage,
     caption: str,
     proposals: Sequence[Proposal],
-    arms: Sequence[RenderedArm[Pair]],
+    arms: Iterable[RenderedArm[Pair]],
     nulls: Sequence[RenderedArm[Pair]] | None,
 ) -> Iterator[MethodCounterfactual]:
     """The rows of one source image: proposals in order, then null arms (None: the source image is the null arm).

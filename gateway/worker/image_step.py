@@ -132,13 +132,14 @@ def call(work: ImageWork, services: RecordedServices, shelf: ImageShelf, link: C
     `link` gives a URL of an object. Raises what methods and services raise.
     """
     source = source_of(work, shelf)
-    images = [ShownImage(None, source.image)]
+    images = [ShownImage(None, work.digest)]
     if work.rendered is None:
-        rows = _make(work, source, services, shelf, images)
+        rows = _make(work, source, services, shelf)
+        images += [ShownImage(row["id"], row["image_digest"]) for row in rows if row["image_digest"] is not None]
     else:
         rows = []
-        images += [ShownImage(name, ImagePayload(png=shelf.load(digest))) for name, digest in work.rendered]
-    parts = list(requests(images))
+        images += [ShownImage(name, digest) for name, digest in work.rendered]
+    parts = list(requests(images, work.pixels))
     predictions = _predictions(work, source, parts, services, shelf, link)
     used = sorted(services.used.items())
     return ImageResult(
@@ -160,7 +161,7 @@ def _predictions(
     link: Callable[[str], str],
 ) -> list[PredictionColumns]:
     if work.segmentation is None:
-        return list(classifier_predictions(work.id, work.models, parts, work.ground_truth, services, link))
+        return list(classifier_predictions(work.id, work.models, parts, work.ground_truth, services, shelf, link))
     mask = None if source.mask is None else decode(source.mask.png, "L")
     classes, metamorphic = work.segmentation.classes, work.segmentation.metamorphic
     return segmenter_predictions(work.id, work.models, classes, parts, mask, metamorphic, services, shelf, link)
@@ -171,17 +172,13 @@ def _make(
     source: MethodImage,
     services: RecordedServices,
     shelf: ImageShelf,
-    images: list[ShownImage],
 ) -> list[CounterfactualColumns]:
-    """The rows of the counterfactuals; appends rendered images to `images`."""
+    """The rows of the counterfactuals, whose images are saved."""
     rows: list[CounterfactualColumns] = []
     for choice in work.methods:
         function, parameters = METHODS[choice.name].function, typed_parameters(choice)
         for counterfactual in function(source, work.task_description, services, parameters, work.seed):
-            row = row_of(work, choice.name, counterfactual, shelf)
-            rows.append(row)
-            if counterfactual.image is not None:
-                images.append(ShownImage(row["id"], counterfactual.image))
+            rows.append(row_of(work, choice.name, counterfactual, shelf))
     shelf.save({digest for row in rows for digest in (row["image_digest"], row["control_digest"]) if digest})
     return rows
 
