@@ -62,7 +62,7 @@ def _sources(value: object, table: str) -> Iterator[tuple[str, Weights | Server]
         yield table, value
         return
     if isinstance(value, BaseModel):
-        below = {name: getattr(value, name) for name in type(value).model_fields}
+        below: dict[Any, object] = {name: getattr(value, name) for name in type(value).model_fields}
     elif isinstance(value, dict):
         below = value
     else:

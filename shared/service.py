@@ -114,8 +114,9 @@ class ServiceSettings(ImageSettings):
     """A batch that computes for longer counts as hung, and the process ends; 0: no bound (default when embedded)."""
     model_origin: str = ""
     """Evaluator: `http://HOST:PORT`, the only origin of uploaded models; empty: none are taken."""
-    upload_memory_mib: int = Field(default=4096, ge=64)
-    """Evaluator: memory of the process of one uploaded model, its libraries included (about 400 MiB)."""
+    upload_memory_mib: int = Field(default=0, ge=0)
+    """Evaluator: memory of the process of one uploaded model, its libraries (about 400 MiB) included; 0: 4,096, or half
+    of the container's memory where that is less."""
     upload_load_seconds: float = Field(default=240.0, gt=0)
     """Evaluator: time to load an uploaded model and try it on a full batch."""
     upload_batch_seconds: float = Field(default=120.0, gt=0)

@@ -31,10 +31,10 @@ def corruptions(
     """
     inputs = Inputs("corruptions", REVISION, image, task, services, parameters, seed)
     chosen = [severities(inputs, kind) for kind in parameters.corruptions]
-    proposals = [propose(corruption) for rising in chosen for corruption in rising]
-    arms = [arm for rising in chosen for arm in corrupt(inputs, rising)]
+    proposals = [propose(corruption) for way in chosen for corruption in way]
     unchanged = Corruption(kind=parameters.corruptions[0], severity=0, seed=seed)
     nulls = corrupt(inputs, [unchanged])
+    arms = (arm for way in chosen for arm in corrupt(inputs, way))  # 1, when its rows are taken: 55 images are large
     yield from rows(inputs.lineage(skipped_checks=list(CHECKS)), "", proposals, arms, nulls)
 
 

@@ -287,7 +287,7 @@ def rows(
     lineage: Lineage,
     caption: str,
     proposals: Sequence[Proposal],
-    arms: Sequence[RenderedArm[Pair]],
+    arms: Iterable[RenderedArm[Pair]],
     nulls: Sequence[RenderedArm[Pair]] | None,
     shams: ShamArms[Pair] | None = None,
 ) -> Iterator[MethodCounterfactual]:

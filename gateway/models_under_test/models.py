@@ -104,7 +104,7 @@ def _store(context: Context, owner: str, spec: ModelSpec, package: Package) -> M
 
 def _examine(context: Context, digest: str, key: str) -> ExamineReply:
     upload = UploadedModel(digest=digest, url=context.store.link(key, LINK_SECONDS))
-    return context.services.examine(ExamineRequest(upload=upload))
+    return context.services.examine(ExamineRequest(upload=upload, largest_side=context.settings.working_side))
 
 
 def _row(model_id: str, owner: str, spec: ModelSpec, package: Package, reply: ExamineReply) -> ModelColumns:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gateway.database.columns import PredictionColumns
-from gateway.model_services.recorded import RecordedServices
+from gateway.model_services.recorded import ImageShelf, RecordedServices
 from gateway.models_under_test.of_job import TestedModel
-from gateway.worker.messages import TOP, ModelInput
+from gateway.worker.messages import TOP, ModelInput, payloads
 from shared.seeds import derive_id
 
 
@@ -17,13 +17,14 @@ def classifier_predictions(
     parts: Sequence[Sequence[ModelInput]],
     ground_truth: str | None,
     services: RecordedServices,
+    shelf: ImageShelf,
     link: Callable[[str], str],
 ) -> Iterator[PredictionColumns]:
     """Rows of `tables.Prediction`. `parts` are batches of images, the original first. Raises what services raise."""
     for model in models:
         original: str | None = None
         for part in parts:
-            reply = services.predict(model.request([item.image for item in part], link))
+            reply = services.predict(model.request(payloads(part, shelf), link))
             for item, values in zip(part, reply.probabilities, strict=True):
                 probabilities = dict(zip(reply.classes, values, strict=True))
                 row = _row(source_id, model.name, item.counterfactual_id, probabilities, ground_truth, original)

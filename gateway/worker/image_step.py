@@ -125,13 +125,14 @@ def call(work: ImageWork, services: RecordedServices, shelf: ImageShelf, link: C
     `link` gives a URL of an object. Raises what methods and services raise.
     """
     source = source_of(work, shelf)
-    images = [ModelInput(None, source.image)]
+    images = [ModelInput(None, work.digest)]
     if work.rendered is None:
-        rows = _generate(work, source, services, shelf, images)
+        rows = _generate(work, source, services, shelf)
+        images += [ModelInput(row["id"], row["image_digest"]) for row in rows if row["image_digest"] is not None]
     else:
         rows = []
-        images += [ModelInput(name, ImagePayload(png=shelf.load(digest))) for name, digest in work.rendered]
-    parts = list(requests(images))
+        images += [ModelInput(name, digest) for name, digest in work.rendered]
+    parts = list(requests(images, work.pixels))
     predictions = _predictions(work, source, parts, services, shelf, link)
     services_used = sorted(services.used.items())
     return ImageResult(
@@ -150,7 +151,7 @@ def _predictions(
     link: Callable[[str], str],
 ) -> list[PredictionColumns]:
     if work.segmentation is None:
-        return list(classifier_predictions(work.id, work.models, parts, work.ground_truth, services, link))
+        return list(classifier_predictions(work.id, work.models, parts, work.ground_truth, services, shelf, link))
     mask = None if source.mask is None else decode(source.mask.png, "L")
     classes, metamorphic = work.segmentation.classes, work.segmentation.metamorphic
     return segmenter_predictions(work.id, work.models, classes, parts, mask, metamorphic, services, shelf, link)
@@ -161,17 +162,13 @@ def _generate(
     source: MethodImage,
     services: RecordedServices,
     shelf: ImageShelf,
-    images: list[ModelInput],
 ) -> list[CounterfactualColumns]:
-    """The rows of the counterfactuals; appends rendered images to `images`."""
+    """The rows of the counterfactuals, whose images are saved."""
     rows: list[CounterfactualColumns] = []
     for method in work.methods:
         run = method.spec.function
         for counterfactual in run(source, work.task_description, services, method.parameters, work.seed):
-            row = row_of(work, method.name, counterfactual, shelf)
-            rows.append(row)
-            if counterfactual.image is not None:
-                images.append(ModelInput(row["id"], counterfactual.image))
+            rows.append(row_of(work, method.name, counterfactual, shelf))
     shelf.save({digest for row in rows for digest in (row["image_digest"], row["control_digest"]) if digest})
     return rows
 

@@ -14,7 +14,7 @@ from gateway.analysis.segmentation import lost_classes, named_overlaps
 from gateway.database.columns import PredictionColumns, StoredShare
 from gateway.model_services.recorded import ImageShelf, RecordedServices
 from gateway.models_under_test.of_job import TestedModel
-from gateway.worker.messages import TOP, ModelInput
+from gateway.worker.messages import TOP, ModelInput, payloads
 from shared.images import decode, encode
 from shared.label_maps import OTHER, VOID, Map, class_indices, confusion, pack_counts
 from shared.seeds import derive_id
@@ -41,7 +41,7 @@ def segmenter_predictions(
     rows: list[PredictionColumns] = []
     for model in models:
         reference, original = mask, None
-        for image_id, label_map in _maps(model, classes, parts, services, link):
+        for image_id, label_map in _maps(model, classes, parts, services, shelf, link):
             if reference is None and metamorphic:
                 reference = np.where(label_map == OTHER, np.uint8(VOID), label_map)  # OTHER is not evaluated
             row = _row(source_id, model.name, image_id, label_map, reference, classes, shelf)
@@ -50,7 +50,7 @@ def segmenter_predictions(
             elif original is not None and row["overlaps"] is not None:
                 row["flipped"] = bool(lost_classes(original, row["overlaps"]))
             rows.append(row)
-    shelf.save({row["map_digest"] for row in rows if row["map_digest"] is not None})
+        shelf.save({row["map_digest"] for row in rows if row["map_digest"] is not None})
     return rows
 
 
@@ -59,11 +59,12 @@ def _maps(
     classes: Sequence[str],
     parts: Sequence[Sequence[ModelInput]],
     services: RecordedServices,
+    shelf: ImageShelf,
     link: Callable[[str], str],
 ) -> Iterator[tuple[str | None, Map]]:
     """The model's label maps one by one, with indices of the job's classes."""
     for part in parts:
-        reply = services.segment(model.segment_request([item.image for item in part], link))
+        reply = services.segment(model.segment_request(payloads(part, shelf), link))
         table = class_indices(reply.classes, classes)
         for item, label_map in zip(part, reply.maps, strict=True):
             yield item.counterfactual_id, table[decode(label_map.png, "L")]

@@ -61,12 +61,16 @@ class Site:
         methods: Sequence[dict[str, object]] = METHODS,
         pictures: int = 5,
         classes: Sequence[str] = CLASSES,
+        size: tuple[int, int] = (12, 12),
     ) -> None:
-        """`pictures` is the seed of the source images: jobs of the same one share them, and what was recorded."""
+        """`pictures` is the seed of the source images: jobs of the same one share them, and what was recorded.
+
+        They are noise; `size` is their height and width.
+        """
         with self.sessions.begin() as session:
             session.merge(Owner(id=LOCAL_OWNER, name="local"))
         shelf = ImageShelf(self.store, self.sessions, LOCAL_OWNER)
-        drawn = np.random.default_rng(pictures).integers(0, 255, (images, 12, 12, 3)).astype(np.uint8)
+        drawn = np.random.default_rng(pictures).integers(0, 255, (images, *size, 3)).astype(np.uint8)
         digests = [shelf.keep(encode(picture)) for picture in drawn]
         shelf.save(set(digests))
         with self.sessions.begin() as session:
