@@ -19,7 +19,6 @@ from shared.schemas.jobs import (
     CounterfactualView,
     EventView,
     JobDetail,
-    JobPlan,
     JobRequest,
     JobsPage,
     JobSpec,
@@ -29,6 +28,7 @@ from shared.schemas.jobs import (
     ResultsPage,
 )
 from shared.schemas.models import AddedModels, ModelSpec
+from shared.schemas.plans import JobPlan
 from shared.schemas.repairs import RepairRequest, RepairsPage, RepairView, TrainedArm
 from shared.schemas.reviews import ReviewRequest, ReviewsPage, ReviewView
 from shared.schemas.suites import RunRequest, RunResults, RunView, SuiteDetail, SuiteRequest, SuitesPage, SuiteView

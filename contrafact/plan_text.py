@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from shared.schemas.jobs import JobPlan
+from shared.schemas.plans import JobPlan
 from shared.schemas.results import DetectableDrop, Sensitivity
 
 CLASSES_SHOWN = 20

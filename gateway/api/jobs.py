@@ -14,7 +14,8 @@ from gateway.jobs import jobs
 from gateway.jobs.submit import plan_submission, submit
 from gateway.operations.deletion import remove_rows_for_a_moment
 from gateway.repairs import repairs
-from shared.schemas.jobs import JobDetail, JobPlan, JobsPage
+from shared.schemas.jobs import JobDetail, JobsPage
+from shared.schemas.plans import JobPlan
 
 router = APIRouter(tags=["jobs"])
 Key = Annotated[str | None, Header(min_length=1, max_length=200, description="the same key never creates a second job")]

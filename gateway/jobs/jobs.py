@@ -31,14 +31,8 @@ from gateway.queue import job_states
 from shared.manifests import look_like_sequences
 from shared.problems import Conflict, NotFound
 from shared.schemas.evaluation import ModelUnderTestInfo
-from shared.schemas.jobs import (
-    ImageFailure,
-    JobDetail,
-    JobPlan,
-    JobsPage,
-    JobSpec,
-    JobView,
-)
+from shared.schemas.jobs import ImageFailure, JobDetail, JobsPage, JobSpec, JobView
+from shared.schemas.plans import JobPlan
 from shared.seeds import derive_digest, derive_id
 
 MAX_FAILURES = 20

@@ -14,7 +14,7 @@ from gateway.methods.paraphrase import ParaphraseParameters
 from gateway.methods.shifts import ShiftsParameters
 from shared.schemas.base import Contract
 from shared.schemas.diffusion import SEVERITIES
-from shared.schemas.jobs import PlannedRenderings
+from shared.schemas.plans import PlannedRenderings
 
 _REGIONS = 2  # that edits of one image are controlled by
 

@@ -23,7 +23,8 @@ from gateway.models_under_test import models
 from gateway.storage import images
 from shared.manifests import look_like_sequences
 from shared.problems import InvalidInput
-from shared.schemas.jobs import ImageFailure, JobDetail, JobPlan, JobSpec, ManifestImage
+from shared.schemas.jobs import ImageFailure, JobDetail, JobSpec, ManifestImage
+from shared.schemas.plans import JobPlan
 from shared.storage import image_key
 
 

@@ -20,7 +20,7 @@ Images edited in place have others (`lance.py`, `lance_r.py`).
 A null arm has scores too, and `judge_arm` holds it to what its edit is held to, as far as that is not about the change
 (`ARM_CHECKS`): it still shows the source's class and shapes, at the thresholds of the edit's factor. The edit keeps its
 own verdict. An image that the generator could not compute is refused as `not finite`; a null arm of this kind refuses
-the edits that are compared with it (`schedule.py`). Thresholds belong to the scorer's weights and to the factor of the
+the edits that are compared with it (`arms.py`). Thresholds belong to the scorer's weights and to the factor of the
 edit, and come from the profile; a check without thresholds only scores.
 """
 

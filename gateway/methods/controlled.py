@@ -18,12 +18,13 @@ from typing import Annotated, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
+from gateway.methods.arms import ComparedArms, RenderedArm, compare_arms
 from gateway.methods.checks import check_images
 from gateway.methods.counterfactual import ACCEPTED, Edit, Scores, Verdict
 from gateway.methods.lineage import Lineage, RegionOutcomeRecord
 from gateway.methods.paraphrase import ParaphraseParameters, Reference, paraphrase, sham_arms
 from gateway.methods.recaption import Recaption
-from gateway.methods.schedule import ComparedArms, Inputs, Proposal, RenderedArm, accepted_proposals, compare_arms
+from gateway.methods.schedule import Inputs, Proposal, accepted_proposals
 from shared.chunks import chunks
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 from shared.schemas.diffusion import (

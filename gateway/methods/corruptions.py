@@ -13,9 +13,10 @@ from typing import Annotated, Self, get_args
 
 from pydantic import Field, model_validator
 
+from gateway.methods.arms import RenderedArm, rows
 from gateway.methods.checks import CHECKS
 from gateway.methods.counterfactual import ACCEPTED, Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
-from gateway.methods.schedule import Inputs, Proposal, RenderedArm, rows
+from gateway.methods.schedule import Inputs, Proposal
 from shared.endpoints import Services
 from shared.schemas.base import Contract
 from shared.schemas.diffusion import SEVERITIES, Corruption, CorruptionKind, CorruptRequest

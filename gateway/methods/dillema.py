@@ -21,6 +21,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, model_validator
 
+from gateway.methods.arms import rows
 from gateway.methods.caption import write_caption
 from gateway.methods.controlled import ControlledParameters, render_with_null_arms
 from gateway.methods.counterfactual import (
@@ -44,7 +45,7 @@ from gateway.methods.questions import (
     revision_of,
     text_schema,
 )
-from gateway.methods.schedule import Inputs, Proposal, refused_proposals, rows, spread_changes, until_enough, with_seeds
+from gateway.methods.schedule import Inputs, Proposal, refused_proposals, spread_changes, until_enough, with_seeds
 from gateway.methods.text_checks import check_caption, check_change, check_keyword, check_protected_classes
 from shared.endpoints import Services
 from shared.schemas.diffusion import ControlRegion

@@ -8,12 +8,13 @@ from typing import Annotated
 
 from pydantic import Field
 
+from gateway.methods.arms import ComparedArms, RenderedArm, compare_arms
 from gateway.methods.checks import CHECKS, Thresholds, check_images
 from gateway.methods.counterfactual import Edit, Scores, Verdict
 from gateway.methods.lineage import Lineage, TriedFraction
 from gateway.methods.paraphrase import ParaphraseParameters, paraphrase, sham_arms
 from gateway.methods.recaption import Recaption
-from gateway.methods.schedule import ComparedArms, Inputs, RenderedArm, compare_arms
+from gateway.methods.schedule import Inputs
 from shared.chunks import chunks
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 from shared.schemas.diffusion import (

@@ -32,6 +32,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
+from gateway.methods.arms import RenderedArm, rows
 from gateway.methods.caption import write_caption
 from gateway.methods.counterfactual import ACCEPTED, Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.inverted import (
@@ -53,16 +54,7 @@ from gateway.methods.questions import (
     revision_of,
     text_schema,
 )
-from gateway.methods.schedule import (
-    Inputs,
-    Proposal,
-    RenderedArm,
-    accepted_edits,
-    refuse_duplicates,
-    round_robin,
-    rows,
-    until_accepted,
-)
+from gateway.methods.schedule import Inputs, Proposal, accepted_edits, refuse_duplicates, round_robin, until_accepted
 from gateway.methods.similarity import check_texts
 from gateway.methods.text_checks import check_protected_classes
 from gateway.methods.word_diff import check_diff

@@ -16,11 +16,12 @@ from typing import Annotated
 
 from pydantic import Field
 
+from gateway.methods.arms import rows
 from gateway.methods.caption import write_caption
 from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.inverted import SweepParameters, with_compared_arms
 from gateway.methods.lance import LANCE_CHECKS, keep_best, sweep_fractions
-from gateway.methods.schedule import Inputs, Proposal, rows
+from gateway.methods.schedule import Inputs, Proposal
 from gateway.methods.words import content_words, stem
 from shared.endpoints import Services
 from shared.schemas.language import Filling, FillRequest, Gap

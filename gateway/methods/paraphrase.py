@@ -16,10 +16,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
+from gateway.methods.arms import Pair, RenderedArm, ShamArms
 from gateway.methods.counterfactual import Edit
 from gateway.methods.lineage import Exchange, Lineage
 from gateway.methods.questions import InvalidReply, Question, ask, object_schema, text_schema
-from gateway.methods.schedule import Inputs, Pair, RenderedArm, ShamArms
+from gateway.methods.schedule import Inputs
 from gateway.methods.words import names_class, occurrences, stems
 from shared.schemas.base import Contract
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gateway.methods.arms import RenderedArm, rows
 from gateway.methods.caption import write_caption
 from gateway.methods.checks import Pictures, check_images
 from gateway.methods.counterfactual import Edit, MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.inverted import InversionParameters, edit_request
-from gateway.methods.schedule import Inputs, Proposal, RenderedArm, rows
+from gateway.methods.schedule import Inputs, Proposal
 from shared.endpoints import Services
 
 REVISION = "1"  # raise it whenever the same replies would give other counterfactuals

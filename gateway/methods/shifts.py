@@ -16,6 +16,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from gateway.methods.arms import ComparedArms, RenderedArm, compare_arms, rows
 from gateway.methods.caption import write_caption
 from gateway.methods.counterfactual import (
     ACCEPTED,
@@ -29,7 +30,7 @@ from gateway.methods.counterfactual import (
 )
 from gateway.methods.inverted import EditingParameters, ProtectedClasses, edit_and_check
 from gateway.methods.paraphrase import paraphrase, sham_arms
-from gateway.methods.schedule import ComparedArms, Inputs, Proposal, RenderedArm, accepted_edits, compare_arms, rows
+from gateway.methods.schedule import Inputs, Proposal, accepted_edits
 from gateway.methods.text_checks import check_caption, check_change, check_protected_classes
 from gateway.methods.words import occurrences
 from shared.endpoints import Services

@@ -5,10 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.methods.arms import RenderedArm, ShamArms, compare_arms, rows
 from gateway.methods.checks import NOT_FINITE, judge, judge_arm
 from gateway.methods.counterfactual import Change, Edit, Factor, Verdict
 from gateway.methods.lineage import Exchange
-from gateway.methods.schedule import Proposal, RenderedArm, ShamArms, accepted_edits, compare_arms, rows
+from gateway.methods.schedule import Proposal, accepted_edits
 from shared.schemas.base import ImagePayload
 
 REFUSED = Verdict(False, "class words", "it touches the class")
