@@ -178,6 +178,7 @@ class Sandbox:
         return InvalidInput(reply.detail)
 
     def _too_large(self, reply: Reply, load: str) -> ModelStopped:
+        self.close()  # it is quarantined, and keeps its memory otherwise
         return ModelStopped(
             f"the model needs more than {self.limits.memory_mib:,} MiB of memory for {load}; the operator's limit is "
             f"{MEMORY_SETTING}: {reply.detail}",

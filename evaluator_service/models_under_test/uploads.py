@@ -66,6 +66,8 @@ class RunningModel:
         self._batcher.drain(0.0)
 
     def _run(self, _: None, images: Sequence[Pixels]) -> list[NDArray[Any]]:
+        if self.ended:  # during an earlier batch: this one waited, and leaves no mark
+            raise DependencyFailed("the process of the model ended before this batch; the next request starts it again")
         with guarded(self._quarantine, self._digest, self._quarantine.clear):
             return self._sandbox.run(images)
 

@@ -230,6 +230,30 @@ def test_a_model_whose_process_is_killed_from_outside_is_quarantined_the_third_t
     attack(scenario)
 
 
+def test_batches_that_wait_for_a_killed_process_leave_no_mark(attack: Callable[..., None], store: PackageStore) -> None:
+    upload = store.add(models.never_ending_on_white())
+
+    async def scenario(served: Evaluator) -> None:
+        assert (await served.predict(store.add(models.brightness()))).status_code == 200
+        before = descendants()
+        assert (await served.predict(upload, GREY)).status_code == 200
+        (pid,) = descendants() - before
+        await until(lambda: state(pid) == "S")
+        running = asyncio.create_task(served.predict(upload, WHITE))
+        await until(lambda: state(pid) == "R")
+        waiting = [asyncio.create_task(served.predict(upload, GREY)) for _ in range(MAX_MARKS)]
+        while await served.waiting() < len(waiting):
+            await asyncio.sleep(0.05)
+        os.kill(pid, signal.SIGKILL)
+        assert (await running).status_code == 502
+        for reply in await asyncio.gather(*waiting):
+            assert reply.status_code in (200, 502), reply.text
+        assert await served.quarantined() == {}
+        assert (await served.predict(upload, GREY)).status_code == 200
+
+    attack(scenario, max_batch=1)
+
+
 def test_a_model_whose_memory_grows_with_the_image_is_refused_before_a_job(
     attack: Callable[..., None], store: PackageStore, tmp_path: Path
 ) -> None:
@@ -240,11 +264,13 @@ def test_a_model_whose_memory_grows_with_the_image_is_refused_before_a_job(
 
     async def scenario(served: Evaluator) -> None:
         assert (await served.examine(resizing)).status_code == 200
+        before = descendants()
         assert (await served.predict(growing, GREY)).status_code == 200
         reply = await served.examine(growing)
         stopped(reply, MEMORY)
         assert f"{LARGEST_SIDE:,} × {LARGEST_SIDE:,} pixels" in reply.json()["detail"]
         assert "image processor" in reply.json()["detail"]
+        await until(lambda: descendants() <= before)  # a quarantined model keeps no memory
 
     attack(scenario, upload_memory_mib=1500)
 

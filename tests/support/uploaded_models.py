@@ -91,6 +91,11 @@ class Evaluator:
         reply = ModelsReply.model_validate_json((await self._client.get("/v1/models")).content)
         return {model.digest: model.reason for model in reply.quarantined}
 
+    async def waiting(self) -> float:
+        """Items that wait for a batch, as `GET /metrics` counts them."""
+        lines = (await self._client.get("/metrics")).text.splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("contrafact_waiting"))
+
     async def healthy(self) -> bool:
         """Whether the service is alive and ready."""
         return [(await self._client.get(path)).status_code for path in ("/healthz", "/readyz")] == [200, 200]
