@@ -135,7 +135,8 @@ def run_housekeeping(
     """Remove what is not needed, in small portions, while `go_on()` holds.
 
     `listing`: also list the whole object store, and not only its repairs, for objects without a row. An object
-    that fails is counted in `errors` and stays for the next run. Raises what the database raises, and DependencyFailed when the store is away.
+    that fails is counted in `errors` and stays for the next run. Raises what the database raises, and DependencyFailed
+    when the store is away.
     """
     removed, grace, cleaner = Removed(), graces.anything, ObjectCleaner(store)
     remove_rows(sessions, lambda _: not go_on())
