@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from evaluator_service.known_texts import KnownTexts
 from evaluator_service.models_under_test.endpoint import EndpointClassifier, EndpointSegmenter
 from evaluator_service.models_under_test.messages import Limits, default_memory_mib
+from evaluator_service.models_under_test.outputs import NOT_FINITE
 from evaluator_service.models_under_test.quarantine import Quarantine
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from evaluator_service.models_under_test.tested import ModelsUnderTest
@@ -210,6 +211,8 @@ def _limits(settings: ServiceSettings, device: str, max_batch: int) -> Limits:
 
 def _values(kind: str, row: Sequence[float] | NDArray[np.float64]) -> list[float] | NotFinite:
     if not np.isfinite(row).all():
+        if kind == "classifier":
+            return NotFinite(NOT_FINITE)
         return NotFinite(f"the {kind} has NaN or infinity; set CONTRAFACT_DTYPE to float32 or bfloat16")
     return [float(value) for value in row]
 

@@ -102,7 +102,7 @@ class Settings(BaseSettings):
     housekeeping_seconds: Annotated[float, Field(gt=0)] = 3_600.0
     """Interval of housekeeping, which one worker runs for all."""
     listing_seconds: Annotated[float, Field(gt=0)] = 24 * 3_600.0
-    """Interval at which housekeeping also lists the object store, to find objects without a row."""
+    """Interval at which housekeeping also lists the whole object store, to find objects without a row."""
     grace_seconds: Annotated[float, Field(gt=0)] = 24 * 3_600.0
     """How long unreferenced data stays; must exceed the longest upload and the longest work on an image."""
     upload_grace_seconds: Annotated[float, Field(gt=0)] = 30 * 24 * 3_600.0

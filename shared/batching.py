@@ -2,6 +2,7 @@
 
     submit ──► queue (bounded; full → Overloaded) ──► batch of equal keys ──► run(key, items) in a model thread
                  expired, cancelled: dropped before they run             out of memory → halved and retried
+                                                                         one item's fault → each item alone
                                                                          device failure → reported to `ModelHealth`
 
 The queue is ordered by the start time of the work that each item belongs to (`shared.turns`). The first item always
@@ -24,7 +25,17 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from shared.device_errors import is_device_failure, is_out_of_memory
 from shared.model_health import ModelHealth
-from shared.problems import DeadlineExceeded, DeviceFailed, NotReady, OutOfMemory, Overloaded, Problem
+from shared.problems import (
+    DeadlineExceeded,
+    DeviceFailed,
+    InvalidInput,
+    ModelStopped,
+    NotFinite,
+    NotReady,
+    OutOfMemory,
+    Overloaded,
+    Problem,
+)
 from shared.turns import ComputeTurns, current_start_time
 
 Key = TypeVar("Key", bound=Hashable)
@@ -109,7 +120,8 @@ class MicroBatcher(Generic[Key, Item, Result]):
     """Runs `run(key, items) -> results` in its own threads, on batches of waiting items with equal keys.
 
     `run` must return one result per item, in their order; a result that is an exception is raised to its own caller
-    only. A batch for which `run` raises `OutOfMemory`, or a library's own error of that kind, is halved. The batcher
+    only. A batch for which `run` raises `OutOfMemory`, or a library's own error of that kind, is halved. One for which
+    it raises `InvalidInput` or `NotFinite` runs again item by item, so that only the item at fault fails. The batcher
     takes a turn from `turns` before it calls `run`: a process that embeds several services passes the same object to
     all of them, which bounds the number of batches that are computed concurrently. `health` learns what `run` does to
     the device; once it has a fault, items are refused. `on_stop` is called when the batcher has drained, in the thread
@@ -281,7 +293,8 @@ class MicroBatcher(Generic[Key, Item, Result]):
             self._answer(batch, self._compute(batch), "done")
             return
         except Exception as error:  # the model's error belongs to these requests, not to the model thread
-            if len(batch) == 1 or self.policy.deterministic or not is_out_of_memory(error):
+            parts = self._smaller_batches(batch, error)
+            if not parts:
                 self._answer(batch, [self._explained(error)] * len(batch), "failed")
                 return
         except BaseException as error:  # a panic of a compiled library, which leaves nothing to rely on
@@ -290,9 +303,21 @@ class MicroBatcher(Generic[Key, Item, Result]):
             return
         # Outside the except block: the error's traceback would keep the failed batch's tensors alive.
         self._metrics.count("halved", len(batch))
+        for part in parts:
+            self._run_batch(part)
+
+    def _smaller_batches(
+        self, batch: list[_Entry[Key, Item, Result]], error: Exception
+    ) -> list[list[_Entry[Key, Item, Result]]]:
+        """What to run after a batch failed: halves for lack of memory, each item alone if one of them is at fault."""
+        if len(batch) == 1:
+            return []
+        if isinstance(error, InvalidInput | NotFinite) and not isinstance(error, ModelStopped):
+            return [[entry] for entry in batch]
+        if self.policy.deterministic or not is_out_of_memory(error):
+            return []
         half = (len(batch) + 1) // 2
-        self._run_batch(batch[:half])
-        self._run_batch(batch[half:])
+        return [batch[:half], batch[half:]]
 
     def _explained(self, error: Exception) -> Exception:
         """The error that the callers get; reports a failure of the device."""

@@ -35,7 +35,7 @@ from weakref import WeakSet
 
 from fastapi import FastAPI, Request
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import SettingsConfigDict
 from starlette.responses import Response
 
@@ -63,6 +63,8 @@ from shared.weights import Server
 DEADLINE_HEADER = "X-Deadline-Seconds"
 DEFAULT_DEADLINE_SECONDS = 300.0
 MAX_DEADLINE_SECONDS = 3600.0
+LARGEST_SUBMISSION = 64  # texts to score, which enter the queue together; a smaller queue would refuse them for ever
+SMALLEST_UPLOAD_MIB = 64
 
 # Loaders of weights patch module creation process-wide while they run ("meta" parameters): two at a time in one
 # process leave models without weights.
@@ -92,8 +94,8 @@ class ServiceSettings(ImageSettings):
     """Items that run together; 0: the profile's."""
     max_wait_seconds: float = 0.005
     """How long an idle model waits for a batch to fill."""
-    capacity: int = 256
-    """Items in the queue; beyond it the answer is 429."""
+    capacity: int = Field(default=256, ge=LARGEST_SUBMISSION)
+    """Items in the queue, at least 64; beyond it the answer is 429."""
     threads: int = 0
     """CPU threads of the models; 0: every core that the process may use. Services that share a machine take a part."""
     dtype: DtypeChoice = "auto"
@@ -115,14 +117,21 @@ class ServiceSettings(ImageSettings):
     model_origin: str = ""
     """Evaluator: `http://HOST:PORT`, the only origin of uploaded models; empty: none are taken."""
     upload_memory_mib: int = Field(default=0, ge=0)
-    """Evaluator: memory of the process of one uploaded model, its libraries (about 400 MiB) included; 0: 4,096, or half
-    of the container's memory where that is less."""
+    """Evaluator: memory of the process of one uploaded model, its libraries (about 400 MiB) included, at least 64; 0:
+    4,096, or half of the container's memory where that is less."""
     upload_load_seconds: float = Field(default=240.0, gt=0)
     """Evaluator: time to load an uploaded model and try it on a full batch."""
     upload_batch_seconds: float = Field(default=120.0, gt=0)
     """Evaluator: time of one batch of an uploaded model."""
     quarantine: str = ""
     """Evaluator: the folder that remembers the uploaded models that may not run; empty: one in the temporary folder."""
+
+    @field_validator("upload_memory_mib")
+    @classmethod
+    def _enough_to_start(cls, value: int) -> int:
+        if 0 < value < SMALLEST_UPLOAD_MIB:
+            raise ValueError(f"{value} MiB start no process; give at least {SMALLEST_UPLOAD_MIB}, or 0 for the default")
+        return value
 
 
 class LoadedModel(Protocol):

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from evaluator_service.models_under_test.classification import ImageClassifier
 from evaluator_service.models_under_test.onnx_bounds import TensorBound, refuse_large_tensors
 from evaluator_service.models_under_test.onnx_models import OnnxClassifier, OnnxSegmenter
+from evaluator_service.models_under_test.outputs import NOT_FINITE
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from shared.images import Pixels
 from shared.problems import InvalidInput, OutOfMemory, Problem, validation_sentence
@@ -99,6 +100,8 @@ def try_out(model: Classifier | Segmenter, count: int = len(_LOOKS)) -> None:
         raise OutOfMemory("the device has too little memory left for this model") from error
     except Exception as error:
         raise InvalidInput(f"the model cannot be run on a picture: {_summary(error, None)}") from error
+    if not np.isfinite(rows).all():
+        raise InvalidInput(NOT_FINITE)
     if not np.allclose(rows.sum(axis=1), 1, atol=1e-2) or rows.min() < -1e-6:
         raise InvalidInput('the outputs of the model are no probabilities; say "output": "logits"')
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from evaluator_service.models_under_test.hub import names_by_index
 from evaluator_service.models_under_test.onnx_check import check_onnx
-from evaluator_service.models_under_test.outputs import NamedOutputs, softmax
+from evaluator_service.models_under_test.outputs import NOT_FINITE, NamedOutputs, softmax
 from evaluator_service.models_under_test.preprocessing import Prepare, described, processors
 from evaluator_service.models_under_test.segmentation import MAX_CLASSES, label_map
 from shared.chunks import chunks
@@ -72,7 +72,7 @@ class OnnxSegmenter:
         """Per image (height × width × 3) the index in `classes` of every pixel; see `ImageSegmenter.label_maps`."""
         rows = torch.from_numpy(self._file.rows(images)).float()
         if not torch.isfinite(rows).all():
-            raise InvalidInput("the model answered NaN or infinity; check its weights and its preprocessing")
+            raise InvalidInput(NOT_FINITE)
         columns = self._outputs.index_map()
         return [label_map(logits, image.shape[:2], columns) for image, logits in zip(images, rows, strict=True)]
 

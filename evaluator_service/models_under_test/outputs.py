@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from shared.problems import InvalidInput
 
+NOT_FINITE = "the model answered NaN or infinity; check its weights and its preprocessing"
 ClassNames = Sequence[str] | Mapping[str, int | Sequence[int]]
 
 
@@ -26,11 +27,12 @@ class NamedOutputs:
         self._outputs = outputs
 
     def merged(self, probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Images × classes from images × outputs: outputs of one name are summed. Raises InvalidInput if not finite."""
+        """Images × classes from images × outputs: outputs of one name are summed. NaN stays in its image's row.
+
+        Raises InvalidInput for another number of outputs.
+        """
         if probabilities.ndim != 2 or probabilities.shape[1] != self._outputs:
             raise InvalidInput(f"the model answered shape {probabilities.shape} instead of images × {self._outputs}")
-        if not np.isfinite(probabilities).all():
-            raise InvalidInput("the model answered NaN or infinity; check its weights and its preprocessing")
         if len(self.classes) == self._outputs:
             return probabilities
         return np.stack([probabilities[:, self._columns == place].sum(1) for place in range(len(self.classes))], axis=1)

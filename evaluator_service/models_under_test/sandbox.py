@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator_service.models_under_test.messages import Batch, Limits, Load, Ready, Reply, receive, receive_array, send
+from evaluator_service.models_under_test.outputs import NOT_FINITE
 from evaluator_service.models_under_test.spawner import Spawner
 from shared.images import Pixels
-from shared.problems import DependencyFailed, DeviceFailed, InvalidInput, ModelStopped, OutOfMemory, Problem
+from shared.problems import DependencyFailed, DeviceFailed, InvalidInput, ModelStopped, NotFinite, OutOfMemory, Problem
 from shared.schemas.base import Kind
 
 START_SECONDS = 300.0  # imports alone: no model is involved
@@ -84,8 +85,8 @@ class Sandbox:
         self._step(f"on {self.limits.max_batch} small images", BATCH_SETTING, self.limits.batch_seconds)
         self.kind, self.classes = loaded.kind, loaded.classes
 
-    def run(self, images: Sequence[Pixels]) -> list[NDArray[Any]]:
-        """Probabilities, or the label map, of each image (height × width × 3).
+    def run(self, images: Sequence[Pixels]) -> list[NDArray[Any] | NotFinite]:
+        """Probabilities, or the label map, of each image (height × width × 3); NotFinite for NaN or infinity.
 
         Raises as `load` does, and OutOfMemory if fewer images may fit.
         """
@@ -126,17 +127,15 @@ class Sandbox:
         for connection in (self._probe, self._connection, self._exit_code):
             connection.close()
 
-    def _receive_outputs(self, images: Sequence[Pixels], until: float) -> list[NDArray[Any]]:
+    def _receive_outputs(self, images: Sequence[Pixels], until: float) -> list[NDArray[Any] | NotFinite]:
         """Raises ValueError for outputs that no model of this kind has."""
         if self.kind == "segmentation":
             maps = [receive_array(self._connection, image.shape[:2], np.uint8, until) for image in images]
             if any(int(array.max(initial=0)) >= len(self.classes) for array in maps):
                 raise ValueError("a label map with unknown classes")
-            return maps
+            return [*maps]
         rows = receive_array(self._connection, (len(images), len(self.classes)), np.float64, until)
-        if not np.isfinite(rows).all():
-            raise ValueError("probabilities that are not finite")
-        return list(rows)
+        return [row if np.isfinite(row).all() else NotFinite(NOT_FINITE) for row in rows]
 
     def _stopped(self, doing: str, time_setting: str, until: float, error: Exception) -> ModelStopped | ProcessKilled:
         """Why the process ended; it is ended now if it has not."""

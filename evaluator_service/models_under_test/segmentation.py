@@ -13,7 +13,7 @@ from torch.nn.functional import interpolate
 from transformers import AutoModelForSemanticSegmentation
 
 from evaluator_service.models_under_test.hub import load_hub_model, own_names
-from evaluator_service.models_under_test.outputs import ClassNames, NamedOutputs
+from evaluator_service.models_under_test.outputs import NOT_FINITE, ClassNames, NamedOutputs
 from evaluator_service.models_under_test.preprocessing import processors
 from shared.images import Pixels
 from shared.problems import InvalidInput
@@ -48,7 +48,7 @@ class ImageSegmenter:
         pixel_values = torch.from_numpy(self._prepare(images))
         logits = self._model(pixel_values.to(self._model.device, self._model.dtype)).logits.float()
         if not torch.isfinite(logits).all():
-            raise InvalidInput("the model answered NaN or infinity; check its weights and its preprocessing")
+            raise InvalidInput(NOT_FINITE)
         columns = self._outputs.index_map()
         return [label_map(rows, image.shape[:2], columns) for image, rows in zip(images, logits, strict=True)]
 

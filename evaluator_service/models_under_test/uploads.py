@@ -30,7 +30,7 @@ from evaluator_service.models_under_test.sandbox import ProcessKilled, Sandbox
 from evaluator_service.models_under_test.spawner import Spawner
 from shared.batching import MicroBatcher
 from shared.images import Pixels
-from shared.problems import DependencyFailed, DeviceFailed, InvalidInput, ModelStopped, NotFound, TooLarge
+from shared.problems import DependencyFailed, DeviceFailed, InvalidInput, ModelStopped, NotFinite, NotFound, TooLarge
 from shared.schemas.evaluation import UploadedModel
 from shared.schemas.models import is_model_file
 from shared.service import MakeBatcher
@@ -65,7 +65,7 @@ class RunningModel:
         """End the process after its present batch; returns at once."""
         self._batcher.drain(0.0)
 
-    def _run(self, _: None, images: Sequence[Pixels]) -> list[NDArray[Any]]:
+    def _run(self, _: None, images: Sequence[Pixels]) -> list[NDArray[Any] | NotFinite]:
         if self.ended:  # during an earlier batch: this one waited, and leaves no mark
             raise DependencyFailed("the process of the model ended before this batch; the next request starts it again")
         with guarded(self._quarantine, self._digest, self._quarantine.clear):

@@ -105,8 +105,7 @@ def delete_job(job: JobId, gateway: Gateway, owner: Owner) -> None:
     with gateway.sessions.begin() as session:
         ended = repairs.ids_of(session, [job])
         report = jobs.remove(session, owner, job)
-    for repair in ended:
-        repairs.forget_objects(gateway.store, repair)  # the grant first, so that its trainer stops
+    repairs.forget_objects(gateway.store, ended)
     remove_rows_for_a_moment(gateway.sessions)
     if report is not None:
         gateway.store.delete(report)

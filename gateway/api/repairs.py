@@ -59,7 +59,7 @@ def cancel_repair(repair: RepairId, gateway: Gateway, owner: Owner) -> RepairVie
     with gateway.sessions.begin() as session:
         view = repairs.cancel(session, owner, repair)
     if view.state == "cancelled":
-        repairs.forget_objects(gateway.store, repair)
+        repairs.forget_objects(gateway.store, [repair])
     return view
 
 
@@ -70,7 +70,7 @@ def delete_repair(repair: RepairId, gateway: Gateway, owner: Owner) -> None:
     """Delete a repair with its models, running or not."""
     with gateway.sessions.begin() as session:
         repairs.remove(session, owner, repair)
-    repairs.forget_objects(gateway.store, repair)
+    repairs.forget_objects(gateway.store, [repair])
 
 
 @router.get(

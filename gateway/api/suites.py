@@ -61,8 +61,7 @@ def delete_suite(suite: SuiteId, gateway: Gateway, owner: Owner) -> None:
     with gateway.sessions.begin() as session:
         ended = repairs.ids_of(session, suites.members(session, owner, suite))
         reports = suites.remove(session, owner, suite)
-    for repair in ended:
-        repairs.forget_objects(gateway.store, repair)
+    repairs.forget_objects(gateway.store, ended)
     remove_rows_for_a_moment(gateway.sessions)
     for key in reports:
         gateway.store.delete(key)

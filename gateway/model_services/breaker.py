@@ -5,6 +5,7 @@
     three images fail and none succeeds                                    one call per pause; the others wait at once
     out of memory, while another image of its size succeeds                the image's own fault
     the service cannot do it (502, 504), but answers                       some tries free, then counted
+    the model under test is quarantined                                    the image's own; nobody waits for the model
 
 Pauses double from `pause` seconds to five minutes, with each failed try: calls under way at the same time, which a
 service that dies fails at once, are one try. An image that waits shows the reason. After `longest` seconds
@@ -26,6 +27,7 @@ from shared.problems import (
     DependencyFailed,
     DeviceFailed,
     GenerationFailed,
+    ModelStopped,
     NotReady,
     OutOfMemory,
     Problem,
@@ -94,6 +96,10 @@ class Breaker:
         began = time.monotonic()
         try:
             yield
+        except ModelStopped:  # quarantined: no call for this model gets any further, and none has to wait
+            with self._changing:
+                self._endpoints.pop(name, None)
+            raise
         except Problem as problem:
             if not _may_be_the_service(problem):
                 raise

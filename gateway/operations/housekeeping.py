@@ -134,8 +134,9 @@ def run_housekeeping(
 ) -> Removed:
     """Remove what is not needed, in small portions, while `go_on()` holds.
 
-    `listing`: also list the object store, for objects without a row. An object that fails is counted in `errors` and
-    stays for the next run. Raises what the database raises, and DependencyFailed when the store is away.
+    `listing`: also list the whole object store, and not only its repairs, for objects without a row. An object
+    that fails is counted in `errors` and stays for the next run. Raises what the database raises, and DependencyFailed
+    when the store is away.
     """
     removed, grace, cleaner = Removed(), graces.anything, ObjectCleaner(store)
     remove_rows(sessions, lambda _: not go_on())
@@ -149,7 +150,7 @@ def run_housekeeping(
         removed.vectors = _remove_vectors(sessions, cleaner, grace, go_on)
         removed.reports = _remove_reports(sessions, cleaner, grace, go_on)
         removed.models = _remove_models(sessions, cleaner, grace, go_on)
-        removed.repairs = _remove_repairs(sessions, cleaner, grace, go_on)
+    removed.repairs = _remove_repairs(sessions, cleaner, grace, go_on)  # few objects, and a grant keeps a trainer
     removed.errors = cleaner.errors
     cleaner.refuse_broken()
     return removed

@@ -21,7 +21,7 @@ from gateway.jobs import jobs
 from gateway.jobs.choices import models_by_name, refuse_unknown_truths
 from gateway.models_under_test.models import all_models
 from gateway.repairs import orders
-from shared.problems import Conflict, InvalidInput, NotFound
+from shared.problems import Conflict, DependencyFailed, InvalidInput, NotFound
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.repairs import (
     TRAINED,
@@ -134,11 +134,22 @@ def ids_of(session: Session, job_ids: Sequence[str]) -> list[str]:
     return list(session.scalars(select(Repair.id).where(Repair.job_id.in_(job_ids))))
 
 
-def forget_objects(store: ObjectStore, repair_id: str) -> None:
-    """Delete a repair's objects, the grant first, so that its trainer stops."""
-    store.delete(repair_key(repair_id, "grant.json"))
-    for item in store.iterate(repair_key(repair_id) + "/"):
-        store.delete(item.key)
+def forget_objects(store: ObjectStore, repair_ids: Sequence[str]) -> None:
+    """Delete the objects of repairs, all grants first, so that their trainers stop.
+
+    Raises DependencyFailed once every grant was tried; housekeeping deletes what is left.
+    """
+    failure: DependencyFailed | None = None
+    for repair_id in repair_ids:
+        try:
+            store.delete(repair_key(repair_id, "grant.json"))
+        except DependencyFailed as error:
+            failure = error
+    if failure is not None:
+        raise failure
+    for repair_id in repair_ids:
+        for item in store.iterate(repair_key(repair_id) + "/"):
+            store.delete(item.key)
 
 
 def model_file(session: Session, owner: str, repair_id: str, arm: str) -> str:

@@ -28,6 +28,7 @@ from tests.support.uploaded_models import GREY, LARGEST_SIDE, WHITE, Evaluator, 
 MEMORY, LOAD, BATCH = (f"CONTRAFACT_UPLOAD_{name}" for name in ("MEMORY_MIB", "LOAD_SECONDS", "BATCH_SECONDS"))
 STOPPED = "urn:contrafact:problem:model-stopped"
 KILLED = "urn:contrafact:problem:dependency-failed"
+NOT_FINITE = "urn:contrafact:problem:not-finite"
 Scenario = Callable[[Evaluator], Awaitable[None]]
 
 
@@ -173,6 +174,18 @@ def test_a_model_that_hangs_on_some_images_is_quarantined_until_it_is_examined_a
 
     attack(hang, upload_batch_seconds=3)
     attack(restarted, upload_batch_seconds=3)
+
+
+def test_an_image_that_gives_nan_fails_alone(attack: Callable[..., None], store: PackageStore) -> None:
+    async def scenario(served: Evaluator) -> None:
+        upload = store.add(models.not_a_number_on_white())
+        assert (await served.examine(upload)).status_code == 200
+        good, bad = await asyncio.gather(served.predict(upload, GREY), served.predict(upload, WHITE))
+        assert (good.status_code, bad.status_code) == (200, 500), (good.text, bad.text)
+        assert bad.json()["type"] == NOT_FINITE
+        assert await served.quarantined() == {}
+
+    attack(scenario, max_wait_seconds=0.5)
 
 
 async def ended_while_it_runs(served: Evaluator, upload: UploadedModel, how: signal.Signals) -> httpx.Response:

@@ -26,6 +26,7 @@ from shared.schemas.evaluation import (
     StructureReply,
     StructureRequest,
 )
+from shared.service import LARGEST_SUBMISSION
 from shared.weights import Weights
 from tests.support.service_settings import settings
 from tests.support.serving import serving
@@ -123,7 +124,7 @@ def test_more_texts_than_the_queue_holds_are_embedded_beside_images(folder: Path
     texts = [f"a photo of a thing {number}." for number in range(100)]
 
     async def scenario() -> None:
-        async with serving(create_app(settings(folder / "small.toml", capacity=16))) as client:
+        async with serving(create_app(settings(folder / "small.toml", capacity=LARGEST_SUBMISSION))) as client:
             body = EmbedRequest(images=[payload(pixels()) for _ in range(3)], texts=texts)
             reply = EmbedReply.model_validate_json(await post(client, "/v1/embeddings", body))
             assert (len(reply.images), len(reply.texts)) == (3, 100)

@@ -17,6 +17,7 @@ from llm_service.app import create_app as language
 from shared.schemas.evaluation import EmbedTextsReply
 from shared.schemas.language import FillReply
 from shared.schemas.service import ServiceInfo
+from shared.service import LARGEST_SUBMISSION
 from shared.weights import Weights
 from tests.support.service_settings import settings
 from tests.support.serving import serving
@@ -112,10 +113,10 @@ def test_replies_do_not_depend_on_company(folder: Path) -> None:
 
 def test_more_texts_than_the_queue_holds_are_embedded(folder: Path) -> None:
     async def main() -> list[list[float]]:
-        async with serving(evaluator(settings(folder / "small.toml", capacity=8))) as client:
-            return await embedded(client, [f"a {'red ' * (number % 5)}car {number}" for number in range(40)])
+        async with serving(evaluator(settings(folder / "small.toml", capacity=LARGEST_SUBMISSION))) as client:
+            return await embedded(client, [f"a {'red ' * (number % 5)}car {number}" for number in range(100)])
 
-    assert len(asyncio.run(main())) == 40
+    assert len(asyncio.run(main())) == 100
 
 
 def test_gaps_that_cannot_be_filled_are_refused_with_a_reason(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -14,7 +15,7 @@ import pytest
 from shared.load_progress import WARM_UP, expect, reading
 from shared.schemas.base import MAX_MESSAGE_BYTES
 from shared.schemas.service import WeightsInfo
-from shared.service import MakeBatcher, ModelService, ServiceSettings
+from shared.service import LARGEST_SUBMISSION, MakeBatcher, ModelService, ServiceSettings
 from shared.weights import Section, Weights
 from tests.support.language_servers import listening
 from tests.support.slow_service import square_service
@@ -53,6 +54,11 @@ class Squares:
         """Return once a batch waits there."""
         assert self.entered.wait(PATIENCE)
 
+    def fill_queue(self, number: int) -> None:
+        """Submit the same number as often as the queue has room."""
+        numbers, deadline = [number] * LARGEST_SUBMISSION, time.monotonic() + PATIENCE
+        asyncio.run(self.batcher.submit_all(numbers, key="", deadline=deadline))
+
     def run(self, key: str, items: Sequence[int]) -> list[int]:
         self.entered.set()
         assert self.runs.wait(PATIENCE)
@@ -67,7 +73,7 @@ def squares() -> Squares:
 
 @pytest.fixture
 def url(squares: Squares) -> Iterator[str]:
-    with listening(square_service(squares.load, ServiceSettings(capacity=2))) as url:
+    with listening(square_service(squares.load, ServiceSettings(capacity=LARGEST_SUBMISSION))) as url:
         yield url
         squares.loads.set()
         squares.runs.set()
@@ -183,12 +189,12 @@ def test_a_full_line_is_429_with_retry_after(squares: Squares, url: str) -> None
     squares.close()
     with background(partial(ask, url, 1), release=squares.runs.set):
         squares.at_the_gate()
-        with background(partial(ask, url, 2), partial(ask, url, 3), release=squares.runs.set):
-            wait_for(lambda: waiting(url) == 2)
-            reply = ask(url, 4)
+        with background(partial(squares.fill_queue, 2), release=squares.runs.set):
+            wait_for(lambda: waiting(url) == LARGEST_SUBMISSION)
+            reply = ask(url, 3)
             assert reply.status_code == 429
             assert int(reply.headers["retry-after"]) >= 1
-    assert sorted(squares.ran) == [1, 2, 3]
+    assert squares.ran == [1, *[2] * LARGEST_SUBMISSION]
 
 
 def test_bodies_are_bounded_while_they_stream(url: str) -> None:

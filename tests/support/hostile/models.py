@@ -134,6 +134,16 @@ def not_a_number() -> dict[str, bytes]:
     return onnx_package(nodes, {"two": np.float32(2)})
 
 
+def not_a_number_on_white() -> dict[str, bytes]:
+    """Answers NaN to bright images, which the trial does not have."""
+    nodes = [
+        helper.make_node("ReduceMean", ["pixels"], ["mean"], axes=[2, 3], keepdims=0),
+        helper.make_node("Sub", ["limit", "mean"], ["below"]),
+        helper.make_node("Sqrt", ["below"], ["logits"]),
+    ]
+    return onnx_package(nodes, {"limit": np.float32(0.9)})
+
+
 def brightness() -> dict[str, bytes]:
     """A harmless model."""
     node = helper.make_node("ReduceMean", ["pixels"], ["logits"], axes=[2, 3], keepdims=0)

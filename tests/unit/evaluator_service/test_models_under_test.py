@@ -143,8 +143,8 @@ def test_names_of_outputs() -> None:
     for outputs, own, classes, words in refused:
         with pytest.raises(InvalidInput, match=words):
             NamedOutputs(outputs, own, classes)
-    with pytest.raises(InvalidInput, match="NaN"):
-        merging.merged(np.array([[np.nan, 0, 0, 1]]))
+    merged = merging.merged(np.array([[np.nan, 0, 0, 1], [0.1, 0.2, 0.3, 0.4]]))
+    assert np.isfinite(merged).all(axis=1).tolist() == [False, True], "NaN stays in its row"
 
 
 def external() -> onnx.TensorProto:

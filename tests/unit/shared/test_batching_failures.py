@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.problems import DeviceFailed, NotReady, OutOfMemory, Problem
+from shared.problems import DeviceFailed, InvalidInput, ModelStopped, NotFinite, NotReady, OutOfMemory, Problem
 from tests.support.batching import PATIENCE, Recorder, batcher, soon
 from tests.support.work_site import wait_for
 
@@ -53,6 +53,44 @@ def test_an_exception_for_one_item_is_raised_to_its_caller_only() -> None:
     owner.drain()
     assert (first, third) == (144, 196)
     assert isinstance(second, ValueError)
+
+
+@pytest.mark.parametrize("problem", [InvalidInput("too thin"), NotFinite("NaN")])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_an_item_that_fails_its_batch_fails_alone(problem: Problem, deterministic: bool) -> None:
+    batches: list[int] = []
+
+    def run(key: str, items: Sequence[int]) -> list[int]:
+        batches.append(len(items))
+        if 13 in items:
+            raise problem
+        return [item * item for item in items]
+
+    owner = batcher(run, max_wait=0.5, deterministic=deterministic)
+
+    async def main() -> list[int | BaseException]:
+        requests = (owner.submit(item, key="a", deadline=soon()) for item in (12, 13, 14))
+        return await asyncio.gather(*requests, return_exceptions=True)
+
+    first, second, third = asyncio.run(main())
+    owner.drain()
+    assert (first, second, third) == (144, problem, 196)
+    assert len(batches) == 4
+    assert set(batches[1:]) == {4 if deterministic else 1}
+
+
+def test_a_model_that_was_stopped_does_not_run_again() -> None:
+    batches: list[int] = []
+
+    def run(key: str, items: Sequence[int]) -> list[int]:
+        batches.append(len(items))
+        raise ModelStopped("it took too long")
+
+    owner = batcher(run, max_wait=0.5)
+    with pytest.raises(ModelStopped):
+        asyncio.run(owner.submit_all([1, 2, 3], key="a", deadline=soon()))
+    owner.drain()
+    assert batches == [3]
 
 
 def test_wrong_number_of_results_is_an_error_and_the_owner_lives_on() -> None:

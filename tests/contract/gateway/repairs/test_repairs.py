@@ -16,9 +16,12 @@ from typer.testing import CliRunner
 
 from contrafact.cli import app
 from gateway.database.tables import Job, SourceImage
+from gateway.operations.housekeeping import Graces, run_housekeeping
 from gateway.repairs.dispatch import check_repairs
 from gateway.settings import Settings
+from shared.problems import DependencyFailed
 from shared.schemas.repairs import RepairResult
+from shared.storage import DirectoryStore
 from tests.support.gateway_under_test import Gateway, serve_gateway
 from tests.support.repair_site import CLASSES, add_job, picture, work_off, write_day_classifier
 from tests.support.small_packages import onnx_files, zipped
@@ -179,6 +182,34 @@ def test_a_deleted_job_or_suite_ends_the_trainers_of_its_repairs(gateway: Gatewa
     assert not store.exists(key)
     assert not list(store.iterate(f"repairs/{reply.json()['id']}/"))
     client.delete("/jobs/doomed")
+
+
+@pytest.mark.parametrize("unreachable", [0, 1])
+def test_a_grant_that_cannot_be_deleted_keeps_no_other_trainer(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, unreachable: int
+) -> None:
+    sessions, store = gateway.context.sessions, gateway.context.store
+    job = f"doomed-{unreachable}"
+    add_job(sessions, store, job)
+    ids = [gateway.client.post(f"/jobs/{job}/repairs", json=REQUEST).json()["id"] for _ in range(2)]
+    check_repairs(sessions, store, lambda _: None, Settings())
+    grants = [f"repairs/{repair}/grant.json" for repair in ids]
+    assert all(map(store.exists, grants))
+
+    def delete(self: DirectoryStore, key: str) -> None:
+        if key == grants[unreachable]:
+            raise DependencyFailed("the object store is away")
+        unlink(self, key)
+
+    with monkeypatch.context() as patch:
+        unlink = DirectoryStore.delete
+        patch.setattr(DirectoryStore, "delete", delete)
+        assert gateway.client.delete(f"/jobs/{job}").status_code == 502
+    assert [store.exists(grant) for grant in grants] == [place == unreachable for place in range(2)]
+    assert gateway.client.get(f"/jobs/{job}").status_code == 404
+    graces = Graces(24 * 3600.0, 24 * 3600.0)
+    assert run_housekeeping(sessions, store, graces, listing=False).repairs == 1
+    assert not any(map(store.exists, grants))
 
 
 def test_the_command_prints_the_table(gateway: Gateway, repair: str) -> None:

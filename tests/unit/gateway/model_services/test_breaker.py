@@ -8,7 +8,7 @@ import pytest
 
 from gateway.model_services.breaker import FREE_RELEASES, OPEN_AFTER, Breaker, Held, Subject
 from gateway.model_services.clients import BrokenOff
-from shared.problems import DependencyFailed, DeviceFailed, InvalidInput, OutOfMemory, Problem
+from shared.problems import DependencyFailed, DeviceFailed, InvalidInput, ModelStopped, OutOfMemory, Problem
 
 RENDER = "diffusion_service at /v1/renderings"
 NO_PAUSE = 0.0
@@ -88,6 +88,17 @@ def test_a_held_image_names_what_fails_and_waits_longer_each_time() -> None:
     assert RENDER in detail
     assert "CUDA error" in detail
     assert waits == [None, None, 4.0, 4.0]
+
+
+def test_a_quarantined_model_is_not_waited_for() -> None:
+    owner = breaker(pause=1_000.0)
+    with suppress(ModelStopped), owner.call(RENDER, Subject("d", 100)):
+        for name in "abc":
+            assert outcome(owner, name, DependencyFailed("killed from outside")) is DependencyFailed
+        assert outcome(owner, "e") is Held
+        raise ModelStopped("the model is quarantined")
+    quarantined = ModelStopped("the model is quarantined")
+    assert [outcome(owner, name, quarantined) for name in "abce"] == [ModelStopped] * 4
 
 
 def test_other_endpoints_are_not_held() -> None:
