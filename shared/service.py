@@ -1,4 +1,4 @@
-"""The frame of every model service: health, readiness, metrics, info, deadlines, one loaded model, its batchers.
+"""The framework of every model service: health, readiness, metrics, info, deadlines, one loaded model, its batchers.
 
 A service's `app.py` gives a name, a `load` function and its endpoints (`torch_service` of `shared.devices` is
 `ModelService` with the profile's section on the device):
@@ -13,8 +13,8 @@ A service's `app.py` gives a name, a `load` function and its endpoints (`torch_s
     return service.app
 
 `load` runs in a background thread after start, builds the model, warms it up and creates the batchers it needs; until
-it returns, `/readyz` and every endpoint answer 503 and say how far it is (`shared.load_progress`). `/readyz` also asks
-the server that the profile names, if it names one. When the model breaks, `/healthz` answers 503 and the process ends
+it returns, `/readyz` and every endpoint answer 503 and report the progress (`shared.load_progress`). If the profile
+names a server, `/readyz` also checks it. When the model breaks, `/healthz` answers 503 and the process ends
 (`shared.model_health`). This module does not import torch.
 """
 
@@ -64,8 +64,8 @@ DEADLINE_HEADER = "X-Deadline-Seconds"
 DEFAULT_DEADLINE_SECONDS = 300.0
 MAX_DEADLINE_SECONDS = 3600.0
 
-# Loaders of weights patch module creation process-wide while they run ("meta" parameters): two at a time in one
-# process leave models without weights.
+# Loaders patch module creation for the whole process while they run ("meta" parameters). Two loaders at a time would
+# leave models without weights.
 LOADING = threading.Lock()
 
 CompileMode = Literal["off", "default", "reduce-overhead"]
@@ -130,7 +130,7 @@ class LoadedModel(Protocol):
 
     @property
     def device(self) -> str:
-        """Where it runs, such as `cpu` or `cuda:0`."""
+        """The device that it runs on, such as `cpu` or `cuda:0`."""
         ...
 
     @property
@@ -169,7 +169,7 @@ class ModelService(Generic[Model]):
         server: Server | None = None,
         runtimes: Runtimes = NO_RUNTIMES,
     ) -> None:
-        """`server`: an external one without which the service is not ready; `runtimes`: of `/v1/info`."""
+        """The service is ready only if the external `server` is; `runtimes` are those of `/v1/info`."""
         json_logging.configure()
         self.name = name
         self.registry = CollectorRegistry()
@@ -181,7 +181,7 @@ class ModelService(Generic[Model]):
         self._metrics = BatchMetrics(name, self.registry)
         self._health = ModelHealth(settings.max_batch_seconds)
         self._stopping = threading.Event()
-        # Uploaded models come and go; the thread of a batcher that is in use refers to it.
+        # Weak, because uploaded models come and go; the thread of a batcher in use keeps it alive.
         self._batchers: WeakSet[MicroBatcher[Any, Any, Any]] = WeakSet()
         self._model: Model | None = None
         self._gpu: GpuInfo | None = None
@@ -244,7 +244,7 @@ class ModelService(Generic[Model]):
                             reply = await handler(payload, deadline)
                 except TimeoutError as error:
                     raise DeadlineExceeded(f"no reply before the deadline; raise {DEADLINE_HEADER}") from error
-                except Exception as error:  # outside of a batch: a model under test that is loaded onto the device
+                except Exception as error:  # raised outside of a batch, for example while a model under test is loaded
                     if not is_device_failure(error):
                         raise
                     self._health.report(f"the accelerator failed: {error}")
