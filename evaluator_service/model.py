@@ -50,7 +50,7 @@ from shared.schemas.evaluation import (
 from shared.schemas.service import WeightsInfo
 from shared.service import MakeBatcher, ServiceSettings
 
-WINDOWS = 4  # so many requests for new texts fill the queue
+WINDOWS = 4  # the number of requests for new texts that fill the queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class EvaluatorModel:
         lengths = [embedder.padded(len(row)) for row in rows]
         embeddings: dict[int, list[float]] = {}
         for length in dict.fromkeys(lengths):
-            indices = [index for index, other in enumerate(lengths) if other == length]
+            indices = [index for index, row_length in enumerate(lengths) if row_length == length]
             batch = [rows[index] for index in indices]
             key = BatchKey("sentence embedding", length=length)
             embeddings |= zip(indices, await self._batcher.submit_all(batch, key=key, deadline=deadline), strict=True)
