@@ -66,7 +66,7 @@ class EvaluatorModel:
     """The models under test and the scorer, behind one batcher whose thread runs them all."""
 
     def __init__(self, profile: Evaluator, device: str, make_batcher: MakeBatcher, settings: ServiceSettings) -> None:
-        """Load the profile's weights onto `device` (torch's name); `settings`: of uploaded models."""
+        """Load the profile's weights onto `device` (torch's name); `settings` limit uploaded models."""
         self.device = device
         self._scorer = Scorer(profile.scorer, device=device)
         self._quarantine = Quarantine(settings.quarantine)
@@ -122,7 +122,7 @@ class EvaluatorModel:
         return SegmentReply(classes=network.classes, maps=[ImagePayload(png=png) for png in pngs])
 
     async def examine(self, request: ExamineRequest, deadline: float) -> ExamineReply:
-        """Task and classes of an uploaded model; raises InvalidInput if it cannot be used."""
+        """Kind and classes of an uploaded model; raises InvalidInput if it cannot be used."""
         return await self._tested.examine(request, deadline)
 
     def models(self) -> ModelsReply:

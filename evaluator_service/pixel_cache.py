@@ -1,4 +1,4 @@
-"""Decoded images that a training reads again and again, kept up to a number of bytes."""
+"""Cache the decoded images that a training reads repeatedly, up to a number of bytes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Key = tuple[str, Mode]
 
 
 class PixelCache:
-    """The images that were opened last, by digest and mode, in up to `max_bytes`; for one thread.
+    """The most recently opened images, by digest and mode, in up to `max_bytes`; for one thread.
 
-    An image that alone exceeds them is opened every time.
+    An image larger than `max_bytes` is opened every time.
     """
 
     def __init__(self, opened: Callable[[str, Mode], Pixels], max_bytes: int) -> None:

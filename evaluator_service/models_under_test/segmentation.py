@@ -37,7 +37,7 @@ class ImageSegmenter:
         self._outputs = NamedOutputs(len(names), names, classes)
         self.classes = self._outputs.classes
         if len(names) > MAX_CLASSES:
-            raise InvalidInput(f"the segmenter has {len(names)} classes; up to {MAX_CLASSES} are taken")
+            raise InvalidInput(f"the segmenter has {len(names)} classes; at most {MAX_CLASSES} are supported")
 
     @torch.inference_mode()
     def label_maps(self, images: Sequence[Pixels]) -> list[NDArray[np.uint8]]:
@@ -48,7 +48,7 @@ class ImageSegmenter:
         pixel_values = torch.from_numpy(self._prepare(images))
         logits = self._model(pixel_values.to(self._model.device, self._model.dtype)).logits.float()
         if not torch.isfinite(logits).all():
-            raise InvalidInput("the model answered NaN or infinity; check its weights and its preprocessing")
+            raise InvalidInput("the model returned NaN or infinity; check its weights and its preprocessing")
         columns = self._outputs.index_map()
         return [label_map(rows, image.shape[:2], columns) for image, rows in zip(images, logits, strict=True)]
 
@@ -68,7 +68,7 @@ def label_map(logits: Tensor, size: Sequence[int], columns: NDArray[np.int64]) -
 
 
 def _largest(logits: Tensor, size: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Of every pixel at `size`, the largest logit and its output."""
+    """The largest logit of every pixel at `size`, and the index of its output."""
     resized = interpolate(logits[None], size=tuple(size), mode="bilinear", align_corners=False)[0]
     values, places = resized.max(dim=0)
     return values, places

@@ -51,7 +51,7 @@ EXCLUSIONS = [
         ACCEPTED, "takes no uploaded models", "where models come from is the operator's: CONTRAFACT_MODEL_ORIGIN"
     ),
     Exclusion(ACCEPTED, "let `model` be the digest", "JSON Schema cannot say that two fields are equal"),
-    Exclusion(ACCEPTED, "is a classifier; ask it at", "which alias is a segmenter is the profile's: GET /v1/models"),
+    Exclusion(ACCEPTED, "is a classifier; send it to", "which alias is a segmenter is the profile's: GET /v1/models"),
     Exclusion(ACCEPTED, "shortest_edge", "JSON Schema cannot compare fields"),
     Exclusion(ACCEPTED, "std must be three numbers", "that each of three numbers is above 0 is said in words"),
     Exclusion(ACCEPTED, "mean must be three numbers", "that each of three numbers is bounded is said in words"),
