@@ -64,10 +64,8 @@ def main() -> None:
         sys.exit(str(error))
     print(f"{options.folder}: {result.pairs} pairs, {result.steps} steps", end="")
     if result.loss_before is not None and result.loss_after is not None:
-        print(
-            f"; loss on {result.held_out} held-out pairs: {result.loss_before:.3f} before, {result.loss_after:.3f} after",
-            end="",
-        )
+        print(f"; loss on {result.held_out} held-out pairs:", end="")
+        print(f" {result.loss_before:.3f} before, {result.loss_after:.3f} after", end="")
     print()
 
 

@@ -83,19 +83,19 @@ class ServiceSettings(ImageSettings):
     model_config = SettingsConfigDict(env_prefix="CONTRAFACT_", extra="ignore", use_attribute_docstrings=True)
 
     profile: str = "tiny"
-    """A shipped profile, or the path of a TOML file: the same as the gateway's."""
+    """A shipped profile, or the path of a TOML file; use the gateway's profile."""
     device: str = "auto"
-    """`cpu`, `cuda`, `cuda:1`, ...; `auto` takes a GPU where there is one."""
+    """`cpu`, `cuda`, `cuda:1`, ...; `auto` uses a GPU if there is one."""
     deterministic: bool = False
-    """Fixed batch shapes: a result has the same bits alone and in company."""
+    """Fixed batch shapes: a result has the same bits whatever else is in its batch."""
     max_batch: int = 0
-    """Items that run together; 0: the profile's."""
+    """Largest batch, in items; 0: the profile's value."""
     max_wait_seconds: float = 0.005
     """How long an idle model waits for a batch to fill."""
     capacity: int = 256
-    """Items in the queue; beyond it the answer is 429."""
+    """Capacity of the queue, in items; further items get 429."""
     threads: int = 0
-    """CPU threads of the models; 0: every core that the process may use. Services that share a machine take a part."""
+    """CPU threads of the models; 0: every core that the process may use. Services on one machine should divide them."""
     dtype: DtypeChoice = "auto"
     """`float32`, `float16` or `bfloat16` for weights that the profile prefers in half precision; `auto`: by device."""
     compile: CompileMode = "off"
@@ -113,16 +113,16 @@ class ServiceSettings(ImageSettings):
     max_batch_seconds: float = Field(default=MAX_DEADLINE_SECONDS, ge=0)
     """A batch that computes for longer counts as hung, and the process ends; 0: no bound (default when embedded)."""
     model_origin: str = ""
-    """Evaluator: `http://HOST:PORT`, the only origin of uploaded models; empty: none are taken."""
+    """Evaluator: `http://HOST:PORT`, the only origin of uploaded models; empty: uploads are refused."""
     upload_memory_mib: int = Field(default=0, ge=0)
-    """Evaluator: memory of the process of one uploaded model, its libraries (about 400 MiB) included; 0: 4,096, or half
-    of the container's memory where that is less."""
+    """Evaluator: memory limit of the process of one uploaded model, including its libraries (about 400 MiB); 0: 4,096,
+    or half of the container's memory if that is less."""
     upload_load_seconds: float = Field(default=240.0, gt=0)
     """Evaluator: time to load an uploaded model and try it on a full batch."""
     upload_batch_seconds: float = Field(default=120.0, gt=0)
     """Evaluator: time of one batch of an uploaded model."""
     quarantine: str = ""
-    """Evaluator: the folder that remembers the uploaded models that may not run; empty: one in the temporary folder."""
+    """Evaluator: folder of the records of quarantined models; empty: a folder in the temporary directory."""
 
 
 class LoadedModel(Protocol):

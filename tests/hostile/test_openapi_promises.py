@@ -97,7 +97,7 @@ EXCLUSIONS = [
     Exclusion(ACCEPTED, "a text to score must have", "tokens are counted by the model"),
     Exclusion(ACCEPTED, "images; a message holds", "three lists together fill a message"),
     Exclusion(ACCEPTED, "must have the same size", "the sizes of pictures are seen when they are decoded"),
-    Exclusion(ACCEPTED, "kinds of control that it has", "which kinds there are is the profile's: GET /v1/info"),
+    Exclusion(ACCEPTED, "use one of its kinds of control", "which kinds there are is the profile's: GET /v1/info"),
     Exclusion(ACCEPTED, "pixels is too small", "the size of a picture is seen when it is decoded"),
     Exclusion(ACCEPTED, "the mask is in colour", "whether a picture is grey is seen when it is decoded"),
     Exclusion(SHAPED, "event: job", "the schema is that of each event's data; OpenAPI 3.1 has no word for the stream"),

@@ -120,7 +120,7 @@ def test_preprocessing_follows_its_description() -> None:
 def test_an_image_processor_that_makes_huge_images_is_refused(resnet: Path, tmp_path: Path) -> None:
     config = changed((resnet / "preprocessor_config.json").read_bytes(), size={"shortest_edge": 100_000})
     folder = written(tmp_path / "huge", {"preprocessor_config.json": config})
-    with pytest.raises(InvalidInput, match="up to 4,096"):
+    with pytest.raises(InvalidInput, match="at most 4,096"):
         processors(str(folder))
 
 
@@ -301,7 +301,7 @@ def test_models_that_do_not_segment_whole_images_are_refused(segformer: Path, re
         (files, {"classes": list("abc")}, r"pictures × classes \("),
         (files, {"task": "segmentation"}, "3 outputs without names"),
         (files, {"task": "segmentation", "classes": ["a", "b"]}, "has 3 outputs, `classes` names 2"),
-        ({"model.onnx": logits}, {"task": "segmentation", **cut}, "must see the whole image"),
+        ({"model.onnx": logits}, {"task": "segmentation", **cut}, "needs the whole image"),
         (
             {**files, "preprocessor_config.json": changed(processor, do_center_crop=True)},
             {"task": "segmentation"},
