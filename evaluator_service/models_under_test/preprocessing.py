@@ -33,7 +33,7 @@ def processors(location: str, subfolder: str = "", revision: str | None = None, 
     """
     processor = AutoImageProcessor.from_pretrained(location, backend="pil", subfolder=subfolder, revision=revision)
     if whole and (getattr(processor, "do_center_crop", False) or getattr(processor, "do_pad", False)):
-        raise InvalidInput("a segmenter's image processor must not crop or pad; set do_center_crop and do_pad to false")
+        raise InvalidInput("the image processor crops or pads; set do_center_crop and do_pad to false for a segmenter")
     edge = _largest_side(processor)
 
     def prepare(images: Sequence[Pixels]) -> NDArray[np.float32]:
