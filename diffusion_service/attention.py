@@ -173,7 +173,7 @@ def install(unet: Any) -> None:
     """
     layers: Mapping[str, Any] = {name: module for name, module in unet.named_modules() if isinstance(module, Attention)}
     if not layers:
-        raise ValueError("prompt-to-prompt needs attention layers, and diffusers exposes none of this UNet's")
+        raise ValueError("prompt-to-prompt needs attention layers, and this UNet has none that diffusers exposes")
     for name, layer in layers.items():
         extras = (layer.spatial_norm, layer.group_norm, layer.norm_q, layer.norm_k, layer.norm_cross)
         if any(extra is not None for extra in extras) or layer.residual_connection or layer.rescale_output_factor != 1:
