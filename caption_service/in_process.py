@@ -66,7 +66,7 @@ class InProcessCaptioner:
 
     def __init__(self, loaded: Loaded, make_batcher: MakeBatcher, max_batch: int, deterministic: bool) -> None:
         self._loaded = loaded
-        # Rows of different length are padded, and padding changes the last bits: such images run one at a time.
+        # Rows of different lengths would be padded, which changes their last bits; so such images run one at a time.
         self._one_by_one = deterministic and loaded.length_follows_size
         self.device = loaded.device
         self.weights = [loaded.weights]

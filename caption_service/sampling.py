@@ -1,4 +1,4 @@
-"""Sampling with one random generator per row, so that a caption does not depend on its batch, and a watch for NaN."""
+"""Sample with one random generator per row, so that a caption does not depend on its batch, and detect NaN."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class NanWatch:
-    """A logits processor that notes which rows had NaN; it makes numbers of them, so that the other rows go on."""
+    """A logits processor that records which rows have NaN and replaces it, so that the other rows continue."""
 
     def __init__(self) -> None:
         self._broken = torch.zeros(0, dtype=torch.bool)
@@ -22,7 +22,7 @@ class NanWatch:
         return scores.masked_fill(nan, torch.finfo(scores.dtype).min)
 
     def broken(self, images: int) -> list[bool]:
-        """Whether one of an image's rows (one, or its beams) had NaN, per image."""
+        """Per image, whether any of its rows (one per beam) had NaN."""
         if not len(self._broken):
             return [False] * images
         return [bool(value) for value in self._broken.reshape(images, -1).any(dim=1).tolist()]

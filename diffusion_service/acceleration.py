@@ -1,6 +1,6 @@
 """Optional accelerations of the networks: off by default, ignored on devices that do not support them.
 
-compile     `torch.compile` of UNet and ControlNets (`default`), also with CUDA graphs (`reduce-overhead`)
+compile     `torch.compile` of UNet and ControlNets (`default`), optionally with CUDA graphs (`reduce-overhead`)
 attention   the kernel of scaled dot-product attention: `flash`, `efficient`, `cudnn`, `math`; `auto` lets torch choose
 pinned      inputs go to the GPU from page-locked memory, without waiting for the copy
 vae_dtype   precision of the autoencoder; `auto`: the weights' on a GPU, unless they overflow in it; float32 on CPUs
@@ -35,7 +35,7 @@ _KERNELS = {
     "math": SDPBackend.MATH,
 }
 _ON_GPUS_ONLY = ("efficient", "cudnn")
-_OF_AMPERE = ("flash", "cudnn")  # on GPUs; for half precision alone
+_OF_AMPERE = ("flash", "cudnn")  # GPU kernels that compute half precision only
 _VOLTA = 7  # the first major compute capability that torch.compile's Triton supports
 
 
@@ -50,11 +50,11 @@ class Acceleration:
 
     def on(self, device: str, dtype: Dtype) -> Acceleration:
         """The accelerations that `device` supports for networks in `dtype`; the others are logged and switched off."""
-        left = self
+        supported = self
         for name, reason in _reasons(self, device, dtype):
             logger.warning("%s=%s is ignored on %s: %s", name, getattr(self, name), device, reason)
-            left = replace(left, **{name: getattr(OFF, name)})
-        return left
+            supported = replace(supported, **{name: getattr(OFF, name)})
+        return supported
 
     def compiled(self, network: _Network) -> _Network:
         """Mark the network to be compiled at its first call for each shape, if enabled."""
@@ -87,21 +87,21 @@ class Acceleration:
             return tensor.pin_memory().to(device, non_blocking=True)
         return tensor.to(device)
 
-    def coder_dtype(self, own: torch.dtype, device: str, overflows: bool) -> torch.dtype:
-        """Precision of an autoencoder whose weights have dtype `own`; `overflows`: it overflows in float16."""
+    def coder_dtype(self, weights_dtype: torch.dtype, device: str, overflows: bool) -> torch.dtype:
+        """Precision of an autoencoder; `overflows`: its weights, which have `weights_dtype`, overflow in float16."""
         if self.vae_dtype == "float16" and overflows:
             logger.warning("vae_dtype=float16 is ignored: this autoencoder overflows in it (force_upcast)")
         elif self.vae_dtype != "auto":
-            chosen: torch.dtype = getattr(torch, self.vae_dtype)
-            return chosen
+            requested: torch.dtype = getattr(torch, self.vae_dtype)
+            return requested
         # On CPUs half precision loses colour depth and saves no time; XL's decoder overflows in it.
-        return torch.float32 if device == "cpu" or overflows else own
+        return torch.float32 if device == "cpu" or overflows else weights_dtype
 
     def infos(self) -> list[WeightsInfo]:
         """The entries of `/v1/info` for settings that change rounding; empty if all are off."""
         parts = {"compile": self.compile, "attention": self.attention, "vae_dtype": self.vae_dtype}
-        changed = " ".join(f"{name}={value}" for name, value in parts.items() if value != getattr(OFF, name))
-        return [WeightsInfo(role="acceleration", id=changed, revision="", dtype="", licence="")] if changed else []
+        settings = " ".join(f"{name}={value}" for name, value in parts.items() if value != getattr(OFF, name))
+        return [WeightsInfo(role="acceleration", id=settings, revision="", dtype="", licence="")] if settings else []
 
 
 OFF = Acceleration()
@@ -121,12 +121,12 @@ def _cpu_reasons(requested: Acceleration) -> list[tuple[str, str]]:
     if requested.compile == "reduce-overhead":
         reasons.append(("compile", "CUDA graphs need a GPU; use default"))
     elif requested.compile != "off" and torch.backends.cpu.get_cpu_capability() == "DEFAULT":
-        # Seen in torch 2.13: the C++ code that it writes there names `at::vec` and does not include it.
+        # On other CPUs torch 2.13 generates C++ code that uses `at::vec` without including it.
         reasons.append(("compile", "torch.compile needs a CPU with AVX2, or another vector extension that torch knows"))
     if requested.attention in _ON_GPUS_ONLY:
         reasons.append(("attention", "that kernel is for GPUs; use flash or math"))
     if requested.pinned:
-        reasons.append(("pinned", "there is no copy to a GPU to make faster"))
+        reasons.append(("pinned", "it only speeds up copies to a GPU"))
     if requested.vae_dtype in ("float16", "bfloat16"):
         reasons.append(("vae_dtype", "half precision costs colour depth on a CPU and saves no time"))
     return reasons
@@ -140,7 +140,9 @@ def _gpu_reasons(requested: Acceleration, device: str, dtype: Dtype) -> list[tup
     if requested.attention in _OF_AMPERE and major < AMPERE:
         reasons.append(("attention", "that kernel needs a GPU of compute capability 8.0 or higher; use efficient"))
     elif requested.attention in _OF_AMPERE and dtype == "float32":
-        reasons.append(("attention", "that kernel computes half precision, and the weights are float32; use efficient"))
+        reasons.append(
+            ("attention", "that kernel supports half precision only, and the weights are float32; use efficient")
+        )
     if requested.vae_dtype == "bfloat16" and major < AMPERE:
         reasons.append(("vae_dtype", "a GPU below compute capability 8.0 emulates bfloat16; use float16"))
     return reasons

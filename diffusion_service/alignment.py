@@ -1,9 +1,9 @@
 """Align the tokens of two prompts: which new tokens take over the attention of which old ones (prompt-to-prompt, 3.2).
 
-Prompts are compared word by word, a word being all its tokens, so that "snowfall" (four tokens) can replace "rain"
-(one). Words that both prompts have keep their attention token by token, even if an insertion or deletion moved them.
+Prompts are compared by whole words, so that "snowfall" (four tokens) can replace "rain" (one). Words that both prompts
+have keep their attention token by token, even if an insertion or deletion moved them.
 
-    replace     words that replace others take over their attention; words that were only added have their own
+    replace     words that replace others take over their attention; added words have their own
     refine      all new words have their own attention
 
 The sequence is begin token, words, end token, padding. End tokens and padding are aligned from the end token on. If one
@@ -63,14 +63,14 @@ def align(old: Words, new: Words, length: int, attention: WordAttention) -> Alig
 
 
 def positions(words: Words, phrase: Words, name: str) -> list[int]:
-    """Positions in the sequence of all tokens of a phrase, for all its occurrences.
+    """The positions of a phrase's tokens in the sequence, for all occurrences of the phrase.
 
-    Raises InvalidInput if there is none; `name` is the beginning of its message.
+    Raises InvalidInput if the phrase does not occur; `name` is the beginning of its message.
     """
     ends = _ends(words)
     starts = [i for i in range(len(words) - len(phrase) + 1) if list(words[i : i + len(phrase)]) == list(phrase)]
     if not phrase or not starts:
-        raise InvalidInput(f"{name}; use words that it has, spelt as there")
+        raise InvalidInput(f"{name}; use words of that text in the same spelling")
     return [position for start in starts for position in _tokens(ends, start, start + len(phrase))]
 
 

@@ -25,9 +25,9 @@ logger = logging.getLogger("contrafact.diffusion")
 
 
 def batches_at_once(settings: ServiceSettings, device: str) -> int:
-    """As many as the settings say, on a CPU that computes plain networks; else 1, with the reason in the log.
+    """The number of concurrent batches: the setting's on a CPU with plain networks; else 1, with the reason in the log.
 
-    A GPU is filled by larger batches. Compiled networks and the choice of an attention kernel belong to the process.
+    One larger batch uses a GPU fully. Compilation and the choice of an attention kernel apply to the whole process.
     """
     if settings.batches_at_once == 1:
         return 1
@@ -40,14 +40,16 @@ def batches_at_once(settings: ServiceSettings, device: str) -> int:
 def load(loading: Loading[Diffusion]) -> DiffusionModel:
     """The profile's generator, with the acceleration that the settings name."""
     settings, device = loading.settings, loading.device
-    wanted = Acceleration(settings.compile, settings.attention, settings.pinned_copies, settings.vae_dtype)
+    acceleration_settings = Acceleration(
+        settings.compile, settings.attention, settings.pinned_copies, settings.vae_dtype
+    )
     return DiffusionModel(
         loading.weights,
         device,
         loading.make_batcher,
         deterministic=settings.deterministic,
         batches_at_once=batches_at_once(settings, device),
-        acceleration=wanted.on(device, loading.weights.base.dtype),
+        acceleration=acceleration_settings.on(device, loading.weights.base.dtype),
     )
 
 

@@ -39,11 +39,11 @@ class CrossEdit:
     share: Tensor
     weights: Tensor
 
-    def apply(self, source: Tensor, own: Tensor) -> Tensor:
-        """New maps from the sources' and the targets' own, each targets × heads × positions × tokens."""
+    def apply(self, source: Tensor, target: Tensor) -> Tensor:
+        """Combine the maps of sources and targets, each targets × heads × positions × tokens."""
         share = self.share[:, None, None]
-        followed = source @ self.mapping[:, None]
-        return (followed * share + own * (1 - share)) * self.weights[:, None, None]
+        mapped = source @ self.mapping[:, None]
+        return (mapped * share + target * (1 - share)) * self.weights[:, None, None]
 
 
 class AttentionMaps:
@@ -62,17 +62,17 @@ class AttentionMaps:
 
         `positions` is the number of positions of the latent.
         """
-        wanted = positions / 16
-        return self._sums[min(self._sums, key=lambda size: max(size / wanted, wanted / size))]
+        target_positions = positions / 16
+        return self._sums[min(self._sums, key=lambda size: max(size / target_positions, target_positions / size))]
 
 
 @dataclass(frozen=True, slots=True)
 class Injection:
     """What the attention layers inject in one forward pass.
 
-    `source_of` is the source row of each target; `self_from` the targets (counted among targets) whose self-attention
-    comes from their source, in layers of at most `largest_self` positions; `cross` None leaves cross-attention alone.
-    `maps`, where given, receives the cross-attention of sources and targets as it was used.
+    `source_of` is the source row of each target; `self_from` the indices of the targets whose self-attention
+    comes from their source, in layers of at most `largest_self` positions; with `cross` None, cross-attention is
+    unchanged. `maps`, if given, collects the cross-attention that sources and targets used.
     """
 
     sources: int
@@ -87,7 +87,7 @@ class Injection:
 
     @property
     def targets(self) -> int:
-        """How many targets there are; each has two rows when guided."""
+        """The number of targets; with guidance each has two rows."""
         return len(self.source_of)
 
     def check_reached(self) -> None:
@@ -173,9 +173,9 @@ def install(unet: Any) -> None:
     """
     layers: Mapping[str, Any] = {name: module for name, module in unet.named_modules() if isinstance(module, Attention)}
     if not layers:
-        raise ValueError("prompt-to-prompt needs attention layers, and this UNet has none that diffusers lets us reach")
+        raise ValueError("prompt-to-prompt needs attention layers, and this UNet has none that diffusers exposes")
     for name, layer in layers.items():
         extras = (layer.spatial_norm, layer.group_norm, layer.norm_q, layer.norm_k, layer.norm_cross)
         if any(extra is not None for extra in extras) or layer.residual_connection or layer.rescale_output_factor != 1:
-            raise ValueError(f"prompt-to-prompt knows plain attention only, and {name} is of another kind")
+            raise ValueError(f"prompt-to-prompt supports plain attention only, and {name} is of another kind")
     unet.set_attn_processor(InjectingProcessor())

@@ -1,7 +1,7 @@
-"""Compute control images: edges of the source that bind the new image to the source's structure.
+"""Compute control images: edges of the source, which make the new image keep the source's structure.
 
-Images are uint8 arrays of height × width × 3 (RGB), masks and edge images uint8 of height × width with values
-0 and 255, soft edges with all values between. Everything is computed at the size of the given image, without models.
+Images are uint8 arrays of height × width × 3 (RGB). Masks and edge images are uint8 arrays of height × width with
+values 0 and 255; soft edges also have values between. Results have the size of the given image and need no models.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import numpy as np
 
 from shared.images import Pixels
 
-# cv2 would start a thread per core for images that take well under a millisecond.
+# By default cv2 starts a thread per core, though an image takes less than a millisecond.
 cv2.setNumThreads(1)
 
-LOOSE_EXTENT = 0.09  # structure: a connected edge that spans less than this share of the image's short side is loose
+LOOSE_EXTENT = 0.09  # structure: connected edges shorter than this share of the image's short side are loose
 SPECK_EXTENT = 0.05  # structure: the same for edges of what must stay
 SMOOTHING = 5  # structure: window of the median filter, in pixels of a 128-pixel short side
 SOFT_SCALES = (0.002, 0.004, 0.008)  # soft edges: widths of the Gaussians, in shares of the short side
-SOFT_BRIGHTEST = 99.0  # soft edges: percentile of the edges' strength that is drawn white
+SOFT_BRIGHTEST = 99.0  # soft edges: percentile of the edge strength that becomes white
 OBJECT_MARGIN = 0.025  # object: edges within this share of the short side outside the mask belong to the object
 
 
@@ -33,7 +33,7 @@ def structure(image: Pixels, keep: Pixels | None = None) -> Pixels:
 
     The image is smoothed by a median filter, which removes strokes thinner than half its window and preserves outlines;
     then connected edges of small extent are dropped. With a `keep` mask, the edges inside it are added from the
-    unsmoothed image, so that wheels and windows are not lost with the texture; only specks (flakes, dots) are left out.
+    unsmoothed image, so that wheels and windows are kept; only specks (flakes, dots) are left out.
     """
     short = min(image.shape[:2])
     edges = _drop_loose(canny(smoothed(image)), LOOSE_EXTENT * short)
@@ -53,8 +53,8 @@ def object_region(control: Pixels, keep: Pixels) -> Pixels:
 def soft_edges(image: Pixels) -> Pixels:
     """Edge strength, 0 … 255: the gradient's length, the largest over the colours, averaged over three scales.
 
-    It replaces HED (arXiv 1504.06375), whose public weights are pickled: like HED's, its lines are broad and graded;
-    unlike HED, it does not know objects, so texture is drawn as well.
+    It replaces HED (arXiv 1504.06375), whose public weights are pickled. Like HED's, its lines are broad and graded;
+    unlike HED, it cannot tell objects from texture, so texture has edges too.
     """
     short = min(image.shape[:2])
     strength = np.zeros(image.shape[:2], np.float32)
@@ -63,8 +63,8 @@ def soft_edges(image: Pixels) -> Pixels:
         smooth = cv2.GaussianBlur(image, (0, 0), sigma).astype(np.float32)
         across, along = (cv2.Sobel(smooth, cv2.CV_32F, *axis) for axis in ((1, 0), (0, 1)))
         strength += sigma * np.hypot(across, along).max(axis=2)
-    drawn = strength[strength > 0]
-    brightest = float(np.percentile(drawn, SOFT_BRIGHTEST)) if drawn.size else 1.0
+    edge_values = strength[strength > 0]
+    brightest = float(np.percentile(edge_values, SOFT_BRIGHTEST)) if edge_values.size else 1.0
     return np.asarray(np.clip(strength * (255 / brightest), 0, 255), np.uint8)
 
 
@@ -78,6 +78,6 @@ def _drop_loose(edges: Pixels, extent: float) -> Pixels:
     """The connected edges whose bounding box is at least `extent` pixels long in one direction."""
     count, labels, boxes, _ = cv2.connectedComponentsWithStats(edges, connectivity=8)
     longest = boxes[:, [cv2.CC_STAT_WIDTH, cv2.CC_STAT_HEIGHT]].max(axis=1)
-    kept = longest >= extent
-    kept[0] = False  # component 0 is everything that is not an edge
-    return np.where(kept[labels], 255, 0).astype(np.uint8) if count > 1 else edges
+    is_long = longest >= extent
+    is_long[0] = False  # component 0 is everything that is not an edge
+    return np.where(is_long[labels], 255, 0).astype(np.uint8) if count > 1 else edges

@@ -26,7 +26,7 @@ class Source:
 
 
 class ControlImages:
-    """Computes and caches what is read from a source; several threads may use it."""
+    """Computes and caches control images, label maps and masks of sources; several threads may use it."""
 
     def __init__(
         self, segmenter: Segmenter | None, palette: Pixels | None = None, depth: DepthEstimator | None = None
@@ -50,7 +50,7 @@ class ControlImages:
     def _compute_labels(self, source: Source) -> LabelMap:
         """The source's label map. Raises InvalidInput without a segmenter."""
         if self.segmenter is None:
-            raise InvalidInput("this profile has no segmenter, which this asks for; name one in [diffusion.segmenter]")
+            raise InvalidInput("this request needs a segmenter and the profile has none; add [diffusion.segmenter]")
         return self.segmenter.label_map(source.image)
 
     def _compute_image(self, source: Source, kind: ControlKind, region: ControlRegion) -> Pixels:
@@ -60,15 +60,13 @@ class ControlImages:
         keep = self.keep(source)
         if keep is None:
             raise InvalidInput(
-                f"control region {region!r} needs a segmenter, and this profile has none; use region 'full', or name "
-                "one"
+                f"control region {region!r} needs a segmenter, and this profile has none; use region 'full', or add "
+                "[diffusion.segmenter]"
             )
         if region == "structure":
             return self._structure(source, kind, keep)
         if not keep.any():
-            raise InvalidInput(
-                "the segmenter found nothing in this image that must stay; use region 'full' or 'structure'"
-            )
+            raise InvalidInput("the segmenter detects nothing to keep in this image; use region 'full' or 'structure'")
         return conditioning.object_region(self._whole(source.image, source, kind), keep)
 
     def _structure(self, source: Source, kind: ControlKind, keep: Pixels) -> Pixels:
@@ -88,4 +86,4 @@ class ControlImages:
             return self._depth.depth(image)
         if kind == "segmentation" and self._palette is not None:
             return np.asarray(self._palette[self.labels(source)], np.uint8)
-        raise InvalidInput(f"this profile has nothing to make a control image of kind {kind!r} with")
+        raise InvalidInput(f"this profile cannot compute control images of kind {kind!r}; use another kind")

@@ -1,6 +1,6 @@
 """Load a profile's networks, and weights distilled to few steps: a whole UNet, or a LoRA merged into a second copy.
 
-Of the latter, everything else (autoencoder, text encoders, ControlNets) is the base's own.
+A few-step UNet shares all other networks (autoencoder, text encoders, ControlNets) with the base.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def load_few_step(
     few = replace(networks, unet=networks.acceleration.compiled(few_unet), sampling=sampling)
     try:
         few.fresh_scheduler(few_step.steps)
-    except InvalidInput as problem:  # at start, not at the first request
+    except InvalidInput as problem:  # reported at the start instead of at the first request
         raise ValueError(f"[diffusion.few_step]: {problem.detail}") from problem
     return FewStepDiffusion(few, few_step.steps, few_step.guidance)
 

@@ -16,12 +16,12 @@ import numpy as np
 
 from shared.images import Pixels
 
-MAX_AREA = 2.0  # in squares of the native resolution: an image wider than 2 : 1 is computed at a smaller short side
+MAX_AREA = 2.0  # in squares of the native resolution; an image wider than 2 : 1 gets a smaller short side
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Sizes in pixels, each (width, height): of the source, scaled, and padded (what the model computes at)."""
+    """Sizes in pixels, each (width, height): of the source, scaled, and padded (as the model computes)."""
 
     source: tuple[int, int]
     scaled: tuple[int, int]
@@ -53,7 +53,7 @@ def _resize(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     height, width = pixels.shape[:2]
     if (width, height) == size:
         return np.ascontiguousarray(pixels)
-    if pixels.ndim == 2:  # masks and edges stay black and white; INTER_NEAREST would shift them
+    if pixels.ndim == 2:  # keeps masks and edges black and white; INTER_NEAREST would shift them
         interpolation = cv2.INTER_NEAREST_EXACT
     else:
         interpolation = cv2.INTER_AREA if size[0] * size[1] < width * height else cv2.INTER_CUBIC

@@ -136,7 +136,7 @@ class DiffusionModel:
         """Corrupt on the CPU, outside of the networks' thread; raises InvalidInput for a source that is too small."""
         source = await asyncio.to_thread(decode, request.source.png)
         images = []
-        for corruption in request.corruptions:  # one at a time, so that a cancelled request stops
+        for corruption in request.corruptions:  # one call each, so that a cancelled request stops
             pixels = await asyncio.to_thread(corrupted, source, corruption)
             images.append(ImagePayload(png=await asyncio.to_thread(encode, pixels)))
         return CorruptReply(images=images)
@@ -145,7 +145,7 @@ class DiffusionModel:
         self, work: Callable[[Key, Sequence[Item]], Sequence[Result | InvalidInput | NotFinite]], key: Key,
         items: Sequence[Item], deadline: float,
     ) -> list[Result | None]:  # fmt: skip
-        """Submit items to the batcher; those of equal work and key share a batch. None where a result is not finite."""
+        """Submit items to the batcher, which batches equal work and key. Results that are not finite are None."""
         results: list[Result | None] = await self._batcher.submit_all(items, key=(work, key), deadline=deadline)
         return results
 
@@ -158,7 +158,7 @@ class DiffusionModel:
         if refused := sorted(requested - set(available)):
             raise InvalidInput(
                 f"this profile has no ControlNet for {', '.join(refused)}; "
-                f"kinds of control that it has: {', '.join(available)}"
+                f"use one of its kinds of control: {', '.join(available)}"
             )
 
     def _warm_up(self, side: int, few_step: FewStepDiffusion | None) -> None:
@@ -180,8 +180,8 @@ class DiffusionModel:
 def _warm_up_side(networks: StableDiffusion) -> int:
     """The side of the one image of a warm-up, in pixels.
 
-    A GPU chooses its kernels and takes its memory by size, and `torch.compile` compiles for one, so these get the
-    native size. A CPU gets a small one: the native size of XL would take it a quarter of an hour.
+    On a GPU, kernels and memory depend on the size, and `torch.compile` compiles for one size, so both warm up at the
+    native size. A CPU uses a small size, because XL's native size would take it a quarter of an hour.
     """
     if networks.device.type != "cpu" or networks.acceleration.compile != "off":
         return networks.resolution
@@ -245,8 +245,8 @@ def _payload(pixels: Pixels, source: Source) -> ImagePayload:
 def _reply(
     source: Source, request: RenderRequest, controls: Controls, rendered: Sequence[Rendered | None]
 ) -> RenderReply:
-    known = [result for result in rendered if result is not None]
-    if not known:
+    finite = [result for result in rendered if result is not None]
+    if not finite:
         raise NotFinite(NOT_FINITE)
     by_kind: dict[ControlKind, dict[ControlRegion, ImagePayload]] = {
         strength.kind: {
@@ -256,12 +256,12 @@ def _reply(
         }
         for index, strength in enumerate(controls)
     }
-    first, keep = controls[0].kind, known[0].keep
+    first, keep = controls[0].kind, finite[0].keep
     return RenderReply(
         images=[None if result is None else _payload(result.image, source) for result in rendered],
         controls=by_kind.pop(first),
         keep_mask=None if keep is None else _payload(keep, source),
-        evaluations=known[0].evaluations,
+        evaluations=finite[0].evaluations,
         prompts=["" if result is None else result.prompt for result in rendered],
         further_controls=by_kind,
         protection=None if request.protection is None else _protection(source, rendered),
@@ -289,7 +289,7 @@ def _edit_reply(
     request: EditRequest, inversion: Inversion, edited: Sequence[Edited | None], tokens: Sequence[Sequence[int]]
 ) -> EditReply:
     source, width = inversion.source, len(request.self_fractions)
-    known = [result for result in edited if result is not None]
+    finite = [result for result in edited if result is not None]
     per_edit = list(chunks(edited, width))
     height, breadth = source.image.shape[:2]
     masks = [attention_to(inversion.maps, positions, height, breadth).mul(255).byte().numpy() for positions in tokens]
@@ -300,8 +300,8 @@ def _edit_reply(
         keep_mask=None if inversion.keep is None else _payload(inversion.keep, source),
         evaluations=EditEvaluations(
             inversion=inversion.evaluations,
-            source=max((result.source_evaluations for result in known), default=0),
-            edit=known[0].evaluations if known else 0,
+            source=max((result.source_evaluations for result in finite), default=0),
+            edit=finite[0].evaluations if finite else 0,
         ),
         caption=inversion.caption,
         prompts=[next((result.prompt for result in row if result is not None), "") for row in per_edit],

@@ -13,7 +13,7 @@ import numpy as np
 
 from shared.images import Pixels
 
-# Six hexadecimal digits a class.
+# Six hexadecimal digits per class.
 _ADE20K = """
 787878 b47878 06e6e6 503232 04c803 787850 8c8c8c cc05ff e6e6e6 04fa07 e005ff ebff07 96053d 787846 08ff33
 ff0652 8fff8c ccff04 ff3307 cc4603 0066c8 3de6fa ff0633 0b66ff ff0747 ff09e0 0907e6 dcdcdc ff095c 7009ff
@@ -28,16 +28,16 @@ ffcc00 ff008f 00ffeb 85ff00 ff00eb f500ff ff007a fff500 0abed4 d6ff00 00ccff 140
 """
 
 
-def palette(chosen: Literal["ade20k"] | Mapping[str, Sequence[int]], labels: Sequence[str]) -> Pixels:
+def palette(name_or_colours: Literal["ade20k"] | Mapping[str, Sequence[int]], labels: Sequence[str]) -> Pixels:
     """Colours (labels × 3) of a segmenter's labels in their order; a label missing from a mapping is black.
 
     Raises ValueError for a label that the segmenter lacks, or if the number of labels does not match the palette.
     """
-    if chosen == "ade20k":
+    if name_or_colours == "ade20k":
         colours = np.array([list(bytes.fromhex(code)) for code in _ADE20K.split()], np.uint8)
         if len(colours) != len(labels):
             raise ValueError(f"palette ade20k is for {len(colours)} labels, and the segmenter has {len(labels)}")
         return colours
-    if unknown := sorted(set(chosen) - set(labels)):
+    if unknown := sorted(set(name_or_colours) - set(labels)):
         raise ValueError(f"the palette colours labels that the segmenter lacks: {unknown}; it has {sorted(labels)}")
-    return np.array([chosen.get(label, (0, 0, 0)) for label in labels], np.uint8)
+    return np.array([name_or_colours.get(label, (0, 0, 0)) for label in labels], np.uint8)

@@ -34,7 +34,7 @@ class PromptEncoder:
     """The tokenizers and text encoders of one set of weights; one pair for 1.x and 2.x, two pairs for XL."""
 
     def __init__(self, pairs: Sequence[tuple[CLIPTokenizer, Encoder]], *, zero_empty: bool = False) -> None:
-        """With `zero_empty` the empty prompt is encoded as zeros (`force_zeros_for_empty_prompt` of XL's weights)."""
+        """With `zero_empty` the empty prompt is encoded as zeros (`force_zeros_for_empty_prompt` in XL's weights)."""
         self._pairs = tuple(pairs)
         self._zero_empty = zero_empty
         self._limits = [
@@ -58,13 +58,13 @@ class PromptEncoder:
                 parts.pop()
                 if self._fits(shorter := " ".join(parts)):
                     return shorter
-        raise InvalidInput("the prompt is one single word longer than the text encoder reads; write it in words")
+        raise InvalidInput("the prompt is a single word that is too long for the text encoder; use separate words")
 
     def words(self, prompt: str) -> tuple[tuple[int, ...], ...]:
         """The token ids of each word, without the begin and end tokens. All of XL's tokenizers split words alike."""
         tokenizer = self._pairs[0][0]
         ids = tokenizer(prompt, add_special_tokens=False).input_ids
-        added = tokenizer.added_tokens_decoder  # each is a word, as textual inversion adds them
+        added = tokenizer.added_tokens_decoder  # textual inversion adds tokens that are whole words
         words: list[tuple[int, ...]] = [()]
         for number, piece in zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True):
             words[-1] += (number,)
@@ -74,7 +74,7 @@ class PromptEncoder:
 
     def _fits(self, prompt: str) -> bool:
         return all(
-            len(tokenizer(prompt, verbose=False).input_ids) <= limit  # no warning: what does not fit is cut
+            len(tokenizer(prompt, verbose=False).input_ids) <= limit  # no warning, because longer prompts are cut
             for (tokenizer, _), limit in zip(self._pairs, self._limits, strict=True)
         )
 
@@ -92,7 +92,7 @@ class PromptEncoder:
 
     def _encode_with(self, index: int, prompt: str) -> Conditioning:
         tokenizer, encoder = self._pairs[index]
-        # Padded here: a tokenizer keeps its padding setting, and other threads count tokens with the same one.
+        # Padded here, because a tokenizer stores its padding setting and other threads count tokens with it.
         ids = tokenizer(prompt).input_ids
         padded = torch.tensor([ids + [tokenizer.pad_token_id] * (self._limits[index] - len(ids))])
         output = encoder(padded.to(encoder.device), output_hidden_states=len(self._pairs) > 1)

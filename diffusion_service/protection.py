@@ -3,8 +3,8 @@
 `blended` (after blended latent diffusion, arXiv 2206.02779): after each of the first steps, the latents inside the mask
 are those of the source, noised to that step's level with the image's own noise. `relit` does the same with a source
 whose light is adapted to the new image: its local mean latent inside the mask is set to that of the network's current
-prediction. The mask is soft: a latent is weighted by its coverage. With a strength below 1 the last steps are free, so
-that light and seams settle. Pixels are never pasted.
+prediction. The mask is soft: each latent is weighted by its coverage. With a strength below 1 the last steps are
+unconstrained, which reduces seams and differences in light. Pixels are never pasted.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from shared.problems import InvalidInput
 from shared.regions import Mask, connected, overlap
 from shared.schemas.diffusion import RegionOutcome
 
-OUTLINE = 0.012  # half the width of the band along an outline in which a seam would show, in shares of the short side
-SPREAD = 0.008  # by how much the mask reaches beyond the region where it is held, likewise
-BESIDE = 0.05  # how far around a region its surroundings reach, likewise
-LIGHT_REACH = 0.25  # relit: side of the square over which latents are averaged, likewise
+OUTLINE = 0.012  # half the width of the band in which seams are measured along an outline, in shares of the short side
+SPREAD = 0.008  # how far the mask extends beyond a protected region, in shares of the short side
+BESIDE = 0.05  # width of a region's surroundings, in shares of the short side
+LIGHT_REACH = 0.25  # relit: side of the square over which latents are averaged, in shares of the short side
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def find_regions(label_map: LabelMap, labels: Sequence[str], protected: Sequence
     """The regions of the protected classes without specks. Raises InvalidInput for a class that is not a label."""
     if unknown := sorted(set(protected) - set(labels)):
         raise InvalidInput(
-            f"the segmenter knows no class {', '.join(unknown)} to protect; it knows {', '.join(dict.fromkeys(labels))}"
+            f"the segmenter has no class {', '.join(unknown)} to protect; it has {', '.join(dict.fromkeys(labels))}"
         )
     matches = []
     for label in dict.fromkeys(protected):
@@ -128,7 +128,7 @@ class Level:
 
     @classmethod
     def of(cls, scheduler: Any, time: Tensor | None) -> Level:
-        """The level of any diffusers scheduler at a time; None stands for the end, without noise."""
+        """The level of any diffusers scheduler at a time; None is the end, without noise."""
         if time is None:
             return cls(1.0, 0.0)
         signal_only, noise_only = torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1, 1)

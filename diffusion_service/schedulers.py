@@ -34,7 +34,7 @@ SCHEDULERS = {
         UniPCMultistepScheduler,
     )
 }
-_STEP_OPTIONS = ("eta",)  # of `step`, not of the configuration; TCD: 0 draws no noise
+_STEP_OPTIONS = ("eta",)  # an argument of `step`, not part of the configuration; TCD: 0 draws no noise
 
 
 @dataclass(frozen=True, slots=True)

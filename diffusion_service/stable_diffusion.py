@@ -51,8 +51,8 @@ class Control:
 class StableDiffusion:
     """The networks and the sizes that follow from their configuration.
 
-    `resolution` is the native size in pixels, `factor` the pixels per latent, `multiple` what sizes in pixels must
-    divide by.
+    `resolution` is the native size in pixels and `factor` the pixels per latent. All sizes in pixels are multiples of
+    `multiple`.
     """
 
     unet: UNet2DConditionModel
@@ -111,7 +111,7 @@ class StableDiffusion:
         """
         speed = self.acceleration
         plain = injection is None and torch.is_inference_mode_enabled()
-        time = torch.as_tensor(time, device=self.device)  # a number would be recompiled at every step
+        time = torch.as_tensor(time, device=self.device)  # a Python number would cause a recompilation at every step
         speed.start_step()
         with speed.kernels(), nullcontext() if plain else speed.eagerly():
             predicted = self._forward(latents, time, states, added, controls, injection)
@@ -166,12 +166,12 @@ class StableDiffusion:
     def decode(self, latents: Tensor) -> Tensor:
         """Decode latents to images, batch × 3 × height × width in 0 … 1, one at a time: images are independent.
 
-        An image with NaN or infinity, as half precision may cause it, is NaN throughout.
+        An image with NaN or infinity (possible in half precision) becomes NaN throughout.
         """
         shift = self.vae.config.shift_factor or 0.0
         scaled = (latents / self.vae.config.scaling_factor + shift).to(self.vae.dtype)
         images = torch.cat([self.vae.decode(latent[None]).sample.float() for latent in scaled])
-        images[~images.isfinite().all(dim=(1, 2, 3))] = torch.nan  # `clamp` would make white or black of infinity
+        images[~images.isfinite().all(dim=(1, 2, 3))] = torch.nan  # `clamp` would turn infinity into white or black
         return (images / 2 + 0.5).clamp(0, 1)
 
     def pictures(self, latents: Tensor) -> list[Pixels | NotFinite]:
@@ -196,7 +196,7 @@ def load(
     """Load base weights and their ControlNets, by kind of control.
 
     `vae` replaces the base's own autoencoder, as is usual for XL, whose own overflows in half precision.
-    `unet` is one that is loaded already (`diffusion_service.unets`); by default the base's own.
+    `unet` is a loaded UNet (`diffusion_service.unets`); by default the base's own.
     `scheduler` and `scheduler_options` override the scheduler class named in the weights and values of its
     configuration; the rest stays.
     Raises ValueError for an unsupported scheduler, OSError if files are missing or not safetensors.
@@ -206,9 +206,9 @@ def load(
         unet = unet or load_network(UNet2DConditionModel, base, "unet", device)
         prompts = _prompt_encoder(base, device)
     coder = load_network(AutoencoderKL, vae or base, "" if vae else "vae", device)
-    # The file's word: the class's default is True, and 1.x's files, whose autoencoder does not overflow, say nothing.
+    # Read from the file: the class defaults to True, but 1.x's files omit it and their autoencoder does not overflow.
     overflows = bool(read_json(vae or base, "config.json" if vae else "vae/config.json").get("force_upcast", False))
-    # Module's own `to`: diffusers' version warns about layers to keep in float32, which this class does not have.
+    # nn.Module's `to`, because diffusers' version warns about float32 layers, which this class does not have.
     coder = torch.nn.Module.to(coder, acceleration.coder_dtype(coder.dtype, device, overflows))
     factor = 2 ** (len(coder.config.block_out_channels) - 1)
     nets = {kind: load_network(ControlNetModel, weights, "", device) for kind, weights in controls.items()}
@@ -228,7 +228,7 @@ def load(
 
 
 def _emphasised(residual: Tensor, emphasis: Tensor) -> Tensor:
-    """Weight a residual of a level of the UNet locally."""
+    """Multiply a UNet level's residual by the local weights."""
     return residual * interpolate(emphasis, residual.shape[-2:], mode="area").to(residual.dtype)
 
 
@@ -243,7 +243,7 @@ def load_network(cls: Any, weights: Weights, subfolder: str, device: str) -> Any
             torch_dtype=getattr(torch, weights.dtype),
             use_safetensors=True,
             local_files_only=HF_HUB_OFFLINE,  # else sharded weights are looked up on the Hub even offline
-            low_cpu_mem_usage=False,  # True needs accelerate, and saves no memory that the weights do not take anyway
+            low_cpu_mem_usage=False,  # True needs accelerate and saves no memory beyond that of the weights
         )
         return for_inference(network.to(device))
 

@@ -24,7 +24,7 @@ from shared.load_progress import reading
 from shared.profiles import Lora, WholeUNet
 from shared.weights import Dtype, Weights
 
-# The UNet's configuration that ControlNets and text encoders depend on.
+# The configuration values of a UNet that ControlNets and text encoders depend on.
 _SHARED_CONFIG = (
     "in_channels",
     "out_channels",
@@ -71,7 +71,7 @@ def _check_layout(weights: WholeUNet, config: Mapping[str, Any], expected: Mappi
 def _from_file(
     weights: WholeUNet, file: str, config: Mapping[str, Any], dtype: Dtype, device: str
 ) -> UNet2DConditionModel:
-    with torch.device("meta"):  # parameters without storage, since the file's take their place
+    with torch.device("meta"):  # parameters without storage, because the file's parameters replace them
         unet: UNet2DConditionModel = UNet2DConditionModel.from_config(config)
     try:
         state = load_file(local_file(weights, file))
@@ -83,7 +83,7 @@ def _from_file(
 
 
 def _check_parameters(name: str, state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Raise ValueError unless a file has the parameters of the base's UNet. torch would list all that differ."""
+    """Raise ValueError unless a file has the parameters of the base's UNet. torch would list all differences."""
     if missing := sorted(set(expected) - set(state)):
         raise ValueError(
             f"{name} is no UNet of base's layout: it lacks {missing[0]}; a LoRA is `few_step.lora` or one of `loras`"

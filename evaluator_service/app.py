@@ -47,14 +47,21 @@ def load(loading: Loading[Evaluator]) -> EvaluatorModel:
 
 def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | None = None) -> FastAPI:
     """Create the service with `settings` (default: from the environment); see `shared.service`."""
-    chosen = settings or ServiceSettings()
-    provider = onnx_provider(choose_device(torch, chosen.device))
+    service_settings = settings or ServiceSettings()
+    provider = onnx_provider(choose_device(torch, service_settings.device))
     elsewhere = "" if provider.startswith("CPU") else f" {provider}"
     revision = f"{CODE_REVISION}, onnxruntime {version('onnxruntime')}{elsewhere}"
     service = torch_service(
-        torch, transformers, "evaluator_service", revision, lambda profile: profile.evaluator, load, chosen, turns,
+        torch,
+        transformers,
+        "evaluator_service",
+        revision,
+        lambda profile: profile.evaluator,
+        load,
+        service_settings,
+        turns,
         provider,
-    )  # fmt: skip
+    )
 
     @service.post(Services.predict)
     async def predictions(request: PredictRequest, deadline: float) -> PredictReply:

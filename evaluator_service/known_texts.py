@@ -18,28 +18,28 @@ class KnownTexts:
     """A cache of embeddings by text, in front of a batcher. Use it from one event loop.
 
     `compute` returns one row per text before a deadline. It gets at most `window` texts at a time from each request,
-    because a batcher admits all items of a submission or none: a request of any size then fits into its queue. Windows
-    that are done stay known when a later one fails. Requests that need the same texts at the same time share one
-    computation.
+    because a batcher admits all items of a submission or none; this way a request of any size fits into its queue. The
+    rows of finished windows stay in the cache when a later window fails. Concurrent requests for the same texts share
+    one computation.
     """
 
     def __init__(self, compute: Compute, window: int) -> None:
         self._compute = compute
         self._window = max(1, window)
-        self._known: dict[str, Row] = {}
+        self._cached: dict[str, Row] = {}
         self._pending: dict[str, asyncio.Future[dict[str, Row]]] = {}
 
     async def embeddings(self, texts: Sequence[str], deadline: float) -> list[Row]:
         """One row per text, in order. Raises what `compute` raises, and DeadlineExceeded (`time.monotonic()`)."""
         rows: dict[str, Row] = {}
         while missing := [text for text in dict.fromkeys(texts) if text not in rows]:
-            if known := {text: self._known[text] for text in missing if text in self._known}:
-                rows |= known
-            elif new := [text for text in missing if text not in self._pending]:
-                rows |= await self._compute_window(new[: self._window], deadline)
+            if cached := {text: self._cached[text] for text in missing if text in self._cached}:
+                rows |= cached
+            elif new_texts := [text for text in missing if text not in self._pending]:
+                rows |= await self._compute_window(new_texts[: self._window], deadline)
             else:
-                other = await self._join(self._pending[missing[0]], deadline)
-                rows |= {text: other[text] for text in missing if text in other}
+                joined = await self._join(self._pending[missing[0]], deadline)
+                rows |= {text: joined[text] for text in missing if text in joined}
         return [rows[text] for text in texts]
 
     async def _compute_window(self, texts: Sequence[str], deadline: float) -> dict[str, Row]:
@@ -49,7 +49,7 @@ class KnownTexts:
         try:
             rows = dict(zip(texts, await self._compute(texts, deadline), strict=True))
             self._remember(rows)
-        finally:  # without rows, the requests that joined compute these texts themselves
+        finally:  # if this failed, the requests that joined get no rows and compute these texts themselves
             for text in texts:
                 del self._pending[text]
             future.set_result(rows)
@@ -62,6 +62,6 @@ class KnownTexts:
         return future.result()
 
     def _remember(self, rows: dict[str, Row]) -> None:
-        if len(self._known) + len(rows) > MOST:
-            self._known.clear()
-        self._known |= rows
+        if len(self._cached) + len(rows) > MOST:
+            self._cached.clear()
+        self._cached |= rows

@@ -51,7 +51,7 @@ from shared.schemas.evaluation import (
 from shared.schemas.service import WeightsInfo
 from shared.service import MakeBatcher, ServiceSettings
 
-WINDOWS = 4  # so many requests for new texts fill the queue
+WINDOWS = 4  # the number of requests for new texts that fill the queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class EvaluatorModel:
     """The models under test and the scorer, behind one batcher whose thread runs them all."""
 
     def __init__(self, profile: Evaluator, device: str, make_batcher: MakeBatcher, settings: ServiceSettings) -> None:
-        """Load the profile's weights onto `device` (torch's name); `settings`: of uploaded models."""
+        """Load the profile's weights onto `device` (torch's name); `settings` limit uploaded models."""
         self.device = device
         self._scorer = Scorer(profile.scorer, device=device)
         self._quarantine = Quarantine(settings.quarantine)
@@ -123,7 +123,7 @@ class EvaluatorModel:
         return SegmentReply(classes=network.classes, maps=[ImagePayload(png=png) for png in pngs])
 
     async def examine(self, request: ExamineRequest, deadline: float) -> ExamineReply:
-        """Task and classes of an uploaded model; raises InvalidInput if it cannot be used."""
+        """Kind and classes of an uploaded model; raises InvalidInput if it cannot be used."""
         return await self._tested.examine(request, deadline)
 
     def models(self) -> ModelsReply:
@@ -169,7 +169,7 @@ class EvaluatorModel:
         lengths = [embedder.padded(len(row)) for row in rows]
         embeddings: dict[int, list[float]] = {}
         for length in dict.fromkeys(lengths):
-            indices = [index for index, other in enumerate(lengths) if other == length]
+            indices = [index for index, row_length in enumerate(lengths) if row_length == length]
             batch = [rows[index] for index in indices]
             key = BatchKey("sentence embedding", length=length)
             embeddings |= zip(indices, await self._batcher.submit_all(batch, key=key, deadline=deadline), strict=True)

@@ -1,4 +1,4 @@
-"""Decoded images that a training reads again and again, kept up to a number of bytes."""
+"""Cache the decoded images that a training reads repeatedly, up to a number of bytes."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ Key = tuple[str, Mode]
 
 
 class PixelCache:
-    """The images that were opened last, by digest and mode, in up to `max_bytes`; for one thread.
+    """The most recently opened images, by digest and mode, in up to `max_bytes`; for one thread.
 
-    An image that alone exceeds them is opened every time.
+    An image larger than `max_bytes` is opened every time.
     """
 
     def __init__(self, opened: Callable[[str, Mode], Pixels], max_bytes: int) -> None:
         self._opened, self._max_bytes = opened, max_bytes
-        self._kept: OrderedDict[Key, Pixels] = OrderedDict()
+        self._images: OrderedDict[Key, Pixels] = OrderedDict()
         self.bytes = 0
 
     def get(self, digest: str, mode: Mode) -> Pixels:
         """The pixels of an image. Raises what opening it raises."""
         key = (digest, mode)
-        if key in self._kept:
-            self._kept.move_to_end(key)
-            return self._kept[key]
+        if key in self._images:
+            self._images.move_to_end(key)
+            return self._images[key]
         pixels = self._opened(digest, mode)
         if pixels.nbytes <= self._max_bytes:
-            self._kept[key] = pixels
+            self._images[key] = pixels
             self.bytes += pixels.nbytes
         while self.bytes > self._max_bytes:
-            _, oldest = self._kept.popitem(last=False)
+            _, oldest = self._images.popitem(last=False)
             self.bytes -= oldest.nbytes
         return pixels

@@ -70,7 +70,7 @@ logger = logging.getLogger("contrafact.trainer")
 
 
 class LeaseEnded(Exception):
-    """The lease was lost, or the trainer is being stopped: no more work may be done or written."""
+    """The lease was lost, or the trainer is stopping; the work must end without further writes."""
 
 
 class Trainer:
@@ -88,7 +88,7 @@ class Trainer:
     ) -> None:
         """`device` is torch's name, or `auto`; once `stopping` is set, work ends at the next step or image.
 
-        `cached_bytes`: of decoded images that are kept between steps.
+        `cached_bytes`: capacity of the cache of decoded images.
         """
         self._store, self._profile, self._device = store, profile, device
         self._beat_seconds, self._cached_bytes = beat_seconds, cached_bytes
@@ -121,7 +121,7 @@ class Trainer:
             return RepairOutcome(problem=problem.detail)
         except ObjectMissing as error:
             return RepairOutcome(problem=f"{error.args[0]} is gone; was the job deleted, or the model?")
-        except Exception as error:  # any other error of a model or its library is the repair's own failure
+        except Exception as error:  # any other error of a model or its library fails the repair
             if is_device_failure(error):
                 raise DeviceFailed(f"the accelerator failed: {error}") from error
             logger.exception("repair %s failed", lease.repair)
@@ -146,25 +146,25 @@ class _Repair:
         start = copy_weights(trainable.model)
         judgements: dict[Arm, Judgement] = {"before": self._evaluated("before", trainable)}
         for number, arm in enumerate(TRAINED):
-            if (known := self._known(arm)) is None:
+            if (judgement := self._stored_judgement(arm)) is None:
                 trainable.model.load_state_dict(start)
                 self._train(arm, number, trainable)
                 self._keep(arm, trainable)  # before the judgement, which marks the arm as finished
-                known = self._evaluated(arm, trainable)
-            judgements[arm] = known
+                judgement = self._evaluated(arm, trainable)
+            judgements[arm] = judgement
         libraries = {name: version(name) for name in ("contrafact", "torch", "transformers", "accelerate", "kornia")}
         return RepairOutcome(judgements=judgements, versions={"python": platform.python_version(), **libraries})
 
     def _weights(self, profile: str) -> Weights:
         upload = self._order.upload
         if upload is None:
-            known = load_profile(profile).evaluator.models_under_test
-            if self._order.model not in known:
+            models = load_profile(profile).evaluator.models_under_test
+            if self._order.model not in models:
                 raise InvalidInput(f"the trainer's profile has no model under test {self._order.model!r}")
-            return known[self._order.model]
+            return models[self._order.model]
         data = self._store.get(upload.key)
         if hashlib.sha256(data).hexdigest() != upload.digest:
-            raise DependencyFailed("the model under test arrived damaged: its SHA-256 is not its digest")
+            raise DependencyFailed("the model under test was damaged in transfer: its SHA-256 differs from its digest")
         folder = self._place / "model"
         folder.mkdir()
         unpack(BytesIO(data), folder)
@@ -191,16 +191,16 @@ class _Repair:
         folder = self._place / arm
         train(trainable, dataset, order.parameters, folder, resume_from=resume_from, stepped=stepped, saved=saved)
 
-    def _known(self, arm: Arm) -> Judgement | None:
+    def _stored_judgement(self, arm: Arm) -> Judgement | None:
         try:
             return Judgement.model_validate_json(self._store.get(repair_key(self._order.repair, arm, "judged.json")))
         except ObjectMissing:
             return None
 
     def _evaluated(self, arm: Arm, trainable: Trainable) -> Judgement:
-        """Evaluate an arm on every image; the work may be ended between images."""
-        if (known := self._known(arm)) is not None:
-            return known
+        """Evaluate an arm on every image, unless its judgement is stored; the work may end between images."""
+        if (stored := self._stored_judgement(arm)) is not None:
+            return stored
         judgement = trainable.judge([partial(self._load_unless_ended, example) for example in self._order.judged])
         self._store.put(repair_key(self._order.repair, arm, "judged.json"), judgement.model_dump_json().encode())
         return judgement
@@ -304,12 +304,12 @@ def main() -> None:
     logging.captureWarnings(True)
     transformers.utils.logging.disable_progress_bar()
     settings = TrainerSettings()
-    device = see_one_gpu(settings.device, os.environ)  # transformers' Trainer would take all that it sees
+    device = see_one_gpu(settings.device, os.environ)  # transformers' Trainer would use all visible GPUs
     torch.backends.cudnn.deterministic = True
     celery = open_celery(settings.broker_url)
     if fault := broker_fault(celery):
         raise SystemExit(fault)
-    # A message is acknowledged once it is read: the gateway follows the work by its heartbeats.
+    # A message is acknowledged when it is read, because the gateway follows the work by its heartbeats.
     celery.conf.task_acks_late = False
     secret = settings.s3_secret_key.get_secret_value()
     place = (settings.object_store, "", settings.s3_endpoint, settings.s3_access_key, secret, settings.s3_secure)

@@ -68,15 +68,15 @@ def _by_source(examples: Sequence[Example]) -> list[list[Example]]:
 def augmented(example: TrainingExample, seed: int) -> TrainingExample:
     """Apply RandAugment (its defaults: 2 operations of strength 9 of 30) and a random flip.
 
-    Geometric operations also move the mask (nearest neighbour), which is void outside of the image.
+    Geometric operations also transform the mask (nearest neighbour); it is void outside of the image.
     """
     from kornia.augmentation import AugmentationSequential, RandomHorizontalFlip  # slow imports that only one arm needs
     from kornia.augmentation.auto import RandAugment
     from kornia.constants import DataKey, Resample
 
     image = torch.from_numpy(example.image).permute(2, 0, 1)[None].float() / 255
-    known = np.full(example.image.shape[:2], VOID) if example.mask is None else example.mask
-    unlike_void = torch.from_numpy(VOID - known.astype(np.float32))[None, None]  # padding is 0, hence void
+    mask_or_void = np.full(example.image.shape[:2], VOID) if example.mask is None else example.mask
+    unlike_void = torch.from_numpy(VOID - mask_or_void.astype(np.float32))[None, None]  # padding is 0, hence void
     change = AugmentationSequential(
         RandomHorizontalFlip(p=0.5),
         RandAugment(n=2, m=9),
@@ -85,9 +85,9 @@ def augmented(example: TrainingExample, seed: int) -> TrainingExample:
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        changed, moved = change(image, unlike_void)
-    pixels = (changed[0].clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
-    mask = (VOID - moved[0, 0].round()).to(torch.uint8).numpy()
+        augmented_image, augmented_mask = change(image, unlike_void)
+    pixels = (augmented_image[0].clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    mask = (VOID - augmented_mask[0, 0].round()).to(torch.uint8).numpy()
     return TrainingExample(pixels, example.label, None if example.mask is None else mask)
 
 
@@ -101,7 +101,7 @@ def train(
     stepped: Callable[[int], None],
     saved: Callable[[Path], None],
 ) -> None:
-    """Train in place. `stepped` is called after every step and may raise to end it, `saved` after every checkpoint."""
+    """Train in place. `stepped` is called after every step and may raise to stop, `saved` after every checkpoint."""
     disable_progress_bar()
     arguments = TrainingArguments(
         output_dir=str(folder),
@@ -141,15 +141,15 @@ class _Callbacks(TrainerCallback):  # type: ignore[misc]  # transformers has no 
     ) -> None:
         self._stepped, self._saved, self._resumed_from = stepped, saved, resumed_from
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Load a checkpoint as a Hub model: the Trainer itself skips weights that are saved under another name."""
+    def on_train_begin(self, args: Any, state: Any, control: Any, **options: Any) -> None:
+        """Load a checkpoint as a Hub model, because the Trainer skips weights that are saved under another name."""
         if self._resumed_from is not None:
-            model = given["model"]
+            model = options["model"]
             weights = Weights(path=self._resumed_from, licence="", gigabytes=1, dtype="float32")
             model.load_state_dict(load_hub_model(type(model), weights).state_dict())
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """After every optimiser step."""
+        """Report an optimiser step."""
         self._stepped(int(state.global_step))
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -165,7 +165,7 @@ def pack(folder: Path, file: IO[bytes]) -> None:
 
 
 def unpack_checkpoint(file: IO[bytes], folder: Path) -> Path:
-    """Unpack a tar that `pack` wrote into a folder that is emptied first; return the checkpoint's folder."""
+    """Empty `folder`, unpack a tar that `pack` wrote into it, and return the checkpoint's folder."""
     shutil.rmtree(folder, ignore_errors=True)
     with tarfile.open(fileobj=file, mode="r:") as archive:
         archive.extractall(folder, filter="data")

@@ -1,8 +1,8 @@
 """Check that shapes stayed in place: compare an independent segmenter's map of an image with the reference.
 
 The segmenter's errors on the source image must not count against images derived from it. So each class's IoU with the
-reference is divided by the IoU that the segmenter reaches on the source, capped at 1; a class that it does not detect
-on the source (IoU below 0.5) is not judged. For things, each connected region is checked separately. Maps are label
+reference is divided by the segmenter's IoU on the source, capped at 1. A class that it does not detect on the source
+(IoU below 0.5) is not judged. For things, each connected region is checked separately. Maps are label
 maps of `shared.label_maps`.
 """
 
@@ -19,7 +19,7 @@ from shared.problems import InvalidInput
 from shared.regions import Mask, box_of, connected, overlap
 from shared.schemas.evaluation import ShapesOutcome, ShapesReply, ShapesRequest, ThingRegion
 
-DETECTED = 0.5  # IoU from which a class, or a thing, counts as detected
+DETECTED = 0.5  # lowest IoU at which a class or a thing counts as detected
 
 
 def to_job_classes(label_map: Map, places: Sequence[int | None]) -> Map:
@@ -51,16 +51,19 @@ class Shapes:
         """
         if reference is not None and reference.shape != source.shape:
             raise ValueError("mask and source image must have the same size")
-        known = sorted({index for index in places if index is not None})
+        detectable = sorted({index for index in places if index is not None})
         truth = source if reference is None else reference
         present = [index for index in np.unique(truth).tolist() if index < OTHER]
-        self._reference = np.where(np.isin(truth, known), truth, np.uint8(VOID))
-        reached = {index: self._iou(source, index) for index in present if index in known}
-        self._reached = {index: iou for index, iou in reached.items() if iou >= DETECTED}
+        self._reference = np.where(np.isin(truth, detectable), truth, np.uint8(VOID))
+        source_ious = {index: self._iou(source, index) for index in present if index in detectable}
+        self._reached = {index: iou for index, iou in source_ious.items() if iou >= DETECTED}
         self.judged = list(self._reached)
         self.unjudged = [index for index in present if index not in self._reached]
         self._regions = [
-            Thing(index, mask) for index in things if index in known for mask in connected(self._reference == index)
+            Thing(index, mask)
+            for index in things
+            if index in detectable
+            for mask in connected(self._reference == index)
         ]
         self.things = [region for region in self._regions if self.thing(source, region) >= DETECTED]
 

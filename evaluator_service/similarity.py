@@ -86,7 +86,7 @@ class TextEmbedder:
         return tuple(self._tokenizer(text, truncation=True, max_length=self._limit)["input_ids"])
 
     def padded(self, tokens: int) -> int:
-        """The padded length for so many tokens: the next power of two, so that few lengths occur."""
+        """The padded length for a number of tokens: the next power of two, so that few lengths occur."""
         return min(max(8, 1 << (tokens - 1).bit_length()), self._limit)
 
     @torch.inference_mode()

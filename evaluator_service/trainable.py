@@ -1,6 +1,6 @@
 """Trainable models under test: load, loss, evaluation, save. Another kind is another entry of TRAINABLES.
 
-A trainable uses the model's own preprocessing, as the model under test does, so that the training carries over.
+A trainable uses the same preprocessing as the model under test, so that the result of the training applies to it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from shared.schemas.repairs import Judgement
 from shared.weights import Weights
 
 JUDGED_AT_ONCE = 32
-IGNORED = -100  # torch's: a pixel that costs nothing
+IGNORED = -100  # torch's index for pixels that do not count in the loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Trainable(ABC):
         self._outputs = NamedOutputs(len(names), names, self._description.classes)
         self._index = {name: place for place, name in enumerate(self._outputs.classes)}
         if unknown := sorted(set(classes) - set(self._index)):
-            raise InvalidInput(f"the model does not know the classes {', '.join(unknown[:20])} of the job")
+            raise InvalidInput(f"the model lacks the classes {', '.join(unknown[:20])} of the job")
         self._columns = torch.from_numpy(self._outputs.index_map()).to(device)
         self._classes, self._device = list(classes), device
 
@@ -86,7 +86,7 @@ class Trainable(ABC):
     def loss(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """Mean cross-entropy over classes of a batch, in the form that transformers' Trainer requires.
 
-        `labels`: n class indices, or n × height × width of them, to whose size logits are resized. The loss is 0 if all
+        `labels`: n class indices, or n × height × width of them; logits are resized to that size. The loss is 0 if all
         labels are void.
         """
         logits = outputs.logits.float()
@@ -145,7 +145,7 @@ class TrainableClassifier(Trainable):
 
 
 class TrainableSegmenter(Trainable):
-    """A segmenter, evaluated pixel by pixel on the map that it gives as a model under test."""
+    """A segmenter, evaluated pixel by pixel on the map that it returns as a model under test."""
 
     kind = "segmentation"
     network = AutoModelForSemanticSegmentation
@@ -198,7 +198,7 @@ def _parts(openers: Sequence[Opener]) -> Iterator[list[TrainingExample]]:
 
 def _mask(example: TrainingExample) -> Pixels:
     if example.mask is None:
-        raise InvalidInput("an image of a segmentation job came without its mask")
+        raise InvalidInput("an image of a segmentation job has no mask")
     return example.mask
 
 
@@ -207,5 +207,5 @@ def _description(weights: Weights) -> ModelDescription:
         return ModelDescription()
     folder = Path(weights.location, weights.subfolder)
     if (folder / ONNX_NAME).is_file():
-        raise InvalidInput("an ONNX model cannot be trained; repair the model that it was exported from")
+        raise InvalidInput("an ONNX model cannot be trained; upload and repair the model that it was exported from")
     return read_description(folder)

@@ -31,7 +31,7 @@ def load_causal(weights: Weights, role: str = "language") -> tuple[Any, Any, Wei
 
 
 def with_adapter(model: Any, adapter: Adapter, base: WeightsInfo) -> tuple[Any, WeightsInfo]:
-    """Put a LoRA adapter over `model`, whose weights are `base`; return it with the adapter's weights info.
+    """Add a LoRA adapter to `model`, whose weights are `base`; return it with the adapter's weights info.
 
     Raises ValueError for an adapter of another kind, one that was trained on another revision of the weights, or one
     whose layers the model lacks; OSError if its files are missing or not safetensors.
@@ -39,8 +39,8 @@ def with_adapter(model: Any, adapter: Adapter, base: WeightsInfo) -> tuple[Any, 
     folder, commit = _folder(adapter)
     config = PeftConfig.from_pretrained(folder)
     if config.peft_type != PeftType.LORA:
-        raise ValueError(f"{adapter.id} is an adapter of the kind {config.peft_type}; only LoRA is loaded here")
-    # `train_perturber` writes the commit or digest there; other tools may write a branch, which cannot be compared.
+        raise ValueError(f"{adapter.id} is an adapter of kind {config.peft_type}; only LoRA is supported")
+    # `train_perturber` writes a commit or digest as revision; other tools may write a branch, which cannot be compared.
     if re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", config.revision or "") and config.revision != base.revision:
         raise ValueError(
             f"{adapter.id} was trained on revision {config.revision[:12]} of its base, and {base.id} is revision "

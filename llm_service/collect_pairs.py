@@ -4,7 +4,7 @@
 
 Each line of `questions.jsonl` is a request of `POST /v1/generate`: messages, json_schema, and optionally temperature,
 max_tokens and seed. A reply that does not satisfy the schema is requested once more and then left out. Each pair is
-written as soon as it is received; started again, the command sends only the questions without a pair.
+written as soon as it is received. When the command is started again, it sends only the questions without a pair.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def main() -> None:
     """Collect pairs as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("questions", type=Path, help="JSONL of requests")
-    parser.add_argument("pairs", type=Path, help="JSONL to write, or to go on with")
+    parser.add_argument("pairs", type=Path, help="JSONL to write or to continue")
     parser.add_argument("--url", required=True, help="the API's root: http://host:8000/v1")
     parser.add_argument("--model", required=True, help="the server's name of its model")
     parser.add_argument("--key-variable", default="", help="environment variable that holds the API key")
     parser.add_argument("--at-once", type=int, default=16, help="requests in flight")
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds that a question may take, both attempts")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for a question, both attempts together")
     options = parser.parse_args()
     try:
         server = Server(
@@ -45,19 +45,19 @@ def main() -> None:
         requests = list(read_lines(options.questions, GenerateRequest))
         failed = asyncio.run(collect(ChatServer(server), requests, options.pairs, options.timeout))
     except (BadLine, OSError, Problem, ValueError) as error:
-        sys.exit(f"{error}\n{options.pairs} keeps what was collected; the same command goes on from there.")
+        sys.exit(f"{error}\n{options.pairs} keeps the collected pairs; run the same command again to continue.")
     if failed:
-        sys.exit(f"{failed} of {len(requests)} questions have no valid reply; the same command asks them again.")
+        sys.exit(f"{failed} of {len(requests)} questions have no valid reply; run the same command to send them again.")
 
 
 async def collect(server: ChatServer, requests: Sequence[GenerateRequest], path: Path, timeout: float) -> int:
-    """Send the questions that have no pair in `path` yet and append each reply; return the number left unanswered.
+    """Send the questions that have no pair in `path` yet and append each reply; return the number without a reply.
 
-    `timeout` is in seconds from the moment a question is sent. Raises Problem when the server fails; the pairs
-    received by then are in the file.
+    `timeout` is in seconds, starting when a question is sent. Raises Problem when the server fails; the file then has
+    the pairs received before.
     """
-    known = _resume(path)
-    open_questions = {name: request for request in requests if (name := digest_of(request)) not in known}
+    answered = _resume(path)
+    open_questions = {name: request for request in requests if (name := digest_of(request)) not in answered}
     print(f"{len(requests)} questions, {len(requests) - len(open_questions)} of them answered before", file=sys.stderr)
     model, slots = RemoteLanguageModel(server), asyncio.Semaphore(server.server.concurrency)
 

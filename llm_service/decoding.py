@@ -63,14 +63,14 @@ class _Writer:
     def choose(self, logits: Tensor) -> int:
         """Sample the next token from softmax(logits / temperature) over what the grammar allows; 0 is greedy.
 
-        argmax(logits + T·Gumbel noise) is such a sample; the noise comes from the row's own generator. With NaN among
-        the logits the row fails: the grammar would make a valid reply of them.
+        argmax(logits + T·Gumbel noise) is such a sample; the noise comes from the row's own generator. With NaN
+        among the logits the row fails, because the grammar would turn them into a valid reply.
         """
         if logits.isnan().any():
             self.failure = NotFinite(NOT_FINITE)
             return 0
-        allowed = torch.from_numpy(np.frombuffer(self._matcher.compute_logit_bias(), np.uint8) > 0)
-        scores = logits.masked_fill(~allowed[: len(logits)], -torch.inf)
+        allowed_tokens = torch.from_numpy(np.frombuffer(self._matcher.compute_logit_bias(), np.uint8) > 0)
+        scores = logits.masked_fill(~allowed_tokens[: len(logits)], -torch.inf)
         if self._row.temperature > 0:
             noise = torch.empty(len(logits), dtype=torch.float32).exponential_(generator=self._generator)
             scores = scores - self._row.temperature * noise.log()
@@ -81,11 +81,11 @@ class _Writer:
         self.finished = self._matcher.is_stopped()
         return token
 
-    def _fault(self, done: str) -> InvalidInput | None:
+    def _fault(self, verb: str) -> InvalidInput | None:
         """The error of this row's grammar, if any; it must not affect the other rows of the batch."""
         if not self._matcher.is_error():
             return None
-        return InvalidInput(f"json_schema cannot be {done}: {self._matcher.get_error()[:300]}")
+        return InvalidInput(f"json_schema cannot be {verb}: {self._matcher.get_error()[:300]}")
 
 
 class Decoder:
@@ -115,28 +115,28 @@ class Decoder:
         cache = self._cache(prefix, len(rows))
         while True:
             logits = self._forward(tokens, attended, cache)
-            chosen = [
+            next_tokens = [
                 writer.choose(scores) if writer.active else self._padding
                 for writer, scores in zip(writers, logits, strict=True)
             ]
             if not any(writer.active for writer in writers):
                 return [writer.failure or Continuation(writer.tokens, writer.finished) for writer in writers]
-            tokens = self._tensor([[token] for token in chosen])
+            tokens = self._tensor([[token] for token in next_tokens])
             attended = torch.cat([attended, torch.ones_like(tokens)], dim=1)
 
     @torch.inference_mode()
     def score(self, length: int, rows: Sequence[Sequence[int]]) -> list[float | NotFinite]:
         """Per row, the sum of the natural-log probabilities of all tokens but the first; NotFinite if it is NaN."""
         length = length or max(map(len, rows))
-        # Padding on the right: with causal attention no real token sees it.
+        # Padded on the right: with causal attention no real token attends to it.
         tokens = self._tensor([[*row, *[self._padding] * (length - len(row))] for row in rows])
         logits = self._model(input_ids=tokens, use_cache=False).logits[:, :-1].float()
-        chosen = logits.log_softmax(-1).gather(-1, tokens[:, 1:, None])[..., 0].double().cpu()
-        sums = [float(values[: len(row) - 1].sum()) for values, row in zip(chosen, rows, strict=True)]
+        token_scores = logits.log_softmax(-1).gather(-1, tokens[:, 1:, None])[..., 0].double().cpu()
+        sums = [float(values[: len(row) - 1].sum()) for values, row in zip(token_scores, rows, strict=True)]
         return [value if math.isfinite(value) else NotFinite(NOT_FINITE) for value in sums]
 
     def _forward(self, tokens: Tensor, attended: Tensor, cache: Any) -> Tensor:
-        """Logits (rows, vocabulary) after the last of `tokens`, as float32 on the CPU; extends `cache`."""
+        """Logits (rows, vocabulary) after the last of `tokens`, as float32 on the CPU; also extends `cache`."""
         positions = (attended.cumsum(dim=1) - 1).clamp(min=0)[:, -tokens.shape[1] :]
         output = self._model(
             input_ids=tokens,
@@ -149,7 +149,7 @@ class Decoder:
         return torch.as_tensor(output.logits[:, -1].float().cpu())
 
     def _cache(self, prefix: tuple[int, ...], rows: int) -> Any:
-        """The key-value cache after `prefix`, for so many rows; the prefix itself is always computed as one row."""
+        """The key-value cache after `prefix`, for `rows` rows; the prefix itself is always computed as one row."""
         if not prefix:
             return DynamicCache(config=self._model.config)
         if prefix not in self._prefixes:

@@ -14,7 +14,7 @@ from shared.problems import GenerationFailed
 from shared.schemas.language import GenerateReply, GenerateRequest
 from shared.seeds import derive_seed
 
-# Greedy decoding would write the same again, so the retry of a greedy request samples.
+# Greedy decoding would repeat the same reply, so the retry of a greedy request samples.
 RETRY_TEMPERATURE = 0.7
 
 
@@ -57,5 +57,5 @@ def read(completion: Completion, validator: Draft202012Validator) -> tuple[JsonV
 
 
 def _retry(request: GenerateRequest) -> GenerateRequest:
-    changed = {"seed": derive_seed("retry", request.seed), "temperature": request.temperature or RETRY_TEMPERATURE}
-    return request.model_copy(update=changed)
+    update = {"seed": derive_seed("retry", request.seed), "temperature": request.temperature or RETRY_TEMPERATURE}
+    return request.model_copy(update=update)

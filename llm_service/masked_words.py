@@ -18,10 +18,10 @@ from shared.schemas.service import WeightsInfo
 from shared.service import MakeBatcher
 from shared.weights import Weights
 
-LENGTH_STEP = 16  # texts are padded to multiples of so many tokens; only equal lengths run together
+LENGTH_STEP = 16  # texts are padded to multiples of this number of tokens; only equal lengths share a batch
 MAX_WORDS = 100  # per gap
-MIN_LETTERS = 2  # of a word; vocabularies hold single letters as tokens
-_WORD_STARTS = ("Ġ", "▁")  # marks of a word's first token, in vocabularies that mark it
+MIN_LETTERS = 2  # per word; vocabularies have single letters as tokens
+_WORD_STARTS = ("Ġ", "▁")  # prefixes of a word's first token, in vocabularies that have them
 
 Candidates = list[tuple[str, float]]
 
@@ -59,7 +59,7 @@ class MaskedWords:
         lengths = [min(-(-len(row) // LENGTH_STEP) * LENGTH_STEP, self._longest) for row in rows]
         candidates: dict[int, Candidates] = {}
         for length in dict.fromkeys(lengths):
-            indices = [index for index, other in enumerate(lengths) if other == length]
+            indices = [index for index, row_length in enumerate(lengths) if row_length == length]
             batch = [rows[index] for index in indices]
             results = await self._batcher.submit_all(batch, key=length, deadline=deadline)
             candidates |= zip(indices, results, strict=True)

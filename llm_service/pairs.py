@@ -24,7 +24,7 @@ Line = TypeVar("Line", bound=Contract)
 
 
 class Pair(Contract):
-    """A question and the reply that the perturber is to learn, word for word (compact JSON, as grammars write it)."""
+    """A question and the exact reply that the perturber learns (compact JSON, as grammars write it)."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=20)]
     reply: Annotated[Text, Field(min_length=1)]

@@ -26,7 +26,7 @@ from shared.schemas.language import Message
 from shared.schemas.service import WeightsInfo
 from shared.weights import Weights
 
-IGNORED = -100  # what torch's cross entropy leaves out
+IGNORED = -100  # the label that torch's cross entropy ignores
 MOST_HELD_OUT = 500
 _CARD = """---
 base_model: {base}
@@ -43,7 +43,7 @@ Settings and losses are in `training.json`. A profile loads it by `[language.ada
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How an adapter is trained. `layers` are peft's `target_modules`: `all-linear`, or names with commas.
+    """How an adapter is trained. `layers` are peft's `target_modules`: `all-linear`, or names separated by commas.
 
     `at_once` is the micro-batch size, `batch` the batch size of an optimiser step; `longest` is in tokens.
     `held_out` is the share of the pairs that are held out for evaluation, MOST_HELD_OUT at most.
@@ -65,7 +65,7 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.batch % self.at_once:
             raise ValueError(
-                f"a batch of {self.batch} is not made of parts of {self.at_once}; let one divide the other"
+                f"a batch of {self.batch} cannot be split into micro-batches of {self.at_once}; choose a divisor"
             )
 
 
@@ -85,7 +85,7 @@ def train(
 ) -> TrainingResult:
     """Train an adapter for `weights` and write it, with card and record, into `folder`.
 
-    If interrupted and called again with the same arguments, it resumes from the last checkpoint, stored beside
+    After an interruption, a call with the same arguments resumes from the last checkpoint, which is stored beside
     `folder`. Raises ValueError for pairs that do not fit the model, and for checkpoints of other arguments.
     """
     model, tokenizer, base = load_causal(weights)
@@ -100,20 +100,21 @@ def train(
         eval_dataset=held_out or None,
         data_collator=DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=IGNORED),
     )
-    before = trainer.evaluate()["eval_loss"] if held_out else None  # a fresh adapter changes nothing
+    before = trainer.evaluate()["eval_loss"] if held_out else None  # a new adapter does not change the model
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(checkpoints)))
     after = trainer.evaluate()["eval_loss"] if held_out else None
-    trained = TrainingResult(len(training), len(held_out), trainer.state.global_step, before, after)
-    _save(adapted, folder, base, recipe, trained)
+    result = TrainingResult(len(training), len(held_out), trainer.state.global_step, before, after)
+    _save(adapted, folder, base, recipe, result)
     shutil.rmtree(checkpoints)
-    return trained
+    return result
 
 
 def tokens(tokenizer: Any, pair: Pair, longest: int, number: int = 1) -> dict[str, list[int]]:
-    """`input_ids` of question and reply, and `labels`, the same but for IGNORED over the question.
+    """`input_ids` of question and reply, and `labels`: the same with IGNORED for the question's tokens.
 
-    The question is tokenised as llm_service does it, and the reply apart from it, as it will be generated; it ends as
-    the chat template ends a turn. Raises ValueError, naming the pair by `number`, for more than `longest` tokens.
+    The question is tokenised as in llm_service. The reply is tokenised separately, because it is generated after the
+    question; it ends as the chat template ends a turn. Raises ValueError, naming the pair by `number`, for more than
+    `longest` tokens.
     """
     messages = [message.model_dump() for message in pair.messages]
     conversation = [*messages, Message(role="assistant", content=pair.reply).model_dump()]
@@ -121,7 +122,7 @@ def tokens(tokenizer: Any, pair: Pair, longest: int, number: int = 1) -> dict[st
     text = tokenizer.apply_chat_template(conversation, tokenize=False)
     completion = text.removeprefix(question)
     if not completion.startswith(pair.reply) or completion == pair.reply:
-        # Some templates rewrite earlier turns once there is an answer, others do not end a turn: use the end token.
+        # Some templates rewrite earlier turns after an answer, others do not end a turn; then use the end token.
         completion = f"{pair.reply}{tokenizer.eos_token}"
     before = list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False))
     after = list(tokenizer(completion, add_special_tokens=False)["input_ids"])
@@ -136,7 +137,7 @@ def _split(rows: list[dict[str, list[int]]], recipe: Recipe) -> tuple[list[Any],
     mixed = Random(recipe.seed).sample(rows, len(rows))
     count = min(MOST_HELD_OUT, round(len(rows) * recipe.held_out))
     if count >= len(rows):
-        raise ValueError(f"{len(rows)} pairs leave none to learn from; collect more, or hold out a smaller share")
+        raise ValueError(f"{len(rows)} pairs leave none for training; collect more, or hold out a smaller share")
     return mixed[count:], mixed[:count]
 
 
@@ -162,7 +163,9 @@ def _with_fresh_adapter(model: Any, recipe: Recipe, base: WeightsInfo) -> Any:
         target_modules=recipe.layers if recipe.layers == "all-linear" else recipe.layers.split(","),
         task_type=TaskType.CAUSAL_LM,
     )
-    return get_peft_model(model, config, revision=base.revision)  # by which `llm_service.causal` knows its base again
+    return get_peft_model(
+        model, config, revision=base.revision
+    )  # `llm_service.causal` compares it with its base's revision
 
 
 def _arguments(recipe: Recipe, checkpoints: Path, device: str) -> TrainingArguments:
@@ -188,16 +191,16 @@ def _arguments(recipe: Recipe, checkpoints: Path, device: str) -> TrainingArgume
     )
 
 
-def _save(adapted: Any, folder: Path, base: WeightsInfo, recipe: Recipe, trained: TrainingResult) -> None:
+def _save(adapted: Any, folder: Path, base: WeightsInfo, recipe: Recipe, result: TrainingResult) -> None:
     """Write adapter, model card and training record."""
     adapted.save_pretrained(str(folder), safe_serialization=True, save_embedding_layers=False)
     config = json.loads((folder / "adapter_config.json").read_text())
     config["target_modules"] = sorted(
         config["target_modules"]
-    )  # a set in peft; sorted, equal trainings are equal files
+    )  # peft stores a set; sorting makes equal trainings write equal files
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
-    record = {"base": base.model_dump(), **asdict(recipe), **{f"got_{k}": v for k, v in asdict(trained).items()}}
+    record = {"base": base.model_dump(), **asdict(recipe), **{f"got_{k}": v for k, v in asdict(result).items()}}
     (folder / "training.json").write_text(json.dumps(record, indent=1) + "\n")
-    losses = {key: "-" if v is None else f"{v:.3f}" for key, v in asdict(trained).items() if key.startswith("loss")}
-    card = _CARD.format(base=base.id, revision=base.revision, **{**asdict(trained), **losses})
+    losses = {key: "-" if v is None else f"{v:.3f}" for key, v in asdict(result).items() if key.startswith("loss")}
+    card = _CARD.format(base=base.id, revision=base.revision, **{**asdict(result), **losses})
     (folder / "README.md").write_text(card)

@@ -1,4 +1,4 @@
-"""Check the JSON schemas of requests: only those are allowed whose replies are all of bounded length."""
+"""Check the JSON schemas of requests: a schema must bound the length of every reply."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_DEPTH = 40  # of objects and lists in the schema; validators recurse into ea
 MAX_NODES = 2_000  # objects and lists in the schema; a grammar grows with them
 MAX_BYTES = 256 * 1024
 
-# For each type, the keywords without which a reply could be endless.
+# For each type, the keywords that bound the length of a reply.
 _BOUNDS = {
     "string": ("maxLength",),
     "array": ("maxItems", "items"),
@@ -40,7 +40,7 @@ def checked_validator(schema: Mapping[str, Any]) -> Draft202012Validator:
     except SchemaError as error:
         raise InvalidInput(f"json_schema{_place(error.absolute_path)}: {error.message[:300]}") from error
     _check_bounded(schema, "json_schema")
-    return Draft202012Validator(schema, registry=Registry())  # which fetches nothing
+    return Draft202012Validator(schema, registry=Registry())  # an empty registry, which fetches nothing
 
 
 def _check_size(schema: Mapping[str, Any]) -> None:
@@ -65,9 +65,9 @@ def _check_size(schema: Mapping[str, Any]) -> None:
 
 def _check_bounded(schema: object, place: str) -> None:
     if not isinstance(schema, Mapping):
-        raise InvalidInput(f"{place}: `true` and `false` bound nothing; write the schema of this place out")
+        raise InvalidInput(f"{place}: `true` and `false` do not bound the reply; write out a schema here")
     if unsupported := sorted(set(schema) - _SUPPORTED):
-        raise InvalidInput(f"{place}: {unsupported[0][:50]} is not supported; write the schema out without it")
+        raise InvalidInput(f"{place}: {unsupported[0][:50]} is not supported; write the schema without it")
     if "const" in schema or "enum" in schema:
         return
     for keyword in ("anyOf", "oneOf"):
@@ -83,14 +83,14 @@ def _check_bounded(schema: object, place: str) -> None:
         raise InvalidInput(f"{place}: give one `type`, or `enum`, `const` or `anyOf`")
     for keyword in _BOUNDS[kind]:
         if keyword not in schema:
-            raise InvalidInput(f"{place}: {kind} needs `{keyword}`, so that every reply has an end")
+            raise InvalidInput(f"{place}: {kind} needs `{keyword}`, which bounds the reply")
     if kind == "array":
         _check_bounded(schema["items"], f"{place}.items")
 
 
 def _check_object(schema: Mapping[str, Any], place: str) -> None:
     if schema.get("additionalProperties") is not False:
-        raise InvalidInput(f"{place}: an object needs `additionalProperties: false`, so that every reply has an end")
+        raise InvalidInput(f"{place}: an object needs `additionalProperties: false`, which bounds the reply")
     for name, child in schema.get("properties", {}).items():
         _check_bounded(child, f"{place}.properties.{name}")
 

@@ -2,8 +2,7 @@
 
     python -m llm_service.train_perturber pairs.jsonl my-adapter --weights tinyworld/weights/language
 
-Interrupted and started again with the same arguments, it resumes from its last checkpoint
-(docs/how-to/perturber.md).
+After an interruption, the same command resumes from its last checkpoint (docs/how-to/perturber.md).
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from llm_service.perturber_training import Recipe, train
 from shared.weights import Dtype, Weights
 
 _HELP = {
-    "rank": "of the adapter's matrices",
+    "rank": "rank of the adapter's matrices",
     "alpha": "the adapter is scaled by alpha / rank",
-    "dropout": "on the adapter's input",
-    "layers": "all-linear, or names of layers with commas between them, such as q_proj,v_proj",
+    "dropout": "dropout on the adapter's input",
+    "layers": "all-linear, or names of layers separated by commas, such as q_proj,v_proj",
     "epochs": "passes over the pairs",
-    "batch": "pairs in a step of the optimiser",
-    "at_once": "pairs in a micro-batch; fewer take less memory",
-    "learning_rate": "peak; warm-up over a twentieth of the steps, then a cosine",
-    "held_out": "share of the pairs to evaluate on",
-    "longest": "tokens of question and reply",
+    "batch": "pairs per optimiser step",
+    "at_once": "pairs per micro-batch; fewer need less memory",
+    "learning_rate": "peak learning rate, after a linear warm-up (5 % of the steps) and before a cosine decay",
+    "held_out": "share of the pairs held out for evaluation",
+    "longest": "most tokens of question and reply together",
     "seed": "of all randomness",
     "save_every": "steps between checkpoints",
 }
@@ -45,7 +44,7 @@ def main() -> None:
     parser.add_argument("--revision", default="", help="commit on the Hub")
     parser.add_argument("--dtype", choices=get_args(Dtype), default="float32")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, default=0, help="of the CPU; 0 leaves it to torch")
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0: torch's default")
     for field in fields(Recipe):
         name = f"--{field.name.replace('_', '-')}"
         parser.add_argument(name, type=type(field.default), default=field.default, help=_HELP[field.name])
@@ -60,12 +59,13 @@ def main() -> None:
         )  # fmt: skip
         recipe = Recipe(**{field.name: getattr(options, field.name) for field in fields(Recipe)})
         pairs = list(read_lines(options.pairs, Pair))
-        trained = train(weights, pairs, recipe, options.folder, device=options.device)
+        result = train(weights, pairs, recipe, options.folder, device=options.device)
     except (BadLine, OSError, ValueError) as error:
         sys.exit(str(error))
-    print(f"{options.folder}: {trained.pairs} pairs, {trained.steps} steps", end="")
-    if trained.loss_before is not None and trained.loss_after is not None:
-        print(f"; loss on {trained.held_out} others {trained.loss_before:.3f}, now {trained.loss_after:.3f}", end="")
+    print(f"{options.folder}: {result.pairs} pairs, {result.steps} steps", end="")
+    if result.loss_before is not None and result.loss_after is not None:
+        print(f"; loss on {result.held_out} held-out pairs:", end="")
+        print(f" {result.loss_before:.3f} before, {result.loss_after:.3f} after", end="")
     print()
 
 

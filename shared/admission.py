@@ -1,4 +1,4 @@
-"""Limits on what is in use at a time, in pixels or bytes: waiting for room (`Budget`), or refusing (`Spool`)."""
+"""Limits on the pixels or bytes in use at a time: `Budget` waits for free capacity, `Spool` refuses."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ RETRY_SECONDS = 10.0
 
 
 class Budget:
-    """Admits work while the sizes of all admitted work stay within `most()`; one larger than that runs alone."""
+    """Admits work while the total size of admitted work is at most `most()`; larger work runs alone."""
 
     def __init__(self, most: Callable[[], int]) -> None:
         self._most, self._used = most, 0
         self._changed = threading.Condition()
-        self._door = threading.Lock()  # held while waiting, so that small work does not overtake large work for ever
+        self._order = threading.Lock()  # held while waiting; otherwise small work could overtake large work for ever
 
     @contextmanager
     def taken(self, size: int) -> Iterator[None]:
-        """Wait until `size` is free, and take it until the block ends. Do not nest: two halves may wait for ever."""
+        """Wait until `size` is free and reserve it for the block. Do not nest: two threads could deadlock."""
         most = self._most()
         size = min(size, most)
-        with self._door, self._changed:
+        with self._order, self._changed:
             self._changed.wait_for(lambda: self._used + size <= most)
             self._used += size
         try:
@@ -43,7 +43,7 @@ class Spool:
         self._lock = threading.Lock()
 
     def refuse_without_room(self, size: int) -> None:
-        """Raise NotReady if so many bytes more exceed the limit."""
+        """Raise NotReady if `size` more bytes would exceed the limit."""
         if self._held + size > self._most:
             raise NotReady(
                 f"this gateway holds {self._held:,} bytes of other uploads now, and at most {self._most:,} at a time; "
@@ -53,9 +53,9 @@ class Spool:
 
     @contextmanager
     def counting(self) -> Iterator[Callable[[int], None]]:
-        """A function that counts the bytes of one upload as they arrive; they are forgotten when the block ends.
+        """Yield a function that counts the bytes of one upload as they arrive; the count is released after the block.
 
-        It raises NotReady if they exceed the limit.
+        The function raises NotReady if the bytes exceed the limit.
         """
         total = 0
 

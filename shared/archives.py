@@ -1,4 +1,4 @@
-"""Whether a file is a zip, a tar or a tar.gz, by how it begins."""
+"""Detect a zip, tar or tar.gz file by its first bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def is_archive(file: IO[bytes]) -> bool:
 
 
 def beginning(file: IO[bytes]) -> bytes:
-    """Its first bytes, a tar's header long. Leaves the file at its beginning."""
+    """Read as many first bytes as a tar header has (512). Leaves the file at its beginning."""
     file.seek(0)
     head = file.read(tarfile.BLOCKSIZE)
     file.seek(0)
@@ -21,7 +21,7 @@ def beginning(file: IO[bytes]) -> bytes:
 
 
 def is_tar(head: bytes) -> bool:
-    """Whether it begins with a tar's header, checksum included: five letters may stand in a picture, too."""
+    """Whether `head` is a tar header with a valid checksum; the magic letters alone may also occur in an image."""
     try:
         tarfile.TarInfo.frombuf(head[: tarfile.BLOCKSIZE], tarfile.ENCODING, "surrogateescape")
     except tarfile.TarError:

@@ -1,6 +1,6 @@
 """Choose the floating-point type that a device computes natively, when weights are loaded.
 
-The module `torch`, which knows the GPUs, is passed in: nothing here imports it.
+Callers pass in the module `torch`, which describes the GPUs; this module does not import it.
 
 Half precision saves time only where the hardware computes it. The tiny UNet is five times *slower* in bfloat16 than in
 float32 on an x86 processor that has AVX2 alone, because every operation converts there and back.
@@ -22,12 +22,12 @@ DtypeChoice = Literal["auto", "float32", "float16", "bfloat16"]
 CPU_INFO = Path("/proc/cpuinfo")
 # Features by which Linux names native bfloat16: Intel's AMX, AVX512-BF16 (Intel and AMD), Arm's BF16 extension.
 NATIVE_FEATURES = frozenset({"amx_bf16", "avx512_bf16", "bf16"})
-# Instruction sets to which oneDNN and ATen can be restricted by the environment and in which bfloat16 is emulated.
+# The environment can restrict oneDNN and ATen to these instruction sets, in which bfloat16 is emulated.
 _ONEDNN_WITHOUT_BFLOAT16 = frozenset(
     {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
 )
 _ATEN_WITHOUT_BFLOAT16 = frozenset({"DEFAULT", "AVX2"})
-AMPERE = 8  # the first major compute capability of NVIDIA's with native bfloat16
+AMPERE = 8  # NVIDIA's first major compute capability with native bfloat16
 _Section = TypeVar("_Section", bound=Section)
 
 
@@ -60,7 +60,7 @@ def native_dtype(torch: ModuleType, preferred: Dtype, device: str) -> Dtype:
 def cpu_has_bfloat16(environment: Mapping[str, str] = os.environ, cpu_info: Path = CPU_INFO) -> bool:
     """Whether this processor computes bfloat16 natively with the instruction sets that oneDNN and ATen may use.
 
-    It can be detected on Linux only; False elsewhere.
+    Only Linux reports it; the result is False elsewhere.
     """
     # oneDNN reads the older name only where the newer one is unset or empty.
     onednn = environment.get("ONEDNN_MAX_CPU_ISA") or environment.get("DNNL_MAX_CPU_ISA") or ""
@@ -80,19 +80,19 @@ def _cpu_features(cpu_info: Path) -> frozenset[str]:
 
 
 def _with_dtypes(section: _Section, choose: Callable[[Dtype], Dtype]) -> _Section:
-    changed: dict[str, Any] = {}
+    update: dict[str, Any] = {}
     if isinstance(section, ModelUnderTest):
         return section
     if isinstance(section, Weights) and section.dtype != "float32":
-        changed["dtype"] = choose(section.dtype)
+        update["dtype"] = choose(section.dtype)
     for name in type(section).model_fields:
         value = getattr(section, name)
         if isinstance(value, Section):
-            changed[name] = _with_dtypes(value, choose)
+            update[name] = _with_dtypes(value, choose)
         elif isinstance(value, dict):
-            changed[name] = {
+            update[name] = {
                 key: _with_dtypes(item, choose) if isinstance(item, Section) else item for key, item in value.items()
             }
         elif isinstance(value, list):
-            changed[name] = [_with_dtypes(item, choose) if isinstance(item, Section) else item for item in value]
-    return section.model_copy(update=changed)
+            update[name] = [_with_dtypes(item, choose) if isinstance(item, Section) else item for item in value]
+    return section.model_copy(update=update)

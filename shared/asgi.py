@@ -99,7 +99,7 @@ class BoundedRequests:
 
 
 async def _discard_body(receive: Receive) -> None:
-    """Read and drop the rest of a refused body, within limits: a client whose bytes stay unread loses the response."""
+    """Read and drop the rest of a refused body, within limits. If bytes stay unread, the client loses the response."""
     remaining = LINGERING_BYTES
     with suppress(TimeoutError):
         async with asyncio.timeout(LINGERING_SECONDS):
@@ -135,7 +135,7 @@ class AccessLog:
         request_id = request_id_from(Headers(scope=scope).get(REQUEST_ID_HEADER))
         bind(request_id=request_id)
         started = time.monotonic()
-        status = 499  # what proxies log for a client that left before the answer
+        status = 499  # what proxies log for a client that disconnected before the response
 
         async def send_and_record(message: Message) -> None:
             nonlocal status

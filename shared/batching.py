@@ -123,9 +123,9 @@ class MicroBatcher(Generic[Key, Item, Result]):
     only. A batch for which `run` raises `OutOfMemory`, or a library's own error of that kind, is halved. One for which
     it raises `InvalidInput` or `NotFinite` runs again item by item, so that only the item at fault fails. The batcher
     takes a turn from `turns` before it calls `run`: a process that embeds several services passes the same object to
-    all of them, which bounds the number of batches that are computed concurrently. `health` learns what `run` does to
-    the device; once it has a fault, items are refused. `on_stop` is called when the batcher has drained, in the thread
-    that ends last.
+    all of them, which bounds the number of batches that are computed concurrently. Device failures
+    in `run` are reported to `health`; once it has a fault, items are refused. `on_stop` is called when the batcher has
+    drained, in the thread that ends last.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ class MicroBatcher(Generic[Key, Item, Result]):
             while self._wait_for_batch():
                 with self._turns.turn(self._oldest):
                     self._run_next()
-                    # One call may need batches of several keys: younger work must not run between them.
+                    # One call may need batches of several keys; younger work must not run between them.
                     while self._turns.may_continue(self._oldest):
                         self._run_next()
         except BaseException as error:
@@ -280,8 +280,8 @@ class MicroBatcher(Generic[Key, Item, Result]):
                 return []
             key = self._queue[0].key
             batch = [entry for entry in self._queue if entry.key == key][: self.policy.max_batch]
-            taken = {id(entry) for entry in batch}
-            self._set_queue([entry for entry in self._queue if id(entry) not in taken])
+            batch_ids = {id(entry) for entry in batch}
+            self._set_queue([entry for entry in self._queue if id(entry) not in batch_ids])
         now = time.monotonic()
         for entry in batch:
             self._metrics.wait_seconds.observe(now - entry.arrived)
@@ -297,7 +297,7 @@ class MicroBatcher(Generic[Key, Item, Result]):
             if not parts:
                 self._answer(batch, [self._explained(error)] * len(batch), "failed")
                 return
-        except BaseException as error:  # a panic of a compiled library, which leaves nothing to rely on
+        except BaseException as error:  # a panic in a compiled library; its state is undefined afterwards
             self._health.report(f"the model's code ended with {type(error).__name__}: {error}")
             self._answer(batch, [DeviceFailed(f"the model's code broke: {error}")] * len(batch), "failed")
             return

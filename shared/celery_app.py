@@ -1,4 +1,4 @@
-"""The Celery app that gateway, worker and trainer send and receive messages with."""
+"""The Celery app with which gateway, worker and trainer exchange messages."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def open_celery(broker_url: str) -> Celery:
 
 
 def broker_fault(celery: Celery) -> str:
-    """Return a sentence that says why no message can ever be sent or received, or "". Does not connect.
+    """Return why no message can ever be sent or received, as a sentence; "" if there is no fault. Does not connect.
 
     Celery imports the broker's client with the first message, which is too late to report that it is missing.
     """
     name = masked(str(celery.conf.broker_url))
     try:
         celery.connection_for_write().create_transport()
-    except (ImportError, AttributeError) as error:  # the latter is what kombu raises where there is no redis at all
+    except (ImportError, AttributeError) as error:  # kombu raises AttributeError if redis is not installed
         return (
             f"the client of the broker {name} cannot be imported ({error}): install the packages of the extra "
             "`gateway`, or of `evaluator` for a trainer, as the images do"

@@ -1,6 +1,6 @@
 """Chat completions and scored prompts of any OpenAI-compatible server, through OpenAI's client.
 
-Import it where a profile names such a server and nowhere else: the client takes half a second to import.
+Import this module only if the profile names such a server: the client takes half a second to import.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ ATTEMPTS = 3
 class ChatServer:
     """Sends requests to `server`, at most `server.concurrency` at a time.
 
-    A request is sent up to `ATTEMPTS` times: again after a failed connection, 408, 409, 429 and 5xx, as late as
-    `Retry-After` says. The deadline ends every call, whatever it waits for.
+    A request is sent up to `ATTEMPTS` times. It is repeated after a failed connection and after 408, 409, 429 and 5xx,
+    with the delay of `Retry-After`. The deadline ends every call, including its waits.
     """
 
     def __init__(self, server: Server) -> None:
@@ -38,7 +38,7 @@ class ChatServer:
         if server.api_key_variable and not key:
             raise ValueError(f"set the environment variable {server.api_key_variable} to the key of {server.url}")
         self.server = server
-        # The client would send the account at OpenAI that the environment names to any server.
+        # Otherwise the client sends the OpenAI account of the environment to every server.
         self._headers: dict[str, str | Omit] = {"OpenAI-Organization": omit, "OpenAI-Project": omit}
         if not key:
             self._headers["Authorization"] = omit
@@ -116,7 +116,7 @@ class ChatServer:
 
     @asynccontextmanager
     async def _problems(self, deadline: float) -> AsyncIterator[None]:
-        """Raise what the client raises, and the end of the deadline, as problems."""
+        """Translate the client's errors and an expired deadline into problems."""
         url = self.server.url
         try:
             async with timeout(deadline - time.monotonic()):

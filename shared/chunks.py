@@ -1,4 +1,4 @@
-"""A sequence or an array in parts of at most a size: for messages, statements and batches."""
+"""Split a sequence or an array into chunks of bounded size, for messages, SQL statements and batches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol, Self, TypeVar
 
 
 class Sliceable(Protocol):
-    """What has a length and slices of its own type: lists, tuples, arrays."""
+    """A type with a length whose slices have the same type: lists, tuples, arrays."""
 
     def __len__(self) -> int: ...
 
@@ -18,5 +18,5 @@ Items = TypeVar("Items", bound=Sliceable)
 
 
 def chunks(items: Items, size: int) -> Iterator[Items]:
-    """The items in their order; only the last part may hold fewer than `size`."""
+    """Yield the items in order; only the last chunk may have fewer than `size`."""
     return (items[start : start + size] for start in range(0, len(items), size))

@@ -1,4 +1,4 @@
-"""What a language model writes in one go, whichever engine runs it."""
+"""The reply of a language model; every engine returns this type."""
 
 from __future__ import annotations
 

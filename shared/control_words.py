@@ -35,7 +35,7 @@ def control_words(tokenizer: Tokenizer) -> tuple[str, ...]:
 
 def refuse_control_words(words: Iterable[str], texts: Iterable[str]) -> None:
     """Raise InvalidInput, naming the word, if a text holds one of the words."""
-    written = list(texts)
+    text_list = list(texts)
     for word in words:
-        if any(word in text for text in written):
+        if any(word in text for text in text_list):
             raise InvalidInput(f"the text holds {word!r}, a control word of the model; leave it out")

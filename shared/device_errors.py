@@ -1,6 +1,6 @@
-"""What an exception of a model's code says about its device: too little memory, a failure, or nothing.
+"""Classify exceptions of a model's code: out of memory, device failure, or neither.
 
-Libraries name these cases by their texts alone, so that torch and onnxruntime need not be imported here.
+The messages of the exceptions decide, so this module imports neither torch nor onnxruntime.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FAILURE = re.compile(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the device, or the host, had too little memory; a smaller batch may fit."""
+    """Whether the device or the host ran out of memory; a smaller batch may fit."""
     if isinstance(error, OutOfMemory | MemoryError):
         return True
     return _of_a_library(error) and _MEMORY.search(str(error)) is not None
@@ -34,6 +34,6 @@ def is_device_failure(error: BaseException) -> bool:
 
 
 def _of_a_library(error: BaseException) -> bool:
-    """Whether torch (a `RuntimeError`) or onnxruntime raised it; the text of a problem may quote another service."""
+    """Whether torch (a `RuntimeError`) or onnxruntime raised it; a problem's message may quote another service."""
     runtime = isinstance(error, RuntimeError) or type(error).__module__.startswith("onnxruntime")
     return runtime and not isinstance(error, Problem)

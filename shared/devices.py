@@ -1,6 +1,6 @@
 """How a model service loads weights: its profile section, the device, threads, determinism and native types.
 
-The modules `torch` and `transformers` are passed in: nothing here imports them.
+Callers pass in the modules `torch` and `transformers`; this module does not import them.
 """
 
 from __future__ import annotations
@@ -44,29 +44,29 @@ def torch_service(
     turns: ComputeTurns | None = None,
     onnx_provider: str = "",
 ) -> ModelService[Model]:
-    """The service `name` around the model that `load` builds (see `shared.service`); `section` is of the profile.
+    """Create the service `name` around the model that `load` builds (see `shared.service`).
 
-    `settings` are those of the environment by default; `onnx_provider` is what onnxruntime computes with, if it is
-    used. Raises ProfileError for a profile that cannot be read.
+    `section` selects the service's section of the profile. `settings` default to the environment. `onnx_provider` is
+    onnxruntime's execution provider, if the service uses one. Raises ProfileError for a profile that cannot be read.
     """
-    chosen = settings or ServiceSettings()
-    weights = section(load_profile(chosen.profile))
+    service_settings = settings or ServiceSettings()
+    weights = section(load_profile(service_settings.profile))
 
     server = weights.server if isinstance(weights, Caption | Language) else None
 
     def load_on_device(make_batcher: MakeBatcher) -> Model:
         transformers.utils.logging.disable_progress_bar()
-        device = prepare_torch(torch, chosen)
-        native = native_weights(torch, weights, device, chosen.dtype)
+        device = prepare_torch(torch, service_settings)
+        native = native_weights(torch, weights, device, service_settings.dtype)
         expect(native)
-        return load(Loading(native, device, chosen, make_batcher))
+        return load(Loading(native, device, service_settings, make_batcher))
 
     runtimes = Runtimes(cuda_build=torch.version.cuda or "", onnx_provider=onnx_provider)
-    return ModelService(name, code_revision, chosen, load_on_device, turns, server, runtimes)
+    return ModelService(name, code_revision, service_settings, load_on_device, turns, server, runtimes)
 
 
 def choose_device(torch: ModuleType, name: str) -> str:
-    """`auto` is the first GPU if there is one; other names are torch's own (`cpu`, `cuda:1`, ...)."""
+    """Return torch's name of a device: for `auto` the first GPU, or `cpu` without one; other names are unchanged."""
     if name != "auto":
         return name
     return "cuda:0" if torch.cuda.is_available() else "cpu"
@@ -76,9 +76,8 @@ def choose_device(torch: ModuleType, name: str) -> str:
 def tensor_float_32(torch: ModuleType, device: str) -> Iterator[None]:
     """Let an NVIDIA GPU multiply float32 matrices in TF32 inside the block; other devices compute as before.
 
-    TF32 has float32's range and float16's precision. It is for networks of ours that score and segment, never for a
-    model under test. The setting is the process's, so the
-    block must not overlap with other threads' work on the device.
+    TF32 has float32's range and float16's precision. Use it for Contrafact's own scorers and segmenters, never for a
+    model under test. The setting applies to the whole process, so no other thread may use the device during the block.
     """
     if not device.startswith("cuda"):
         yield
@@ -93,12 +92,12 @@ def tensor_float_32(torch: ModuleType, device: str) -> Iterator[None]:
 
 
 def info_in_tf32(info: WeightsInfo, device: str) -> WeightsInfo:
-    """The entry of `/v1/info` for weights that compute in `tensor_float_32`: replies depend on it."""
+    """The entry of `/v1/info` for weights that compute in `tensor_float_32`, which affects replies."""
     return info.model_copy(update={"dtype": "tf32"}) if device.startswith("cuda") and info.dtype == "float32" else info
 
 
 def prepare_torch(torch: ModuleType, settings: ServiceSettings) -> str:
-    """Set threads and determinism as the settings have them; returns the device to load weights on."""
+    """Apply the settings for threads and determinism; return the device to load weights on."""
     torch.set_num_threads(compute_threads(settings.threads, torch.get_num_threads()))
     torch.backends.cudnn.deterministic = settings.deterministic
     return choose_device(torch, settings.device)

@@ -1,7 +1,7 @@
 """The endpoints of the model services, each declared once: a service answers them, the gateway calls them.
 
-`Services` has those that work (POST), `INFO` and `MODELS` are those that describe (GET). Every process of the system,
-model service or not, answers its probes at `HEALTHZ`, `READYZ` and `METRICS`.
+`Services` has the POST endpoints, which compute. `INFO` and `MODELS` are GET endpoints, which describe a service. Every
+process of the system, model service or not, answers its probes at `HEALTHZ`, `READYZ` and `METRICS`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Reply = TypeVar("Reply", bound=Contract)
 
 @dataclass(frozen=True, slots=True)
 class Endpoint(Generic[Request, Reply]):
-    """Where a request goes, the types of request and reply, and the stage of an image that waits for it.
+    """The path of a request, its request and reply types, and the stage of an image that waits for the reply.
 
     `deadline`: seconds that a call may take; None for the client's own. `per_image`: the reply's list with an entry for
     each of the request's `images`; such a request can be sent in parts. As an attribute of `Services` an endpoint is
@@ -81,7 +81,7 @@ class Endpoint(Generic[Request, Reply]):
 
 @dataclass(frozen=True, slots=True)
 class Description(Generic[Reply]):
-    """Where a service describes itself (GET), the type of the reply, and what it is about."""
+    """A GET endpoint at which a service describes itself: its path, reply type and description."""
 
     path: str
     reply: type[Reply]
@@ -93,7 +93,7 @@ MODELS = Description("/v1/models", ModelsReply, "The models under test that this
 
 
 class Services(ABC):
-    """The model services as their callers see them: plain HTTP clients, or the same recorded."""
+    """The interface of the model services for their callers: HTTP clients, with or without recording."""
 
     caption = Endpoint(
         "caption_service", "/v1/captions", CaptionRequest, CaptionReply, "captioning", per_image="captions"

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from huggingface_hub import snapshot_download
 from huggingface_hub.constants import HF_HOME
-from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError: of the HTTP library that it uses
+from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError comes from its HTTP library
     HfHubHTTPError,
     HTTPError,
     LocalEntryNotFoundError,
@@ -42,7 +42,7 @@ _TEXTS = ("*.json", "*.txt", "*.jinja", "*.model")  # configurations, vocabulari
 _PARTS = ("scheduler", "text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2", "unet", "vae")
 
 
-FAILURES = (HTTPError, LocalEntryNotFoundError, OSError)  # the first is that of the client's own HTTP library
+FAILURES = (HTTPError, LocalEntryNotFoundError, OSError)  # HTTPError comes from the client's own HTTP library
 
 
 class IncompleteWeights(Exception):
@@ -91,7 +91,7 @@ def hub_files(profile: Profile, servers: bool = False) -> list[HubFiles]:
 
 
 def fetch(requests: list[HubFiles], home: Path) -> None:
-    """Fetch what `home` lacks and list there what it has. Raises IncompleteWeights; a second call resumes."""
+    """Fetch the files that `home` lacks and update its listing. Raises IncompleteWeights; a second call resumes."""
     fetched = _read_listing(home)
     for request in requests:
         if request in fetched:
@@ -111,7 +111,7 @@ def fetch(requests: list[HubFiles], home: Path) -> None:
 
 
 def _fetch_patiently(request: HubFiles, cache: Path) -> Path:
-    """Fetch into the cache; further attempts after failures that may pass continue with the bytes that are there."""
+    """Fetch into the cache; after a temporary failure, try again and continue with the bytes in the cache."""
     for pause in (*PAUSES, None):
         try:
             return _fetch_once(request, cache)
@@ -134,7 +134,7 @@ def _fetch_once(request: HubFiles, cache: Path) -> Path:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether another attempt can succeed: not after a refusal, nor on a full disk."""
+    """Whether another attempt can succeed: it cannot after a refusal or on a full disk."""
     response = getattr(error, "response", None)
     if isinstance(error, HfHubHTTPError) and response is not None:
         return response.status_code in RETRIED
@@ -143,7 +143,7 @@ def _may_pass(error: Exception) -> bool:
 
 @contextmanager
 def _progress(name: str, folder: Path, total: int) -> Iterator[None]:
-    """Print now and then how much of the files has arrived: a log has no place for a bar."""
+    """Print the progress at intervals, because a log cannot show a progress bar."""
     over = threading.Event()
 
     def watch() -> None:
@@ -188,7 +188,7 @@ def _patterns(variant: str | None) -> tuple[str, ...]:
 
 
 def _pipeline_files(base: Weights) -> Iterator[HubFiles]:
-    """Only the subfolders that are loaded: such repositories also hold the whole model in single files, twice."""
+    """Only the subfolders that are loaded; these repositories also hold the whole model twice as single files."""
     if base.hub:
         files = [f"{part}/{name}" for part in _PARTS for name in _patterns(base.variant)]
         yield HubFiles(base.hub, base.revision, _in_subfolder(base, ("model_index.json", *files)))

@@ -27,8 +27,8 @@ def gpu_of(device: str) -> GpuInfo | None:
 def see_one_gpu(device: str, environment: MutableMapping[str, str]) -> str:
     """Let this process see only the GPU of `device`, and return the name that the device then has.
 
-    Some libraries take every GPU that they see, or the first, whatever device they are given. Call it before torch
-    starts CUDA, with `os.environ`. `auto` is the first GPU, if there is one; another device hides them all.
+    Some libraries use every GPU that they see, or the first, whatever device they are given. Call it before torch
+    starts CUDA, with `os.environ`. `auto` is the first GPU, if there is one; any other device hides all GPUs.
     """
     kind, _, number = device.partition(":")
     if kind not in ("cuda", "auto"):
@@ -36,7 +36,7 @@ def see_one_gpu(device: str, environment: MutableMapping[str, str]) -> str:
         return device
     index = int(number or 0)
     if "CUDA_VISIBLE_DEVICES" in environment:
-        visible = _visible(environment)  # empty if the operator hides them all: that stays so
+        visible = _visible(environment)  # empty if the operator hides all GPUs, which then stay hidden
         environment["CUDA_VISIBLE_DEVICES"] = visible[index] if index < len(visible) else ""
     else:
         environment["CUDA_VISIBLE_DEVICES"] = str(index)

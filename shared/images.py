@@ -1,9 +1,9 @@
 """Decode uploaded images under limits into one canonical form, with a digest over pixels.
 
-Canonical form: EXIF orientation applied, 8 bits a channel, mode RGB (L for masks), lossless PNG without metadata.
+Canonical form: EXIF orientation applied, 8 bits per channel, mode RGB (L for masks), lossless PNG without metadata.
 Images with transparency, 16 bits or animation are refused with a reason, never converted silently. Limits on pixels,
-aspect ratio and JPEG scans are checked before anything is decoded. The pixels that a process decodes at a time are
-limited too, so several large images wait for one another.
+aspect ratio and JPEG scans are checked before anything is decoded. The number of pixels that a process
+decodes at a time is also limited, so large images wait for one another.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from shared.admission import Budget
 from shared.problems import InvalidInput, Malformed, TooLarge
 
 FORMATS = ("PNG", "JPEG", "WEBP")
-MAX_SHAPE = 50  # long side to short side: models scale the short side up to theirs, and the long one with it
-MAX_JPEG_SCANS = 50  # every scan goes over the whole picture again; a hundred bytes are enough for one
-# glibc returns blocks of more than 32 MiB to the system; smaller ones stay with each thread that decoded an image.
+MAX_SHAPE = 50  # long side / short side; models scale the short side up to their size, and the long side with it
+MAX_JPEG_SCANS = 50  # decoding visits the whole image once per scan, and a scan may have only a hundred bytes
+# glibc returns blocks of more than 32 MiB to the system; each thread that decoded an image keeps smaller ones.
 Image.core.set_block_size(64 * 1024**2)  # type: ignore[attr-defined]
-Image.MAX_IMAGE_PIXELS = None  # Pillow's own limit is another number; ours is checked before any pixel is decoded
+Image.MAX_IMAGE_PIXELS = None  # replaced by our own limit, which is checked before any pixel is decoded
 Mode = Literal["RGB", "L"]
 Pixels = NDArray[np.uint8]
 # Pillow's modes that convert to RGB without losing anything a person sees; CMYK goes through Pillow's plain formula.
@@ -57,7 +57,7 @@ _ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), 
 
 
 class PngHeader(NamedTuple):
-    """Bits a channel; the colour type: 0 grey, 2 colour, 3 palette, 4 and 6 the first two with transparency; pixels."""
+    """Bits per channel; size in pixels; colour type: 0 grey, 2 RGB, 3 palette, 4 grey + alpha, 6 RGB + alpha."""
 
     bits: int
     colour_type: int
@@ -66,7 +66,7 @@ class PngHeader(NamedTuple):
 
 
 class ImageSettings(BaseSettings):
-    """The one limit of images in every process: gateway, worker, model services and trainer."""
+    """The image limit of every process: gateway, worker, model services and trainer."""
 
     model_config = SettingsConfigDict(env_prefix="CONTRAFACT_", extra="ignore", use_attribute_docstrings=True)
 
@@ -118,7 +118,7 @@ def from_array(pixels: Pixels, file_size: tuple[int, int] | None = None) -> Cano
 
 
 def digest(pixels: Pixels) -> str:
-    """SHA-256 (hexadecimal) over mode, size and pixels: equal for equal pictures, however they were compressed."""
+    """SHA-256 (hexadecimal) over mode, size and pixels: equal pixels have equal digests, whatever the compression."""
     height, width = pixels.shape[:2]
     head = f"{'L' if pixels.ndim == 2 else 'RGB'} {width} {height}\n".encode()
     hashed = hashlib.sha256(head)
@@ -142,7 +142,7 @@ def decode(png: bytes, mode: Mode = "RGB", max_pixels: int | None = None) -> Pix
 
 
 def working_size(width: int, height: int, working_side: int) -> tuple[int, int]:
-    """Width and height of an image once its longer side is scaled down to `working_side`, if it exceeds that."""
+    """Width and height of an image after scaling down a longer side that exceeds `working_side`."""
     longer = max(width, height)
     if longer <= working_side:
         return width, height
@@ -191,7 +191,7 @@ def _decode(
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
         _check(image, data, max_pixels)
-        with _DECODING.taken(image.width * image.height), closing(image):  # its memory is free before others begin
+        with _DECODING.taken(image.width * image.height), closing(image):  # frees its memory before the next image
             return _loaded(image, data, mode, working_side, scaling)
     except UnidentifiedImageError as error:
         raise Malformed("the file is not a PNG, JPEG or WebP image; convert it to one of these") from error
@@ -220,7 +220,7 @@ def _check(image: Image.Image, data: bytes, max_pixels: int) -> None:
         raise TooLarge(f"the JPEG has more than {MAX_JPEG_SCANS} scans; save it again, not progressive")
     if (frames := getattr(image, "n_frames", 1)) > 1:
         raise InvalidInput(f"the file holds {frames} pictures (animated, or of several views); send one as a file")
-    # Pillow opens 16-bit colour PNGs as plain RGB, cut to 8 bits; only the header's bit depth tells.
+    # Pillow opens 16-bit colour PNGs as RGB with 8 bits; only the header states the true bit depth.
     if image.mode not in _CONVERTIBLE or (image.format == "PNG" and data[_PNG_BIT_DEPTH] == 16):
         raise InvalidInput(f"the image has more than 8 bits a channel (mode {image.mode}); convert it to 8 bits")
 

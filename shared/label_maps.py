@@ -32,10 +32,10 @@ def confusion(reference: Map, predicted: Map, classes: int) -> Counts:
     Raises ValueError if the maps differ in size.
     """
     if reference.shape != predicted.shape:
-        raise ValueError(f"a map of {predicted.shape} cannot be held against one of {reference.shape}")
-    judged = reference != VOID
-    columns = np.minimum(predicted[judged].astype(np.int64), classes)  # OTHER is the last column
-    cells = reference[judged].astype(np.int64) * (classes + 1) + columns
+        raise ValueError(f"a map of {predicted.shape} cannot be compared with one of {reference.shape}")
+    evaluated = reference != VOID
+    columns = np.minimum(predicted[evaluated].astype(np.int64), classes)  # OTHER is the last column
+    cells = reference[evaluated].astype(np.int64) * (classes + 1) + columns
     return np.bincount(cells, minlength=classes * (classes + 1)).reshape(classes, classes + 1)
 
 

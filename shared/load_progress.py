@@ -3,8 +3,8 @@
     loading thread:  expect(section) ─► reading(weights) ─► reading(weights) ─► ... ─► warm-up
     any thread:      state()
 
-Loaders wrap what they read in `reading`, which reports to the service that loads in this thread; elsewhere it does
-nothing. Does not import torch.
+Loaders wrap each read in `reading`. It reports to the service that loads in this thread and does nothing in other
+threads. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WARM_UP = "digests of the files, and a first computation"
 
 @dataclass(frozen=True, slots=True)
 class LoadState:
-    """What is loaded at the moment, gigabytes loaded and in all (those that the profile states), and seconds so far."""
+    """What is being loaded, gigabytes loaded and in total (as the profile states them), and seconds so far."""
 
     loading: str
     gigabytes_loaded: float
@@ -61,7 +61,7 @@ class LoadProgress:
             _receiver.reset(token)
 
     def state(self) -> LoadState:
-        """How far it is."""
+        """The present state of the loading."""
         with self._changing:
             sizes = {name: weights.gigabytes for name, weights in self._expected.items()}
             current = self._current or (WARM_UP if self._expecting else WAITING)
@@ -79,7 +79,7 @@ class LoadProgress:
 
     @contextmanager
     def reading(self, weights: Weights) -> Iterator[None]:
-        """Mark the time in which a set of weights is read; sets read inside of it belong to it."""
+        """Mark the time in which a set of weights is read; sets read within the block count as part of it."""
         with self._changing:
             outermost = not self._current
             names = [name for name, expected in self._expected.items() if expected == weights]

@@ -1,4 +1,4 @@
-"""JSON logging of every service, one object a line.
+"""JSON logging of every service, one object per line.
 
 A line carries the fields bound to its thread or task (`bound`): the id of the HTTP request and, in the worker, the job
 and source image. The request id travels in the header `X-Request-ID` from the gateway through Celery's message to the
@@ -41,7 +41,7 @@ class JsonFormatter(BaseJsonFormatter):
         super().__init__(
             ("asctime", "levelname", "name", "message"),
             rename_fields={"asctime": "time", "levelname": "level", "name": "logger", "exc_info": "traceback"},
-            reserved_attrs=[*RESERVED_ATTRS, "color_message"],  # uvicorn's, its message again with terminal codes
+            reserved_attrs=[*RESERVED_ATTRS, "color_message"],  # uvicorn's copy of the message with terminal codes
         )
 
     def process_log_record(self, log_data: dict[str, Any]) -> dict[str, Any]:
@@ -54,16 +54,18 @@ class JsonFormatter(BaseJsonFormatter):
 def configure(level: str = "INFO", stream: IO[str] | None = None) -> None:
     """Send the project's log lines, and the warnings of libraries, to `stream` (default: standard error) as JSON.
 
-    The first call in a process takes effect. uvicorn's own access log is switched off: `shared.asgi.AccessLog` says
-    more.
+    The first call in a process takes effect. uvicorn's own access log is switched off, because
+    `shared.asgi.AccessLog` replaces it.
     """
-    ours, everything = logging.getLogger(ROOT), logging.getLogger()
-    if any(isinstance(handler.formatter, JsonFormatter) for handler in (*ours.handlers, *everything.handlers)):
+    project_logger, root_logger = logging.getLogger(ROOT), logging.getLogger()
+    if any(
+        isinstance(handler.formatter, JsonFormatter) for handler in (*project_logger.handlers, *root_logger.handlers)
+    ):
         return
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter())
-    everything.addHandler(handler)
-    ours.setLevel(level)
+    root_logger.addHandler(handler)
+    project_logger.setLevel(level)
     server = logging.getLogger("uvicorn")
     server.handlers.clear()
     server.propagate = True

@@ -1,4 +1,4 @@
-"""Which file of a job has which label or mask: from a manifest, or from class folders.
+"""Find the label or mask of each file of a job, from a manifest or from class folders.
 
 A manifest is CSV (`file,label` or `file,mask`) or JSON Lines (`{"file": …, "label": …}`). A column `group` names images
 that belong together, such as the frames of one sequence.
@@ -25,7 +25,7 @@ MANIFEST_NAMES = ("manifest.csv", "manifest.jsonl")
 
 
 class ManifestRow(Contract):
-    """One line: a file's name as it was sent, and its ground truth: a label, or a mask's file (or none)."""
+    """One line: the name of an uploaded file and its ground truth (a label, a mask file, or nothing)."""
 
     file: Annotated[str, Field(min_length=1, max_length=1_000)]
     label: Label | None = None
@@ -74,9 +74,9 @@ def match_rows(rows: Mapping[str, ManifestRow], names: Sequence[str]) -> list[Ma
 
 
 def folder_labels(names: Sequence[str], known_classes: Collection[str]) -> list[str | None]:
-    """Labels from class folders: each file's own folder, if every file lies in one and they look like classes.
+    """Labels from class folders: the folder of each file, if every file is in one and the folders look like classes.
 
-    Two folders at least, or a single one that is the name of a known class.
+    They do if there are at least two, or if the only one has the name of a known class.
     """
     folders = [name.rpartition("/")[0].rpartition("/")[2] for name in names]
     if len(set(folders)) == 1:
@@ -135,10 +135,10 @@ _SEQUENCE = 3  # frames of consecutive numbers
 
 
 def look_like_sequences(names: Iterable[str]) -> bool:
-    """Whether at least half of the names are runs of three or more consecutive numbers behind different stems.
+    """Whether at least half of the names are in runs of three or more consecutive numbers after different stems.
 
-    "drive1_0001.png", "drive1_0002.png", … beside "drive2_0001.png", …: such images may be frames of one sequence. All
-    names of a folder that are numbered through are no sign of it.
+    Images such as "drive1_0001.png", "drive1_0002.png", … beside "drive2_0001.png", … may be frames of one sequence.
+    Consecutive numbers after a single stem are no sign of sequences.
     """
     numbers: dict[str, list[int]] = {}
     count = 0
@@ -146,6 +146,6 @@ def look_like_sequences(names: Iterable[str]) -> bool:
         count += 1
         if frame := _FRAME.match(name):
             numbers.setdefault(frame[1], []).append(int(frame[2]))
-    runs = [sorted(found) for found in numbers.values()]
+    runs = [sorted(frames) for frames in numbers.values()]
     in_runs = [run for run in runs if len(run) >= _SEQUENCE and run[-1] - run[0] < 2 * len(run)]
     return len(in_runs) > 1 and 2 * sum(map(len, in_runs)) >= count

@@ -4,7 +4,7 @@
     dead thread       ├─► fault ─► /healthz is 503, requests are refused ─► the process ends `GRACE_SECONDS` later
     endless batch     ┘
 
-The orchestrator (compose's `restart`, Kubernetes) starts the service again. This module knows no model.
+The orchestrator (compose's `restart`, Kubernetes) starts the service again. This module is independent of the model.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ModelHealth:
 
     @property
     def fault(self) -> str:
-        """Why the model computes no more; empty while it does."""
+        """Why the model no longer computes; empty if it does."""
         with self._changing:
             if self._fault or not self._longest:
                 return self._fault
@@ -48,12 +48,12 @@ class ModelHealth:
             return self._fault
 
     def report(self, fault: str) -> None:
-        """Record why the model computes no more; the first reason stays."""
+        """Record why the model no longer computes; the first reason is kept."""
         with self._changing:
             self._fault = self._fault or fault
 
     def refuse_broken(self) -> None:
-        """Raises NotReady if the model computes no more."""
+        """Raise NotReady if the model no longer computes."""
         if fault := self.fault:
             raise NotReady(f"the service is about to restart: {fault}", retry_after=2 * GRACE_SECONDS)
 

@@ -28,7 +28,7 @@ def problem_reply(problem: Problem, instance: str | None = None) -> Response:
 
 
 def _allowed_methods(request: Request) -> list[str]:
-    """All methods of an address; Starlette itself knows only those of the first route that has it."""
+    """All methods of a path; Starlette itself reports only those of the first matching route."""
     routes = request.app.routes
     return [
         method
@@ -67,7 +67,7 @@ def install(app: FastAPI) -> None:
 
     async def on_anything(request: Request, error: Exception) -> Response:
         logger.error("unexpected error on %s %s", request.method, request.url.path, exc_info=error)
-        # Nothing of the error's own words: they may quote what nobody should read.
+        # The reply omits the error's message, which may quote private data.
         problem = Problem(
             f"an unexpected {type(error).__name__} occurred; the service's log has the traceback",
             members={"request_id": request_id()},

@@ -18,8 +18,8 @@
     ├── DeviceFailed           503  device-failed        the accelerator failed during the request
     └── DeadlineExceeded       504  deadline-exceeded
 
-Raise them anywhere; `shared.problem_replies` turns them into `application/problem+json`, and `from_reply` such a reply
-back into the same class on the caller's side.
+Raise them anywhere. `shared.problem_replies` turns them into `application/problem+json`; on the caller's side
+`from_reply` turns such a reply back into the same class.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class NotReady(Problem):
 
 
 class NotFinite(Problem):
-    """The network's output has NaN or infinity, as half precision causes it: there is no result."""
+    """The network's output has NaN or infinity (often caused by half precision), so there is no result."""
 
     status, name, title = 500, "not-finite", "Result is not finite"
 
@@ -174,7 +174,7 @@ def _tree(cls: type[Problem]) -> Iterator[type[Problem]]:
 
 
 def from_reply(status: int, body: bytes, retry_after: str | None = None) -> Problem:
-    """Return the problem in a service's reply as its own class; `DependencyFailed` if it is no problem document."""
+    """Return the problem in a service's reply as its own class; `DependencyFailed` for any other reply."""
     seconds = float(retry_after) if retry_after and retry_after.isdigit() else None
     try:
         document = json.loads(body)
@@ -190,7 +190,7 @@ def from_reply(status: int, body: bytes, retry_after: str | None = None) -> Prob
 
 
 def quoted(names: Sequence[str], most: int = 5) -> str:
-    """The first names in quotes, and how many more there are: for messages."""
+    """Format names for a message: the first ones in quotes, then the number of the others."""
     more = len(names) - most
     return ", ".join(map(repr, names[:most])) + (f" and {more} more" if more > 0 else "")
 

@@ -59,7 +59,7 @@ class Caption(Section):
 
 
 class Adapter(Weights):
-    """`[language.adapter]`: a LoRA adapter (peft's layout) over `[language.weights]`, as `train_perturber` makes them.
+    """`[language.adapter]`: a LoRA adapter (peft's layout) over `[language.weights]`, as `train_perturber` writes it.
 
     `merged` adds it to the weights on loading, so that it costs no time afterwards; false keeps it separate, so that
     weights in half precision are not rounded again.
@@ -268,13 +268,18 @@ class ShapeJudge(Weights):
 
         Letter case does not matter, and a label may be a list of synonyms ("car, auto"). `names` takes precedence.
         """
-        known = {name.casefold(): place for place, name in reversed(list(enumerate(classes)))}
+        place_by_name = {name.casefold(): place for place, name in reversed(list(enumerate(classes)))}
         class_of_label = {label.casefold(): name for name, aliases in self.names.items() for label in aliases}
 
         def place(label: str) -> int | None:
             names = [label, *(part.strip() for part in label.split(","))]
-            wanted = [*(class_of_label[name.casefold()] for name in names if name.casefold() in class_of_label), *names]
-            return next((known[name.casefold()] for name in wanted if name.casefold() in known), None)
+            candidates = [
+                *(class_of_label[name.casefold()] for name in names if name.casefold() in class_of_label),
+                *names,
+            ]
+            return next(
+                (place_by_name[name.casefold()] for name in candidates if name.casefold() in place_by_name), None
+            )
 
         return [place(label) for label in labels]
 
@@ -300,7 +305,7 @@ class Evaluator(Section):
     """`[evaluator]`: the scorer of the checks (a CLIP other than the generator's), and the models under test.
 
     `text_embedder` is a sentence-embedding model in transformers' layout with mean pooling, for the text checks;
-    `segmenter` looks at images of segmentation jobs.
+    `segmenter` checks the images of segmentation jobs.
     """
 
     scorer: Weights

@@ -9,7 +9,7 @@ from shared.wording import tenths
 
 
 def arm_table(sets: Sequence[SetFigures]) -> list[tuple[str, str, list[str]]]:
-    """Set, size, and a word per arm of `ARMS`, for tables."""
+    """Rows of a table: set, its size, and one formatted figure per arm of `ARMS`."""
     return [
         (
             figures.set,
@@ -21,7 +21,7 @@ def arm_table(sets: Sequence[SetFigures]) -> list[tuple[str, str, list[str]]]:
 
 
 def class_table(result: RepairResult) -> list[tuple[str, str, list[str]]]:
-    """Of segmenters: set, mIoU or a class that the set has, and the IoU of all its pixels per arm of `ARMS`."""
+    """Rows for segmenters: set, "mIoU" or one of the set's classes, and its pooled IoU per arm of `ARMS`."""
     rows: list[tuple[str, str, list[str]]] = []
     for figures in result.sets:
         pooled = [arm.segmentation for arm in figures.arms if arm.segmentation is not None]

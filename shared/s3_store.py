@@ -29,18 +29,18 @@ class S3Store:
         self._bucket = bucket
 
     def create_bucket(self) -> None:
-        """Make the bucket unless it is there."""
+        """Create the bucket if it does not exist."""
         with _translated():
             if not self._client.bucket_exists(self._bucket):
                 self._client.make_bucket(self._bucket)
 
     def put(self, key: str, data: bytes) -> None:
-        """One PUT; S3 makes it all or nothing."""
+        """One PUT, which S3 stores completely or not at all."""
         with _translated():
             self._client.put_object(self._bucket, check_key(key), io.BytesIO(data), len(data))
 
     def put_file(self, key: str, file: IO[bytes]) -> None:
-        """One PUT, or several parts of one."""
+        """One PUT, or a multipart upload."""
         size = file.seek(0, io.SEEK_END)
         file.seek(0)
         with _translated():
@@ -76,7 +76,7 @@ class S3Store:
         return True
 
     def delete(self, key: str) -> None:
-        """One DELETE, which S3 answers alike for a missing object."""
+        """One DELETE; S3 gives the same reply for a missing object."""
         with _translated():
             self._client.remove_object(self._bucket, check_key(key))
 

@@ -6,7 +6,7 @@ import hashlib
 
 
 def derive_seed(*parts: str | int) -> int:
-    """Return a seed in 0 … 2⁶³ − 1 derived from the identity of the thing it is for.
+    """Return a seed in 0 … 2⁶³ − 1 derived from the identity of its owner.
 
     Parts are joined unambiguously (each with its length), so ("ab", "c") and ("a", "bc") differ.
     """
@@ -14,7 +14,7 @@ def derive_seed(*parts: str | int) -> int:
 
 
 def derive_id(*parts: str | int) -> str:
-    """Return a 32-digit hexadecimal id derived from the identity of the thing it names."""
+    """Return a 32-digit hexadecimal id derived from the identity of the object that it names."""
     return derive_digest(*parts)[:16].hex()
 
 

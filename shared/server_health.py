@@ -7,14 +7,14 @@ import httpx
 from shared.problems import NotReady
 from shared.weights import Server
 
-SECONDS = 3.0  # less than a probe of the service waits
+SECONDS = 3.0  # shorter than the timeout of the service's own probes
 RETRY_AFTER = 5.0
 
 
 async def refuse_unready(server: Server) -> None:
     """Ask the server's `/health`. Raises NotReady if nothing answers, or if it says that it is loading or broken (5xx).
 
-    A server without that page (404), or one that wants a key for it (401), answers: that is enough.
+    A server that has no such page (404) or requires a key for it (401) counts as ready.
     """
     root = server.url.rstrip("/").removesuffix("/v1")
     try:

@@ -1,4 +1,4 @@
-"""The frame of every model service: health, readiness, metrics, info, deadlines, one loaded model, its batchers.
+"""The framework of every model service: health, readiness, metrics, info, deadlines, one loaded model, its batchers.
 
 A service's `app.py` gives a name, a `load` function and its endpoints (`torch_service` of `shared.devices` is
 `ModelService` with the profile's section on the device):
@@ -13,8 +13,8 @@ A service's `app.py` gives a name, a `load` function and its endpoints (`torch_s
     return service.app
 
 `load` runs in a background thread after start, builds the model, warms it up and creates the batchers it needs; until
-it returns, `/readyz` and every endpoint answer 503 and say how far it is (`shared.load_progress`). `/readyz` also asks
-the server that the profile names, if it names one. When the model breaks, `/healthz` answers 503 and the process ends
+it returns, `/readyz` and every endpoint answer 503 and report the progress (`shared.load_progress`). If the profile
+names a server, `/readyz` also checks it. When the model breaks, `/healthz` answers 503 and the process ends
 (`shared.model_health`). This module does not import torch.
 """
 
@@ -66,8 +66,8 @@ MAX_DEADLINE_SECONDS = 3600.0
 LARGEST_SUBMISSION = 64  # texts to score, which enter the queue together; a smaller queue would refuse them for ever
 SMALLEST_UPLOAD_MIB = 64
 
-# Loaders of weights patch module creation process-wide while they run ("meta" parameters): two at a time in one
-# process leave models without weights.
+# Loaders patch module creation for the whole process while they run ("meta" parameters). Two loaders at a time would
+# leave models without weights.
 LOADING = threading.Lock()
 
 CompileMode = Literal["off", "default", "reduce-overhead"]
@@ -85,19 +85,19 @@ class ServiceSettings(ImageSettings):
     model_config = SettingsConfigDict(env_prefix="CONTRAFACT_", extra="ignore", use_attribute_docstrings=True)
 
     profile: str = "tiny"
-    """A shipped profile, or the path of a TOML file: the same as the gateway's."""
+    """A shipped profile, or the path of a TOML file; use the gateway's profile."""
     device: str = "auto"
-    """`cpu`, `cuda`, `cuda:1`, ...; `auto` takes a GPU where there is one."""
+    """`cpu`, `cuda`, `cuda:1`, ...; `auto` uses a GPU if there is one."""
     deterministic: bool = False
-    """Fixed batch shapes: a result has the same bits alone and in company."""
+    """Fixed batch shapes: a result has the same bits whatever else is in its batch."""
     max_batch: int = 0
-    """Items that run together; 0: the profile's."""
+    """Largest batch, in items; 0: the profile's value."""
     max_wait_seconds: float = 0.005
     """How long an idle model waits for a batch to fill."""
     capacity: int = Field(default=256, ge=LARGEST_SUBMISSION)
     """Items in the queue, at least 64; beyond it the answer is 429."""
     threads: int = 0
-    """CPU threads of the models; 0: every core that the process may use. Services that share a machine take a part."""
+    """CPU threads of the models; 0: every core that the process may use. Services on one machine should divide them."""
     dtype: DtypeChoice = "auto"
     """`float32`, `float16` or `bfloat16` for weights that the profile prefers in half precision; `auto`: by device."""
     compile: CompileMode = "off"
@@ -115,7 +115,7 @@ class ServiceSettings(ImageSettings):
     max_batch_seconds: float = Field(default=MAX_DEADLINE_SECONDS, ge=0)
     """A batch that computes for longer counts as hung, and the process ends; 0: no bound (default when embedded)."""
     model_origin: str = ""
-    """Evaluator: `http://HOST:PORT`, the only origin of uploaded models; empty: none are taken."""
+    """Evaluator: `http://HOST:PORT`, the only origin of uploaded models; empty: uploads are refused."""
     upload_memory_mib: int = Field(default=0, ge=0)
     """Evaluator: memory of the process of one uploaded model, its libraries (about 400 MiB) included, at least 64; 0:
     4,096, or half of the container's memory where that is less."""
@@ -124,7 +124,7 @@ class ServiceSettings(ImageSettings):
     upload_batch_seconds: float = Field(default=120.0, gt=0)
     """Evaluator: time of one batch of an uploaded model."""
     quarantine: str = ""
-    """Evaluator: the folder that remembers the uploaded models that may not run; empty: one in the temporary folder."""
+    """Evaluator: folder of the records of quarantined models; empty: a folder in the temporary directory."""
 
     @field_validator("upload_memory_mib")
     @classmethod
@@ -139,7 +139,7 @@ class LoadedModel(Protocol):
 
     @property
     def device(self) -> str:
-        """Where it runs, such as `cpu` or `cuda:0`."""
+        """The device that it runs on, such as `cpu` or `cuda:0`."""
         ...
 
     @property
@@ -178,7 +178,7 @@ class ModelService(Generic[Model]):
         server: Server | None = None,
         runtimes: Runtimes = NO_RUNTIMES,
     ) -> None:
-        """`server`: an external one without which the service is not ready; `runtimes`: of `/v1/info`."""
+        """The service is ready only if the external `server` is; `runtimes` are those of `/v1/info`."""
         json_logging.configure()
         self.name = name
         self.registry = CollectorRegistry()
@@ -190,7 +190,7 @@ class ModelService(Generic[Model]):
         self._metrics = BatchMetrics(name, self.registry)
         self._health = ModelHealth(settings.max_batch_seconds)
         self._stopping = threading.Event()
-        # Uploaded models come and go; the thread of a batcher that is in use refers to it.
+        # Weak, because uploaded models come and go; the thread of a batcher in use keeps it alive.
         self._batchers: WeakSet[MicroBatcher[Any, Any, Any]] = WeakSet()
         self._model: Model | None = None
         self._gpu: GpuInfo | None = None
@@ -253,7 +253,7 @@ class ModelService(Generic[Model]):
                             reply = await handler(payload, deadline)
                 except TimeoutError as error:
                     raise DeadlineExceeded(f"no reply before the deadline; raise {DEADLINE_HEADER}") from error
-                except Exception as error:  # outside of a batch: a model under test that is loaded onto the device
+                except Exception as error:  # raised outside of a batch, for example while a model under test is loaded
                     if not is_device_failure(error):
                         raise
                     self._health.report(f"the accelerator failed: {error}")

@@ -1,4 +1,4 @@
-"""What goes on in a job, in words: for terminals and pages."""
+"""Describe the progress of a job in words, for terminals and pages."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ STAGES: Mapping[JobStage, str] = {
 
 
 def stage_words(progress: Progress) -> str:
-    """What is done with the source image that is furthest."""
+    """The stage of the most advanced source image, in words."""
     return STAGES[progress.stage] if progress.stage else "finished"
 
 
 def in_flight(progress: Progress) -> str:
-    """Source images in progress by stage, the furthest first; empty where none is in progress."""
+    """Source images in progress by stage, the most advanced first; empty if none is in progress."""
     stages = {name: getattr(progress.stages, name) for name in reversed(get_args(Stage))}
     return ", ".join(f"{count} {STAGES[name]}" for name, count in stages.items() if count)

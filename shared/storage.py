@@ -61,7 +61,7 @@ class ObjectStore(Protocol):
         ...
 
     def link(self, key: str, seconds: int) -> str:
-        """Return a URL that allows GET of this object, and no other, for so many seconds."""
+        """Return a URL that allows GET of this object only, for `seconds` seconds."""
         ...
 
     def exists(self, key: str) -> bool:
@@ -88,7 +88,7 @@ def call_key(key: str) -> str:
 
 
 def model_key(digest: str, model_id: str) -> str:
-    """The key of an uploaded model under test: its package's digest and the id of its row, so that none is shared."""
+    """The key of an uploaded model under test: by its package's digest and its row's id, so that none is shared."""
     return f"models/{digest[:2]}/{digest}-{model_id}.tar"
 
 
@@ -116,7 +116,7 @@ class DirectoryStore:
         self._url = url.rstrip("/")
         self._incoming = root / _INCOMING
         self._incoming.mkdir(parents=True, exist_ok=True)
-        for path in self._incoming.iterdir():  # left by processes that died while writing
+        for path in self._incoming.iterdir():  # left by processes that ended while writing
             with suppress(FileNotFoundError):
                 if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
                     path.unlink()
@@ -185,11 +185,11 @@ class DirectoryStore:
         return self._below("", prefix)
 
     def _below(self, folder: str, prefix: str) -> Iterator[StoredObject]:
-        """Objects of a folder, whose key ends in `/` unless it is the root."""
+        """Objects below `folder`, which ends in `/` unless it is the root."""
         try:
             with os.scandir(self._root / folder) as entries:
                 keys = sorted(f"{folder}{entry.name}{'/' if entry.is_dir() else ''}" for entry in entries)
-        except FileNotFoundError:  # deleted while we walk
+        except FileNotFoundError:  # deleted during the walk
             return
         for key in keys:
             if key.startswith("."):
@@ -209,7 +209,7 @@ class DirectoryStore:
         return hmac.new(self._secret(), f"{expires}/{key}".encode(), hashlib.sha256).hexdigest()
 
     def _secret(self) -> bytes:
-        """Random bytes shared by all processes over this directory; written by the first that needs them."""
+        """Random bytes shared by all processes of this directory; the first process that needs them writes them."""
         path = self._root / _SECRET
         if not path.is_file():
             temporary = self._incoming / uuid.uuid4().hex

@@ -15,9 +15,9 @@ def usable_cores(cgroup: Path = CGROUP) -> int:
 
     By default torch uses every core of the host, whatever the container's limit; its threads then wait for each other.
     """
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limit = _cpu_limit(cgroup)
-    return max(1, allowed if limit is None else min(allowed, math.ceil(limit)))
+    return max(1, affinity if limit is None else min(affinity, math.ceil(limit)))
 
 
 def _cpu_limit(cgroup: Path) -> float | None:
@@ -38,12 +38,12 @@ def _cpu_limit(cgroup: Path) -> float | None:
 def openmp_threads(environment: Mapping[str, str] = os.environ) -> int | None:
     """The threads that `OMP_NUM_THREADS` allows (of a list, the outermost level's); None if it is no positive number.
 
-    torch obeys it by itself. This is for deciding about threads before torch is imported.
+    torch reads the variable itself. Use this function to choose threads before torch is imported.
     """
     text = environment.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(text) or None if text.isdecimal() else None
 
 
-def compute_threads(wanted: int, default: int) -> int:
-    """Threads of a model service: `wanted`, or with 0 the library's `default` bounded by `usable_cores`."""
-    return wanted or min(default, usable_cores())
+def compute_threads(threads: int, default: int) -> int:
+    """Threads of a model service: `threads`, or if it is 0, the library's `default` capped at `usable_cores`."""
+    return threads or min(default, usable_cores())

@@ -61,7 +61,7 @@ class ComputeTurns:
 
     @contextmanager
     def turn(self, oldest: Callable[[], float]) -> Iterator[None]:
-        """Wait for a turn and hold it. `oldest` is called whenever a turn ends, since items come and go meanwhile."""
+        """Wait for a turn and hold it for the block. `oldest` is called whenever a turn ends, since queues change."""
         with self._changed:
             self._waiting.append(oldest)
             self._admit()
@@ -75,13 +75,13 @@ class ComputeTurns:
                 self._changed.notify_all()
 
     def may_continue(self, oldest: Callable[[], float]) -> bool:
-        """Whether the holder of a turn may keep it: others are waiting, and their work is younger."""
+        """Whether the holder of a turn may keep it: other batchers are waiting, and all their work is younger."""
         with self._changed:
-            return bool(self._waiting) and oldest() < min(other() for other in self._waiting)
+            return bool(self._waiting) and oldest() < min(waiting_oldest() for waiting_oldest in self._waiting)
 
     def _admit(self) -> None:
-        # Chosen here, once: a plain lock tends to return to its last holder, and the others would starve.
+        # A plain lock tends to return to its last holder, which would starve the others; so the oldest is chosen here.
         while self._waiting and len(self._holders) < self._at_once:
-            chosen = min(self._waiting, key=lambda oldest: oldest())
-            self._waiting = [waiting for waiting in self._waiting if waiting is not chosen]
-            self._holders.append(chosen)
+            next_holder = min(self._waiting, key=lambda oldest: oldest())
+            self._waiting = [waiting for waiting in self._waiting if waiting is not next_holder]
+            self._holders.append(next_holder)

@@ -62,7 +62,9 @@ class Weights(Section):
             assert self.hub is not None
             return self.hub
         if not self.path.is_dir():
-            raise FileNotFoundError(f"no weights at {self.path}; train or download them, or mend the profile's `path`")
+            raise FileNotFoundError(
+                f"no weights at {self.path}; train or download them, or correct the profile's `path`"
+            )
         return str(self.path)
 
     @property
@@ -87,9 +89,9 @@ class Weights(Section):
 class KeyValueCache(Section):
     """`[….server.cache]`: keys and values of the tokens that a transformer has read, which its server keeps on the GPU.
 
-    `layers`, `heads` (of keys and values) and `head_size` stand in the model's `config.json` as `num_hidden_layers`,
-    `num_key_value_heads` and `head_dim` (or `hidden_size / num_attention_heads`). `context` is in tokens, of all
-    requests that the server works on at a time together. `value_bytes`: 2 in half precision; 1.0625 in llama.cpp's
+    `layers`, `heads` (of keys and values) and `head_size` are in the model's `config.json` as `num_hidden_layers`,
+    `num_key_value_heads` and `head_dim` (or `hidden_size / num_attention_heads`). `context` is in tokens, the
+    total of all concurrent requests. `value_bytes`: 2 in half precision; 1.0625 in llama.cpp's
     q8_0, which has 34 bytes for 32 values.
     """
 
@@ -110,7 +112,7 @@ class Server(Section):
 
     `url` is the API's root (`http://host:8000/v1`). `api_key_variable` names the environment variable with the key.
     `revision` says which weights the server runs; change it when they change, since recorded calls are keyed by it.
-    `gigabytes` are those of the weights; `cache` describes what comes on top.
+    `gigabytes` are those of the weights; `cache` describes the additional memory.
     """
 
     url: Annotated[str, Field(pattern=r"^https?://")]

@@ -19,7 +19,7 @@ class Captioner(Protocol):
 
     @property
     def device(self) -> str:
-        """Where the model runs."""
+        """The device that the model runs on."""
         ...
 
     @property

@@ -66,8 +66,8 @@ class Rendered:
 @dataclass(frozen=True, slots=True)
 class _Prepared:
     prompt: str
-    wanted: Conditioning
-    unwanted: Conditioning
+    conditioning: Conditioning
+    negative_conditioning: Conditioning
     controls: tuple[Pixels, ...]
     keep: Pixels | None
     seed: int
@@ -79,7 +79,7 @@ class _Prepared:
 class ControlNetEditor:
     """The editor `controlnet`: renders any number of batches at once.
 
-    `few_step`, if given, renders the requests with exactly its number of steps and its guidance.
+    `few_step`, if given, renders the requests that have exactly its number of steps and its guidance.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ControlNetEditor:
         images: ControlImages | Segmenter | None,
         few_step: FewStepDiffusion | None = None,
     ) -> None:
-        """`images` computes control images; a segmenter supports edges only, None the region `full` only."""
+        """`images` computes control images. A segmenter alone supports only edges, None only the region `full`."""
         self._weights = weights
         self._few_step = few_step
         self.images = images if isinstance(images, ControlImages) else ControlImages(images)
@@ -118,17 +118,25 @@ class ControlNetEditor:
         source, protection = item.source, item.protection
         try:
             prompt = self._weights.prompts.fitted(item.rendering.prompt)
-            unwanted = self._weights.prompts.encode(self._weights.prompts.fitted(item.negative_prompt))
+            negative_conditioning = self._weights.prompts.encode(self._weights.prompts.fitted(item.negative_prompt))
             controls = tuple(
                 self.images.image(source, strength.kind, item.rendering.region) for strength in key.controls
             )
             regions = () if protection is None else self._regions(source, protection.classes)
         except InvalidInput as problem:
             return problem
-        wanted, keep = self._weights.prompts.encode(prompt), self.images.keep(source)
+        conditioning, keep = self._weights.prompts.encode(prompt), self.images.keep(source)
         return _Prepared(
-            prompt, wanted, unwanted, controls, keep, item.rendering.seed, source, protection, regions
-        )  # fmt: skip
+            prompt,
+            conditioning,
+            negative_conditioning,
+            controls,
+            keep,
+            item.rendering.seed,
+            source,
+            protection,
+            regions,
+        )
 
     def _rendered(self, prepared: _Prepared, image: Pixels | NotFinite, evaluations: int) -> Rendered | NotFinite:
         if isinstance(image, NotFinite):
@@ -159,7 +167,9 @@ class ControlNetEditor:
         """Images (height × width × 3, at the model's size) and network evaluations per image."""
         weights = self._networks(key)
         guided = key.guidance > 1
-        prompts = ([item.unwanted for item in batch] if guided else []) + [item.wanted for item in batch]
+        prompts = ([item.negative_conditioning for item in batch] if guided else []) + [
+            item.conditioning for item in batch
+        ]
         states = torch.stack([prompt.states for prompt in prompts])
         added = weights.added(prompts, key.width, key.height)
         controls = self._controls(key, batch, repeats=2 if guided else 1)
@@ -182,7 +192,7 @@ class ControlNetEditor:
                 predicted = unconditional + key.guidance * (conditional - unconditional)
             before, latents = latents, scheduler.step(predicted, time, latents, return_dict=False, **arguments)[0]
             if any(step < shape.until for shape in shapes.values()):
-                latents = _held(shapes, step, scheduler, before, predicted, latents)
+                latents = _restore_shapes(shapes, step, scheduler, before, predicted, latents)
         return weights.pictures(latents), len(times) * (2 if guided else 1)
 
     def _controls(self, key: BatchKey, batch: Sequence[_Prepared], repeats: int) -> list[Control]:
@@ -200,7 +210,7 @@ class ControlNetEditor:
         return [replace(control, emphasis=emphasis.to(weights.device)) for control in controls]
 
     def _shape(self, row: _Prepared, noise: Tensor, steps: int) -> Shape | None:
-        """The protection by latents of a row, if it has any."""
+        """The shape that a row protects by its latents, if any."""
         protection = row.protection
         if protection is None or protection.by not in ("blended", "relit") or not row.regions:
             return None
@@ -209,7 +219,7 @@ class ControlNetEditor:
         return Shape(self._latents(row.source), mask, noise, until, relit=protection.by == "relit")
 
 
-def _held(
+def _restore_shapes(
     shapes: dict[int, Shape], step: int, scheduler: Any, before: Tensor, predicted: Tensor, latents: Tensor
 ) -> Tensor:
     """The latents after a step with protected shapes restored; other rows keep their bits."""
@@ -217,9 +227,9 @@ def _held(
     now = Level.of(scheduler, times[step])
     after = Level.of(scheduler, times[step + 1] if step + 1 < len(times) else None)
     clean = now.clean(before, predicted, scheduler.config.prediction_type)
-    held = latents.clone()
+    restored = latents.clone()
     for row, shape in shapes.items():
         if step < shape.until:
             rows = slice(row, row + 1)
-            held[rows] = shape.held(latents[rows], after, clean[rows])
-    return held
+            restored[rows] = shape.held(latents[rows], after, clean[rows])
+    return restored

@@ -1,10 +1,10 @@
 """Classical corruptions at five severities (Hendrycks & Dietterich, ImageNet-C, arXiv 1903.12261, section 4).
 
 Eleven of ImageNet-C's fifteen, by kornia and, for JPEG, Pillow. The table's numbers are those of the authors' code
-(hendrycks/robustness, `imagenet_c/corruptions.py`), which are for images of 224 × 224: lengths in pixels scale with the
+(hendrycks/robustness, `imagenet_c/corruptions.py`), which are for images of 224 × 224; lengths in pixels scale with the
 image's short side. Left out are glass blur, snow and frost (no maintained library has them, and frost needs
 photographs) and the elastic transform (its severities are not in order). Everything runs on the CPU, so a result does
-not depend on the device; all randomness comes from the seed, so severities with one seed differ in strength only.
+not depend on the device; all randomness comes from the seed, so with one seed severities differ in strength only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shared.images import Pixels, to_array
 from shared.problems import InvalidInput
 from shared.schemas.diffusion import Corruption, CorruptionKind
 
-REFERENCE_SIDE = 224  # pixels, of the table's lengths
+REFERENCE_SIDE = 224  # pixels; the table's lengths are for this side
 LEAST_SIDE = 8  # pixels: smaller images cannot be blurred
 
 Corrupt = Callable[..., Tensor]  # an image (3, h, w) in 0 … 1, a generator, and strengths → the corrupted image
@@ -45,8 +45,8 @@ def corrupted(source: Pixels, corruption: Corruption) -> Pixels:
     image = torch.tensor(source).permute(2, 0, 1).float() / 255
     chance = torch.Generator().manual_seed(corruption.seed)
     with torch.inference_mode():
-        changed = corrupt(image, chance, *(five[corruption.severity - 1] for five in strengths))
-        return np.ascontiguousarray((changed.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy())
+        result = corrupt(image, chance, *(five[corruption.severity - 1] for five in strengths))
+        return np.ascontiguousarray((result.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy())
 
 
 def gaussian_noise(image: Tensor, chance: torch.Generator, deviation: float) -> Tensor:
@@ -60,7 +60,7 @@ def shot_noise(image: Tensor, chance: torch.Generator, photons: float) -> Tensor
 
 
 def impulse_noise(image: Tensor, chance: torch.Generator, share: float) -> Tensor:
-    """A share of the values of all pixels is 0 or 1, as bit errors make them."""
+    """A share of the values of all pixels is 0 or 1, as after bit errors."""
     hit = torch.rand(image.shape, generator=chance, dtype=torch.float32)
     white = torch.rand(image.shape, generator=chance, dtype=torch.float32) < 0.5
     return torch.where(hit < share, white.float(), image)
@@ -72,7 +72,7 @@ def defocus_blur(image: Tensor, chance: torch.Generator, radius: float) -> Tenso
     reach = min(int(np.ceil(radius)), min(image.shape[1:]) - 1)
     places = torch.arange(-reach, reach + 1).float()
     distance = (places[:, None] ** 2 + places**2).sqrt()
-    disc = (radius + 0.5 - distance).clamp(0, 1)  # a pixel on the rim counts in part
+    disc = (radius + 0.5 - distance).clamp(0, 1)  # a pixel on the edge of the disc counts in part
     return torch.as_tensor(kornia.filters.filter2d(image[None], disc[None], normalized=True)[0])
 
 
@@ -94,7 +94,7 @@ def zoom_blur(image: Tensor, chance: torch.Generator, most: float) -> Tensor:
 
 
 def fog(image: Tensor, chance: torch.Generator, thickness: float, decay: float) -> Tensor:
-    """Bright haze of uneven (fractal) thickness over the image, whose range stays as it was."""
+    """Bright haze of uneven (fractal) thickness; the image keeps its range of values."""
     height, width = image.shape[1:]
     haze: Tensor = diamond_square(
         (1, 1, height, width),
@@ -107,20 +107,20 @@ def fog(image: Tensor, chance: torch.Generator, thickness: float, decay: float) 
 
 
 def brightness(image: Tensor, chance: torch.Generator, added: float) -> Tensor:
-    """More light: the value of every pixel in HSV is raised."""
+    """More light: add to the value of every pixel in HSV."""
     hue, saturation, value = kornia.color.rgb_to_hsv(image)
     return torch.as_tensor(kornia.color.hsv_to_rgb(torch.stack([hue, saturation, (value + added).clamp(0, 1)])))
 
 
-def contrast(image: Tensor, chance: torch.Generator, kept: float) -> Tensor:
-    """Less contrast: a share of every pixel's distance from the image's mean is kept."""
-    return torch.as_tensor(kornia.enhance.adjust_contrast_with_mean_subtraction(image, kept))
+def contrast(image: Tensor, chance: torch.Generator, share: float) -> Tensor:
+    """Less contrast: every pixel keeps a share of its distance from the image's mean."""
+    return torch.as_tensor(kornia.enhance.adjust_contrast_with_mean_subtraction(image, share))
 
 
-def pixelate(image: Tensor, chance: torch.Generator, kept: float) -> Tensor:
-    """A small image blown up: a share of its rows and columns is kept."""
+def pixelate(image: Tensor, chance: torch.Generator, share: float) -> Tensor:
+    """Shrink the image to a share of its rows and columns and enlarge it again."""
     height, width = image.shape[1:]
-    fewer = (max(1, int(height * kept)), max(1, int(width * kept)))
+    fewer = (max(1, int(height * share)), max(1, int(width * share)))
     resize = kornia.geometry.transform.resize
     return torch.as_tensor(resize(resize(image[None], fewer, "area"), (height, width), "nearest-exact")[0])
 
@@ -137,7 +137,7 @@ def _pixels(image: Tensor, length: float) -> float:
     return length * min(image.shape[1:]) / REFERENCE_SIDE
 
 
-# ImageMagick's streaks (which the authors use) are half a bell; ours are level, with the same standard deviation.
+# The authors use ImageMagick's streaks, half a Gaussian; these are uniform with the same standard deviation.
 CORRUPTIONS: dict[CorruptionKind, tuple[Corrupt, *tuple[Sequence[float], ...]]] = {
     "gaussian_noise": (gaussian_noise, (0.08, 0.12, 0.18, 0.26, 0.38)),
     "shot_noise": (shot_noise, (60, 25, 12, 5, 3)),

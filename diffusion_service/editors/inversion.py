@@ -31,8 +31,8 @@ from shared.images import Pixels
 from shared.problems import InvalidInput, NotFinite
 from shared.schemas.diffusion import EditControl, NullText
 
-TOLERANCE = 1e-5  # null_text: mean squared error of a step's latent that ends its optimisation ...
-TOLERANCE_GROWTH = 1e-3  # ... and by how much it has grown at the last step
+TOLERANCE = 1e-5  # null_text: mean squared error of a step's latent at which its optimisation ends ...
+TOLERANCE_GROWTH = 1e-3  # ... and the increase of this tolerance up to the last step
 CACHED = 32  # inversions; one of 50 steps of Stable Diffusion takes 3 MB, with null_text 15 MB
 
 
@@ -92,30 +92,30 @@ class Inverter:
     ) -> None:
         """`control` returns a source's control image or None, `keep` its mask of unchangeable pixels or None.
 
-        With `fixed_shapes` a batch keeps its rows to the end of each optimisation, so that no row's bits depend on when
-        the others are done.
+        With `fixed_shapes` a batch keeps its rows to the end of each optimisation, so that a row's bits do not depend
+        on when the other rows converge.
         """
         self._weights = weights
         self._fixed_shapes = fixed_shapes
         self._control = control
         self._keep = keep
-        self._kept: dict[tuple[InversionKey, InversionItem], Inversion] = {}
-        self._lock = threading.Lock()  # of `_kept`
+        self._cache: dict[tuple[InversionKey, InversionItem], Inversion] = {}
+        self._lock = threading.Lock()  # guards `_cache`
 
     def invert(self, key: InversionKey, items: Sequence[InversionItem]) -> list[Inversion | InvalidInput | NotFinite]:
         """One inversion, or the reason why there is none, per item; cached inversions are reused."""
         results: dict[InversionItem, Inversion | InvalidInput | NotFinite] = {}
         controls: dict[InversionItem, Pixels | None] = {}
         for item in dict.fromkeys(items):
-            if (kept := self._look_up(key, item)) is not None:
-                results[item] = kept
+            if (cached := self._look_up(key, item)) is not None:
+                results[item] = cached
                 continue
             try:
                 controls[item] = self._control(item.source, key.control)
             except InvalidInput as problem:
                 results[item] = problem
         if controls:
-            # Filled up to the size of the batch, so that its shape (and so its bits) does not depend on the cache.
+            # Padded to the batch's full size, so that its shape, and therefore its bits, do not depend on the cache.
             batch = [*controls, *[next(iter(controls))] * (len(items) - len(controls))]
             inversions = self._compute(key, batch, [controls[item] for item in batch])
             for item, inversion in zip(controls, inversions, strict=False):
@@ -126,16 +126,16 @@ class Inverter:
 
     def _look_up(self, key: InversionKey, item: InversionItem) -> Inversion | None:
         with self._lock:
-            kept = self._kept.pop((key, item), None)
-            if kept is not None:
-                self._kept[key, item] = kept  # the last used comes last
-            return kept
+            cached = self._cache.pop((key, item), None)
+            if cached is not None:
+                self._cache[key, item] = cached  # the most recently used comes last
+            return cached
 
     def _keep_inversion(self, key: InversionKey, item: InversionItem, inversion: Inversion) -> None:
         with self._lock:
-            self._kept[key, item] = inversion
-            for oldest in list(self._kept)[:-CACHED]:
-                del self._kept[oldest]
+            self._cache[key, item] = inversion
+            for oldest in list(self._cache)[:-CACHED]:
+                del self._cache[oldest]
 
     def _compute(
         self, key: InversionKey, batch: Sequence[InversionItem], controls: Sequence[Pixels | None]
@@ -228,12 +228,12 @@ class _Branch:
         progress = step / len(self.steps)
         tolerance = TOLERANCE + TOLERANCE_GROWTH * progress
         trial = null.clone().requires_grad_()
-        # The rate falls to half over the steps, as in the authors' code.
+        # The learning rate falls to half over the steps, as in the authors' code.
         optimiser = torch.optim.Adam([trial], lr=how.learning_rate * (1 - progress / 2))
         null, output = null.clone(), conditional.clone()
         best = torch.full_like(latents[:, 0, 0, 0], torch.inf)
-        every = torch.arange(len(null), device=latents.device)
-        spent, rows, active = torch.zeros_like(every), every, every
+        all_rows = torch.arange(len(null), device=latents.device)
+        spent, rows, active = torch.zeros_like(all_rows), all_rows, all_rows
         for iteration in range(how.iterations + 1):
             with torch.set_grad_enabled(iteration < how.iterations):
                 unconditional = self.of_rows(rows.tolist())._predict_null(latents[rows], step, trial[rows])
@@ -244,13 +244,13 @@ class _Branch:
             improved = rows[better]
             best[improved], output[improved] = losses[better].detach(), guided[better].detach()
             null[improved] = trial[improved].detach()
-            active = every[best > tolerance]
+            active = all_rows[best > tolerance]
             if iteration == how.iterations or not len(active):
                 break
             trial.grad = scaled_gradient(losses, trial, latents[0].numel())
             optimiser.step()
             spent[active] += 2
-            rows = every if self.fixed_shapes else active
+            rows = all_rows if self.fixed_shapes else active
         return null, output, spent.cpu()
 
     def of_rows(self, rows: Sequence[int]) -> _Branch:
@@ -282,8 +282,8 @@ class _Branch:
 def scaled_gradient(losses: Tensor, inputs: Tensor, elements: int) -> Tensor:
     """The gradient of the sum of `losses`, each a mean over so many `elements`, with respect to `inputs`.
 
-    It is computed of the losses times the next power of two above `elements`, and divided by that again: the gradient
-    of a mean is so small that float16 rounds most of its values to zero on the way back through the network. Scaling by
+    The losses are multiplied by the next power of two above `elements`, and the gradient is divided by it again. The
+    gradient of a mean is so small that float16 would round most of its values to zero in the backward pass. Scaling by
     a power of two changes no bit where nothing underflows (arXiv 1710.03740, section 3.2).
     """
     scale = float(2 ** math.ceil(math.log2(elements)))

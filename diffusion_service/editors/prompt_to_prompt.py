@@ -68,7 +68,7 @@ class Edited:
 class _Target:
     item: EditItem
     prompt: str
-    wanted: Conditioning
+    conditioning: Conditioning
     alignment: Alignment
     weights: Tensor
     blend_tokens: tuple[Sequence[int], Sequence[int]]  # of the source's and the target's phrase
@@ -100,7 +100,7 @@ class PromptToPromptEditor:
         ready = [target for target in prepared if isinstance(target, _Target)]
         if not ready:
             return [target for target in prepared if isinstance(target, InvalidInput)]
-        # A refused item is replaced, so that the shape of the batch (and so its bits) does not change.
+        # A refused item is replaced, so that the shape of the batch, and therefore its bits, do not change.
         images = self._denoise(key, [target if isinstance(target, _Target) else ready[0] for target in prepared])
         return [
             self._edited(key, target, image) if isinstance(target, _Target) else target
@@ -121,16 +121,16 @@ class PromptToPromptEditor:
                 raise InvalidInput(
                     "the new prompt differs from the caption only after what the text encoder can read; shorten both"
                 )
-            wanted, words = prompts.encode(prompt), prompts.words(prompt)
-            alignment = align(prompts.words(caption), words, len(wanted.states), edit.attention)
-            weights = torch.ones(len(wanted.states), dtype=torch.float32)
+            conditioning, words = prompts.encode(prompt), prompts.words(prompt)
+            alignment = align(prompts.words(caption), words, len(conditioning.states), edit.attention)
+            weights = torch.ones(len(conditioning.states), dtype=torch.float32)
             for emphasis in edit.weights:
                 message = f"the new prompt has no phrase “{emphasis.phrase}” to weigh"
                 weights[positions(words, prompts.words(emphasis.phrase), message)] = emphasis.weight
             blend_tokens = self._blend_tokens(caption, prompt, edit.blend)
         except InvalidInput as problem:
             return problem
-        return _Target(item, prompt, wanted, alignment, weights, blend_tokens)
+        return _Target(item, prompt, conditioning, alignment, weights, blend_tokens)
 
     def _blend_tokens(self, caption: str, prompt: str, blend: LocalBlend | None) -> tuple[list[int], list[int]]:
         if blend is None:
@@ -179,10 +179,10 @@ class _Batch:
         device = weights.device
         self._source_of = torch.tensor(list(rows), device=device)
         self._nulls = [weights.prompts.encode("")] * (len(targets) if key.guidance > 1 else 0)
-        wanted = [target.wanted for target in targets]
-        self._inputs = self._fixed_inputs([*self._nulls, *wanted], inversions * (2 if self._nulls else 1))
+        conditionings = [target.conditioning for target in targets]
+        self._inputs = self._fixed_inputs([*self._nulls, *conditionings], inversions * (2 if self._nulls else 1))
         self._inputs_with_sources = self._fixed_inputs(
-            [*(inversion.conditioning for inversion in self._sources), *self._nulls, *wanted],
+            [*(inversion.conditioning for inversion in self._sources), *self._nulls, *conditionings],
             [*self._sources, *inversions * (2 if self._nulls else 1)],
         )
         self._mapping = torch.stack([target.alignment.mapping for target in targets]).to(device)
@@ -227,7 +227,7 @@ class _Batch:
         return latents if self._maps is None else self._blended(step, latents, self._maps)
 
     def _injection(self, step: int, latent_positions: int) -> Injection | None:
-        """What is injected in a step; None if nothing is. Equal steps share one, so that its tensors are built once."""
+        """The injection of a step, None for no injection. Equal steps share one, so that its tensors are built once."""
         items = [target.item for target in self._targets]
         own_self = tuple(step < round(item.self_fraction * len(self._steps)) for item in items)
         follow = tuple(step < round(item.edit.cross_fraction * len(self._steps)) for item in items)
@@ -260,9 +260,9 @@ class _Batch:
                 continue
             of_source, of_target = target.blend_tokens
             height, width = latents.shape[-2:]
-            own = attention_to(attention[len(self._sources) + row], of_target, height, width)
-            source = attention_to(attention[self._source_of[row]], of_source, height, width)
-            inside = (own > blend.threshold) | (source > blend.threshold)
+            target_attention = attention_to(attention[len(self._sources) + row], of_target, height, width)
+            source_attention = attention_to(attention[self._source_of[row]], of_source, height, width)
+            inside = (target_attention > blend.threshold) | (source_attention > blend.threshold)
             rows.append(torch.where(inside, latents[row], target.item.inversion.latents[step + 1]))
         return torch.stack(rows)
 

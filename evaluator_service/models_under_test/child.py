@@ -1,10 +1,10 @@
-"""The processes of uploaded models, forked from one that has imported the libraries (`spawner`).
+"""The processes of uploaded models, forked from a process that has imported the libraries (`spawner`).
 
     python -m evaluator_service.models_under_test.child FILE_DESCRIPTOR
 
 Each loads its model, tries it, and answers batches until the evaluator closes the connection. The kernel enforces the
-limits, so that they hold inside of compiled code too: RLIMIT_DATA bounds the private memory, and SIGALRM, which is not
-handled, ends the process when a load or a batch takes too long.
+limits, also inside compiled code: RLIMIT_DATA bounds the private memory, and SIGALRM, which has no handler, ends the
+process when a load or a batch takes too long.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from shared.problems import Problem
 
 MEBIBYTE = 1024**2
 MAX_DETAIL = 1000
-_KILLED_FIRST = "1000"  # when the machine or the container is out of memory
+_KILLED_FIRST = "1000"  # the kernel kills this process first if memory runs out
 Outputs = Sequence[NDArray[Any]]
 
 
 def main() -> None:
     """Fork a process for each connection that arrives at the socket whose file descriptor is the argument."""
-    for ending in (signal.SIGINT, signal.SIGTERM):  # of the evaluator, which ends these processes itself
+    for ending in (signal.SIGINT, signal.SIGTERM):  # sent to the evaluator, which ends these processes itself
         signal.signal(ending, signal.SIG_IGN)
     exit_codes: dict[int, int] = {}  # file descriptors by process
     signal.signal(signal.SIGCHLD, lambda *_: _report_ended(exit_codes))
@@ -75,7 +75,7 @@ def _report_ended(exit_codes: dict[int, int]) -> None:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             del exit_codes[pid]
-            with suppress(OSError):  # nobody waits for it any more
+            with suppress(OSError):  # the receiver is gone
                 os.write(descriptor, str(os.waitstatus_to_exitcode(status)).encode())
             os.close(descriptor)
 
@@ -105,7 +105,7 @@ def _answer(connection: socket.socket) -> None:
     if model is None:
         return
     with _time_limit(limits.batch_seconds):
-        reply = _tried(model, limits.max_batch)
+        reply = _try_out(model, limits.max_batch)
     send(connection, reply)
     while not reply.failure:
         sizes = receive(connection, Batch).sizes
@@ -118,7 +118,7 @@ def _answer(connection: socket.socket) -> None:
 def _apply(limits: Limits) -> None:
     torch.set_num_threads(limits.threads)
     torch.backends.cudnn.deterministic = limits.deterministic
-    with suppress(OSError):  # not on every system
+    with suppress(OSError):  # not every system has it
         Path("/proc/self/oom_score_adj").write_text(_KILLED_FIRST)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     most = limits.memory_mib * MEBIBYTE
@@ -148,7 +148,7 @@ def _loaded(folder: Path, limits: Limits) -> tuple[Classifier | Segmenter | None
     return model, Reply(kind=model.kind, classes=model.classes)
 
 
-def _tried(model: Classifier | Segmenter, images: int) -> Reply:
+def _try_out(model: Classifier | Segmenter, images: int) -> Reply:
     try:
         try_out(model, images)
     except Exception as error:
@@ -166,7 +166,7 @@ def _outputs(model: Classifier | Segmenter, images: Sequence[Pixels]) -> tuple[R
 
 
 def _failure(error: Exception) -> Reply:
-    """What went wrong, by the first error of the chain whose kind is known."""
+    """Describe a failure by the first error in its chain of causes that can be classified."""
     detail = error.detail if isinstance(error, Problem) else f"{type(error).__name__}: {' '.join(str(error).split())}"
     cause: BaseException | None = error
     while cause is not None:

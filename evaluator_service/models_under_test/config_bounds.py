@@ -1,7 +1,7 @@
-"""Bound the architecture that a configuration describes by the weights beside it, while it is built.
+"""Limit the size of a model while it is built from its configuration, by the size of the weights beside it.
 
-A configuration of a few hundred bytes can name a billion layers. A model that is whole has as many parameters as its
-weights, so building ends at the first parameter beyond that, however the architecture names its sizes.
+A configuration of a few hundred bytes can name a billion layers. A complete model has as many parameters as its
+weights, so building stops at the first parameter beyond that. This needs no knowledge of the architecture's options.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ MAX_NUMBER = 1_000_000
 
 @contextmanager
 def bounded_by_weights(folder: Path) -> Iterator[None]:
-    """Within the block, modules may register about as many parameters as the folder's safetensors hold.
+    """Within the block, modules may register about as many parameters as the folder's safetensors have.
 
-    Raises InvalidInput, also for a number in `config.json` beyond MAX_NUMBER and the bytes of the weights. Folders
-    without safetensors are not bounded, nor are modules that other threads build meanwhile.
+    Raises InvalidInput for more parameters, and for a number in `config.json` above both MAX_NUMBER and the weights'
+    bytes. Folders without safetensors and modules that other threads build are not limited.
     """
     files = list(folder.glob("*.safetensors"))
     if not files:
         yield
         return
-    held = sum(path.stat().st_size for path in files)
-    _refuse_large_numbers(folder / CONFIG_NAME, max(MAX_NUMBER, held))
-    most_bytes, most_tensors = FACTOR * held + SLACK_BYTES, FACTOR * sum(map(_tensors, files)) + SLACK_TENSORS
-    sizes: dict[tuple[int, str], int] = {}  # loading registers the same parameters again
+    weight_bytes = sum(path.stat().st_size for path in files)
+    _refuse_large_numbers(folder / CONFIG_NAME, max(MAX_NUMBER, weight_bytes))
+    most_bytes, most_tensors = FACTOR * weight_bytes + SLACK_BYTES, FACTOR * sum(map(_tensors, files)) + SLACK_TENSORS
+    sizes: dict[tuple[int, str], int] = {}  # loading registers the same parameters repeatedly
     total, builder = 0, threading.get_ident()
 
     def count(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
@@ -51,8 +51,8 @@ def bounded_by_weights(folder: Path) -> Iterator[None]:
         sizes[id(module), name] = size
         if total > most_bytes or len(sizes) > most_tensors:
             raise InvalidInput(
-                f"{CONFIG_NAME} describes a model of more than {total:,} bytes in {len(sizes):,} tensors, its weights "
-                f"are {held:,} bytes; save both with save_pretrained"
+                f"{CONFIG_NAME} describes a model of at least {total:,} bytes in {len(sizes):,} tensors, but its "
+                f"weights have {weight_bytes:,} bytes; save both with save_pretrained"
             )
 
     hook = register_module_parameter_registration_hook(count)
@@ -79,6 +79,6 @@ def _refuse_large_numbers(path: Path, most: int) -> None:
             waiting += [(name, inner) for inner in value]
         elif isinstance(value, int) and abs(value) > most:
             raise InvalidInput(
-                f"{CONFIG_NAME} has {name[:100]!r} beyond {most:,}, which the size of the weights cannot mean; "
+                f"{CONFIG_NAME} has {name[:100]!r} above {most:,}, which is too large for the size of the weights; "
                 "save both with save_pretrained"
             )

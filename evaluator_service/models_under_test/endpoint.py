@@ -1,4 +1,4 @@
-"""Models under test behind an external HTTP server, which the operator names in the profile (never a user).
+"""Models under test behind an external HTTP server. Only the operator can name such a server, in the profile.
 
     POST url   {"images": ["<base64 of a PNG>", ...]}     at most `max_batch` of them, RGB, as the user sent them
     200        {"probabilities": [[...], ...]}            classifier: a row per image, a number per class
@@ -6,8 +6,8 @@
                {"maps": [[[0, 2, ...], ...], ...]}        or rows of integers; values are indices into its classes
 
 Requests to busy (429), starting (503) and failing (500, 502, 504) servers are retried within the caller's deadline. A
-status that refuses the images (400, 413, 422 and their like) makes them invalid input. A reply is read up to its
-largest valid length, and a PNG is decoded only if its header has its image's size.
+status that refuses the images (400, 413, 422 and similar) raises InvalidInput. A reply is read up to its largest valid
+length, and a PNG is decoded only if its header has its image's size.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ SUM_TOLERANCE = 0.01
 MOST_BYTES = 256 * 1024**2
 _HEAD_BYTES = 64 * 1024
 _NUMBER_BYTES = 64
-_PIXEL_BYTES = 8  # "255, " and some air
+_PIXEL_BYTES = 8  # "255, " and a margin
 _GREY, _PALETTE = 0, 3
-_REFUSAL_BYTES = 300  # that are quoted
+_REFUSAL_BYTES = 300  # the part of a refusal that is quoted
 Answer = TypeVar("Answer")
 
 
@@ -69,9 +69,9 @@ class _Server:
         images: Sequence[bytes],
         deadline: float,
         most: Callable[[Sequence[bytes]], int],
-        read: Callable[[bytes, Sequence[bytes]], list[Answer]],
+        parse: Callable[[bytes, Sequence[bytes]], list[Answer]],
     ) -> list[Answer]:
-        """One answer per image. `most` gives the longest valid reply to a batch in bytes, `read` parses a reply."""
+        """One answer per image. `most` gives the longest valid reply to a batch in bytes, `parse` parses a reply."""
 
         async def answers_to(batch: Sequence[bytes]) -> list[Answer]:
             try:
@@ -79,9 +79,9 @@ class _Server:
             except InvalidInput:
                 if len(batch) == 1:
                     raise
-                half = (len(batch) + 1) // 2  # together they may be too large
+                half = (len(batch) + 1) // 2  # the whole batch may be too large
                 return [*await answers_to(batch[:half]), *await answers_to(batch[half:])]
-            return await asyncio.to_thread(read, body, batch)
+            return await asyncio.to_thread(parse, body, batch)
 
         answers = await asyncio.gather(*(answers_to(batch) for batch in chunks(images, self._endpoint.max_batch)))
         return [answer for batch in answers for answer in batch]
@@ -126,11 +126,13 @@ class _Server:
         async with client.stream("POST", url, json=payload, headers=self._headers, timeout=seconds) as reply:
             if reply.status_code == 200:
                 if reply.headers.get("content-encoding", "identity") != "identity":
-                    raise DependencyFailed(f"the model at {url} answered compressed; let it honour Accept-Encoding")
+                    raise DependencyFailed(
+                        f"the model at {url} sent a compressed reply; make it honour Accept-Encoding"
+                    )
                 async for chunk in reply.aiter_bytes():
                     body += chunk
                     if len(body) > max_bytes:
-                        raise DependencyFailed(f"the model at {url} answered more than {max_bytes:,} bytes")
+                        raise DependencyFailed(f"the model at {url} sent more than {max_bytes:,} bytes")
             elif refuses_content(reply.status_code):
                 async for chunk in reply.aiter_bytes():
                     body += chunk
@@ -154,20 +156,20 @@ class EndpointClassifier(_Server):
         def most(part: Sequence[bytes]) -> int:
             return _HEAD_BYTES + _NUMBER_BYTES * len(part) * len(self.classes)
 
-        return await self._answers(images, deadline, most, self._read)
+        return await self._answers(images, deadline, most, self._parse)
 
-    def _read(self, body: bytes, images: Sequence[bytes]) -> list[list[float]]:
+    def _parse(self, body: bytes, images: Sequence[bytes]) -> list[list[float]]:
         classes = len(self.classes)
         try:
             rows = _Rows.model_validate_json(body).probabilities
         except ValidationError as error:
-            raise self._failed('answered no {"probabilities": [[...]]}') from error
+            raise self._failed('did not return {"probabilities": [[...]]}') from error
         if len(rows) != len(images) or any(len(row) != classes for row in rows):
-            raise self._failed(f"must answer {len(images)} rows of {classes} probabilities")
+            raise self._failed(f"must return {len(images)} rows of {classes} probabilities")
         array = np.array(rows)
         summed = np.isfinite(array).all() and (array >= 0).all() and np.allclose(array.sum(1), 1, atol=SUM_TOLERANCE)
         if not summed:
-            raise self._failed("answered rows that are no probabilities (they must sum to 1)")
+            raise self._failed("returned rows that are not probabilities (each row must sum to 1)")
         return rows
 
 
@@ -182,28 +184,28 @@ class EndpointSegmenter(_Server):
         def most(part: Sequence[bytes]) -> int:
             return _HEAD_BYTES + _PIXEL_BYTES * sum(height * width for height, width in map(_size, part))
 
-        return await self._answers(images, deadline, most, self._read)
+        return await self._answers(images, deadline, most, self._parse)
 
-    def _read(self, body: bytes, images: Sequence[bytes]) -> list[Pixels]:
+    def _parse(self, body: bytes, images: Sequence[bytes]) -> list[Pixels]:
         try:
             maps = _Maps.model_validate_json(body).maps
         except ValidationError as error:
-            raise self._failed('answered no {"maps": [...]} of base64 PNGs, or of rows of integers') from error
+            raise self._failed('did not return {"maps": [...]} of base64 PNGs, or of rows of integers') from error
         if len(maps) != len(images):
-            raise self._failed(f"answered {len(maps)} maps to {len(images)} images; it must answer one for each")
+            raise self._failed(f"returned {len(maps)} maps for {len(images)} images; it must return one map per image")
         return [self._map(label_map, *_size(image)) for label_map, image in zip(maps, images, strict=True)]
 
     def _map(self, encoded: str | list[list[int]], height: int, width: int) -> Pixels:
         try:
             pixels = self._decoded(encoded, height, width) if isinstance(encoded, str) else np.array(encoded)
         except (ValueError, Problem) as error:
-            raise self._failed(f"answered a map that cannot be read: {error}") from error
+            raise self._failed(f"returned a map that cannot be read: {error}") from error
         if pixels.shape != (height, width) or pixels.dtype.kind not in "iu":
-            raise self._failed(f"answered a map of shape {pixels.shape}; the image has {height} rows of {width} pixels")
+            raise self._failed(f"returned a map of shape {pixels.shape}; the image has {height} rows of {width} pixels")
         if pixels.min() < 0 or pixels.max() >= len(self.classes):
             raise self._failed(
-                f"answered values from {pixels.min()} to {pixels.max()}; places in its {len(self.classes)} classes are "
-                f"0 to {len(self.classes) - 1}"
+                f"returned values from {pixels.min()} to {pixels.max()}; the indices of its {len(self.classes)} "
+                f"classes are 0 to {len(self.classes) - 1}"
             )
         return pixels.astype(np.uint8)
 
@@ -214,7 +216,7 @@ class EndpointSegmenter(_Server):
         if header is None or (header.bits != 8 and header.colour_type == _GREY):
             raise ValueError("it must be base64 of a grey PNG of 8 bits, or of a palette PNG")
         if header.colour_type not in (_GREY, _PALETTE):
-            raise ValueError("it is in colour; it must be a grey or palette PNG of places in the classes")
+            raise ValueError("it is in colour; it must be a grey or palette PNG of class indices")
         if (header.height, header.width) != (height, width):
             raise ValueError(f"it has {header.width}×{header.height} pixels, the image {width}×{height}")
         return decode(data, "L")
@@ -224,5 +226,5 @@ def _size(image: bytes) -> tuple[int, int]:
     """Height and width from a PNG's header."""
     header = png_header(image)
     if header is None:
-        raise DependencyFailed("an image that is no PNG cannot be sent to a segmenter")
+        raise DependencyFailed("an image that is not a PNG cannot be sent to a segmenter")
     return header.height, header.width

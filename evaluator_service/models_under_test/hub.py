@@ -14,7 +14,7 @@ from shared.problems import InvalidInput
 from shared.weights import Weights
 
 _LISTED = 5
-_UNREAD = ".num_batches_tracked"  # only training reads it
+_UNREAD = ".num_batches_tracked"  # a buffer that only training reads
 
 
 def load_hub_model(kind: Any, weights: Weights) -> Any:
@@ -35,7 +35,7 @@ def load_hub_model(kind: Any, weights: Weights) -> Any:
                 subfolder=weights.subfolder,
                 revision=weights.hub_revision,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # reported instead, so that all of them are named
+                ignore_mismatched_sizes=True,  # they are reported below, all at once
             )
     except ImportError as error:  # timm's models are transformers' TimmWrapper, which imports timm
         raise InvalidInput(

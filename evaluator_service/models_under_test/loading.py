@@ -25,7 +25,7 @@ from shared.schemas.models import ONNX_NAME, read_description
 from shared.weights import Weights
 
 MAX_DETAIL = 500
-_LOOKS = ((75, 97), (64, 64))  # height × width of the pictures that a new model is tried on
+_LOOKS = ((75, 97), (64, 64))  # height × width of the images that a new model is tried on
 
 
 class Classifier(Protocol):
@@ -47,8 +47,8 @@ def load_folder(
 ) -> Classifier | Segmenter:
     """Load the model in a folder, as its `contrafact.json` describes it; `segments` forces a segmenter.
 
-    Raises InvalidInput if the model cannot be used. Its files are not trusted, so any error that a library raises while
-    loading them counts as the model's fault. Raises OutOfMemory for an ONNX model with a tensor beyond `bound`.
+    Raises InvalidInput if the model cannot be used. Its files are not trusted, so every error that a library raises
+    while loading them is attributed to the model. Raises OutOfMemory for an ONNX model with a tensor beyond `bound`.
     """
     weights = Weights(path=folder, licence="", gigabytes=1)
     try:
@@ -99,11 +99,11 @@ def try_out(model: Classifier | Segmenter, count: int = len(_LOOKS)) -> None:
         torch.cuda.empty_cache()
         raise OutOfMemory("the device has too little memory left for this model") from error
     except Exception as error:
-        raise InvalidInput(f"the model cannot be run on a picture: {_summary(error, None)}") from error
+        raise InvalidInput(f"the model cannot be run on an image: {_summary(error, None)}") from error
     if not np.isfinite(rows).all():
         raise InvalidInput(NOT_FINITE)
     if not np.allclose(rows.sum(axis=1), 1, atol=1e-2) or rows.min() < -1e-6:
-        raise InvalidInput('the outputs of the model are no probabilities; say "output": "logits"')
+        raise InvalidInput('the outputs of the model are not probabilities; set "output": "logits"')
 
 
 def _summary(error: Exception, folder: Path | None) -> str:

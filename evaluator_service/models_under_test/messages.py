@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 from shared.schemas.base import Kind
 
 MEMORY_MIB = 4096
-MAX_HEADER_BYTES = 32 * 1024**2  # names of classes
+MAX_HEADER_BYTES = 32 * 1024**2  # enough for the names of the classes
 _LENGTH = struct.Struct("<I")
 Header = TypeVar("Header", bound="Message")
 
@@ -44,7 +44,7 @@ class Limits(Message):
 
 
 def default_memory_mib(device: str, container_bytes: int | None) -> int:
-    """`Limits.memory_mib` where the operator sets none: at most half of the container's memory, if that is limited.
+    """The default of `Limits.memory_mib`: at most half of the container's memory, if that is limited.
 
     The other half is for the service itself. On a GPU the limit is on the GPU's memory, not on the container's.
     """
@@ -66,13 +66,13 @@ class Load(Message):
 
 
 class Batch(Message):
-    """Run the model on RGB images of these heights and widths, whose pixels are the body."""
+    """Run the model on RGB images of these heights and widths; the body has their pixels."""
 
     sizes: list[tuple[int, int]]
 
 
 class Reply(Message):
-    """`failure` is empty on success: then `kind` and `classes` after `Load`, the outputs as the body after `Batch`.
+    """`failure` is empty on success. `Load` then returns `kind` and `classes`, `Batch` the outputs as the body.
 
     Outputs are float64 rows of probabilities, or a uint8 label map per image.
     """

@@ -1,7 +1,7 @@
-"""Refuse an ONNX file whose tensors are declared, or can be inferred, to be larger than the memory limit.
+"""Refuse an ONNX file if a tensor's declared or inferred size exceeds the memory limit.
 
-onnxruntime computes constant parts of a graph while it loads it, so this comes before a session. It is a lower bound:
-the limits of the process hold for what cannot be inferred.
+onnxruntime computes constant parts of a graph while it loads it, so this check runs before a session is created. For
+tensors whose size cannot be inferred, only the limits of the process apply.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shared.problems import OutOfMemory
 from shared.schemas.models import ONNX_NAME, ModelDescription
 
 MEBIBYTE = 1024**2
-_SHAPE_BYTES = 4096  # a constant that is a shape is smaller
+_SHAPE_BYTES = 4096  # constants that are shapes are smaller
 _CONTENT = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 
 
@@ -47,7 +47,7 @@ def refuse_large_tensors(folder: Path, description: ModelDescription, bound: Ten
     _fix_inputs(model, shape)
     try:
         graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    except onnx.shape_inference.InferenceError:  # nothing can be inferred
+    except onnx.shape_inference.InferenceError:  # no shape can be inferred
         return
     for value in [*graph.input, *graph.value_info, *graph.output]:
         size = _bytes(value)
@@ -57,7 +57,7 @@ def refuse_large_tensors(folder: Path, description: ModelDescription, bound: Ten
 
 
 def _drop_contents(model: ModelProto) -> None:
-    """Leave out the weights: shape inference reads types, shapes and small constants."""
+    """Remove the weights; shape inference needs only types, shapes and small constants."""
     for tensor in model.graph.initializer:
         if tensor.ByteSize() > _SHAPE_BYTES:
             for field in _CONTENT:

@@ -19,7 +19,7 @@ UNBOUNDED = frozenset({"Loop", "Scan", "SequenceMap"})
 
 
 def check_onnx(data: bytes) -> None:
-    """Refuse a file that is no self-contained ONNX model of standard, bounded operators. Raises InvalidInput."""
+    """Raise InvalidInput unless a file is a self-contained ONNX model of standard, bounded operators."""
     try:
         model = onnx.load_model_from_string(data)
     except DecodeError as error:

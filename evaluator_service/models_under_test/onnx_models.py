@@ -28,7 +28,7 @@ _FLOATS: dict[str, type[np.floating]] = {"tensor(float)": np.float32, "tensor(fl
 _PROVIDERS = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}
 _ERRORS_ONLY = 3
 _PROBE_OPSET, _PROBE_IR = 17, 8  # old enough for every onnxruntime
-_OUTPUT_NAMES = ("logits", "probabilities", "out")  # "out": of torchvision's segmenters, which also have "aux"
+_OUTPUT_NAMES = ("logits", "probabilities", "out")  # torchvision's segmenters have "out" and "aux"
 _CLASSIFIED = ("pictures", "classes")
 _SEGMENTED = ("pictures", "classes", "height", "width")
 _SAMPLE_SIDE = 97  # odd, and not the native size of any model
@@ -44,7 +44,7 @@ class OnnxClassifier:
         self._file = _OnnxFile(folder, description, _CLASSIFIED, device)
         self._output: Literal["logits", "probabilities"] = description.output
         if self._output == "probabilities" and not np.isclose(self._file.sample.sum(), 1, atol=1e-2):
-            raise InvalidInput('the outputs of the model do not sum to 1; say "output": "logits"')
+            raise InvalidInput('the outputs of the model do not sum to 1; set "output": "logits"')
         self._outputs = NamedOutputs(self._file.sample.shape[1], _own_names(folder), description.classes)
         self.classes = self._outputs.classes
 
@@ -64,7 +64,7 @@ class OnnxSegmenter:
         self._file = _OnnxFile(folder, description, _SEGMENTED, device)
         outputs = self._file.sample.shape[1]
         if outputs > MAX_CLASSES:
-            raise InvalidInput(f"the segmenter has {outputs} classes; up to {MAX_CLASSES} are taken")
+            raise InvalidInput(f"the segmenter has {outputs} classes; at most {MAX_CLASSES} are supported")
         self._outputs = NamedOutputs(outputs, _own_names(folder), description.classes)
         self.classes = self._outputs.classes
 
@@ -104,7 +104,7 @@ class _OnnxFile:
         rows = np.asarray(rows)
         if rows.ndim != len(self._shape) or len(rows) != size or not np.issubdtype(rows.dtype, np.floating):
             raise InvalidInput(
-                f"the model answers {rows.dtype} of shape {rows.shape} to {size} pictures; it must be floats, "
+                f"the model returns {rows.dtype} of shape {rows.shape} for {size} images; it must return floats, "
                 f'{" × ".join(self._shape)} ("kind" says whether it classifies or segments)'
             )
         return rows[: len(inputs)]
@@ -130,9 +130,9 @@ def _providers(device: str) -> list[str]:
 
 
 def onnx_provider(device: str) -> str:
-    """What runs ONNX models on `device` (torch's name), as onnxruntime calls it, found by running one.
+    """onnxruntime's name of the provider that runs ONNX models on `device` (torch's name), found by running a model.
 
-    The plain package of onnxruntime computes on CPUs; that for GPUs does so too where its CUDA libraries do not load.
+    onnxruntime's plain package computes on CPUs; its GPU package does so too if its CUDA libraries do not load.
     """
     value = onnx.helper.make_tensor_value_info("value", onnx.TensorProto.FLOAT, [1])
     result = onnx.helper.make_tensor_value_info("result", onnx.TensorProto.FLOAT, [1])
@@ -153,12 +153,12 @@ def preparation(folder: Path, description: ModelDescription, whole: bool) -> tup
     """The model's preprocessing and the layout that it produces; `whole` refuses preprocessing that crops."""
     if description.preprocessing is not None:
         if whole and description.preprocessing.fit == "crop":
-            raise InvalidInput('a segmenter must see the whole image; let its preprocessing be "fit": "stretch"')
+            raise InvalidInput('a segmenter needs the whole image; set "fit": "stretch" in its preprocessing')
         return described(description.preprocessing), description.preprocessing.layout
     if (folder / PROCESSOR_NAME).is_file():
         return processors(str(folder), whole=whole), "nchw"
     raise InvalidInput(
-        "the preprocessing of this model's input is not given; give `preprocessing` in the spec or in "
+        "the preprocessing of this model's input is missing; give `preprocessing` in the spec or in "
         f"{DESCRIPTION_NAME}, or put the {PROCESSOR_NAME} of its image processor beside the file"
     )
 
@@ -178,7 +178,7 @@ def _input(session: Any, layout: str) -> tuple[str, type[np.floating], int]:
 def _output_name(session: Any) -> str:
     """The output to read: the only one, or the one with a known name."""
     names = [item.name for item in session.get_outputs()]
-    named = names if len(names) == 1 else [name for name in names if name in _OUTPUT_NAMES]
-    if len(named) != 1:
+    readable = names if len(names) == 1 else [name for name in names if name in _OUTPUT_NAMES]
+    if len(readable) != 1:
         raise InvalidInput(f"the model has the outputs {', '.join(names)}; keep one, or name it `logits`")
-    return str(named[0])
+    return str(readable[0])

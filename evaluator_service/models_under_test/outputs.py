@@ -14,14 +14,14 @@ ClassNames = Sequence[str] | Mapping[str, int | Sequence[int]]
 
 
 class NamedOutputs:
-    """Names of a model's outputs; the user's override the model's own. `classes` has each name once, by index."""
+    """Names of a model's outputs; the user's names override the model's. `classes` has each name once, by index."""
 
     def __init__(self, outputs: int, own: Sequence[str] | None, given: ClassNames | None) -> None:
         """`own`: the model's names by index, or None. Raises InvalidInput if the names do not fit."""
-        names = _named(outputs, own, given)
+        names = _output_names(outputs, own, given)
         self.classes = list(dict.fromkeys(names))
         if len(self.classes) < 2:
-            raise InvalidInput("the model tells only one class; a test needs at least two")
+            raise InvalidInput("the model has only one class; a test needs at least two")
         column = {name: place for place, name in enumerate(self.classes)}
         self._columns = np.array([column[name] for name in names], np.int64)
         self._outputs = outputs
@@ -32,7 +32,7 @@ class NamedOutputs:
         Raises InvalidInput for another number of outputs.
         """
         if probabilities.ndim != 2 or probabilities.shape[1] != self._outputs:
-            raise InvalidInput(f"the model answered shape {probabilities.shape} instead of images × {self._outputs}")
+            raise InvalidInput(f"the model returned shape {probabilities.shape} instead of images × {self._outputs}")
         if len(self.classes) == self._outputs:
             return probabilities
         return np.stack([probabilities[:, self._columns == place].sum(1) for place in range(len(self.classes))], axis=1)
@@ -43,32 +43,36 @@ class NamedOutputs:
 
 
 def softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Row by row, in double precision."""
+    """Softmax of each row, in double precision."""
     shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
     return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
 
 
-def _named(outputs: int, own: Sequence[str] | None, given: ClassNames | None) -> list[str]:
-    if own is not None and len(own) != outputs:
-        raise InvalidInput(f"the model has {outputs} outputs and names {len(own)} of them; correct its id2label")
-    if given is None:
-        if own is None:
+def _output_names(outputs: int, model_names: Sequence[str] | None, user_names: ClassNames | None) -> list[str]:
+    if model_names is not None and len(model_names) != outputs:
+        raise InvalidInput(
+            f"the model has {outputs} outputs and names {len(model_names)} of them; correct its id2label"
+        )
+    if user_names is None:
+        if model_names is None:
             raise InvalidInput(f"the model has {outputs} outputs without names; give `classes`, a list in their order")
-        return list(own)
-    if not isinstance(given, Mapping):
-        if len(given) != outputs:
+        return list(model_names)
+    if not isinstance(user_names, Mapping):
+        if len(user_names) != outputs:
             raise InvalidInput(
-                f"the model has {outputs} outputs, `classes` names {len(given)}; name each once, in order"
+                f"the model has {outputs} outputs, but `classes` names {len(user_names)}; name each once, in order"
             )
-        return list(given)
-    names = list(own) if own is not None else [f"output {index}" for index in range(outputs)]
-    taken: dict[int, str] = {}
-    for name, places in given.items():
+        return list(user_names)
+    names = list(model_names) if model_names is not None else [f"output {index}" for index in range(outputs)]
+    name_of_index: dict[int, str] = {}
+    for name, places in user_names.items():
         for index in [places] if isinstance(places, int) else places:
             if index >= outputs:
                 raise InvalidInput(f"`classes` gives {name!r} index {index}; the model has outputs 0 to {outputs - 1}")
-            if index in taken:
-                raise InvalidInput(f"`classes` gives index {index} to both {taken[index]!r} and {name!r}; choose one")
-            taken[index] = name
+            if index in name_of_index:
+                raise InvalidInput(
+                    f"`classes` gives index {index} to both {name_of_index[index]!r} and {name!r}; choose one"
+                )
+            name_of_index[index] = name
             names[index] = name
     return names

@@ -28,8 +28,8 @@ _RESAMPLE = {
 def processors(location: str, subfolder: str = "", revision: str | None = None, *, whole: bool = False) -> Prepare:
     """Images (height × width × 3) → batch × 3 × height × width, by the image processor stored with the weights.
 
-    It uses the PIL backend: the other needs torchvision and rounds differently. Raises InvalidInput for sizes that
-    differ, and with `whole` if it crops or pads, because a segmenter's map would then not match the image.
+    It uses the PIL backend, because the other needs torchvision and rounds differently. Raises InvalidInput if the
+    resulting sizes differ, and with `whole` if it crops or pads: a segmenter's map would then not match the image.
     """
     processor = AutoImageProcessor.from_pretrained(location, backend="pil", subfolder=subfolder, revision=revision)
     if whole and (getattr(processor, "do_center_crop", False) or getattr(processor, "do_pad", False)):
@@ -68,12 +68,12 @@ def _processed(processor: Any, image: Pixels) -> NDArray[np.float32]:
 
 def _largest_side(processor: Any) -> int:
     """The largest side that the processor names (0: none). Raises InvalidInput above MAX_SIDE."""
-    named = [getattr(processor, name, None) for name in ("size", "crop_size")]
-    sides = [side for size in named if size for side in dict(size).values() if isinstance(side, int | float)]
+    size_options = [getattr(processor, name, None) for name in ("size", "crop_size")]
+    sides = [side for size in size_options if size for side in dict(size).values() if isinstance(side, int | float)]
     largest = int(max(sides, default=0))
     if largest > MAX_SIDE:
         raise InvalidInput(
-            f"the image processor makes images of {largest:,} pixels a side; up to {MAX_SIDE:,} are taken"
+            f"the image processor makes images of {largest:,} pixels a side; at most {MAX_SIDE:,} are supported"
         )
     return largest
 

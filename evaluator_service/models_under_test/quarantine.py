@@ -1,10 +1,10 @@
-"""Uploaded models that may not run, by digest: files in a folder, so that they outlive the service.
+"""Uploaded models that may not run, by digest: files in a folder, which a restart of the service keeps.
 
-A model that ended its process or broke a limit is quarantined at once, with the reason. A model during which its
-process was killed from outside, or the whole service ended, is counted: every load and batch leaves a mark that its
-end removes, and `MAX_MARKS` are quarantine. A batch that ends removes all marks, a load only its own: otherwise a
+A model that ended its process or broke a limit is quarantined at once, with the reason. If the process is killed from
+outside, or the whole service ends, the cause is unknown, so marks are counted: every load and batch sets a mark, and
+`MAX_MARKS` marks quarantine the model. A batch that ends removes all marks, a load that ends only its own. Otherwise a
 model that loads, and ends the service with its first batch, would never be quarantined.
-An examination (the same files uploaded again) lifts it.
+An examination (the same files uploaded again) lifts the quarantine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shared.problems import ModelStopped
 from shared.schemas.evaluation import QuarantinedModel
 
 MAX_MARKS = 3
-MAX_FILES = 1_000  # the oldest are forgotten
+MAX_FILES = 1_000  # the oldest are deleted
 LIFT = "upload the same files again to lift the quarantine"
 
 
@@ -34,7 +34,7 @@ class Quarantine:
     """The folder of quarantined digests."""
 
     def __init__(self, folder: str = "") -> None:
-        """`folder` is created; empty: one of this user in the system's folder for temporary files."""
+        """`folder` is created; if empty, it is this user's folder in the system's temporary directory."""
         self._folder = Path(folder or Path(tempfile.gettempdir(), f"contrafact-quarantine-{os.getuid()}"))
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
@@ -44,12 +44,12 @@ class Quarantine:
             raise ModelStopped(f"the model is quarantined: {reason}; {LIFT}", members={"quarantined": True})
 
     def mark(self, digest: str) -> None:
-        """Before a load or a batch."""
+        """Add a mark; call it before a load or a batch."""
         entry = self._read(digest)
         self._write(digest, entry.model_copy(update={"marks": entry.marks + 1}))
 
     def unmark(self, digest: str) -> None:
-        """After a load that the service survived: earlier marks stay."""
+        """Remove one mark; call it after a load that the service survived. Earlier marks stay."""
         entry = self._read(digest)
         if entry.marks > 1:
             self._write(digest, entry.model_copy(update={"marks": entry.marks - 1}))
@@ -57,7 +57,7 @@ class Quarantine:
             self.clear(digest)
 
     def clear(self, digest: str) -> None:
-        """After a batch that the service survived, and before an examination."""
+        """Remove all marks; call it after a batch that the service survived, and before an examination."""
         self._path(digest).unlink(missing_ok=True)
 
     def record(self, digest: str, reason: str) -> None:
@@ -87,7 +87,7 @@ class Quarantine:
     def _read(self, digest: str) -> _Entry:
         try:
             return _Entry.model_validate_json(self._path(digest).read_bytes())
-        except (FileNotFoundError, ValidationError):  # a file that was being written when the machine stopped
+        except (FileNotFoundError, ValidationError):  # the machine may have stopped while the file was written
             return _Entry()
 
     def _write(self, digest: str, entry: _Entry) -> None:

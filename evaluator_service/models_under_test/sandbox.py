@@ -1,7 +1,7 @@
 """One uploaded model in a process of its own, from the evaluator's side: start, load, run, end.
 
-The process has no access to the evaluator's memory, keys or connections, and limits on memory and time. Whatever it
-answers is checked: it may have been taken over by its model.
+The process has no access to the evaluator's memory, keys or connections, and limits on memory and time. Its
+replies are validated, because the model may control the process.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from shared.images import Pixels
 from shared.problems import DependencyFailed, DeviceFailed, InvalidInput, ModelStopped, NotFinite, OutOfMemory, Problem
 from shared.schemas.base import Kind
 
-START_SECONDS = 300.0  # imports alone: no model is involved
+START_SECONDS = 300.0  # for imports only; no model is loaded yet
 _EXIT_CODE_BYTES = 8
-GRACE_SECONDS = 5.0  # beyond the process's own time limit
+GRACE_SECONDS = 5.0  # after the process's own time limit
 MEMORY_SETTING = "CONTRAFACT_UPLOAD_MEMORY_MIB"
 LOAD_SETTING = "CONTRAFACT_UPLOAD_LOAD_SECONDS"
 BATCH_SETTING = "CONTRAFACT_UPLOAD_BATCH_SECONDS"
 
 
 class ProcessKilled(DependencyFailed):
-    """The process of a model was killed from outside (SIGKILL), as the kernel does where memory runs out."""
+    """The process of a model was killed from outside (SIGKILL), for example by the kernel when memory ran out."""
 
 
 logger = logging.getLogger("contrafact.service")
@@ -64,7 +64,7 @@ class Sandbox:
 
     @property
     def ended(self) -> bool:
-        """Whether the process is gone: it alone holds the other end of the connection."""
+        """Whether the process is gone, by its end of the connection, which no other process has."""
         try:
             return not self._probe.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -75,13 +75,13 @@ class Sandbox:
     def load(self, folder: Path) -> None:
         """Load and try the model in a folder, which may be deleted afterwards.
 
-        Raises InvalidInput if it is refused, ModelStopped if it breaks a limit or ends its process, ProcessKilled if
-        that is ended from outside, and DeviceFailed.
+        Raises InvalidInput if the model is refused, ModelStopped if it breaks a limit or ends its process,
+        ProcessKilled if the process is killed from outside, and DeviceFailed.
         """
-        with suppress(OSError):  # of a process that has ended, which the next line says
+        with suppress(OSError):  # the process has ended, which `_step` reports
             send(self._connection, Load(folder=str(folder)))
         loaded = self._step("while it was loaded", LOAD_SETTING, self.limits.load_seconds)
-        # The trial has the time of a batch, so that a model that passes it is not stopped by its first images.
+        # The trial has a batch's time limit, so a model that passes it also completes its first images.
         self._step(f"on {self.limits.max_batch} small images", BATCH_SETTING, self.limits.batch_seconds)
         self.kind, self.classes = loaded.kind, loaded.classes
 
@@ -121,7 +121,7 @@ class Sandbox:
 
     def close(self) -> None:
         """End the process."""
-        if not self.ended:  # otherwise its id may be another process's
+        if not self.ended:  # otherwise another process may have its id
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
         for connection in (self._probe, self._connection, self._exit_code):
@@ -138,15 +138,15 @@ class Sandbox:
         return [row if np.isfinite(row).all() else NotFinite(NOT_FINITE) for row in rows]
 
     def _stopped(self, doing: str, time_setting: str, until: float, error: Exception) -> ModelStopped | ProcessKilled:
-        """Why the process ended; it is ended now if it has not."""
+        """Return why the process ended, and end it if it still runs."""
         killed = isinstance(error, EOFError | ConnectionError) and self._was_killed()
         logger.warning("process %d of an uploaded model ended %s: %r", self.pid, doing, error)
         self.close()
         limits = self.limits
         if killed:
             return ProcessKilled(
-                f"the process of the model was killed from outside {doing}; the operator sees whether memory ran out, "
-                f"and if so lowers {MEMORY_SETTING} ({limits.memory_mib:,}) or gives the evaluator more memory"
+                f"the process of the model was killed from outside {doing}; if memory ran out, the operator must lower "
+                f"{MEMORY_SETTING} ({limits.memory_mib:,}) or give the evaluator more memory"
             )
         if time.monotonic() >= until - GRACE_SECONDS:
             seconds = limits.load_seconds if time_setting == LOAD_SETTING else limits.batch_seconds
@@ -160,7 +160,7 @@ class Sandbox:
         )
 
     def _was_killed(self) -> bool:
-        """Whether the process ended without its own doing; also if the spawner, which would know, ended with it."""
+        """Whether the process was killed from outside; also true if the spawner, which reports exit codes, is gone."""
         self._exit_code.settimeout(GRACE_SECONDS)
         try:
             code = self._exit_code.recv(_EXIT_CODE_BYTES)
@@ -172,12 +172,12 @@ class Sandbox:
 
     def _problem(self, reply: Reply) -> Problem:
         if reply.failure == "device":
-            self.close()  # nothing else succeeds in a process after such an error
+            self.close()  # every later call of the process would fail too
             return DeviceFailed(f"the accelerator failed in the process of an uploaded model: {reply.detail}")
         return InvalidInput(reply.detail)
 
     def _too_large(self, reply: Reply, load: str) -> ModelStopped:
-        self.close()  # it is quarantined, and keeps its memory otherwise
+        self.close()  # it is quarantined, so release its memory
         return ModelStopped(
             f"the model needs more than {self.limits.memory_mib:,} MiB of memory for {load}; the operator's limit is "
             f"{MEMORY_SETTING}: {reply.detail}",

@@ -37,7 +37,7 @@ class ImageSegmenter:
         self._outputs = NamedOutputs(len(names), names, classes)
         self.classes = self._outputs.classes
         if len(names) > MAX_CLASSES:
-            raise InvalidInput(f"the segmenter has {len(names)} classes; up to {MAX_CLASSES} are taken")
+            raise InvalidInput(f"the segmenter has {len(names)} classes; at most {MAX_CLASSES} are supported")
 
     @torch.inference_mode()
     def label_maps(self, images: Sequence[Pixels]) -> list[NDArray[np.uint8]]:
@@ -68,7 +68,7 @@ def label_map(logits: Tensor, size: Sequence[int], columns: NDArray[np.int64]) -
 
 
 def _largest(logits: Tensor, size: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Of every pixel at `size`, the largest logit and its output."""
+    """The largest logit of every pixel at `size`, and the index of its output."""
     resized = interpolate(logits[None], size=tuple(size), mode="bilinear", align_corners=False)[0]
     values, places = resized.max(dim=0)
     return values, places

@@ -1,4 +1,4 @@
-"""Starts processes for uploaded models by forking one that has imported their libraries, which takes seconds.
+"""Start processes for uploaded models by forking a process that has already imported the (slow) libraries.
 
     evaluator ──► spawner (started at the first upload; imports, loads nothing) ──fork──► one process per model
         ▲                └── exit code of each process, which only its parent learns ◄─────────────┘
@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from typing import Generic, NamedTuple, TypeVar
 
 MODULE = "evaluator_service.models_under_test.child"
-# Secrets of the evaluator (keys of endpoints) stay out of the processes.
+# Variables that the processes get; secrets of the evaluator (keys of endpoints) are not among them.
 _PASSED = {"PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD"}
 _PASSED_PREFIXES = ("OMP_", "MKL_", "KMP_", "ONEDNN_", "DNNL_", "ATEN_", "CUDA_", "NVIDIA_", "ROCR_", "PYTORCH_")
 
@@ -27,14 +27,14 @@ End = TypeVar("End", socket.socket, int)
 
 
 class Connections(NamedTuple, Generic[End]):
-    """Of a process: `messages` with itself; `exit_code`, on which the spawner sends its exit code once it has ended."""
+    """A process's connections: `messages` with it; on `exit_code` the spawner sends its exit code when it has ended."""
 
     messages: End
     exit_code: End
 
 
 class Spawner:
-    """The process that is forked; thread-safe."""
+    """Owns the process that is forked; thread-safe."""
 
     def __init__(self) -> None:
         self._using = threading.Lock()
@@ -43,29 +43,29 @@ class Spawner:
 
     def connect(self) -> Connections[socket.socket]:
         """The connections of a new process. Raises OSError."""
-        with ExitStack() as theirs, ExitStack() as ours:
+        with ExitStack() as child_sockets, ExitStack() as own_sockets:
             pairs = [socket.socketpair() for _ in Connections._fields]
-            for own, other in pairs:
-                ours.enter_context(own)
-                theirs.enter_context(other)
+            for own_end, child_end in pairs:
+                own_sockets.enter_context(own_end)
+                child_sockets.enter_context(child_end)
             with self._using:
-                socket.send_fds(self._running(), [b"."], [other.fileno() for _, other in pairs])
-            ours.pop_all()
-        return Connections(*(own for own, _ in pairs))
+                socket.send_fds(self._running(), [b"."], [child_end.fileno() for _, child_end in pairs])
+            own_sockets.pop_all()
+        return Connections(*(own_end for own_end, _ in pairs))
 
     def close(self) -> None:
-        """End the process that is forked; those of models end with their connections."""
+        """End the process that is forked; the models' processes end with their connections."""
         with self._using:
             self._stop()
 
     def _running(self) -> socket.socket:
         if self._control is None or self._process is None or self._process.poll() is not None:
             self._stop()
-            self._control, other = socket.socketpair()
-            with other:
+            self._control, child_end = socket.socketpair()
+            with child_end:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", MODULE, str(other.fileno())],
-                    pass_fds=[other.fileno()],
+                    [sys.executable, "-P", "-m", MODULE, str(child_end.fileno())],
+                    pass_fds=[child_end.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     env=_environment(os.environ),
@@ -81,9 +81,11 @@ class Spawner:
         self._control = self._process = None
 
 
-def _environment(given: Mapping[str, str]) -> dict[str, str]:
-    """What the processes need of an environment; libraries are found where this process finds them, and offline."""
-    kept = {name: value for name, value in given.items() if name in _PASSED or name.startswith(_PASSED_PREFIXES)}
+def _environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the processes: the variables they need, this process's import path, and no network."""
+    passed = {
+        name: value for name, value in environment.items() if name in _PASSED or name.startswith(_PASSED_PREFIXES)
+    }
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    # No threads of NumPy: a process with threads is not to be forked.
-    return {"OPENBLAS_NUM_THREADS": "1", **kept, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
+    # NumPy must not start threads, because a process with threads cannot be forked safely.
+    return {"OPENBLAS_NUM_THREADS": "1", **passed, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}

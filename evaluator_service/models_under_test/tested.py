@@ -56,7 +56,7 @@ class ModelsUnderTest:
         """The classifier of a request. Raises NotFound for an unknown alias, InvalidInput for a segmenter."""
         async with self._model(request) as model:
             if isinstance(model, Segmenter | EndpointSegmenter) or model.kind != "classification":
-                raise InvalidInput(f"{request.model!r} is a segmenter; ask it at /v1/segmentations")
+                raise InvalidInput(f"{request.model!r} is a segmenter; send it to /v1/segmentations")
             yield model
 
     @asynccontextmanager
@@ -64,7 +64,7 @@ class ModelsUnderTest:
         """The segmenter of a request; raises as `classifier` does."""
         async with self._model(request) as model:
             if not isinstance(model, Segmenter | EndpointSegmenter | RunningModel) or model.kind != "segmentation":
-                raise InvalidInput(f"{request.model!r} is a classifier; ask it at /v1/predictions")
+                raise InvalidInput(f"{request.model!r} is a classifier; send it to /v1/predictions")
             yield model
 
     async def examine(self, request: ExamineRequest, deadline: float) -> ExamineReply:
@@ -80,8 +80,8 @@ class ModelsUnderTest:
         elif request.model in self._named:
             yield self._named[request.model]
         else:
-            known = ", ".join(sorted(self._named)) or "none"
-            raise NotFound(f"no model under test is named {request.model!r}; this profile has: {known}")
+            aliases = ", ".join(sorted(self._named)) or "none"
+            raise NotFound(f"no model under test is named {request.model!r}; this profile has: {aliases}")
 
 
 def _loaded(model: ModelUnderTest, device: str) -> Classifier | Segmenter:

@@ -1,9 +1,9 @@
-"""Uploaded models under test: fetched by a short-lived URL on first use, each run in a process of its own.
+"""Uploaded models under test: fetched by a short-lived URL on first use, each run in its own process.
 
-    URL ──► digest verified ──► unpacked ──► process: loaded, tried ──► batches, until others were used later
+    URL ──► digest verified ──► unpacked ──► process: loaded, tried ──► batches, until evicted as least recently used
 
 The processes can always be started again. The service opens URLs of one host only, the object store that the operator
-names (`CONTRAFACT_MODEL_ORIGIN`), follows no redirect, and verifies the digest of what it fetched.
+names (`CONTRAFACT_MODEL_ORIGIN`), follows no redirect, and verifies the digest of each package.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from shared.service import MakeBatcher
 
 CACHED = 4
 LOADS_AT_ONCE = 2
-MAX_BYTES = 8 * 1024**3  # the gateway's own limit is far below
+MAX_BYTES = 8 * 1024**3  # far above the gateway's own limit
 FETCH_TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 
 
@@ -81,7 +81,7 @@ def guarded(quarantine: Quarantine, digest: str, survived: Callable[[str], None]
     except ModelStopped as problem:
         quarantine.record(digest, problem.detail)
         raise
-    except (DeviceFailed, ProcessKilled):  # perhaps by the model: the mark stays
+    except (DeviceFailed, ProcessKilled):  # the model may be the cause, so the mark stays
         raise
     except Exception:
         survived(digest)
@@ -108,12 +108,12 @@ class UploadedModels:
         self._transport = transport
         self._models: OrderedDict[str, asyncio.Future[RunningModel]] = OrderedDict()
         self._spawner = Spawner()
-        # Own threads: a slow load may not take those that decode images.
+        # Separate threads, so that slow loads do not block the decoding of images.
         self._loaders = ThreadPoolExecutor(LOADS_AT_ONCE, thread_name_prefix="load-upload")
 
     @asynccontextmanager
     async def using(self, upload: UploadedModel) -> AsyncIterator[RunningModel]:
-        """The model of a digest, which runs at least until the block ends.
+        """Yield the model of a digest, which runs at least until the block ends.
 
         Concurrent callers wait for the same load, which continues if one of them is cancelled. Raises ModelStopped for
         a quarantined model, InvalidInput if it cannot be used, NotFound if it was deleted.
@@ -128,7 +128,7 @@ class UploadedModels:
             self._evict()
 
     async def examine(self, upload: UploadedModel, largest_side: int, deadline: float) -> RunningModel:
-        """Load a model and try it, also on the largest image of a job, which ends its quarantine.
+        """Load a model and try it, also on the largest image of a job; this ends its quarantine.
 
         Raises what `using` and `RunningModel.outputs` raise.
         """
@@ -138,7 +138,7 @@ class UploadedModels:
             return model
 
     def close(self) -> None:
-        """End what starts processes; those of models end with their batchers."""
+        """End the spawner; the models' processes end with their batchers."""
         self._spawner.close()
 
     async def _loaded(self, upload: UploadedModel) -> RunningModel:
@@ -158,7 +158,7 @@ class UploadedModels:
             raise
 
     def _evict(self) -> None:
-        """Stop the models that were used longest ago and that nobody uses."""
+        """Stop the least recently used models that no request uses."""
         loaded = {digest: load.result() for digest, load in self._models.items() if _is_loaded(load)}
         idle = [digest for digest, model in loaded.items() if not model.users]
         for digest in idle[: max(0, len(loaded) - CACHED)]:
@@ -185,10 +185,10 @@ class UploadedModels:
     def _check_origin(self, url: str) -> None:
         if not self._origin:
             raise InvalidInput("this evaluator takes no uploaded models; the operator sets CONTRAFACT_MODEL_ORIGIN")
-        requested, allowed = urlsplit(url), urlsplit(self._origin)
-        same = (requested.scheme, requested.netloc) == (allowed.scheme, allowed.netloc)
+        requested, origin = urlsplit(url), urlsplit(self._origin)
+        same = (requested.scheme, requested.netloc) == (origin.scheme, origin.netloc)
         if not same or requested.scheme not in ("http", "https"):
-            raise InvalidInput("the URL is not of the object store that CONTRAFACT_MODEL_ORIGIN names")
+            raise InvalidInput("the URL does not belong to the object store that CONTRAFACT_MODEL_ORIGIN names")
 
     def _fetch(self, upload: UploadedModel, file: IO[bytes]) -> None:
         hasher, size = hashlib.sha256(), 0
@@ -210,7 +210,7 @@ class UploadedModels:
         except httpx.TransportError as error:
             raise DependencyFailed(f"the object store cannot be reached for a model under test: {error}") from error
         if hasher.hexdigest() != upload.digest:
-            raise DependencyFailed("the model under test arrived damaged: its SHA-256 is not its digest")
+            raise DependencyFailed("the model under test was damaged in transfer: its SHA-256 differs from its digest")
 
 
 async def try_largest(model: RunningModel, side: int, deadline: float) -> None:

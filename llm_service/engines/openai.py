@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RemoteLanguageModel:
-    """Sends requests to the server, which batches them. The caller validates replies, whatever the server claims."""
+    """Sends requests to the server, which batches them. The caller validates every reply."""
 
     def __init__(self, server: ChatServer) -> None:
         self._server = server

@@ -61,7 +61,9 @@ class TgiLanguageModel:
         )
         scored = [token.logprob for token in reply.details.prefill if token.logprob is not None]
         if not scored:
-            raise DependencyFailed(f"{self._server.url} scores no prompts; start TGI with --enable-prefill-logprobs")
+            raise DependencyFailed(
+                f"{self._server.url} does not score prompts; start TGI with --enable-prefill-logprobs"
+            )
         return sum(scored), len(scored)
 
     async def _ask(self, call: Callable[[AsyncInferenceClient], Awaitable[Any]], deadline: float) -> Any:
@@ -74,7 +76,7 @@ class TgiLanguageModel:
             status = error.response.status_code
             refused = f"{self._server.url} refused ({status}): {error.response.text[:500]}"
             raise (InvalidInput if refuses_content(status) else DependencyFailed)(refused) from error
-        except HTTPError as error:  # of the client's own HTTP library: no connection, or no reply in time
+        except HTTPError as error:  # raised by the client's HTTP library: no connection, or no reply in time
             if time.monotonic() >= deadline:
                 raise DeadlineExceeded(f"no reply from {self._server.url} before the deadline") from error
             raise DependencyFailed(f"{self._server.url} failed: {error}") from error

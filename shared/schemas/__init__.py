@@ -1,1 +1,1 @@
-"""The contracts between gateway and model services, and with users: one module per conversation."""
+"""The contracts between gateway and model services, and with users: one module per subject."""

@@ -19,16 +19,16 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-JsonObject = dict[str, JsonValue]  # free JSON: its keys are not known here
+JsonObject = dict[str, JsonValue]  # JSON with arbitrary keys
 Kind = Literal["classification", "segmentation"]  # of a job, and of the models under test that it fits
-# Both were called `task` once. Input may still call them so; output never does.
+# Both were once named `task`. Input may still use that name; output never does.
 KIND = AliasChoices("kind", "task")
 TASK_DESCRIPTION = AliasChoices("task_description", "task")
 
 MAX_IMAGES_PER_MESSAGE = 16
 MAX_MESSAGE_BYTES = 48 * 1024 * 1024
-# Two square images and a mask of this side fit into a message, whatever they show: noise takes 3 bytes a pixel as PNG,
-# a mask one, and base64 makes four bytes of three.
+# Two square images and a mask of this side fit into a message, whatever their content: as PNG, noise needs 3 bytes per
+# pixel and a mask one; base64 turns three bytes into four.
 MAX_WORKING_SIDE = 2_304
 
 
@@ -42,19 +42,19 @@ class Contract(BaseModel):
     def _name_the_allowed(cls, value: Any) -> Any:
         if isinstance(value, dict) and cls.model_config.get("extra") == "forbid":
             names = [_input_names(name, field) for name, field in cls.model_fields.items()]
-            known = {name for names_of_one in names for name in names_of_one}
-            unknown = sorted(str(name)[:50] for name in value if name not in known)[:5]
+            known_names = {name for field_names in names for name in field_names}
+            unknown = sorted(str(name)[:50] for name in value if name not in known_names)[:5]
             if unknown:
-                allowed = ", ".join(names_of_one[0] for names_of_one in names)
-                raise ValueError(f"unknown field {', '.join(unknown)}; allowed are {allowed}")
-            for now, *before in names:
-                if now in value and any(name in value for name in before):
-                    raise ValueError(f"{' and '.join([now, *before])} are one field; send {now} only")
+                allowed_names = ", ".join(field_names[0] for field_names in names)
+                raise ValueError(f"unknown field {', '.join(unknown)}; allowed are {allowed_names}")
+            for current, *earlier in names:
+                if current in value and any(name in value for name in earlier):
+                    raise ValueError(f"{' and '.join([current, *earlier])} are one field; send {current} only")
         return value
 
 
 def _input_names(name: str, field: FieldInfo) -> list[str]:
-    """The names of a field on input: today's, then earlier ones."""
+    """The names of a field on input: the current name, then earlier ones."""
     if isinstance(field.validation_alias, AliasChoices):
         return [str(choice) for choice in field.validation_alias.choices]
     return [field.alias or name]

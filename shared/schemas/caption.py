@@ -10,7 +10,7 @@ from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 
 
 class CaptionRequest(Contract):
-    """`POST /v1/captions`. With `beams` 1 and `temperature` 0 decoding is greedy; the seed matters above 0 only."""
+    """`POST /v1/captions`. With `beams` 1 and `temperature` 0 decoding is greedy and ignores the seed."""
 
     images: Annotated[list[ImagePayload], Field(min_length=1, max_length=MAX_IMAGES_PER_MESSAGE)]
     prompt: Annotated[str, Field(max_length=500)] = ""

@@ -11,7 +11,7 @@ from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 # canny: edges. soft_edges: graded ones. segmentation: the segmenter's classes in colour. depth: near is white.
 ControlKind = Literal["canny", "segmentation", "depth", "soft_edges"]
 # full: every edge of the source (the paper). structure: without the small loose edges of rain, snow, stars and
-# texture. object: only the edges of what must stay (the segmented object). See `control_region` of DILLEMA.
+# texture. object: only the edges of the segmented object, which must not change. See `control_region` of DILLEMA.
 ControlRegion = Literal["full", "structure", "object"]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 ControlScale = Annotated[float, Field(ge=0, le=2)]
@@ -154,7 +154,7 @@ class RenderReply(Contract):
     protection: ProtectionReply | None = None
 
 
-# replace: words that replace others take over their attention. refine: all new words have their own.
+# replace: words that replace others take over their attention. refine: all new words have their own attention.
 WordAttention = Literal["replace", "refine"]
 InversionKind = Literal["direct", "null_text"]
 # none: the UNet alone. empty: the ControlNet gets an empty control image, for weights that were trained with one. All
@@ -238,7 +238,7 @@ class EditEvaluations(Contract):
     """Network evaluations (one latent through one UNet forward pass; a backward pass counts as two).
 
     `inversion` is spent once per source image, `edit` for each image, and `source` once for each batch of edits of a
-    source, in the steps in which they need it.
+    source, in the steps in which the edits need it.
     """
 
     inversion: int

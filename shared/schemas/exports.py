@@ -67,9 +67,10 @@ class ExportedImage(Contract):
 
 
 class ExportNote(Contract):
-    """`contrafact.json` of an archive: what it is, of which job, chosen how, and made by what.
+    """`contrafact.json` of an archive: its content, its job, the selection of images and their provenance.
 
-    `POST /jobs` knows an export by it: what lies under `original/` is taken, with the labels of `manifest.jsonl`.
+    `POST /jobs` recognises an export by this file: it uses the images in `original/` with the labels of
+    `manifest.jsonl`.
     """
 
     contrafact_export: Literal[1] = 1

@@ -26,7 +26,7 @@ JobStage = Literal["waiting", "starting", "captioning", "proposing", "rendering"
 
 
 def _one_line(value: Any) -> Any:
-    """Text on one line: a task description is put into prompts, where line breaks separate fields."""
+    """Put text on one line: prompts contain the task description, and line breaks separate their fields."""
     return " ".join(value.split()) if isinstance(value, str) else value
 
 

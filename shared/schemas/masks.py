@@ -11,7 +11,7 @@ from shared.schemas.base import Contract
 
 MAX_LABEL_CHARACTERS = 200
 MAX_MASK_CLASSES = 254  # a class index is one byte, and two values are reserved
-ALL_CLASSES = "all classes"  # names the mean over the classes where a class is named otherwise
+ALL_CLASSES = "all classes"  # the name of the mean over all classes, in place of a class name
 
 Label = Annotated[str, Field(min_length=1, max_length=MAX_LABEL_CHARACTERS), AfterValidator(refuse_deceptive)]
 Index = Annotated[int, Field(ge=0, le=255)]

@@ -107,8 +107,8 @@ class ModelSpec(ModelDescription):
 
     def over(self, beside: ModelDescription) -> ModelDescription:
         """Merge this spec over the description in the model's folder."""
-        given = {name: getattr(self, name) for name in self.model_fields_set & set(ModelDescription.model_fields)}
-        return beside.model_copy(update=given)
+        explicit = {name: getattr(self, name) for name in self.model_fields_set & set(ModelDescription.model_fields)}
+        return beside.model_copy(update=explicit)
 
 
 class AddedModels(Contract):

@@ -80,7 +80,7 @@ class CheckErrors(Contract):
 
 
 class ValidEffect(Contract):
-    """The effect among valid counterfactuals: wrongly accepted ones are counted against the effect.
+    """The effect among valid counterfactuals: wrongly accepted ones count against the effect.
 
     `valid` is the estimated share of a cell's accepted counterfactuals that is valid, `valid_low` its lower limit (at a
     fifth of the interval's error). `estimate` assumes that every invalid one contributes to the effect (the cautious
@@ -97,10 +97,10 @@ class ValidEffect(Contract):
 
 
 class OtherEffect(Contract):
-    """The effect in a cell under another choice of pairs, or of the arm to measure against; no test and no finding.
+    """The effect in a cell for another choice of pairs or of reference arm; it has no test and gives no finding.
 
-    `edits`: only edits are filtered, whatever became of their null or sham arms; it makes edits look better than they
-    are. `null`: against the null arm, both arms accepted, where the main estimate is against sham arms. `interval` is
+    `edits`: accepted edits, whether or not their null or sham arms are accepted; it makes edits look better than they
+    are. `null`: against the null arm, both arms accepted, if the main estimate is against sham arms. `interval` is
     None under 12 source images (or groups).
     """
 
@@ -456,8 +456,8 @@ class JobResults(Contract):
 
     `reviews` has an entry for each reviewed method; `calibration` names the source of the validity estimates.
 
-    `review`: ids of at most 200 failing counterfactuals in the order in which to review them: each shows most of what
-    those before it do not show.
+    `review`: ids of at most 200 failing counterfactuals in the order in which to review them: each adds the most
+    information to those before it.
     """
 
     sources: int

@@ -32,7 +32,7 @@ class GpuInfo(Contract):
 class Runtimes(Contract):
     """What a service computes with. `cuda_build`: the CUDA version that its torch is built for; empty for CPUs only.
 
-    `onnx_provider`: onnxruntime's name of what runs ONNX models; empty in services that run none.
+    `onnx_provider`: onnxruntime's execution provider for ONNX models; empty in services that run none.
     """
 
     cuda_build: str = ""

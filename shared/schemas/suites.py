@@ -12,7 +12,7 @@ from shared.schemas.jobs import JobState, Progress
 from shared.schemas.results import Cell, Interval, MeanOverlap, Metric, Rate, Relation
 
 MAX_DROP = 5.0
-# drop: beyond the margin. held: a drop beyond the margin is ruled out. undecided: neither.
+# drop: larger than the margin. held: a drop larger than the margin is ruled out. undecided: neither.
 Judgement = Literal["drop", "held", "undecided", "too few images"]
 
 
@@ -54,7 +54,7 @@ class SuiteRequest(Contract):
 
 
 class SuiteView(Contract):
-    """A suite as `GET /suites` lists it. `made_from` is the job, which may be gone."""
+    """A suite as `GET /suites` lists it. `made_from` is the job, which may have been deleted."""
 
     id: str
     name: str
@@ -72,7 +72,7 @@ class RunRequest(Contract):
 
 
 class RunView(Contract):
-    """One release tested against a suite. `id` is a job's too, one that only predicts; `revision` names the weights."""
+    """One release tested against a suite. `id` is also the id of its predict-only job; `revision` names the weights."""
 
     id: str
     model: str
@@ -111,7 +111,7 @@ class CellComparison(Contract):
     truth, a prediction is correct if it equals the one on the original, and `cell.label` is empty (all classes). For
     segmenters `accuracy` is the mean IoU of the cell's class, or of the whole image.
     `difference` is accuracy − the baseline's accuracy, in −1 … 1, source images weighted equally. `interval` is its
-    95 % interval; `selected_interval` that of a cell which Benjamini-Hochberg rejects, at the level adjusted for
+    95 % interval; `selected_interval` is that of a cell that Benjamini-Hochberg rejects, at the level adjusted for
     selection.
     """
 

@@ -51,7 +51,7 @@ EXCLUSIONS = [
         ACCEPTED, "takes no uploaded models", "where models come from is the operator's: CONTRAFACT_MODEL_ORIGIN"
     ),
     Exclusion(ACCEPTED, "let `model` be the digest", "JSON Schema cannot say that two fields are equal"),
-    Exclusion(ACCEPTED, "is a classifier; ask it at", "which alias is a segmenter is the profile's: GET /v1/models"),
+    Exclusion(ACCEPTED, "is a classifier; send it to", "which alias is a segmenter is the profile's: GET /v1/models"),
     Exclusion(ACCEPTED, "shortest_edge", "JSON Schema cannot compare fields"),
     Exclusion(ACCEPTED, "std must be three numbers", "that each of three numbers is above 0 is said in words"),
     Exclusion(ACCEPTED, "mean must be three numbers", "that each of three numbers is bounded is said in words"),
@@ -97,7 +97,7 @@ EXCLUSIONS = [
     Exclusion(ACCEPTED, "a text to score must have", "tokens are counted by the model"),
     Exclusion(ACCEPTED, "images; a message holds", "three lists together fill a message"),
     Exclusion(ACCEPTED, "must have the same size", "the sizes of pictures are seen when they are decoded"),
-    Exclusion(ACCEPTED, "kinds of control that it has", "which kinds there are is the profile's: GET /v1/info"),
+    Exclusion(ACCEPTED, "use one of its kinds of control", "which kinds there are is the profile's: GET /v1/info"),
     Exclusion(ACCEPTED, "pixels is too small", "the size of a picture is seen when it is decoded"),
     Exclusion(ACCEPTED, "the mask is in colour", "whether a picture is grey is seen when it is decoded"),
     Exclusion(SHAPED, "event: job", "the schema is that of each event's data; OpenAPI 3.1 has no word for the stream"),

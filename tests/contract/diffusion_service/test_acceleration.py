@@ -121,8 +121,8 @@ def gpu_of_capability(monkeypatch: pytest.MonkeyPatch, major: int) -> None:
         (Acceleration(compile="reduce-overhead"), 6, "float16", "compute capability 7.0 or higher"),
         (Acceleration(attention="flash"), 7, "float16", "compute capability 8.0 or higher; use efficient"),
         (Acceleration(attention="cudnn"), 7, "float16", "compute capability 8.0 or higher; use efficient"),
-        (Acceleration(attention="flash"), 8, "float32", "half precision, and the weights are float32"),
-        (Acceleration(attention="cudnn"), 9, "float32", "half precision, and the weights are float32"),
+        (Acceleration(attention="flash"), 8, "float32", "half precision only, and the weights are float32"),
+        (Acceleration(attention="cudnn"), 9, "float32", "half precision only, and the weights are float32"),
         (Acceleration(vae_dtype="bfloat16"), 7, "float16", "emulates bfloat16; use float16"),
     ],
 )

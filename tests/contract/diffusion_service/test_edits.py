@@ -115,7 +115,7 @@ def test_requests_that_cannot_be_edited_are_refused_with_a_reason(folder: Path) 
             for change, words in [
                 ({"attention_to": ["zebra"]}, "no phrase “zebra”"),
                 ({"control": "object"}, "segmenter"),
-                ({"caption": "x" * 600}, "longer than the text encoder reads"),
+                ({"caption": "x" * 600}, "too long for the text encoder"),
                 ({"edits": many, "self_fractions": [0.1, 0.3, 0.5, 0.7]}, "several requests"),
                 ({"self_fractions": [1.5]}, "self_fractions"),
                 ({"inversion": "magic"}, "inversion"),

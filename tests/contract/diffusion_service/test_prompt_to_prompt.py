@@ -345,7 +345,7 @@ def test_items_that_cannot_be_edited_are_refused_alone(editor: Editor) -> None:
     endless = CAPTION + " It rains and rains on." * 30
     cut = editor.invert(caption=editor.weights.prompts.fitted(endless))
     refused = [
-        (target(inversion, "x" * 500), "longer than the text encoder reads"),
+        (target(inversion, "x" * 500), "too long for the text encoder"),
         (target(inversion, BLUE, weights=[PhraseWeight(phrase="green", weight=2)]), "no phrase “green”"),
         (
             target(inversion, BLUE, blend=LocalBlend(source_phrase="bus", phrase="blue")),

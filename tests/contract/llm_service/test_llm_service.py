@@ -172,7 +172,7 @@ UNBOUNDED: list[tuple[dict[str, Any], str]] = [
     ({"type": ["string", "null"], "maxLength": 3}, "give one `type`"),
     ({}, "give one `type`"),
     ({"type": "strong"}, "json_schema.type: 'strong' is not valid"),
-    ({"type": "array", "maxItems": 2, "items": True}, "json_schema.items: `true` and `false` bound nothing"),
+    ({"type": "array", "maxItems": 2, "items": True}, "json_schema.items: `true` and `false` do not bound"),
 ]
 
 

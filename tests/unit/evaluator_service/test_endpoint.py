@@ -59,11 +59,11 @@ def test_an_endpoint_is_asked_in_batches_and_again_while_it_is_busy() -> None:
         (httpx.Response(401), "refused: status 401"),
         (httpx.Response(404), "refused: status 404"),
         (httpx.Response(302, headers={"Location": "http://10.0.0.1/"}), "refused: status 302"),
-        (httpx.Response(200, content=b"<html>"), "answered no"),
-        (httpx.Response(200, json={"probabilities": [[1.0, 0.0]] * 2}), "must answer 1 rows of 2"),
-        (httpx.Response(200, json={"probabilities": [[1.0]]}), "must answer 1 rows of 2"),
-        (httpx.Response(200, json={"probabilities": [[3.0, -2.0]]}), "no probabilities"),
-        (httpx.Response(200, json={"probabilities": [[4.0, 3.0]]}), "no probabilities"),
+        (httpx.Response(200, content=b"<html>"), "did not return"),
+        (httpx.Response(200, json={"probabilities": [[1.0, 0.0]] * 2}), "must return 1 rows of 2"),
+        (httpx.Response(200, json={"probabilities": [[1.0]]}), "must return 1 rows of 2"),
+        (httpx.Response(200, json={"probabilities": [[3.0, -2.0]]}), "not probabilities"),
+        (httpx.Response(200, json={"probabilities": [[4.0, 3.0]]}), "not probabilities"),
     ],
 )
 def test_an_endpoint_that_answers_nonsense_is_a_failed_dependency(reply: httpx.Response, words: str) -> None:
@@ -138,7 +138,7 @@ def test_maps_of_a_server_are_taken_as_they_are(drawn: int, sizes: list[tuple[in
     ("reply", "words"),
     [
         ({"probabilities": [[1.0]]}, "of base64 PNGs, or of rows of integers"),
-        ({"maps": []}, "answered 0 maps to 1 images"),
+        ({"maps": []}, "returned 0 maps for 1 images"),
         ({"maps": ["?"]}, "cannot be read"),
         ({"maps": [base64.b64encode(b"no picture").decode()]}, "must be base64 of a grey PNG"),
         ({"maps": [text_of(TWO[:, :5])]}, "it has 5×4 pixels, the image 6×4"),
@@ -149,7 +149,7 @@ def test_maps_of_a_server_are_taken_as_they_are(drawn: int, sizes: list[tuple[in
         ({"maps": [TWO.tolist()[:3]]}, r"shape \(3, 6\)"),
         ({"maps": [[[0, 1], [0]]]}, "cannot be read"),
         ({"maps": [[[0.5] * 6] * 4]}, "rows of integers"),
-        ({"maps": ["A" * 100_000]}, "answered more than 65,728 bytes"),
+        ({"maps": ["A" * 100_000]}, "sent more than 65,728 bytes"),
     ],
 )
 def test_a_server_whose_maps_do_not_fit_is_a_failed_dependency(reply: dict[str, Any], words: str) -> None:

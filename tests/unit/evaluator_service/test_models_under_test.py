@@ -120,7 +120,7 @@ def test_preprocessing_follows_its_description() -> None:
 def test_an_image_processor_that_makes_huge_images_is_refused(resnet: Path, tmp_path: Path) -> None:
     config = changed((resnet / "preprocessor_config.json").read_bytes(), size={"shortest_edge": 100_000})
     folder = written(tmp_path / "huge", {"preprocessor_config.json": config})
-    with pytest.raises(InvalidInput, match="up to 4,096"):
+    with pytest.raises(InvalidInput, match="at most 4,096"):
         processors(str(folder))
 
 
@@ -134,7 +134,7 @@ def test_names_of_outputs() -> None:
     assert NamedOutputs(2, None, {"car": 1}).classes == ["output 0", "car"]
     refused: list[tuple[int, list[str] | None, Any, str]] = [
         (4, None, None, "without names"),
-        (4, list("abcd"), ["a", "b"], "has 4 outputs, `classes` names 2"),
+        (4, list("abcd"), ["a", "b"], "has 4 outputs, but `classes` names 2"),
         (4, list("abc"), None, "names 3 of them"),
         (4, list("abcd"), {"car": 4}, "outputs 0 to 3"),
         (4, list("abcd"), {"car": [1, 2], "bus": 2}, "to both 'car' and 'bus'"),
@@ -186,7 +186,7 @@ def test_an_onnx_file_is_a_classifier_of_pictures_or_refused(tmp_path: Path) -> 
     model = classifier(written(tmp_path / "fine", {"model.onnx": fine}, classes=list("abc"), **prepared))
     assert np.allclose(model.probabilities(PICTURES).sum(axis=1), 1)
     cases: list[tuple[bytes, dict[str, Any], str]] = [
-        (fine, {"classes": ["a", "b"], **prepared}, "has 3 outputs, `classes` names 2"),
+        (fine, {"classes": ["a", "b"], **prepared}, "has 3 outputs, but `classes` names 2"),
         (fine, prepared, "without names"),
         (fine, {"classes": list("abc")}, "the preprocessing"),
         (fine, {"classes": list("abc"), "preprocessing": {"height": 9, "width": 4}}, "cannot be loaded"),
@@ -300,8 +300,8 @@ def test_models_that_do_not_segment_whole_images_are_refused(segformer: Path, re
     cases: list[tuple[dict[str, bytes], dict[str, Any], str]] = [
         (files, {"classes": list("abc")}, r"pictures × classes \("),
         (files, {"task": "segmentation"}, "3 outputs without names"),
-        (files, {"task": "segmentation", "classes": ["a", "b"]}, "has 3 outputs, `classes` names 2"),
-        ({"model.onnx": logits}, {"task": "segmentation", **cut}, "must see the whole image"),
+        (files, {"task": "segmentation", "classes": ["a", "b"]}, "has 3 outputs, but `classes` names 2"),
+        ({"model.onnx": logits}, {"task": "segmentation", **cut}, "needs the whole image"),
         (
             {**files, "preprocessor_config.json": changed(processor, do_center_crop=True)},
             {"task": "segmentation"},

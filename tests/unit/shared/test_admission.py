@@ -60,7 +60,7 @@ def test_small_work_does_not_overtake_large_work() -> None:
     with background(first, release=leave.set):
         assert inside.wait(30)
         with background(partial(later, "large", 10), release=leave.set):
-            wait_for(budget._door.locked)  # it waits for its share
+            wait_for(budget._order.locked)  # it waits for its share
             with background(partial(later, "small", 5)):
                 leave.set()
     assert order == ["large", "small"]

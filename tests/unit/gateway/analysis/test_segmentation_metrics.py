@@ -84,7 +84,7 @@ def test_pooled_counts_are_those_of_the_pixels_together(first: Maps, second: Map
 
 
 def test_a_map_of_another_size_is_no_map_of_the_image() -> None:
-    with pytest.raises(ValueError, match="cannot be held against"):
+    with pytest.raises(ValueError, match="cannot be compared"):
         confusion(np.zeros((2, 3), np.uint8), np.zeros((3, 2), np.uint8), 2)
 
 
