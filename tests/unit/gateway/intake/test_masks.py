@@ -91,7 +91,7 @@ def test_classes_of_one_name_are_one_class() -> None:
 @pytest.mark.parametrize(
     ("spec", "image", "sentence"),
     [
-        (BY_INDEX, np.array([[0, 3, 9]], np.uint8), r"1 of its pixels are of no class, the first \(x 2, y 0\) has the"),
+        (BY_INDEX, np.array([[0, 3, 9]], np.uint8), r"1 of its pixels have no class; the first \(x 2, y 0\) has the"),
         (BY_INDEX, COLOURS[[[0, 1]]], "in colour, but `masks` names indices"),
         (BY_COLOUR, COLOURS[[[0, 1]]] + np.uint8(1), "the colour #814181"),
         (BY_INDEX, np.zeros((101, 100), np.uint8), "more than 10000"),
