@@ -98,7 +98,7 @@ class Breaker:
             if not _may_be_the_service(problem):
                 raise
             with self._changing:
-                raised = self._judged(name, subject, problem, began)
+                raised = self._problem_to_raise(name, subject, problem, began)
             if raised is problem:
                 raise
             raise raised from problem

@@ -172,7 +172,7 @@ def test_one_bad_mask_fails_its_image_and_no_other(tmp_path: Path) -> None:
     reader = mask_reader(BY_INDEX, {})
     sources = take_in([archive(files)], None, (), store, LIMITS, SentMasks(reader))
     assert [bool(source.image) for source in sources] == [True, False, False, False, False, True]
-    sentences = ("has 4×6 pixels, the image 6×4", "of no class", "must be a PNG", "all of its pixels are void")
+    sentences = ("has 4×6 pixels, the image 6×4", "have no class", "must be a PNG", "all of its pixels are void")
     for source, sentence in zip(sources[1:5], sentences, strict=True):
         assert sentence in source.failure
     mask = sources[0].mask
