@@ -132,7 +132,7 @@ def _beside_nulls(edits: Sequence[Record], nulls: Sequence[Record]) -> Iterable[
     yield "where the oracles still read them there, among accepted: label kept | each other unchanged"
     for name in ("all", *sorted({record.factor for record in accepted})):
         some = [record for record in accepted if name in ("all", record.factor)]
-        kept_in_null_arm = [record for record in some if by_source[record.source].kept]
+        null_kept = [record for record in some if by_source[record.source].kept]
         survived = [
             (record, field)
             for record in some
@@ -140,7 +140,7 @@ def _beside_nulls(edits: Sequence[Record], nulls: Sequence[Record]) -> Iterable[
             for field in {*record.known} - {"label", record.field, *by_source[record.source].changed_besides}
         ]
         unchanged = sum(field not in record.changed_besides for record, field in survived)
-        yield f"{name:<12} {_rate(kept_in_null_arm, lambda record: record.kept)} | {rate_text(unchanged, len(survived))}"
+        yield f"{name:<12} {_rate(null_kept, lambda record: record.kept)} | {rate_text(unchanged, len(survived))}"
 
 
 def _right(record: Record, model: str, place: int) -> int:

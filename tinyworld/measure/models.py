@@ -35,7 +35,7 @@ FIRST = 80_000
 
 
 def captioner(scenes: Sequence[Scene], images: Sequence[Pixels]) -> list[str]:
-    """Rate of captions with all stated factors right; per factor, the same where stated, and the share that states it."""
+    """Rate of captions with all stated factors right; per factor, the rate and the share of captions that state it."""
     folder = WEIGHTS / "captioner"
     model = Blip2ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
     texts = captions_of(model, AutoProcessor.from_pretrained(folder), list(images))
