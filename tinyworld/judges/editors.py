@@ -100,7 +100,7 @@ def drawing(name: str, profile: str, overrides: Parameters, null_every: int) -> 
 
 
 def parameters_of(editor: Editor, profile: Profile, overrides: Parameters | None = None) -> Parameters:
-    """The profile's parameters of the editor's method, with thresholds; the editor's own and `overrides` replace them."""
+    """Parameters of the editor's method from the profile, with thresholds; the editor and `overrides` replace some."""
     if editor.method not in METHODS:
         raise ValueError(f"there is no method {editor.method!r}; there are {', '.join(METHODS)}")
     own = dict(editor.parameters) | (overrides or {})
