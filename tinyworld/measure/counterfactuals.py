@@ -142,13 +142,13 @@ class Measurement:
 
 def read_again(folder: Path, done: Sequence[Record], proposals: Sequence[Proposal]) -> list[Record]:
     """The records with the current oracles' readings; `proposals` are those of `edits_in_turn`, in order."""
-    rendered = [record for record in done if record.image]
-    scenes = [proposals[int(record.id[:5])].scene for record in rendered]
-    images = [_opened(folder / record.image) for record in rendered]
+    with_image = [record for record in done if record.image]
+    scenes = [proposals[int(record.id[:5])].scene for record in with_image]
+    images = [_opened(folder / record.image) for record in with_image]
     placed = in_place(images, [rendered(scene)[1] == 1 for scene in scenes])
     before = judge([source_picture(scene) for scene in scenes])
     fresh = {}
-    for record, scene, was, now, located in zip(rendered, scenes, before, judge(images), placed, strict=True):
+    for record, scene, was, now, located in zip(with_image, scenes, before, judge(images), placed, strict=True):
         verdict = oracle_verdict(scene, record.field, record.to_value, record.arm == "edit", now, located)
         fresh[record.id] = record.model_copy(update={**verdict._asdict(), "known": known_of(scene, was)})
     return [fresh.get(record.id, record) for record in done]
