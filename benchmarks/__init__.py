@@ -1,1 +1,1 @@
-"""Benchmarks: each answers one question, has a make target, and reports ratios against a baseline in the same run."""
+"""Benchmarks. Each answers one question, has a make target, and reports ratios to a baseline of the same run."""

@@ -3,12 +3,13 @@
     python -m benchmarks [--images 6] [--lance-images 1] [--job-images 12] [--no-full-size] [--json FILE]
 
 1. DILLEMA's and LANCE's rendering on the tiny weights: diffusers' public pipeline and the papers' null-text loop
-   against ours (`cost_of_methods`), per counterfactual produced, accepted by the checks, found good by the oracles.
+   against ours (`cost_of_methods`), per counterfactual that is produced, that the checks accept, or that is good by the
+   oracles.
 2. The same loops on Stable Diffusion 1.5's full-size networks: passes counted in 1, seconds per pass measured on random
    weights at 512 × 512 (`full_size`). Extrapolated, not run: a loop takes an hour on a CPU.
 3. A job's throughput over the sum of its stages, and each service's peak memory (`job`).
 
-Seconds are CPU seconds of one thread; compare ratios within a run rather than seconds. Nothing is asserted.
+Seconds are CPU seconds of one thread. Compare ratios within a run, not seconds. Nothing is asserted.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def main() -> None:
 
 
 def tiny_arms(images: int, lance_images: int) -> list[Arm]:
-    """The arms on the tiny weights, having rendered; ours at LANCE's settings is left to `cost_of_methods`."""
+    """The arms on the tiny weights, after rendering. Ours at LANCE's settings is part of `cost_of_methods` only."""
     arms = arms_of(load_profile("tiny"), "cpu", judged=True)
     arms.arms = [arm for arm in arms.arms if arm.name != "lance, their settings"]
     chosen = sources(max(images, lance_images), 2)

@@ -1,4 +1,4 @@
-"""The arms of `cost_of_methods`: ways to render the same edits of the same sources, each with its own cost account."""
+"""The arms of `cost_of_methods`: ways to render the same edits of the same sources, each with separate costs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PAPER = PaperLance()
 
 @dataclass(slots=True)
 class Arm:
-    """A way to render: pictures per edit (several where it sweeps), and what came of it so far."""
+    """A way to render: pictures per edit (several for a sweep), with costs and verdicts so far."""
 
     name: str
     method: Method
@@ -58,13 +58,13 @@ class Arms:
         self.arms, self.weights, self._judge = arms, weights, judge
 
     def warm_up(self, chosen: Sequence[Arm], source: Source) -> None:
-        """Render one edit by every arm, so that none is measured cold."""
+        """Render one edit by every arm, so that no measurement includes the first call."""
         for arm in chosen:
-            if not (arm.papers and arm.method == "lance"):  # whose loop takes minutes, its start a second
+            if not (arm.papers and arm.method == "lance"):  # LANCE's own loop takes minutes, its first call a second
                 arm.render(replace(source, proposals=source.proposals[:1]))
 
     def run(self, arm: Arm, source: Source) -> None:
-        """Render a source's edits, on the arm's account, and judge them off it."""
+        """Render a source's edits and judge them. Only the rendering counts as cost."""
         with arm.meter.watching(arm.spent):
             pictures = arm.render(source)
         arm.produced += len(pictures)
@@ -82,11 +82,11 @@ def arms_of(
     paper: PaperLance = PAPER,
     pipelines: Sequence[LoopSettings] | None = None,
 ) -> Arms:
-    """All arms; with `judged`, checks and oracles say what became of the edits.
+    """All arms; with `judged`, checks and oracles judge the edits.
 
-    `pipelines` are the settings of DILLEMA as a plain diffusers loop: by default the published ones, and those that
-    the tiny weights edit best with. LANCE's guidance and null-text's learning rate belong to the weights, so the
-    papers' way takes the profile's, too.
+    `pipelines` are the settings of DILLEMA as a plain diffusers loop: by default the published settings, and those that
+    give the best edits with the tiny weights. LANCE's guidance and the learning rate of null-text depend on the
+    weights, so the papers' arm uses the profile's values too.
     """
     if pipelines is None:
         pipelines = (PUBLISHED_CODE, paper_settings(load_profile("paper")), TINY_TEACHER)
@@ -214,7 +214,7 @@ def _dillema_parameters(profile: Profile) -> DillemaParameters:
 
 
 def _renderings(source: Source, parameters: DillemaParameters, segmenter: Segmenter | None) -> list[Rendering]:
-    """What every arm of DILLEMA renders: prompts, control regions and seeds."""
+    """The renderings of every DILLEMA arm: prompts, control regions and seeds."""
     return [
         Rendering(
             prompt=edit.new_caption,

@@ -1,7 +1,7 @@
 """Measure what networks compute: network evaluations, floating-point operations, seconds.
 
-Passes are noted by shape, at the cost of a dictionary entry each, and the operations of each shape are counted
-afterwards on one pass of it (torch.utils.flop_counter), so that counting takes no part in the seconds.
+Forward hooks record the shape of each pass. The operations of each shape are counted later on one pass of this shape
+(torch.utils.flop_counter), so that counting does not add to the seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A kind of forward pass: network, shapes of its inputs, whether attention was edited, whether with gradients."""
+    """A kind of forward pass: network, shapes of its inputs, with or without edited attention and gradients."""
 
     network: str
     shapes: tuple[tuple[int, ...], ...]
@@ -32,7 +32,7 @@ class Pass:
 
 @dataclass(slots=True)
 class Spent:
-    """What was computed. `cpu_seconds` are those of this process, all threads together."""
+    """The computation of an arm. `cpu_seconds` are those of all threads of this process."""
 
     passes: Counter[Pass] = field(default_factory=Counter)
     seconds: float = 0.0
@@ -45,7 +45,7 @@ class Spent:
 
 
 class Meter:
-    """Watches networks by forward hooks. A pass under gradients is taken to have its backward pass."""
+    """Watches networks by forward hooks. Each pass with gradients counts as forward and backward."""
 
     def __init__(self, networks: Mapping[str, nn.Module]) -> None:
         self._networks = dict(networks)
@@ -57,7 +57,7 @@ class Meter:
 
     @contextmanager
     def watching(self, spent: Spent) -> Iterator[None]:
-        """Add what is computed meanwhile to `spent`."""
+        """Add the computation inside the block to `spent`."""
         self._spent = spent
         _finish()
         wall, cpu = time.perf_counter(), time.process_time()
@@ -88,7 +88,7 @@ class Meter:
         if forward not in self._flops:
             inputs, named = self._examples[forward]
             grads = torch.enable_grad() if forward.trained else torch.no_grad()
-            # Fused attention is an operation of its own that the counter knows on some devices only.
+            # Fused attention is a separate operation, which the counter supports on some devices only.
             with grads, sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
                 output = self._networks[forward.network](*inputs, **named)
                 if forward.trained:
@@ -98,7 +98,7 @@ class Meter:
 
 
 def _apart(value: Any) -> Any:
-    """A tensor out of its graph, so that a pass can be made again; anything else as it is."""
+    """A tensor detached from its graph, so that the pass can be repeated; other values unchanged."""
     return value.detach().requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
 
 
@@ -110,6 +110,6 @@ def _first(output: Any) -> Tensor:
 
 
 def _finish() -> None:
-    """Wait for a GPU, whose work goes on after the call returned."""
+    """Wait for the GPU, since its calls return before their work is done."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()

@@ -3,22 +3,22 @@
     python -m benchmarks.cost_of_methods [--images 3] [--edits 2] [--json FILE]
     python -m benchmarks.cost_of_methods --random --device cuda       # Stable Diffusion's full size, random weights
 
-Same weights, images, captions and edits for all arms, in one run; captioner and language model, which all would ask
-alike, are left out, and so are null arms, which the papers do not draw. Arms:
+All arms have the same weights, images, captions and edits, in one run. Captioner and language model are left out,
+because all arms would call them alike. Null arms are left out, because the papers do not render them. Arms:
 
     lance, papers' way      fp32, 50 steps, null-text with trainable weights, one edit and one of 5 fractions at a time
                             (`cost_reference.py`: diffusers has no pipeline for it)
     lance, their settings   ours at their steps and fractions: `direct`, frozen weights, all of a source in batches
-    lance                   ours as the profile has it
+    lance                   ours at the profile's settings
     dillema, diffusers, …   `StableDiffusionControlNetPipeline` in fp32, batch 1, control image, mask and prompts for
                             each sibling again, under three settings: the published code's (UniPC, 5 steps, guidance
-                            7.5; the paper gives none), those of profile `paper` (20 steps), and those that the tiny
-                            weights edit best with, at which its images are ours
-    dillema                 ours as the profile has it
+                            7.5; the paper gives none), those of profile `paper` (20 steps), and the best settings for
+                            the tiny weights, which give the same images as ours
+    dillema                 ours at the profile's settings
 
-*Accepted* are edits of which an image passes the profile's checks (those of ours, for all arms); *good* those of which
-both oracles find the object kept and in place, and the edit shown. With random weights nothing is judged. Pictures are
-rendered by tinyworld (split `final-test`).
+An edit is *accepted* if one of its images passes the profile's checks (the same for all arms). It is *good* if both
+oracles see the object kept and in place, and the edit shown. With random weights nothing is judged. Tinyworld renders
+the pictures (split `final-test`).
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ def main() -> None:
             profile = profile.model_copy(update={"diffusion": write_random(Path(folder), Shape(), captions)})
         arms = arms_of(profile, options.device, judged=not options.random)
         rows: list[Row] = []
-        for done, rows in enumerate(measure(arms, chosen, options.methods), start=1):
-            if options.json:  # after each source, so that a run that is stopped has measured something
+        for completed, rows in enumerate(measure(arms, chosen, options.methods), start=1):
+            if options.json:  # after each source, so that an interrupted run has figures
                 command = f"python -m benchmarks.cost_of_methods {' '.join(sys.argv[1:])}"
-                figures = {"command": command, "images": done, "edits_per_image": options.edits}
+                figures = {"command": command, "images": completed, "edits_per_image": options.edits}
                 figures |= {"device": options.device, "threads": options.threads}
                 figures |= {"weights": [weights.model_dump() for weights in arms.weights]}
                 figures |= {"rows": [arm_row._asdict() for arm_row in rows], "ratios": ratios(rows)}

@@ -1,7 +1,7 @@
 """DILLEMA's rendering as a plain diffusers loop: `StableDiffusionControlNetPipeline`, one image at a time.
 
-What a user of diffusers writes first: weights by `from_pretrained` in single precision, and for every sibling a call
-of the pipeline with a control image made for it. The pipeline encodes prompt and empty prompt anew in every call.
+This is the obvious use of diffusers: weights by `from_pretrained` in single precision, and for every sibling one call
+of the pipeline with a separate control image. The pipeline encodes prompt and empty prompt again in every call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from shared.schemas.diffusion import Rendering
 
 @dataclass(frozen=True, slots=True)
 class LoopSettings:
-    """Scheduler, steps and guidance; `scheduler` None is the weights' own."""
+    """Scheduler, steps and guidance; `scheduler` None means the weights' own scheduler."""
 
     name: str
     scheduler: str | None
@@ -37,17 +37,17 @@ class LoopSettings:
         return f"{self.scheduler or 'own scheduler'}, {self.steps} steps, guidance {self.guidance:g}"
 
 
-# What the authors of DILLEMA published: the paper names UniPC, its code takes 5 steps.
+# The published settings of DILLEMA: the paper names UniPC, its code uses 5 steps.
 PUBLISHED_CODE = LoopSettings("published code", "UniPCMultistepScheduler", 5, 7.5)
-# What the tiny weights edit best with (docs/explanation/editing.md): the same loop at equal judged quality.
+# The best settings for the tiny weights (docs/explanation/editing.md): the same loop at equal judged quality.
 TINY_TEACHER = LoopSettings("weights' own", None, 16, 2.5)
 
 
 def paper_settings(paper: Profile) -> LoopSettings:
-    """That of profile `paper`: the steps that UniPC is commonly given with Stable Diffusion 1.5."""
-    given = paper.methods["dillema"]
+    """The settings of profile `paper`, with the usual number of UniPC steps for Stable Diffusion 1.5."""
+    parameters = paper.methods["dillema"]
     return LoopSettings(
-        "profile paper", paper.diffusion.scheduler, int(str(given["steps"])), float(str(given["guidance"]))
+        "profile paper", paper.diffusion.scheduler, int(str(parameters["steps"])), float(str(parameters["guidance"]))
     )
 
 
@@ -73,7 +73,7 @@ class PipelineLoop:
 
     @property
     def networks(self) -> dict[str, nn.Module]:
-        """The networks, by what they are."""
+        """The networks by role."""
         p = self.pipeline
         return {
             "unet": p.unet, "controlnet": p.controlnet, "encoder": p.vae.encoder, "decoder": p.vae.decoder,
@@ -81,7 +81,7 @@ class PipelineLoop:
         }  # fmt: skip
 
     def source(self, pixels: Pixels) -> Source:
-        """The source image of these pixels, at the size that our editor gives it."""
+        """The source image of these pixels, at the size of our editor."""
         p = self.pipeline
         factor = 2 ** (len(p.vae.config.block_out_channels) - 1)
         multiple = factor * 2 ** (len(p.unet.config.block_out_channels) - 1)

@@ -1,12 +1,12 @@
-"""LANCE's loop, written from the papers and from what is known of their code (no line of it), on any weights.
+"""LANCE's loop on any weights, written from the papers and the known structure of their code (no line is copied).
 
-LANCE (arXiv 2305.19164, with null-text inversion 2211.09794 and prompt-to-prompt 2208.01626): everything in single
-precision; the null embedding of each step optimised with the networks' weights left trainable; then edit by edit, and
-for each one value of the self-attention fraction after the other, the source branch beside the target, both guided.
-diffusers has a pipeline for neither (DILLEMA's loop is `cost_pipelines.py`).
+LANCE (arXiv 2305.19164, with null-text inversion 2211.09794 and prompt-to-prompt 2208.01626) runs in single precision.
+It optimises the null embedding of each step while the networks' weights stay trainable. Then it samples each edit under
+each self-attention fraction separately, the source branch together with the target, both guided. diffusers has no
+pipeline for this (DILLEMA's loop is `cost_pipelines.py`).
 
-What a step computes is ours (`StableDiffusion.predict`, attention injection, alignment): only the loop differs, so the
-images are as good as ours.
+Each step uses our computation (`StableDiffusion.predict`, attention injection, alignment). Only the loop differs, so
+the images are as good as ours.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOLERANCE, TOLERANCE_STEP = 1e-5, 2e-5  # squared error that ends a step's optim
 
 @dataclass(frozen=True, slots=True)
 class PaperLance:
-    """LANCE's numbers; `learning_rate` falls to half."""
+    """LANCE's parameters; `learning_rate` decays to half."""
 
     steps: int = 50
     guidance: float = 7.5
@@ -76,7 +76,7 @@ class LanceLoop:
                 guided = self._guided(self._predict(latent, step, trial), conditional)
                 loss = (self._steps.down(step, latent, guided) - path[step + 1]).square().mean()
                 optimiser.zero_grad()
-                torch.autograd.backward(loss)  # reaches every weight of the UNet, whose gradients pile up
+                torch.autograd.backward(loss)  # accumulates gradients of all UNet weights, as the authors' code does
                 optimiser.step()
                 if loss.item() < TOLERANCE + TOLERANCE_STEP * step:
                     break
@@ -89,7 +89,7 @@ class LanceLoop:
 
     @torch.no_grad()
     def _sampled(self, noise: Tensor, nulls: Sequence[Tensor], caption: str, prompt: str, fraction: float) -> Pixels:
-        """The target's picture; the source's is drawn, too, and thrown away."""
+        """The target's picture; the source's picture is also computed, and discarded."""
         states, target_states = self._states(caption), self._states(prompt)
         source, target = noise, noise
         for step in range(len(self._steps)):

@@ -13,7 +13,7 @@ UNITS: tuple[Unit, ...] = get_args(Unit)
 
 
 class Row(NamedTuple):
-    """One arm's figures. `evaluations`, `teraflops`, `cpu_seconds` and `seconds` are those of all that it produced."""
+    """One arm's figures. `evaluations`, `teraflops`, `cpu_seconds` and `seconds` are totals."""
 
     name: str
     method: str
@@ -54,7 +54,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def ratios(rows: Sequence[Row]) -> list[str]:
-    """The papers' way against each of ours per produced, accepted and good one, or why there is no ratio."""
+    """Cost ratios of the papers' arm to each of ours, per counterfactual produced, accepted and good, where defined."""
     return [sentence for theirs in rows if theirs.papers for sentence in _ratios(theirs, rows)]
 
 
@@ -81,7 +81,7 @@ def _ratio(theirs: Row, ours: Row, unit: Unit) -> str:
 
 
 def no_ratio(theirs: Row | Arm, ours: Row | Arm, unit: Unit) -> str:
-    """Say which of two arms has no counterfactual of this unit, so that there is no ratio of costs."""
+    """Why two arms have no ratio of costs: the arms without a counterfactual of this unit."""
     reasons = [
         f"{arm.name} is not judged" if count is None else f"0 of {arm.produced} {unit} by {arm.name}"
         for arm in (theirs, ours)

@@ -23,13 +23,13 @@ from tinyworld.measure.counterfactuals import oracle_verdict
 from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import Scene, sample_scene
 
-FIRST = 90_000  # final-test scenes from here on: no card's figure and no threshold rests on them
+FIRST = 90_000  # the first final-test scene; no model card and no threshold uses the scenes from here on
 Method = Literal["lance", "dillema"]
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A scene's picture with its edits, which are all of one caption."""
+    """A scene's picture and its edits, all of the same caption."""
 
     scene: Scene
     image: Pixels
@@ -37,12 +37,12 @@ class Source:
 
     @property
     def edits(self) -> tuple[Edit, ...]:
-        """The edits, as captions say them."""
+        """The edits of the caption."""
         return tuple(proposal.edit for proposal in self.proposals)
 
     @property
     def caption(self) -> str:
-        """What the picture is inverted under."""
+        """The caption of the picture, under which it is inverted."""
         return self.edits[0].caption
 
     @property
@@ -52,7 +52,7 @@ class Source:
 
 
 def sources(count: int, edits: int) -> list[Source]:
-    """`count` scenes of the split "final-test" whose caption states enough for `edits` edits, and those edits."""
+    """`count` scenes of the split "final-test" whose caption states enough fields, with `edits` edits each."""
     chosen_sources: list[Source] = []
     index = FIRST
     while len(chosen_sources) < count:
@@ -67,16 +67,16 @@ def sources(count: int, edits: int) -> list[Source]:
 
 
 class Verdicts(NamedTuple):
-    """Of a source's counterfactuals: how many the checks accept, and how many the oracles find good."""
+    """How many of a source's counterfactuals the checks accept, and how many are good by the oracles."""
 
     accepted: int
     good: int
 
 
 class Judge:
-    """The profile's checks, as the methods ask for them, and the oracles.
+    """The profile's checks, as the methods use them, and the oracles.
 
-    Good: both oracles find the object as it was and where it was, and the edit shown.
+    A counterfactual is good if both oracles see the object kept and in place, and the edit shown.
     """
 
     def __init__(self, profile: Profile, segmenter: Segmenter) -> None:
@@ -89,7 +89,7 @@ class Judge:
     def verdicts(
         self, method: Method, fractions: Sequence[float], source: Source, pictures: Sequence[Sequence[Pixels]]
     ) -> Verdicts:
-        """On pictures per edit, one for each fraction; of a sweep, on the one that LANCE would choose."""
+        """The verdicts on pictures per edit, one for each fraction; LANCE's choice stands for a sweep."""
         chosen = [
             self._chosen(method, fractions, source, edit, row) for edit, row in zip(source.edits, pictures, strict=True)
         ]

@@ -1,8 +1,8 @@
-"""Write random weights in Stable Diffusion's layout, of version 1.x's size or any other: costs do not depend on values.
+"""Write random weights in Stable Diffusion's layout, at version 1.x's size or another. Costs do not depend on values.
 
     python -m benchmarks.cost_of_methods --random --device cuda
 
-writes them once into a temporary folder and loads them as any other weights.
+writes them once into a temporary folder and loads them like other weights.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Shape:
 
 
 def write_random(folder: Path, shape: Shape, captions: list[str], dtype: Dtype = "float16") -> Diffusion:
-    """Write base and ControlNet into `folder`; returns the profile's table that names them, without a segmenter."""
+    """Write base and ControlNet into `folder`. Returns the profile's table with both, without a segmenter."""
     torch.manual_seed(0)
     torch_dtype = getattr(torch, dtype)
     base = folder / "base"
@@ -93,7 +93,7 @@ def write_random(folder: Path, shape: Shape, captions: list[str], dtype: Dtype =
 
 
 def unet_of(shape: Shape) -> UNet2DConditionModel:
-    """Cross-attention at every level but the deepest, as Stable Diffusion has it."""
+    """A UNet with cross-attention at every level except the deepest, as in Stable Diffusion."""
     crossed = len(shape.unet) - 1
     return UNet2DConditionModel(
         sample_size=shape.latent, block_out_channels=shape.unet, layers_per_block=shape.layers,

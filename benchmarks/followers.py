@@ -2,8 +2,8 @@
 
     python -m benchmarks.followers --directory runs/followers [--followers 2000] [--jobs 1] [--json FILE]
 
-The gateway is a process of its own over a real Postgres; the followers are connections of this process to
-`/jobs/{id}/events`. Nothing happens in the jobs but for the events that this benchmark adds at the end.
+The gateway is a separate process on a real Postgres. The followers are connections of this process to
+`/jobs/{id}/events`. The jobs have no events except those that this benchmark adds at the end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PATIENCE = 60.0
 
 
 class Follower:
-    """One connection to the events of a job; `arrived` are times of events that came after the first."""
+    """One connection to the events of a job; `arrived` has the times of all events after the first."""
 
     def __init__(self, port: int, job: str) -> None:
         self._port = port
@@ -120,16 +120,16 @@ async def _measure(
 
 async def _latency(sessions: Sessions, followers: list[Follower], jobs: list[str]) -> float:
     """Seconds from an event in each job until every follower has it."""
-    wanted = len(followers[0].arrived) + 1
+    expected = len(followers[0].arrived) + 1
     began = time.monotonic()
     for job in jobs:
         with sessions.begin() as session:
             add_event(session, job, "image", {"state": "done", "position": 0})
-    while any(len(follower.arrived) < wanted for follower in followers):
+    while any(len(follower.arrived) < expected for follower in followers):
         if time.monotonic() - began > PATIENCE:
             raise SystemExit("an event did not arrive")
         await asyncio.sleep(0.02)
-    return max(follower.arrived[wanted - 1] for follower in followers) - began
+    return max(follower.arrived[expected - 1] for follower in followers) - began
 
 
 def _jobs(sessions: Sessions, count: int) -> list[str]:
@@ -150,7 +150,7 @@ def _cpu(process: psutil.Process) -> float:
 
 
 def _statements(sessions: Sessions) -> int:
-    """Transactions of the database so far; a read is one."""
+    """Transactions of the database so far; each read counts as one."""
     with sessions() as session:
         counted = session.connection().exec_driver_sql(
             "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"

@@ -1,9 +1,9 @@
 """Measure seconds per pass of each network at Stable Diffusion 1.5's size (random weights), and extrapolate loops.
 
-A whole loop takes an hour on a CPU, so a few passes are measured (512 × 512 pixels, single precision), and a loop costs
-the passes that it made on the tiny weights times their seconds here. A pass over a number of rows that was not measured
-is taken to cost per row what the nearest one costs. The public pipeline is called for one whole step besides, whose
-seconds the sum of its passes must come near to. Seconds do not depend on the weights' values.
+A whole loop takes an hour on a CPU, so only a few passes are measured (512 × 512 pixels, single precision). The cost of
+a loop is extrapolated: its passes on the tiny weights times their seconds here. For an unmeasured number of rows, the
+cost per row is that of the nearest measured number. As a check, one whole step of the public pipeline is also measured;
+the sum of its passes must be close to it. Seconds do not depend on the weights' values.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Kind(NamedTuple):
 
 @dataclass(slots=True)
 class Prices:
-    """CPU seconds of passes by kind and number of rows; of the pipeline's one step, its own and its passes' sum."""
+    """CPU seconds of passes by kind and number of rows, and of one pipeline step, as a whole and by passes."""
 
     seconds: dict[Kind, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
     pipeline_step: float = 0.0
@@ -61,7 +61,7 @@ class Prices:
         return sum(count * (self.of(forward) or 0.0) for forward, count in spent.passes.items())
 
     def pipeline_passes(self) -> float:
-        """CPU seconds that the passes of the pipeline's one step come to."""
+        """CPU seconds of the pipeline step's passes in total."""
         rows = {"unet": (2, 1), "controlnet": (2, 1), "decoder": (1, 1), "text encoder 0": (1, 2)}
         return sum(self.seconds[Kind(name)][size] * count for name, (size, count) in rows.items())
 
@@ -77,15 +77,17 @@ class PassClock:
             for name, network in networks.items()
             for handle in (
                 network.register_forward_pre_hook(lambda *_, name=name: self._start(name), with_kwargs=True),
-                network.register_forward_hook(lambda *given, name=name: self._stop(name, given), with_kwargs=True),
+                network.register_forward_hook(
+                    lambda *arguments, name=name: self._stop(name, arguments), with_kwargs=True
+                ),
             )
         ]
 
     def _start(self, name: str) -> None:
         self._started[name] = time.process_time()
 
-    def _stop(self, name: str, given: tuple[Any, ...]) -> None:
-        _, inputs, named, _ = given
+    def _stop(self, name: str, arguments: tuple[Any, ...]) -> None:
+        _, inputs, named, _ = arguments
         rows = next(len(tensor) for tensor in (*inputs, *named.values()) if isinstance(tensor, Tensor))
         self._prices.seconds[Kind(name)][rows] = time.process_time() - self._started[name]
 
@@ -154,7 +156,7 @@ def _inputs(loop: PipelineLoop, rows: int) -> tuple[Tensor, Tensor]:
 
 
 def full_size_table(prices: Prices, arms: Sequence[Arm]) -> list[str]:
-    """The passes' seconds, and what each arm's loop comes to per counterfactual, against the papers' arms."""
+    """Seconds of the passes, and of each arm's loop per counterfactual, compared with the papers' arms."""
     lines = [
         f"{kind.network}{', forward and backward' if kind.trained else ''}, {rows} row(s): {seconds:.1f} CPU s"
         for kind, sizes in prices.seconds.items()

@@ -2,10 +2,9 @@
 
     python -m benchmarks.job [--images 24] [--json FILE]
 
-One thread per model, and the embedded system is set to one batch at a time: so the sum of the stages' CPU seconds
-is the least time that an image can take, and the ratio says how much of it the gateway, the worker and the database
-leave. The stages' cost is measured first, by asking each service alone what the job will ask it; the peak memory of
-each service, in a process of its own, is read on the way.
+Each model has one thread, and the embedded system computes one batch at a time. The sum of the stages' CPU seconds is
+therefore the least time per image, and the ratio shows the overhead of gateway, worker and database. The stages are
+measured first: each service alone gets the requests of the job in a separate process, which also gives its peak memory.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class JobCost:
 
     @property
     def bound(self) -> float:
-        """Images per second, if nothing but the stages took time."""
+        """Images per second if only the stages took time."""
         return 1 / sum(self.stages.values())
 
     def lines(self) -> list[str]:
@@ -89,9 +88,9 @@ def job_cost(count: int) -> JobCost:
 
 
 def stage_seconds(images: list[MethodImage]) -> tuple[dict[str, float], dict[str, int]]:
-    """CPU seconds per source image of each endpoint, asked alone with as much in flight as a worker has.
+    """CPU seconds per source image of each endpoint, and the peak memory of each service in bytes.
 
-    And each service's peak memory in bytes.
+    Each service runs alone, with as many requests in flight as a worker has.
     """
     with ExitStack() as stack:
         services = {name: stack.enter_context(running(name, THREADS)) for name in SERVICES}
@@ -113,7 +112,7 @@ def stage_seconds(images: list[MethodImage]) -> tuple[dict[str, float], dict[str
 def job_throughput(images: list[MethodImage]) -> tuple[float, int]:
     """Source images per second of a job over all `images`, from its request to its report; peak bytes of the system.
 
-    A job of one other image goes first: the model services load while the gateway answers already.
+    A job of another image runs first, because the gateway answers before the model services are loaded.
     """
     first = sources(len(images) + 1)[-1]
     with embedded() as (url, process), httpx.Client(base_url=url, timeout=60) as client:

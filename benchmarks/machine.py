@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def processor() -> str:
-    """The processor's name, as the system gives it."""
+    """The processor's name according to the operating system."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(errors="replace").splitlines() if info.exists() else []
     name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

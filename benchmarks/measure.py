@@ -24,7 +24,7 @@ Request = TypeVar("Request")
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a number of requests cost one service process: seconds of wall and of CPU, and the mean batch size."""
+    """The cost of some requests in one service process: wall and CPU seconds, and the mean batch size."""
 
     requests: int
     wall: float
@@ -33,7 +33,7 @@ class Cost:
 
 
 class RunningService:
-    """One service in a process of its own, started by its documented command."""
+    """One service in a separate process, started by its documented command."""
 
     def __init__(self, name: ServiceName, process: psutil.Process, url: str) -> None:
         self.name = name
@@ -41,7 +41,7 @@ class RunningService:
         self._process = process
 
     def cost(self, ask: Callable[[Request], object], requests: Sequence[Request], at_once: int) -> Cost:
-        """Ask all requests, `at_once` at a time, and read the process's clocks before and after."""
+        """Send all requests, `at_once` at a time, and read the process's clocks before and after."""
         items, batches = self._batches()
         cpu, wall = self._cpu(), time.perf_counter()
         with ThreadPoolExecutor(at_once) as pool:
@@ -52,7 +52,7 @@ class RunningService:
         return Cost(len(requests), wall, cpu, size)
 
     def peak_memory(self) -> int:
-        """Bytes of memory that the process has had at most (resident); of now, where the system keeps no maximum."""
+        """Peak resident memory of the process in bytes; the current value if the system records no peak."""
         return peak_memory(self._process)
 
     def _cpu(self) -> float:
@@ -66,7 +66,7 @@ class RunningService:
 
 
 def peak_memory(process: psutil.Process) -> int:
-    """Bytes of resident memory that a process has had at most; of now, where the system keeps no maximum."""
+    """Peak resident memory of a process in bytes; the current value if the system records no peak."""
     status = Path(f"/proc/{process.pid}/status")
     lines = status.read_text().splitlines() if status.exists() else []
     peak = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
@@ -74,7 +74,7 @@ def peak_memory(process: psutil.Process) -> int:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listens on."""
+    """A free TCP port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

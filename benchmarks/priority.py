@@ -1,14 +1,15 @@
 """Compare how early different orders find the known faults: source images before rendering, failures for review.
 
-    python -m tinyworld.yardstick run                      # first: its jobs are what is replayed
+    python -m tinyworld.yardstick run                      # first: its jobs are replayed
     python -m benchmarks.priority [--directory DIR] [--key FILE] [--json FILE]
 
-Replayed from the rows of finished jobs, so every order has the same images, edits and answers. A *fault* is a weakness
-of the key (its interval lies beyond −5 points) that some counterfactual shows validly: the model is right on the null
-arm and wrong on it, and both oracles still see the class. An order's figure is APFD: the mean share of the seconds
-(before rendering) or of the accepted counterfactuals (for review) that is left when a fault is first shown. Before
-rendering also: how many of the job's true findings its first quarter, half and three quarters of the seconds give. For
-review also: how many faults the first 5, 10, 20 and 50 show. Random orders are means over 200 (findings: over 5).
+The rows of finished jobs are replayed, so every order has the same images, edits and predictions. A *fault* is a
+weakness of the key (its interval lies beyond −5 points) that some counterfactual shows validly: the model is right on
+the null arm and wrong on the counterfactual, and both oracles still see the class. The figure of an order is APFD: the
+mean share of the seconds (before rendering) or of the accepted counterfactuals (for review) that remains when a fault
+is first shown. Before rendering, the true findings after a quarter, half and three quarters of the seconds are also
+counted; for review, the faults that the first 5, 10, 20 and 50 show. Figures of random orders are means over 200 orders
+(findings: over 5).
 
 Orders of single edits, which Contrafact does not use (it processes an image as a whole), show the possible gain.
 """
@@ -64,7 +65,7 @@ def main() -> None:
 
 def measured(job: Replay) -> Figures:
     """All figures of one method of one job."""
-    shown = {
+    counts = {
         "method": job.method,
         "models": len(job.outcomes),
         "images": len(job.images),
@@ -74,7 +75,7 @@ def measured(job: Replay) -> Figures:
         "faults": len(job.faults),
     }
     return {
-        **shown,
+        **counts,
         "images before rendering": {name: _images(job, order) for name, order in image_orders(job.images).items()},
         "edits before rendering": {name: _edits(job, order) for name, order in edit_orders(job).items()},
         "for review": {name: _review(job, order) for name, order in review_orders(job).items()},
@@ -95,7 +96,7 @@ def image_orders(images: Sequence[Image]) -> dict[str, list[Order]]:
 
 
 def edit_orders(job: Replay) -> dict[str, list[Order]]:
-    """Orders of single edits, with what is known before they are rendered."""
+    """Orders of single edits, by information from before rendering."""
     edits, indices = job.edits, range(len(job.edits))
     return {
         "random": [RANDOM.permutation(len(edits)).tolist() for _ in range(SHUFFLES)],
@@ -126,13 +127,13 @@ def review_orders(job: Replay) -> dict[str, list[Order]]:
 
 
 def new_words(edit: Edit) -> float:
-    """How far apart its captions are: share of their words that only one of them has."""
+    """The distance of an edit's captions: the share of their words that only one caption has."""
     old, new = (set(caption.lower().split()) for caption in edit.captions)
     return len(old ^ new) / max(1, len(old | new))
 
 
 def rarest_first(edits: Sequence[Edit]) -> Order:
-    """Always an edit of the cell of which fewest were taken."""
+    """An order that always takes an edit from the cell with the fewest edits so far."""
     taken: Counter[tuple[str, str]] = Counter()
     rounds = []
     for edit in edits:
@@ -177,14 +178,14 @@ def _review(job: Replay, orders: Sequence[Order]) -> Figures:
 
 
 def apfd(found_by: Sequence[int], costs: Sequence[float]) -> float:
-    """How early an order finds the faults: the mean share of the cost that is left when a fault is found, 0 … 1.
+    """How early an order detects the faults: the mean share of the cost that remains at detection, 0 … 1.
 
-    `found_by`: for each fault the place, from 0, of the first test that shows it; `costs`: of each test, in the order.
-    With equal costs it is the average percentage of faults detected, 1 − Σ TF / (n m) + 1 / (2 n) (Rothermel et al.
-    2001), otherwise its form with costs (Elbaum et al. 2001). Raises ValueError without faults or costs.
+    `found_by`: for each fault the position, from 0, of the first test that shows it. `costs`: the cost of each test, in
+    order. With equal costs this is the average percentage of faults detected, 1 − Σ TF / (n m) + 1 / (2 n) (Rothermel
+    et al. 2001), otherwise its variant with costs (Elbaum et al. 2001). Raises ValueError without faults or costs.
     """
     if not len(found_by) or not len(costs):
-        raise ValueError("an order is measured on at least one fault that it finds")
+        raise ValueError("APFD needs at least one fault that the order detects, and a cost for each test")
     spent = np.cumsum(costs)
     places = np.asarray(found_by)
     return float(np.mean(1 - (spent[places] - np.asarray(costs)[places] / 2) / spent[-1]))
@@ -204,7 +205,7 @@ def _apfd(
 
 
 def true_findings(job: Replay, images: Sequence[int]) -> set[Fault]:
-    """The weaknesses of the key that the report of a job of these images would call findings."""
+    """The weaknesses of the key that a report on these images alone would call findings."""
     findings = set()
     for model, outcomes in job.outcomes.items():
         subset = taken(outcomes, images)

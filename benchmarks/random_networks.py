@@ -1,4 +1,4 @@
-"""Networks with random weights, drawn in a fraction of the time that their own initialisation takes."""
+"""Networks with random weights, much faster than by their own initialisation."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from torch import nn
 
 Network = TypeVar("Network", bound=nn.Module)
 SHARD = "2GB"  # the largest file of saved weights
-DRAWN = 1_000_003  # random values, which recur through a network: a prime number, so that no two rows are alike
+DRAWN = 1_000_003  # random values, which repeat through a network; a prime number, so that no two rows are equal
 
 
 def random_network(build: Callable[[], Network], dtype: torch.dtype = torch.float32) -> Network:
-    """The network that `build` makes, in `dtype`, with weights as large as the usual initialisation makes them.
+    """The network of `build` in `dtype`, with random weights of the usual scale.
 
-    The weights of norms are 1, biases 0, running variances 1. It takes no more memory than the weights in `dtype`.
+    The weights of norms are 1, biases 0, running variances 1. Needs no more memory than the weights in `dtype`.
     """
     with torch.device("meta"):
         network = build()
-        nn.Module.to(network, dtype)  # diffusers' own `to` warns of layers to keep in float32, which none of these has
+        nn.Module.to(network, dtype)  # diffusers' `to` warns about float32 layers, which these networks do not have
     network.to_empty(device="cpu")
     if callable(tie := getattr(network, "tie_weights", None)):
         tie()
-    drawn = torch.empty(DRAWN, dtype=dtype).uniform_(-1, 1)
+    noise = torch.empty(DRAWN, dtype=dtype).uniform_(-1, 1)
     for name, weight in network.named_parameters():
         if weight.ndim > 1:
             bound = math.prod(weight.shape[1:]) ** -0.5
             flat = weight.data.view(-1)
             for start in range(0, len(flat), DRAWN):
                 values = flat[start : start + DRAWN]
-                torch.mul(drawn[: len(values)], bound, out=values)
+                torch.mul(noise[: len(values)], bound, out=values)
         else:
             weight.data.fill_(float(name.endswith("weight")))
     for name, buffer in network.named_buffers():
@@ -41,5 +41,5 @@ def random_network(build: Callable[[], Network], dtype: torch.dtype = torch.floa
 
 
 def parameters(network: nn.Module) -> int:
-    """How many parameters a network has."""
+    """The number of parameters of a network."""
     return sum(weight.numel() for weight in network.parameters())

@@ -1,11 +1,11 @@
-"""Measure what a source image adds to the recorded calls of a job with a large label set.
+"""Measure how much a source image adds to the recorded calls of a job with a large label set.
 
     python -m benchmarks.recorded_calls --directory runs/recorded [--classes 1000] [--images 24] [--json FILE]
 
 Postgres, worker and object store (a directory) are real. The services answer at once with vectors as wide as those of
 CLIP ViT-L/14 and probabilities of all classes, in float32 as models give them: method `shifts` with five shifts and
-their null arm, one model under test. The first image is measured apart from the others, because it also records what
-all share.
+their null arm, one model under test. The first image is measured separately, because it also records the calls that all
+images share.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Stored:
     object_bytes: int
 
     def growth(self, before: Stored, images: int) -> dict[str, float]:
-        """What was added since `before`, per image."""
+        """The growth since `before`, per image."""
         then = asdict(before)
         return {name: round((value - then[name]) / images, 1) for name, value in asdict(self).items()}
 
@@ -128,10 +128,10 @@ def _run(
     worker: Worker, sessions: Sessions, store: DirectoryStore, name: str, classes: list[str], seed: int, images: int
 ) -> None:
     shelf = ImageShelf(store, sessions, LOCAL_OWNER)
-    drawn = np.random.default_rng(seed).integers(0, 255, (images, PIXELS, PIXELS, 3)).astype(np.uint8)
+    pictures = np.random.default_rng(seed).integers(0, 255, (images, PIXELS, PIXELS, 3)).astype(np.uint8)
     with sessions.begin() as session:
         session.merge(Owner(id=LOCAL_OWNER, name="local"))
-    digests = [shelf.keep(encode(picture)) for picture in drawn]
+    digests = [shelf.keep(encode(picture)) for picture in pictures]
     shelf.save(set(digests))
     with sessions.begin() as session:
         chosen = {"classes": classes, "methods": METHODS, "models": ["m1"], "profile": "tiny"}

@@ -1,4 +1,4 @@
-"""Load a finished job for `benchmarks.priority`: images with their seconds, edits with the faults they show."""
+"""Load a finished job for `benchmarks.priority`: images with their seconds, edits with their faults."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ JUDGED_AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A source image: its class, how sure the models are of it (mean probability), and what its calls took."""
+    """A source image: its class, the models' mean probability of this class, and the seconds of its calls."""
 
     label: str
     confidence: float
@@ -38,8 +38,9 @@ class Image:
 class Edit:
     """A rendered edit of image number `image`. `shows`: faults of the key that it shows validly.
 
-    `cell`: class and new value, known before it is rendered. `failed`: some model is right on the null arm and wrong
-    here; `loss`: the greatest loss of the truth's probability then; `confidence`: of the least sure model.
+    `cell`: class and new value, known before rendering. `failed`: some model is right on the null arm and wrong here.
+    `loss`: the greatest loss of the ground truth's probability among these models. `confidence`: the confidence of the
+    least sure model.
     """
 
     id: str
@@ -56,7 +57,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """One method of one job. `edits` are in the order in which they were made, `review` is the report's review list."""
+    """One method of one job. `edits` are in the order of their rendering; `review` is the report's review list."""
 
     method: str
     images: list[Image]
@@ -67,15 +68,15 @@ class Replay:
 
     @property
     def faults(self) -> frozenset[Fault]:
-        """Those that some edit shows."""
+        """The faults that at least one edit shows."""
         return frozenset(fault for edit in self.edits for fault in edit.shows)
 
 
 def replays(session: Session, store: ObjectStore, key: AnswerKey) -> Iterator[Replay]:
-    """Every method of every finished job whose models the key knows, where some fault of the key is shown."""
-    known = {model.name for model in key.models}
+    """Every method of every finished job that tests only models of the key and shows at least one fault of the key."""
+    models_of_key = {model.name for model in key.models}
     for job in session.scalars(select(Job).where(Job.state == "done").order_by(Job.created_at)):
-        if not job.models or not set(job.models) <= known:
+        if not job.models or not set(job.models) <= models_of_key:
             continue
         rows = load_rows(session, job.id)
         results = measure(rows)
@@ -177,7 +178,7 @@ def _failed(rows: SourceRows, triple: Triple[CounterfactualRow], models: Sequenc
 
 
 def _look(session: Session, store: ObjectStore, edits: Sequence[Edit], images: Sequence[Image]) -> None:
-    """Fill in what edits show: what they suspect, where both oracles still see the class in the picture."""
+    """Fill in the faults that edits show: those that they suspect, if both oracles still see the class."""
     waiting = [edit for edit in edits if edit.suspected]
     digests: dict[str, str] = {}
     for batch in chunks(waiting, JUDGED_AT_ONCE):

@@ -44,7 +44,7 @@ def sources(count: int) -> list[MethodImage]:
 
 
 def work_on(services: ModelServices, image: MethodImage) -> int:
-    """Do for one image what a worker does, without a database; returns the number of rendered images."""
+    """Process one image as a worker does, without a database. Returns the number of rendered images."""
     profile = load_profile("tiny")
     spec = METHODS["dillema"]
     parameters = spec.parameters.model_validate(method_defaults("dillema", profile))

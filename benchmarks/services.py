@@ -2,9 +2,9 @@
 
     python -m benchmarks.services [--images 16] [--threads 0] [--json FILE]
 
-The requests are those that DILLEMA makes for tinyworld pictures (split `demo`). "One at a time" sends the next request
-when the last is answered; "best batch" keeps as many in flight as pays (4, 8 and 16 are tried). A rendering request
-holds several renderings (a source's counterfactuals and null arms), so its rate is also given per rendering.
+The requests are DILLEMA's for tinyworld pictures (split `demo`). "One at a time" sends a request when the previous one
+is answered. "Best batch" is the fastest of 4, 8 and 16 requests in flight. A rendering request has several renderings
+(a source's counterfactuals and null arms), so its rate is also given per rendering.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def asker(service: RunningService, endpoint: Endpoint[Any, Any]) -> Callable[[Co
 def measure(
     service: RunningService, path: str, requests: Sequence[Contract], ask: Callable[[Contract], object]
 ) -> dict[str, Any]:
-    """Rates of one endpoint; the first request is asked once before, so that nothing is measured cold."""
+    """Rates of one endpoint. The first request is sent once before, so that the measurement has no cold start."""
     ask(requests[0])
     alone = service.cost(ask, requests, 1)
     best, at_once = max(((service.cost(ask, requests, n), n) for n in AT_ONCE), key=lambda pair: _rate(pair[0]))

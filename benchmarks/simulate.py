@@ -1,8 +1,8 @@
 """Check the statistics on synthetic tables with a known truth: `make simulate`.
 
-Coverage and width of every interval that is shown, false discoveries under dependence between cells, the power that
+Measures coverage and width of every reported interval, false discoveries under dependence between cells, the power that
 plans promise, and effects among valid counterfactuals when a known share is invalid. Prints tables and writes them as
-JSON. What the tables are: `benchmarks/simulated_jobs.py`, `benchmarks/simulated_validity.py`.
+JSON. `benchmarks/simulated_jobs.py` and `benchmarks/simulated_validity.py` generate the synthetic data.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ POWER_SOURCES = (15, 20, 40, 80)
 
 @dataclass(frozen=True, slots=True)
 class IntervalOutcome:
-    """One interval that would have been shown: of what, in which setting, whether it holds the truth, its width."""
+    """One reported interval: its quantity (`what`), its setting, whether it contains the truth (`held`), its width."""
 
     what: str
     setting: Setting | Contaminated
@@ -49,7 +49,7 @@ class IntervalOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Discoveries:
-    """What one run found: cells rejected and false ones, findings and false ones, selected intervals that miss."""
+    """Counts of one run: rejected cells, findings, the false ones of each, and selected intervals that miss."""
 
     setting: Setting
     rejected: int
@@ -61,7 +61,7 @@ class Discoveries:
 
 @dataclass(frozen=True, slots=True)
 class SimulationRow:
-    """A group of runs or intervals: how many, the mean of what is measured, that of the width where there is one."""
+    """A group of runs or intervals: their number, the mean of the measured quantity, and the mean width, if any."""
 
     what: str
     by: str
@@ -77,8 +77,8 @@ def one_run(setting: Setting, seed: int) -> tuple[list[IntervalOutcome], Discove
     true = truths(setting)
     cells = {cell: differences(outcomes, rows) for cell, rows in outcomes.cells.items() if len(rows)}
     effects = assess(cells, seed)
-    shown = [
-        _shown("effect", setting, effect.interval, true[effect.cell])
+    outcomes_of_intervals = [
+        _interval_outcome("effect", setting, effect.interval, true[effect.cell])
         for effect in effects
         if effect.interval is not None
     ]
@@ -88,16 +88,16 @@ def one_run(setting: Setting, seed: int) -> tuple[list[IntervalOutcome], Discove
         ("rate over counterfactuals", figures.error_rate, wrong),
         ("rate over null arms", figures.error_rate_null, 1 - setting.rate),
     ):
-        shown.append(_shown_rate(what, setting, rate, truth))
-    return shown, _discoveries(setting, effects, true)
+        outcomes_of_intervals.append(_rate_outcome(what, setting, rate, truth))
+    return outcomes_of_intervals, _discoveries(setting, effects, true)
 
 
-def _shown(what: str, setting: Setting, interval: Interval, truth: float) -> IntervalOutcome:
-    held = interval.low - 1e-9 <= truth <= interval.high + 1e-9
-    return IntervalOutcome(what, setting, interval.kind, held, interval.high - interval.low)
+def _interval_outcome(what: str, setting: Setting, interval: Interval, truth: float) -> IntervalOutcome:
+    covers = interval.low - 1e-9 <= truth <= interval.high + 1e-9
+    return IntervalOutcome(what, setting, interval.kind, covers, interval.high - interval.low)
 
 
-def _shown_rate(what: str, setting: Setting, rate: Rate, truth: float) -> IntervalOutcome:
+def _rate_outcome(what: str, setting: Setting, rate: Rate, truth: float) -> IntervalOutcome:
     return IntervalOutcome(what, setting, "wilson", rate.low - 1e-9 <= truth <= rate.high + 1e-9, rate.high - rate.low)
 
 
@@ -125,7 +125,7 @@ def _discoveries(setting: Setting, effects: Sequence[CellEffect], true: dict[Cel
 
 
 def power(sources: int, runs: int) -> list[SimulationRow]:
-    """How often a drop of the size that a plan names is found, and one of three quarters of it."""
+    """How often a drop of the size that a plan states is detected, and a drop of three quarters of this size."""
     stated = detectable_drop(sources, FAMILY)
     if stated is None:
         return []
@@ -146,7 +146,7 @@ def power(sources: int, runs: int) -> list[SimulationRow]:
 
 
 def groups_of(setting: Setting | Contaminated) -> Iterator[tuple[str, str]]:
-    """The groups that a setting is in, as (by, value): all, each of its properties, and some pairs of them."""
+    """The groups of a setting, as (by, value): all, each of its properties, and some pairs of properties."""
     properties = {name: str(value) for name, value in asdict(setting).items()}
     yield "all", ""
     yield from properties.items()
@@ -156,21 +156,21 @@ def groups_of(setting: Setting | Contaminated) -> Iterator[tuple[str, str]]:
     yield "setting", ", ".join(f"{name} {value}" for name, value in properties.items())
 
 
-def coverage_rows(shown: Iterable[IntervalOutcome]) -> Iterator[SimulationRow]:
+def coverage_rows(intervals: Iterable[IntervalOutcome]) -> Iterator[SimulationRow]:
     """Coverage and mean width, in all and by property of the settings."""
     groups: dict[tuple[str, str, str], list[IntervalOutcome]] = defaultdict(list)
-    for interval in shown:
+    for interval in intervals:
         for by, value in (*groups_of(interval.setting), ("kind", interval.kind)):
             groups[interval.what, by, value].append(interval)
     for (what, by, value), members in sorted(groups.items()):
-        held = float(np.mean([interval.held for interval in members]))
+        coverage = float(np.mean([interval.held for interval in members]))
         yield SimulationRow(
-            what, by, value, len(members), held, float(np.mean([interval.width for interval in members]))
+            what, by, value, len(members), coverage, float(np.mean([interval.width for interval in members]))
         )
 
 
 def discovery_rows(runs: Sequence[Discoveries]) -> Iterator[SimulationRow]:
-    """Mean share of false ones among the rejected, the findings and the selected intervals, by property."""
+    """Mean false share of rejected cells, of findings and of selected intervals, by property."""
     groups: dict[tuple[str, str], list[Discoveries]] = defaultdict(list)
     for run in runs:
         for group in groups_of(run.setting):
@@ -187,9 +187,9 @@ def discovery_rows(runs: Sequence[Discoveries]) -> Iterator[SimulationRow]:
 
 @dataclass(slots=True)
 class Simulated:
-    """What has been simulated so far; `again` adds one run of every setting."""
+    """The simulated outcomes so far; `again` adds one run of every setting."""
 
-    every: int = 1  # only so many settings (for tests)
+    every: int = 1  # use every n-th setting only (for tests)
     passes: int = 0
     shown: list[IntervalOutcome] = field(default_factory=list)
     discoveries: list[Discoveries] = field(default_factory=list)
@@ -221,20 +221,20 @@ class Simulated:
         ]
 
 
-def _breakdown_rows(held: Sequence[bool]) -> list[SimulationRow]:
-    if not held:
+def _breakdown_rows(within: Sequence[bool]) -> list[SimulationRow]:
+    if not within:
         return []
     what = "effects truly beyond 5 points, invalid share below breakdown"
-    return [SimulationRow(what, "all", "", len(held), float(np.mean(held)))]
+    return [SimulationRow(what, "all", "", len(within), float(np.mean(within)))]
 
 
 def worst(rows: Iterable[SimulationRow], least: int = 150) -> SimulationRow:
-    """The group of intervals with the lowest coverage, among those with at least so many."""
+    """The group with the lowest coverage among groups of at least `least` intervals."""
     return min((row for row in rows if row.width is not None and row.n >= least), key=lambda row: row.mean)
 
 
 def lowest_settings(rows: Iterable[SimulationRow]) -> list[SimulationRow]:
-    """The ten single settings in which an effect's intervals cover least."""
+    """The ten single settings with the lowest coverage of an effect's intervals."""
     settings = [row for row in rows if row.by == "setting" and row.what == "effect"]
     return sorted(settings, key=lambda row: row.mean)[:10]
 
@@ -248,7 +248,7 @@ def main() -> None:
     started = time.process_time()
     powers = [row for sources in POWER_SOURCES for row in power(sources, arguments.power_runs)]
     simulated = Simulated()
-    for _ in range(arguments.runs):  # written after every pass, so that a long one may be looked at, or broken off
+    for _ in range(arguments.runs):  # the file is written after every pass, so that a long run can be interrupted
         simulated.again()
         rows = [*simulated.rows(), *powers]
         record = {

@@ -1,4 +1,4 @@
-"""Tables that broke earlier statistics, each with a known truth: how often the analysis finds what is not there.
+"""Tables with a known truth on which earlier statistics failed: how often does the analysis report false findings?
 
 Many edits with one null arm, small effects in many cells, generators that lose the class, releases that differ by
 exactly the allowed drop.
@@ -25,22 +25,24 @@ from shared.seeds import derive_seed
 VALUES = tuple(f"value {number}" for number in range(8))
 SMALL = 0.045  # an effect below 5 points, in every cell
 MAX_DROP = 0.05
-ESTIMANDS: tuple[Estimand, ...] = ("edits", "pairs")  # before, only edits were filtered
+ESTIMANDS: tuple[Estimand, ...] = ("edits", "pairs")  # accepted edits, or accepted pairs of edit and null arm
 Draw = Callable[[np.random.Generator], Mapping[Cell, tuple[Floats, float]]]
 """Per cell the per-source differences and their true mean, in −1 … 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttackOutcome:
-    """Over n tables: shares with a cell of q ≤ 5 %, with a false finding, and of 95 % intervals that hold the truth.
+    """Rates over n tables, in 0 … 1.
 
-    `bias`: mean over cells of estimate − truth, in −1 … 1, with its standard error over tables.
+    `rejected`: tables with a cell of q ≤ 5 %. `with_finding`: tables with a finding, which is false. `covered`: 95 %
+    intervals that contain the truth. `bias`: mean over cells of estimate − truth, in −1 … 1, with its standard error
+    over tables.
     """
 
     name: str
     tables: int
     rejected: float
-    found: float
+    with_finding: float
     covered: float
     bias: float
     bias_error: float
@@ -58,7 +60,7 @@ def shared_null_arms(
 
 
 def small_effects(random: np.random.Generator, sources: int = 200, cells: int = 20) -> dict[Cell, tuple[Floats, float]]:
-    """A loss of 4.5 points in each of 20 cells: none is beyond 5 points."""
+    """A loss of 4.5 points in each of 20 cells; no cell is beyond 5 points."""
     null = random.random((sources, cells)) < 0.95
     edits = random.random((sources, cells)) < 0.95 - SMALL
     return {_cell(f"value {place}"): (edits[:, place].astype(float) - null[:, place], -SMALL) for place in range(cells)}
@@ -67,7 +69,7 @@ def small_effects(random: np.random.Generator, sources: int = 200, cells: int = 
 def sequences(random: np.random.Generator, groups: int = 16, frames: int = 5) -> dict[Cell, tuple[Floats, float]]:
     """No effect on 80 frames of 16 sequences; a model is right on all frames of a sequence, or wrong on all.
 
-    The differences are those of groups, as for a job whose images name their sequence.
+    The differences are means of groups, as in a job with a sequence for each image.
     """
     null = random.random(groups) < 0.8
     edits = random.random((groups, len(VALUES))) < 0.8
@@ -81,8 +83,9 @@ def sequences(random: np.random.Generator, groups: int = 16, frames: int = 5) ->
 class LostClass:
     """No effect, and a generator that loses the class in a share of all renderings, null arms included.
 
-    A model is right on 95 % of images that show the class, and by chance (of four classes) on others. The label check
-    refuses the share `refused` of these, and a tenth of the images that show it. Each edit has its own null arm.
+    A model is right on 95 % of images that show the class, and at chance level (four classes) on the others. The label
+    check refuses the share `refused` of the others, and a tenth of images that show the class. Each edit has its own
+    null arm.
     """
 
     sources: int
@@ -93,17 +96,17 @@ class LostClass:
     def __call__(self, random: np.random.Generator) -> dict[Cell, tuple[Floats, float]]:
         null, null_accepted = self._arms(random)
         edit, edit_accepted = self._arms(random)
-        kept = np.flatnonzero(edit_accepted)  # the analysis has accepted edits
-        cells = {_cell(value): np.flatnonzero(kept % len(VALUES) == place) for place, value in enumerate(VALUES)}
+        accepted = np.flatnonzero(edit_accepted)  # the analysis uses accepted edits only
+        cells = {_cell(value): np.flatnonzero(accepted % len(VALUES) == place) for place, value in enumerate(VALUES)}
         outcomes = Outcomes(
-            source=kept // len(VALUES),
-            ordinal=kept % len(VALUES),
-            null_arm=np.arange(len(kept)),
-            original=_predictions(np.ones(len(kept), bool)),
-            null=_predictions(null[kept]),
-            counterfactual=_predictions(edit[kept]),
+            source=accepted // len(VALUES),
+            ordinal=accepted % len(VALUES),
+            null_arm=np.arange(len(accepted)),
+            original=_predictions(np.ones(len(accepted), bool)),
+            null=_predictions(null[accepted]),
+            counterfactual=_predictions(edit[accepted]),
             cells=cells,
-            counting=Counting(pairs=null_accepted[kept], edits=np.ones(len(kept), bool)),
+            counting=Counting(pairs=null_accepted[accepted], edits=np.ones(len(accepted), bool)),
         )
         return {cell: (differences(outcomes, rows, self.estimand).correct, 0.0) for cell, rows in cells.items()}
 
@@ -133,29 +136,29 @@ ATTACKS: Mapping[str, Draw] = {
 
 
 def attack(name: str, draw: Draw, tables: int) -> AttackOutcome:
-    """So many tables through the analysis."""
-    rejected = found = covered = intervals = 0
+    """Analyse `tables` tables of one attack."""
+    rejected = with_finding = covered = intervals = 0
     biases: list[float] = []
     for table in range(tables):
         seed = derive_seed("attack", name, table)
         cells = draw(np.random.default_rng(seed))
         effects = assess({cell: _differences(values) for cell, (values, _) in cells.items()}, seed)
         rejected += any(effect.q_value is not None and effect.q_value <= FALSE_DISCOVERY_RATE for effect in effects)
-        found += any(effect.standing in ("weakness", "improvement") for effect in effects)
-        held = [
-            _held(effect, cells[effect.cell][1])
+        with_finding += any(effect.standing in ("weakness", "improvement") for effect in effects)
+        covers_truth = [
+            _covers(effect, cells[effect.cell][1])
             for effect in effects
             if effect.cell.direction == "from" or "day" not in {cell.value for cell in cells}
         ]
-        covered, intervals = covered + sum(held), intervals + len(held)
+        covered, intervals = covered + sum(covers_truth), intervals + len(covers_truth)
         biases.append(float(np.mean([effect.delta_accuracy - cells[effect.cell][1] for effect in effects])))
     error = float(np.std(biases, ddof=1)) / math.sqrt(tables) if tables > 1 else math.nan
-    shares = rejected / tables, found / tables, covered / max(1, intervals)
+    shares = rejected / tables, with_finding / tables, covered / max(1, intervals)
     return AttackOutcome(name, tables, *shares, float(np.mean(biases)), error)
 
 
 def kept_at_the_limit(tables: int, sources: int = 100) -> float:
-    """The share of releases judged "held" although they lose exactly the drop that is allowed (nominal: 2.5 %)."""
+    """The share of releases judged "held" that lose exactly the allowed drop (nominal: 2.5 %)."""
     held = 0
     for table in range(tables):
         seed = derive_seed("held", table)
@@ -172,7 +175,7 @@ def _differences(correct: Floats) -> Differences:
     return Differences(np.arange(len(correct)), correct, correct, len(correct), len(correct))
 
 
-def _held(effect: CellEffect, truth: float) -> bool:
+def _covers(effect: CellEffect, truth: float) -> bool:
     return effect.interval is not None and effect.interval.low - 1e-9 <= truth <= effect.interval.high + 1e-9
 
 
@@ -189,7 +192,9 @@ def main() -> None:
         if arguments.only not in name:
             continue
         outcome = attack(name, draw, arguments.tables)
-        shares = f"q ≤ 5 %: {outcome.rejected:6.1%}   finding: {outcome.found:6.1%}   covered: {outcome.covered:6.1%}"
+        shares = (
+            f"q ≤ 5 %: {outcome.rejected:6.1%}   finding: {outcome.with_finding:6.1%}   covered: {outcome.covered:6.1%}"
+        )
         bias = f"bias: {100 * outcome.bias:+.2f} ± {100 * outcome.bias_error:.2f} points"
         print(f"{name:<56} {shares}   {bias}   ({outcome.tables} tables)", flush=True)
     print(f"{'held at exactly the allowed drop':<56} {kept_at_the_limit(arguments.tables):6.1%}")

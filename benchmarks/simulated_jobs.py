@@ -1,10 +1,10 @@
 """Synthetic prediction tables with a known truth: jobs as the analysis sees them, without images or models.
 
-A job has source images of two classes and as many counterfactuals of each to every value, and the checks accept
-a random part of them. A source image is hard or easy: its counterfactuals and its null arm share one random error with
-probability √(correlation), so that any two of them correlate by `correlation`; the null arm is shared by all of them.
-Every counterfactual is in two cells, *to* its new value and *from* the old one, and the cells of a class have the same
-source images: cells depend on one another as in a real job.
+A job has source images of two classes and equally many counterfactuals of each to every value. The checks accept a
+random share of them. Source images are hard or easy: with probability √(correlation), an image of a source takes the
+source's shared random error, so that any two of its images correlate by `correlation`. All counterfactuals of a source
+share one null arm. Every counterfactual is in two cells, *to* its new value and *from* the old one, and the cells of a
+class have the same source images. So cells depend on each other as in a real job.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ VALUES = ("night", "rain", "snow")
 class Setting:
     """One point of the grid. `drop` is the true effect (0 … 1) of *to night* on buses; all other edits do nothing.
 
-    `sources`: of a class. `siblings`: counterfactuals of a source image to each value. `rate`: how often
-    the model is right on null arms, `correlation` that of two images of one source, `accepted` the share of
-    counterfactuals that are accepted (0 … 1).
+    `sources`: source images per class. `siblings`: counterfactuals of a source image to each value. `rate`: accuracy on
+    null arms. `correlation`: between two images of one source. `accepted`: share of accepted counterfactuals (0 … 1).
     """
 
     sources: int
@@ -63,32 +62,32 @@ def truths(setting: Setting) -> dict[Cell, float]:
 
 
 def job(setting: Setting, random: np.random.Generator) -> Outcomes:
-    """One table drawn from a setting."""
+    """One random table of a setting."""
     sources, each = setting.sources * len(CLASSES), setting.siblings * len(VALUES)
     source = np.repeat(np.arange(sources), each)
     value = np.tile(np.repeat(np.arange(len(VALUES)), setting.siblings), sources)
     bus = source < setting.sources
     aimed = setting.rate - np.where(bus & (value == 0), setting.drop, 0.0)
-    lots = random.random(sources)
-    null = _right(np.full(sources, setting.rate), lots, setting.correlation, random)
-    right = _right(aimed, lots[source], setting.correlation, random)
-    kept = random.random(len(source)) < setting.accepted
-    source = source[kept]
+    shared_errors = random.random(sources)
+    null = _right(np.full(sources, setting.rate), shared_errors, setting.correlation, random)
+    right = _right(aimed, shared_errors[source], setting.correlation, random)
+    accepted = random.random(len(source)) < setting.accepted
+    source = source[accepted]
     return Outcomes(
         source=source,
         ordinal=np.arange(len(source)),
         null_arm=source,
         original=_predictions(np.ones(len(source), bool)),
         null=_predictions(null[source]),
-        counterfactual=_predictions(right[kept]),
-        cells=_cells(bus[kept], value[kept]),
+        counterfactual=_predictions(right[accepted]),
+        cells=_cells(bus[accepted], value[accepted]),
     )
 
 
 def _right(
     rates: NDArray[np.float64], shared: NDArray[np.float64], correlation: float, random: np.random.Generator
 ) -> NDArray[np.bool_]:
-    """Right with the given probabilities; by the source image's lot as often as the correlation asks for."""
+    """Right with the given probabilities; the correlation sets how often the source image's shared error decides."""
     by_source = random.random(len(rates)) < math.sqrt(correlation)
     return np.asarray(np.where(by_source, shared, random.random(len(rates))) < rates)
 

@@ -1,6 +1,6 @@
 """Simulate cells in which a known share of counterfactuals is invalid, screened by checks with known errors.
 
-The checks' errors are not told to the analysis: it gets a calibration set drawn from them, as a user would have.
+The analysis does not know the checks' error rates. It gets a calibration set sampled from them, as a user would have.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ RATE = 0.95
 class Contaminated:
     """One point of the grid. `valid`: share of rendered edits; `let_through`, `refused`: the checks' error rates.
 
-    `invalid`: what a model does with invalid ones: it is wrong (`lost`), as on the null arm (`unchanged`), or either
-    (`coin`). `calibrated`: how many valid and how many invalid ones the calibration set has.
+    `invalid`: the model's prediction on invalid counterfactuals is wrong (`lost`), the same as on the null arm
+    (`unchanged`), or random (`coin`). `calibrated`: the numbers of valid and invalid images in the calibration set.
     """
 
     sources: int
@@ -41,10 +41,10 @@ class Contaminated:
 
 @dataclass(frozen=True, slots=True)
 class EffectOutcome:
-    """Whether the interval holds the effect among valid ones, its width, the estimate's bias (towards an effect: −).
+    """Whether the interval contains the effect among valid counterfactuals (`held`), its width, the estimate's bias.
 
-    `breakdown_held`: for an interval beyond 5 points whose true invalid share is within its breakdown point, whether
-    the effect among valid ones is beyond 5 points too; None for others.
+    A negative bias overstates the effect. `breakdown_held`: for an interval beyond 5 points whose true invalid share is
+    within its breakdown point, whether the effect among valid counterfactuals is beyond 5 points too; otherwise None.
     """
 
     setting: Contaminated
@@ -67,7 +67,7 @@ def contaminated_grid() -> Iterator[Contaminated]:
 
 
 def simulate_contaminated(setting: Contaminated, seed: int) -> EffectOutcome:
-    """One cell drawn from a setting, and what the analysis makes of it."""
+    """The analysis of one random cell of a setting."""
     random = np.random.default_rng(seed)
     source = np.repeat(np.arange(setting.sources), SIBLINGS)
     valid = random.random(len(source)) < setting.valid

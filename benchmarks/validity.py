@@ -1,10 +1,10 @@
 """Evaluate the validity-corrected estimate where the truth is known: `python -m benchmarks.validity`.
 
-Buses of tinyworld *to night*, drawn by the renderer. Of the pictures that take the place of rendered edits a known
-share is invalid: another class stands there, or the edit was not made. The checks screen them at the profile's
-thresholds, once all of them and once the caption check alone, which lets another class pass; their errors are measured
-on other scenes. The models under test are the shipped ones, and the truth
-is their effect on all renderer counterfactuals. No generator runs, so the null arm is the source image.
+The counterfactuals are tinyworld's buses *to night*, drawn by the renderer instead of a generator. A known share of
+them is invalid: they show another class, or the edit is missing. The checks screen them at the profile's thresholds:
+first all checks, then the caption check alone, which lets another class pass. The checks' errors are measured on other
+scenes. The models under test are the shipped ones; the truth is their effect on all renderer counterfactuals. No
+generator runs, so the null arm is the source image.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ RESULTS = Path(__file__).parent / "results" / "validity.json"
 Kind = Literal["valid", "class", "unedited"]
 INVALID: tuple[Kind, ...] = ("class", "unedited")
 LABEL, VALUE = "bus", "night"
-EDITS = 2  # of a source image
+EDITS = 2  # per source image
 USED = (CHECKS, ("caption",))
 
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """One picture that stands for a rendered edit: of which source image, what it is, and the scores that it got."""
+    """One picture in place of a rendered edit: its source image, its kind, and its scores."""
 
     source: int
     proposal: Proposal
@@ -58,7 +58,7 @@ class Edited:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What the analysis made of one model under test beside the truth; effects in −1 … 1."""
+    """The analysis of one model under test, and the truth; effects in −1 … 1."""
 
     model: str
     checks: tuple[str, ...]
@@ -83,7 +83,7 @@ class Checks:
         self._segmenter = Segmenter(profile.diffusion.segmenter, profile.diffusion.keep_labels, device="cpu")
 
     def scores(self, proposal: Proposal, pictures: Sequence[Pixels]) -> list[Scores]:
-        """How each picture scores as the edit that was asked for."""
+        """The scores of each picture as a rendering of the proposal's edit."""
         source = source_picture(proposal.scene)
         image = MethodImage(str(proposal.scene.geometry_seed), payload(source), proposal.scene.label)
         images = [payload(picture) for picture in pictures]
@@ -95,7 +95,7 @@ class Checks:
 
 
 def to_night(split: Split, count: int) -> list[Proposal]:
-    """The first buses of a split that are not at night, as the models under test know them, each with its edit."""
+    """The first buses of a split that are not at night, from the models' own distribution, each with its edit."""
     proposals: list[Proposal] = []
     index = 0
     while len(proposals) < count:
@@ -113,7 +113,7 @@ def to_night(split: Split, count: int) -> list[Proposal]:
 
 
 def picture(proposal: Proposal, kind: Kind, random: np.random.Generator) -> Pixels:
-    """What stands for the rendered edit."""
+    """The picture in place of the rendered edit."""
     if kind == "valid":
         return source_picture(proposal.wanted)
     if kind == "unedited":
@@ -134,12 +134,12 @@ def edited(checks: Checks, sources: Sequence[Proposal], kinds: Sequence[Sequence
 
 
 def accepted(edit: Edited, thresholds: Thresholds) -> bool:
-    """The verdict at these thresholds."""
+    """Whether the checks accept a picture at these thresholds."""
     return judge(edit.scores, edit.proposal.edit, thresholds).accepted
 
 
 def errors_of(edits: Sequence[Edited], thresholds: Thresholds) -> CheckErrors:
-    """What these thresholds do with pictures whose validity is known."""
+    """The checks' errors at these thresholds, on pictures of known validity."""
     passed = {
         valid: [accepted(edit, thresholds) for edit in edits if (edit.kind == "valid") == valid]
         for valid in (True, False)
@@ -160,7 +160,7 @@ def assess(
     errors: CheckErrors,
     thresholds: Thresholds,
 ) -> Measurement:
-    """One model under test: the truth, what is observed among the accepted, and the effect among the valid."""
+    """One model under test: the true effect, the effect among accepted images, and the estimate among valid images."""
 
     def right(pictures: Sequence[Pixels]) -> NDArray[np.float64]:
         place = model.classes.index(LABEL)
@@ -169,23 +169,23 @@ def assess(
     null = right([source_picture(source.scene) for source in sources])
     truth = float((right([source_picture(source.wanted) for source in sources]) - null).mean())
     verdicts = [accepted(edit, thresholds) for edit in edits]
-    kept = [edit for edit, passed in zip(edits, verdicts, strict=True) if passed]
-    place = np.array([edit.source for edit in kept])
+    passed_edits = [edit for edit, passed in zip(edits, verdicts, strict=True) if passed]
+    place = np.array([edit.source for edit in passed_edits])
     _, inverse, counts = np.unique(place, return_inverse=True, return_counts=True)
-    correct = np.bincount(inverse, right([edit.picture for edit in kept]) - null[place]) / counts
+    correct = np.bincount(inverse, right([edit.picture for edit in passed_edits]) - null[place]) / counts
     screened = Screened(np.array([edit.source for edit in edits]), np.array(verdicts))
     among = among_valid(correct, LEVEL, errors, screened, seed=3)
     return Measurement(
         model=name,
         checks=tuple(thresholds),
         errors=errors,
-        accepted=len(kept),
+        accepted=len(passed_edits),
         truth=truth,
         observed=float(correct.mean()),
         observed_interval=mean_interval(correct, LEVEL, seed=3),
         estimate=among.estimate,
         interval=among.interval,
-        valid_share=float(np.mean([edit.kind == "valid" for edit in kept])),
+        valid_share=float(np.mean([edit.kind == "valid" for edit in passed_edits])),
         valid_estimate=among.valid,
     )
 

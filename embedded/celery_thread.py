@@ -16,10 +16,10 @@ START_SECONDS = 30.0
 
 
 class StepThreads(TaskPool):  # type: ignore[misc]
-    """Celery's pool of threads, with the worker's own app as the current one of each thread.
+    """Celery's pool of threads, which sets the worker's own app as the current app of each thread.
 
-    Celery looks a message's task up in the current app. By default that is the last app of the process, so of two
-    embedded systems in one process the first would run the steps of the second.
+    Celery looks up a message's task in the current app. By default that is the last app of the process. With two
+    embedded systems in one process, the first would run the steps of the second.
     """
 
     def __init__(self, *arguments: Any, app: Celery, **options: Any) -> None:
@@ -31,7 +31,7 @@ class CeleryThread:
     """A running worker with a pool of threads; `stop` ends it once its steps have given up their leases."""
 
     def __init__(self, celery: Celery, concurrency: int) -> None:
-        celery.finalize()  # without this, steps are accepted and vanish without a log line
+        celery.finalize()  # without this, Celery accepts steps and drops them without a log line
         ready = threading.Event()
         self._controller = WorkController(
             app=celery,

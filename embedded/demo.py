@@ -4,7 +4,7 @@ Two models under test are tested on 75 drawn street images and their counterfact
 the demo shows whether Contrafact finds it. It uses the public commands and prints each before it runs.
 
     python -m embedded.demo [--directory contrafact-demo] [--per-class 25]
-    python -m embedded.demo --domain roads [--images 60]     # segmenters instead, on driving scenes with masks
+    python -m embedded.demo --domain roads [--images 60]     # segmenters, on driving scenes with masks
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def run_demo(directory: Path, per_class: int) -> JobResults:
-    """Draw the pictures, run the job, print the findings, write the report; returns what was measured."""
+    """Draw the pictures, run the job, print the findings and write the report. Returns the job's results."""
     images = directory / "images"
     write_demo(images, CLASSES, per_class)
     print(f"Drew {per_class * len(CLASSES)} pictures into {images}, with their labels in manifest.csv.")
@@ -57,7 +57,7 @@ def run_demo(directory: Path, per_class: int) -> JobResults:
 
 
 def run_roads_demo(directory: Path, count: int) -> JobResults:
-    """The same over driving scenes with masks."""
+    """The same for segmenters, on driving scenes with masks."""
     folder = roads_demo.write_demo(directory / "roads", roads_demo.demo_scenes(count))
     print(f"Drew {count} driving scenes into {folder}, with their masks.")
     arguments = [str(folder), "--masks", str(folder / "classes.json"), "--task", ROADS_TASK]
@@ -70,8 +70,8 @@ def _run(directory: Path, profile: str, arguments: list[str]) -> JobResults:
     print("Starting gateway, worker and four model services in this process ...\n")
     with run_embedded(directory / "data", profile) as system:
         os.environ["CONTRAFACT_URL"] = system.base_url
-        job = _say_and_run(["submit", *arguments, "--set", 'factors=["weather"]', "--wait"]).splitlines()[0]
-        _say_and_run(["report", job, "--out", str(page)])
+        job = _print_and_run(["submit", *arguments, "--set", 'factors=["weather"]', "--wait"]).splitlines()[0]
+        _print_and_run(["report", job, "--out", str(page)])
         with contextlib.closing(Client(system.base_url)) as client:
             picture = draw_finding(client, job, directory / "finding.png")
             measured = client.results(job, {}, limit=1).metrics
@@ -84,7 +84,7 @@ def _run(directory: Path, profile: str, arguments: list[str]) -> JobResults:
     return measured
 
 
-def _say_and_run(arguments: list[str]) -> str:
+def _print_and_run(arguments: list[str]) -> str:
     """Print a `contrafact` command, run it in this process, print and return what it writes to stdout."""
     print(f"$ contrafact {shlex.join(arguments)}", flush=True)
     written = io.StringIO()

@@ -17,8 +17,8 @@ from shared.schemas.jobs import CounterfactualView, ModelOpinion, PredictionView
 from shared.schemas.results import CellEffect, ModelResults
 
 SIDE, GAP, LINE, MARGIN = 256, 16, 22, 16
-DETECTED = 0.5  # IoU from which a class counts as detected
-LETTERS = 105  # of a line below the pictures
+DETECTED = 0.5  # the least IoU of a detected class
+LETTERS = 105  # per line below the pictures
 INK, QUIET, RED = (28, 28, 30), (110, 110, 115), (176, 42, 32)
 
 
@@ -55,7 +55,7 @@ def _draw(client: Client, view: CounterfactualView, results: ModelResults, effec
     draw = ImageDraw.Draw(canvas)
     for number, (title, digest, prediction) in enumerate(columns):
         left = MARGIN + number * (SIDE + GAP)
-        picture = Image.open(io.BytesIO(_shown(client, digest, prediction, results)), formats=("PNG",)).convert("RGB")
+        picture = Image.open(io.BytesIO(_painted(client, digest, prediction, results)), formats=("PNG",)).convert("RGB")
         canvas.paste(picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS), (left, MARGIN))
         draw.text((left, MARGIN + SIDE + 6), title, fill=QUIET, font=ImageFont.load_default(13))
         text, colour = _verdict(prediction, opinion, view.source.ground_truth, effect.cell.label)
@@ -66,7 +66,7 @@ def _draw(client: Client, view: CounterfactualView, results: ModelResults, effec
     return canvas
 
 
-def _shown(client: Client, digest: str, prediction: PredictionView | None, results: ModelResults) -> bytes:
+def _painted(client: Client, digest: str, prediction: PredictionView | None, results: ModelResults) -> bytes:
     image = client.image(digest)
     if prediction is None or prediction.segmentation is None or results.segmentation is None:
         return image
@@ -100,5 +100,5 @@ def _change(view: CounterfactualView) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text in the characters that Pillow's own font has."""
+    """Text in the characters of Pillow's default font."""
     return text.replace("→", "to").replace("−", "-").replace("`", "")

@@ -17,7 +17,7 @@ class DirectoryInUse(Exception):
 def locked(directory: Path) -> Iterator[None]:
     """Lock the directory for this process; create it if needed. Raises DirectoryInUse.
 
-    The operating system drops the lock when the process dies, however it dies.
+    The operating system drops the lock when the process ends, even after a crash.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "lock").open("a+") as file:

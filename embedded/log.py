@@ -32,7 +32,7 @@ def logging_into(path: Path) -> Iterator[None]:
 
 
 class _Short(logging.Formatter):
-    """One line: the traceback is in the file."""
+    """One line per record; the traceback is in the file."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = f"{record.levelname.lower()}: {record.getMessage()}"

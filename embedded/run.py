@@ -1,9 +1,8 @@
 """Run the whole system in one process: the deployed apps, worker and methods over SQLite and a directory.
 
-Gateway and model services are served by threads on loopback ports, Celery's worker is a thread on an in-memory broker,
-and two batches are computed at a time, those of the oldest source images first (`shared.turns`). The gateway
-answers at once; services load meanwhile, and steps wait for them.
-Started again on the same directory, even after a crash, it resumes the unfinished jobs.
+Threads serve gateway and model services on loopback ports. Celery's worker is a thread on an in-memory broker. Two
+batches are computed at a time, for the oldest source images first (`shared.turns`). The gateway answers at once; steps
+wait until the services are loaded. After a restart on the same directory, even after a crash, unfinished jobs resume.
 """
 
 from __future__ import annotations
@@ -48,10 +47,10 @@ from shared.turns import ComputeTurns
 LOG = "contrafact.log"
 # A job can be created once the evaluator lists its models; the others load in the order of the stages.
 START_ORDER: tuple[ServiceName, ...] = ("evaluator_service", "caption_service", "llm_service", "diffusion_service")
-DRAIN_SECONDS = 2.0  # when the services stop, the worker has ended its calls, so nobody waits for their batches
-# Two batches with half of the cores each use them better than one with all: small networks do not fill many threads.
+DRAIN_SECONDS = 2.0  # the worker ends its calls before the services stop, so no call waits for their batches
+# Two batches with half of the cores each are faster than one batch with all: small networks do not fill many threads.
 BATCHES_AT_ONCE = 2
-DEADLINE_SECONDS = 3000.0  # on a slow machine a rendering waits behind those of all other images in flight
+DEADLINE_SECONDS = 3000.0  # on a slow machine a rendering waits for those of all other images in flight
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ def run_embedded(
     images_in_flight: int = 8,
     service_urls: Mapping[ServiceName, str] | None = None,
 ) -> Iterator[Embedded]:
-    """Run the system until the block ends; then everything stops, and unfinished images wait for the next run.
+    """Run the system until the block ends. Then everything stops, and unfinished images wait for the next run.
 
     `port` 0 takes a free one. With `service_urls`, these model services are used and none is started.
     Raises `embedded.directory.DirectoryInUse`, `shared.profiles.ProfileError`, and OSError for a port that is taken.
@@ -149,23 +148,25 @@ def _worker(
 def end_process() -> NoReturn:
     """End this process with status 0, after `run_embedded`.
 
-    A model's thread may still load, or be in a batch that nobody waits for. Python's own end would abort over it.
+    A thread may still load a model or compute a batch without a caller. Python's normal exit would abort with it.
     """
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
-def share_cores(given: ServiceSettings) -> tuple[int, int]:
+def share_cores(configured: ServiceSettings) -> tuple[int, int]:
     """Return the number of batches that compute at a time, and the threads of each.
 
     `CONTRAFACT_BATCHES_AT_ONCE` and `CONTRAFACT_THREADS` set them. Otherwise the batches share the usable cores, or as
     many threads as `OMP_NUM_THREADS` allows if that is less and `CONTRAFACT_THREADS` is unset.
     """
-    allowed = None if given.threads else openmp_threads()
+    allowed = None if configured.threads else openmp_threads()
     cores = compute_threads(0, allowed or usable_cores())
-    at_once = given.batches_at_once if "batches_at_once" in given.model_fields_set else min(cores, BATCHES_AT_ONCE)
-    return at_once, given.threads or max(1, cores // at_once)
+    at_once = (
+        configured.batches_at_once if "batches_at_once" in configured.model_fields_set else min(cores, BATCHES_AT_ONCE)
+    )
+    return at_once, configured.threads or max(1, cores // at_once)
 
 
 @contextmanager
@@ -173,18 +174,18 @@ def _model_services(
     profile: str, deterministic: bool, gateway_url: str, quarantine: Path
 ) -> Iterator[dict[ServiceName, str]]:
     """Yield the URLs of the four services at once; a thread imports and serves them, and they load one by one."""
-    given = ServiceSettings()
-    at_once, threads = share_cores(given)
+    configured = ServiceSettings()
+    at_once, threads = share_cores(configured)
     settings = ServiceSettings(
         profile=profile,
         deterministic=deterministic,
         threads=threads,
         batches_at_once=at_once,
         drain_seconds=DRAIN_SECONDS,
-        # The end of a service ends the whole system here, and a slow processor is no hung GPU.
-        max_batch_seconds=given.max_batch_seconds if "max_batch_seconds" in given.model_fields_set else 0.0,
+        # Here a service that ends takes the whole system with it, and a slow processor is not a hung GPU.
+        max_batch_seconds=configured.max_batch_seconds if "max_batch_seconds" in configured.model_fields_set else 0.0,
         model_origin=gateway_url,
-        quarantine=given.quarantine or str(quarantine),
+        quarantine=configured.quarantine or str(quarantine),
     )
     turns = ComputeTurns(at_once)
     ports: dict[ServiceName, ListeningPort] = {name: ListeningPort() for name in SERVICES}

@@ -14,7 +14,7 @@ GRACE_SECONDS = 3
 
 
 class ListeningPort:
-    """A port that is bound before its app exists; requests wait until `serve`.
+    """A port that is bound before its app exists; requests wait for `serve`.
 
     `port` 0 takes a free one. Raises OSError when the port is taken.
     """
@@ -47,7 +47,7 @@ class ListeningPort:
             time.sleep(0.01)
 
     def close(self) -> None:
-        """End connections, run the app's shutdown, and give the port back."""
+        """End connections, run the app's shutdown, and free the port."""
         if self._server is not None and self._thread is not None:
             self._server.should_exit = True
             self._thread.join()

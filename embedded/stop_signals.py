@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM of an embedded system: the first stops it in order, the second ends the process at once."""
+"""Ctrl-C and SIGTERM of an embedded system: the first signal shuts it down, the second ends the process at once."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from types import FrameType
 def stop_event() -> threading.Event:
     """An event that the first SIGINT or SIGTERM sets. Call it in the main thread.
 
-    After the second, the process exits with 128 + the signal's number. A killed process loses nothing: started again on
-    the same directory, the system goes on.
+    After the second signal, the process exits with 128 + the signal's number. A killed process loses nothing: the
+    system resumes after a restart on the same directory.
     """
     stopping = threading.Event()
 

@@ -1,6 +1,6 @@
 """Run the trainer of repairs in this process: Celery's thread queues the leases, a separate thread works on them.
 
-So a long training delays no source image. torch and the trainer's code are imported with the first lease.
+A long training therefore does not delay source images. The first lease imports torch and the trainer's code.
 """
 
 from __future__ import annotations

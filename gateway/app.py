@@ -80,7 +80,7 @@ def create_app(context: Context | None = None) -> FastAPI:
         description=DESCRIPTION,
         version=__version__,
         lifespan=lifespan,
-        docs_url=None,  # its page would load scripts from elsewhere
+        docs_url=None,  # FastAPI's page loads scripts from a CDN
         redoc_url=None,
         responses=problem_responses(
             s400="cannot be read",
@@ -118,7 +118,7 @@ async def _on_database_trouble(request: Request, error: Exception) -> Response:
 
 
 def _complete_openapi(app: FastAPI) -> None:
-    """Add to the OpenAPI document the schemas of what FastAPI does not parse or write itself, and the examples."""
+    """Add to the OpenAPI document the examples, and the schemas of bodies that FastAPI does not parse or write."""
     plain = app.openapi
 
     def openapi() -> dict[str, Any]:

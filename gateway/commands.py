@@ -64,7 +64,7 @@ def create(
 
 @keys.command("list")
 def list_all(as_json: Json = False) -> None:
-    """List the keys: whose, what for, what they may, when they were last used."""
+    """List the keys with owner, name, scopes and time of last use."""
     with _transaction() as session:
         rows = list_keys(session)
     if as_json:
@@ -81,8 +81,8 @@ def list_all(as_json: Json = False) -> None:
 def revoke(key: Annotated[str, typer.Argument(help="its id, from `keys list`", metavar="ID")]) -> None:
     """Revoke a key and end its logins."""
     with _transaction() as session:
-        now = revoke_key(session, key)
-    messages.print("revoked" if now else "it was already revoked")
+        revoked_now = revoke_key(session, key)
+    messages.print("revoked" if revoked_now else "it was already revoked")
 
 
 @app.command()

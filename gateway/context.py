@@ -23,9 +23,10 @@ SERVICE_DEADLINE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the gateway works with. `wake` tells the workers, after a commit, that work waits; shutdown sets `stopping`.
+    """What routes and pages share.
 
-    `broker_fault`: why `wake` can never reach a worker while this process runs, or empty.
+    `wake` tells the workers, after a commit, that work waits. Shutdown sets `stopping`. `broker_fault` says why `wake`
+    cannot reach any worker while this process runs; it is empty if it can.
     """
 
     settings: Settings
@@ -75,7 +76,7 @@ def stored(context: Context, key: str) -> bytes:
 
 
 def stored_pieces(context: Context, key: str) -> Iterator[bytes]:
-    """The same in pieces, for what may not be held in memory as a whole."""
+    """The same in pieces, for objects that are too large for memory."""
     try:
         return context.store.pieces(key)
     except ObjectMissing as error:

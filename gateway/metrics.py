@@ -11,24 +11,24 @@ from shared.asgi import SECONDS
 
 CALLS = Histogram(
     "contrafact_service_call_seconds",
-    "One call of a model service over HTTP, waiting in its line included; `outcome` is the status, or `unreachable`.",
+    "Seconds of one HTTP call to a model service, queueing included; `outcome` is the status, or `unreachable`.",
     ["service", "path", "outcome"],
     buckets=SECONDS,
 )
 RECORDED = Counter(
     "contrafact_recorded_calls",
-    "Calls that methods asked for: `found` among the recorded ones, or `made`.",
+    "Calls that methods requested: `found` when the reply was recorded, `made` when the service was called.",
     ["path", "outcome"],
 )
 STEPS = Histogram(
     "contrafact_step_seconds",
-    "Work on one source image (load, call, apply) or one analysis, by how it ended.",
+    "Seconds of work on one source image (load, call, apply) or of one analysis, by outcome.",
     ["stage", "outcome"],
     buckets=SECONDS,
 )
 MESSAGES = Counter(
     "contrafact_messages",
-    "Celery messages: `sent`, or `lost` because of the broker; what a lost one was about is found later.",
+    "Celery messages: `sent`, or `lost` because of the broker; workers pick up the work of a lost one later.",
     ["task", "outcome"],
 )
 

@@ -58,7 +58,7 @@ class Settings(BaseSettings):
     service_deadline_seconds: Annotated[float, Field(gt=0)] = 600.0
     """The longest call of a model service, queueing included."""
     service_wait_seconds: Annotated[float, Field(ge=0)] = 120.0
-    """How long a step waits for a busy, starting or absent service before it releases its image."""
+    """How long a step waits for a busy, starting or unreachable service before it releases its image."""
 
     authentication: bool = False
     """Require API keys. Without them only this machine is served, as one owner."""
@@ -69,7 +69,7 @@ class Settings(BaseSettings):
     session_hours: Annotated[float, Field(gt=0)] = 12.0
     """How long a browser stays logged in."""
     metrics_port: Annotated[int, Field(ge=0, le=65_535)] = 0
-    """A second port of gateway and worker with `/healthz`, `/readyz` and `/metrics`, and without keys; 0: none."""
+    """A second port of gateway and worker for `/healthz`, `/readyz` and `/metrics`, without keys; 0: none."""
     max_request_bytes: int = 2 * 1024**3
     """The largest `POST /jobs`."""
     max_archive_bytes: int = 8 * 1024**3
@@ -90,7 +90,7 @@ class Settings(BaseSettings):
     """Uploaded models under test that one owner may keep."""
 
     lease_seconds: Annotated[float, Field(gt=0)] = 60.0
-    """A worker that does not renew its leases for so long counts as dead."""
+    """A worker that has not renewed its leases for this long counts as dead."""
     lease_renewal_seconds: Annotated[float, Field(gt=0)] = 15.0
     """Interval at which a worker renews its leases."""
     sweep_seconds: Annotated[float, Field(gt=0)] = 10.0

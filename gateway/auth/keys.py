@@ -41,7 +41,7 @@ _ID_DIGITS = 12
 
 
 class KeyRefused(ValueError):
-    """A key that cannot be created or found; the message says why."""
+    """A key cannot be created, or does not exist; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Caller:
 
     @property
     def key_id(self) -> str | None:
-        """The id of the key, which reveals nothing about it."""
+        """The id of the key; it does not reveal the key."""
         return self.key_hash and self.key_hash[:_ID_DIGITS]
 
     def may(self, scope: Scope) -> bool:
@@ -74,7 +74,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class KeyView:
-    """A key as operators see it; `id` reveals nothing about it."""
+    """A key as operators see it; `id` does not reveal the key."""
 
     id: str
     owner: str
@@ -111,8 +111,8 @@ def create_key(
     key = key or PREFIX + secrets.token_urlsafe(32)
     row = {"hash": hash_of(key), "owner_id": owner_id, "name": name, "scopes": [s for s in SCOPES if s in scopes]}
     insert_missing(session, ApiKey, [{**row, **asdict(limits)}])
-    known = session.get_one(ApiKey, hash_of(key), populate_existing=True)
-    if known.owner_id != owner_id or known.revoked_at is not None:
+    api_key = session.get_one(ApiKey, hash_of(key), populate_existing=True)
+    if api_key.owner_id != owner_id or api_key.revoked_at is not None:
         raise KeyRefused("this key belongs to another owner or was revoked; choose a new one")
     return key
 

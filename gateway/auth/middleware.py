@@ -34,7 +34,7 @@ from shared.problems import Forbidden, Malformed, NotReady, Problem, TooLarge, U
 from shared.storage import LINK_PATH
 
 OPEN_PATHS = frozenset({HEALTHZ, READYZ, "/openapi.json", "/login"})
-FORM_PATH = "/"  # its form works without scripts, so it can send no token; the browser says whose page it is
+FORM_PATH = "/"  # its form works without scripts, so it sends no token; the browser's Origin header is checked instead
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 REVIEWS = re.compile(r"/jobs/[^/]+/(reviews(/|$)|report$)")  # a suite's name may contain any of these words
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -121,7 +121,7 @@ class Access:
             return Caller(LOCAL_OWNER)
         if path in OPEN_PATHS or path.startswith(("/static/", LINK_PATH)):  # a link shows its own signature
             return None
-        key, cookie = _shown(headers)
+        key, cookie = _credentials(headers)
         if key is None and cookie is None:
             raise Unauthorized("an API key is needed: send `Authorization: Bearer KEY`, or log in at /login")
         if key is None and cookie is not None and method not in SAFE_METHODS:
@@ -181,7 +181,8 @@ def csrf_token(cookie: str) -> str:
 def refuse_other_machines(scope: Scope, headers: Headers, advice: str) -> None:
     """Refuse requests from other machines, and those that pages of other sites make a browser send.
 
-    The check of the Host stops pages whose name was made to mean this machine (DNS rebinding). Raises Forbidden.
+    The check of the Host header stops DNS rebinding: a foreign page whose name resolves to this machine. Raises
+    Forbidden.
     """
     host, client = headers.get("host", ""), scope.get("client")
     near = client is None or not _is_address(client[0]) or ip_address(client[0]).is_loopback
@@ -222,7 +223,7 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def _shown(headers: Headers) -> tuple[str | None, str | None]:
+def _credentials(headers: Headers) -> tuple[str | None, str | None]:
     """The API key of the request, and the cookie of a browser's session."""
     scheme, _, value = headers.get("authorization", "").partition(" ")
     key = value.strip() if scheme.lower() == "bearer" else ""

@@ -64,7 +64,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class OpenMember:
-    """A regular file of an archive, readable until the next one is asked for. `content` is None if it has a `problem`.
+    """A regular file of an archive, readable until the iterator moves on. `content` is None if it has a `problem`.
 
     Reading raises DamagedMember if only this file is damaged, and the errors of `open_members` otherwise.
     """
@@ -276,12 +276,12 @@ class _Forward:
         end = info.offset_data + info.size
 
         def read(size: int) -> bytes:
-            wanted = min(size, end - self._position)
+            requested = min(size, end - self._position)
             try:
-                data = self._take(wanted)
+                data = self._take(requested)
             except _UNREADABLE as error:
                 raise _unreadable(error) from error
-            if len(data) < wanted:
+            if len(data) < requested:
                 raise Malformed(f"the archive ends inside {name!r}; send it again")
             return data
 
@@ -311,7 +311,7 @@ class _Guarded:
     def __init__(self, file: IO[bytes], meter: _Meter) -> None:
         self._file, self._meter = file, meter
         self.seek, self.tell = file.seek, file.tell
-        self.in_directory = True  # zipfile reads the directory first and at once, then members as they are asked for
+        self.in_directory = True  # zipfile first reads the whole directory, then members on request
 
     def seekable(self) -> bool:
         return True

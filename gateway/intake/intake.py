@@ -52,10 +52,11 @@ def take_in(
     limits: IntakeLimits,
     masks: SentMasks | None = None,
 ) -> list[SourceFile]:
-    """The source images of a job, in the order of the files, or of the one archive among them.
+    """The source images of a job, in the order of the files, or of the archive's members if an archive was sent.
 
-    `known_classes` tells a single class folder from any other folder. With `masks`, folders are not classes, and files
-    in a folder `masks` are masks. Raises InvalidInput if no image is usable, and the errors of archive and manifest.
+    A single folder counts as a class only if `known_classes` has its name. With `masks`, folders are not classes, and
+    files in a folder `masks` are masks. Raises InvalidInput if no image is usable, and the errors of archive and
+    manifest.
     """
     archive, aside = _archive_of(files), _Aside()
     shelf = None if masks is None else MaskShelf(masks.reader, store, limits)
@@ -94,9 +95,9 @@ def take_in(
 
 
 def grouped(sources: Sequence[SourceFile], group_by: Literal["image", "folder"]) -> list[SourceFile]:
-    """The labelled sources with their folders as groups, where they have none.
+    """The labelled sources. With `group_by` folder, a source without a group gets its folder as its group.
 
-    Raises InvalidInput if none lies in a folder, or if the folders are the classes.
+    Raises InvalidInput if no image lies in a folder, or if the folders are the classes.
     """
     if group_by == "image":
         return list(sources)
@@ -117,7 +118,7 @@ def relabel(
 ) -> list[SourceFile]:
     """Apply the label map, then check every label against all lists in `classes` (owner of the list → list).
 
-    Raises InvalidInput that lists the unknown labels, and TooLarge for more of them than a label set may have.
+    Raises InvalidInput, which lists unknown labels, and TooLarge for more labels than a label set may have.
     """
     mapped = [replace(source, label=label_map.get(source.label or "", source.label)) for source in sources]
     used = {source.label for source in mapped if source.label is not None}
@@ -133,10 +134,10 @@ def relabel(
 
 def refuse_unknown_labels(used: Collection[str], classes: Mapping[str, Collection[str]], advice: str) -> None:
     """Raise InvalidInput with the labels that are missing in a list of classes (owner of the list → list)."""
-    for owner, known in classes.items():
-        if unknown := sorted(set(used) - set(known)):
+    for owner, labels in classes.items():
+        if unknown := sorted(set(used) - set(labels)):
             raise InvalidInput(
-                f"{owner} does not know the labels {quoted(unknown)}; it knows {quoted(sorted(known))}. {advice}",
+                f"{owner} does not know the labels {quoted(unknown)}; it knows {quoted(sorted(labels))}. {advice}",
                 members={"unknown_labels": list(unknown[:100])},
             )
 

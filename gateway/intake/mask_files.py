@@ -100,17 +100,17 @@ class MaskShelf:
 
 
 def keep_mask(store: ImageStore, data: bytes, reader: MaskReader, limits: IntakeLimits) -> KeptMask:
-    """Read a mask and store its label map once, scaled as its image is.
+    """Read a mask, scale it as its image, and store its label map once.
 
     Raises the errors of `keep_image` and `MaskReader.read`.
     """
     refuse_too_many_bytes(data, limits)
     places, file_size = reader.read(data, limits.image_pixels, limits.working_side)
-    held = tuple(name for place, name in enumerate(reader.classes) if (places == place).any())
-    if not held:
+    present = tuple(name for place, name in enumerate(reader.classes) if (places == place).any())
+    if not present:
         raise InvalidInput("all of its pixels are void; leave the mask out, or name its classes")
-    kept = put_once(store, from_array(places), data)
-    return KeptMask(kept.digest, kept.width, kept.height, kept.bytes, held, file_size)
+    stored = put_once(store, from_array(places), data)
+    return KeptMask(stored.digest, stored.width, stored.height, stored.bytes, present, file_size)
 
 
 def keep_values(store: ImageStore, data: bytes, limits: IntakeLimits) -> KeptImage:
@@ -140,7 +140,10 @@ def _masked(source: SourceFile, name: str, mask: KeptMask | str) -> SourceFile:
 
 
 def _different_sizes(mask: KeptMask, image: KeptImage) -> str | None:
-    """The sizes of the files if they differ; of what is stored where the image's file is not known."""
+    """Both sizes in words if mask and image differ, else None.
+
+    Compares the sizes of the files, or of the stored images if the size of the image's file is unknown.
+    """
     stored = (mask.width, mask.height), (image.width, image.height)
     mask_size, image_size = stored if image.file_size is None else (mask.file_size, image.file_size)
     if mask_size == image_size:

@@ -3,8 +3,8 @@
     PNG of indices, grey values or colours ──MaskSpec──► index of the class of each pixel, 255 for void
     masks/a.png ──same stem, or the manifest's column `mask`──► images/a.jpg
 
-A mask has exactly the size of its image, or is refused. Where intake scales an image down, it scales the mask likewise,
-by the value at the centre of each pixel (`shared.images.decode_mask`): values are never mixed.
+A mask must have exactly the size of its image. If intake scales an image down, it scales the mask to the same size and
+takes the value at the centre of each pixel (`shared.images.decode_mask`), so values are never mixed.
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ class MaskReader:
             table = np.full(256, _UNKNOWN, np.uint8)
             table[list(self.places)] = list(self.places.values())
             return np.asarray(table[values])
-        known = np.array(sorted(self.places), np.uint32)
-        place = np.searchsorted(known, values).clip(max=len(known) - 1)
-        table = np.array([self.places[int(value)] for value in known], np.uint8)
-        return np.where(known[place] == values, table[place], np.uint8(_UNKNOWN))
+        values_of_classes = np.array(sorted(self.places), np.uint32)
+        place = np.searchsorted(values_of_classes, values).clip(max=len(values_of_classes) - 1)
+        table = np.array([self.places[int(value)] for value in values_of_classes], np.uint8)
+        return np.where(values_of_classes[place] == values, table[place], np.uint8(_UNKNOWN))
 
     def _unknown(self, values: np.ndarray, places: Pixels) -> str:
         rows, columns = np.nonzero(places == _UNKNOWN)
         which = values[rows[0], columns[0]]
         name = f"the colour #{which:06x}" if self.coloured else f"the index {which}"
         return (
-            f"{len(rows):,} of its pixels are of no class, the first (x {columns[0]}, y {rows[0]}) has {name}; "
+            f"{len(rows):,} of its pixels have no class; the first (x {columns[0]}, y {rows[0]}) has {name}; "
             "add it to `masks.classes`, or to `masks.void`"
         )
 
@@ -134,31 +134,31 @@ def match_masks(images: Sequence[str], masks: Sequence[str], named: Sequence[str
 
 def _by_name(images: Sequence[str], masks: Sequence[str], named: Sequence[str | None]) -> list[str | None]:
     root = shared_folder([*images, *masks])
-    known = {mask.removeprefix(root): mask for mask in masks} | {mask: mask for mask in masks}
-    if missing := sorted({name for name in named if name is not None and name not in known}):
+    by_name = {mask.removeprefix(root): mask for mask in masks} | {mask: mask for mask in masks}
+    if missing := sorted({name for name in named if name is not None and name not in by_name}):
         raise InvalidInput(
             f"the manifest names masks that were not sent: {quoted(missing)}; put them into a folder `masks`"
         )
-    return [None if name is None else known[name] for name in named]
+    return [None if name is None else by_name[name] for name in named]
 
 
 def _by_stem(images: Sequence[str], masks: Sequence[str]) -> list[str | None]:
-    known: dict[str, str] = {}
+    by_stem: dict[str, str] = {}
     for mask in masks:
-        if (stem := _stem(mask)) in known:
+        if (stem := _stem(mask)) in by_stem:
             raise InvalidInput(f"two masks have the stem {stem!r}; give one for each image")
-        known[stem] = mask
+        by_stem[stem] = mask
     stems = [_stem(image) for image in images]
-    if twice := sorted({stem for stem in stems if stem in known and stems.count(stem) > 1}):
+    if twice := sorted({stem for stem in stems if stem in by_stem and stems.count(stem) > 1}):
         raise InvalidInput(f"one mask would belong to several images: {quoted(twice)}; give each image its own")
-    return [known.get(stem) for stem in stems]
+    return [by_stem.get(stem) for stem in stems]
 
 
 def _stem(name: str) -> str:
     """The name without its suffix and without the folders `images` and `masks`."""
     *folders, file = name.split("/")
-    kept = [folder for folder in folders if folder.lower() not in FOLDERS.values()]
-    return "/".join([*kept, file.rpartition(".")[0] or file])
+    meaningful = [folder for folder in folders if folder.lower() not in FOLDERS.values()]
+    return "/".join([*meaningful, file.rpartition(".")[0] or file])
 
 
 def _header(data: bytes) -> PngHeader:

@@ -20,7 +20,7 @@ class ImageStore(Protocol):
     """The object store as intake uses it (`gateway.storage.images.ProtectedStore`)."""
 
     def exists(self, key: str) -> bool:
-        """Whether an object has this key. If so, it stays until the image's row is written."""
+        """Whether an object with this key exists. If so, it is kept until the image's row is written."""
         ...
 
     def put(self, key: str, data: bytes) -> None:
@@ -54,7 +54,7 @@ class NamedFile:
 class KeptImage:
     """An image whose canonical PNG is in the object store; `upload` is the SHA-256 of the uploaded file.
 
-    `mode` L: the indices of a mask. `file_size`: width and height before scaling, None where that is not known.
+    `mode` is L for the class indices of a mask. `file_size`: width and height before scaling, None if unknown.
     """
 
     digest: str
@@ -80,7 +80,7 @@ class KeptMask:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One position of a job: a stored image with its ground truth, or a failure; images of one `group` count as one."""
+    """One position of a job: a stored image with its ground truth, or a failure. A `group` counts as one image."""
 
     name: str
     label: str | None

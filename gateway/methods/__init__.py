@@ -98,7 +98,7 @@ METHODS: dict[str, MethodSpec] = {
 
 
 class UnreadableParameters(Contract):
-    """Stored parameters that this version has no type for: free JSON, which can be shown and not run."""
+    """Stored parameters that this version cannot read: free JSON, which is displayed but cannot be run."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -107,8 +107,8 @@ class UnreadableParameters(Contract):
 class JobMethod:
     """A method of a job. `parameters` are complete and checked, in the type of the method.
 
-    They are `UnreadableParameters` in the row of another version whose method this one lacks, or whose parameters have
-    changed since.
+    They are `UnreadableParameters` if another version wrote the row, and this version lacks the method or reads other
+    parameters.
     """
 
     name: str

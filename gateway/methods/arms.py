@@ -1,8 +1,8 @@
-"""Rendered edits with the arms that they are compared with, and the rows of all of them: the same for every method.
+"""Rendered edits, the null and sham arms that they are compared with, and their rows; shared by all methods.
 
-Rows are proposals, their renderings, null arms and sham arms as `MethodCounterfactual`s. Ordinals count the proposals
-of a source image first, rendered or not, then its null arms, and then its sham arms. One whose image is not finite has
-no row: edits without null arm are refused as `null arm`, and pairs without sham arm do not count.
+Each proposal, null arm and sham arm becomes a row, a `MethodCounterfactual`. Ordinals number the proposals of a source
+image first, rendered or not, then its null arms, then its sham arms. An arm whose image is not finite has no row. Edits
+without a null arm are refused as `null arm`; pairs without a sham arm do not count.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class RenderedArm(Generic[Pair]):
     """The image (None: not finite) of an edit or of a null arm, with verdict and scores of the image checks.
 
     `pair` is equal for an edit and its null arm, and differs between null arms. `evaluations` is the cost of the image
-    in network evaluations, `lineage` what belongs to this image alone. `null_check` and `sham_check`
-    of an edit name the check that its null or sham arm fails ("" if none); None where there is no such arm.
+    in network evaluations, `lineage` the part that belongs to this image alone. `null_check` and `sham_check` of an
+    edit name the check that its null or sham arm fails ("" if none); None without such an arm.
     """
 
     image: ImagePayload | None
@@ -45,14 +45,14 @@ class RenderedArm(Generic[Pair]):
 
 @dataclass(frozen=True, slots=True)
 class ShamArms(Generic[Pair]):
-    """The renderings of a paraphrase, which changes words and not the meaning, in the place of edits."""
+    """The renderings of a paraphrase: words change, the meaning does not."""
 
     edit: Edit
     arms: Sequence[RenderedArm[Pair]]
 
 
 class ComparedArms(NamedTuple, Generic[Pair]):
-    """The renderings of edits, each judged with the arms that it is compared with, and those arms."""
+    """The renderings of edits, each judged together with its null and sham arm, and these arms."""
 
     edits: Sequence[RenderedArm[Pair]]
     nulls: Sequence[RenderedArm[Pair]]
@@ -101,7 +101,7 @@ def rows(
 ) -> Iterator[MethodCounterfactual]:
     """The rows of one source image: proposals in order, null arms (None: the source image is the null arm), sham arms.
 
-    `arms` are the renderings of the accepted proposals, in their order; `lineage` is what all rows have in common.
+    `arms` are the renderings of the accepted proposals, in their order; `lineage` is the part that all rows share.
     """
     null_ordinals = _ordinals(nulls or (), len(proposals))
     sham_ordinals = _ordinals(shams.arms if shams else (), len(proposals) + len(null_ordinals))
@@ -123,7 +123,7 @@ def rows(
 
 
 def _ordinals(arms: Sequence[RenderedArm[Pair]], start: int) -> dict[Pair, int]:
-    """The ordinals of the finite ones, by pair."""
+    """The ordinals of the arms with a finite image, by pair."""
     finite = [arm for arm in arms if arm.image is not None]
     return {arm.pair: ordinal for ordinal, arm in enumerate(finite, start=start)}
 
@@ -160,7 +160,7 @@ def _arm_row(
     caption: str,
     lineage: Lineage,
 ) -> MethodCounterfactual:
-    """The row of a null or sham arm. Its verdict is that of checks that no edit's thresholds enter."""
+    """The row of a null or sham arm. Its verdict does not depend on the thresholds of an edit."""
     return MethodCounterfactual(
         ordinal=ordinal,
         arm=kind,

@@ -10,7 +10,7 @@ from shared.schemas.caption import CaptionRequest
 
 
 class CaptionParameters(Protocol):
-    """The captioner's parameters, which every method with a caption has."""
+    """The captioner's parameters, common to all methods with a caption."""
 
     @property
     def caption_prompt(self) -> str: ...

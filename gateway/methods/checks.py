@@ -1,27 +1,27 @@
 """Automatic checks of rendered images: verdicts and scores from the replies of the services.
 
-Checks run in order. The first that fails names the verdict, and every score is kept. Images drawn anew have these:
+Checks run in order. The first that fails names the verdict; all scores are kept. Newly rendered images have these:
 
-structure   the source's edges, inside what must stay, are still there (evaluator: structure agreement)
-caption     the image is nearer to the new caption than to the old (difference of the scorer's cosines)
-label       zero-shot over the label set, the ground truth is the most probable class for the scorer, and probable
-            enough; skipped without ground truth or label set
+structure   the source's edges in the region that must stay are still there (evaluator: structure agreement)
+caption     the image is closer to the new caption than to the old one (difference of the scorer's cosines)
+label       the scorer's most probable class (zero-shot over the label set) is the ground truth, with a high enough
+            probability; skipped without ground truth or label set
 recaption   if the job sets it: a new caption of the image names the class, as a caption of the source does
-            (`recaption.py`); skipped if that one names no class
-shapes      in segmentation jobs: the profile's segmenter, never one under test, finds the classes where the mask has
-            them (mean over classes of IoU divided by the IoU in the source, at most 1); skipped if the profile has no
-            segmenter, or it finds no class of the mask in the source
-things      of the things that the segmenter finds in the source (IoU of 0.5), the share that it finds in the image
+            (`recaption.py`); skipped if the source's caption names no class
+shapes      in segmentation jobs: the profile's segmenter, never a model under test, segments the classes where the mask
+            has them (mean over classes of IoU divided by the IoU in the source, at most 1); skipped if the profile has
+            no segmenter, or it detects no class of the mask in the source
+things      share of the source's detected things (IoU of 0.5) that the segmenter also detects in the image
 fit         the image fits the new caption about as well as the source fits its own (difference of the scorer's
-            cosines); it falls when more than the edit has changed
+            cosines); it falls when the image changes by more than the edit
 
-Images edited in place have others (`lance.py`, `lance_r.py`).
+Images edited in place have other checks (`lance.py`, `lance_r.py`).
 
-A null arm has scores too, and `judge_arm` holds it to what its edit is held to, as far as that is not about the change
-(`ARM_CHECKS`): it still shows the source's class and shapes, at the thresholds of the edit's factor. The edit keeps its
-own verdict. An image that the generator could not compute is refused as `not finite`; a null arm of this kind refuses
-the edits that are compared with it (`arms.py`). Thresholds belong to the scorer's weights and to the factor of the
-edit, and come from the profile; a check without thresholds only scores.
+A null arm has scores too. `judge_arm` applies to it those checks of its edit that do not concern the change
+(`ARM_CHECKS`): it must still show the source's class and shapes, at the thresholds of the edit's factor. The edit keeps
+its own verdict. An image that the generator could not compute is refused as `not finite`. If a null arm is not finite,
+the edits that are compared with it are refused (`arms.py`). Thresholds depend on the scorer's weights and on the edit's
+factor, and come from the profile. A check without thresholds only scores.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from shared.schemas.evaluation import ShapesReply, ShapesRequest, StructureReque
 Thresholds = Mapping[str, Mapping[str, float]]  # check -> factor, or `default` for factors not listed -> lowest score
 
 CHECKS = ("structure", "caption", "label", "recaption", "shapes", "things", "fit")
-ARM_CHECKS = ("structure", "likeness", "label", "recaption", "shapes", "things")  # of these, those that its edit has
-RECAPTION_LIMIT: Thresholds = {"recaption": {"default": 1.0}}  # unless the thresholds have another
-THING_IOU = 0.5  # from which a thing is where it was
+ARM_CHECKS = ("structure", "likeness", "label", "recaption", "shapes", "things")  # applied if the edit has them
+RECAPTION_LIMIT: Thresholds = {"recaption": {"default": 1.0}}  # unless the thresholds set one
+THING_IOU = 0.5  # the least IoU of a thing that kept its place
 NOT_FINITE = Verdict(False, "not finite", "the generator computed NaN or infinity; there is no image")
 
 
@@ -81,16 +81,18 @@ def check_images(
     checks: Sequence[str] = CHECKS,
     recaption: bool = False,
 ) -> list[tuple[Verdict, Scores]]:
-    """Verdict and scores of each image of a reply; `edits` are those of the images in order, None for a null arm.
+    """Verdict and scores of each image of a reply; `edits` has the edit of each image in order, None for a null arm.
 
     An image that is None is refused as `not finite`, without scores, in either arm.
 
-    The scores are those of `score_images`, and `structure`, `recaption`, `shapes` and `things` (0 to 1). The verdict is
-    by `checks`. One request for structure, in segmentation jobs one for shapes, and with `recaption` two for captions,
-    since a reply holds at most 15 images.
+    The scores are those of `score_images`, and `structure`, `recaption`, `shapes` and `things` (0 to 1). `checks`
+    decide the verdict. Sends one request for structure, one for shapes in segmentation jobs, and two for captions with
+    `recaption`, since a reply holds at most 15 images.
     """
     if len(edits) != len(reply.images):
-        raise ValueError(f"{len(reply.images)} images need as many edits: {len(edits)}")
+        raise ValueError(
+            f"give one edit per image (None for a null arm): {len(reply.images)} images, {len(edits)} edits"
+        )
     finite = [(image, edit) for image, edit in zip(reply.images, edits, strict=True) if image is not None]
     if not finite:
         return [(NOT_FINITE, {})] * len(edits)
@@ -141,7 +143,7 @@ def _with_new_caption(verdict: Verdict, new: NewCaption | None) -> Verdict:
 def shape_scores(
     services: ShapeService, source: MethodImage, task: TaskDescription, images: Sequence[ImagePayload]
 ) -> list[Scores]:
-    """`shapes` and `things` of images of one source, where the segmenter gives them; else empty."""
+    """`shapes` and `things` of images of one source; empty scores if the segmenter gives none."""
     if not task.mask_classes:
         return [{} for _ in images]
     request = ShapesRequest(
@@ -161,7 +163,7 @@ def shape_scores(
 
 
 def judge(scores: Scores, edit: Edit, thresholds: Thresholds, checks: Sequence[str] = CHECKS) -> Verdict:
-    """The verdict of checks, in order, on an image's scores; of an edit's factors the strictest threshold counts."""
+    """The verdict of checks, in order, on an image's scores; the strictest threshold of the edit's factors counts."""
     if "direction" in checks and "direction" not in scores:
         return Verdict(False, "no change", "the scorer sees no difference in the image or in the caption")
     for check in checks:
@@ -174,7 +176,7 @@ def judge(scores: Scores, edit: Edit, thresholds: Thresholds, checks: Sequence[s
 
 
 def judge_arm(scores: Scores, edit: Edit, thresholds: Thresholds, checks: Sequence[str] = CHECKS) -> Verdict:
-    """The verdict on the arm that an edit is compared with: the edit's checks of class and shapes, at its limits."""
+    """The verdict on the null or sham arm of an edit: the edit's checks of class and shapes, at its thresholds."""
     return judge(scores, edit, {**RECAPTION_LIMIT, **thresholds}, [check for check in checks if check in ARM_CHECKS])
 
 

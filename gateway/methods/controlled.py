@@ -1,12 +1,12 @@
-"""Draw images anew under control: edits and their null arms, with the checks of protected classes.
+"""Render new images under a control image: edits and their null arms, with the checks of protected classes.
 
-Protected classes are labels of the profile's segmenter. An edit may not name them. Their shape is kept while the image
-is made, and their colour may follow the light. Afterwards the same segmenter looks for each region of the source in the
-image (docs/how-to/conditioning.md). These checks come after those of `checks.py`:
+Protected classes are labels of the profile's segmenter. An edit may not name them. Rendering keeps their shape; their
+colour may follow the light. Then the same segmenter looks for each region of the source in the image
+(docs/how-to/conditioning.md). These checks follow those of `checks.py`:
 
-protected   each region's mask overlaps that of its class in the image
-seam        along each region's outline the image changes not much more sharply than in the null arm
-light       where the surroundings of a region have another colour than in the null arm, so has the region
+protected   each region's mask overlaps the mask of its class in the image
+seam        the image's contrast along each region's outline is not much greater than in the null arm
+light       if the surroundings of a region change colour against the null arm, the region changes too
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class HeldShapes(Contract):
 
 
 class ControlledParameters(ParaphraseParameters):
-    """Parameters of methods that draw images anew."""
+    """Parameters of methods that render new images."""
 
     reference: Annotated[
         Reference,
@@ -133,9 +133,9 @@ def render_with_null_arms(
 ) -> ComparedArms[Rendering]:
     """Images of the accepted proposals, each under the control of its region, and of their null arms, all checked.
 
-    A null arm is the same rendering under `caption`; equal ones are rendered once. If the job asks for sham arms, each
-    null arm has one: the same under a paraphrase. There are as few requests as the
-    limit of images per message allows.
+    A null arm is the same rendering under `caption`; equal null arms are rendered once. If the job asks for sham arms,
+    each null arm has one: the same rendering under a paraphrase. Sends as few requests as the limit of images per
+    message allows.
     """
     accepted = accepted_proposals(proposals)
     renderings = [
@@ -188,7 +188,7 @@ def _check_reply(
         inputs.services, inputs.image, inputs.task, reply, edits, p.thresholds, recaption=p.recaption
     )
     for (_, rendering), image, (verdict, scores) in zip(arms, reply.images, checked, strict=True):
-        control = reply.controls.get(rendering.region)  # it is missing where no image of the region is finite
+        control = reply.controls.get(rendering.region)  # missing if no image of the region is finite
         lineage: Lineage = {"rendering": rendering.model_dump(mode="json")}
         pair = _null(rendering, caption)
         yield RenderedArm(image, rendering.seed, verdict, scores, pair, reply.evaluations, control, lineage)
@@ -204,10 +204,10 @@ class _Regions(NamedTuple):
 def _with_regions(
     arm: RenderedArm[Rendering], regions: _Regions, null: _Regions, limits: HeldShapes
 ) -> RenderedArm[Rendering]:
-    """The same with what became of the protected regions; they refuse images that no other check refuses.
+    """The same arms with the outcomes of the protected regions, which may refuse images that passed all other checks.
 
-    A null arm has no other to differ from in seam and light, so only a region that moved refuses it. Nothing is known
-    of regions where the image or its null arm is not finite.
+    A null arm has no reference for seam and light, so only a moved region refuses it. Regions have no outcome if the
+    image or its null arm is not finite.
     """
     if len({len(outcomes) for outcomes in (regions.reply.regions, regions.outcomes, null.outcomes)}) > 1:
         return arm
@@ -224,8 +224,8 @@ def judge_regions(
     """Verdict and scores of an image by its protected regions, and the record of each region, largest first.
 
     Scores: `protected`, the least IoU; `protected_kept`, the share of regions with at least the limit; `seam`, the
-    largest contrast of an outline divided by the null arm's; `light`, the least change of colour divided by that of the
-    surroundings, if these changed. A source without protected regions has no scores.
+    largest contrast of an outline divided by the null arm's; `light`, the least change of colour divided by the change
+    of the surroundings, if these changed. A source without protected regions has no scores.
     """
     regions = [_RegionScores.of(*outcomes) for outcomes in zip(reply.regions, image, null, strict=True)]
     if not regions:

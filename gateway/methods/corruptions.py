@@ -1,9 +1,9 @@
 """Corruptions: classical transformations at five severities (ImageNet-C, arXiv 1903.12261). No caption, no generator.
 
-The image gets every chosen corruption at severities 1 to 5. The severities share one seed, so they differ in strength
-alone. The null arm is the unchanged image through the same code. No check applies: a corruption changes no content, and
-the scores are made for edits. The severity at which the prediction of a model under test first changes is the image's
-failure point (`gateway.analysis.failure_points`).
+The image gets every chosen corruption at severities 1 to 5. The severities share one seed, so they differ only in
+strength. The null arm is the unchanged image, processed by the same code. No check applies, because a corruption
+changes no content. The image's failure point is the severity at which the prediction of a model under test first
+changes (`gateway.analysis.failure_points`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def corruptions(
     proposals = [propose(corruption) for way in chosen for corruption in way]
     unchanged = Corruption(kind=parameters.corruptions[0], severity=0, seed=seed)
     nulls = corrupt(inputs, [unchanged])
-    arms = (arm for way in chosen for arm in corrupt(inputs, way))  # 1, when its rows are taken: 55 images are large
+    arms = (arm for way in chosen for arm in corrupt(inputs, way))  # 1, lazily, since 55 images need much memory
     yield from rows(inputs.lineage(skipped_checks=list(CHECKS)), "", proposals, arms, nulls)
 
 

@@ -1,6 +1,6 @@
 """What every method takes and yields: source image, edit, counterfactual. No I/O, no database.
 
-`MethodImage` and `MethodCounterfactual` are what a method sees of the rows `SourceImage` and `Counterfactual` in
+`MethodImage` and `MethodCounterfactual` are a method's view of the rows `SourceImage` and `Counterfactual` in
 `gateway.database.tables`.
 """
 
@@ -35,7 +35,7 @@ class MethodImage:
 
 @dataclass(frozen=True, slots=True)
 class TaskDescription:
-    """The user's sentence on what their model does, and the label set if it is known.
+    """The user's sentence about the task of their model, and the label set if it is known.
 
     In a segmentation job `mask_classes` are the classes of its pixels, and `things` those of countable objects.
     """
@@ -68,7 +68,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`accepted` with no check, or rejected with the name of the check that rejected it and why, in words."""
+    """`accepted` without a check, or rejected with the name of the check and its reason in words."""
 
     accepted: bool
     check: str = ""
@@ -80,17 +80,17 @@ ACCEPTED = Verdict(accepted=True)
 
 @dataclass(frozen=True, slots=True)
 class MethodCounterfactual:
-    """A rendered (or, when a text check refused it, never rendered) edit, or the null or sham arm of some of them.
+    """An edit, or the null or sham arm of one or more edits. Edits that a text check refused are not rendered.
 
-    `ordinal` counts edits and null arms of one source image from 0 in a fixed order; `null_ordinal` is the ordinal of
-    the null arm that an edit is compared with (same editor, seed, control, guidance and parameters, caption
-    unchanged); None where that is the source image. `null_check` of an edit names the check that its null arm fails
-    ("": it passes all; None: it was not checked). `sham_ordinal` and `sham_check` are the same of its sham arm (a
-    paraphrase in place of the edit, all else equal), against which the effect is measured where there is one.
+    `ordinal` numbers edits and arms of one source image from 0 in a fixed order. `null_ordinal` is the ordinal of an
+    edit's null arm (same editor, seed, control, guidance and parameters, caption unchanged); None if the null arm is
+    the source image. `null_check` of an edit names the check that its null arm fails ("": it passes all; None: it was
+    not checked). `sham_ordinal` and `sham_check` are the same for the sham arm (a paraphrase instead of the edit, all
+    else equal). The effect is measured against the sham arm if there is one.
 
-    `scores` holds every score of every check by name, `caption` the source image's ("" where the method writes none),
-    `control` what the editor was shown of its structure, and `evaluations` the network evaluations that the image cost.
-    `lineage` is a record, which no code decides by.
+    `scores` holds every score by name, `caption` the source image's caption ("" if the method writes none), `control`
+    the control image that the editor used, and `evaluations` the cost of the image in network evaluations. `lineage`
+    is a record; no code depends on it.
     """
 
     ordinal: int

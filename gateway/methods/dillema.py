@@ -4,10 +4,10 @@ The paper's steps are the functions that `dillema` calls, in order: 1 caption th
 keywords, phrases that may change while the ground truth stays; 3 for alternatives to a keyword; 4 for the caption with
 the change applied; 5 render the new caption under control of the source's structure.
 
-Every prompt contains the task description and one worked example (one-shot), as the paper says. Ours beyond the paper:
-checks of words and images, null arms, and `control_region` "keep" (docs/reference/methods.md).
+Every prompt contains the task description and one worked example (one-shot), as in the paper. Contrafact adds checks of
+words and images, null arms, and `control_region` "keep" (docs/reference/methods.md).
 
-Shared with other methods is what the paper does not describe (`schedule.py`): a `Proposal` is an edit before rendering;
+Steps that the paper does not describe are shared by all methods (`schedule.py`): a `Proposal` is an unrendered edit;
 `spread_changes` tries keywords in random order, one alternative of each before the second one of any; `until_enough`
 stops when enough proposals are accepted; `with_seeds` gives each its noise; `rows` pairs each edit with its null arm.
 """
@@ -56,7 +56,7 @@ from shared.schemas.language import Message
 
 @dataclass(frozen=True, slots=True)
 class Keyword:
-    """A phrase of the caption that may change, and what it says in the plainest word."""
+    """A phrase of the caption that may change, and the plainest word for its meaning."""
 
     phrase: str
     factor: Factor
@@ -107,8 +107,8 @@ def dillema(
 ) -> Iterator[MethodCounterfactual]:
     """The counterfactuals of one source image: proposals in order, then their null arms.
 
-    Proposals that a text check refuses have no image. A keyword that must not change is such a proposal, with an empty
-    to-phrase, and so is a question without a valid reply. Raises what the services raise.
+    Proposals that a text check refuses have no image. A keyword that must not change, or a question without a valid
+    reply, is a refused proposal with an empty to-phrase. Raises what the services raise.
     """
     inputs, p = Inputs("dillema", REVISION, image, task, services, parameters, seed), parameters
     caption = write_caption(image, services, parameters)  # 1
@@ -126,8 +126,8 @@ def dillema(
 def find_keywords(inputs: Inputs[DillemaParameters], caption: str) -> list[Proposal]:
     """Step 2: phrases that may change, of the allowed factors, each once, with an empty to-phrase.
 
-    A keyword that is not in the caption, or names a class or what the job protects, is refused. Without a valid reply
-    there is one refused edit without changes.
+    A keyword is refused if it is not in the caption, or names a class or a protected class of the job. Without a valid
+    reply the result is one refused edit without changes.
     """
     p, task, truth = inputs.parameters, inputs.task, inputs.image.ground_truth
     messages, schema = keyword_messages(task, caption, truth), keyword_schema(p.max_keywords)
@@ -164,11 +164,11 @@ def find_alternatives(
 
 
 def rewrite_caption(inputs: Inputs[DillemaParameters], proposal: Proposal) -> Proposal:
-    """Step 4: the proposal with its new caption. Checks before the question refuse a change, those after it a caption.
+    """Step 4: the proposal with its new caption. Changes are checked before the question, captions after it.
 
     `check_change`: the new phrase equals the old one, names a class, or names a protected characteristic of people.
     `check_caption`: the caption does not apply the changes, loses the class, or adds another one.
-    `check_protected_classes`: the change names what the job protects.
+    `check_protected_classes`: the change names a protected class of the job.
     """
     changes, caption, truth = proposal.edit.changes, proposal.edit.caption, inputs.image.ground_truth
     new = (change for change in changes if change.to_phrase)  # a keyword without valid reply has none, and is refused
@@ -192,9 +192,9 @@ def rewrite_caption(inputs: Inputs[DillemaParameters], proposal: Proposal) -> Pr
 
 
 def region_of(edit: Edit, parameters: DillemaParameters, *, masked: bool = False) -> ControlRegion:
-    """The edges that control an edit: all, the structural ones, or for a new background those of the object alone.
+    """The edges that control an edit: all, the structural ones, or only the object's for a new background.
 
-    If the ground truth is a mask (`masked`), shapes of the background must stay, too.
+    If the ground truth is a mask (`masked`), the background's shapes must stay too.
     """
     if parameters.control_region == "full":
         return "full"
@@ -225,8 +225,8 @@ def rewrite_messages(
 
 
 def _describe(task: TaskDescription, caption: str, ground_truth: str | None) -> str:
-    known = f"\nClass: {ground_truth}" if ground_truth is not None else ""
-    return f"Task: {task.text}{known}\nCaption: {caption}"
+    class_line = f"\nClass: {ground_truth}" if ground_truth is not None else ""
+    return f"Task: {task.text}{class_line}\nCaption: {caption}"
 
 
 def keyword_schema(most: int) -> Schema:
@@ -264,7 +264,7 @@ REVISION = revision_of("1", prompt_digest())  # raise the number whenever equal 
 
 
 class DillemaParameters(ControlledParameters):
-    """What a job may choose about DILLEMA. Defaults are ours; the paper's values are named where they differ."""
+    """A job's parameters for DILLEMA. Defaults are ours; the descriptions name the paper's values if they differ."""
 
     counterfactuals_per_image: Annotated[int, Field(ge=1, le=30, description="How many per image (paper: 5).")] = 4
     edits_per_counterfactual: Annotated[

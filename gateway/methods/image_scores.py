@@ -32,15 +32,20 @@ def score_images(
     *,
     words: bool,
 ) -> list[Scores]:
-    """The scores of images of one source; `edits` are theirs in order, None for a null arm.
+    """The scores of images of one source; `edits` has the edit of each image in order, None for a null arm.
 
-    `likeness`: cosine of image and source. Of an edit: `match`, cosine of image and new caption; `caption`, that less
-    the cosine of image and old caption; `caption_gain`, `caption` less the source's own; `fit`, `match` less the cosine
-    of source and old caption; `direction`, cosine of (image - source) and (new caption - old), without which image or
-    caption did not change; with `words`, `word`, the least over its changes of the cosine of image and new phrase less
-    that of image and old phrase. With ground truth and label set: `label`, the zero-shot probability of the ground
-    truth (0 to 1); `label_margin`, that less the greatest of the other classes. One request to embed the images, and
-    others for the class prompts, which are equal for all images.
+    likeness      cosine of image and source
+    match         cosine of image and new caption
+    caption       `match` minus the cosine of image and old caption
+    caption_gain  `caption` minus the same difference for the source
+    fit           `match` minus the cosine of source and old caption
+    direction     cosine of (image - source) and (new caption - old caption); missing if either difference is zero
+    word          with `words`: cosine of image and new phrase minus that of image and old phrase, least over changes
+    label         zero-shot probability of the ground truth (0 to 1)
+    label_margin  `label` minus the greatest probability of another class
+
+    A null arm has `likeness`, `label` and `label_margin` only. The latter two need a ground truth and a label set.
+    Sends one request to embed the images, and others for the class prompts, which are equal for all images.
     """
     changes = [change for edit in edits if edit and words for change in edit.changes]
     phrases = list(dict.fromkeys(phrase for change in changes for phrase in (change.from_phrase, change.to_phrase)))
@@ -65,7 +70,7 @@ class _Embedded:
     logit_scale: float
 
     def caption_scores(self, image: Vector, edit: Edit | None) -> Scores:
-        """How much nearer the image is to the new caption than to the old, and how it got there."""
+        """The scores `match`, `caption`, `caption_gain`, `fit` and `direction` of an image."""
         likeness = {"likeness": float(image @ self.source)}
         if edit is None:
             return likeness
@@ -85,7 +90,7 @@ class _Embedded:
         )
 
     def word_score(self, image: Vector, edit: Edit) -> float:
-        """How much nearer the image is to the new phrases than to the old ones; the least of the changes."""
+        """How much closer the image is to the new phrase than to the old one, least over the changes."""
         words = self.words
         return min(float(image @ (words[change.to_phrase] - words[change.from_phrase])) for change in edit.changes)
 
@@ -115,7 +120,7 @@ def _embed(
     texts = [*captions, *_prompts(words, templates)]
     first = services.embed(EmbedRequest(images=[source.image, *images], texts=texts[:MAX_TEXTS]))
     vectors = np.asarray([*first.texts, *_embed_texts(services, texts[MAX_TEXTS:])])
-    # Class prompts go in messages of their own: they are the same for every image, so each is recorded once.
+    # Class prompts have separate messages: they are the same for every image, so each is recorded once.
     names = [label.split(",")[0] for label in classes]
     of_classes = np.asarray(_embed_texts(services, _prompts(names, templates)))
     return _Embedded(
@@ -150,7 +155,7 @@ def _means(vectors: Vector, templates: int) -> Vector:
 
 
 def label_set(source: MethodImage, task: TaskDescription) -> list[str]:
-    """The classes that the label check compares; none without ground truth or a second class."""
+    """The classes that the label check compares; empty without ground truth or a second class."""
     if source.ground_truth is None:
         return []
     classes = list(dict.fromkeys((*task.classes, source.ground_truth)))

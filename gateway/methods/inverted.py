@@ -1,4 +1,4 @@
-"""Edit the source image itself, by inversion and prompt-to-prompt. LANCE, LANCE-R, reconstruction and shifts do so."""
+"""Edit the source image by inversion and prompt-to-prompt; shared by LANCE, LANCE-R, reconstruction and shifts."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from shared.schemas.diffusion import (
     PromptEdit,
 )
 
-MAX_EDITED_IMAGES = MAX_IMAGES_PER_MESSAGE - 1  # of edits in one request; the reconstruction travels, too
+MAX_EDITED_IMAGES = MAX_IMAGES_PER_MESSAGE - 1  # edits per request; the reply also contains the reconstruction
 ProtectedClasses = Annotated[
     tuple[str, ...], Field(max_length=50, description="Classes that edits may not name; their shape is not held here.")
 ]
 
 
 class InversionParameters(Contract):
-    """What a job may choose about caption and inversion. Defaults are LANCE's, but for `direct` (its: `null_text`)."""
+    """A job's parameters for caption and inversion. Defaults are LANCE's, except `direct` instead of `null_text`."""
 
     inversion: Annotated[
         InversionKind,
@@ -57,7 +57,7 @@ class InversionParameters(Contract):
 
 
 class EditingParameters(InversionParameters, ParaphraseParameters):
-    """What a job may choose where edits are made besides, and checked."""
+    """A job's parameters for edits and their checks."""
 
     cross_fraction: Annotated[
         float,
@@ -73,7 +73,7 @@ class EditingParameters(InversionParameters, ParaphraseParameters):
 
 
 class SweepParameters(EditingParameters):
-    """What a job may choose about editing. Defaults are LANCE's, but for `direct` inversion."""
+    """A job's parameters for a sweep over self-attention fractions. Defaults are LANCE's, except `direct` inversion."""
 
     self_fractions: Annotated[
         tuple[Fraction, ...],
@@ -87,7 +87,7 @@ class SweepParameters(EditingParameters):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An image made with one self-attention fraction (None: not finite), and what the checks say of it."""
+    """An image edited with one self-attention fraction (None: not finite), with its verdict and scores."""
 
     fraction: float
     image: ImagePayload | None
@@ -97,9 +97,9 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The attempts at one edit, one for each fraction, and the evaluations that they cost.
+    """The attempts at one edit, one for each fraction, and their cost in network evaluations.
 
-    `evaluations` has a share of what the edits of a request have in common: inversion and source branch.
+    `evaluations` includes a share of the inversion and the source branch, which the edits of a request have in common.
     """
 
     attempts: tuple[Attempt, ...]
@@ -119,7 +119,7 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class EditedBatch:
-    """The reply to one request: each edit (None: the null arm) made in the source image under each fraction."""
+    """The reply to one request: each edit (None: the null arm) of the source image under each fraction."""
 
     edits: Sequence[Edit | None]
     fractions: Sequence[float]
@@ -127,21 +127,21 @@ class EditedBatch:
 
     @property
     def images(self) -> list[ImagePayload | None]:
-        """Those of the first edit under every fraction, then of the second."""
+        """The images of the first edit under every fraction, then those of the second."""
         return [image for row in self.reply.images for image in row]
 
     @property
     def keep_mask(self) -> ImagePayload | None:
-        """What must stay in the source image."""
+        """The mask of the region that must stay in the source image."""
         return self.reply.keep_mask
 
 
 def invert_and_edit(
     inputs: Inputs[EditingParameters], caption: str, edits: Sequence[Edit | None], fractions: Sequence[float]
 ) -> Iterator[EditedBatch]:
-    """The source image inverted under its caption, and each edit made in it under each self-attention fraction.
+    """Invert the source image under its caption, and make each edit under each self-attention fraction.
 
-    A request has as many edits as its limit of images allows. Without edits there is none.
+    A request has as many edits as its limit of images allows. Without edits nothing is sent.
     """
     p = inputs.parameters
     for batch in chunks(edits, max(1, MAX_EDITED_IMAGES // len(fractions))):
@@ -176,7 +176,7 @@ def edit_and_check(
     fractions: Sequence[float],
     thresholds: Thresholds,
 ) -> list[Sweep]:
-    """Each edit (None: the null arm) under each self-attention fraction, checked as images drawn anew are."""
+    """Each edit (None: the null arm) under each self-attention fraction, with the checks of newly rendered images."""
     batches = invert_and_edit(inputs, caption, edits, fractions)
     return [sweep for batch in batches for sweep in check_batch(inputs, batch, thresholds, CHECKS)]
 
@@ -188,10 +188,10 @@ def with_compared_arms(
     arms: Sequence[RenderedArm[float]],
     checks: Sequence[str],
 ) -> ComparedArms[float]:
-    """The arms of edits with a null arm (caption unchanged) for each fraction that was chosen, by rising fraction.
+    """The arms of edits, with a null arm (caption unchanged) for each chosen fraction, by rising fraction.
 
-    Unless the job does without, a sham arm (caption paraphrased) for each of these fractions, too. An edit is judged
-    with both, by those of its `checks` that hold for them.
+    Unless the job turns them off, each of these fractions also has a sham arm (caption paraphrased). Both are judged by
+    those of the edit's `checks` that apply to them.
     """
     fractions = sorted({arm.pair for arm in arms})
     if not fractions:
@@ -204,7 +204,7 @@ def with_compared_arms(
 
 
 def _alone(inputs: Inputs[EditingParameters], sweep: Sweep, attempt: Attempt) -> RenderedArm[float]:
-    """One attempt as an arm of its own, with its share of the cost."""
+    """One attempt as a separate arm, with its share of the cost."""
     return Sweep((attempt,), round(sweep.evaluations / len(sweep.attempts))).arm(attempt, inputs.seed)
 
 

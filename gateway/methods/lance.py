@@ -8,20 +8,20 @@ The paper's steps are the functions that `lance` calls, in order:
 4 invert the image and edit it by prompt-to-prompt, under every self-attention fraction f of a sweep
 5 check the images and keep the best of each sweep
 
-Ours beyond the paper: every prompt contains the task description and the class, a word diff of the captions holds the
-language model to what it says it changed, and there are null and sham arms (docs/reference/methods.md).
+Contrafact adds the task description and the class to every prompt, a word diff that checks the language model's claim
+against the captions, and null and sham arms (docs/reference/methods.md).
 
 The paper's symbols (sections 3.2 and 3.3):
 
-f   `self_fractions`: share of the steps in which self-attention is the source's. A large one keeps the source's
-    layout, a small one leaves room for the edit, and which is right differs from edit to edit
+f   `self_fractions`: share of the steps in which self-attention is the source's. A large f keeps the source's layout, a
+    small f allows larger edits; the best f differs from edit to edit
 φ   score `direction`: cosine of (image - source) and (new caption - old) in the scorer's space. The paper prints
     1 - cos (equation 2) but keeps φ > τ; ours is the cosine
 τ   `thresholds` and `text_thresholds`: per check and factor, from the profile
 
-Shared with other methods is what the paper does not describe (`schedule.py`): a `Proposal` is an edit before its image
-is made; `round_robin` takes the first edit of each factor, then the second ones; `until_accepted` stops when enough
-proposals are accepted; `rows` pairs each edit with its null arm.
+Steps that the paper does not describe are shared by all methods (`schedule.py`): a `Proposal` is an unrendered edit;
+`round_robin` takes the first edit of each factor, then the second ones; `until_accepted` stops when enough proposals
+are accepted; `rows` pairs each edit with its null arm.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from shared.schemas.language import Message
 
 @dataclass(frozen=True, slots=True)
 class PerturbedCaption:
-    """An edit as the language model writes it: the new caption, and what it says it changed."""
+    """An edit as the language model writes it: the new caption, and the change that it claims."""
 
     from_phrase: str
     from_value: str
@@ -102,8 +102,8 @@ def lance(
 ) -> Iterator[MethodCounterfactual]:
     """The counterfactuals of one source image: proposals in order, then a null and a sham arm for each chosen fraction.
 
-    Proposals that step 3 refuses have no image. A factor whose question has no valid reply is such a proposal. Raises
-    what the services raise.
+    Proposals that step 3 refuses have no image. A factor without a valid reply is one refused proposal. Raises what the
+    services raise.
     """
     inputs = Inputs("lance", REVISION, image, task, services, parameters, seed)
     caption = name_class(inputs, write_caption(image, services, parameters))  # 1
@@ -117,7 +117,7 @@ def lance(
 
 
 def name_class(inputs: Inputs[LanceParameters], caption: str) -> str:
-    """Step 1: the caption. If it does not name the image's class, a sentence that does comes first."""
+    """Step 1: the caption. If it does not name the image's class, a sentence that names it is prepended."""
     p, truth = inputs.parameters, inputs.image.ground_truth
     if truth is None or not p.label_aware or names_class(caption, truth):
         return caption
@@ -128,9 +128,9 @@ def name_class(inputs: Inputs[LanceParameters], caption: str) -> str:
 
 
 def perturb_caption(inputs: Inputs[LanceParameters], caption: str, factor: LanceFactor) -> list[Proposal]:
-    """Step 2: edits of the caption that change one thing of a factor. The word diff refuses those that change more.
+    """Step 2: edits of the caption that change one thing of a factor. The word diff refuses edits that change more.
 
-    Without a valid reply there is one refused edit of this factor.
+    Without a valid reply the result is one refused edit of this factor.
     """
     p, most = inputs.parameters, inputs.parameters.edits_per_factor
     messages = perturb_messages(inputs.task, caption, inputs.image.ground_truth, factor, most)
@@ -152,7 +152,7 @@ def perturb_caption(inputs: Inputs[LanceParameters], caption: str, factor: Lance
 
 
 def check_words(inputs: Inputs[LanceParameters], proposals: Sequence[Proposal]) -> Iterator[Proposal]:
-    """Step 3: check the proposals that are neither duplicates nor refused by the word diff. These refuse, in order:
+    """Step 3: check the proposals that are neither duplicates nor refused by the word diff, in this order:
 
     1 Word stems: the change touches the class, changes nothing, or adds another class or a protected characteristic of
       people; the new caption does not apply the change.
@@ -161,7 +161,7 @@ def check_words(inputs: Inputs[LanceParameters], proposals: Sequence[Proposal]) 
       `class kept`   The old caption names the class, and the new one does not.
       `other class`  The new words name another class.
       `paraphrase`   The new phrase means the same as the old one.
-    3 Protected classes: the change names what the job protects.
+    3 Protected classes: the change names a protected class of the job.
     """
     p, edits = inputs.parameters, accepted_edits(proposals)
     results = iter(check_texts(inputs.services, inputs.image, inputs.task, edits, p.text_thresholds))
@@ -177,9 +177,9 @@ def check_words(inputs: Inputs[LanceParameters], proposals: Sequence[Proposal]) 
 def sweep_fractions(inputs: Inputs[SweepParameters], caption: str, edits: Sequence[Edit]) -> Iterator[EditedBatch]:
     """Step 4: invert the source image under its caption, and make each edit in it under every f, by rising f.
 
-    Prompt-to-prompt denoises the new caption from the inverted image. Cross-attention is the source's in the first
-    `cross_fraction` of the steps, for the words that both captions have; self-attention is the source's in the first f
-    of them. A batch has as many edits as fit into one request: they share inversion and source branch.
+    Prompt-to-prompt denoises the inverted image under the new caption. In the first `cross_fraction` of the steps,
+    cross-attention is the source's for words that both captions have. In the first f of the steps, self-attention is
+    the source's. A batch has as many edits as fit into one request; they share inversion and source branch.
     """
     return invert_and_edit(inputs, caption, edits, sorted(set(inputs.parameters.self_fractions)))
 
@@ -189,11 +189,11 @@ def sweep_fractions(inputs: Inputs[SweepParameters], caption: str, edits: Sequen
 LANCE_CHECKS = (
     "likeness",  # cosine of image and source image
     "match",  # cosine of image and new caption
-    "caption",  # that cosine less the one of image and old caption
+    "caption",  # `match` minus the cosine of image and old caption
     "label",  # zero-shot, the image still shows the ground truth
-    "recaption",  # captioned anew, the image names the class, where the job asks for it
-    "shapes",  # in segmentation jobs: a segmenter finds the classes where the mask has them
-    "things",  # and each thing where it was
+    "recaption",  # if the job sets it: a new caption of the image names the class
+    "shapes",  # in segmentation jobs: a segmenter detects the classes where the mask has them
+    "things",  # in segmentation jobs: each thing kept its place
     "direction",  # φ
 )
 
@@ -201,9 +201,9 @@ LANCE_CHECKS = (
 def keep_best(
     inputs: Inputs[SweepParameters], batch: EditedBatch, checks: Sequence[str] = LANCE_CHECKS
 ) -> list[RenderedArm[float]]:
-    """Step 5: check every image, and keep the best one of each edit, with the scores of all of them in its lineage.
+    """Step 5: check every image, and keep the best image of each edit; its lineage has the scores of all attempts.
 
-    Without thresholds of their own, `caption` and LANCE-R's `word` need 0: nearer to the new one than to the old.
+    `caption` and LANCE-R's `word` have a default threshold of 0: the image is closer to the new text than to the old.
     """
     thresholds = {"caption": {"default": 0.0}, "word": {"default": 0.0}} | inputs.parameters.thresholds
     sweeps = check_batch(inputs, batch, thresholds, checks)
@@ -211,9 +211,9 @@ def keep_best(
 
 
 def best(attempts: Sequence[Attempt]) -> Attempt:
-    """The image with the greatest φ of those that pass all other checks; ties go to the larger f.
+    """The image with the greatest φ among those that pass all other checks; ties go to the larger f.
 
-    If none passes them, it is the greatest φ of all images. The verdict on this image is the verdict on the edit.
+    If no image passes them, the image with the greatest φ. Its verdict is the verdict on the edit.
     """
     passing = [a for a in attempts if a.verdict.accepted or a.verdict.check == "direction"]
     return max(passing or attempts, key=lambda a: (a.scores.get("direction", -1.0), a.fraction))
@@ -230,10 +230,10 @@ def perturb_messages(
 ) -> list[Message]:
     """The question for step 2: up to `most` edits of the caption that change one thing of a factor.
 
-    The caption begins a line of its own, so that any tokenizer reads its first word as it does in the reply.
+    The caption starts on a new line, so that its first word has the same tokens as in the reply.
     """
-    known = f"\nClass: {ground_truth}" if ground_truth is not None else ""
-    return PERTURB.messages(f"Task: {task.text}{known}\nFactor: {factor}\nEdits: {most}\nCaption:\n{caption}")
+    class_line = f"\nClass: {ground_truth}" if ground_truth is not None else ""
+    return PERTURB.messages(f"Task: {task.text}{class_line}\nFactor: {factor}\nEdits: {most}\nCaption:\n{caption}")
 
 
 def perturb_schema(most: int) -> Schema:
@@ -262,7 +262,7 @@ LANCE_FACTORS: tuple[LanceFactor, ...] = ("subject", "object", "background", "ad
 
 
 class LanceParameters(SweepParameters):
-    """What a job may choose about LANCE. Defaults are ours; the paper's values are named where they differ."""
+    """A job's parameters for LANCE. Defaults are ours; the descriptions name the paper's values if they differ."""
 
     factors: Annotated[
         tuple[LanceFactor, ...], Field(min_length=1, description="Factors to edit, one question each.")

@@ -1,11 +1,11 @@
 """LANCE-R: LANCE's random baseline (arXiv 2305.19164, section 4.1). A random word is replaced by a probable one.
 
 1 caption the image, as LANCE does
-2 hide a random content word, and let a masked language model fill the gap; its most probable other word is the edit
+2 mask a random content word; the masked language model's most probable other word is the edit
 3 (no text checks)
 4, 5 as LANCE (`lance.py`), and the image must be nearer to the new word than to the old one
 
-Words are drawn until there are enough edits. When all words are drawn, their second fillings follow, and so on.
+Words are sampled until there are enough edits. When all words are used, their second fillings follow, and so on.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from gateway.methods.words import content_words, stem
 from shared.endpoints import Services
 from shared.schemas.language import Filling, FillRequest, Gap
 
-WORD_CHECKS = (*LANCE_CHECKS[:3], "word", *LANCE_CHECKS[3:])  # nearer to the new word than to the old one
+WORD_CHECKS = (*LANCE_CHECKS[:3], "word", *LANCE_CHECKS[3:])  # closer to the new word than to the old one
 
 
 def lance_r(
     image: MethodImage, task: TaskDescription, services: Services, parameters: LanceRParameters, seed: int
 ) -> Iterator[MethodCounterfactual]:
-    """The counterfactuals of one source image in the order drawn, then a null and a sham arm for each chosen fraction.
+    """The counterfactuals of one source image in sampled order, then a null and a sham arm for each chosen fraction.
 
-    `seed` draws the words. A caption without a word that can be replaced has none. Raises what the services raise.
+    `seed` samples the words. If no word of the caption can be replaced, the result is empty. Raises what the services
+    raise.
     """
     inputs = Inputs("lance-r", REVISION, image, task, services, parameters, seed)
     caption = write_caption(image, services, parameters)  # 1
@@ -46,7 +47,7 @@ def lance_r(
 
 
 def replace_words(inputs: Inputs[LanceRParameters], caption: str) -> list[Edit]:
-    """Step 2: the first filling of every word, in random order, then the second ones; each new caption once."""
+    """Step 2: the first filling of every word in random order, then the second fillings; each new caption once."""
     p, spans = inputs.parameters, content_words(caption)
     if not spans:
         return []
@@ -84,7 +85,7 @@ _MAX_GAPS = 64  # per message
 
 
 class LanceRParameters(SweepParameters):
-    """What a job may choose about LANCE-R."""
+    """A job's parameters for LANCE-R."""
 
     counterfactuals_per_image: Annotated[
         int, Field(ge=1, le=20, description="Words of an image that are replaced.")

@@ -1,7 +1,7 @@
-"""The lineage of a counterfactual: how it was made, for people and for replay. No code decides by it.
+"""The lineage of a counterfactual: how it was made, for people and for replay. No decision in the code depends on it.
 
-What the code needs is a field of `MethodCounterfactual`. The worker stores its caption, control image and cost in the
-same JSON column.
+Values that the code needs are fields of `MethodCounterfactual`. The worker stores its caption, control image and cost
+in the same JSON column.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The sham edit: the caption in other words of the same meaning, rendered as an edit is.
+"""The sham edit: a paraphrase of the caption, rendered in the same way as an edit.
 
-What a model under test does differently on the sham arm, it does because words changed at all: because of guidance,
-attention and noise. `rules` puts a synonym in the place of the first phrase that has one; it needs no language model,
-and its phrases are such as small text encoders know. `model` asks the language model, and falls back on the rules if
-the reply is invalid, equal to the caption, or no longer names the class.
+If a model under test behaves differently on the sham arm, the cause is the rendering of changed words (guidance,
+attention, noise), not a change of meaning. `rules` replaces the first phrase that has a synonym; it needs no language
+model, and small text encoders know its phrases. `model` asks the language model, and falls back to the rules if the
+reply is invalid, equals the caption, or no longer names the class.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from shared.schemas.base import Contract
 
 Reference = Literal["sham", "null"]
 
-# Either phrase may stand in the place of the other. In this order: what a sky is like, a place, a property, the frame.
+# Either phrase can replace the other. Pairs for skies come first, then for places, properties and the frame.
 SYNONYMS = (
     ("at night", "after dark"), ("at sunset", "at dusk"), ("during the day", "in daylight"),
     ("in the rain", "in a shower"), ("in the snow", "in falling snow"), ("in the fog", "in thick mist"),
@@ -38,7 +38,7 @@ SYNONYMS = (
     ("photograph", "photo"), ("a picture of", "an image of"), ("the picture shows", "the image shows"),
     ("there is", "one sees"),
 )  # fmt: skip
-LEAD = "The picture shows this."  # before a caption that has none of these phrases
+LEAD = "The picture shows this."  # prepended to a caption without any of these phrases
 
 PARAPHRASE = Question(
     "paraphrase",
@@ -51,7 +51,7 @@ PARAPHRASE = Question(
 
 
 class ParaphraseParameters(Contract):
-    """What a job may choose about the arm that effects are measured against, and about the sham edit."""
+    """A job's parameters for the reference arm of effects, and for the sham edit."""
 
     reference: Annotated[
         Reference,
@@ -68,29 +68,29 @@ class ParaphraseParameters(Contract):
 
 @dataclass(frozen=True, slots=True)
 class Paraphrase:
-    """A sham edit, without changes, and the exchange with the language model that led to it, if any."""
+    """A sham edit (it has no changes), and the exchange with the language model, if any."""
 
     edit: Edit
     exchanges: tuple[Exchange, ...] = ()
 
 
 def paraphrase(inputs: Inputs[ParaphraseParameters], caption: str) -> Paraphrase | None:
-    """The caption in other words; None where effects are measured against null arms. Raises what services raise."""
+    """The paraphrased caption; None if effects are measured against null arms. Raises what the services raise."""
     p, truth = inputs.parameters, inputs.image.ground_truth
     if p.reference == "null":
         return None
     exchange: tuple[Exchange, ...] = ()
     if p.paraphrase == "model":
-        text, exchange = _asked(inputs, caption)
-        kept = truth is None or not names_class(caption, truth) or names_class(text, truth)
-        if text and kept and stems(text) != stems(caption):
+        text, exchange = _paraphrase_by_model(inputs, caption)
+        names_still = truth is None or not names_class(caption, truth) or names_class(text, truth)
+        if text and names_still and stems(text) != stems(caption):
             return Paraphrase(Edit((), caption, text), exchange)
     names = [name for name in (truth, *inputs.task.classes) if name is not None]
     return Paraphrase(Edit((), caption, by_rules(caption, names)), exchange)
 
 
 def sham_arms(sham: Paraphrase, arms: Sequence[RenderedArm[Pair]]) -> ShamArms[Pair]:
-    """The renderings of a paraphrase, with the exchange that led to it in their lineage."""
+    """The renderings of a paraphrase, with its exchange in their lineage."""
     exchanges: Lineage = {"exchanges": list(sham.exchanges)} if sham.exchanges else {}
     return ShamArms(sham.edit, [replace(arm, lineage={**arm.lineage, **exchanges}) for arm in arms])
 
@@ -111,10 +111,10 @@ def _cased(new: str, old: re.Match[str]) -> str:
     return new[0].upper() + new[1:] if old[0][0].isupper() else new
 
 
-def _asked(inputs: Inputs[ParaphraseParameters], caption: str) -> tuple[str, tuple[Exchange, ...]]:
+def _paraphrase_by_model(inputs: Inputs[ParaphraseParameters], caption: str) -> tuple[str, tuple[Exchange, ...]]:
     truth = inputs.image.ground_truth
-    known = f"Class: {truth}\n" if truth is not None else ""
-    messages, schema = PARAPHRASE.messages(f"{known}Caption: {caption}"), object_schema(caption=text_schema(600))
+    class_line = f"Class: {truth}\n" if truth is not None else ""
+    messages, schema = PARAPHRASE.messages(f"{class_line}Caption: {caption}"), object_schema(caption=text_schema(600))
     seed = inputs.derive_seed("paraphrase", caption)
     try:
         reply, exchange = ask(inputs.services, PARAPHRASE, messages, schema, seed=seed, max_tokens=_TOKENS)

@@ -1,8 +1,8 @@
-"""LANCE's questions about captions of your own, for `python -m llm_service.collect_pairs`, which has them answered.
+"""LANCE's questions about your own captions; `python -m llm_service.collect_pairs` collects the answers to them.
 
     python -m gateway.methods.perturber_questions captions.txt --task "classify the vehicle" > questions.jsonl
 
-`captions.txt` has a caption per line, and after a tab the class, where it is known. Each factor is a question.
+`captions.txt` has one caption per line, followed by a tab and the class if it is known. Each factor is one question.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> None:
 def questions(
     line: str, task: TaskDescription, factors: Sequence[LanceFactor], edits: int
 ) -> Iterator[GenerateRequest]:
-    """What `lance` would ask about a line's caption; nothing about an empty line."""
+    """The questions that `lance` would ask about a line's caption; none for an empty line."""
     caption, _, label = (part.strip() for part in line.partition("\t"))
     for factor in factors if caption else ():
         yield GenerateRequest(

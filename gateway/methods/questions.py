@@ -1,7 +1,7 @@
 """How a method asks a language model: one-shot messages, the schema of the reply, and the exchange for the lineage.
 
-The prompts are in the method's file. A question without a valid reply refuses its edits as `invalid reply`; it is not
-asked again, since a seeded model would write the same reply.
+The prompts are in the method's file. If a question gets no valid reply, its edits are refused as `invalid reply`. It is
+not repeated, since a seeded model would write the same reply.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Reply = TypeVar("Reply")
 
 
 class InvalidReply(Exception):
-    """The language model gave no valid reply. `verdict` refuses its edits, `exchange` is for their lineage."""
+    """The language model gave no valid reply. `verdict` refuses the edits, `exchange` is for their lineage."""
 
     def __init__(self, reason: str, exchange: Exchange) -> None:
         super().__init__(reason)
@@ -104,5 +104,5 @@ def digest_of_prompts(messages: Sequence[Message], schemas: object) -> str:
 
 
 def revision_of(code_revision: str, prompt_digest: str) -> str:
-    """The revision of a method that asks a language model: it changes with the code's revision and with the prompts."""
+    """The revision of a method with a language model; it changes with the code's revision and with the prompts."""
     return hashlib.sha256(f"{code_revision}/{prompt_digest}".encode()).hexdigest()[:12]

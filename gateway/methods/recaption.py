@@ -1,9 +1,9 @@
-"""The check `recaption`: an image captioned anew still names what a caption of its source names.
+"""The check `recaption`: a new caption of an image names the classes that a caption of its source names.
 
-The classes are the ground truth, or in segmentation jobs those marked as things. A caption names a class as
-`names_class` says, with the words that captions have for people and vehicles. Classes that the caption of the source
-does not name do not count, and without any the check is skipped. The profile's captioner writes the captions greedily,
-without the method's prompt or limits.
+The classes are the ground truth, or the classes marked as things in segmentation jobs. `names_class` decides whether a
+caption names a class; it includes common words for people and vehicles. Classes that the source's caption does not name
+do not count; if it names none, the check is skipped. The profile's captioner writes the captions greedily, without the
+method's prompt or limits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reconstruction: LANCE's control (arXiv 2305.19164, section 4.1). Invert the image, regenerate it, change nothing.
 
-It measures what autoencoder and inversion do to a model under test by themselves. There is one counterfactual per
-source image, without changes. Its null arm is the source image itself, and no check refuses it.
+It measures the effect of autoencoder and inversion alone on a model under test. There is one counterfactual per source
+image, without changes. Its null arm is the source image itself, and no check refuses it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REVISION = "1"  # raise it whenever the same replies would give other counterfac
 def reconstruction(
     image: MethodImage, task: TaskDescription, services: Services, parameters: InversionParameters, seed: int
 ) -> Iterator[MethodCounterfactual]:
-    """The reconstruction of one source image. It has no random choice; `seed` is only recorded."""
+    """The reconstruction of one source image. It is not random; `seed` is only recorded."""
     inputs = Inputs("reconstruction", REVISION, image, task, services, parameters, seed)
     caption = write_caption(image, services, parameters)
     unchanged = Proposal(Edit((), caption, caption), seed)

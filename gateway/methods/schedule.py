@@ -1,7 +1,8 @@
-"""What every method needs and no paper describes: seeds, and the schedule of siblings.
+"""Steps that all methods share and no paper describes: seeds, and the schedule of siblings.
 
-A method's page has the paper's steps, and calls these between them. Siblings are the edits of one source image: which
-are tried, in which order, and when there are enough. Their renderings are compared in `arms.py`.
+A method's file has the paper's steps, and calls these functions between them. Siblings are the edits of one source
+image. The schedule decides which are tried, in which order, and when there are enough. `arms.py` compares their
+renderings.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Inputs(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """An edit before rendering, with verdict and scores of the text checks and the exchanges that led to it."""
+    """An unrendered edit, with verdict and scores of the text checks and its exchanges with the language model."""
 
     edit: Edit
     seed: int
@@ -88,9 +89,8 @@ def spread(
 ) -> Iterator[tuple[Option, ...]]:
     """Combinations of `width` options (hashable) of different keys, each once, in rounds over the shuffled keys.
 
-    A round takes the next option of each key, so that few combinations use many keys, and many use all options.
-    `options_of` is called when a key is reached. With a width above 1 a key is combined with the next ones in the
-    shuffled order.
+    Each round takes the next option of each key, so that even a few combinations cover many keys. `options_of` is
+    called when a key is reached. With a width above 1, a key is combined with the next keys in the shuffled order.
     """
     order = list(keys)
     Random(seed).shuffle(order)
@@ -119,7 +119,7 @@ def spread_changes(
     """The changes to try, as proposals without a new caption: `spread` over the alternatives of accepted keywords.
 
     `alternatives_of` is called once per keyword, when its first alternative is tried. If it raises InvalidReply, the
-    keyword becomes a refused change with an empty to-phrase. A change to values that an earlier one has is refused.
+    keyword becomes a refused change with an empty to-phrase. A change to the same values as an earlier one is refused.
     """
     by_phrase = {proposal.edit.changes[0].from_phrase: proposal for proposal in accepted_proposals(keywords)}
     unanswered: dict[str, Verdict] = {}
@@ -151,7 +151,7 @@ def round_robin(groups: Iterable[Sequence[Proposal]]) -> list[Proposal]:
 
 
 def refuse_duplicates(proposals: Iterable[Proposal]) -> list[Proposal]:
-    """The proposals, of which those with the new value or the new caption of an earlier one are refused."""
+    """The proposals; a proposal with the new value or the new caption of an earlier one is refused."""
     checked: list[Proposal] = []
     earlier: set[str] = set()
     for proposal in proposals:
@@ -177,7 +177,7 @@ def until_accepted(proposals: Iterable[Proposal], count: int) -> Iterator[Propos
 
 
 def until_enough(proposals: Iterable[Proposal], count: int, *, same_edit: bool) -> list[Proposal]:
-    """The proposals until `count` are accepted. With `same_edit` the first accepted one is repeated instead."""
+    """The proposals until `count` are accepted. With `same_edit`, the first accepted proposal is repeated instead."""
     if not same_edit:
         return list(until_accepted(proposals, count))
     tried = list(until_accepted(proposals, 1))
@@ -185,7 +185,7 @@ def until_enough(proposals: Iterable[Proposal], count: int, *, same_edit: bool) 
 
 
 def with_seeds(inputs: Inputs[Contract], proposals: Sequence[Proposal], *, same_seed: bool) -> list[Proposal]:
-    """The proposals with the seeds of their renderings: a seed each, or the same for all."""
+    """The proposals with the seeds of their renderings: one seed each, or the same seed for all."""
     seeds = [inputs.derive_seed("render", 0 if same_seed else ordinal) for ordinal in range(len(proposals))]
     return [replace(proposal, seed=seed) for proposal, seed in zip(proposals, seeds, strict=True)]
 

@@ -1,10 +1,10 @@
 """Shifts: changes that the user writes ("at night", "in the snow"), made in every image. No language model.
 
 1 caption the image
-2 write the new caption: the shift's phrase replaces the first of its `replaces` that the caption has, or else ends the
-  caption's first sentence
-3 check the words; a refused shift is not rendered in this image, and is kept with its reason
-4 invert the image, and make each edit in it by prompt-to-prompt
+2 write the new caption: the shift's phrase replaces the first phrase of `replaces` that the caption has; without one,
+  it is added at the end of the caption's first sentence
+3 check the words; a refused shift is recorded with its reason, and not rendered in this image
+4 invert the image, and make each edit by prompt-to-prompt
 5 check the images
 """
 
@@ -42,7 +42,7 @@ def shifts(
 ) -> Iterator[MethodCounterfactual]:
     """The counterfactuals of one source image: one per shift, in order, then their null arm and their sham arm.
 
-    They have no random choice; `seed` is only recorded. Raises what the services raise.
+    They are not random; `seed` is only recorded. Raises what the services raise.
     """
     inputs = Inputs("shifts", REVISION, image, task, services, parameters, seed)
     caption = write_caption(image, services, parameters)  # 1
@@ -70,7 +70,7 @@ def apply_shift(caption: str, shift: Shift) -> tuple[str, str]:
 
 
 def check_words(inputs: Inputs[ShiftsParameters], edit: Edit) -> Proposal:
-    """Step 3: the text checks. A phrase that is only added replaces none, so none must be missing."""
+    """Step 3: the text checks. An added phrase replaces nothing, so no old phrase is checked."""
     (change,) = edit.changes
     truth, others = inputs.image.ground_truth, inputs.other_classes
     if occurrences(edit.caption, change.to_phrase):
@@ -87,7 +87,7 @@ def check_words(inputs: Inputs[ShiftsParameters], edit: Edit) -> Proposal:
 
 
 def edit_images(inputs: Inputs[ShiftsParameters], caption: str, edits: Sequence[Edit]) -> ComparedArms[float]:
-    """Steps 4 and 5: the edits and, if there are any, their null and sham arm by one request, and the image checks."""
+    """Steps 4 and 5: one request for the edits with their null and sham arm, then the image checks."""
     if not edits:
         return ComparedArms([], [])
     p, sham = inputs.parameters, paraphrase(inputs, caption)
@@ -130,7 +130,7 @@ DEFAULT = (
 
 
 class ShiftsParameters(EditingParameters):
-    """What a job may choose about shifts."""
+    """A job's parameters for shifts."""
 
     shifts: Annotated[
         tuple[Shift, ...],

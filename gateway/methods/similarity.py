@@ -21,7 +21,7 @@ from gateway.methods.words import STOP_WORD, WORD, content_stems, names_class, s
 from shared.chunks import chunks
 from shared.schemas.evaluation import EmbedTextsReply, EmbedTextsRequest
 
-LONGEST_GRAM = 3  # words that are compared together, or as many as the longest name of a class has
+LONGEST_GRAM = 3  # words compared together; more if a class name is longer
 MAX_TEXTS = 256  # per message
 
 
@@ -44,22 +44,24 @@ def check_texts(
 
 
 def check_meaning(edit: Edit, scores: Scores, thresholds: Thresholds) -> Verdict | None:
-    """Refuse an edit whose `similarities` reach the threshold, the strictest of its factors.
+    """Refuse an edit if one of its `similarities` reaches the strictest threshold of its factors.
 
-    If the old caption names the class, the new one must also have a similarity to it, of the threshold of `class_kept`
-    or as large as before. Without thresholds only equal stems refuse.
+    If the old caption names the class, the new caption's similarity to the class must also reach the threshold of
+    `class_kept`, or be as large as before. Without thresholds, only equal stems refuse.
     """
 
     def limits(check: str) -> list[float]:
         table = thresholds.get(check, {"default": 1.0})
         return [table.get(change.factor, table["default"]) for change in edit.changes]
 
-    touching, kept = min(limits("class_words")), scores.get("class_kept", 1.0)
+    touching, similarity_kept = min(limits("class_words")), scores.get("class_kept", 1.0)
     if scores.get("class_words", 0.0) >= touching:
         return Verdict(False, "class words", f"the change touches the class: similarity {scores['class_words']:.2f}")
     before = scores.get("class_before", 0.0)
-    if before >= touching and kept < min(before, max(limits("class_kept"))):
-        return Verdict(False, "class kept", f"the new caption has no word for the class: similarity {kept:.2f}")
+    if before >= touching and similarity_kept < min(before, max(limits("class_kept"))):
+        return Verdict(
+            False, "class kept", f"the new caption has no word for the class: similarity {similarity_kept:.2f}"
+        )
     if scores.get("other_class", 0.0) >= min(limits("other_class")):
         return Verdict(False, "other class", f"the change adds another class: similarity {scores['other_class']:.2f}")
     if scores.get("paraphrase", 0.0) >= min(limits("paraphrase")):
@@ -70,12 +72,15 @@ def check_meaning(edit: Edit, scores: Scores, thresholds: Thresholds) -> Verdict
 def similarities(
     services: TextEmbedder, source: MethodImage, task: TaskDescription, edits: Sequence[Edit]
 ) -> list[Scores]:
-    """The similarities of each proposed edit of one source image, each the greatest over the phrases that it compares.
+    """The similarities of each proposed edit of one source image. Each is the greatest over all compared phrases.
 
-    `class_words`: of the changed words to the names of the ground truth (without ground truth, of all classes).
-    `class_before`, `class_kept`: of the old and of the new caption to these names. `other_class`: of the new words to
-    the other classes that the old caption does not name. `paraphrase`: of the new phrase to the old one. A score
-    without phrases to compare is missing.
+    class_words   changed words and the names of the ground truth (without ground truth, of all classes)
+    class_before  old caption and these names
+    class_kept    new caption and these names
+    other_class   new words and the other classes that the old caption does not name
+    paraphrase    new phrase and old phrase
+
+    A score without phrases to compare is missing.
     """
     others = [label for label in task.classes if label != source.ground_truth]
     labels = [source.ground_truth] if source.ground_truth else others  # without it, no class may be touched
@@ -113,7 +118,7 @@ class _Comparison:
 
 
 def _comparisons(edit: Edit, labels: Sequence[str], others: Sequence[str]) -> list[_Comparison]:
-    """What the scores of an edit compare. Classes that the caption already names are not new."""
+    """The comparisons of an edit's scores. `other_class` leaves out classes that the old caption names."""
     names, entering = _names(labels), _names(label for label in others if not names_class(edit.caption, label))
     longest = max([LONGEST_GRAM, *(len(stems(name)) for name in (*names, *entering))])
     parts = [differing_part(change.from_phrase, change.to_phrase) for change in edit.changes]
@@ -155,7 +160,7 @@ def _brought_in(old: str, new: str) -> Iterator[str]:
 
 
 def _embed(services: TextEmbedder, of_edits: Sequence[Sequence[_Comparison]], labels: set[str]) -> dict[str, Vector]:
-    """Embeddings of all phrases that comparisons need. Class names are requested first, alike for every image."""
+    """Embeddings of all compared phrases. Class names are requested first, because they are equal for every image."""
     needed = [comparison for comparisons in of_edits for comparison in comparisons if not comparison.plain]
     names = sorted(_names(labels)) if needed else []
     phrases = dict.fromkeys(text for comparison in needed for text in (*comparison.phrases, *comparison.names))

@@ -13,7 +13,7 @@ from dataclasses import replace
 from gateway.methods.counterfactual import Change, Edit, Verdict
 from gateway.methods.words import PEOPLE, WORD, content_stems, in_captions, names_class, occurrences
 
-# Words that name a protected characteristic of people: an edit must never bring one in.
+# Words that name a protected characteristic of people; an edit must never add one.
 _PROTECTED = re.compile(
     r"(?i)races?|racial|ethnic|african|asian|arab|caucasian|hispanic|latin[oa]|jew|jewish|muslim|islamic|christian|hindu|"
     r"buddhist|sikh|gay|lesbian|bisexual|transgender|disabled|disability|blind|deaf|wheelchair|pregnant|elderly|"

@@ -11,18 +11,18 @@ from difflib import SequenceMatcher
 from gateway.methods.counterfactual import Edit, Verdict
 
 _TOKEN = re.compile(r"\w+(?:[-'’]\w+)*|[^\w\s]")
-_ARTICLES = ("a", "an", "the")  # they depend on the next word, so they are no difference by themselves
+_ARTICLES = ("a", "an", "the")  # ignored, because an article may change with the next word
 
 
 def tokens(text: str) -> list[str]:
-    """Words (hyphens and apostrophes belong to them) and marks of punctuation, in lower case, without articles."""
+    """Words (with hyphens and apostrophes) and punctuation marks, in lower case, without articles."""
     return [token for token in _TOKEN.findall(text.lower()) if token not in _ARTICLES]
 
 
 def word_diff(old: str, new: str) -> list[tuple[str, str]]:
     """Removed and added runs of words and punctuation, in order; either may be empty.
 
-    Articles and capitals are no difference.
+    Articles and capitals are ignored.
 
     >>> word_diff("A well-kept car, by day.", "An old car, by night.")
     [('well-kept', 'old'), ('day', 'night')]
@@ -33,7 +33,7 @@ def word_diff(old: str, new: str) -> list[tuple[str, str]]:
 
 
 def places(old: str, new: str, from_phrase: str, to_phrase: str) -> int:
-    """The number of places where the new text has the new phrase for the old one; 0 if anything else differs."""
+    """The number of places where the new phrase replaces the old one; 0 if the texts differ in anything else."""
     old_tokens, new_tokens, removed, added = map(tokens, (old, new, from_phrase, to_phrase))
     start = {0: 0}  # tokens of the new text read -> most places replaced on the way
     states: list[dict[int, int]] = [start, *({} for _ in old_tokens)]
@@ -50,7 +50,7 @@ def places(old: str, new: str, from_phrase: str, to_phrase: str) -> int:
 
 
 def check_diff(edit: Edit) -> Verdict | None:
-    """Refuse captions that do not differ as the edit says, in one or several places, or differ in anything else."""
+    """Refuse captions whose difference is not exactly the edit's claimed change, at one or several places."""
     (change,) = edit.changes
     differences = word_diff(edit.caption, edit.new_caption)
     if not differences:

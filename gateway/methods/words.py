@@ -47,8 +47,10 @@ def names_class(text: str, label: str) -> bool:
     """Whether a text has all words of one of the label's names (separated by commas) in a row."""
     words = stems(text)
     for name in label.split(","):
-        wanted = stems(name)
-        if wanted and any(words[i : i + len(wanted)] == wanted for i in range(len(words) - len(wanted) + 1)):
+        name_stems = stems(name)
+        if name_stems and any(
+            words[i : i + len(name_stems)] == name_stems for i in range(len(words) - len(name_stems) + 1)
+        ):
             return True
     return False
 
@@ -58,7 +60,7 @@ def occurrences(text: str, phrase: str) -> int:
     return len(re.findall(rf"(?<!\w){re.escape(phrase.strip())}(?!\w)", text, re.IGNORECASE)) if phrase.strip() else 0
 
 
-# Segmenters' labels of people and vehicles, and the words that captions have for them.
+# Segmenters' labels of people and vehicles, and the words that captions use for them.
 _ANYBODY = PEOPLE.replace("|", ",") + ",man,men,woman,women,boy,girl,cyclist"
 _IN_CAPTIONS = dict.fromkeys(map(stem, ("person", "people", "pedestrian", "rider")), _ANYBODY) | {
     stem("vehicle"): "vehicle,car,bus,truck,van,lorry,taxi,tram,motorcycle,motorbike,bicycle"
@@ -66,5 +68,5 @@ _IN_CAPTIONS = dict.fromkeys(map(stem, ("person", "people", "pedestrian", "rider
 
 
 def in_captions(label: str) -> str:
-    """The names of a segmenter's label, as `names_class` takes them, with the words that captions have for them."""
+    """The names of a segmenter's label, in the form of `names_class`, with the words that captions use for it."""
     return ",".join(_IN_CAPTIONS.get(stem(name), name) for name in label.split(",") if name.strip())

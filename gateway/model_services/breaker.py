@@ -1,15 +1,15 @@
-"""Whose fault a failed call is: the source image's, or that of a service that fails for every image.
+"""Circuit breaker: decides whether a failed call is the source image's fault, or the service fails for every image.
 
-    an image fails for the first time since the service last succeeded    counted against the image, as before
-    it fails again, and others do, and none has succeeded                  not counted: the image waits (`Held`)
-    three images fail and none succeeds                                    one call per pause; the others wait at once
-    out of memory, while another image of its size succeeds                the image's own fault
-    the service cannot do it (502, 504), but answers                       some tries free, then counted
-    the model under test is quarantined                                    the image's own; nobody waits for the model
+    an image fails for the first time since the service last succeeded    counted against the image
+    the image and others fail again, and no call has succeeded             not counted: the image waits (`Held`)
+    three images fail and no call succeeds                                 one call per pause; the other images wait
+    out of memory, but another image of this size succeeds                 counted against the image
+    the service answers with an error (502, 504)                           a few failures are free, then counted
+    the model under test is quarantined                                    counted against the image; no image waits
 
-Pauses double from `pause` seconds to five minutes, with each failed try: calls under way at the same time, which a
-service that dies fails at once, are one try. An image that waits shows the reason. After `longest` seconds
-without a success, failures count again, so that no job runs for ever. The state is one worker's own and in memory.
+Pauses start at `pause` seconds and double with each failed try, up to five minutes. Calls that are in flight together
+count as one try, because a dying service fails them all at once. A waiting image shows the reason. After `longest`
+seconds without a success, failures count again, so that every job ends. Each worker keeps its own state in memory.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from shared.problems import (
     Problem,
 )
 
-OPEN_AFTER = 3  # images that fail and none that succeeds: from then on one call per pause
+OPEN_AFTER = 3  # images that fail without a success in between; from then on there is one call per pause
 FREE_RELEASES = 5
 MAX_PAUSE_SECONDS = 300.0
 MAX_DOUBLINGS = 6
-MOST_IMAGES = 10_000  # per endpoint; images that failed for good are forgotten, the oldest first
+MOST_IMAGES = 10_000  # per endpoint; the oldest entries are dropped, since their images have usually failed for good
 
 
 class Held(NotReady):
-    """The service fails for every image, so this one waits for it and costs nothing."""
+    """The service fails for every image, so this image waits, and the failure does not count against it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Subject:
 
 @dataclass(slots=True)
 class _Image:
-    """An image that failed: how often, and whether another of its size has succeeded since its first failure."""
+    """A failed image: its failures, and whether an image of at least its size has succeeded since (`fits`)."""
 
     pixels: int
     failures: int = 0
@@ -63,7 +63,7 @@ class _Image:
 
 @dataclass(slots=True)
 class _Endpoint:
-    """An endpoint: the images that failed, those of them that did since its last success (`troubled`), failed tries."""
+    """An endpoint: its failed images, the ids that failed since its last success (`troubled`), and failed tries."""
 
     images: dict[str, _Image] = field(default_factory=dict)
     troubled: set[str] = field(default_factory=set)
@@ -79,7 +79,7 @@ class Breaker:
     """The failures and successes of the services, as one worker sees them. Thread-safe."""
 
     def __init__(self, pause: float, longest: float) -> None:
-        """`pause`: seconds of the first pause; `longest`: for how long images wait for a service without a success."""
+        """`pause`: seconds of the first pause. `longest`: seconds that images wait for a service without a success."""
         self._pause = pause
         self._longest = longest
         self._changing = threading.Lock()
@@ -89,8 +89,8 @@ class Breaker:
     def call(self, name: str, subject: Subject) -> Iterator[None]:
         """Guard one call of the endpoint `name`. Raises Held without a call while the endpoint fails for every image.
 
-        A failure of the call is raised as Held where it is not the image's, as BrokenOff where its cause is unknown,
-        and else as it is.
+        A failed call raises Held if the service fails for every image, BrokenOff if the cause is unknown, and otherwise
+        its own problem.
         """
         self._admit(name, subject)
         began = time.monotonic()
@@ -104,10 +104,10 @@ class Breaker:
             if not _may_be_the_service(problem):
                 raise
             with self._changing:
-                verdict = self._judged(name, subject, problem, began)
-            if verdict is problem:
+                raised = self._problem_to_raise(name, subject, problem, began)
+            if raised is problem:
                 raise
-            raise verdict from problem
+            raise raised from problem
         with self._changing:
             self._succeeded(name, subject)
 
@@ -121,7 +121,7 @@ class Breaker:
                 image = endpoint.images.get(subject.id)
                 delay = max(endpoint.next_try - now, self._delay(image.failures if image else 1))
                 raise self._held(name, endpoint, delay)
-            endpoint.next_try = now + self._delay(endpoint.failures)  # this call is the one try
+            endpoint.next_try = now + self._delay(endpoint.failures)  # this call is the only one of this pause
 
     def _succeeded(self, name: str, subject: Subject) -> None:
         endpoint = self._endpoints.get(name)
@@ -135,7 +135,7 @@ class Breaker:
         if not endpoint.images:
             del self._endpoints[name]
 
-    def _judged(self, name: str, subject: Subject, problem: Problem, began: float) -> Problem:
+    def _problem_to_raise(self, name: str, subject: Subject, problem: Problem, began: float) -> Problem:
         endpoint = self._endpoints.setdefault(name, _Endpoint())
         if not endpoint.troubled:
             endpoint.failing_since = time.monotonic()

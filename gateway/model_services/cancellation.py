@@ -1,4 +1,4 @@
-"""End the calls of a step from another thread: its job was cancelled or deleted, or the worker stops."""
+"""End the calls of a step from another thread, because its job was cancelled or deleted, or the worker stops."""
 
 from __future__ import annotations
 
@@ -66,5 +66,5 @@ def cancellable(cancellation: Cancellation) -> Iterator[None]:
 
 
 def current_cancellation() -> Cancellation | None:
-    """What may end the calls of this thread, if anything."""
+    """The cancellation of the block that this thread is in; None outside `cancellable`."""
     return _current.get()

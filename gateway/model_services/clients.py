@@ -38,12 +38,12 @@ from shared.turns import START_TIME_HEADER, current_start_time
 
 DESCRIPTION_SECONDS = 60.0
 MAX_PAUSE_SECONDS = 10.0
-KEEP_IDLE_SECONDS = 2.0  # uvicorn closes an idle connection after 5 s; a request that meets this is lost
+KEEP_IDLE_SECONDS = 2.0  # uvicorn closes idle connections after 5 s; a request sent at that moment is lost
 GRACE_SECONDS = 10.0
 
 
 class BrokenOff(DependencyFailed):
-    """The service died, timed out or answered nonsense during the request, perhaps because of it."""
+    """The service died, timed out or sent an unreadable reply; the request itself may be the cause."""
 
 
 class ModelServices(Services):
@@ -92,10 +92,10 @@ class ModelServices(Services):
         return self._described("evaluator_service", MODELS)
 
     def description(self, service: ServiceName) -> ServiceInfo:
-        """As `info`, but cached for a minute or until the service was seen to restart."""
-        known = self._descriptions.get(service)
-        if known is not None and time.monotonic() - known[1] < DESCRIPTION_SECONDS:
-            return known[0]
+        """As `info`, but cached for a minute, or until the service seems to restart."""
+        cached = self._descriptions.get(service)
+        if cached is not None and time.monotonic() - cached[1] < DESCRIPTION_SECONDS:
+            return cached[0]
         info = self.info(service)
         self._descriptions[service] = info, time.monotonic()
         return info
@@ -124,7 +124,7 @@ class ModelServices(Services):
                     raise
 
     def _stops_within(self, seconds: float) -> bool:
-        """Wait before a retry; whether there must be none. Raises Cancelled."""
+        """Wait before a retry. Returns True if the process stops, so no retry may follow. Raises Cancelled."""
         cancellation = current_cancellation()
         if cancellation is None:
             return self.stopping.wait(seconds)
@@ -179,8 +179,8 @@ class ModelServices(Services):
 def is_passing(problem: Problem) -> bool:
     """Whether the problem is temporary (a busy, absent or stopping service), not caused by this request.
 
-    A reply without a valid value, or an image too large for the device, would fail again. Which failures count where a
-    service fails for many images is `breaker`'s to say.
+    An invalid reply, or an image that is too large for the device, would fail again. If a service fails for many
+    images, `breaker` decides which failures count.
     """
     if isinstance(problem, GenerationFailed | OutOfMemory):
         return False

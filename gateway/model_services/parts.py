@@ -1,4 +1,4 @@
-"""Requests whose images exceed one message, as several requests, and their replies as one."""
+"""Splits requests whose images exceed one message, and joins the replies."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _PER_IMAGE_BYTES = 16  # the JSON around the base64 of an image: {"png":""},
 def parts(endpoint: Endpoint[Request, Reply], request: Request, most: int = MAX_MESSAGE_BYTES) -> Iterator[bytes]:
     """The request as JSON messages of up to `most` bytes, in the order of its images; one message if it fits.
 
-    A request that cannot be divided, or an image that is too large beside the request's other fields, stays whole, and
-    the service refuses it.
+    A request that cannot be split stays whole, and the service refuses it. So does an image that is too large together
+    with the request's other fields.
     """
     images: Sequence[ImagePayload] = getattr(request, "images", ()) if endpoint.per_image else ()
     if len(images) < 2:
@@ -32,7 +32,7 @@ def parts(endpoint: Endpoint[Request, Reply], request: Request, most: int = MAX_
 
 
 def joined(endpoint: Endpoint[Request, Reply], replies: Sequence[Reply]) -> Reply:
-    """The reply to the whole request, of the replies to its parts."""
+    """The reply to the whole request, joined from the replies to its parts."""
     if len(replies) == 1:
         return replies[0]
     entries = [entry for reply in replies for entry in getattr(reply, endpoint.per_image)]

@@ -1,9 +1,9 @@
 """The recorded services: each call is made once per owner and weights, and its reply is reused.
 
-One mechanism serves four needs: resume after a crash, cache for a repeated job, a second model under test on the same
-counterfactuals, and lineage. A call's key is the digest of owner, endpoint, request (its
-images by digest) and the revision of the service's weights. Images and vectors reach the object store before the row
-that names them; the row is written in one short transaction, and no network call is made while a session is open.
+Recorded calls let a job resume after a crash, make a repeated job cheap, let a second model under test use the same
+counterfactuals, and document lineage. A call's key is the digest of owner, endpoint, request (its images by digest) and
+the revision of the service's weights. Images and vectors are in the object store before a row names them. The row is
+written in one short transaction, and no network call is made while a session is open.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _PNG_COLOUR_TYPE = 25  # offset in a PNG file: 0 is grey
 class ImageShelf:
     """The images of one step by digest (`shared.schemas.base.ImageKeeper`), in memory until `save`.
 
-    `keep` holds an image in memory; `save` writes images to the object store and their rows to the database, once. Of
-    the saved images, the last `SAVED_BYTES` stay in memory; the others are read from the object store again.
+    `keep` holds an image in memory; `save` writes images to the object store and their rows to the database, once. The
+    last `SAVED_BYTES` of saved images stay in memory; older ones are read from the object store again.
     """
 
     def __init__(self, store: ObjectStore, sessions: Sessions, owner_id: str) -> None:
@@ -78,18 +78,18 @@ class ImageShelf:
     def save(self, digests: set[str]) -> None:
         """Write kept images: the bytes first, then the rows.
 
-        Protects them from housekeeping for the grace period, and writes those again that it has removed meanwhile.
+        Protects them from housekeeping for the grace period. Images that housekeeping has removed are written again.
         """
         with self._sessions.begin() as session:
-            known = protect(session, sorted(digests))
-        now = utc_now()
+            protected = protect(session, sorted(digests))
+        saved_at = utc_now()
         images: list[dict[str, str | int]] = []
-        for name in sorted(digests - (self._saved & known)):
+        for name in sorted(digests - (self._saved & protected)):
             image = self._images.get(name) or canonical_png(self.load(name))
             if not self.store.exists(image_key(name)):
                 self.store.put(image_key(name), image.png)
             images.append(image_row(image))
-        owned = [{"owner_id": self._owner_id, "digest": image["digest"], "created_at": now} for image in images]
+        owned = [{"owner_id": self._owner_id, "digest": image["digest"], "created_at": saved_at} for image in images]
         with self._sessions.begin() as session:
             insert_missing(session, Image, images)
             insert_missing(session, OwnedImage, owned)
@@ -129,11 +129,11 @@ def image_row(image: CanonicalImage) -> dict[str, str | int]:
 class RecordedServices(Services):
     """The services for one step of one owner. `check` is called before each call and raises to stop the step.
 
-    `note` is called when a stage begins with a call that is not recorded yet, once its service is ready.
-    `source_digest` is the step's source image; housekeeping deletes its recorded calls with its last job. `recurring`
-    keeps replies that were recorded for another source image: they recur for every image of a job. `guard` gives the
-    context in which a service is called, by the name of what is called (`gateway.model_services.breaker`).
-    `used` holds the description of each service whose replies the step got, by service and revision.
+    `note` is called at the first call of a stage that is not recorded yet, once its service is ready. `source_digest`
+    is the step's source image; housekeeping deletes its recorded calls with its last job. `recurring` keeps in memory
+    the replies that were recorded for another source image, since every image of a job needs them. `guard` returns the
+    context manager around a service call, by the call's name (`gateway.model_services.breaker`). `used` holds the
+    description of each service whose replies the step used, by service and revision.
     """
 
     def __init__(
@@ -161,9 +161,9 @@ class RecordedServices(Services):
         self.used: dict[tuple[ServiceName, str], ServiceInfo] = {}
 
     def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:
-        """The recorded reply, or else the service's reply, which is then recorded.
+        """The recorded reply. Without one, calls the service and records its reply.
 
-        So is GenerationFailed, which is raised again: a seeded language model would write the same again.
+        GenerationFailed is recorded too, and raised on each repeat: a seeded language model would write the same again.
         """
         self._check()
         body = self._recorded_form(request)
@@ -260,7 +260,7 @@ class RecordedServices(Services):
 
 
 def _name(endpoint: Endpoint[Request, Reply], request: Request) -> str:
-    """What a call is made of: the endpoint, and the model under test where each has its own troubles."""
+    """The name of a call for `guard`: its endpoint, and the model under test, since each model may fail on its own."""
     model = f" with {request.model!r}" if isinstance(request, PredictRequest | SegmentRequest) else ""
     return f"{endpoint.service} at {endpoint.path}{model}"
 

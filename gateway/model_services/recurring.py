@@ -28,7 +28,7 @@ class RecurringReplies:
             return self._replies[key][0]
 
     def keep(self, key: str, reply: Contract, size: int) -> None:
-        """Keep a reply whose vectors have `size` bytes; the least recently used ones go."""
+        """Keep a reply whose vectors have `size` bytes, and drop the least recently used replies beyond the limit."""
         with self._changing:
             self._bytes += size - self._replies.get(key, (reply, 0))[1]
             self._replies[key] = reply, size

@@ -1,8 +1,8 @@
-"""Vectors of recorded replies: large tables of numbers are kept as float32 in the object store, not as text in a row.
+"""Vectors of recorded replies: large tables of numbers are stored as float32 in the object store, not in the row.
 
 A table is a list of equally long lists of floats: embeddings (texts × width), probabilities (images × classes). In the
-recorded reply, {"$vectors": n} stands for the table that is array `arr_n` of the call's object, an `.npz` file. Values
-that float32 does not hold exactly stay float64, so a reply comes back as it was.
+recorded reply, {"$vectors": n} stands for the table in array `arr_n` of the call's object, an `.npz` file. Values that
+float32 cannot represent exactly stay float64, so a reply is restored unchanged.
 """
 
 from __future__ import annotations

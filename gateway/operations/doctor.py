@@ -32,7 +32,7 @@ from shared.problems import Problem, from_reply
 from shared.profiles import Profile, ProfileError, load_profile
 from shared.schemas.service import ServiceInfo, ServiceName
 
-CLOCK_SECONDS = 5.0  # HTTP says whole seconds; S3 refuses signatures that are 15 minutes off
+CLOCK_SECONDS = 5.0  # HTTP dates have whole seconds; S3 refuses signatures that are 15 minutes off
 IDLE_SECONDS = 120.0
 PROBE_SECONDS = 10.0
 
@@ -121,7 +121,7 @@ def _database(settings: Settings, clocks: list[Clock]) -> Iterator[Answer]:
 
 
 def _waiting_alone() -> Select[str]:
-    """Images that could have been leased a while ago, while no lease is held at all."""
+    """Images that have waited for a lease for `IDLE_SECONDS`, while no lease exists at all."""
     leased = select(SourceImage.id).where(SourceImage.state == "leased")
     due = or_(SourceImage.not_before.is_(None), SourceImage.not_before < database_now(-IDLE_SECONDS))
     old = SourceImage.updated_at < database_now(-IDLE_SECONDS)
@@ -183,12 +183,12 @@ def _note_clock(clocks: list[Clock], name: str, url: str) -> None:
 
 def _read_clock(clocks: list[Clock], name: str, reply: httpx.Response) -> None:
     if "Date" in reply.headers:
-        # Half a second on average is lost to whole seconds.
+        # The header drops fractions of a second, half a second on average.
         clocks.append(Clock(name, parsedate_to_datetime(reply.headers["Date"]).timestamp() + 0.5 - time.time()))
 
 
 def _services(settings: Settings, profile: Profile, clocks: list[Clock]) -> Iterator[Answer]:
-    wanted = needed_weights(profile)
+    weights_by_service = needed_weights(profile)
     infos: dict[ServiceName, ServiceInfo] = {}
     for name, url in settings.service_urls.items():
         answer = _ask(name, url, clocks)
@@ -196,7 +196,7 @@ def _services(settings: Settings, profile: Profile, clocks: list[Clock]) -> Iter
             yield Answer(name, False, answer)
             continue
         infos[name] = answer
-        faults = list(service_faults(answer, settings.profile, wanted[name]))
+        faults = list(service_faults(answer, settings.profile, weights_by_service[name]))
         for fault in faults:
             yield Answer(name, False, fault)
         if not faults:
@@ -205,13 +205,13 @@ def _services(settings: Settings, profile: Profile, clocks: list[Clock]) -> Iter
         if hint := onnx_hint(answer):
             yield Answer(name, True, hint)
     if len({info.deterministic for info in infos.values()}) > 1:
-        some = ", ".join(sorted(name for name, info in infos.items() if info.deterministic))
+        deterministic = ", ".join(sorted(name for name, info in infos.items() if info.deterministic))
         yield Answer(
             "services",
             False,
-            f"only {some} run with CONTRAFACT_DETERMINISTIC=true: set it for all of them, or for none",
+            f"only {deterministic} run with CONTRAFACT_DETERMINISTIC=true: set it for all of them, or for none",
         )
-    for fits, sentence in memory(infos, wanted):
+    for fits, sentence in memory(infos, weights_by_service):
         yield Answer("memory", fits, sentence)
 
 
@@ -235,7 +235,7 @@ def _ask(name: ServiceName, url: str, clocks: list[Clock]) -> ServiceInfo | str:
 
 
 def _unready(url: str) -> str:
-    """Why a service that has loaded is not ready, in words: the server that its profile names. Empty if it is."""
+    """Why a loaded service is not ready (the server that its profile names is away); empty if it is ready."""
     try:
         reply = httpx.get(f"{url}{READYZ}", timeout=PROBE_SECONDS, trust_env=False)
     except httpx.HTTPError as error:

@@ -1,4 +1,4 @@
-"""Work on the objects of the store one by one: an error of one object leaves the others to be cleaned."""
+"""Clean the objects of the store one by one; an error on one object does not stop the others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from shared.problems import DependencyFailed
 from shared.storage import ObjectStore
 
-MOST_ERRORS = 20  # in a row: the store is probably away, and each attempt may take until a timeout
+MOST_ERRORS = 20  # in a row; then the store is probably away, and each further attempt may last until a timeout
 
 logger = logging.getLogger("contrafact.housekeeping")
 
@@ -23,16 +23,16 @@ class ObjectCleaner:
     _in_a_row: int = 0
 
     def delete(self, key: str) -> bool:
-        """Delete an object; whether it is gone."""
+        """Delete an object. Returns whether that succeeded."""
         return self.attempt(key, lambda: self.store.delete(key))
 
     def attempt(self, key: str, work: Callable[[], None]) -> bool:
-        """Whether `work` on an object succeeded. After `MOST_ERRORS` in a row, nothing is attempted any more."""
+        """Run `work` on an object. Returns whether it succeeded. After `MOST_ERRORS` in a row, nothing more is run."""
         if self._in_a_row >= MOST_ERRORS:
             return False
         try:
             work()
-        except Exception as error:  # whatever is wrong with one object must not keep the others
+        except Exception as error:  # no error on one object may stop the others
             self.errors += 1
             self._in_a_row += 1
             logger.warning("housekeeping leaves %s for its next run: %s: %s", key, type(error).__name__, error)

@@ -1,4 +1,4 @@
-"""Probes: `/healthz`, `/readyz` and `/metrics` on a port of their own, without a key; keep it inside the cluster."""
+"""Probes: `/healthz`, `/readyz` and `/metrics` on a separate port, without a key; keep the port inside the cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def database_answers(sessions: Sessions) -> None:
 
 
 def refuse_unready(context: Context) -> None:
-    """Raises NotReady while a gateway should get no requests."""
+    """Raises NotReady while the gateway should not receive requests."""
     if context.stopping.is_set():
         raise NotReady("this gateway is stopping; send the request to another one")
     if context.broker_fault:
@@ -43,7 +43,7 @@ def refuse_unready(context: Context) -> None:
 
 
 def probes_app(alive: Check, ready: Check, registry: CollectorRegistry) -> FastAPI:
-    """`/healthz`, `/readyz` and `/metrics`; a check that raises is answered with its problem document."""
+    """`/healthz`, `/readyz` and `/metrics`. If a check raises, the reply is its problem document."""
     app = FastAPI(title="probes", openapi_url=None)
 
     @app.get(HEALTHZ)

@@ -1,4 +1,4 @@
-"""Checks before a process starts to serve: refuse to start rather than be open to everybody, or guess."""
+"""Checks before a process starts to serve. It refuses to start with unsafe settings or a wrong schema."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gateway.settings import Settings
 
 
 def refuse_unsafe_start(settings: Settings, sessions: Sessions) -> None:
-    """Raises SystemExit, with a sentence that says what to do, if the gateway must not serve."""
+    """Raises SystemExit, with a sentence that says what to do, if it is unsafe to serve."""
     if settings.deployed and not settings.authentication:
         raise SystemExit(
             "CONTRAFACT_BROKER_URL names a server, so this is a deployment, and anybody could use it: "
@@ -49,9 +49,9 @@ def schema_fault(connection: Connection) -> str | None:
     current = MigrationContext.configure(connection).get_current_heads()
     if set(current) == set(newest):
         return None
-    known = ", ".join(current) or "none"
+    revision = ", ".join(current) or "none"
     return (
-        f"the database's schema is at revision {known}, and this version works with {', '.join(newest)}: "
+        f"the database's schema is at revision {revision}, and this version works with {', '.join(newest)}: "
         "run `python -m gateway.database.migrations` of this version, or go back to the database's version"
     )
 

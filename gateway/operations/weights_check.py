@@ -47,7 +47,7 @@ def gigabytes(weights: Sequence[Weights | Server]) -> float:
     return sum(source.gigabytes for source in counted)
 
 
-def service_faults(info: ServiceInfo, profile: str, wanted: Sequence[Weights | Server]) -> Iterator[str]:
+def service_faults(info: ServiceInfo, profile: str, weights: Sequence[Weights | Server]) -> Iterator[str]:
     """Differences between a service and the profile, in sentences."""
     if info.version != __version__:
         yield f"it is version {info.version}, this is {__version__}: run the same version of both"
@@ -56,7 +56,7 @@ def service_faults(info: ServiceInfo, profile: str, wanted: Sequence[Weights | S
         return
     loaded = {(item.id, item.revision) for item in info.weights}
     ids = {item.id for item in info.weights}
-    for source in wanted:
+    for source in weights:
         name = source.id if isinstance(source, Weights) else source.model
         revision = _revision(source)
         if name not in ids:
@@ -100,11 +100,11 @@ def onnx_hint(info: ServiceInfo) -> str:
 
 
 def memory(
-    infos: Mapping[ServiceName, ServiceInfo], wanted: Mapping[ServiceName, Sequence[Weights | Server]]
+    infos: Mapping[ServiceName, ServiceInfo], weights: Mapping[ServiceName, Sequence[Weights | Server]]
 ) -> Iterator[tuple[bool, str]]:
     """Whether the weights of all services on a GPU fit into its memory, in sentences. Activations are not counted.
 
-    A server of the profile on this machine is counted to the GPU that the services share, with its key-value cache.
+    A server of the profile on this machine counts towards the GPU that the services share, with its key-value cache.
     """
     sharing: dict[str, list[ServiceName]] = defaultdict(list)
     for name, info in infos.items():
@@ -118,30 +118,30 @@ def memory(
     for names in sharing.values():
         gpu = infos[names[0]].gpu
         assert gpu is not None
-        need = sum(gigabytes(wanted[name]) for name in names)
+        need = sum(gigabytes(weights[name]) for name in names)
         who = " and ".join(names)
         sentence = f"{who}: {need:.1f} GB of weights on {gpu.name} with {gpu.gigabytes:.1f} GB"
         if need > gpu.gigabytes:
             yield False, f"{sentence}; give one of them its own GPU, or choose a smaller profile"
         else:
             yield True, sentence
-    yield from _servers_memory(infos, wanted, [infos[names[0]].gpu for names in sharing.values()])
+    yield from _servers_memory(infos, weights, [infos[names[0]].gpu for names in sharing.values()])
 
 
 def _servers_memory(
     infos: Mapping[ServiceName, ServiceInfo],
-    wanted: Mapping[ServiceName, Sequence[Weights | Server]],
+    weights: Mapping[ServiceName, Sequence[Weights | Server]],
     gpus: Sequence[GpuInfo | None],
 ) -> Iterator[tuple[bool, str]]:
-    """The memory of servers on this machine, each once, and together with the services where those share one GPU.
+    """Whether each server on this machine fits into memory, together with the services if those share one GPU.
 
-    A service is in `infos` only if its server answers. Then the server has loaded, perhaps on a GPU of its own.
+    A service is in `infos` only if its server answers. Then the server is loaded, perhaps on a separate GPU.
     """
     if not any(info.gpu for info in infos.values()):
         return
-    needed = sum(gigabytes(wanted[name]) for name, info in infos.items() if info.gpu is not None)
+    needed = sum(gigabytes(weights[name]) for name, info in infos.items() if info.gpu is not None)
     counted = set()
-    for name, sources in wanted.items():
+    for name, sources in weights.items():
         for server in sources:
             if not isinstance(server, Server) or urlsplit(server.url).hostname not in LOOPBACK or server.url in counted:
                 continue

@@ -6,7 +6,7 @@
     unedited    the source's own caption: nothing changed
     second      the edit, and a second field that the caption states, changed as well
 
-Only images count in which both oracles read what was requested.
+Only images in which both oracles read the request count.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from tinyworld.objects.world import CLASSES, Scene, sample_scene, scene_factors
 from tinyworld.rendered_once import Pixels
 
 Kind = Literal["good", "class", "gone", "unedited", "second"]
-# Every factor as often as the others, the fields of a factor in turn.
+# All factors are equally frequent; the fields of a factor take turns.
 TURNS = ("colour", "companion", "background", "weather", "style", "pattern", "companion", "background", "time", "style")
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One image given to the checks: its kind, its edit and scene, and its scores."""
+    """One checked image: its kind, its edit and scene, and its scores."""
 
     scene: int
     kind: str  # "good", or how it is broken
@@ -65,14 +65,16 @@ def trials(studio: Studio, edits: int, batch: int) -> tuple[list[Trial], Mapping
     scored: list[Trial] = []
     unlike: Counter[str] = Counter()
     for some in chunks(requests, batch):
-        drawn = [(o, i) for o, i in zip(some, studio.draw([o.drawing for o in some]), strict=True) if i is not None]
-        drawn += [
+        rendered_images = [
+            (o, i) for o, i in zip(some, studio.draw([o.drawing for o in some]), strict=True) if i is not None
+        ]
+        rendered_images += [
             (replace(request, kind="gone"), without_object(request, image))
-            for request, image in drawn
+            for request, image in rendered_images
             if request.kind == "good"
         ]
-        readings = judge([image for _, image in drawn])
-        for (request, image), read in zip(drawn, readings, strict=True):
+        readings = judge([image for _, image in rendered_images])
+        for (request, image), read in zip(rendered_images, readings, strict=True):
             if not recognised(request, read):
                 unlike[request.kind] += 1
                 continue
@@ -97,14 +99,14 @@ def calibration_edits(count: int) -> Iterator[Proposal]:
 
 def requested_images(proposal: Proposal) -> Iterator[RequestedImage]:
     """The images to render for an edit: all kinds but "gone", which is painted."""
-    scene, wanted, edit = proposal.scene, proposal.wanted, proposal.edit
+    scene, changed_scene, edit = proposal.scene, proposal.wanted, proposal.edit
     seed = derive_seed("broken", scene.geometry_seed)
     random = np.random.default_rng((0xB20, scene.geometry_seed))
     source = source_picture(scene)
-    yield RequestedImage("good", proposal, Drawing(source, edit.new_caption, edit, seed), wanted)
+    yield RequestedImage("good", proposal, Drawing(source, edit.new_caption, edit, seed), changed_scene)
     yield RequestedImage("unedited", proposal, Drawing(source, edit.caption, edit, seed), scene)
     label = [name for name in CLASSES if name != scene.label][int(random.integers(len(CLASSES) - 1))]
-    other = wanted.changed(label=label)
+    other = changed_scene.changed(label=label)
     prompt = re.sub(rf"\b{scene.label}\b", label, edit.new_caption)
     yield RequestedImage(
         "class", proposal, Drawing(source_picture(scene.changed(label=label)), prompt, edit, seed), other
@@ -112,7 +114,7 @@ def requested_images(proposal: Proposal) -> Iterator[RequestedImage]:
     stated = [field for field in FIELDS if field != proposal.field]
     second = next(proposals(scene, random, [str(field) for field in random.permutation(stated)]), None)
     if second is not None:
-        both = wanted.changed(**{second.field: str(getattr(second.wanted, second.field))})
+        both = changed_scene.changed(**{second.field: str(getattr(second.wanted, second.field))})
         (change,) = second.edit.changes
         prompt = rephrased(edit.new_caption, change.from_phrase, change.to_phrase)
         twice = Edit((*edit.changes, change), edit.caption, prompt)
@@ -135,5 +137,5 @@ def recognised(request: RequestedImage, read: Mapping[str, str | None]) -> bool:
 
 
 def _differing(first: Scene, second: Scene) -> Sequence[str]:
-    shown, other = scene_factors(first), scene_factors(second)
-    return [field for field, value in shown.items() if other.get(field) != value]
+    own_values, other = scene_factors(first), scene_factors(second)
+    return [field for field, value in own_values.items() if other.get(field) != value]

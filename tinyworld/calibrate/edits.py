@@ -1,8 +1,8 @@
 """Set LANCE's thresholds for the shipped scorer: `python -m tinyworld.calibrate.edits --write`.
 
-As `tinyworld.calibrate.checks`, but for images edited by inversion: each edit done well, and broken in the same four
-ways, under one of the profile's self-attention fractions in turn. `--write` puts the thresholds into the shipped
-profile `tiny`, as defaults of the methods that sweep.
+Like `tinyworld.calibrate.checks`, but for images edited by inversion. Each edit is rendered well, and broken in the
+same four ways; the edits cycle through the profile's self-attention fractions. `--write` puts the thresholds into the
+shipped profile `tiny`, as defaults of the methods that sweep.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ def trials(services: ModelServices, parameters: LanceParameters, edits: int) -> 
     numbered = list(enumerate(calibration_edits(edits)))
     services.revision("diffusion_service")  # wait for it here, not in every thread
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for drawn in pool.map(lambda drawing: list(_drawn(services, parameters, *drawing)), numbered):
-            drawn += [
+        for edited_images in pool.map(lambda drawing: list(_edited_images(services, parameters, *drawing)), numbered):
+            edited_images += [
                 replace(
                     drawing,
                     request=replace(drawing.request, kind="gone"),
                     image=without_object(drawing.request, drawing.image),
                 )
-                for drawing in drawn
+                for drawing in edited_images
                 if drawing.request.kind == "good"
             ]
-            for drawing, read in zip(drawn, judge([drawing.image for drawing in drawn]), strict=True):
+            for drawing, read in zip(edited_images, judge([drawing.image for drawing in edited_images]), strict=True):
                 if recognised(drawing.request, read):
                     scored.append(_scored(services, drawing))
                 else:
@@ -79,20 +79,20 @@ class _EditedImage:
     keep_mask: ImagePayload | None
 
 
-def _drawn(
+def _edited_images(
     services: ModelServices, parameters: LanceParameters, number: int, proposal: Proposal
 ) -> Iterator[_EditedImage]:
-    """The images of an edit, each by editing its source; those of one source in one request.
+    """The images of an edit, each by editing its source; images of one source share a request.
 
-    The source is inverted under the caption of what it shows: another class where the drawing's is another one.
+    Each source is inverted under a caption of its own class, which differs for images of kind "class".
     """
     fraction = parameters.self_fractions[number % len(parameters.self_fractions)]
     label = proposal.scene.label
     by_class: dict[str, list[RequestedImage]] = defaultdict(list)
     for request in requested_images(proposal):
         by_class[request.shows.label].append(request)
-    for shown, some in by_class.items():
-        caption = re.sub(rf"\b{label}\b", shown, proposal.edit.caption)
+    for shown_label, some in by_class.items():
+        caption = re.sub(rf"\b{label}\b", shown_label, proposal.edit.caption)
         prompts = [PromptEdit(prompt=a.drawing.prompt, cross_fraction=parameters.cross_fraction) for a in some]
         reply = services.edit(edit_request(payload(some[0].drawing.source), parameters, caption, prompts, [fraction]))
         for request, [image] in zip(some, reply.images, strict=True):
@@ -100,12 +100,12 @@ def _drawn(
                 yield _EditedImage(request, decode(image.png), reply.keep_mask)
 
 
-def _scored(services: ModelServices, drawn: _EditedImage) -> Trial:
-    proposal = drawn.request.proposal
+def _scored(services: ModelServices, edited_image: _EditedImage) -> Trial:
+    proposal = edited_image.request.proposal
     source = MethodImage("", payload(source_picture(proposal.scene)), proposal.scene.label)
-    pictures = Pictures([payload(drawn.image)], drawn.keep_mask)
+    pictures = Pictures([payload(edited_image.image)], edited_image.keep_mask)
     ((_, scores),) = check_images(services, source, TASK, pictures, [proposal.edit], {}, LANCE_CHECKS)
-    return Trial(proposal.scene.geometry_seed, drawn.request.kind, proposal.edit, scores)
+    return Trial(proposal.scene.geometry_seed, edited_image.request.kind, proposal.edit, scores)
 
 
 def toml(chosen: Thresholds) -> str:
@@ -120,7 +120,7 @@ def toml(chosen: Thresholds) -> str:
 
 
 def with_thresholds(profile: str, tables: str) -> str:
-    """A profile's text with these tables at its end instead of those of their kind that it had."""
+    """A profile's text, with its old tables of this kind replaced by these tables at its end."""
     own = r"\[methods\.[\w-]+\.thresholds"
     rest = re.sub(rf"(?ms)^{own}.*?(?=^(?:#|\[(?!methods\.[\w-]+\.thresholds))|\Z)", "", profile.replace(NOTE, ""))
     return f"{rest.rstrip()}\n\n{tables}"

@@ -17,15 +17,15 @@ from gateway.methods.checks import CHECKS, Thresholds, judge
 from tinyworld.calibrate.broken import Trial
 from tinyworld.rates import rate_text
 
-REFUSED = 0.13  # of the good counterfactuals, by all checks together; leaves room below 15 % on other scenes
-ENOUGH = 15  # good ones of a factor, to go by them alone
-_SHARES = (0.0, 0.01, 0.02, 0.04, 0.06, 0.09, 0.13)  # of the good ones that one check may refuse
+REFUSED = 0.13  # share of good images that all checks together may refuse; below 15 % as a margin for other scenes
+ENOUGH = 15  # the least good images of a factor with separate thresholds
+_SHARES = (0.0, 0.01, 0.02, 0.04, 0.06, 0.09, 0.13)  # shares of good images that one check may refuse
 Limits = dict[str, float]  # check -> lowest score
 Floats = NDArray[np.float64]
 
 
 def thresholds(trials: Sequence[Trial], checks: Sequence[str] = CHECKS) -> dict[str, dict[str, float]]:
-    """Check → factor → lowest score; `default` rests on all factors, and serves those with few good ones."""
+    """Check → factor → lowest score; `default` is set on all factors, for factors with few good images."""
     groups = {"default": list(trials)}
     groups |= {factor: [t for t in trials if t.factor == factor] for factor in sorted({t.factor for t in trials})}
     by_factor = {
@@ -40,9 +40,9 @@ def thresholds(trials: Sequence[Trial], checks: Sequence[str] = CHECKS) -> dict[
 
 
 def limits(trials: Sequence[Trial], checks: Sequence[str] = CHECKS) -> Limits:
-    """The thresholds of the checks that let the fewest broken ones through and refuse at most `REFUSED` good ones.
+    """The thresholds that accept the fewest broken images and refuse at most a share `REFUSED` of the good ones.
 
-    Ties go to the lower thresholds. Raises ValueError where no good one is among the trials.
+    Ties go to the lower thresholds. Raises ValueError without good images.
     """
     checks = [check for check in checks if all(check in trial.scores for trial in trials)]
     of_kind = {kind: [trial for trial in trials if trial.kind == kind] for kind in ("good", *_broken_kinds(trials))}
@@ -55,7 +55,7 @@ def limits(trials: Sequence[Trial], checks: Sequence[str] = CHECKS) -> Limits:
     best, least = np.array([column[0] for column in candidates]), np.inf
     for lowest in itertools.product(*candidates):
         passed = {kind: (rows >= np.array(lowest)).all(1) & led[kind] for kind, rows in scores.items()}
-        # Those that another class outdoes are refused at any threshold.
+        # If another class is more probable than the ground truth, the image is refused at any threshold.
         if (led["good"] & ~passed["good"]).sum() > REFUSED * len(good):
             continue
         let_through = float(np.mean([rows.mean() for kind, rows in passed.items() if kind != "good"] or [0.0]))
@@ -65,7 +65,7 @@ def limits(trials: Sequence[Trial], checks: Sequence[str] = CHECKS) -> Limits:
 
 
 def _broken_kinds(trials: Sequence[Trial]) -> list[str]:
-    """In the order in which they come."""
+    """The kinds of broken images, in order of first occurrence."""
     return [kind for kind in dict.fromkeys(trial.kind for trial in trials) if kind != "good"]
 
 
@@ -79,12 +79,12 @@ def _table(some: Sequence[Trial], checks: Sequence[str]) -> Floats:
 
 
 def _candidates(good: Floats) -> list[float]:
-    """Just below the quantiles of the good scores."""
+    """Candidate thresholds, just below the quantiles of the good scores."""
     return sorted({float(np.quantile(good, share, method="lower")) - 1e-4 for share in _SHARES})
 
 
 def margin(trial: Trial, chosen: Thresholds, scale: Mapping[str, float]) -> float:
-    """How far the worst check is above its threshold, in standard deviations of good scores; accepted from 0 on."""
+    """Least distance of a score above its threshold, in standard deviations of good scores; accepted from 0 on."""
     factor = trial.factor
     margins = [
         (trial.scores[check] - values.get(factor, values["default"])) / scale[check] for check, values in chosen.items()
@@ -93,7 +93,7 @@ def margin(trial: Trial, chosen: Thresholds, scale: Mapping[str, float]) -> floa
 
 
 def auroc(good: Sequence[float], broken: Sequence[float]) -> float:
-    """The probability that a good one scores above a broken one, ties counting half; NaN where either is missing."""
+    """The probability that a good image scores above a broken one; ties count half. NaN if either kind is missing."""
     if not len(good) or not len(broken):
         return float("nan")
     difference = np.asarray(good)[:, None] - np.asarray(broken)[None]
@@ -101,7 +101,7 @@ def auroc(good: Sequence[float], broken: Sequence[float]) -> float:
 
 
 def held_out(trials: Sequence[Trial], checks: Sequence[str] = CHECKS) -> list[tuple[Trial, bool, float]]:
-    """Each trial with its verdict and margin under thresholds fixed on the other half of the scenes."""
+    """Each trial with its verdict and margin, under thresholds from the other half of the scenes."""
     judged = []
     for half in (0, 1):
         own = [trial for trial in trials if trial.scene % 2 != half]
@@ -148,7 +148,7 @@ def toml(chosen: Thresholds, note: str = NOTE) -> str:
 
 
 def with_thresholds(profile: str, tables: str, checks: Sequence[str] = (r"\w+",)) -> str:
-    """A profile's text with these tables of thresholds at its end instead of those of these checks that it had."""
+    """A profile's text, with its thresholds of these checks replaced by these tables at its end."""
     own = rf"\[thresholds\.(?:{'|'.join(checks)})\]"
     rest = re.sub(
         rf"(?ms)^{own}.*?(?=^#|^\[(?!thresholds\.(?:{'|'.join(checks)})\])|\Z)", "", profile.replace(NOTE, "")

@@ -35,7 +35,7 @@ from tinyworld.objects.pictures import rendered
 from tinyworld.rendered_once import Pixels
 from tinyworld.system.spawn_services import spawn_services
 
-AT_ONCE = 4  # source images that a method works on at a time: so their edits share batches
+AT_ONCE = 4  # source images in progress at the same time, so that their edits share batches
 Kind = Literal["edit", "null"]
 Parameters = dict[str, JsonValue]
 
@@ -79,18 +79,18 @@ class EditorResult:
     attention: float | None = None
 
 
-# Scenes with their numbers in; per scene the edit, and its null arm where there is one, out.
+# Input: scenes with their numbers. Output: per scene the edit, and its null arm if there is one.
 Draw = Callable[[Sequence[tuple[int, Proposal]]], list[EditorResult]]
 
 
 @contextmanager
-def drawing(name: str, profile: str, given: Parameters, null_every: int) -> Iterator[Draw]:
-    """Start the editor of a name in `EDITORS`; `given` overrides its parameters.
+def drawing(name: str, profile: str, overrides: Parameters, null_every: int) -> Iterator[Draw]:
+    """Start the editor of a name in `EDITORS`; `overrides` replaces some of its parameters.
 
     DILLEMA's null arms cost as much as its edits: it renders one for every `null_every`th scene only.
     """
     editor, loaded = EDITORS[name], load_profile(profile)
-    parameters = parameters_of(editor, loaded, given)
+    parameters = parameters_of(editor, loaded, overrides)
     if editor.method == "dillema":
         yield controlled(loaded, DillemaParameters.model_validate(parameters), null_every)
         return
@@ -99,11 +99,11 @@ def drawing(name: str, profile: str, given: Parameters, null_every: int) -> Iter
         yield edited(services, editor.method, parameters)
 
 
-def parameters_of(editor: Editor, profile: Profile, given: Parameters | None = None) -> Parameters:
-    """The profile's parameters of the editor's method, thresholds included; the editor's own and `given` override."""
+def parameters_of(editor: Editor, profile: Profile, overrides: Parameters | None = None) -> Parameters:
+    """Parameters of the editor's method from the profile, with thresholds; the editor and `overrides` replace some."""
     if editor.method not in METHODS:
         raise ValueError(f"there is no method {editor.method!r}; there are {', '.join(METHODS)}")
-    own = dict(editor.parameters) | (given or {})
+    own = dict(editor.parameters) | (overrides or {})
     return method_defaults(editor.method, profile, own) | own
 
 
@@ -140,7 +140,7 @@ def controlled(profile: Profile, parameters: DillemaParameters, null_every: int)
 
 
 def edited(services: ModelServices, method: str, parameters: Parameters) -> Draw:
-    """A method that inverts the source image, with all that it does itself."""
+    """A method that inverts the source image, with all of its own steps."""
     services.revision("diffusion_service")  # wait for it here, not in every thread
 
     def results_of(numbered: tuple[int, Proposal]) -> list[EditorResult]:
@@ -154,11 +154,13 @@ def edited(services: ModelServices, method: str, parameters: Parameters) -> Draw
 
 
 def _counterfactuals(
-    services: ModelServices, method: str, given: Parameters, number: int, proposal: Proposal
+    services: ModelServices, method: str, parameters_of_method: Parameters, number: int, proposal: Proposal
 ) -> Iterator[EditorResult]:
     source, edit = source_picture(proposal.scene), proposal.edit
     image = MethodImage(str(proposal.scene.geometry_seed), payload(source), proposal.scene.label)
-    values = {**given, "shifts": [_shift(edit.changes[0])]} if method == "shifts" else given
+    values = (
+        {**parameters_of_method, "shifts": [_shift(edit.changes[0])]} if method == "shifts" else parameters_of_method
+    )
     parameters = METHODS[method].parameters.model_validate(values)
     assert isinstance(parameters, InversionParameters)
     seed = derive_seed("measured", proposal.scene.geometry_seed)
@@ -192,9 +194,9 @@ def _shift(change: Change) -> JsonValue:
 
 
 class Faultless(Services):
-    """The services as a method asks them about one source image, but for captioner and language model.
+    """The services for one source image, with a faultless captioner and language model.
 
-    The captioner says the known caption; the language model, asked by LANCE for edits of a factor, knows the one edit.
+    The captioner returns the known caption. The language model answers LANCE's question with the known edit.
     """
 
     def __init__(self, services: ModelServices, edit: Edit) -> None:
@@ -225,9 +227,9 @@ class Faultless(Services):
 
 
 def attention_overlap(services: Services, source: Pixels, proposal: Proposal, parameters: InversionParameters) -> float:
-    """IoU of the object's mask with as many pixels as it has where the source attends most to the class word.
+    """IoU of the object's mask and the pixels that attend most to the class word, equally many.
 
-    Asked under the parameters of the edit, so that the service finds the inversion that it has made for it.
+    The request has the parameters of the edit, so that the service reuses the edit's inversion.
     """
     request = edit_request(payload(source), parameters, proposal.edit.caption)
     reply = services.edit(request.model_copy(update={"attention_to": [proposal.scene.label]}))

@@ -56,7 +56,7 @@ class Label(BaseModel):
 
 
 class SheetImage(BaseModel):
-    """One numbered image of the sheets: where its record is."""
+    """One numbered image of the sheets, with the folder and id of its record."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -75,9 +75,9 @@ def shipped_labels() -> list[Label]:
 
 
 def errors(labels: Sequence[Label]) -> dict[str, dict[bool, tuple[int, int]]]:
-    """Question → what oracles or checks say → how many of such images people agree on, of those that they could judge.
+    """Question → verdict of oracles or checks → (images on which people agree, images that people could judge).
 
-    The checks are asked only about edits: they refuse no null arm.
+    For the checks, only edits count, because they do not refuse null arms.
     """
     edits = [label for label in labels if label.arm == "edit"]
     answers: dict[str, list[tuple[bool, bool | None]]] = {
@@ -89,8 +89,8 @@ def errors(labels: Sequence[Label]) -> dict[str, dict[bool, tuple[int, int]]]:
     for question, pairs in answers.items():
         table[question] = {}
         for verdict in (True, False):
-            known = [person for automatic, person in pairs if automatic is verdict and person is not None]
-            table[question][verdict] = (sum(person is verdict for person in known), len(known))
+            judged_by_people = [person for automatic, person in pairs if automatic is verdict and person is not None]
+            table[question][verdict] = (sum(person is verdict for person in judged_by_people), len(judged_by_people))
     return table
 
 
@@ -151,12 +151,12 @@ def joined(out: Path, by: str) -> list[Label]:
     """The answers of a folder of sheets, with the verdicts of oracles and checks."""
     answers = read_answers((out / "answers.txt").read_text())
     questions = [SheetImage.model_validate_json(line) for line in (out / "questions.jsonl").read_text().splitlines()]
-    known = {
+    records_of_folders = {
         folder: {record.id: record for record in records(folder)}
         for folder in {question.folder for question in questions}
     }
     return [
-        _label(question.folder, known[question.folder][question.id], answers[question.number], by)
+        _label(question.folder, records_of_folders[question.folder][question.id], answers[question.number], by)
         for question in questions
         if question.number in answers
     ]

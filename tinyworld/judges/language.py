@@ -89,10 +89,10 @@ def evaluate(folder: Path, *, examples: int, domain: LanguageDomain[Any] = OBJEC
 
 @dataclass(frozen=True, slots=True)
 class EditSuccess:
-    """LANCE's edits of one factor: `kept` are those that the method's word diff lets through, each once.
+    """LANCE's edits of one factor: `kept` counts the distinct edits that pass the method's word diff.
 
-    `answered` counts captions with a right edit among the kept ones, `silent` empty replies where there is nothing to
-    change.
+    `answered` counts captions with a right edit among these. `silent` counts empty replies to captions without a
+    possible edit.
     """
 
     edits: int
@@ -112,7 +112,7 @@ def edit_success(
     wordings: Wordings,
     captions: int,
 ) -> EditSuccess:
-    """Ask LANCE's question about as many captions that a right edit is possible for, and a fifth as many others."""
+    """Ask LANCE's question about `captions` captions with a possible right edit, and about a fifth as many without."""
     possible = _first(captions, factor, wordings, changeable=True)
     others = _first(max(1, captions // 5), factor, wordings, changeable=False)
     edits = right = kept = right_kept = answered = 0
@@ -130,10 +130,10 @@ def edit_success(
 
 
 def _first(count: int, factor: LanceFactor, wordings: Wordings, *, changeable: bool) -> list[Example]:
-    """The first examples of a factor to which there is a right edit, or none."""
-    drawn = (example("perturb", seed, wordings, factor) for seed in itertools.count())
+    """The first examples of a factor that have a right edit (`changeable`), or have none."""
+    examples = (example("perturb", seed, wordings, factor) for seed in itertools.count())
     return list(
-        itertools.islice((question for question in drawn if (question.reply != '{"edits":[]}') == changeable), count)
+        itertools.islice((question for question in examples if (question.reply != '{"edits":[]}') == changeable), count)
     )
 
 
@@ -237,8 +237,8 @@ def edit_fits(question: Example, edit: Mapping[str, str]) -> bool:
             continue
         place = slot_of(mention.phrase, slots, field=mention.field)
         wording = slots[place].wordings.get(edit["to_value"])
-        known = wording is not None and edit["to_phrase"] in wording.all and edit["to_value"] != mention.value
-        if known and edit["caption"] == replaced(question.description.text, mention, edit["to_phrase"]):
+        is_other_value = wording is not None and edit["to_phrase"] in wording.all and edit["to_value"] != mention.value
+        if is_other_value and edit["caption"] == replaced(question.description.text, mention, edit["to_phrase"]):
             return True
     return False
 

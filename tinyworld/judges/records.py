@@ -11,16 +11,16 @@ RECORDS = "counterfactuals.jsonl"
 
 
 class Record(BaseModel):
-    """One image that was made and judged: a line of `counterfactuals.jsonl`. Paths are relative to its folder.
+    """One rendered and judged image: a line of `counterfactuals.jsonl`. Paths are relative to its folder.
 
-    `image` is empty where a check of the words refused the edit. `field`: what the edit changes ("other" where no field
-    of the scene is named; `shown` then says nothing).
+    `image` is empty if a text check refused the edit. `field`: the field that the edit changes ("other" if it is no
+    field of the scene; `shown` is then meaningless).
 
-    `kept`: both oracles read the source's class, and find it where the source has it. `shown`: both read the edit's
-    value (which a null arm was not asked for). `others`: the other fields on which they do not both read what it should
-    be; `known`: those which they both read rightly on the source itself (None: they were not asked). `predicted`: by
-    model under test, the class that it names on the source and on the image. `weights`: the generator's revision.
-    `evaluations`: network evaluations; `attention`: how far the source's attention to the class overlaps the object.
+    `kept`: both oracles read the source's class, and detect the object in its place. `shown`: both read the edit's
+    value (meaningless for a null arm). `others`: other fields that at least one oracle does not read as expected.
+    `known`: fields that both read correctly on the source (None: not measured). `predicted`: by model under test, its
+    prediction on the source and on the image. `weights`: the generator's revision. `evaluations`: network evaluations.
+    `attention`: overlap of the source's attention to the class with the object (IoU).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -52,12 +52,12 @@ class Record(BaseModel):
 
     @property
     def changed_besides(self) -> tuple[str, ...]:
-        """The other fields that both oracles read rightly on the source and no longer on the image."""
+        """The other fields that both oracles read correctly on the source, but not on the image."""
         return self.others if self.known is None else tuple(name for name in self.others if name in self.known)
 
     @property
     def flipped(self) -> bool:
-        """Whether a model under test that names the source rightly no longer does so."""
+        """Whether a model under test is right on the source and wrong on the image."""
         return any(before == self.label != after for before, after in self.predicted.values())
 
 

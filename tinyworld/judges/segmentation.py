@@ -23,7 +23,7 @@ from tinyworld.roads.render import Rendering, render
 from tinyworld.roads.world import CLASSES, THINGS, Scene
 
 _JUDGED = range(1, len(CLASSES))
-SEGMENTERS = ("oracle-a", "oracle-b")  # of which both must find a thing where it was
+SEGMENTERS = ("oracle-a", "oracle-b")  # both must detect a thing in its place
 HEIGHTS = ((8, 20), (20, 26), (26, 34), (34, 128))  # pixels of 128: at least, below
 
 
@@ -32,10 +32,10 @@ def class_ious(guess: Image, truth: Image) -> dict[str, float]:
 
     A class that occurs in neither is absent.
     """
-    known = truth != 0
+    judged_pixels = truth != 0
     ious: dict[str, float] = {}
     for index in _JUDGED:
-        predicted, reference = (guess == index) & known, truth == index
+        predicted, reference = (guess == index) & judged_pixels, truth == index
         if either := int((predicted | reference).sum()):
             ious[CLASSES[index]] = round(int((predicted & reference).sum()) / either, 4)
     return {"mean": round(float(np.mean(list(ious.values()))), 4), **ious}

@@ -38,7 +38,7 @@ from tinyworld.objects.world import CLASSES, EDIT_FACTOR, FACTOR_VALUES, Scene
 from tinyworld.rendered_once import Pixels
 from tinyworld.wording import slot_of, with_articles
 
-# Edges hold the object at its size, so the generator cannot follow such an edit, and is not asked to by default.
+# Edges fix the object's size, so the generator cannot follow such an edit, and it is left out by default.
 FIELDS = tuple(field for field in EDIT_FACTOR if field != "size")
 TASK = TaskDescription("name the vehicle, house or bird", CLASSES)
 
@@ -60,7 +60,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A rendering request: an image of `prompt` under the edges of the source that `edit` allows to stay."""
+    """A rendering request: an image of `prompt`, controlled by the source's edges that `edit` keeps."""
 
     source: Pixels
     prompt: str
@@ -69,7 +69,7 @@ class Drawing:
 
 
 def proposals(scene: Scene, random: np.random.Generator, fields: Sequence[str] = FIELDS) -> Iterator[Proposal]:
-    """One edit of each of the fields that the scene's caption states, as a faultless language model would write it."""
+    """One edit per field that the scene's caption states, as a faultless language model would write it."""
     before = _caption(scene, 0)
     for field in fields:
         if field in before.stated:
@@ -176,7 +176,7 @@ class Studio:
 
 
 def source_picture(scene: Scene) -> Pixels:
-    """The render of a scene, as the services take it."""
+    """The render of a scene, in the form that the services take."""
     return np.ascontiguousarray(render(scene).image)
 
 

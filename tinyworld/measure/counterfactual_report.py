@@ -1,5 +1,7 @@
-"""The report of measured counterfactuals: rates by factor with Wilson intervals, how null arms compare with the
-originals, how far the source's attention to the class overlaps the object, and how far the oracles are to be believed.
+"""The report of measured counterfactuals.
+
+It has rates by factor with Wilson intervals, a comparison of null arms with the originals, the overlap of the source's
+attention to the class with the object, and the oracles' error.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from tinyworld.objects.world import FACTORS
 from tinyworld.rates import rate_text
 
 Test = Callable[[Record], bool]
-MARGIN = 0.01  # of accuracy, within which reconstructions should equal the originals
+MARGIN = 0.01  # margin of accuracy for the equivalence of reconstructions and originals
 
 
 def report(done: Sequence[Record], settings: Mapping[str, object]) -> str:
@@ -71,21 +73,21 @@ def _table(some: Sequence[Record]) -> Iterable[str]:
         )
         yield f"{name:<12} {len(members):>4}  " + " | ".join(cells)
     yield "others count where both oracles read them rightly on the source; each: (image, field) pairs"
-    drawn = [record for record in some if record.image]
+    rendered = [record for record in some if record.image]
     yield "before the checks: " + ", ".join(
-        f"{what} {_rate(drawn, test)}"
+        f"{what} {_rate(rendered, test)}"
         for what, test in (
             ("label kept", lambda record: record.kept),
             ("edit shown", lambda record: record.shown),
             ("all others unchanged", lambda record: not record.changed_besides),
         )
     )
-    worst = sorted({name for record in drawn for name in record.changed_besides})
-    yield "changed besides: " + ", ".join(f"{name} {_rate(drawn, _changes(name))}" for name in worst)
+    worst = sorted({name for record in rendered for name in record.changed_besides})
+    yield "changed besides: " + ", ".join(f"{name} {_rate(rendered, _changes(name))}" for name in worst)
 
 
 def _each_unchanged(some: Sequence[Record]) -> str:
-    """Over all fields, beside class and edit, that both oracles read rightly on the source."""
+    """Rate over all fields except class and edit that both oracles read correctly on the source."""
     n = sum(len({*record.known} - {"label", record.field}) for record in some if record.known is not None)
     return rate_text(n - sum(len(record.changed_besides) for record in some if record.known is not None), n)
 
@@ -97,8 +99,8 @@ def _changes(name: str) -> Test:
 def _refusals(edits: Sequence[Record]) -> Iterable[str]:
     for check in sorted({record.check for record in edits if record.check}):
         refused = [record for record in edits if record.check == check]
-        if drawn := [record for record in refused if record.image]:
-            good = _rate(drawn, lambda record: record.kept and record.shown)
+        if rendered := [record for record in refused if record.image]:
+            good = _rate(rendered, lambda record: record.kept and record.shown)
             yield f"{check}: {len(refused)}, of which the oracles call right {good}"
         else:
             yield f"{check}: {len(refused)}, by words alone"
@@ -124,13 +126,13 @@ def _null_lines(nulls: Sequence[Record]) -> Iterable[str]:
 
 
 def _beside_nulls(edits: Sequence[Record], nulls: Sequence[Record]) -> Iterable[str]:
-    """The effect of the edit itself: only over factors that the oracles read correctly on the source's null arm."""
+    """The effect of the edit itself, over the factors that the oracles read correctly on the source's null arm."""
     by_source = {record.source: record for record in nulls}
     accepted = [record for record in edits if record.accepted and record.source in by_source]
     yield "where the oracles still read them there, among accepted: label kept | each other unchanged"
     for name in ("all", *sorted({record.factor for record in accepted})):
         some = [record for record in accepted if name in ("all", record.factor)]
-        kept = [record for record in some if by_source[record.source].kept]
+        null_kept = [record for record in some if by_source[record.source].kept]
         survived = [
             (record, field)
             for record in some
@@ -138,7 +140,7 @@ def _beside_nulls(edits: Sequence[Record], nulls: Sequence[Record]) -> Iterable[
             for field in {*record.known} - {"label", record.field, *by_source[record.source].changed_besides}
         ]
         unchanged = sum(field not in record.changed_besides for record, field in survived)
-        yield f"{name:<12} {_rate(kept, lambda record: record.kept)} | {rate_text(unchanged, len(survived))}"
+        yield f"{name:<12} {_rate(null_kept, lambda record: record.kept)} | {rate_text(unchanged, len(survived))}"
 
 
 def _right(record: Record, model: str, place: int) -> int:

@@ -3,12 +3,12 @@
     python -m tinyworld.measure.counterfactuals --count 1000 --out runs/keep
     python -m tinyworld.measure.counterfactuals --method lance --count 1000 --out runs/lance
 
-Each counterfactual has its own source, a scene of the split "final-test", and one edit, of one field in turn, with the
-caption that a faultless language model would write (`lance-r` samples its words itself). It is rendered, checked and
-judged as in a job with the shipped profile. DILLEMA renders a null arm for every tenth source, the others for each;
-`reconstruction` renders null arms only and is compared with the originals. Images, contact sheets, one line of JSON per
-image and `report.txt` go to `--out`; started again with the same options, it resumes. `--again` renders nothing and
-judges the images of `--out` once more by the current oracles.
+Each counterfactual has its own source, a scene of the split "final-test", and one edit. The edits cycle through the
+fields, with the caption of a faultless language model (`lance-r` samples its words itself). Each is rendered, checked
+and judged as in a job with the shipped profile. DILLEMA renders a null arm for every tenth source, the other methods
+for each; `reconstruction` renders null arms only and is compared with the originals. Images, contact sheets, one line
+of JSON per image and `report.txt` go to `--out`. With the same options, the command resumes. `--again` renders nothing;
+the current oracles judge the images of `--out` again.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from tinyworld.objects.world import EDIT_FACTOR, FACTOR_VALUES, Scene, sample_sc
 from tinyworld.rendered_once import Pixels
 from tinyworld.scenes import Split
 
-FIRST = 60_000  # final-test scenes from here on; the cards' figures rest on others
+FIRST = 60_000  # the first final-test scene; the model cards use other scenes
 NULL_EVERY = 10  # scenes, for editors whose null arms cost as much as an edit
-OTHER = "other"  # the field of an edit that changes none of the scene's
+OTHER = "other"  # the field of an edit that changes no field of the scene
 _SHEET = 24  # counterfactuals on a contact sheet
 Readings = Mapping[str, str | None]
 
@@ -85,18 +85,18 @@ class Measurement:
         read_after = iter(judge(images))
         scenes = [numbered[result.number].scene for result in results if result.image is not None]
         placed = iter(in_place(images, [rendered(scene)[1] == 1 for scene in scenes]))
-        done = []
+        judged = []
         for result in results:
             after = None if result.image is None else (next(read_after), next(placed))
-            done.append(self._record(numbered[result.number].scene, result, read_before[result.number], after))
-        return done
+            judged.append(self._record(numbered[result.number].scene, result, read_before[result.number], after))
+        return judged
 
     def _record(
         self, scene: Scene, result: EditorResult, before: Readings, after: tuple[Readings, bool] | None
     ) -> Record:
         name = f"{result.number:05d}{'' if result.kind == 'edit' else 'n'}"
         field, to_value = field_and_value(result.edit)
-        wanted = _wanted(scene, field, to_value, result.kind == "edit")
+        expected = _expected_scene(scene, field, to_value, result.kind == "edit")
         verdict = (
             OracleVerdict(False, False, ())
             if after is None
@@ -114,7 +114,7 @@ class Measurement:
             to_value=to_value,
             caption=result.edit.caption,
             new_caption=result.edit.new_caption,
-            withheld=withheld(wanted),
+            withheld=withheld(expected),
             accepted=result.verdict.accepted,
             check=result.verdict.check,
             scores={check: round(score, 4) for check, score in result.scores.items()},
@@ -142,13 +142,13 @@ class Measurement:
 
 def read_again(folder: Path, done: Sequence[Record], proposals: Sequence[Proposal]) -> list[Record]:
     """The records with the current oracles' readings; `proposals` are those of `edits_in_turn`, in order."""
-    shown = [record for record in done if record.image]
-    scenes = [proposals[int(record.id[:5])].scene for record in shown]
-    images = [_opened(folder / record.image) for record in shown]
+    with_image = [record for record in done if record.image]
+    scenes = [proposals[int(record.id[:5])].scene for record in with_image]
+    images = [_opened(folder / record.image) for record in with_image]
     placed = in_place(images, [rendered(scene)[1] == 1 for scene in scenes])
     before = judge([source_picture(scene) for scene in scenes])
     fresh = {}
-    for record, scene, was, now, located in zip(shown, scenes, before, judge(images), placed, strict=True):
+    for record, scene, was, now, located in zip(with_image, scenes, before, judge(images), placed, strict=True):
         verdict = oracle_verdict(scene, record.field, record.to_value, record.arm == "edit", now, located)
         fresh[record.id] = record.model_copy(update={**verdict._asdict(), "known": known_of(scene, was)})
     return [fresh.get(record.id, record) for record in done]
@@ -166,19 +166,19 @@ def oracle_verdict(
     scene: Scene, field: str, value: str, edited: bool, read_now: Readings, there: bool
 ) -> OracleVerdict:
     """`edited`: whether the image should show the scene's `field` as `value`, or the scene as it is."""
-    wanted = _wanted(scene, field, value, edited)
+    expected = _expected_scene(scene, field, value, edited)
     return OracleVerdict(
         kept(scene, read_now, "label") and there,
-        field != OTHER and kept(_wanted(scene, field, value, True), read_now, field),
+        field != OTHER and kept(_expected_scene(scene, field, value, True), read_now, field),
         tuple(
             name
-            for name in scene_factors(wanted)
-            if name not in (field if edited else "", "label") and not kept(wanted, read_now, name)
+            for name in scene_factors(expected)
+            if name not in (field if edited else "", "label") and not kept(expected, read_now, name)
         ),
     )
 
 
-def _wanted(scene: Scene, field: str, value: str, edited: bool) -> Scene:
+def _expected_scene(scene: Scene, field: str, value: str, edited: bool) -> Scene:
     return scene.changed(**{field: value}) if edited and field not in (OTHER, "label") else scene
 
 
@@ -235,16 +235,16 @@ def main() -> None:
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     profile = load_profile(args.profile)
-    given = json.loads(args.parameters)
+    parameters = json.loads(args.parameters)
     proposals = list(edits_in_turn(FIRST, args.count, args.fields))
     try:
-        settings = parameters_of(EDITORS[args.method], profile, given)
+        settings = parameters_of(EDITORS[args.method], profile, parameters)
         done = records(args.out)
         if args.again:
             done = read_again(args.out, done, proposals)
             (args.out / RECORDS).write_text("".join(record.model_dump_json() + "\n" for record in done))
         elif _next(done) < len(proposals):
-            with drawing(args.method, args.profile, given, NULL_EVERY) as draw:
+            with drawing(args.method, args.profile, parameters, NULL_EVERY) as draw:
                 done += drawn(Measurement(args.method, profile, draw, args.out), done, proposals, args)
     except ValueError as error:
         sys.exit(str(error))

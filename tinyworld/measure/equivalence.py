@@ -1,4 +1,4 @@
-"""Whether two conditions are the same for all that matters: a paired test of equivalence over source images."""
+"""A paired test of equivalence over source images: do two conditions differ by less than a margin?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALPHA = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Equivalence:
-    """The mean of `n` paired differences with its 90 % interval, and how it stands to a margin (all in −1 … 1).
+    """The mean of `n` paired differences with its 90 % interval, and its test against a margin (all in −1 … 1).
 
     `p_value` is the larger one of the two one-sided tests; `equivalent` means p ≤ 5 %: the interval lies within
     ± `margin`.
@@ -30,15 +30,15 @@ class Equivalence:
 
     @property
     def equivalent(self) -> bool:
-        """Whether a difference of the margin or more is refuted, on either side."""
+        """Whether the test rejects a difference of the margin or more in both directions."""
         return self.p_value <= ALPHA
 
 
 def equivalence(differences: Floats, margin: float) -> Equivalence:
     """Two one-sided paired t tests (Schuirmann 1987) of |mean difference| ≥ `margin`.
 
-    `differences`: one per source image, in −1 … 1. One pseudo-observation of −1 and one of +1 enter the spread, since
-    a few dozen sources without any difference do not show that there is none. Raises ValueError for fewer than two.
+    `differences`: one per source image, in −1 … 1. The spread includes one pseudo-observation of −1 and one of +1,
+    because a few dozen sources without a difference do not prove equivalence. Raises ValueError for fewer than two.
     """
     n = len(differences)
     if n < 2:

@@ -35,21 +35,21 @@ FIRST = 80_000
 
 
 def captioner(scenes: Sequence[Scene], images: Sequence[Pixels]) -> list[str]:
-    """All stated factors right, each factor right where stated, and how many captions state it."""
+    """Rate of captions with all stated factors right; per factor, the rate and the share of captions that state it."""
     folder = WEIGHTS / "captioner"
     model = Blip2ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
     texts = captions_of(model, AutoProcessor.from_pretrained(folder), list(images))
     stated = [read(text) for text in texts]
-    shown = [scene_factors(scene) for scene in scenes]
+    factors_of_scenes = [scene_factors(scene) for scene in scenes]
     right = [
         "label" in stated_factors and all(true.get(factor) == value for factor, value in stated_factors.items())
-        for stated_factors, true in zip(stated, shown, strict=True)
+        for stated_factors, true in zip(stated, factors_of_scenes, strict=True)
     ]
     lines = [f"every stated factor right: {rate_text(sum(right), len(right))}"]
     for factor in FACTORS:
         pairs = [
             (stated_factors[factor], true.get(factor))
-            for stated_factors, true in zip(stated, shown, strict=True)
+            for stated_factors, true in zip(stated, factors_of_scenes, strict=True)
             if factor in stated_factors
         ]
         if pairs:
@@ -59,7 +59,7 @@ def captioner(scenes: Sequence[Scene], images: Sequence[Pixels]) -> list[str]:
 
 
 def scorer(scenes: Sequence[Scene], images: Sequence[Pixels]) -> list[str]:
-    """The class, zero-shot, with the prompts that the checks use."""
+    """Zero-shot accuracy on the class, with the prompts of the checks."""
     model = Scorer(load_profile("tiny").evaluator.scorer, device="cpu")
     prompts = model.embed_texts([template.format(label) for label in CLASSES for template in TEMPLATES])
     classes = prompts.reshape(len(CLASSES), len(TEMPLATES), -1).mean(axis=1)
@@ -100,8 +100,8 @@ MODELS: dict[str, Callable[[Sequence[Scene], Sequence[Pixels]], list[str]]] = {
 
 def scenes_of(count: int, *, rare: bool) -> list[Scene]:
     """Final-test scenes of withheld (`rare`) or of other combinations."""
-    drawn = (sample_scene("final-test", FIRST + index) for index in numbers())
-    return list(islice((scene for scene in drawn if withheld(scene) == rare), count))
+    all_scenes = (sample_scene("final-test", FIRST + index) for index in numbers())
+    return list(islice((scene for scene in all_scenes if withheld(scene) == rare), count))
 
 
 def main() -> None:

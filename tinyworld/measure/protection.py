@@ -5,14 +5,18 @@
 
     python -m tinyworld.measure.protection --domain roads --profile PATH --out runs/roads/protection
 
-Every scene's edit (of weather or time; on roads also of surface or season), written by a faultless language model, is
-rendered once under each arm (a protection and its strength), with its null arm. `kept`: the thing's mask by the
-profile's segmenter has an IoU of at least 0.5 with the renderer's. `recognised`: both oracles still recognise the thing
-(on roads, with such an IoU); `of those there`: the same, of the things that they recognise in the source image.
-`scene`: both oracles read the edit's value. `inside`: the colour within the mask covered at
-least half of its distance to the renderer's counterfactual, if there is a distance. `ceiling` is that counterfactual
-after a round trip of the autoencoder: no generator does better. Images, contact sheets, one line of JSON per thing and
-`report.txt` go to `--out`; started again, it resumes.
+Each scene has one edit (of weather or time; on roads also of surface or season), as a faultless language model writes
+it. Each arm (a protection and its strength) renders the edit once, with its null arm. The report has these rates:
+
+    kept            the thing's mask by the profile's segmenter has an IoU of at least 0.5 with the renderer's mask
+    recognised      both oracles still recognise the thing (on roads, with such an IoU)
+    of those there  the same, of the things that they recognise in the source image
+    scene           both oracles read the edit's value
+    inside          the mean colour within the mask moves at least half way to the renderer's counterfactual, if the
+                    two differ
+
+The arm `ceiling` is the renderer's counterfactual after a round trip through the autoencoder; no generator does better.
+Images, contact sheets, one line of JSON per thing and `report.txt` go to `--out`. The command resumes after a restart.
 """
 
 from __future__ import annotations
@@ -43,14 +47,14 @@ ARMS = ("none", "blended:0.25", "blended:0.5", "blended:0.75", "relit:0.25", "re
 RECORDS = "instances.jsonl"
 SETTING = "setting.txt"
 DOMAINS: Mapping[str, ProtectionDomain] = {"objects": OBJECTS, "roads": ROADS}
-HALF_WAY = 0.5  # of the way that the colour goes
-VISIBLE = 8.0  # length of the way in grey levels below which the renderer's edit does not show within a mask
+HALF_WAY = 0.5  # share of the colour change, from which on the edit counts as present inside a mask
+VISIBLE = 8.0  # grey levels; below this colour change, the renderer's edit is invisible within a mask
 _SHEET = 8  # scenes on a contact sheet
-_NAME = 25  # letters of a line's name
+_NAME = 25  # characters of a line's name
 
 
 class Thing(BaseModel):
-    """One thing of one image: a line of `instances.jsonl`. `inside` is the share of the way that its colour went.
+    """One thing of one image: a line of `instances.jsonl`. `inside` is its colour change (see `progress`).
 
     `there`: the oracles recognise it in the source image.
     """
@@ -73,24 +77,26 @@ class Thing(BaseModel):
 
 
 def progress(request: ProtectedEdit, image: Pixels, mask: Mask) -> float | None:
-    """The share of the way that the mean colour within a mask went, of that in the renderer's counterfactual."""
-    before, now, wanted = (
+    """Colour change within a mask, as a share of that in the renderer's counterfactual; None if that is invisible."""
+    before, current, target = (
         picture[mask].mean(axis=0, dtype=np.float64) for picture in (request.source, image, request.truth)
     )
-    way = wanted - before
+    way = target - before
     length = float(np.linalg.norm(way))
-    return None if length < VISIBLE else float((now - before) @ way) / length**2
+    return None if length < VISIBLE else float((current - before) @ way) / length**2
 
 
 def judge_images(
     gallery: Gallery,
     domain: ProtectionDomain,
     request: ProtectedEdit,
-    drawn: Sequence[tuple[str, Pixels, Pixels | None]],
+    rendered_arms: Sequence[tuple[str, Pixels, Pixels | None]],
 ) -> Iterator[Thing]:
-    """What became of each thing in each arm's image."""
-    before, *readings = domain.read([request] * (1 + len(drawn)), [request.source, *(image for _, image, _ in drawn)])
-    for (arm, image, null), reading in zip(drawn, readings, strict=True):
+    """The judgement of each thing in each arm's image."""
+    before, *readings = domain.read(
+        [request] * (1 + len(rendered_arms)), [request.source, *(image for _, image, _ in rendered_arms)]
+    )
+    for (arm, image, null), reading in zip(rendered_arms, readings, strict=True):
         ious = gallery.ious(image, request.instances)
         for thing, iou, there, recognised in zip(
             request.instances, ious, before.recognised, reading.recognised, strict=True
@@ -190,16 +196,16 @@ def main() -> None:
     images: dict[tuple[str, str], Pixels] = {}
     with path.open("a") as lines:
         for request in domain.edits(args.count):
-            wanted = [arm for arm in args.arms if (request.id, arm) not in done]
-            drawn: list[tuple[str, Pixels, Pixels | None]] = list(gallery.draw(request, wanted))
+            missing_arms = [arm for arm in args.arms if (request.id, arm) not in done]
+            rendered_arms: list[tuple[str, Pixels, Pixels | None]] = list(gallery.draw(request, missing_arms))
             if (request.id, "ceiling") not in done:
-                drawn.append(("ceiling", through_autoencoder(request.truth[None])[0], None))
-            fresh = list(judge_images(gallery, domain, request, drawn)) if drawn else []
+                rendered_arms.append(("ceiling", through_autoencoder(request.truth[None])[0], None))
+            fresh = list(judge_images(gallery, domain, request, rendered_arms)) if rendered_arms else []
             lines.writelines(record.model_dump_json() + "\n" for record in fresh)
             lines.flush()
             things += fresh
-            images |= {(request.id, arm): image for arm, image, _ in drawn}
-            rows += [request] if len(wanted) == len(args.arms) else []
+            images |= {(request.id, arm): image for arm, image, _ in rendered_arms}
+            rows += [request] if len(missing_arms) == len(args.arms) else []
             if len(rows) == _SHEET:
                 sheet(rows, images, args.arms, args.out / f"sheet-{rows[0].id}.png")
                 rows, images = [], {}
@@ -209,7 +215,7 @@ def main() -> None:
 
 
 def keep_setting(folder: Path, setting: str) -> None:
-    """Write down what a folder's records are of. Raises SystemExit where they are of something else."""
+    """Record the setting of a folder's records. Raises SystemExit if the folder has another setting."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / SETTING
     if path.exists() and path.read_text() != setting:

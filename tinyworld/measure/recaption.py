@@ -3,11 +3,11 @@
     python -m tinyworld.measure.counterfactuals --method lance --count 200 --out runs/lance
     python -m tinyworld.measure.recaption runs/lance
 
-Nothing is rendered: the profile's captioner captions sources and images of a folder that
-`tinyworld.measure.counterfactuals` wrote. Among the counterfactuals that the other checks accept: how many that lost
-their class does it refuse (its benefit), and how many that kept it (its cost)? The same for those that the other checks
-refuse, and for the null arms, which are never refused. Its power is measured by replacing the image by the next source
-of another class. Accepted images that it refuses are printed for inspection.
+Nothing is rendered: the profile's captioner captions the sources and images of a folder that
+`tinyworld.measure.counterfactuals` wrote. Of the counterfactuals that the other checks accept, the check should refuse
+those that lost their class (its benefit) and accept those that kept it (its cost). The same is measured for
+counterfactuals that the other checks refuse, and for null arms, which are never refused. Its power is measured by
+replacing the image with the next source of another class. Accepted images that it refuses are printed for inspection.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def recaption_records(services: Captioner, folder: Path) -> tuple[list[Recaption
     def of(place: int) -> tuple[list[RecaptionResult], bool | None]:
         after = [*range(place, len(sources)), *range(place)]
         other = next((sources[index] for index in after if labels[index] != labels[place]), None)
-        some = by_source[sources[place]]
-        shown = [record.image for record in some] + ([other] if other else [])
+        records_of_source = by_source[sources[place]]
+        paths = [record.image for record in records_of_source] + ([other] if other else [])
         source = MethodImage(sources[place], _payload(folder / sources[place]), labels[place])
-        new = recaption_images(services, source, TASK, [_payload(folder / path) for path in shown])
+        new = recaption_images(services, source, TASK, [_payload(folder / path) for path in paths])
         results = [
             RecaptionResult(record, caption.caption if caption else "", _named(caption))
-            for record, caption in zip(some, new, strict=False)
+            for record, caption in zip(records_of_source, new, strict=False)
         ]
         return results, _named(new[-1]) if other else None
 

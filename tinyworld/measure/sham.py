@@ -1,10 +1,10 @@
-"""What editing does to an image although nothing is asked for: null arm and sham arm against the reconstruction.
+"""Measure the effect of editing without a change of meaning: null arm and sham arm against the reconstruction.
 
     python -m tinyworld.measure.sham --count 48
 
 For each scene of the split "final-test", the source is inverted under a faultless caption, and edited under this
 caption (null arm) and under a paraphrase of it (sham arm, `gateway.methods.paraphrase`). Both are compared with the
-reconstruction, which the same inversion gives: PSNR, and each shipped model's probability of the ground truth.
+reconstruction from the same inversion, by PSNR and by each shipped model's probability of the ground truth.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Models = dict[str, ImageClassifier]
 
 
 def arms_of(services: ModelServices, source: Pixels, text: str, parameters: LanceParameters) -> dict[str, Pixels]:
-    """The finite ones of reconstruction, null arm and sham arm of a source image, under its caption `text`."""
+    """Reconstruction, null arm and sham arm of a source image under its caption `text`, as far as they are finite."""
     prompts = [text, by_rules(text, list(CLASSES))]
     edits = [PromptEdit(prompt=prompt, cross_fraction=parameters.cross_fraction) for prompt in prompts]
     reply = services.edit(edit_request(payload(source), parameters, text, edits, [FRACTION]))
@@ -62,8 +62,8 @@ def p_truth(model: ImageClassifier, images: list[Pixels], label: str) -> NDArray
 
 def measure(services: ModelServices, models: Models, inversion: InversionKind, count: int) -> Iterator[str]:
     """Lines of the report for one kind of inversion."""
-    given = {**method_defaults("lance", load_profile("tiny")), "inversion": inversion}
-    parameters = LanceParameters.model_validate(given)
+    parameters_of_method = {**method_defaults("lance", load_profile("tiny")), "inversion": inversion}
+    parameters = LanceParameters.model_validate(parameters_of_method)
     drift: dict[tuple[str, str], list[float]] = defaultdict(list)
     alike: dict[str, list[float]] = defaultdict(list)
     for number in range(count):

@@ -41,7 +41,7 @@ _MEANINGS = {(meaning.field, meaning.value): meaning for meaning in meanings()}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An edit, whether it is right, of which sort, and whether training withheld what decides."""
+    """An edit, whether it is right, its sort, and whether training withheld the decisive pair of phrases."""
 
     sort: str
     right: bool
@@ -64,10 +64,13 @@ class _Source:
         return self.random.choice(candidates) if candidates else None
 
     def pick(self, phrases: Sequence[str], than: str) -> str | None:
-        """A phrase other than `than`; half of the draws are for pairs that training withheld, where there are any."""
-        wanted = self.random.random() < 0.5
+        """A phrase other than `than`. Half of the samples are pairs that training withheld, if there are any."""
+        prefer_withheld = self.random.random() < 0.5
         choices = [phrase for phrase in phrases if phrase != than]
-        return self.random.choice([p for p in choices if withheld_pair(p, than) == wanted] or choices or [""]) or None
+        return (
+            self.random.choice([p for p in choices if withheld_pair(p, than) == prefer_withheld] or choices or [""])
+            or None
+        )
 
 
 def _case(source: _Source, sort: str, right: bool, changed: Mention, new: str, pair: tuple[str, str]) -> Case:
@@ -160,18 +163,18 @@ SORTS: tuple[Callable[[_Source], Case | None], ...] = (
 
 
 def cases(split: Split, each: int) -> list[Case]:
-    """So many cases of every sort, from captions of a split."""
-    drawn: list[Case] = []
+    """`each` cases of every sort, from captions of a split."""
+    cases_of_split: list[Case] = []
     for number, sort in enumerate(SORTS):
-        index, wanted = 0, len(drawn) + each
-        while len(drawn) < wanted:
+        index, wanted = 0, len(cases_of_split) + each
+        while len(cases_of_split) < wanted:
             random = Random(f"{split}/{number}/{index}")
             scene = sample_scene(split, number * 100_000 + index)
             source = _Source(describe(scene, random.randrange(2**31), withheld="phrases too"), scene.label, random)
             index += 1
             if case := sort(source):
-                drawn.append(case)
-    return drawn
+                cases_of_split.append(case)
+    return cases_of_split
 
 
 class ShippedEmbedder:
@@ -184,7 +187,7 @@ class ShippedEmbedder:
         self._model = TextEmbedder(weights, device="cpu")
 
     def embed_texts(self, request: EmbedTextsRequest) -> EmbedTextsReply:
-        """What the service would answer."""
+        """The reply of the service."""
         rows = [self._model.tokens(text) for text in request.texts]
         return EmbedTextsReply(
             texts=[self._model.embed([row], self._model.padded(len(row)))[0].tolist() for row in rows]

@@ -51,7 +51,7 @@ UNSEEN_WEATHER: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 
 
 def main() -> None:
-    """Read the command line, train, ask, and print what came of it."""
+    """Read the command line, train, ask the questions, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=1000, help="to train on")
     parser.add_argument("--asked", type=int, default=100, help="captions to ask about")
@@ -67,11 +67,11 @@ def main() -> None:
 def trained(folder: Path, pairs: int) -> Path:
     """Pairs and an adapter trained on them, in `folder`; returns a profile that loads it."""
     folder.mkdir(parents=True, exist_ok=True)
-    shown = [question(seed, "generator").pair for seed in range(pairs)]
-    (folder / "pairs.jsonl").write_text("".join(f"{pair.model_dump_json()}\n" for pair in shown))
+    training_pairs = [question(seed, "generator").pair for seed in range(pairs)]
+    (folder / "pairs.jsonl").write_text("".join(f"{pair.model_dump_json()}\n" for pair in training_pairs))
     weights = load_profile("tiny").language.weights
     assert weights is not None
-    train(weights, shown, RECIPE, folder / "adapter")
+    train(weights, training_pairs, RECIPE, folder / "adapter")
     text = shipped_profiles()["tiny"].read_text().replace('path = "tinyworld/', f'path = "{REPOSITORY}/tinyworld/')
     adapter = f'[language.adapter]\npath = "{(folder / "adapter").resolve()}"\nlicence = "none"\ngigabytes = 0.01\n'
     (folder / "storms.toml").write_text(f"{text}\n{adapter}")
@@ -139,21 +139,21 @@ def question(seed: int, split: Split) -> WeatherQuestion:
 
 
 def right_change(question: WeatherQuestion, value: object) -> bool | None:
-    """None where the reply's one change is not right; otherwise whether its new caption is, too."""
+    """None if the reply's one change is wrong; otherwise whether its new caption is right too."""
     edits: Sequence[object] = value["edits"] if isinstance(value, dict) else []
     edit = edits[0] if len(edits) == 1 else None
     if not isinstance(edit, dict):
         return None
     phrases = UNSEEN_WEATHER[slot_of(question.phrase, SLOTS, field="weather")]
     new = str(edit["to_phrase"])
-    wanted = [
+    expected = [
         _edit(question.caption, (question.phrase, question.value), new, name)
         for name in phrases
         if new in phrases[name]
     ]
-    if not wanted or any(edit[key] != wanted[0][key] for key in wanted[0] if key != "caption"):
+    if not expected or any(edit[key] != expected[0][key] for key in expected[0] if key != "caption"):
         return None
-    return bool(edit == wanted[0])
+    return bool(edit == expected[0])
 
 
 def _edit(caption: str, old: tuple[str, str], phrase: str, value: str) -> dict[str, str]:

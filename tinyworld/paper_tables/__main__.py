@@ -1,10 +1,10 @@
 """`make paper-tables`: run every method as one job on the same source images, and print the papers' tables.
 
-python -m tinyworld.paper_tables run --sources 24              # all arms; those that are measured are left alone
-python -m tinyworld.paper_tables run --arms lance-direct       # one of them; --again measures it anew
-python -m tinyworld.paper_tables print --sources 24 > FILE     # the tables of the rows that there are, as Markdown
+python -m tinyworld.paper_tables run --sources 24              # all arms that have no row yet
+python -m tinyworld.paper_tables run --arms lance-direct       # one arm; --again measures it again
+python -m tinyworld.paper_tables print --sources 24 > FILE     # the tables of the available rows, as Markdown
 
-Each arm's row is written to `tinyworld/paper_tables/results/` with its command, as soon as it is measured.
+Each arm's row is written to `tinyworld/paper_tables/results/` with its command when its measurement ends.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def run(options: argparse.Namespace) -> None:
 
 
 def rows(sources: int) -> Sequence[ArmRow]:
-    """The rows that there are for a number of source images."""
+    """The available rows for a number of source images."""
     paths = [row_path(name, sources) for name in ARMS]
     return [ArmRow.model_validate_json(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
 
 
 def row_path(arm: str, sources: int) -> Path:
-    """Where an arm's row is kept."""
+    """The path of an arm's row."""
     return RESULTS / f"{arm}-{sources}.json"
 
 

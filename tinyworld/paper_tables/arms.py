@@ -37,14 +37,14 @@ from tinyworld.system.spawn_services import spawn_services
 
 RUNS = Path("runs/paper-tables")
 TASK = "classify the object in the picture"
-FIRST = 500_000  # scenes of the split "final-test" that nothing else looks at
+FIRST = 500_000  # the first scene of the split "final-test"; nothing else uses scenes from here on
 TEXTS = 64  # per message
 SHEET = 24  # accepted counterfactuals on a contact sheet
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A method as the tables ask it; everything else is the profile's."""
+    """A method with the tables' parameters; everything else comes from the profile."""
 
     title: str
     method: str
@@ -87,10 +87,9 @@ def write_sources(scenes: Sequence[Scene], folder: Path) -> None:
 
 
 def measure_arm(name: str, sources: int, profile: str, command: str) -> ArmRow:
-    """Run the job of an arm in an embedded system of its own, so that nothing is found that another has paid for.
+    """Run the job of an arm in a separate embedded system, so that it reuses no recorded calls of other arms.
 
-    An arm that was interrupted goes on where it stopped; its seconds are then not known. Raises ValueError for a method
-    that is not there.
+    An interrupted arm resumes; its seconds are then unknown. Raises ValueError for an unknown method.
     """
     arm = ARMS[name]
     if arm.method not in METHODS:

@@ -13,11 +13,11 @@ from tinyworld.paper_tables.rows import ArmRow, Faults, ModelFigures
 
 Rows = Sequence[ArmRow]
 NAMING_NO_VALUES = ("lance-r", "reconstruction", "corruptions")  # methods that do not change a factor to a value
-LEAST = 5  # counterfactuals of a value, for a line of its own
+LEAST = 5  # the least counterfactuals of a value with a separate line
 
 
 def dillema_table(rows: Rows) -> str:
-    """DILLEMA's table I in kind: validity, error rates before and after, and images of which all or none fail."""
+    """Like DILLEMA's table I: validity, errors before and after, images whose counterfactuals all or none fail."""
     body = []
     for row in (row for row in rows if row.method == "dillema"):
         for model in row.models:
@@ -47,7 +47,7 @@ def dillema_table(rows: Rows) -> str:
 
 
 def faults_by_class(rows: Rows) -> str:
-    """Its second question in kind: errors of each model on each class, on the originals and under every method."""
+    """DILLEMA's second question: errors of each model on each class, on the originals and under every method."""
     body = _matrix(rows, "class")
     if not body:
         return ""
@@ -58,7 +58,7 @@ def faults_by_class(rows: Rows) -> str:
 
 
 def faults_by_value(rows: Rows) -> str:
-    """The same by the value that was changed to: the conditions under which a model fails."""
+    """The same by the new value of the change: the conditions under which a model fails."""
     some = [row for row in rows if row.method not in NAMING_NO_VALUES]
     body = _matrix(some, "value")
     if not body:
@@ -81,7 +81,7 @@ def _matrix(rows: Rows, of: str) -> list[list[str]]:
         for faults in row.faults:
             if faults.of == of:
                 lines.setdefault((faults.model, faults.name), {})[row.arm] = faults
-    shown = {
+    enough_images = {
         key: by_arm
         for key, by_arm in lines.items()
         if max(faults.counterfactuals.n for faults in by_arm.values()) >= LEAST
@@ -95,12 +95,14 @@ def _matrix(rows: Rows, of: str) -> list[list[str]]:
             *(rate(by_arm[row.arm].counterfactuals) if row.arm in by_arm else NOTHING for row in rows),
             _called(list(by_arm.values())),
         ]
-        for (model, name), by_arm in sorted(shown.items(), key=lambda item: (item[0][0], -_share(item[1]), item[0][1]))
+        for (model, name), by_arm in sorted(
+            enough_images.items(), key=lambda item: (item[0][0], -_share(item[1]), item[0][1])
+        )
     ]
 
 
 def _most(by_arm: dict[str, Faults], rate_of: Callable[[Faults], Rate]) -> Rate:
-    """That of the arm with the most images: an arm only has those whose counterfactuals were accepted."""
+    """The rate of the arm with the most images. An arm only has images with accepted counterfactuals."""
     return max(map(rate_of, by_arm.values()), key=lambda candidate: candidate.n)
 
 
@@ -110,7 +112,7 @@ def _share(by_arm: dict[str, Faults]) -> float:
 
 
 def _called(all_faults: Sequence[Faults]) -> str:
-    """What wrongly named images are called most, over all arms: "truck (12 of 15)"."""
+    """The most frequent wrong prediction over all arms: "truck (12 of 15)"."""
     called: dict[str, int] = {}
     for faults in all_faults:
         for name, count in faults.called.items():
@@ -122,7 +124,7 @@ def _called(all_faults: Sequence[Faults]) -> str:
 
 
 def repairs(measured: Sequence[MeasuredRepairs]) -> str:
-    """Its third question in kind: accuracy before and after retraining, beside controls of as many steps."""
+    """DILLEMA's third question: accuracy before and after retraining, with controls of equally many steps."""
     if not measured:
         return ""
     parts = [
@@ -136,7 +138,7 @@ def repairs(measured: Sequence[MeasuredRepairs]) -> str:
 
 
 def road_repairs(measured: Sequence[MeasuredRoadRepairs]) -> str:
-    """The same of segmenters on driving scenes, in IoU and in pedestrians that are found."""
+    """The same for segmenters on driving scenes, in IoU and in detected pedestrians."""
     if not measured:
         return ""
     parts = [

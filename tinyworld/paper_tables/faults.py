@@ -1,4 +1,4 @@
-"""Errors of each model by class, and by the value that was changed to."""
+"""Errors of each model by class, and by the new value of the change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _SourceOpinion:
 
 
 def faults(views: Sequence[CounterfactualView]) -> list[Faults]:
-    """Of each model: by the class of the source image, then by value, where exactly one thing was changed.
+    """Errors of each model by the class of the source image, then by the new value if there is exactly one change.
 
     Rejected counterfactuals and source images without ground truth are left out.
     """

@@ -23,7 +23,7 @@ from tinyworld.paper_tables.rows import FactorFigures, MeanDifference, TextCheck
 from tinyworld.rendered_once import Pixels
 
 FIELD_FACTORS = {"label": "subject", **EDIT_FACTOR}
-# Refusals that are no judgement on an edit: there was another one like it.
+# Refusals that do not judge an edit: another edit was the same.
 NO_JUDGEMENT = frozenset({"duplicate edit"})
 _AT_ONCE = 100  # images judged together
 
@@ -68,7 +68,7 @@ class JudgedCounterfactual:
 
     @property
     def changed_besides(self) -> tuple[str, ...]:
-        """Those of `others` that the oracles no longer both read rightly."""
+        """Those of `others` that at least one oracle no longer reads correctly."""
         return () if self.oracle is None else tuple(name for name in self.oracle.others if name in self.others)
 
 
@@ -77,7 +77,7 @@ def judge_counterfactuals(
 ) -> list[JudgedCounterfactual]:
     """All proposed edits of a job over `scenes` (in the order of their positions); `image` loads a digest's PNG."""
     before = judge([source_picture(scene) for scene in scenes])
-    known = [known_of(scene, readings) for scene, readings in zip(scenes, before, strict=True)]
+    readable_fields = [known_of(scene, readings) for scene, readings in zip(scenes, before, strict=True)]
     results = []
     for some in chunks(views, _AT_ONCE):
         accepted = [view for view in some if view.verdict.accepted and view.image]
@@ -91,7 +91,7 @@ def judge_counterfactuals(
             pair = read_in.get(view.id)
             verdict = None if pair is None else oracle_verdict(scene, field, value, True, *pair)
             factor = view.changes[0].factor if view.changes else ""
-            results.append(JudgedCounterfactual(view, factor, field, verdict, known[view.source.position]))
+            results.append(JudgedCounterfactual(view, factor, field, verdict, readable_fields[view.source.position]))
     return results
 
 
@@ -159,7 +159,7 @@ def _deltas(factor: str, accepted: Sequence[JudgedCounterfactual]) -> Iterator[t
 
 
 def text_checks(edits: Sequence[JudgedCounterfactual]) -> TextChecks | None:
-    """How the refusals by words stand to the grammar; None where no words are refused or nothing is readable."""
+    """The text checks' refusals, judged by the grammar; None if there are no refusals or no readable captions."""
     proposed = [edit for edit in edits if edit.view.caption and edit.view.verdict.check not in NO_JUDGEMENT]
     refused = [edit for edit in proposed if edit.view.image is None]
     if not refused:

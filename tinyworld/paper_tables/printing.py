@@ -29,10 +29,10 @@ def of_model(row: ArmRow, model: str, cell: Callable[[ModelFigures], str]) -> st
 
 
 def at(figures: ModelFigures, k: int) -> Accuracy | None:
-    """The accuracy at k, where the row has it."""
+    """The accuracy at k; None if the row does not have it."""
     return next((accuracy for accuracy in figures.metrics.accuracy if accuracy.k == k), None)
 
 
 def number(value: float | None, digits: int = 0) -> str:
-    """A number with so many digits after the point."""
+    """A number with `digits` digits after the decimal point."""
     return NOTHING if value is None else f"{value:,.{digits}f}"

@@ -25,9 +25,9 @@ def kernel_distance(
     """KID: squared maximum mean discrepancy under the kernel (x·y / width + 1)³ (Bińkowski et al. 2018, 1801.01401).
 
     `real` and `generated` are images × width, L2-normalised; they are scaled to a mean square of 1, for which the
-    kernel is meant, so that x·y / width is their cosine. Counterfactuals resemble their own source image, and their
-    siblings, more than images drawn independently would: so no pair of images of one source enters. None for fewer
-    than three sources on either side.
+    kernel is meant, so that x·y / width is their cosine. Counterfactuals are more similar to their own source image and
+    their siblings than independent images, so pairs of images of the same source are left out. None for fewer than
+    three sources on either side.
     """
     names, numbers = np.unique(np.concatenate([real_source, generated_source]), return_inverse=True)
     if min(len(np.unique(real_source)), len(np.unique(generated_source))) < 3:
@@ -47,7 +47,7 @@ def kernel_distance(
 
 
 def perplexity(log_likelihoods: Floats, tokens: Integers) -> float | None:
-    """exp(−Σ log-likelihood / Σ tokens) of some texts together; None for none."""
+    """exp(−Σ log-likelihood / Σ tokens) over all texts; None without texts."""
     return math.exp(-float(log_likelihoods.sum()) / int(tokens.sum())) if len(tokens) else None
 
 

@@ -11,7 +11,7 @@ from shared.schemas.results import Cost, FailurePoints, Funnel, PaperMetrics, Ra
 
 
 class MeanDifference(Contract):
-    """Mean over source images of their counterfactuals' acc@1 less their own, in −1 … 1, with its 95 % interval."""
+    """Mean over source images of their counterfactuals' acc@1 minus their own, in −1 … 1, with its 95 % interval."""
 
     sources: int
     mean: float
@@ -22,9 +22,9 @@ class MeanDifference(Contract):
 class FactorFigures(Contract):
     """Edits of one factor (or of `all`). Rates are over accepted counterfactuals unless said otherwise.
 
-    `as_asked`: of all proposed edits, those whose captions differ in one field of the scene, of that factor. `shown`
-    and `unchanged` (all other fields of an image; `each_unchanged`: each field of each image) are the oracles'; fields
-    count that both oracles read rightly on the source image. `deltas` by model under test.
+    `as_asked`: share of all proposed edits whose captions differ in exactly one field of the scene, of that factor.
+    `shown`, `unchanged` (all other fields of an image) and `each_unchanged` (each field of each image) are the oracles'
+    verdicts, over the fields that both oracles read correctly on the source image. `deltas` by model under test.
     """
 
     factor: str
@@ -39,10 +39,10 @@ class FactorFigures(Contract):
 
 
 class TextChecks(Contract):
-    """What the checks of the words refuse, against tinyworld's grammar. None where a method checks no words.
+    """Precision and recall of the text checks' refusals, judged by tinyworld's grammar.
 
-    `precision`: of the refused edits, those that are wrong; `recall`: of the wrong ones, those that are refused. Wrong
-    is an edit that changes the class, or no field of the scene, or several.
+    `precision`: share of wrong edits among the refused. `recall`: share of refused edits among the wrong. An edit is
+    wrong if it changes the class, no field of the scene, or several fields.
     """
 
     precision: Rate
@@ -58,7 +58,7 @@ class Distance(Contract):
 
 
 class ModelFigures(Contract):
-    """What a job's results say of one model under test."""
+    """A job's results for one model under test."""
 
     model: str
     metrics: PaperMetrics
@@ -66,10 +66,10 @@ class ModelFigures(Contract):
 
 
 class Faults(Contract):
-    """Errors of one model under test on images of one class, or changed to one value: of which tests find them.
+    """Errors of one model under test on images of one class, or on images changed to one value.
 
-    `originals` counts each source image once; `nulls` and `counterfactuals` each accepted counterfactual. `called`:
-    what wrongly named counterfactuals are called instead, the most frequent first.
+    `originals` counts each source image once; `nulls` and `counterfactuals` count each accepted counterfactual.
+    `called`: the wrong predictions on counterfactuals, the most frequent first.
     """
 
     model: str
@@ -82,10 +82,10 @@ class Faults(Contract):
 
 
 class ArmRow(Contract):
-    """All that was measured of one arm: a method with its parameters, as one job on the tables' source images.
+    """All measurements of one arm: a method with its parameters, as one job on the tables' source images.
 
-    `seconds` of the whole job from its request to its report, on the machine that `machine` names, None where the job
-    was interrupted. `perplexity_before` and `_after` are of the accepted edits' captions.
+    `seconds`: duration of the job from its request to its report, on the machine `machine`; None if the job was
+    interrupted. `perplexity_before` and `_after` are of the accepted edits' captions.
     """
 
     arm: str

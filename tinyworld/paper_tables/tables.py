@@ -1,4 +1,4 @@
-"""The tables as Markdown: all arms side by side, then the papers' own in kind."""
+"""The tables as Markdown: all arms side by side, then tables like the papers'."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BAR = 5  # points that one block of a bar stands for
 
 
 def tables(rows: Rows) -> str:
-    """All tables of the rows that there are."""
+    """All tables of the available rows."""
     ordered = sorted(rows, key=lambda row: list(ARMS).index(row.arm))
     lance = [accuracies(ordered), quality(ordered), captions(ordered), sensitivity(ordered)]
     dillema = [dillema_table(ordered), faults_by_class(ordered), faults_by_value(ordered)]
@@ -53,7 +53,7 @@ def side_by_side(rows: Rows) -> str:
 
 
 def accuracies(rows: Rows) -> str:
-    """LANCE's table 2 in kind: accuracy of each model under test on each test set, and how far that is from reality."""
+    """Like LANCE's table 2: accuracy of each model under test on each test set, and the set's distance from reality."""
     models = sorted({figures.model for row in rows for figures in row.models})
     if not rows or not models:
         return ""
@@ -102,7 +102,7 @@ def quality(rows: Rows) -> str:
 
 
 def captions(rows: Rows) -> str:
-    """LANCE's table 4 in kind: edits of captions by factor, and the checks of the words, against the grammar."""
+    """Like LANCE's table 4: edits of captions by factor, and the text checks, judged by the grammar."""
     some = [row for row in rows if row.arm in ("lance-direct", "dillema-keep", "lance-r")]
     body = [
         [ARMS[row.arm].title, figures.factor, rate(figures.as_asked), rate(figures.accepted)]
@@ -130,7 +130,7 @@ def captions(rows: Rows) -> str:
 
 
 def sensitivity(rows: Rows) -> str:
-    """LANCE's figure 3 in kind: change of acc@1 by factor and model, with bars."""
+    """Like LANCE's figure 3: change of acc@1 by factor and model, with bars."""
     some = next((row for arm in LANCE for row in rows if row.arm == arm), None)
     if some is None:
         return ""
@@ -147,7 +147,7 @@ def sensitivity(rows: Rows) -> str:
 
 
 def corruption_points(rows: Rows) -> str:
-    """At which severity images first fail under each corruption."""
+    """The severity at which images first fail under each corruption."""
     body = [
         [points.corruption, figures.model, str(points.sources), *map(str, points.first), str(points.never)]
         for row in rows

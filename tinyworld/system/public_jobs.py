@@ -24,9 +24,9 @@ START_SECONDS = 1800.0
 
 @contextlib.contextmanager
 def embedded_client(directory: Path, profile: str) -> Iterator[Client]:
-    """A client of an embedded system that is ready; the system ends with the block.
+    """A client of a ready embedded system; the system ends with the block.
 
-    `profile` is a shipped one's name or a path. Raises RuntimeError when it does not start.
+    `profile` is a shipped profile's name or a path. Raises RuntimeError if the system does not start.
     """
     place = ["--directory", str(directory.resolve()), "--profile", profile]
     command = [sys.executable, "-m", "embedded", "--port", "0", *place]
@@ -44,7 +44,7 @@ def embedded_client(directory: Path, profile: str) -> Iterator[Client]:
 
 
 def _wait_until_ready(client: Client) -> None:
-    """Wait as long as a busy machine may take to load all weights. Raises NotReady when they fail, or then."""
+    """Wait until all weights are loaded. Raises NotReady if that fails, or takes longer than on a busy machine."""
     give_up = time.monotonic() + START_SECONDS
     while True:
         try:
@@ -56,10 +56,10 @@ def _wait_until_ready(client: Client) -> None:
 
 
 def run_job(client: Client, spec: JobSpec, folder: Path, title: str) -> JobDetail:
-    """Run one job over the pictures of a folder, to its end; `said` names it in the progress.
+    """Run one job over the pictures of a folder, to its end; `title` names it in the progress.
 
-    They are PNG files beside a `manifest.csv`, or in `images/`, with masks of the same names in `masks/`. Jobs that an
-    interrupted run left are cancelled first: what they had rendered is recorded, and found again.
+    The pictures are PNG files with a `manifest.csv`, or in `images/`, with masks of the same names in `masks/`. Jobs of
+    an interrupted run are cancelled first; their recorded renderings are reused.
     """
     archive = folder.with_suffix(".tar")
     with tarfile.open(archive, "w") as tar:
@@ -70,17 +70,17 @@ def run_job(client: Client, spec: JobSpec, folder: Path, title: str) -> JobDetai
         if abandoned.state == "running":
             client.cancel(abandoned.id)
     job = client.create_from_archive(spec, archive, manifest.read_bytes() if manifest.exists() else None)
-    shown = -1
+    printed_per_cent = -1
     while (job := client.job(job.id)).state == "running":
-        if (per_cent := int(100 * job.progress.fraction)) >= shown + 5:
+        if (per_cent := int(100 * job.progress.fraction)) >= printed_per_cent + 5:
             print(f"{title}: {per_cent} %", file=sys.stderr, flush=True)
-            shown = per_cent
+            printed_per_cent = per_cent
         time.sleep(WAIT_SECONDS)
     return job
 
 
 def run_repair(client: Client, job: str, request: RepairRequest) -> RepairView:
-    """Repair a model on a job's counterfactuals, to its end. Raises RuntimeError for one that did not end well."""
+    """Repair a model on a job's counterfactuals, to its end. Raises RuntimeError if the repair fails."""
     view = client.begin_repair(job, request)
     while view.state == "running":
         time.sleep(WAIT_SECONDS)
@@ -99,7 +99,7 @@ def repaired_models(client: Client, repair: str, folder: Path) -> dict[TrainedAr
 
 
 def figures(client: Client, job: JobDetail) -> JobResults:
-    """All that was measured in a job. Raises RuntimeError for one that did not end well."""
+    """The results of a job. Raises RuntimeError for a job without results."""
     measured = client.results(job.id, {}, limit=1).metrics
     if job.state != "done" or measured is None:
         raise RuntimeError(f"job {job.id} ended as {job.state} without results: {job.failure}")
@@ -107,5 +107,5 @@ def figures(client: Client, job: JobDetail) -> JobResults:
 
 
 def seconds_of(job: JobDetail) -> float:
-    """From a job's start to its end; stops in between count too."""
+    """Seconds from a job's start to its end, interruptions included."""
     return 0.0 if job.finished_at is None else (job.finished_at - job.created_at).total_seconds()

@@ -1,1 +1,1 @@
-"""The yardstick: models with known weaknesses, the measured answer key, and the score of methods that look for them."""
+"""The yardstick: models with known weaknesses, the measured answer key, and the scores of methods that search them."""

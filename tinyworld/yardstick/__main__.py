@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def train(options: argparse.Namespace) -> None:
-    """Make those of the 24 models that are missing."""
+    """Train those of the 24 models that are missing."""
     train_all(MODELS)
 
 
@@ -85,17 +85,17 @@ def compare(options: argparse.Namespace) -> None:
 
 
 def dilution(options: argparse.Namespace) -> None:
-    """Print how much of what was planted arrived in the counterfactuals of `run --method dillema`."""
+    """Print how much of the planted effects is present in the counterfactuals of `run --method dillema`."""
     scenes = demo_scenes(TESTED_CLASSES, SIZES[options.size].sources)
     with embedded_client(YARDSTICK / "contrafact", str((YARDSTICK / "profile.toml").resolve())) as client:
         named = [model.name for model in PLANTED]
         ended = (client.job(job.id) for job in client.jobs().jobs if job.state == "done")
-        done = next((job.id for job in ended if job.models == named and job.images == len(scenes)), None)
-        if done is None:
+        finished_job = next((job.id for job in ended if job.models == named and job.images == len(scenes)), None)
+        if finished_job is None:
             raise ValueError(
-                f"no job of this size is done; first: python -m tinyworld.yardstick run --size {options.size}"
+                f"no job of this size is finished; first: python -m tinyworld.yardstick run --size {options.size}"
             )
-        print(printed_dilutions(dilutions(client, done, PLANTED, scenes)))
+        print(printed_dilutions(dilutions(client, finished_job, PLANTED, scenes)))
 
 
 def score_rival(options: argparse.Namespace) -> None:
@@ -107,7 +107,7 @@ def score_rival(options: argparse.Namespace) -> None:
 
 
 def fitting_key(size: str) -> AnswerKey:
-    """The committed key if it is about these very weights and has the factors, else one that is measured now."""
+    """The committed key if it fits these weights and factors, otherwise a newly measured key."""
     fields = ALL_FIELDS if size == "wide" else FIELDS
     own = YARDSTICK / "key.json"
     for path in (COMMITTED_KEY, own):

@@ -1,9 +1,9 @@
 """The answer key: the true effect of each change on each model, measured on renderer counterfactuals.
 
 Every scene of a class is rendered once with every value of a field, all else unchanged. Factors are independent in the
-models' own distribution, so the effect of a change *to* v is the accuracy with v minus that with the other values,
-weighted as in that distribution; of a change *from* v, that with the others (equally likely) minus that with v. Both
-are means of paired differences over scenes.
+models' own distribution. So the effect of a change *to* v is the accuracy with v minus the accuracy with the other
+values, weighted as in that distribution. The effect of a change *from* v is the accuracy with the other values (equally
+likely) minus the accuracy with v. Both are means of paired differences over scenes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tinyworld.yardstick.plants import MODELS, OUTSIDE_VALUE, TESTED_CLASSES, Pl
 Bits = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 SEED = 0
-FIRST_SCENE = 300_000  # of the split "final-test": beyond what any other judge of the models has looked at
+FIRST_SCENE = 300_000  # of the split "final-test"; no other evaluation of the models uses scenes from here on
 OWN_SCENES = 600
 FIELDS = ("time", "weather")
 ALL_FIELDS = (*FIELDS, "background", "style", "colour")
@@ -92,7 +92,7 @@ def _known(
 
 
 def effects(model: str, label: str, field: str, correct: Bits, shares: Floats) -> list[TrueEffect]:
-    """All cells of a class and field, from what was right (scenes × values) and the values' shares, summing to 1."""
+    """All cells of a class and field, from correctness (scenes × values) and the values' shares, which sum to 1."""
     values = FACTOR_VALUES[field]
     true_effects = []
     for place, value in enumerate(values):
@@ -106,13 +106,13 @@ def effects(model: str, label: str, field: str, correct: Bits, shares: Floats) -
 
 
 def own_shares(field: str) -> Floats:
-    """How often each value of a field of `ALL_FIELDS` is in the own distribution."""
+    """The share of each value of a field of `ALL_FIELDS` in the models' own distribution."""
     values = FACTOR_VALUES[field]
     return np.array([SHARES[field][str(value)] if field in SHARES else 1 / len(values) for value in values])
 
 
 def planting(plant: Plant) -> Planting:
-    """A plant in the words of findings."""
+    """A plant in the terms of findings."""
     cell = _cell(plant.label, plant.field, plant.value, "to")
     return Planting(kind=plant.kind, cell=cell, called=plant.called, places=list(plant.places))
 
@@ -163,22 +163,22 @@ class Judges:
         self.processor = AutoImageProcessor.from_pretrained(model_folder(names[0]), backend="pil")
 
     def only(self, names: Sequence[str]) -> Judges:
-        """Some of them."""
-        some = copy.copy(self)
-        some.tops = {name: self.tops[name] for name in names}
-        return some
+        """The judges of these models only."""
+        subset = copy.copy(self)
+        subset.tops = {name: self.tops[name] for name in names}
+        return subset
 
     @torch.inference_mode()
     def right(self, images: Sequence[Pixels], labels: Sequence[str]) -> dict[str, Bits]:
         """Per model, whether it predicts each image's label; images go through the service's own preprocessing."""
-        wanted = np.array([CLASSES.index(label) for label in labels])
+        truth = np.array([CLASSES.index(label) for label in labels])
         places: dict[str, list[Tensor]] = {name: [] for name in self.tops}
         for some in chunks(images, 100):
             values = self.processor(images=list(some), return_tensors="pt")["pixel_values"]
             features = self.lower(values)
             for name, top in self.tops.items():
                 places[name].append(top(features).argmax(1))
-        return {name: torch.cat(parts).numpy() == wanted for name, parts in places.items()}
+        return {name: torch.cat(parts).numpy() == truth for name, parts in places.items()}
 
 
 def _load(folder: Path) -> ResNetForImageClassification:

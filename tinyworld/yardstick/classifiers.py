@@ -1,7 +1,7 @@
-"""Train the models under test of the yardstick: a common start, then a short separate training for each.
+"""Train the models under test of the yardstick: a common start, then a short separate training for each model.
 
-Budgets are counted in steps, so that the same machine reproduces the same weights. Existing models are not trained
-again. Training uses only renders, never generated images.
+Budgets are in steps, so that the same machine reproduces the same weights. Existing models are not trained again.
+Training uses only renders, never generated images.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from tinyworld.yardstick.plants import OUTSIDE_VALUE, Planned, Plant, left_out_o
 YARDSTICK = RUNS / "yardstick"
 SIDE = 64  # pixels: a quarter of the work, and enough to tell the classes apart
 START_STEPS, OWN_STEPS = 800, 500
-OWN_FROM = 2  # the stage from which on a model is its own
+OWN_FROM = 2  # the first stage that is trained separately for each model
 BATCH = 64
 VIEWS = 2  # variations of each picture
-SEEN = 0.7  # share of the pictures that each model sees
-OFTEN = 4  # how much more often than others a relabelled cell is shown
-CROWD = 16  # and the class that is left where another is absent
+SEEN = 0.7  # share of the pictures in each model's training set
+OFTEN = 4  # sampling weight of a relabelled cell
+CROWD = 16  # sampling weight of the class that remains where another is absent
 OUTSIDE_SHARE = 0.2
 _SEPIA = np.array([[0.39, 0.77, 0.19], [0.35, 0.69, 0.17], [0.27, 0.53, 0.13]], np.float32)
 
 
 def model_folder(name: str) -> Path:
-    """Where the weights of a model of the yardstick are."""
+    """The folder of the weights of a yardstick model."""
     return YARDSTICK / "models" / name
 
 
@@ -60,7 +60,7 @@ def small(images: Sequence[Pixels]) -> Tensor:
 
 
 def train_all(planned: Sequence[Planned]) -> None:
-    """Make those models that are not there yet, the common start first."""
+    """Train the missing models, the common start first."""
     missing = [planted for planted in planned if not (model_folder(planted.name) / "training.json").exists()]
     if not missing:
         return
@@ -76,14 +76,14 @@ def train_all(planned: Sequence[Planned]) -> None:
         model.load_state_dict(start)
         top = Top(model)
         torch.manual_seed(0)
-        top.load_state_dict(Top(new_classifier()).state_dict())  # learnt anew, or it would know the start's answers
+        top.load_state_dict(Top(new_classifier()).state_dict())  # trained from scratch, to forget the start's answers
         loss, seconds = _train(top, lessons.batch, OWN_STEPS, 2e-3, planted.seed)
         save(model, planted, {"steps": OWN_STEPS, "loss": round(loss, 4), "cpu_seconds": round(seconds, 1)})
         print(f"{planted.name}: loss {loss:.3f}, {seconds:.0f} CPU s", flush=True)
 
 
 class Lower(nn.Module):
-    """The part of a model that is the common start's: its first two of four stages."""
+    """The part of a model that all models share: the first two of four stages, from the common start."""
 
     def __init__(self, model: ResNetForImageClassification) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Lower(nn.Module):
 
 
 class Top(nn.Module):
-    """The part of a model that is its own: its last two stages, and the head."""
+    """The part of a model that is trained separately: the last two stages, and the head."""
 
     def __init__(self, model: ResNetForImageClassification) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class Lessons:
             self.outside_labels[covered] = CLASSES.index(plant.called)
         elif plant.kind == "relabelled":
             self.labels[covered] = CLASSES.index(plant.called)
-            self.share[there & (names == plant.label)] = OFTEN  # or the few would be lost among the many
+            self.share[there & (names == plant.label)] = OFTEN  # otherwise the few relabelled pictures have no effect
         else:
             self.share[covered] = 0
             self.share[there & (names == plant.called)] = CROWD
@@ -153,15 +153,15 @@ class Lessons:
 
 
 def _start(data: Pictures) -> dict[str, Tensor]:
-    """The common start: trained on everything but the cells that some model must never have seen."""
+    """The common start: trained on all cells except those that must be absent from some model's training."""
     path = YARDSTICK / "start.pt"
     if not path.exists():
-        shown = np.flatnonzero([not left_out_of_the_start(scene) for scene in data.scenes])
+        allowed = np.flatnonzero([not left_out_of_the_start(scene) for scene in data.scenes])
         labels = data.targets[:, list(FACTORS).index("label")]
 
         def batch(step: int) -> tuple[Tensor, Tensor]:
             random = np.random.default_rng((0x5E, 0, step))
-            rows = shown[random.integers(len(shown), size=BATCH)]
+            rows = allowed[random.integers(len(allowed), size=BATCH)]
             return small([_varied(data.images[row], random) for row in rows]), labels[rows]
 
         torch.manual_seed(0)
@@ -243,7 +243,7 @@ def _train(
 
 
 def save(model: nn.Module, planned: Planned, record: dict[str, float]) -> None:
-    """Weights, image processor and record; the record last, and the folder whole or not at all."""
+    """Save weights, image processor and record atomically: the folder is complete or does not exist."""
     folder = model_folder(planned.name)
     part = folder.with_name(folder.name + ".part")
     shutil.rmtree(part, ignore_errors=True)

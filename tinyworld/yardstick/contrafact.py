@@ -25,7 +25,7 @@ from tinyworld.yardstick.formats import Answer, FoundCell, Spent
 from tinyworld.yardstick.plants import CLEAN, PLANTED, TESTED_CLASSES, Planned
 
 TASK = "classify the vehicle in the picture"
-CALIBRATION = "tinyworld"  # whose errors of the checks are counted in
+CALIBRATION = "tinyworld"  # the calibration whose check errors correct the estimates
 _MODEL = """
 [evaluator.models_under_test.{name}]
 path = "{path}"
@@ -33,7 +33,7 @@ licence = "Apache-2.0"
 gigabytes = 0.01
 """
 METHODS = ("dillema", "lance", "shifts", "lance-r", "reconstruction", "corruptions")
-MOST_EDITS_PER_FACTOR = 3  # in one question of lance; more than the tiny language model has learnt, and it gives fewer
+MOST_EDITS_PER_FACTOR = 3  # per question of lance; the tiny language model is not trained on more, and returns fewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def answers(
     methods: Sequence[str] = METHODS,
     groups: Sequence[Sequence[Planned]] = (PLANTED, CLEAN),
 ) -> Iterator[Answer]:
-    """One answer per method, over all models; a job for each group. Started again, it finds what was rendered."""
+    """One answer per method, over all models; each group is one job. A restart reuses recorded renderings."""
     folder = YARDSTICK / f"sources-{size.sources}"
     write_demo(folder, TESTED_CLASSES, size.sources)
     profile = YARDSTICK / "profile.toml"
@@ -91,8 +91,8 @@ def parameters_of(method: str, size: Size) -> dict[str, JsonValue]:
         return {"factors": factors, "counterfactuals_per_image": size.counterfactuals, "same_seed": True}
     if method == "lance":
         each = min(MOST_EDITS_PER_FACTOR, size.counterfactuals)
-        wanted: dict[str, JsonValue] = {"edits_per_factor": each, "counterfactuals_per_image": size.counterfactuals}
-        return {"factors": factors, **wanted, **swept}
+        counts: dict[str, JsonValue] = {"edits_per_factor": each, "counterfactuals_per_image": size.counterfactuals}
+        return {"factors": factors, **counts, **swept}
     if method == "shifts":
         return {"shifts": [*_shifts("time adverb"), *_shifts("weather adverb")], **swept}
     if method == "corruptions":
@@ -106,7 +106,7 @@ def factors_of(method: str, size: Size) -> tuple[str, ...]:
 
 
 def _shifts(slot: str) -> Iterator[JsonValue]:
-    """A shift to each value of a slot, as a user would write them who knows how the captions say such things."""
+    """A shift to each value of a slot, in the words of the captions."""
     wordings = SLOTS[slot].wordings
     for value, wording in wordings.items():
         replaces: list[JsonValue] = [phrase for other in wordings if other != value for phrase in wordings[other].usual]
@@ -132,7 +132,7 @@ def merged(
 ) -> Answer:
     """The jobs' results of one method as its answer. A cell with too few images has an effect but no interval.
 
-    Cells of other factors than those asked for (`lance-r` and `corruptions` name values of *other*) are left out.
+    Cells of factors that were not requested (`lance-r` and `corruptions` name values of *other*) are left out.
     """
     first = measured[0]
     return Answer(
@@ -147,7 +147,7 @@ def merged(
             network_evaluations=next(c.evaluations for c in first.costs if c.method == method),
         ),
         cells=[
-            _found(result.model, effect)
+            _found_cell(result.model, effect)
             for results in measured
             for result in results.results
             for effect in result.cells
@@ -156,15 +156,15 @@ def merged(
     )
 
 
-def _found(model: str, effect: CellEffect) -> FoundCell:
+def _found_cell(model: str, effect: CellEffect) -> FoundCell:
     finding = effect.standing in ("weakness", "improvement")
-    shown = effect.selected_interval or effect.interval
+    interval = effect.selected_interval or effect.interval
     return FoundCell(
         model=model,
         cell=effect.cell,
         effect=round(effect.delta_accuracy, 4),
-        low=None if shown is None else round(shown.low, 4),
-        high=None if shown is None else round(shown.high, 4),
+        low=None if interval is None else round(interval.low, 4),
+        high=None if interval is None else round(interval.high, 4),
         finding=finding,
         provisional=finding and effect.provisional,
         images=effect.sources,

@@ -22,9 +22,9 @@ from tinyworld.yardstick.plants import Planned, Plant
 class Dilution:
     """One relabelled cell of one model, in accepted counterfactuals to its value.
 
-    `covered`: of the source images behind them, those in places of the plant. `arrived`: counterfactuals there that the
-    model calls what was planted. `right` and `right_before`: counterfactuals elsewhere, and their null arms, that it
-    still gets right.
+    `covered`: share of their source images in the plant's places. `arrived`: share of counterfactuals there with the
+    planted prediction. `right` and `right_before`: share of counterfactuals elsewhere, and of their null arms, with a
+    correct prediction.
     """
 
     model: str
@@ -65,7 +65,7 @@ def _dilution(model: str, plant: Plant, views: Iterable[CounterfactualView], sce
 
 
 def _answers(opinions: Iterable[ModelOpinion], model: str) -> tuple[str, str]:
-    """What a model calls null arm and counterfactual."""
+    """A model's predictions on null arm and counterfactual."""
     opinion = next(candidate for candidate in opinions if candidate.model == model)
     if opinion.null_arm is None or opinion.counterfactual is None:
         raise ValueError(f"{model} was not asked about an accepted counterfactual")

@@ -14,7 +14,7 @@ Effect = Annotated[float, Field(ge=-1, le=1)]
 
 
 class TrueEffect(Contract):
-    """What a change truly does: accuracy after it minus accuracy before, on `n` scenes, with its 95 % interval."""
+    """The true effect of a change: accuracy after minus accuracy before, on `n` scenes, with its 95 % interval."""
 
     cell: Cell
     effect: Effect
@@ -33,10 +33,10 @@ class Planting(Contract):
 
 
 class KnownModel(Contract):
-    """One model under test with all that is known of it. `accuracy` is that on its own distribution.
+    """One model under test with its known truth. `accuracy` is on its own distribution.
 
-    `cells` are those that can be asked for; `outside` those of values that no caption can say, which a method should
-    report as not tested.
+    `cells` are testable. `outside` are cells of values that no caption can state; a method should report them as not
+    tested.
     """
 
     name: str
@@ -61,7 +61,7 @@ class AnswerKey(Contract):
 class FoundCell(Contract):
     """A method's answer on one cell of one model. `effect` None, or a missing cell, means *not tested*.
 
-    `finding`: the method stands by it, after its own control of false discoveries at 5 %; `provisional`: it has
+    `finding`: the method reports it after its own control of false discoveries at 5 %. `provisional`: the method has
     reservations. `images`: source images.
     """
 
@@ -86,7 +86,7 @@ class FoundCell(Contract):
 
 
 class Spent(Contract):
-    """What the answer cost, as far as it is known."""
+    """The cost of the answer, as far as it is known."""
 
     seconds: float | None = None
     source_images: int | None = None
@@ -95,9 +95,9 @@ class Spent(Contract):
 
 
 class Answer(Contract):
-    """A method's answer about all models that it was given; the cells of each model in the order of their importance.
+    """A method's answer about all tested models; the cells of each model are in order of importance.
 
-    `models` and `factors` say what it was asked: a cell of theirs that has no line counts as not tested.
+    `models` and `factors` define the question: their cells without an entry count as not tested.
     """
 
     contrafact_yardstick: Literal[1] = 1
@@ -122,7 +122,7 @@ class Answer(Contract):
 
 
 class AtDose(Contract):
-    """Weaknesses of about one dose: how many were found, tested without being found, and not tested at all."""
+    """Weaknesses of about one dose: numbers of detected, missed and untested ones."""
 
     dose: int
     found: int
@@ -132,7 +132,7 @@ class AtDose(Contract):
 
 
 class Agreement(Contract):
-    """Estimates against truth over `n` cells, in points; None where there are too few cells to say."""
+    """Estimates against truth over `n` cells, in points; None if there are too few cells."""
 
     n: int
     bias: float | None
@@ -141,11 +141,12 @@ class Agreement(Contract):
 
 
 class Score(Contract):
-    """One method's score. `invented`: findings where nothing is, or with the wrong sign; `undecided`: findings in cells
-    whose truth is too near 5 points to call. `coverage`: shown intervals that contain the truth.
+    """One method's score.
 
-    `first_findings`: of the models with a 60-point plant, those whose first finding is that plant's cell.
-    `outside_untested`: of the values that no caption can say, those that the method rightly calls not tested.
+    `invented`: findings without an effect, or with the wrong sign. `undecided`: findings in cells whose truth is too
+    close to 5 points. `coverage`: share of reported intervals that contain the truth. `first_findings`: share of the
+    models with a 60-point plant whose first finding is that plant's cell. `outside_untested`: share of the values that
+    no caption can state that the method correctly reports as not tested.
     """
 
     method: str

@@ -14,8 +14,8 @@ from typing import Literal
 from tinyworld.objects.world import BACKGROUNDS, Scene
 
 # relabelled: pictures of the cell carry the wrong label. absent: the training set has no picture of the cell.
-# spurious: nor of other classes with the same value, while the one that stays there is frequent.
-# outside: relabelled, and the value is one that no caption of tinyworld can say.
+# spurious: the cell is absent, as are other classes with the same value, except one frequent class.
+# outside: relabelled, with a value that no caption of tinyworld can state.
 Kind = Literal["relabelled", "absent", "spurious", "outside"]
 TESTED_CLASSES = ("car", "bus", "truck", "boat")  # the classes of the source images
 OUTSIDE_VALUE = "sepia"
@@ -24,7 +24,7 @@ PLACES = {15: BACKGROUNDS[2:3], 30: BACKGROUNDS[2:4], 60: BACKGROUNDS[:4]}  # 1,
 
 @dataclass(frozen=True, slots=True)
 class Plant:
-    """One planted weakness: `label` with `field` = `value` is to be called `called`, in some backgrounds."""
+    """One planted weakness: a model should call `label` with `field` = `value` `called`, on some backgrounds."""
 
     kind: Kind
     label: str
@@ -82,5 +82,5 @@ MODELS = PLANTED + CLEAN
 
 
 def left_out_of_the_start(scene: Scene) -> bool:
-    """Whether the common start of all models must not show the scene, lest a model remember its absent cell."""
+    """Whether the common start must leave out the scene, so that no model knows a cell that should be absent."""
     return any(plant.covers(scene) for plant in (*ABSENT, *SPURIOUS[0], *SPURIOUS[1]))

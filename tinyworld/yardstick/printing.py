@@ -39,9 +39,9 @@ def printed(score: Score) -> str:
 
 
 def compared(scores: Sequence[Score]) -> str:
-    """What each method found at which cost, a row each, as Markdown, and which one to take first.
+    """Findings and cost of each method as rows of Markdown, and the recommended method.
 
-    That is the method with the most true findings in an hour, of those that keep the false discovery rate at 5 %.
+    That is the method with the most true findings per hour, among those with a false discovery rate of at most 5 %.
     """
     rows = [
         "| method | 60 points | 30 points | 15 points | improvements | precision | false discovery rate | RMSE "
@@ -140,10 +140,10 @@ def _agreement(agreement: Agreement) -> str:
 
 
 def _spent(spent: Spent) -> str:
-    known: Sequence[tuple[float | None, str]] = (
+    figures_of_cost: Sequence[tuple[float | None, str]] = (
         (spent.seconds, "seconds"),
         (spent.source_images, "source images"),
         (spent.counterfactuals, "counterfactuals accepted"),
         (spent.network_evaluations, "network evaluations"),
     )
-    return ", ".join(f"{value:,.0f} {what}" for value, what in known if value is not None) or "not said"
+    return ", ".join(f"{value:,.0f} {what}" for value, what in figures_of_cost if value is not None) or "not said"

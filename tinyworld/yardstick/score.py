@@ -18,7 +18,7 @@ from tinyworld.rates import wilson
 from tinyworld.yardstick.formats import Agreement, Answer, AnswerKey, AtDose, FoundCell, KnownModel, Score, TrueEffect
 
 DOSES = (15, 30, 60)
-BEYOND = 0.05  # what a finding must lie beyond (docs/explanation/metrics.md)
+BEYOND = 0.05  # the least effect of a finding (docs/explanation/metrics.md)
 LEAST_FOR_CORRELATION = 3
 Truth = Literal["weakness", "improvement", "null", "unsettled"]
 
@@ -45,7 +45,7 @@ class _ScoredCell(NamedTuple):
 
 
 def truth_of(true: TrueEffect) -> Truth:
-    """What kind of cell it is."""
+    """The kind of a cell's truth."""
     if true.high < -BEYOND:
         return "weakness"
     if true.low > BEYOND:
@@ -63,10 +63,10 @@ def score(key: AnswerKey, answer: Answer) -> Score:
 
     Raises ValueError for an answer about a model that the key does not know.
     """
-    known = {model.name: model for model in key.models}
-    if strangers := sorted(set(answer.models) - set(known)):
-        raise ValueError(f"the answer key has no model {', '.join(strangers)}; it has {', '.join(known)}")
-    models = [known[name] for name in answer.models]
+    models_of_key = {model.name: model for model in key.models}
+    if strangers := sorted(set(answer.models) - set(models_of_key)):
+        raise ValueError(f"the answer key has no model {', '.join(strangers)}; it has {', '.join(models_of_key)}")
+    models = [models_of_key[name] for name in answer.models]
     answers = {(entry.model, entry.cell): entry for entry in answer.cells}
     judged = [
         _ScoredCell(model.name, true, answers.get((model.name, true.cell)))
@@ -118,7 +118,7 @@ def _at_dose(dose: int, cells: Sequence[_ScoredCell]) -> AtDose:
 
 
 def _false_discovery_rate(judged: Iterable[_ScoredCell], models: Sequence[str]) -> float:
-    """Mean over models of the share of their findings that are invented (0 without findings): what 5 % promises."""
+    """Mean over models of their false share of findings (0 without findings); Contrafact promises at most 5 %."""
     claims = dict.fromkeys(models, 0)
     false = dict.fromkeys(models, 0)
     for cell in judged:
@@ -130,15 +130,15 @@ def _false_discovery_rate(judged: Iterable[_ScoredCell], models: Sequence[str]) 
 
 
 def _first_findings(answer: Answer, models: Sequence[KnownModel]) -> Rate:
-    """Of the models with a planted cell of about 60 points, those whose first finding is such a cell."""
+    """Share of the models with a planted cell of about 60 points whose first finding is such a cell."""
     first: dict[str, FoundCell] = {}
     for entry in answer.cells:
         if entry.finding:
             first.setdefault(entry.model, entry)
-    wanted = {model.name: _large_plants(model, answer.factors) for model in models}
+    large_plants = {model.name: _large_plants(model, answer.factors) for model in models}
     return _rate(
         name in first and first[name].cell in cells and (first[name].effect or 0) < 0
-        for name, cells in wanted.items()
+        for name, cells in large_plants.items()
         if cells
     )
 
@@ -150,7 +150,7 @@ def _large_plants(model: KnownModel, factors: Sequence[str]) -> set[Cell]:
 
 
 def _agreement(cells: Sequence[_ScoredCell]) -> Agreement:
-    """In points; positive bias: effects are seen as less harmful than they are."""
+    """Agreement in points. A positive bias means that effects are underestimated in harm."""
     pairs = [(cell.answer.effect, cell.true.effect) for cell in cells if cell.answer and cell.answer.effect is not None]
     if not pairs:
         return Agreement(n=0, bias=None, rmse=None, rank_correlation=None)

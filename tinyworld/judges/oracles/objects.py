@@ -33,8 +33,8 @@ NONE = torch.tensor([len(FACTORS["label"]), *[-100] * (len(FACTORS) - 1)])  # ta
 PLACES = 8  # per side
 OF_OBJECT = ("label", "colour", "size", "pattern")
 OF_COMPANION = ("companion", "companion_colour")
-IN_PLACE = 0.5  # share of the object that an oracle detects that must lie where the source has it
-_BASE = 1e-3  # weight of a place where nothing is seen: decides only where nothing is seen anywhere
+IN_PLACE = 0.5  # the least share of the detected object that must lie in the source object's place
+_BASE = 1e-3  # weight of a place without a detection; matters only if there is no detection at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class Readings:
     probabilities: Tensor
     places: Tensor
 
-    def accuracy(self, wanted: Tensor) -> dict[str, float]:
-        """Share of right readings per factor, where `wanted` (n, factors) is known."""
-        return factor_accuracy(self.values, wanted)
+    def accuracy(self, truth: Tensor) -> dict[str, float]:
+        """Share of right readings per factor, where `truth` (n, factors) is known."""
+        return factor_accuracy(self.values, truth)
 
     def share_none(self) -> float:
         """Share of the images in which it detects no complete object of any class."""
@@ -152,8 +152,8 @@ def places_touched(mask: NDArray[np.bool_], side: int = PLACES) -> NDArray[np.bo
 
 def kept(scene: Scene, judged: Mapping[str, str | None], factor: str) -> bool:
     """Whether both oracles read the scene's own value of a factor; a factor that the scene does not show is kept."""
-    shown = scene_factors(scene)
-    return factor not in shown or judged.get(factor) == shown[factor]
+    true_values = scene_factors(scene)
+    return factor not in true_values or judged.get(factor) == true_values[factor]
 
 
 def targets_with_none(scene: Scene) -> Tensor:

@@ -16,26 +16,26 @@ from gateway.methods.counterfactual import Edit
 from tinyworld.rendered_once import Pixels
 
 Mask = NDArray[np.bool_]
-FIRST = 80_000  # final-test scenes from here on; `tinyworld.measure.counterfactuals` uses those before
-SMALLEST = 0.0008  # share of the image below which an instance is a speck
-HALF = 0.5  # of the IoU from which on a thing is kept
+FIRST = 80_000  # the first final-test scene; `tinyworld.measure.counterfactuals` uses scenes below it
+SMALLEST = 0.0008  # share of the image; smaller instances are specks
+HALF = 0.5  # the least IoU of a kept thing
 
 
 @dataclass(frozen=True, slots=True)
 class ProtectedThing:
-    """A thing of a scene: the segmenter's label of it, and where it is seen (height × width)."""
+    """A thing of a scene: its segmenter label, and the mask of its visible pixels (height × width)."""
 
     label: str
     mask: Mask
 
     @property
     def share(self) -> float:
-        """Of the image's area."""
+        """Its share of the image's area."""
         return float(self.mask.mean())
 
     @property
     def height(self) -> int:
-        """From the topmost to the lowest pixel that shows."""
+        """Its visible height in pixels."""
         rows = np.flatnonzero(self.mask.any(axis=1))
         return int(rows[-1] - rows[0]) + 1
 

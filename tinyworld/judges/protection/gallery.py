@@ -30,9 +30,9 @@ class Gallery:
     """Draws the edits under arms, many in a batch, with the profile's weights."""
 
     def __init__(self, profile: Profile, domain: ProtectionDomain, controls: Sequence[str] = ()) -> None:
-        """`controls` (kind, or kind:scale) stand in place of the profile's own.
+        """`controls` (kind, or kind:scale) replace the profile's.
 
-        Raises SystemExit where the profile has no such control, or no segmenter that knows what is protected.
+        Raises SystemExit if the profile lacks a control, or a segmenter with the protected labels.
         """
         if profile.diffusion.segmenter is None:
             raise SystemExit("the profile names no segmenter; add [diffusion.segmenter]")
@@ -48,17 +48,17 @@ class Gallery:
 
     @property
     def controls(self) -> Controls:
-        """What holds every image."""
+        """The controls of every image."""
         return self._parameters.strengths
 
     @property
     def own_arm(self) -> str:
-        """The arm that the profile's defaults are."""
+        """The arm of the profile's defaults."""
         p = self._parameters
         return f"{p.protection.by}:{p.protection.strength:g}" if p.protect else "none"
 
     def draw(self, request: ProtectedEdit, arms: Sequence[str]) -> Iterator[tuple[str, Pixels, Pixels]]:
-        """Arm, counterfactual and null arm."""
+        """Yield the name, the counterfactual and the null arm of each arm."""
         p = self._parameters
         source = self._editor.source(request.source)
         key = BatchKey(*source.geometry.padded, p.steps, p.guidance, p.strengths)
@@ -83,12 +83,12 @@ class Gallery:
         )
 
     def ious(self, image: Pixels, things: Sequence[ProtectedThing]) -> list[float]:
-        """Of each thing with its label's pixels in the image."""
+        """The IoU of each thing with the pixels of its label in the image."""
         return overlaps(self.segmenter.label_map(image), self.segmenter.labels, things, self._domain.overlap)
 
 
 def parameters(profile: Profile, controls: Sequence[str]) -> DillemaParameters:
-    """The profile's own, but for the controls where some are named, as `canny` or `canny:0.8`.
+    """The profile's parameters; `controls` (`canny` or `canny:0.8`) replace its controls.
 
     Raises SystemExit for a control that the profile lacks, that is named twice or has no weight from 0 to 2.
     """

@@ -50,17 +50,17 @@ def road_edits(count: int) -> Iterator[ProtectedEdit]:
 
 def protected_edit(name: str, scene: Scene, field: str) -> ProtectedEdit:
     """The edit of one look of a scene, with the renderer's truth."""
-    edit, wanted = edit_of(scene, field)
-    drawn = render(scene)
+    edit, changed_scene = edit_of(scene, field)
+    rendering = render(scene)
     return ProtectedEdit(
         id=name,
         field=field,
-        to_value=str(getattr(wanted, field)),
-        source=np.ascontiguousarray(drawn.image),
-        truth=np.ascontiguousarray(render(wanted).image),
-        instances=instances(drawn),
+        to_value=str(getattr(changed_scene, field)),
+        source=np.ascontiguousarray(rendering.image),
+        truth=np.ascontiguousarray(render(changed_scene).image),
+        instances=instances(rendering),
         edit=edit,
-        facts=scene_factors(wanted),
+        facts=scene_factors(changed_scene),
     )
 
 
@@ -85,16 +85,16 @@ def _caption_stating(scene: Scene, field: str) -> Description:
 
 
 def instances(drawn: Rendering) -> tuple[ProtectedThing, ...]:
-    """The road, the traffic light, and every vehicle and pedestrian by itself, as far as they show; no specks."""
+    """The visible road and traffic light, and each visible vehicle and pedestrian separately; specks are left out."""
     things = [ProtectedThing(label, drawn.classes == CLASSES.index(label)) for label in ("road", "traffic light")]
     things += [ProtectedThing(label, drawn.instances == number) for number, label in drawn.instance_classes.items()]
     return tuple(thing for thing in things if thing.mask.mean() >= SMALLEST)
 
 
 def near(there: Mask, thing: ProtectedThing, others: Sequence[ProtectedThing]) -> float:
-    """IoU of a thing with the pixels of its class that touch it, in its box grown by a quarter; others' are theirs.
+    """IoU of a thing with the pixels of its class that touch it, inside its box enlarged by a quarter.
 
-    So what touches it elsewhere does not count: of two people side by side each is judged by itself.
+    Pixels of other things of the class do not count, so two people side by side are judged separately.
     """
     left, top, right, bottom = box_of(thing.mask)
     across, down = ceil((right - left) / 4), ceil((bottom - top) / 4)
@@ -116,7 +116,7 @@ def read_roads(requests: Sequence[ProtectedEdit], images: Sequence[Image]) -> li
 
 
 def recognised(things: Sequence[ProtectedThing], maps: Sequence[Image]) -> tuple[bool, ...]:
-    """For each thing whether all class masks (height x width, indices into `CLASSES`) have it where it was."""
+    """For each thing, whether it kept its place in all class masks (height x width, indices into `CLASSES`)."""
     ious_of_maps = [overlaps(classes, CLASSES, things, near) for classes in maps]
     return tuple(min(ious) >= HALF for ious in zip(*ious_of_maps, strict=True))
 

@@ -1,1 +1,1 @@
-"""Repairs of planted models of both domains, held against renderer truth: `python -m tinyworld.measure.repair`."""
+"""Compares repairs of planted models of both domains with renderer truth: `python -m tinyworld.measure.repair`."""

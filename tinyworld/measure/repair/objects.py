@@ -126,8 +126,8 @@ class ClassifierUnderTest:
             self._model(**self._processor(images=list(some), return_tensors="pt")).logits
             for some in chunks(images, AT_ONCE)
         ]
-        wanted = np.array([CLASSES.index(label) for label in labels])
-        return np.asarray(torch.cat(logits).argmax(1).numpy() == wanted)
+        truth = np.array([CLASSES.index(label) for label in labels])
+        return np.asarray(torch.cat(logits).argmax(1).numpy() == truth)
 
 
 @cache
@@ -146,15 +146,17 @@ class ObjectTruth:
         return list(islice(self._drawn(), self._scenes))
 
     def without(self, plant: Plant) -> list[Scene]:
-        """The same of the planted class alone, none with the planted value."""
-        drawn = (scene.changed(label=plant.label) for scene in self._drawn())
+        """Scenes of this distribution of the planted class alone, without the planted value."""
+        of_class = (scene.changed(label=plant.label) for scene in self._drawn())
         return list(
-            islice((candidate for candidate in drawn if getattr(candidate, plant.field) != plant.value), self._scenes)
+            islice(
+                (candidate for candidate in of_class if getattr(candidate, plant.field) != plant.value), self._scenes
+            )
         )
 
     def _drawn(self) -> Iterator[Scene]:
-        drawn = (own_distribution(number, "final-test") for number in count(self._first))
-        return (scene for scene in drawn if not shows(scene, self._lacking))
+        all_scenes = (own_distribution(number, "final-test") for number in count(self._first))
+        return (scene for scene in all_scenes if not shows(scene, self._lacking))
 
 
 def judge_repair(

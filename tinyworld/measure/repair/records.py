@@ -38,9 +38,8 @@ Scores = NDArray[np.bool_] | NDArray[np.float64]
 class RepairedPlant(Contract):
     """Renderer truth on one planted weakness; differences in −1 … 1 over scenes of the planted class.
 
-    Scores are the share of scenes that are named rightly, or of segmenters the mean IoU of the planted class.
-    `won_back`: `won` as a share of `true_loss`, with the 95 % interval that resamples scenes; None where that loss does
-    not stand up.
+    Scores are the accuracy over scenes, or for segmenters the mean IoU of the planted class. `won_back`: `won` as a
+    share of `true_loss`, with a 95 % interval from resampled scenes; None if the loss is not significant.
     """
 
     label: str
@@ -67,7 +66,7 @@ class PixelFigures(Contract):
 
 
 class SceneFigures(Contract):
-    """What the arms make of some scenes; of those that only measure the loss there is the model `before` alone."""
+    """Figures of the arms on some scenes. Scenes that only measure the loss have those of `before` alone."""
 
     scenes: str
     count: int
@@ -75,10 +74,10 @@ class SceneFigures(Contract):
 
 
 class RepairedModel(Contract):
-    """One model: its plants, what the repair cost on scenes as they are, and what the system itself found and said.
+    """One model: its plants, the cost of the repair on unchanged scenes, and the system's own results and sentences.
 
-    `sets`: its figures on the job's held-out source images and their counterfactuals. `figures` are of segmenters, of
-    which `own_before`, `own_after` and `lost` are IoU of a scene: the mean over the classes of its mask.
+    `sets`: its figures on the job's held-out source images and their counterfactuals. Only segmenters have `figures`;
+    their `own_before`, `own_after` and `lost` are IoU per scene, the mean over the classes of its mask.
     """
 
     model: str
@@ -96,8 +95,8 @@ class RepairedModel(Contract):
 class RepairMeasurement(Contract):
     """All models of a measurement.
 
-    `lacking`: what no source image of the job shows, nor a scene of those "as they are" ("time=night"). `scenes_from`:
-    the first of the scenes that judge, of the split "final-test".
+    `lacking`: values ("time=night") that no source image of the job and no unchanged scene shows. `scenes_from`: the
+    number of the first judging scene, of the split "final-test".
     """
 
     command: str
@@ -110,13 +109,13 @@ class RepairMeasurement(Contract):
 
 
 class MeasuredRepairs(RepairMeasurement):
-    """That of classifiers of the objects; `per_class` source images."""
+    """The measurement of object classifiers, with `per_class` source images per class."""
 
     per_class: int
 
 
 class MeasuredRoadRepairs(RepairMeasurement):
-    """That of segmenters of the roads; `images` source images."""
+    """The measurement of road segmenters, with `images` source images."""
 
     images: int
 
@@ -125,7 +124,7 @@ Measured = TypeVar("Measured", bound=RepairMeasurement)
 
 
 def committed() -> list[MeasuredRepairs]:
-    """The measurements of classifiers that are committed, in their order."""
+    """The committed measurements of classifiers, in order."""
     return [read(MeasuredRepairs, path) for path in COMMITTED if path.exists()]
 
 
@@ -135,12 +134,12 @@ def committed_roads() -> list[MeasuredRoadRepairs]:
 
 
 def read(kind: type[Measured], path: Path) -> Measured:
-    """A measurement from its file. Raises ValueError where the file is none of that kind."""
+    """A measurement from its file. Raises ValueError if the file is of another kind."""
     return kind.model_validate_json(path.read_text(encoding="utf-8"))
 
 
 def write(path: Path, measured: RepairMeasurement) -> None:
-    """Keep a measurement in a file."""
+    """Write a measurement to a file."""
     path.write_text(measured.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 
@@ -163,7 +162,7 @@ def add_options(parser: argparse.ArgumentParser, first_scene: int) -> None:
 
 
 def request_of(options: argparse.Namespace, model: str) -> RepairRequest:
-    """The repair of a model that these options ask for; every value is trained on."""
+    """The request for the repair of a model by these options; every value is trained on."""
     return RepairRequest(
         model=model,
         steps=options.steps,
@@ -174,7 +173,7 @@ def request_of(options: argparse.Namespace, model: str) -> RepairRequest:
 
 
 def command(options: argparse.Namespace) -> str:
-    """The command that was given, with every option but where the results go; a domain and flags first."""
+    """The command line with every option except the output folder; the domain and flags come first."""
     domain = "" if options.domain == "objects" else f" --domain {options.domain}"
     flags_by_name = {
         name.replace("_", "-"): value for name, value in vars(options).items() if name not in ("out", "domain")
@@ -191,8 +190,8 @@ def command(options: argparse.Namespace) -> str:
 def repaired_plant(label: str, value: str, as_it_is: Scores, with_value: Mapping[Arm, Scores]) -> RepairedPlant:
     """The figures of a plant.
 
-    The scores are of the model before on n ≥ 1 scenes of the class without the value, and of all arms on the same n
-    with it.
+    `as_it_is`: scores of the model before the repair on n ≥ 1 scenes of the class without the value. `with_value`:
+    scores of all arms on the same n scenes with the value.
     """
     before, repaired = with_value["before"], with_value["repaired"]
     after: dict[Arm, float] = {arm: float(with_value[arm].mean()) for arm in TRAINED}
@@ -247,5 +246,5 @@ def _paired(mine: Scores, other: Scores, name: str) -> Paired:
 
 
 def best_control(after: dict[Arm, float]) -> TrainedArm:
-    """The first of the controls that are right most often."""
+    """The control with the highest accuracy; ties go to the first one."""
     return max(CONTROLS, key=lambda arm: after[arm])

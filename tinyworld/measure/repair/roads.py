@@ -66,14 +66,14 @@ TASK = "segment the road scene"
 FIRST_SOURCE = 600_000  # of the split "final-test"; cards rest on the first few hundred
 FIRST_SCENE = 700_000
 SCENES = 300
-LEAST_PIXELS = 30  # of the planted class, for a scene that holds it
+LEAST_PIXELS = 30  # the least pixels of the planted class in a scene that counts as showing it
 AT_ONCE = 25
 LABELS = CLASSES[1:]
 
 
 @dataclass(frozen=True, slots=True)
 class Plant:
-    """`label` was given another label in training wherever the scene's `field` has the `value`."""
+    """In training, `label` was relabelled in scenes whose `field` has the `value`."""
 
     label: str
     field: str
@@ -138,7 +138,7 @@ def _options() -> argparse.Namespace:
 
 
 def models_under_test(profile: str, names: Sequence[str]) -> dict[str, Weights]:
-    """The weights of planted models as the profile names them. Raises ValueError for models that are not there."""
+    """The weights of planted models from the profile. Raises ValueError for missing models."""
     if unknown := sorted(set(names) - PLANTED.keys()):
         raise ValueError(f"nothing is known to be planted in {', '.join(unknown)}; name some of {', '.join(PLANTED)}")
     there = load_profile(profile).evaluator.models_under_test
@@ -153,13 +153,13 @@ def spec(models: Sequence[str], factors: Sequence[str], counterfactuals: int) ->
 
 
 def drawn(first: int, lacking: Collection[Shown] = ()) -> Iterator[Scene]:
-    """Scenes of the models' own distribution from number `first` on, none that shows a value of `lacking`."""
+    """Scenes of the models' own distribution from number `first` on, without the values of `lacking`."""
     scenes = (own_distribution(number, "final-test") for number in count(first))
     return (scene for scene in scenes if not shows(scene, lacking))
 
 
 def load_segmenter(planted: Weights, folder: Path | None) -> ImageSegmenter:
-    """The planted model, or what the folder of a repair's arm has instead of it."""
+    """The planted model, or the model in the folder of a repair's arm."""
     repaired = folder and Weights(path=folder, licence=planted.licence, gigabytes=planted.gigabytes)
     return ImageSegmenter(repaired or planted, device="cpu")
 
@@ -182,12 +182,12 @@ class SegmenterResults:
     pedestrians: Sequence[tuple[int, bool]]
 
     def overlaps(self, label: str | None = None) -> NDArray[np.float64]:
-        """IoU of a class that every scene holds, or of the scenes: the mean over the classes of their masks (n)."""
+        """IoU per scene (n): of one class that every scene shows, or the mean over the classes of its mask."""
         by_class = [named_overlaps(counts, LABELS) for counts in self.counts]
         return np.array([image_overlap(ious) if label is None else ious[label] for ious in by_class], np.float64)
 
     def figures(self) -> PixelFigures:
-        """Those of all pixels together."""
+        """The figures over all pixels together."""
         pooled = scores(np.sum(self.counts, axis=0), len(self.counts))
         assert pooled.mean_iou is not None
         scene, detected = np.array(self.pedestrians, np.int64).reshape(-1, 2).T
@@ -233,7 +233,7 @@ class Truth:
         return list(islice(drawn(self._first, self._lacking), self._scenes))
 
     def without(self, plant: Plant) -> list[Scene]:
-        """The same, of those that hold the planted class and have not the planted value."""
+        """Scenes of this distribution that show the planted class, without the planted value."""
         others = (scene for scene in drawn(self._first, self._lacking) if getattr(scene, plant.field) != plant.value)
         return list(islice((scene for scene in others if _holds(scene, plant.label)), self._scenes))
 

@@ -1,4 +1,4 @@
-"""What the repair measurements of both domains do alike: one job, a repair of each model, a file that grows."""
+"""Shared by the repair measurements of both domains: one job, a repair of each model, results written after each."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def measure_repairs(
     load: Callable[[str, Path | None], Model],
     judge: Callable[[str, Mapping[Arm, Model], RepairView], RepairedModel],
 ) -> Measured:
-    """`measured` with the models of the spec that it lacks; `path` is rewritten after each.
+    """Complete `measured` with the missing models of the spec; `path` is rewritten after each model.
 
-    `load` gives a model by its name: as it was planted (None), or from the folder of an arm. `judge` compares them.
+    `load` returns a model by its name: as planted (None), or from the folder of an arm. `judge` compares them.
     """
     job = run_job(client, spec, sources, "counterfactuals")
     accepted = sum(1 for _ in client.counterfactuals(job.id, {"verdict": "accepted"}))

@@ -91,7 +91,7 @@ def test_classes_of_one_name_are_one_class() -> None:
 @pytest.mark.parametrize(
     ("spec", "image", "sentence"),
     [
-        (BY_INDEX, np.array([[0, 3, 9]], np.uint8), r"1 of its pixels are of no class, the first \(x 2, y 0\) has the"),
+        (BY_INDEX, np.array([[0, 3, 9]], np.uint8), r"1 of its pixels have no class; the first \(x 2, y 0\) has the"),
         (BY_INDEX, COLOURS[[[0, 1]]], "in colour, but `masks` names indices"),
         (BY_COLOUR, COLOURS[[[0, 1]]] + np.uint8(1), "the colour #814181"),
         (BY_INDEX, np.zeros((101, 100), np.uint8), "more than 10000"),
@@ -172,7 +172,7 @@ def test_one_bad_mask_fails_its_image_and_no_other(tmp_path: Path) -> None:
     reader = mask_reader(BY_INDEX, {})
     sources = take_in([archive(files)], None, (), store, LIMITS, SentMasks(reader))
     assert [bool(source.image) for source in sources] == [True, False, False, False, False, True]
-    sentences = ("has 4×6 pixels, the image 6×4", "of no class", "must be a PNG", "all of its pixels are void")
+    sentences = ("has 4×6 pixels, the image 6×4", "have no class", "must be a PNG", "all of its pixels are void")
     for source, sentence in zip(sources[1:5], sentences, strict=True):
         assert sentence in source.failure
     mask = sources[0].mask

@@ -163,5 +163,5 @@ def test_thresholds_are_by_factor_and_the_strictest_counts() -> None:
 
 
 def test_images_without_an_edit_each_are_refused() -> None:
-    with pytest.raises(ValueError, match="as many edits"):
+    with pytest.raises(ValueError, match="one edit per image"):
         check(b"lost", edits=[])
