@@ -83,10 +83,12 @@ def _standing_of_checks(results: JobResults) -> str:
 def _errors_of_checks(results: JobResults) -> str:
     lines = [PROVISIONAL] if results.provisional else []
     lines += [review_sentence(method_reviews) for method_reviews in results.reviews]
-    if results.calibration is not None and results.calibration.data:
+    if results.calibration is not None and results.calibration.not_used:
+        lines.append(f"The check errors of {results.calibration.data} are not used: {results.calibration.not_used}.")
+    elif results.calibration is not None and results.calibration.data:
         lines.append(
-            f"The error rates of the automatic checks were measured on {results.calibration.data}. They apply if your "
-            "images are similar."
+            f"The error rates of the automatic checks were measured on {results.calibration.data}, for "
+            f"{', '.join(results.calibration.errors)}. They apply if your images are similar."
         )
     return "\n".join(lines)
 

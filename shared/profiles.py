@@ -14,7 +14,7 @@ from shared.problems import validation_sentence
 from shared.schemas.base import KIND, Kind
 from shared.schemas.diffusion import ControlKind
 from shared.schemas.masks import MAX_MASK_CLASSES
-from shared.schemas.results import CheckErrors
+from shared.schemas.results import CheckErrors, Judges
 from shared.schemas.service import WeightsInfo
 from shared.seeds import derive_digest
 from shared.weights import REPOSITORY, Section, Server, Weights
@@ -330,10 +330,18 @@ class Defaults(Section):
     models: list[str] = Field(default_factory=list)
 
 
-class MeasuredErrors(CheckErrors):
-    """`[calibration.DATA.FACTOR]`: errors of the checks on jobs of one kind; each kind has its own checks."""
+class CheckCalibration(Section):
+    """`[calibration.DATA]`: errors of the checks on counterfactuals of a data set that people, or models, judged.
+
+    `methods` holds them by method and factor (`default` for factors not listed): each method makes errors of its own.
+    They belong to jobs of one kind, and to the weights of one `scorer` (its revision; empty: any). Errors on faults that
+    were constructed do not belong here: what a generator really does wrong is seen less well.
+    """
 
     kind: Annotated[Kind, Field(validation_alias=KIND)] = "classification"
+    judged_by: Judges
+    scorer: str = ""
+    methods: Annotated[dict[str, dict[str, CheckErrors]], Field(min_length=1)]
 
 
 class Profile(Section):
@@ -341,8 +349,7 @@ class Profile(Section):
 
     `thresholds` are per check and factor, with the key `default` for factors not listed; they are valid for the
     scorer's weights only. `text_thresholds` are the thresholds of the text checks, for the text embedder's weights.
-    `calibration` has the measured errors of the checks at these thresholds, by data set and by factor, with the key
-    `default` for factors not listed.
+    `calibration` has the measured errors of the checks at these thresholds, by data set.
     """
 
     profile: About
@@ -354,7 +361,7 @@ class Profile(Section):
     methods: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
     thresholds: dict[str, dict[str, float]] = Field(default_factory=dict)
     text_thresholds: dict[str, dict[str, float]] = Field(default_factory=dict)
-    calibration: dict[str, dict[str, MeasuredErrors]] = Field(default_factory=dict)
+    calibration: dict[str, CheckCalibration] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:

@@ -24,7 +24,8 @@ from gateway.results.classification import load_rows
 from gateway.results.measure import measure
 from gateway.results.stream import stream_sources
 from gateway.results.views import counterfactual_views
-from shared.schemas.results import Calibration, CheckErrors, JobResults
+from shared.profiles import CheckCalibration
+from shared.schemas.results import Calibration, JobResults
 from shared.schemas.service import ServiceInfo
 from shared.storage import ObjectStore, image_key
 
@@ -43,13 +44,13 @@ def write_report(
     job_id: str,
     key: str,
     services: Sequence[ServiceInfo] | None = None,
-    calibrations: Mapping[str, Mapping[str, CheckErrors]] | None = None,
+    calibrations: Mapping[str, CheckCalibration] | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> JobResults:
     """Measure a job whose images are finished, write its page to `key` of the store, and return the figures.
 
     `services`: those that made the results; None for those that were recorded with them. `calibrations`: the checks'
-    errors by data set and factor; those of the data set that the job's spec names are used. `check` is called now and
+    errors by data set; those of the data set that the job's spec names are used. `check` is called now and
     then, and raises to end the work.
 
     The page depends on the rows alone, so building it again gives the same. No session is open while it computes.
@@ -60,8 +61,8 @@ def write_report(
         used = services_of(session, job_id) if services is None else services
     check()
     data = str(rows.job.spec.get("calibration") or "")
-    errors = (calibrations or {}).get(data)
-    results = measure(rows, used, None if errors is None else _measured_elsewhere(data, errors))
+    measured = (calibrations or {}).get(data)
+    results = measure(rows, used, None if measured is None else _measured_elsewhere(data, measured, used))
     check()
     review = ReviewList(results)
     with reading(sessions) as session:
@@ -89,7 +90,7 @@ def build_report(
     store: ObjectStore,
     job_id: str,
     services: Sequence[ServiceInfo] | None = None,
-    calibrations: Mapping[str, Mapping[str, CheckErrors]] | None = None,
+    calibrations: Mapping[str, CheckCalibration] | None = None,
 ) -> JobResults:
     """`write_report` and `store_report` without a lease: only where no worker analyses the job."""
     key = report_key(job_id, "report")
@@ -111,6 +112,19 @@ def services_of(session: Session, job_id: str) -> list[ServiceInfo]:
     return [ServiceInfo.model_validate(info) for info in infos]
 
 
-def _measured_elsewhere(data: str, errors: Mapping[str, CheckErrors]) -> Calibration:
-    whole = errors.get("default")
-    return Calibration(data=data, errors=dict(errors), n=whole.valid + whole.invalid if whole else 0)
+def _measured_elsewhere(data: str, measured: CheckCalibration, services: Sequence[ServiceInfo]) -> Calibration:
+    """The errors as the figures use them; none of another scorer's weights than those that judged the job."""
+    scorers = {weights.revision for info in services for weights in info.weights if weights.role == "scorer"}
+    if measured.scorer and scorers - {measured.scorer}:
+        return Calibration(
+            data=data,
+            judged_by=measured.judged_by,
+            not_used=f"they were measured with other scorer weights ({measured.scorer[:12]}) than this job's",
+        )
+    whole = [errors["default"] for errors in measured.methods.values() if "default" in errors]
+    return Calibration(
+        data=data,
+        judged_by=measured.judged_by,
+        errors=measured.methods,
+        n=sum(errors.valid + errors.invalid for errors in whole),
+    )

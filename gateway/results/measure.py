@@ -49,7 +49,8 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
     used = {info.service: info for info in services}  # the last of each name
     checked = [method for method in rows.methods if METHODS[method].checked]
     by_people = [method for method in checked if rows.reviewed.enough(method)]
-    provisional = calibration is None and (by_people != checked or not checked)
+    calibrated = [method for method in checked if method in by_people or (calibration and method in calibration.errors)]
+    provisional = calibrated != checked or not checked
     reviews = rows.reviewed.figures(seed)
     if by_people:
         n = sum(review.accepted + review.rejected for review in reviews if review.method in by_people)
@@ -165,7 +166,8 @@ def _checked(
         return None
     if rows.reviewed.enough(method):
         return rows.reviewed.reviewed(model, method)
-    return Checked(calibration.errors, screened) if calibration else None
+    errors = calibration.errors.get(method) if calibration else None
+    return Checked(errors, screened) if errors else None
 
 
 def _cost(method: str, rows: MethodRows) -> Cost:

@@ -23,7 +23,7 @@ def analyse(
     sessions: Sessions,
     store: ObjectStore,
     lease: Lease,
-    calibrations: Mapping[str, Mapping[str, CheckErrors]],
+    calibrations: Mapping[str, CheckCalibration],
     check: Callable[[], None],
 ) -> None:
     """Make the report of the leased job and end the job. Raises LeaseLost, and what `write_report` raises."""

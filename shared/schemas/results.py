@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from shared.schemas.base import TASK_DESCRIPTION, Contract
 
@@ -12,6 +12,8 @@ Direction = Literal["to", "from"]
 # labelled: against the ground truth. metamorphic: without one, so the prediction on the source image must not change.
 Relation = Literal["labelled", "metamorphic"]
 Metric = Literal["accuracy", "iou"]
+# Who said which counterfactuals are valid: people, or models (oracles, a vision-language model).
+Judges = Literal["people", "models"]
 # weakness and improvement are findings; the other two are not.
 Standing = Literal["weakness", "improvement", "nothing found", "too few images"]
 
@@ -359,17 +361,27 @@ class Sensitivity(Contract):
     assumption: str
 
 
+def _by_method(errors: object) -> object:
+    """Errors by method and factor. Reports of older versions have them by factor, measured with DILLEMA."""
+    if isinstance(errors, dict) and any("valid" in counts for counts in errors.values()):
+        return {"dillema": errors}
+    return errors
+
+
 class Calibration(Contract):
     """The source of validity estimates: reviews of this job, or the checks' errors measured on another data set.
 
-    `errors` were measured on images of the data set `data`, by factor (or `default`); both are empty if the job names
-    none. `n`: number of counterfactuals that people reviewed, here or there.
+    `errors` were measured on images of the data set `data`, by method and factor (or `default`), where `judged_by` said
+    which are valid; they are empty if the job names none. `n`: number of counterfactuals that were judged, here or
+    there. `not_used`: why errors of the data set are not used.
     """
 
     source: Literal["profile", "reviews"] = "profile"
     data: str = ""
-    errors: dict[str, CheckErrors] = Field(default_factory=dict)
+    judged_by: Judges = "people"
+    errors: Annotated[dict[str, dict[str, CheckErrors]], BeforeValidator(_by_method)] = Field(default_factory=dict)
     n: int = 0
+    not_used: str = ""
 
 
 class Estimate(Contract):
