@@ -10,11 +10,11 @@ import numpy as np
 
 from diffusion_service.segmentation import Segmenter
 from gateway.jobs.choices import method_defaults
-from gateway.methods.checks import CHECKS, EDIT_CHECKS, Pictures, check_images
+from gateway.methods.checks import CHECKS, Pictures, check_images
 from gateway.methods.counterfactual import Edit, MethodImage
 from gateway.methods.dillema import DillemaParameters
 from gateway.methods.inverted import Attempt
-from gateway.methods.lance import LanceParameters, best
+from gateway.methods.lance import LANCE_CHECKS, LanceParameters, best
 from shared.images import Pixels, decode
 from shared.profiles import Profile
 from tinyworld.judges.oracles.objects import in_place, judge
@@ -113,7 +113,7 @@ class Judge:
             Pictures(images, payload(self._segmenter.keep_mask(source.image))),
             [edit] * len(images),
             self._thresholds[method],
-            EDIT_CHECKS if method == "lance" else CHECKS,
+            LANCE_CHECKS if method == "lance" else CHECKS,
         )
         results = zip(fractions, images, checked, strict=True)
         return best([Attempt(fraction, image, verdict, scores) for fraction, image, (verdict, scores) in results])

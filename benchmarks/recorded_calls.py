@@ -18,11 +18,13 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import JsonValue
 from sqlalchemy import func, select
 
 from benchmarks.scale.site import absolute
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
 from gateway.database.tables import LOCAL_OWNER, Job, Owner, RecordedCall, SourceImage
+from gateway.methods import read_method
 from gateway.model_services.clients import ModelServices
 from gateway.model_services.recorded import ImageShelf
 from gateway.settings import Settings
@@ -37,8 +39,8 @@ from tests.support.small_services import SmallServices, serve
 
 WIDTH = 768
 PIXELS = 64
-SHIFTS = ["at night", "in the snow", "in the rain", "in the fog", "at sunset"]
-METHODS = [{"name": "shifts", "parameters": {"shifts": SHIFTS, "steps": 16}}]
+SHIFTS: list[JsonValue] = ["at night", "in the snow", "in the rain", "in the fog", "at sunset"]
+METHODS = [read_method("shifts", {"shifts": SHIFTS, "steps": 16})]
 
 
 class WideServices(SmallServices):

@@ -80,7 +80,7 @@ def replays(session: Session, store: ObjectStore, key: AnswerKey) -> Iterator[Re
         rows = load_rows(session, job.id)
         results = measure(rows)
         review = ReviewList(results)
-        streamed = list(review.watching(stream_sources(session, job.id, rows.relation)))
+        streamed = list(review.collect(stream_sources(session, job.id, rows.relation)))
         for method in rows.methods:
             weaknesses = _weaknesses(key, job.models, method)
             images, edits = _images(session, job, streamed), _edits(session, job, method, streamed, weaknesses)
@@ -165,10 +165,11 @@ def _edits(
 
 
 def _failed(rows: SourceRows, triple: Triple[CounterfactualRow], models: Sequence[str]) -> tuple[list[str], float]:
-    """The models that are right on the null arm and wrong on the edit, and their greatest loss of probability."""
+    """The models that are right on the reference arm and wrong on the edit, and their greatest loss of probability."""
     failed, loss = [], 0.0
     for model in models:
-        _, before, after = triple.predictions(rows.predictions_of(model))
+        compared = triple.predictions(rows.predictions_of(model))
+        before, after = compared.reference, compared.counterfactual
         if before is not None and after is not None and before.rank == 1 and after.rank != 1:
             failed.append(model)
             loss = max(loss, (before.p_truth or 0.0) - (after.p_truth or 0.0))

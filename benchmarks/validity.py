@@ -26,15 +26,15 @@ from diffusion_service.segmentation import Segmenter
 from evaluator_service.models_under_test.classification import ImageClassifier
 from gateway.analysis.certainty import LEVEL, mean_interval
 from gateway.analysis.validity import Screened, among_valid
-from gateway.methods.checks import CHECKS, Scores, Thresholds, check_images, judge
-from gateway.methods.counterfactual import MethodImage
+from gateway.methods.checks import CHECKS, Thresholds, check_images, judge
+from gateway.methods.counterfactual import MethodImage, Scores
 from shared.profiles import Profile, load_profile
 from shared.schemas.diffusion import RenderReply
 from shared.schemas.results import CheckErrors, Interval
 from tinyworld.judges.trials import TASK, Evaluator, Proposal, payload, proposal, source_picture
 from tinyworld.objects.own_distribution import own_distribution
-from tinyworld.objects.pictures import Pixels
 from tinyworld.objects.world import CLASSES
+from tinyworld.rendered_once import Pixels
 from tinyworld.scenes import Split
 
 RESULTS = Path(__file__).parent / "results" / "validity.json"

@@ -2,7 +2,7 @@
 
     from contrafact import Client, JobRequest, ManifestImage
 
-The classes of requests are those that the client's methods take; `Problem` is the base of all that they raise.
+The client's methods take the request classes listed here and raise subclasses of `Problem`.
 """
 
 from __future__ import annotations

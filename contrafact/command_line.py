@@ -1,14 +1,15 @@
-"""What all commands of `contrafact` share: options for URL and key, and exit codes for problems."""
+"""Options, output and exit codes that all commands of `contrafact` share."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from contrafact.client import Client, Unreachable
 from shared.problems import NotReady, Problem, validation_sentence
@@ -20,11 +21,12 @@ Key = Annotated[str, typer.Option(envvar="CONTRAFACT_API_KEY", help="API key, if
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, for machines")]
 JobId = Annotated[str, typer.Argument(help="a job's id", metavar="JOB")]
 URL = "http://127.0.0.1:8000"
+WIDTH_OUTSIDE_TERMINALS = 160
 
 
 @contextmanager
-def connected(url: str, api_key: str) -> Iterator[Client]:
-    """A client. Its problems end the command with a message and an exit code."""
+def open_client(url: str, api_key: str) -> Iterator[Client]:
+    """Open a client. A problem inside the block prints a message and exits with its code."""
     client = Client(url, api_key or None)
     try:
         yield client
@@ -39,3 +41,11 @@ def connected(url: str, api_key: str) -> Iterator[Client]:
         raise typer.Exit(4 if isinstance(problem, Unreachable | NotReady) else 3) from problem
     finally:
         client.close()
+
+
+def print_output(output: RenderableType) -> None:
+    """Print a command's result on stdout: strings unchanged, tables as wide as the terminal."""
+    if isinstance(output, str):
+        print(output)
+    else:
+        Console(width=None if sys.stdout.isatty() else WIDTH_OUTSIDE_TERMINALS).print(output)

@@ -1,4 +1,4 @@
-"""A file that reports how far it is read, so that uploads can show their progress."""
+"""A file that reports its reading position, so that uploads can show their progress."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from contrafact.command_line import URL, JobId, Key, Url, connected
-from contrafact.job_files import pair
+from contrafact.command_line import URL, JobId, Key, Url, open_client
+from contrafact.job_files import parse_pair
 from shared.schemas.exports import FormatName
 
 
@@ -30,16 +30,16 @@ def export(
 ) -> None:
     """Save originals, accepted counterfactuals and null arms as a tar, and print its path."""
     path = out or Path(f"contrafact-{job}-{format_name}.tar")
-    with connected(url, api_key) as client:
-        query = [("format", format_name), *(pair(text) for text in where or [])]
+    with open_client(url, api_key) as client:
+        query = [("format", format_name), *(parse_pair(text) for text in where or [])]
         if str(path) == "-":
             client.export(job, query, sys.stdout.buffer)
             return
-        arriving = path.with_name(f"{path.name}.part")
+        partial_file = path.with_name(f"{path.name}.part")
         try:
-            with arriving.open("wb") as file:
+            with partial_file.open("wb") as file:
                 client.export(job, query, file)
-            arriving.replace(path)
+            partial_file.replace(path)
         finally:
-            arriving.unlink(missing_ok=True)
+            partial_file.unlink(missing_ok=True)
     print(path)

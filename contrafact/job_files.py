@@ -16,11 +16,12 @@ from pydantic import JsonValue
 from rich.console import Console
 
 from contrafact.client import Client
-from contrafact.progress_display import shown_on, upload_shown_on
+from contrafact.progress_display import show_progress, show_upload
 from shared.archives import is_archive
 from shared.manifests import ManifestRow, folder_labels, match_rows, parse_manifest
-from shared.schemas.jobs import JobDetail, JobPlan, JobRequest, JobSpec, ManifestImage, MethodChoice, MethodInfo
+from shared.schemas.jobs import JobDetail, JobRequest, JobSpec, ManifestImage, MethodChoice, MethodInfo
 from shared.schemas.masks import MaskSpec
+from shared.schemas.plans import JobPlan
 from shared.seeds import derive_digest
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp"})
@@ -38,14 +39,14 @@ def spec_of(
     masks: Path | None = None,
     group_by: Literal["image", "folder"] = "image",
 ) -> JobSpec:
-    """The job's spec. Options that are not given are left out: the gateway's defaults apply. `masks` is a JSON file."""
+    """The job's spec. The gateway's defaults apply to options left out. `masks` is a JSON file."""
     spec: dict[str, object] = {"task_description": task, "seed": seed}
     if methods:
         spec["methods"] = list(methods)
     if models is not None:
         spec["models"] = list(models)
     if label_map:
-        spec["label_map"] = dict(pair(text) for text in label_map)
+        spec["label_map"] = dict(parse_pair(text) for text in label_map)
     if no_labels:
         spec["ground_truth"] = "none"
     if calibration is not None:
@@ -57,23 +58,26 @@ def spec_of(
     return JobSpec.model_validate(spec)
 
 
-def parameters(
-    settings: Sequence[str], methods: Sequence[str], known: Callable[[], Sequence[MethodInfo]]
+def method_choices(
+    settings: Sequence[str], methods: Sequence[str], list_methods: Callable[[], Sequence[MethodInfo]]
 ) -> list[MethodChoice]:
-    """Each method with its parameters, from `NAME=VALUE` or `METHOD.NAME=VALUE`. `known` gives the default methods."""
+    """Each method with its parameters, from `NAME=VALUE` or `METHOD.NAME=VALUE`.
+
+    Without `methods`, the settings apply to the default methods of `list_methods`.
+    """
     if not settings:
         return [MethodChoice(name=name) for name in methods]
-    names = list(methods) or [method.name for method in known() if method.default]
-    chosen: dict[str, dict[str, JsonValue]] = {name: {} for name in names}
+    names = list(methods) or [method.name for method in list_methods() if method.default]
+    choices: dict[str, dict[str, JsonValue]] = {name: {} for name in names}
     for text in settings:
-        name, value = pair(text)
+        name, value = parse_pair(text)
         method, dot, parameter = name.rpartition(".")
         if not dot and len(names) != 1:
             raise ValueError(f"{text!r}: with several methods, write METHOD.NAME=VALUE")
-        if dot and method not in chosen:
-            raise ValueError(f"{text!r}: method {method!r} is not chosen; chosen are {', '.join(names)}")
-        chosen[method or names[0]][parameter] = _value(value)
-    return [MethodChoice(name=name, parameters=given) for name, given in chosen.items()]
+        if dot and method not in choices:
+            raise ValueError(f"{text!r}: this job does not use method {method!r}; its methods are {', '.join(names)}")
+        choices[method or names[0]][parameter] = _value(value)
+    return [MethodChoice(name=name, parameters=values) for name, values in choices.items()]
 
 
 def submit_job(
@@ -85,18 +89,18 @@ def submit_job(
     key: str | None,
     console: Console,
 ) -> JobDetail:
-    """Start the job. An archive is sent unchanged; other files are uploaded one by one, so that uploads can resume.
+    """Start the job. An archive is sent unchanged. Other files are uploaded one by one, so that uploads can resume.
 
-    Images with masks are sent as one archive, since a separate upload would keep a palette's colours and lose its
-    indices. Without a `key`, one is derived from the request: a command that is repeated after its reply was lost finds
-    its job. Raises ValueError for options that make no sense, and `shared.problems.Problem`.
+    Images with masks are sent as one archive, because a separate upload of a mask would lose its palette indices.
+    Without a `key`, the idempotency key is derived from the request: repeating a command whose reply was lost returns
+    the same job. Raises ValueError for contradictory options, and `shared.problems.Problem`.
     """
     manifest = labels.read_bytes() if labels else None
     with _archive_of(paths, spec) as archive:
         if archive is not None:
             key = key or _key_of_archive(spec, archive, manifest)
-            with upload_shown_on(console, archive.name, archive.stat().st_size) as sent:
-                return client.create_from_archive(spec, archive, manifest, key, sent)
+            with show_upload(console, archive.name, archive.stat().st_size) as progress:
+                return client.create_from_archive(spec, archive, manifest, key, progress)
     files, rows = _labelled_files(paths, manifest, known_classes)
     digests = _upload(client, [path for _, path in files], console)
     request = _request(spec, files, rows, digests)
@@ -122,12 +126,12 @@ def plan_job(
     known_classes: Collection[str],
     console: Console,
 ) -> JobPlan:
-    """The plan of the job that `submit_job` would start. Sends an archive to be checked, but uploads no files."""
+    """The plan of the job that `submit_job` would start. Sends an archive for checking, but uploads no single files."""
     manifest = labels.read_bytes() if labels else None
     with _archive_of(paths, spec) as archive:
         if archive is not None:
-            with upload_shown_on(console, archive.name, archive.stat().st_size) as sent:
-                return client.plan_from_archive(spec, archive, manifest, sent)
+            with show_upload(console, archive.name, archive.stat().st_size) as progress:
+                return client.plan_from_archive(spec, archive, manifest, progress)
     files, rows = _labelled_files(paths, manifest, known_classes)
     digests = [hashlib.sha256(path.read_bytes()).hexdigest() for _, path in files]
     return client.plan(_request(spec, files, rows, digests))
@@ -135,7 +139,7 @@ def plan_job(
 
 @contextmanager
 def _archive_of(paths: Sequence[Path], spec: JobSpec) -> Iterator[Path | None]:
-    """The one archive among the paths, a temporary zip of images with masks, or None: files go one by one."""
+    """The archive to send: the given one, a temporary zip of images with masks, or None to upload files one by one."""
     if _is_one_archive(paths):
         yield paths[0]
     elif spec.masks is not None:
@@ -166,7 +170,7 @@ def _is_one_archive(paths: Sequence[Path]) -> bool:
 def _labelled_files(
     paths: Sequence[Path], manifest: bytes | None, known_classes: Collection[str]
 ) -> tuple[list[tuple[str, Path]], list[ManifestRow]]:
-    """The image files, and the row of a manifest for each: the given one's, or one with the label of its folder."""
+    """The image files, each with its row of the manifest. Without a manifest, the folder's name is the label."""
     files = _image_files(paths)
     names = [name for name, _ in files]
     if manifest is not None:
@@ -192,18 +196,18 @@ def _image_files(paths: Sequence[Path]) -> list[tuple[str, Path]]:
         if path.is_file():
             files.append((path.name, path))
             continue
-        inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
-        top = path.resolve().parent
+        images = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+        parent = path.resolve().parent
         files += [
-            (file.resolve().relative_to(top).as_posix(), file) for file in inside if not file.name.startswith(".")
+            (file.resolve().relative_to(parent).as_posix(), file) for file in images if not file.name.startswith(".")
         ]
     if not files:
-        raise ValueError(f"there are no images in {', '.join(map(str, paths))}; PNG, JPEG and WebP are read")
+        raise ValueError(f"there are no PNG, JPEG or WebP images in {', '.join(map(str, paths))}")
     return files
 
 
 def _upload(client: Client, paths: Sequence[Path], console: Console) -> list[str]:
-    with shown_on(console, "uploading", len(paths)) as display, ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:
+    with show_progress(console, "uploading", len(paths)) as display, ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:
         digests = []
         for digest in pool.map(client.upload, paths):
             digests.append(digest)
@@ -219,8 +223,8 @@ def _value(text: str) -> JsonValue:
     return value
 
 
-def pair(text: str) -> tuple[str, str]:
-    """`NAME=VALUE` as name and value."""
+def parse_pair(text: str) -> tuple[str, str]:
+    """Split `NAME=VALUE`. Raises ValueError for anything else."""
     name, equals, value = text.partition("=")
     if not (name and equals):
         raise ValueError(f"{text!r} is not NAME=VALUE")

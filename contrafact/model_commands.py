@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from pydantic import JsonValue
-from rich.console import Console
 
 from contrafact import printing
-from contrafact.command_line import URL, Json, Key, Url, connected, messages
-from contrafact.progress_display import upload_shown_on
+from contrafact.command_line import URL, Json, Key, Url, messages, open_client, print_output
+from contrafact.progress_display import show_upload
 from shared.schemas.models import ModelSpec, is_model_file
 
 models = typer.Typer(help="Models under test: list them, add your own.", invoke_without_command=True)
@@ -21,7 +19,7 @@ ModelId = Annotated[str, typer.Argument(help="the model's name", metavar="NAME")
 
 
 @models.callback()
-def by_default(context: typer.Context, as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
+def list_by_default(context: typer.Context, as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
     """List the models under test. `add` your own, `remove` them, or `test` more models on a finished job's images."""
     if context.invoked_subcommand is None:
         list_models(as_json, url, api_key)
@@ -30,12 +28,12 @@ def by_default(context: typer.Context, as_json: Json = False, url: Url = URL, ap
 @models.command("list")
 def list_models(as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
     """List the models under test with their classes."""
-    with connected(url, api_key) as client:
+    with open_client(url, api_key) as client:
         listing = client.models_when_ready()
         if as_json:
             print(listing.model_dump_json())
         else:
-            Console(width=None if sys.stdout.isatty() else 160).print(printing.models(listing))
+            print_output(printing.models(listing))
 
 
 @models.command()
@@ -52,7 +50,7 @@ def add(
     ] = None,
     preprocessing: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="JSON: how an ONNX model's input is made from an image"),
+        typer.Option(exists=True, dir_okay=False, help="JSON: how an image becomes the input of an ONNX model"),
     ] = None,
     kind: Annotated[
         str | None, typer.Option("--kind", "--task", help="classification (default) or segmentation")
@@ -64,8 +62,8 @@ def add(
     url: Url = URL,
     api_key: Key = "",
 ) -> None:
-    """Upload a model under test and print its name. The model is loaded and run once, and refused if that fails."""
-    with connected(url, api_key) as client:
+    """Upload a model under test and print its name. The gateway refuses a model that it cannot load and run once."""
+    with open_client(url, api_key) as client:
         fields: dict[str, JsonValue] = {"name": name, "licence": licence, "description": description}
         if classes is not None:
             fields["classes"] = _class_names(classes)
@@ -74,8 +72,8 @@ def add(
         fields |= {name: value for name, value in (("kind", kind), ("output", output)) if value is not None}
         spec = ModelSpec.model_validate({key: value for key, value in fields.items() if value != ""})
         files = _files(paths)
-        with upload_shown_on(messages, name, sum(file.stat().st_size for file in files)) as sent:
-            view = client.add_model(spec, files, sent)
+        with show_upload(messages, name, sum(file.stat().st_size for file in files)) as progress:
+            view = client.add_model(spec, files, progress)
         messages.print(f"{view.format}, {view.bytes:,} bytes, {len(view.classes)} classes", markup=False)
         print(view.model_dump_json() if as_json else view.name)
 
@@ -83,10 +81,10 @@ def add(
 @models.command()
 def remove(name: ModelId, url: Url = URL, api_key: Key = "") -> None:
     """Delete a model that you uploaded. Results of jobs stay."""
-    with connected(url, api_key) as client:
+    with open_client(url, api_key) as client:
         ids = [model.id for model in client.models_when_ready().models if model.uploaded and model.name == name]
         if not ids or ids[0] is None:
-            raise ValueError(f"you have uploaded no model {name!r}; `contrafact models` lists them")
+            raise ValueError(f"you have uploaded no model {name!r}; `contrafact models` lists your models")
         client.remove_model(ids[0])
         messages.print(f"model {name} is deleted")
 
@@ -99,28 +97,27 @@ def add_to_job(
     api_key: Key = "",
 ) -> None:
     """Test more models on the images of a finished job. Nothing is rendered again."""
-    with connected(url, api_key) as client:
+    with open_client(url, api_key) as client:
         detail = client.add_models_to_job(job, model)
         messages.print(f"job {detail.id} runs again; {detail.progress.images.waiting} source images wait")
 
 
 def _files(paths: list[Path]) -> list[Path]:
-    """The files to send: from a folder those that belong to a model. Raises ValueError if there are none."""
+    """The files to send; of a folder, only model files. Raises ValueError if there are none."""
     files: list[Path] = []
     for path in paths:
         if path.is_dir():
-            inside = sorted(file for file in path.iterdir() if file.is_file())
-            mine = [file for file in inside if is_model_file(file.name) or file.suffix.lower() == ".onnx"]
-            if not mine:
-                raise ValueError(
-                    f"there is no model in {path}; its files are {', '.join(file.name for file in inside[:9])}"
-                )
-            files += mine
+            folder_files = sorted(file for file in path.iterdir() if file.is_file())
+            model_files = [file for file in folder_files if is_model_file(file.name) or file.suffix.lower() == ".onnx"]
+            if not model_files:
+                names = ", ".join(file.name for file in folder_files[:9])
+                raise ValueError(f"there is no model in {path}; its files are {names}")
+            files += model_files
         elif path.is_file():
             files.append(path)
         else:
             raise ValueError(
-                f"there is no {path}; of a Hub id, `hf download ID --local-dir FOLDER` makes a folder first"
+                f"{path} does not exist. Download a model of the Hub first: hf download ID --local-dir FOLDER"
             )
     return files
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -12,7 +12,6 @@ from rich.text import Text
 from shared.schemas.jobs import (
     CounterfactualView,
     JobDetail,
-    JobPlan,
     JobsPage,
     MethodsReply,
     ModelsListing,
@@ -21,139 +20,76 @@ from shared.schemas.jobs import (
 )
 from shared.schemas.results import (
     CellEffect,
-    DetectableDrop,
     JobResults,
     ModelResults,
     SegmentationMetrics,
-    Sensitivity,
 )
 from shared.schemas.reviews import ReviewView
 from shared.stages import in_flight, stage_words
 from shared.wording import NO_FINDING, interval, p_value, percent, points, review_sentence
 
-CLASSES_SHOWN = 20
-PROVISIONAL = (
-    "Provisional: the error rates of the automatic checks are unknown for these images. Look at the images yourself."
-)
+PROVISIONAL = "Provisional: the error rates of the automatic checks are unknown for {}. Look at the images yourself."
 
 
 def findings(results: JobResults) -> RenderableType:
     """Findings per model under test and method: a table and sentences, or a line that says there are none.
 
-    They begin with the commonest reasons of failures. Where nothing succeeded, there are only these.
+    The most frequent reasons of failures come first. If every image failed, nothing follows them.
     """
-    parts: list[RenderableType] = [Text(line) for line in _left_out(results)]
+    lines: list[RenderableType] = [Text(line) for line in _missing_sources(results)]
     if results.sources == results.sources_failed + results.sources_cancelled:
-        return Group(*parts)
-    for measured in results.results:
-        parts.append(Text(f"{measured.model} under {measured.method}", style="bold"))
-        parts.append(Text(_basis(measured)))
-        if measured.findings:
-            parts.append(_findings_table(measured.findings))
-            parts += [Padding(Text(f"• {effect.sentence}"), (0, 0, 0, 2)) for effect in measured.findings]
+        return Group(*lines)
+    for model_results in results.results:
+        lines.append(Text(f"{model_results.model} under {model_results.method}", style="bold"))
+        lines.append(Text(_accuracy_line(model_results)))
+        if model_results.findings:
+            lines.append(_findings_table(model_results.findings))
+            lines += [Padding(Text(f"• {effect.sentence}"), (0, 0, 0, 2)) for effect in model_results.findings]
         else:
-            parts.append(Text(f"  {NO_FINDING}"))
-        if measured.segmentation is not None:
-            parts.append(_classes_table(measured.segmentation))
-        parts.append(Text(""))
-    parts.append(Text(_standing_of_checks(results)))
-    return Group(*parts)
+            lines.append(Text(f"  {NO_FINDING}"))
+        if model_results.segmentation is not None:
+            lines.append(_classes_table(model_results.segmentation))
+        lines.append(Text(""))
+    lines.append(Text(_check_notes(results)))
+    return Group(*lines)
 
 
-def _left_out(results: JobResults) -> Iterator[str]:
-    """Which source images the figures are without, and why."""
+def _missing_sources(results: JobResults) -> Iterator[str]:
+    """The number of source images without results, and the reasons."""
     if results.sources_failed:
         yield f"{results.sources_failed} of {results.sources} source images failed:"
-        yield from (f"  {failed.count}: {failed.reason}" for failed in results.failure_reasons)
+        yield from (f"  {failure.count}: {failure.reason}" for failure in results.failure_reasons)
     if results.sources_cancelled:
         yield f"Cancelled: {results.sources_cancelled} of {results.sources} source images were not finished."
 
 
-def _standing_of_checks(results: JobResults) -> str:
+def _check_notes(results: JobResults) -> str:
     shapes = sum(funnel.shapes_unchecked or 0 for funnel in results.funnels)
-    named = sum(funnel.recaption_unchecked or 0 for funnel in results.funnels)
+    recaptions = sum(funnel.recaption_unchecked or 0 for funnel in results.funnels)
     notes = f"Shapes were not checked in {shapes} rendered images. " if shapes else ""
-    if named:
+    if recaptions:
         notes += (
-            f"Captions could not check {named} rendered images: the captions of their sources do not name the class. "
+            f"The caption check was skipped for {recaptions} rendered images: the captions of their source images do "
+            "not name the class. "
         )
-    return notes + _errors_of_checks(results)
+    return notes + _check_error_notes(results)
 
 
-def _errors_of_checks(results: JobResults) -> str:
-    lines = [PROVISIONAL] if results.provisional else []
+def _check_error_notes(results: JobResults) -> str:
+    calibration = results.calibration
+    of = "some methods" if calibration is not None and calibration.corrects else "these images"
+    lines = [PROVISIONAL.format(of)] if results.provisional else []
     lines += [review_sentence(method_reviews) for method_reviews in results.reviews]
-    if results.calibration is not None and results.calibration.not_used:
-        lines.append(f"The check errors of {results.calibration.data} are not used: {results.calibration.not_used}.")
-    elif results.calibration is not None and results.calibration.data:
+    if calibration is not None and calibration.not_used:
         lines.append(
-            f"The error rates of the automatic checks were measured on {results.calibration.data}, for "
-            f"{', '.join(results.calibration.errors)}. They apply if your images are similar."
+            f"The error rates of the automatic checks on {calibration.data} are not used: {calibration.not_used}."
+        )
+    elif calibration is not None and calibration.data:
+        lines.append(
+            f"The error rates of the automatic checks were measured on {calibration.data}, for "
+            f"{', '.join(calibration.errors)}. They apply if your images are similar."
         )
     return "\n".join(lines)
-
-
-def plan(planned: JobPlan) -> RenderableType:
-    """The plan of a job: what it would do, and which drops its images can detect."""
-    lines = [
-        f"task      {planned.task_description}",
-        f"methods   {', '.join(method.name for method in planned.methods)}",
-        f"models    {', '.join(planned.models) or 'none'}",
-        f"images    {planned.images}, {planned.labelled} with ground truth"
-        + (f"; {planned.missing} to upload" if planned.missing else ""),
-        *(f"unchecked {name}: no check of its images has a threshold, so noise passes" for name in planned.unchecked),
-        *scaling(planned),
-        *grouping(planned),
-        *(f"unusable  {failure.name or failure.position}: {failure.reason}" for failure in planned.failures),
-    ]
-    return Group(Text("\n".join(lines)), sensitivity(planned.sensitivity))
-
-
-def scaling(planned: JobPlan) -> list[str]:
-    """A line on images that are scaled down, where there are or may be any."""
-    if planned.at_working_side:
-        return [f"scaled    {planned.at_working_side} images, to {planned.working_side:,} pixels on the longer side"]
-    if planned.missing:
-        return [f"scaled    images of more than {planned.working_side:,} pixels on the longer side, to that"]
-    return []
-
-
-def grouping(planned: JobPlan) -> list[str]:
-    """A line on groups of images, or on file names that look like them."""
-    if planned.groups is not None:
-        return [f"groups    {planned.groups}, which count as one image each"]
-    if planned.look_like_sequences:
-        return [
-            "groups    none, but file names look like frames of sequences, which are not independent: name the "
-            "sequence of each image in a manifest's column `group`, or use --group-by folder"
-        ]
-    return []
-
-
-def sensitivity(power: Sensitivity) -> RenderableType:
-    """The detectable drop of each class; classes with the same one share a line."""
-    alike: dict[tuple[int, float | None], list[DetectableDrop]] = {}
-    for shown in power.classes:
-        alike.setdefault((shown.sources, shown.drop), []).append(shown)
-    sentences = [first.sentence + _the_same(others) for first, *others in list(alike.values())[:CLASSES_SHOWN]]
-    if len(alike) > CLASSES_SHOWN:
-        sentences.append("The report lists the other classes.")
-    if not power.classes:
-        sentences.append("Without ground truth, classes are the predicted classes. Detectable drops of a class:")
-        sentences += [
-            f"{round(100 * n.drop)} points with {n.sources:,} images" for n in power.needed if n.sources is not None
-        ]
-    lines = Table.grid(padding=(0, 2))
-    for number, text in enumerate([*sentences, power.assumption]):
-        lines.add_row("" if number else "power   ", text)
-    return lines
-
-
-def _the_same(others: Sequence[DetectableDrop]) -> str:
-    names = [f"`{shown.label}`" for shown in others]
-    if not names:
-        return ""
-    return f" The same holds for {', '.join(names[:-1])}{' and ' if len(names) > 1 else ''}{names[-1]}."
 
 
 def job(detail: JobDetail) -> RenderableType:
@@ -182,7 +118,7 @@ def job(detail: JobDetail) -> RenderableType:
 
 
 def finished(progress: Progress) -> int:
-    """The number of source images that need no more work."""
+    """The number of source images that are done, failed or cancelled."""
     return progress.images.done + progress.images.failed + progress.images.cancelled
 
 
@@ -198,8 +134,8 @@ def details(progress: Progress) -> str:
 def jobs(page: JobsPage) -> RenderableType:
     """Jobs as a table, newest first."""
     table = _table("job", "state", "created", "task")
-    for listed in page.jobs:
-        table.add_row(listed.id, listed.state, f"{listed.created_at:%Y-%m-%d %H:%M}", listed.task_description)
+    for view in page.jobs:
+        table.add_row(view.id, view.state, f"{view.created_at:%Y-%m-%d %H:%M}", view.task_description)
     return table
 
 
@@ -233,10 +169,10 @@ def reviews(views: Iterable[ReviewView]) -> RenderableType:
     """Reviews as a table."""
     table = _table("counterfactual", "reviewer", "verdict", "edit shown", "realism", "reviewed", "note")
     for view in views:
-        shown = {True: "yes", False: "no", None: ""}[view.edit_shown]
-        graded = "" if view.realism is None else str(view.realism)
-        when = f"{view.reviewed_at:%Y-%m-%d %H:%M}"
-        table.add_row(view.counterfactual, view.reviewer, view.verdict, shown, graded, when, Text(view.note))
+        edit_shown = {True: "yes", False: "no", None: ""}[view.edit_shown]
+        realism = "" if view.realism is None else str(view.realism)
+        date = f"{view.reviewed_at:%Y-%m-%d %H:%M}"
+        table.add_row(view.counterfactual, view.reviewer, view.verdict, edit_shown, realism, date, Text(view.note))
     return table
 
 
@@ -254,40 +190,38 @@ def models(listing: ModelsListing) -> RenderableType:
     """Models under test with their classes."""
     table = _table("model", "default", "yours", "classes", "description")
     for model in listing.models:
-        shown = ", ".join(model.classes[:10]) + (" …" if len(model.classes) > 10 else "")
+        classes = ", ".join(model.classes[:10]) + (" …" if len(model.classes) > 10 else "")
         table.add_row(
             model.name,
             "yes" if model.default else "",
             "yes" if model.uploaded else "",
-            shown,
+            classes,
             f"quarantined: {model.quarantine}" if model.quarantine else model.description,
         )
     return table
 
 
-def _basis(measured: ModelResults) -> str:
-    pixels = measured.segmentation
-    if pixels is not None:
-        shares = [percent(arm.mean_iou) for arm in (pixels.originals, pixels.nulls, pixels.counterfactuals)]
-        return (
-            f"  {measured.counterfactuals} counterfactuals of {measured.sources} source images; mIoU {shares[0]} on "
-            f"originals, {shares[1]} on null arms, {shares[2]} on counterfactuals"
-        )
-    accuracy = measured.metrics.accuracy[0] if measured.metrics and measured.metrics.accuracy else None
-    right = ""
-    if accuracy is not None and accuracy.originals.value is not None and accuracy.counterfactuals.value is not None:
-        right = (
-            f"; right on {accuracy.originals.value:.1%} of the originals, "
-            f"{accuracy.counterfactuals.value:.1%} of the counterfactuals"
-        )
-    return f"  {measured.counterfactuals} counterfactuals of {measured.sources} source images{right}"
+def _accuracy_line(results: ModelResults) -> str:
+    images = f"  {results.counterfactuals} counterfactuals of {results.sources} source images"
+    segmentation = results.segmentation
+    if segmentation is not None:
+        arms = (segmentation.originals, segmentation.nulls, segmentation.counterfactuals)
+        ious = [percent(arm.mean_iou) for arm in arms]
+        return f"{images}; mIoU {ious[0]} on originals, {ious[1]} on null arms, {ious[2]} on counterfactuals"
+    accuracy = results.metrics.accuracy[0] if results.metrics and results.metrics.accuracy else None
+    if accuracy is None or accuracy.originals.value is None or accuracy.counterfactuals.value is None:
+        return images
+    return (
+        f"{images}; accuracy {accuracy.originals.value:.1%} on originals, "
+        f"{accuracy.counterfactuals.value:.1%} on counterfactuals"
+    )
 
 
-def _classes_table(pixels: SegmentationMetrics) -> Table:
+def _classes_table(segmentation: SegmentationMetrics) -> Table:
     table = _table("class", "IoU originals", "null arms", "counterfactuals")
-    for place, name in enumerate(pixels.classes):
-        arms = (pixels.originals, pixels.nulls, pixels.counterfactuals)
-        table.add_row(name, *(percent(arm.iou[place]) for arm in arms))
+    arms = (segmentation.originals, segmentation.nulls, segmentation.counterfactuals)
+    for index, name in enumerate(segmentation.classes):
+        table.add_row(name, *(percent(arm.iou[index]) for arm in arms))
     return table
 
 

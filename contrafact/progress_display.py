@@ -1,7 +1,7 @@
 """Progress of long commands: a bar on a terminal, plain lines elsewhere.
 
 In logs of CI and containers, a line is written at every 10 % and at least every 30 seconds, but at most every 5
-seconds, except for the first and the last line.
+seconds. The first and the last line are always written.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from rich.text import Text
 LONGEST_SILENCE_SECONDS = 30.0
 SHORTEST_GAP_SECONDS = 5.0
 STEPS = 10  # a line for each tenth
-LEAST_FINISHED = 3  # before that, a rate says nothing
+LEAST_FINISHED = 3  # items; fewer give no useful rate
 BYTES = "bytes"  # the unit whose counts are written as kB, MB or GB
 
 
 class Pace:
-    """The rate of work, measured from the first finished item on."""
+    """The rate of work, measured from the first finished item."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -51,12 +51,12 @@ class Pace:
         """The rate, or None while too few items are finished to estimate it."""
         if self._first is None or self._at_start is None or done - self._at_start < LEAST_FINISHED:
             return None
-        since, counted = self._first
-        seconds = self._clock() - since
-        return (done - counted) / seconds if done > counted and seconds > 0 else None
+        start_time, start_count = self._first
+        seconds = self._clock() - start_time
+        return (done - start_count) / seconds if done > start_count and seconds > 0 else None
 
     def words(self, done: int, total: int, unit: str) -> str:
-        """The rate and the time left, or that they are still being estimated."""
+        """The rate and the time left, in words, also while too few items are finished to estimate them."""
         rate = self.per_second(done)
         if rate is None:
             return "estimating the time left"
@@ -64,7 +64,7 @@ class Pace:
 
 
 class ProgressDisplay:
-    """What `shown_on` yields. Any thread may update it."""
+    """The display that `show_progress` yields. Any thread may update it."""
 
     def __init__(self, console: Console, stage: str, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._stage, self._unit, self._clock = console, stage, unit, clock
@@ -73,12 +73,12 @@ class ProgressDisplay:
         self._written_at: float | None = None
         self._written_tenth = 0
         self._lock = threading.RLock()
-        # Many CI systems set FORCE_COLOR, which Rich takes for a terminal, although the output is a log file.
+        # Many CI systems set FORCE_COLOR for log files. Rich then assumes a terminal.
         self._bar = _Bar(console, unit) if console.is_interactive and console.file.isatty() else None
         self._task = self._bar.add_task(stage, total=None) if self._bar else None
 
     def update(self, done: int, total: int, stage: str | None = None, detail: str = "") -> None:
-        """`done` of `total` items are finished (a total of 0 is unknown), in this `stage`, with `detail` in words."""
+        """Show `done` finished items of `total` (0 if unknown), the `stage`, and a `detail` in words."""
         with self._lock:
             self._done, self._total, self._detail = done, total, detail
             self._stage = stage or self._stage
@@ -90,7 +90,7 @@ class ProgressDisplay:
                 self._write()
 
     def advance(self, items: int = 1) -> None:
-        """Record that so many more items are finished; 0 shows again what is known."""
+        """Record that this many more items are finished. 0 repeats the last state."""
         with self._lock:
             self.update(self._done + items, self._total, detail=self._detail)
 
@@ -100,7 +100,7 @@ class ProgressDisplay:
             self._bar.start()
 
     def stop(self) -> None:
-        """Remove the bar, or write the last line unless it is written already."""
+        """Remove the bar, or write the last line if it is not written yet."""
         if self._bar is not None:
             self._bar.stop()
         elif self._written_at is not None and self._done >= self._total > 0 and self._written_tenth < STEPS:
@@ -115,15 +115,15 @@ class ProgressDisplay:
     def _line_is_due(self) -> bool:
         if self._written_at is None:
             return True
-        silent = self._clock() - self._written_at
-        if silent < SHORTEST_GAP_SECONDS:
+        elapsed = self._clock() - self._written_at
+        if elapsed < SHORTEST_GAP_SECONDS:
             return False
-        return silent >= LONGEST_SILENCE_SECONDS or self._tenth() > self._written_tenth
+        return elapsed >= LONGEST_SILENCE_SECONDS or self._tenth() > self._written_tenth
 
     def _write(self) -> None:
         self._written_at, self._written_tenth = self._clock(), self._tenth()
-        counted = _counted(self._done, self._total, self._unit) if self._total else ""
-        words = " · ".join(filter(None, [", ".join(filter(None, [counted, self._detail])), self._pace_words()]))
+        count = _count_words(self._done, self._total, self._unit) if self._total else ""
+        words = " · ".join(filter(None, [", ".join(filter(None, [count, self._detail])), self._pace_words()]))
         line = f"{datetime.now():%H:%M:%S}  {self._stage}  {words}".rstrip()
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
         self._console.file.flush()
@@ -139,48 +139,48 @@ class _Bar(Progress):
         super().__init__(*columns, TimeElapsedColumn(), console=console)
 
     def get_renderables(self) -> Iterator[RenderableType]:
-        """The bar and the line beneath it."""
+        """Yield the bar and the line beneath it."""
         yield self.make_tasks_table(self.tasks)
         if self.detail:
             yield Text(f"  {self.detail}", style="dim")
 
 
 @contextmanager
-def shown_on(console: Console, stage: str, total: int = 0, unit: str = "images") -> Iterator[ProgressDisplay]:
-    """Show a progress display on this console until the block ends, also while nothing is reported to it."""
+def show_progress(console: Console, stage: str, total: int = 0, unit: str = "images") -> Iterator[ProgressDisplay]:
+    """Show a progress display on this console until the block ends. It repeats the last state between updates."""
     display = ProgressDisplay(console, stage, unit)
     display.start()
     try:
         if total:
             display.update(0, total)
-        with _repeated(display):
+        with _repeat_state(display):
             yield display
     finally:
         display.stop()
 
 
 @contextmanager
-def upload_shown_on(console: Console, name: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show an upload of `total` bytes until the block ends; yields what to call with the bytes sent so far.
+def show_upload(console: Console, name: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show an upload of `total` bytes until the block ends. Yields a function that takes the number of bytes sent.
 
-    Once all are sent, it says that the gateway checks them.
+    Once all bytes are sent, the display says that the gateway checks them.
     """
 
     def show(sent: int) -> None:
         display.update(sent, total, f"checking {name}" if sent >= total else f"uploading {name}")
 
-    with shown_on(console, f"uploading {name}", total, BYTES) as display:
+    with show_progress(console, f"uploading {name}", total, BYTES) as display:
         yield show
         display.update(total, total, f"uploaded {name}")
 
 
 @contextmanager
-def _repeated(display: ProgressDisplay) -> Iterator[None]:
-    """Show again what is known every few seconds, for work that reports nothing for long."""
-    ended = threading.Event()
+def _repeat_state(display: ProgressDisplay) -> Iterator[None]:
+    """Repeat the last state every few seconds, for work that reports nothing for a long time."""
+    stop = threading.Event()
 
     def repeat() -> None:
-        while not ended.wait(SHORTEST_GAP_SECONDS):
+        while not stop.wait(SHORTEST_GAP_SECONDS):
             display.advance(0)
 
     thread = threading.Thread(target=repeat, name="progress", daemon=True)
@@ -188,11 +188,11 @@ def _repeated(display: ProgressDisplay) -> Iterator[None]:
     try:
         yield
     finally:
-        ended.set()
+        stop.set()
         thread.join()
 
 
-def _counted(done: int, total: int, unit: str) -> str:
+def _count_words(done: int, total: int, unit: str) -> str:
     if unit == BYTES:
         return f"{decimal(done)} of {decimal(total)} done"
     return f"{done:,} of {total:,} {unit} done"

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from contrafact.client import Client
-from contrafact.command_line import URL, Json, Key, Url, connected, messages
-from contrafact.progress_display import shown_on
+from contrafact.command_line import URL, Json, Key, Url, messages, open_client, print_output
+from contrafact.progress_display import show_progress
 from shared.repair_tables import arm_table, class_table
 from shared.schemas.models import ModelSpec
 from shared.schemas.repairs import ARMS, CellFigures, RepairRequest, RepairResult, RepairView
@@ -45,7 +44,7 @@ def repair(
     url: Url = URL,
     api_key: Key = "",
 ) -> None:
-    """Train a model on the accepted counterfactuals of a job, wait, and print the result beside its controls.
+    """Train a model on a job's accepted counterfactuals. Waits, then prints the model's and its controls' results.
 
     Exit codes: 0 repaired; 1 the repair failed or was cancelled.
     """
@@ -60,7 +59,7 @@ def repair(
         "values": value,
         "hold_out_values": hold_out_value,
     }
-    with connected(url, api_key) as client:
+    with open_client(url, api_key) as client:
         request = RepairRequest.model_validate(
             {name: setting for name, setting in options.items() if setting is not None}
         )
@@ -75,14 +74,14 @@ def repair(
         if as_json:
             print(view.model_dump_json())
         else:
-            Console(width=None if sys.stdout.isatty() else 160).print(shown(view.result))
+            print_output(result_tables(view.result))
             print(view.id)
 
 
 @repairs.command("list")
 def list_repairs(as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
     """List your newest repairs."""
-    with connected(url, api_key) as client:
+    with open_client(url, api_key) as client:
         for view in client.repairs().repairs:
             print(view.model_dump_json() if as_json else f"{view.id}  {view.state}  {view.model}  of job {view.job}")
 
@@ -90,35 +89,35 @@ def list_repairs(as_json: Json = False, url: Url = URL, api_key: Key = "") -> No
 @repairs.command()
 def cancel(repair: RepairId, url: Url = URL, api_key: Key = "") -> None:
     """Stop a repair."""
-    with connected(url, api_key) as client:
+    with open_client(url, api_key) as client:
         messages.print(f"repair {repair} is {client.cancel_repair(repair).state}")
 
 
 @repairs.command()
 def delete(repair: RepairId, url: Url = URL, api_key: Key = "") -> None:
     """Delete a repair with its models."""
-    with connected(url, api_key) as client:
+    with open_client(url, api_key) as client:
         client.delete_repair(repair)
         messages.print(f"repair {repair} is deleted")
 
 
-def shown(result: RepairResult) -> RenderableType:
+def result_tables(result: RepairResult) -> RenderableType:
     """The result as tables and sentences: all arms on every set, and the cells that changed most."""
-    score = "right" if result.metric == "accuracy" else "IoU"
-    parts: list[RenderableType] = [
+    score = "accuracy" if result.metric == "accuracy" else "IoU"
+    tables: list[RenderableType] = [
         _table((f"{score} on held-out source images", "images of sources"), arm_table(result.sets))
     ]
     if by_class := class_table(result):
-        parts.append(_table(("IoU of all pixels", "class"), by_class))
+        tables.append(_table(("IoU of all pixels", "class"), by_class))
     if result.cells:
-        parts.append(_cells(result.cells[:CELLS_SHOWN]))
-    return Group(*parts, *(Text(f"• {sentence}") for sentence in result.sentences))
+        tables.append(_cells(result.cells[:CELLS_SHOWN]))
+    return Group(*tables, *(Text(f"• {sentence}") for sentence in result.sentences))
 
 
 def _table(heads: tuple[str, str], rows: list[tuple[str, str, list[str]]]) -> Table:
     table = Table(*heads, *ARMS)
-    for name, what, values in rows:
-        table.add_row(name, what, *values)
+    for name, size, values in rows:
+        table.add_row(name, size, *values)
     return table
 
 
@@ -135,13 +134,13 @@ def _add(client: Client, view: RepairView, name: str) -> None:
         path = Path(folder, "model.tar")
         path.write_bytes(client.repaired_model(view.id))
         description = f"{view.model} repaired on job {view.job}"
-        added = client.add_model(ModelSpec(name=name, description=description), [path])
-    messages.print(f"model {added.name} is added to your models", markup=False)
+        model = client.add_model(ModelSpec(name=name, description=description), [path])
+    messages.print(f"model {model.name} is added to your models", markup=False)
 
 
 def _follow(client: Client, view: RepairView) -> RepairView:
     """Show progress until the repair ends."""
-    with shown_on(messages, "waiting for a trainer", view.progress.total, "steps") as display:
+    with show_progress(messages, "waiting for a trainer", view.progress.total, "steps") as display:
         while view.state == "running":
             stage = f"training {view.progress.arm}" if view.progress.arm else None
             display.update(view.progress.done, view.progress.total, stage)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from contrafact import printing
-from contrafact.command_line import URL, JobId, Json, Key, Url, connected, messages
+from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output
 from shared.schemas.reviews import ReviewRequest
 
 CounterfactualId = Annotated[
@@ -31,7 +29,7 @@ def review(
     api_key: Key = "",
 ) -> None:
     """Review a counterfactual. Replaces your earlier review. The review page shows images side by side."""
-    with connected(url, api_key) as client:
+    with open_client(url, api_key) as client:
         fields = {"verdict": verdict, "edit_shown": edit_shown, "realism": realism, "note": note}
         view = client.review(job, counterfactual, ReviewRequest.model_validate(fields))
         if as_json:
@@ -42,10 +40,10 @@ def review(
 
 def reviews(job: JobId, as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
     """List the reviews of a job, newest first. With --json, one JSON object per line."""
-    with connected(url, api_key) as client:
+    with open_client(url, api_key) as client:
         views = client.reviews(job)
         if as_json:
             for view in views:
                 print(view.model_dump_json())
         else:
-            Console(width=None if sys.stdout.isatty() else 160).print(printing.reviews(views))
+            print_output(printing.reviews(views))

@@ -9,13 +9,13 @@ import typer
 
 from contrafact import printing
 from contrafact.client import Client
-from contrafact.command_line import URL, JobId, Json, Key, Url, connected, messages
-from contrafact.job_files import pair
-from contrafact.progress_display import shown_on
+from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client
+from contrafact.job_files import parse_pair
+from contrafact.progress_display import show_progress
 from shared.schemas.suites import MAX_DROP, RunResults, RunView, SuiteFilters, SuiteRequest
 
-FAILED = 2
-SHOWN = 12  # characters of a revision
+EXIT_NOTHING_TESTED = 2
+REVISION_CHARACTERS = 12
 SECONDS_BETWEEN_LOOKS = 1.0
 
 suites = typer.Typer(help="Freeze counterfactuals, to test every release on the same images.", no_args_is_help=True)
@@ -35,8 +35,8 @@ def create(
     api_key: Key = "",
 ) -> None:
     """Freeze the accepted counterfactuals of a job and print the suite's name."""
-    with connected(url, api_key) as client:
-        filters = SuiteFilters.model_validate(dict(pair(text) for text in where or []))
+    with open_client(url, api_key) as client:
+        filters = SuiteFilters.model_validate(dict(parse_pair(text) for text in where or []))
         suite = client.create_suite(SuiteRequest(job=job, name=name, filters=filters))
         messages.print(f"{suite.counterfactuals} counterfactuals of {suite.sources} source images are frozen")
         print(suite.model_dump_json() if as_json else suite.name)
@@ -45,7 +45,7 @@ def create(
 @suites.command("list")
 def list_suites(as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
     """List your suites."""
-    with connected(url, api_key) as client:
+    with open_client(url, api_key) as client:
         for suite in client.suites():
             print(suite.model_dump_json() if as_json else f"{suite.name}  of job {suite.made_from}")
 
@@ -53,7 +53,7 @@ def list_suites(as_json: Json = False, url: Url = URL, api_key: Key = "") -> Non
 @suites.command("delete")
 def delete(suite: SuiteName, url: Url = URL, api_key: Key = "") -> None:
     """Delete a suite with its runs."""
-    with connected(url, api_key) as client:
+    with open_client(url, api_key) as client:
         client.delete_suite(suite)
         messages.print(f"suite {suite} is deleted")
 
@@ -70,27 +70,26 @@ def gate(
     url: Url = URL,
     api_key: Key = "",
 ) -> None:
-    """Test a release on a suite; print a line per breach. Exit code 0: none, 1: breaches, 2: nothing was tested.
+    """Test a release on a suite and print a line per breach. Exit code 0: none, 1: breaches, 2: nothing was tested.
 
-    A breach is a drop that is significantly larger than --max-drop: its interval, adjusted for all tested cells, lies
-    beyond it.
+    A breach is a drop whose interval, adjusted for all tested cells, lies entirely beyond --max-drop.
     """
     try:
-        with connected(url, api_key) as client:
+        with open_client(url, api_key) as client:
             run = client.start_run(suite, model)
-            held = None if baseline is None else _baseline(client, suite, baseline)
-            for waited_for in (run, held):
-                if waited_for is not None:
-                    wait(client, suite, waited_for)
-            results = client.run_results(suite, run.id, None if held is None else held.id, max_drop)
-    except typer.Exit as ended:
-        raise typer.Exit(FAILED) from ended
+            baseline_run = None if baseline is None else _baseline(client, suite, baseline)
+            for pending_run in (run, baseline_run):
+                if pending_run is not None:
+                    wait_for_run(client, suite, pending_run)
+            results = client.run_results(suite, run.id, None if baseline_run is None else baseline_run.id, max_drop)
+    except typer.Exit as error:
+        raise typer.Exit(EXIT_NOTHING_TESTED) from error
     for line in [results.model_dump_json()] if as_json else results.breaches:
         print(line)
     messages.print(_summary(results), soft_wrap=True, markup=False)
     if all(cell.judgement == "too few images" for cell in results.cells):
         messages.print(_nothing_tested(results), style="red", soft_wrap=True, markup=False)
-        raise typer.Exit(FAILED)
+        raise typer.Exit(EXIT_NOTHING_TESTED)
     raise typer.Exit(1 if results.breaches else 0)
 
 
@@ -104,11 +103,11 @@ def _baseline(client: Client, suite: str, baseline: str) -> RunView:
     return earlier.get(baseline) or client.start_run(suite, baseline)
 
 
-def wait(client: Client, suite: str, run: RunView) -> None:
-    """Wait until the run is done. Raises ValueError if it ends otherwise or if its images failed."""
+def wait_for_run(client: Client, suite: str, run: RunView) -> None:
+    """Wait until the run is done. Raises ValueError if the run or any of its images failed."""
     counts = run.progress.images
     total = counts.waiting + counts.in_progress + counts.done + counts.failed + counts.cancelled
-    with shown_on(messages, f"testing {run.model}", total) as display:
+    with show_progress(messages, f"testing {run.model}", total) as display:
         while run.state == "running":
             display.update(printing.finished(run.progress), total, detail=printing.details(run.progress))
             time.sleep(SECONDS_BETWEEN_LOOKS)
@@ -125,14 +124,14 @@ def wait(client: Client, suite: str, run: RunView) -> None:
 
 def _summary(results: RunResults) -> str:
     """The compared releases, and the number of cells per judgement."""
-    number = {name: sum(cell.judgement == name for cell in results.cells) for name in ("drop", "held", "undecided")}
-    few = len(results.cells) - sum(number.values())
-    against = "its own null arms"
+    counts = {name: sum(cell.judgement == name for cell in results.cells) for name in ("drop", "held", "undecided")}
+    too_few = len(results.cells) - sum(counts.values())
+    baseline = "its own null arms"
     if results.baseline_model is not None and results.baseline_revision is not None:
-        against = f"{results.baseline_model} ({results.baseline_revision[:SHOWN]})"
-    release = f"{results.model} ({results.revision[:SHOWN]})"
+        baseline = f"{results.baseline_model} ({results.baseline_revision[:REVISION_CHARACTERS]})"
+    release = f"{results.model} ({results.revision[:REVISION_CHARACTERS]})"
     return (
-        f"{release} against {against}, drops of more than {results.max_drop:g} points: "
-        f"{number['drop']} shown, {number['held']} ruled out, {number['undecided']} undecided, "
-        f"{few} with too few images"
+        f"{release} against {baseline}, drops of more than {results.max_drop:g} points: "
+        f"{counts['drop']} shown, {counts['held']} ruled out, {counts['undecided']} undecided, "
+        f"{too_few} with too few images"
     )

@@ -1,7 +1,7 @@
 """`contrafact serve` and the operator commands: `keys`, `doctor`, `replay`, `housekeeping`.
 
-The client does not import the gateway. These commands replace this process with one of its programs, with the same
-arguments, streams and exit code. That program prints its own help.
+The client does not import the gateway. These commands replace this process with a program of the gateway, which gets
+the same arguments and streams and prints its own help.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import typer
 from contrafact.command_line import messages
 
 OPERATOR_COMMANDS = {
-    "keys": "API keys: create, list, revoke. Run this and the next three with the gateway's settings.",
+    "keys": "API keys: create, list, revoke. This and the next three commands need the gateway's settings.",
     "doctor": "Check this deployment and report faults.",
     "replay": "Render a counterfactual again and compare it bit for bit.",
     "housekeeping": "Remove data that nothing refers to.",
 }
-AS_GIVEN = {
+PASS_THROUGH = {
     "allow_extra_args": True,
     "allow_interspersed_args": False,
     "ignore_unknown_options": True,
@@ -34,24 +34,24 @@ AS_GIVEN = {
 def add_operator_commands(app: typer.Typer) -> None:
     """Add the commands `keys`, `doctor`, `replay` and `housekeeping`."""
     for name, sentence in OPERATOR_COMMANDS.items():
-        app.command(name, help=sentence, context_settings=AS_GIVEN)(operate)
+        app.command(name, help=sentence, context_settings=PASS_THROUGH)(operate)
 
 
 def serve(
-    directory: Annotated[Path, typer.Option(help="where all data is kept")] = Path("contrafact-data"),
+    directory: Annotated[Path, typer.Option(help="directory for all data")] = Path("contrafact-data"),
     port: Annotated[int, typer.Option(help="port on 127.0.0.1")] = 8000,
     profile: Annotated[str, typer.Option(help="a shipped profile, or the path of a TOML file")] = "tiny",
 ) -> None:
     """Run the whole system in one process on this machine."""
-    become("embedded", ["--directory", str(directory), "--port", str(port), "--profile", profile])
+    replace_process("embedded", ["--directory", str(directory), "--port", str(port), "--profile", profile])
 
 
 def operate(context: typer.Context) -> None:
     """Run the operator command of this name with the same arguments."""
-    become("gateway.commands", [str(context.info_name), *context.args])
+    replace_process("gateway.commands", [str(context.info_name), *context.args])
 
 
-def become(module: str, arguments: Sequence[str]) -> NoReturn:
+def replace_process(module: str, arguments: Sequence[str]) -> NoReturn:
     """Replace this process with `python -m module`. Exits with code 2 where its package is not installed."""
     package = module.partition(".")[0]
     if find_spec(package) is None:

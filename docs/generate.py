@@ -1,7 +1,8 @@
 """Writes the pages that follow from the code: `python -m docs.generate`. A test fails when they are not current.
 
 `reference/parameters.md` comes from the methods' parameter models, `reference/http-operations.md` from the OpenAPI
-snapshot. The section on full size in `reference/profiles.md` comes from what `make full-size` measured.
+snapshot, pages on settings, commands and shipped profiles from `docs.program_pages`. The tables of
+`measurements/full-size.md` come from what `make full-size` measured.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.full_services.table import full_size_section
+from docs.program_pages import commands_page, profiles_page, row, settings_page
 from gateway.methods import METHODS
 from shared.profiles import load_profile, shipped_profiles
 
 ROOT = Path(__file__).parents[1]
-REFERENCE = ROOT / "docs" / "reference"
+DOCS = ROOT / "docs"
 SNAPSHOT = ROOT / "tests" / "contract" / "gateway" / "openapi.json"
 PROBLEM = "ProblemDocument"
 FULL_SIZE_BEGIN, FULL_SIZE_END = "<!-- make full-size -->", "<!-- end of make full-size -->"
@@ -37,18 +39,21 @@ def operations_page() -> str:
     return "\n".join([*_operations(document["paths"]), *_schemas(document["components"]["schemas"])]) + "\n"
 
 
-def profiles_page() -> str:
-    """The page on profiles with the section on full size, between its two marks, as it was last measured."""
-    page = (REFERENCE / "profiles.md").read_text(encoding="utf-8")
+def full_size_page() -> str:
+    """The page on full size with its tables, between its two marks, as they were last measured."""
+    page = (DOCS / "measurements" / "full-size.md").read_text(encoding="utf-8")
     before, begin, rest = page.partition(FULL_SIZE_BEGIN)
     _, end, after = rest.partition(FULL_SIZE_END)
     return f"{before}{begin}\n\n{full_size_section()}\n{end}{after}"
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "parameters.md": parameters_page,
-    "http-operations.md": operations_page,
-    "profiles.md": profiles_page,
+    "reference/parameters.md": parameters_page,
+    "reference/http-operations.md": operations_page,
+    "reference/settings.md": settings_page,
+    "reference/commands.md": commands_page,
+    "reference/shipped-profiles.md": profiles_page,
+    "measurements/full-size.md": full_size_page,
 }
 
 
@@ -94,7 +99,7 @@ def _table(schema: Schema, known: Mapping[str, Schema]) -> Iterator[str]:
     yield "|---|---|---|---|"
     for name, described in properties.items():
         default = "required" if name in required else _default(described)
-        yield _row(f"`{name}`", default, _values(described, known), described.get("description", ""))
+        yield row(f"`{name}`", default, _values(described, known), described.get("description", ""))
     yield ""
 
 
@@ -127,10 +132,6 @@ def _type(schema: Schema, known: Mapping[str, Schema]) -> str:
     return {"date-time": "time", "binary": "file"}.get(schema.get("format", ""), kind)
 
 
-def _row(*cells: str) -> str:
-    return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
-
-
 def _operations(paths: Mapping[str, Mapping[str, Schema]]) -> Iterator[str]:
     yield "# HTTP operations\n"
     yield "Generated from the OpenAPI document by `python -m docs.generate`. [HTTP API](http-api.md) explains how to"
@@ -156,7 +157,7 @@ def _inputs(parameters: Sequence[Schema]) -> Iterator[str]:
     yield "|---|---|---|---|"
     for parameter in shown:
         values = _values(parameter["schema"], {}).replace(" or null", "")
-        yield _row(f"`{parameter['name']}`", parameter["in"], values, parameter.get("description", ""))
+        yield row(f"`{parameter['name']}`", parameter["in"], values, parameter.get("description", ""))
     yield ""
 
 
@@ -172,7 +173,7 @@ def _body(body: Schema) -> Iterator[str]:
         yield "| part | values | description |"
         yield "|---|---|---|"
         for name, part in schema["properties"].items():
-            yield _row(f"`{name}`", _linked(part), part.get("description", ""))
+            yield row(f"`{name}`", _linked(part), part.get("description", ""))
         yield ""
 
 
@@ -198,7 +199,7 @@ def _replies(responses: Mapping[str, Schema]) -> Iterator[str]:
             text = _linked(schema)
         else:
             text = ", ".join(f"`{kind}`" for kind in kinds) or "no body"
-        yield _row(status, text)
+        yield row(status, text)
     yield ""
 
 
@@ -216,7 +217,7 @@ def _schemas(schemas: Mapping[str, Schema]) -> Iterator[str]:
 def main() -> None:
     """Write all pages."""
     for name, page in PAGES.items():
-        (REFERENCE / name).write_text(page(), encoding="utf-8")
+        (DOCS / name).write_text(page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ from embedded.demo_picture import draw_finding
 from embedded.run import end_process, run_embedded
 from shared.schemas.results import JobResults
 from tinyworld.domains import add_domain
-from tinyworld.objects.demo import write_demo_images
-from tinyworld.roads.demo import demo_scenes, write_demo
+from tinyworld.objects.demo import write_demo
+from tinyworld.roads import demo as roads_demo
 
 TASK = "classify the vehicle in a street photo"
 CLASSES = ("car", "bus", "truck")
@@ -51,14 +51,14 @@ def main() -> None:
 def run_demo(directory: Path, per_class: int) -> JobResults:
     """Draw the pictures, run the job, print the findings, write the report; returns what was measured."""
     images = directory / "images"
-    write_demo_images(images, CLASSES, per_class)
+    write_demo(images, CLASSES, per_class)
     print(f"Drew {per_class * len(CLASSES)} pictures into {images}, with their labels in manifest.csv.")
     return _run(directory, "tiny", [str(images), "--labels", str(images / "manifest.csv"), "--task", TASK])
 
 
 def run_roads_demo(directory: Path, count: int) -> JobResults:
     """The same over driving scenes with masks."""
-    folder = write_demo(directory / "roads", demo_scenes(count))
+    folder = roads_demo.write_demo(directory / "roads", roads_demo.demo_scenes(count))
     print(f"Drew {count} driving scenes into {folder}, with their masks.")
     arguments = [str(folder), "--masks", str(folder / "classes.json"), "--task", ROADS_TASK]
     return _run(directory, "tiny-roads", arguments)

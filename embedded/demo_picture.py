@@ -12,7 +12,7 @@ from textwrap import wrap
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from contrafact.client import Client
-from gateway.report.overlays import painted_png
+from gateway.report.overlays import paint_png
 from shared.schemas.jobs import CounterfactualView, ModelOpinion, PredictionView
 from shared.schemas.results import CellEffect, ModelResults
 
@@ -71,7 +71,7 @@ def _shown(client: Client, digest: str, prediction: PredictionView | None, resul
     if prediction is None or prediction.segmentation is None or results.segmentation is None:
         return image
     colours = [ImageColor.getrgb(colour)[:3] for colour in results.segmentation.colours]
-    return painted_png(image, client.image(prediction.segmentation.map), colours)
+    return paint_png(image, client.image(prediction.segmentation.map), colours)
 
 
 def _verdict(

@@ -119,7 +119,7 @@ def _engine(url: str) -> Iterator[Engine]:
     migrate(engine)
     with open_sessions(engine).begin() as session:
         leases.expire_leases(session)  # the directory's lock proves that their holders are dead
-        dispatch.give_out_anew(session)
+        dispatch.revoke_leases(session)
     yield engine
     engine.dispose()
 

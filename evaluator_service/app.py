@@ -66,7 +66,7 @@ def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | No
 
     @service.post(Services.examine)
     async def examinations(request: ExamineRequest, deadline: float) -> ExamineReply:
-        return await service.model.examine(request)
+        return await service.model.examine(request, deadline)
 
     @service.post(Services.embed)
     async def embeddings(request: EmbedRequest, deadline: float) -> EmbedReply:

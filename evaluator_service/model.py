@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from evaluator_service.known_texts import KnownTexts
 from evaluator_service.models_under_test.endpoint import EndpointClassifier, EndpointSegmenter
-from evaluator_service.models_under_test.messages import Limits
+from evaluator_service.models_under_test.messages import Limits, default_memory_mib
 from evaluator_service.models_under_test.quarantine import Quarantine
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from evaluator_service.models_under_test.tested import ModelsUnderTest
@@ -25,6 +25,7 @@ from evaluator_service.structure import agreement
 from shared.devices import info_in_tf32, tensor_float_32
 from shared.images import Pixels, decode, encode
 from shared.load_progress import reading
+from shared.memory_limit import container_memory
 from shared.problems import InvalidInput, NotFinite, OutOfMemory
 from shared.profiles import Evaluator
 from shared.schemas.base import ImagePayload
@@ -120,9 +121,9 @@ class EvaluatorModel:
         pngs = await asyncio.to_thread(lambda: [encode(label_map) for label_map in maps])
         return SegmentReply(classes=network.classes, maps=[ImagePayload(png=png) for png in pngs])
 
-    async def examine(self, request: ExamineRequest) -> ExamineReply:
+    async def examine(self, request: ExamineRequest, deadline: float) -> ExamineReply:
         """Task and classes of an uploaded model; raises InvalidInput if it cannot be used."""
-        return await self._tested.examine(request)
+        return await self._tested.examine(request, deadline)
 
     def models(self) -> ModelsReply:
         """The operator's models under test, and the quarantined uploads."""
@@ -198,7 +199,7 @@ class EvaluatorModel:
 def _limits(settings: ServiceSettings, device: str, max_batch: int) -> Limits:
     return Limits(
         device=device,
-        memory_mib=settings.upload_memory_mib,
+        memory_mib=settings.upload_memory_mib or default_memory_mib(device, container_memory()),
         load_seconds=settings.upload_load_seconds,
         batch_seconds=settings.upload_batch_seconds,
         max_batch=max_batch,

@@ -52,11 +52,11 @@ def create(
         bool, typer.Option("--stdin", help="read the key from stdin; repeating it for the same owner changes nothing")
     ] = False,
 ) -> None:
-    """Make a key and print it, once: only its hash is kept."""
+    """Create a key and print it once: only its hash is stored."""
     limits = Limits(requests_per_minute, bytes_per_hour, max_request_bytes)
-    given = sys.stdin.read().strip() if stdin else None
+    own_key = sys.stdin.read().strip() if stdin else None
     with _transaction() as session:
-        key = create_key(session, owner, scopes_of(scope or DEFAULT_SCOPES), name=name, limits=limits, key=given)
+        key = create_key(session, owner, scopes_of(scope or DEFAULT_SCOPES), name=name, limits=limits, key=own_key)
     if not stdin:
         print(key)
         messages.print("Save it: it is shown only once.")
@@ -79,7 +79,7 @@ def list_all(as_json: Json = False) -> None:
 
 @keys.command()
 def revoke(key: Annotated[str, typer.Argument(help="its id, from `keys list`", metavar="ID")]) -> None:
-    """Make a key useless at once, with every login that it gave."""
+    """Revoke a key and end its logins."""
     with _transaction() as session:
         now = revoke_key(session, key)
     messages.print("revoked" if now else "it was already revoked")
@@ -87,7 +87,7 @@ def revoke(key: Annotated[str, typer.Argument(help="its id, from `keys list`", m
 
 @app.command()
 def doctor(as_json: Json = False) -> None:
-    """Check this deployment, and say what is wrong with it (exit code 1) and what to do."""
+    """Check this deployment. Prints each fault with its fix; exits with code 1 if there is one."""
     fine = True
     for answer in examine(read_settings()):
         fine = fine and answer.fine
@@ -103,27 +103,27 @@ def replay(
     counterfactual: Annotated[str, typer.Argument(help="its id, from results or its page", metavar="ID")],
     as_json: Json = False,
 ) -> None:
-    """Make a counterfactual again and say whether it is equal, bit for bit (exit code 1: it differs, and how)."""
+    """Render a counterfactual again and compare it bit for bit. Prints the differences and exits with code 1."""
     with _database() as (settings, sessions):
         services = ModelServices(
             settings.service_urls, settings.service_deadline_seconds, settings.service_wait_seconds
         )
         try:
-            done = make_again(sessions, open_store(settings), services, counterfactual)
+            result = make_again(sessions, open_store(settings), services, counterfactual)
         except Problem as problem:
             messages.print(f"error: {problem.detail}", style="red", markup=False)
             raise typer.Exit(3) from problem
         finally:
             services.close()
     if as_json:
-        print(json.dumps({"equal": done.equal, **asdict(done)}))
-    elif done.equal:
-        print(f"equal, bit for bit; {done.calls} calls repeated, {done.recorded} of them recorded")
+        print(json.dumps({"equal": result.equal, **asdict(result)}))
+    elif result.equal:
+        print(f"equal, bit for bit; {result.calls} calls repeated, {result.recorded} of them recorded")
     else:
-        print("\n".join(["it differs:", *(f"  {text}" for text in done.differences)]))
-        if done.causes:
-            print("\n".join(["possible causes:", *(f"  {text}" for text in done.causes)]))
-    raise typer.Exit(0 if done.equal else 1)
+        print("\n".join(["it differs:", *(f"  {text}" for text in result.differences)]))
+        if result.causes:
+            print("\n".join(["possible causes:", *(f"  {text}" for text in result.causes)]))
+    raise typer.Exit(0 if result.equal else 1)
 
 
 @app.command()
@@ -132,7 +132,7 @@ def housekeeping(
         bool, typer.Option("--no-grace", help="without a grace period; only while no gateway or worker runs")
     ] = False,
 ) -> None:
-    """Remove what nothing needs any more, and print what was removed as JSON."""
+    """Remove unreferenced rows and objects; print their numbers as JSON."""
     settings = Settings()
     graces = Graces(0.0, 0.0) if no_grace else graces_of(settings)
     removed = run_housekeeping(open_sessions(open_engine(settings.database_url)), open_store(settings), graces)
@@ -141,7 +141,7 @@ def housekeeping(
 
 @contextmanager
 def _database() -> Iterator[tuple[Settings, Sessions]]:
-    """The environment's settings and database; what it refuses ends the command with a sentence."""
+    """The environment's settings and database. An error of the database ends the command with exit code 3."""
     settings = read_settings()
     engine = open_engine(settings.database_url)
     sessions = open_sessions(engine)
@@ -157,7 +157,7 @@ def _database() -> Iterator[tuple[Settings, Sessions]]:
 
 @contextmanager
 def _transaction() -> Iterator[Session]:
-    """One transaction on the environment's database; a refused key ends the command with a sentence."""
+    """One transaction on the environment's database. A refused key ends the command with exit code 2."""
     with _database() as (_, sessions):
         try:
             with sessions.begin() as session:

@@ -17,37 +17,51 @@ class Settings(BaseSettings):
     """Settings of gateway and worker. Every field is one variable, for example `CONTRAFACT_DATABASE_URL`."""
 
     # Values that may hold a password are not in the repr, and errors do not repeat the input.
-    model_config = SettingsConfigDict(env_prefix="CONTRAFACT_", extra="ignore", frozen=True, hide_input_in_errors=True)
+    model_config = SettingsConfigDict(
+        env_prefix="CONTRAFACT_",
+        extra="ignore",
+        frozen=True,
+        hide_input_in_errors=True,
+        use_attribute_docstrings=True,
+    )
 
     database_url: Annotated[str, Field(repr=False)] = "sqlite:///contrafact.db"
-    """`sqlite:///path` or `postgresql+psycopg://user:password@host/name`."""
+    """`sqlite:///PATH`, or `postgresql+psycopg://USER:PASSWORD@HOST/NAME`."""
     database_connections: Annotated[int, Field(ge=2)] = DATABASE_CONNECTIONS
     """Connections to Postgres that one process opens at most; all processes together must stay below its limit."""
     broker_url: Annotated[str, Field(repr=False)] = "memory://localhost"
-    """Celery's broker: `redis://host:6379/0`; `memory://localhost` only where worker and gateway share a process."""
+    """Celery's broker: `redis://HOST:6379/0`; in memory only if gateway and worker share a process."""
     profile: str = "tiny"
-    """The weights that the services load, and the defaults of jobs."""
+    """A shipped profile (`tiny`, `tiny-roads`, `paper`, `modern`), or the path of a TOML file."""
 
     object_store: str = "directory:objects"
-    """`directory:PATH`, or `s3:BUCKET` at the endpoint below."""
+    """`directory:PATH`, or `s3:BUCKET` at `CONTRAFACT_S3_ENDPOINT`."""
     s3_endpoint: str = ""
+    """Host and port of the S3 server, without a scheme."""
     s3_access_key: str = ""
+    """Its access key."""
     s3_secret_key: SecretStr = SecretStr("")
+    """Its secret key."""
     s3_secure: bool = False
+    """Whether it speaks https."""
 
     caption_url: Annotated[str, Field(repr=False)] = "http://127.0.0.1:8001"
+    """Where caption_service answers."""
     llm_url: Annotated[str, Field(repr=False)] = "http://127.0.0.1:8002"
+    """Where llm_service answers."""
     diffusion_url: Annotated[str, Field(repr=False)] = "http://127.0.0.1:8003"
+    """Where diffusion_service answers."""
     evaluator_url: Annotated[str, Field(repr=False)] = "http://127.0.0.1:8004"
+    """Where evaluator_service answers."""
     gateway_url: str = "http://127.0.0.1:8000"
-    """The URL at which the evaluator gets uploaded models from this gateway, if the object store is a directory."""
+    """Where the evaluator fetches uploaded models from this gateway, if the object store is a directory."""
     service_deadline_seconds: Annotated[float, Field(gt=0)] = 600.0
-    """Deadline of one call of a model service; a service drops a request whose deadline has passed."""
+    """The longest call of a model service, queueing included."""
     service_wait_seconds: Annotated[float, Field(ge=0)] = 120.0
-    """How long a step waits for a busy or starting service before it releases its image."""
+    """How long a step waits for a busy, starting or absent service before it releases its image."""
 
     authentication: bool = False
-    """Require API keys. Without them every caller is the local owner: only for loopback."""
+    """Require API keys. Without them only this machine is served, as one owner."""
     key_requests_per_minute: Annotated[int, Field(ge=1)] = 6_000
     """Requests per minute and key, unless the key has its own limit."""
     key_bytes_per_hour: Annotated[int, Field(ge=1)] = 64 * 1024**3
@@ -55,26 +69,32 @@ class Settings(BaseSettings):
     session_hours: Annotated[float, Field(gt=0)] = 12.0
     """How long a browser stays logged in."""
     metrics_port: Annotated[int, Field(ge=0, le=65_535)] = 0
-    """Port for `/healthz`, `/readyz` and `/metrics` without a key; 0: none."""
+    """A second port of gateway and worker with `/healthz`, `/readyz` and `/metrics`, and without keys; 0: none."""
     max_request_bytes: int = 2 * 1024**3
+    """The largest `POST /jobs`."""
     max_archive_bytes: int = 8 * 1024**3
     """Unpacked bytes of one archive."""
     max_spooled_bytes: Annotated[int, Field(ge=1)] = 12 * 1024**3
-    """Bytes of all uploads that one gateway process receives at a time; further ones get 503."""
+    """Bytes of all uploads that one gateway receives at a time; its `/tmp` needs room for them and for two models."""
     max_image_bytes: int = 20 * 1024**2
+    """The largest image file."""
     max_image_pixels: Annotated[int, Field(ge=1)] = 40_000_000
-    """Width × height of the largest image; the model services and the trainer read it too."""
+    """Width × height of the largest image; give model services and trainer the same."""
     working_side: Annotated[int, Field(ge=256, le=MAX_WORKING_SIDE)] = 2_048
     """Longer side in pixels at which images are kept, edited and tested; larger ones are scaled down at intake."""
     max_images_per_job: int = 100_000
+    """Source images of one job."""
     max_model_bytes: int = 1024**3
-    """One upload of a model under test, packed and unpacked. A gateway takes in one at a time, piece by piece."""
+    """The largest upload of a model under test, packed and unpacked."""
     max_models_per_owner: Annotated[int, Field(ge=0)] = 50
     """Uploaded models under test that one owner may keep."""
 
     lease_seconds: Annotated[float, Field(gt=0)] = 60.0
+    """A worker that does not renew its leases for so long counts as dead."""
     lease_renewal_seconds: Annotated[float, Field(gt=0)] = 15.0
+    """Interval at which a worker renews its leases."""
     sweep_seconds: Annotated[float, Field(gt=0)] = 10.0
+    """Interval at which a worker looks for expired leases and for waiting work."""
     max_attempts: Annotated[int, Field(ge=1)] = 3
     """Failures caused by the image itself before the image fails."""
     max_lost_leases: Annotated[int, Field(ge=1)] = 20

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from llm_service.engines import LanguageModel
 from llm_service.schemas import checked_validator
-from shared.chat_server import Completion
+from shared.completion import Completion
 from shared.problems import GenerationFailed
 from shared.schemas.language import GenerateReply, GenerateRequest
 from shared.seeds import derive_seed

@@ -46,7 +46,7 @@ from shared.schemas.service import ServiceInfo, ServiceName
 HEALTHZ = "/healthz"  # the process is alive
 READYZ = "/readyz"  # it may get requests
 METRICS = "/metrics"  # Prometheus metrics
-EXAMINATION_SECONDS = 300.0  # to fetch a model of gigabytes, load it and run it
+EXAMINATION_SECONDS = 600.0  # to fetch a model of gigabytes, load it, and run a batch and a large image
 
 Request = TypeVar("Request", bound=Contract)
 Reply = TypeVar("Reply", bound=Contract)

@@ -68,7 +68,7 @@ class PngHeader(NamedTuple):
 class ImageSettings(BaseSettings):
     """The one limit of images in every process: gateway, worker, model services and trainer."""
 
-    model_config = SettingsConfigDict(env_prefix="CONTRAFACT_", extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="CONTRAFACT_", extra="ignore", use_attribute_docstrings=True)
 
     max_image_pixels: Annotated[int, Field(ge=1)] = 40_000_000
     """Width × height of the largest image; also the pixels that one process decodes at a time."""

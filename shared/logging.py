@@ -11,16 +11,16 @@ import json
 import logging
 import re
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from datetime import UTC, datetime
-from typing import IO
+from typing import IO, Any
+
+from pythonjsonlogger.core import RESERVED_ATTRS, BaseJsonFormatter
 
 ROOT = "contrafact"
 REQUEST_ID_HEADER = "X-Request-ID"
-# `color_message` is uvicorn's, its message again with terminal codes.
-_LEFT_OUT = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 _WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SECRETS = re.compile(
     r"\bcf_[A-Za-z0-9_-]{8,}"  # API keys
@@ -30,21 +30,25 @@ _SECRETS = re.compile(
 _bound: ContextVar[dict[str, str]] = ContextVar("bound", default={})  # noqa: B039  # replaced, never changed
 
 
-class JsonFormatter(logging.Formatter):
+class JsonFormatter(BaseJsonFormatter):
     """Formats time (UTC), level, logger, message, bound fields, the fields given as `extra`, and the traceback."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        fields: dict[str, object] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-            **_bound.get(),
-        }
-        fields.update({key: value for key, value in vars(record).items() if key not in _LEFT_OUT})
-        if record.exc_info:
-            fields["traceback"] = self.formatException(record.exc_info)
-        return masked(json.dumps(fields, default=str))
+    converter = staticmethod(time.gmtime)
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03d+00:00"
+
+    def __init__(self) -> None:
+        super().__init__(
+            ("asctime", "levelname", "name", "message"),
+            rename_fields={"asctime": "time", "levelname": "level", "name": "logger", "exc_info": "traceback"},
+            reserved_attrs=[*RESERVED_ATTRS, "color_message"],  # uvicorn's, its message again with terminal codes
+        )
+
+    def process_log_record(self, log_data: dict[str, Any]) -> dict[str, Any]:
+        return {**_bound.get(), **log_data, "level": log_data["level"].lower()}
+
+    def jsonify_log_record(self, log_data: dict[str, Any]) -> str:
+        return masked(json.dumps(log_data, default=str))
 
 
 def configure(level: str = "INFO", stream: IO[str] | None = None) -> None:

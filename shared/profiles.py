@@ -333,9 +333,9 @@ class Defaults(Section):
 class CheckCalibration(Section):
     """`[calibration.DATA]`: errors of the checks on counterfactuals of a data set that people, or models, judged.
 
-    `methods` holds them by method and factor (`default` for factors not listed): each method makes errors of its own.
-    They belong to jobs of one kind, and to the weights of one `scorer` (its revision; empty: any). Errors on faults that
-    were constructed do not belong here: what a generator really does wrong is seen less well.
+    `methods` holds them by method and factor, with the key `default` for factors not listed: the checks err differently
+    on each method's output. They apply to jobs of one kind whose images one `scorer` (its revision; empty: any) judged.
+    Errors on constructed faults do not belong here: the checks detect those better than a generator's own faults.
     """
 
     kind: Annotated[Kind, Field(validation_alias=KIND)] = "classification"
@@ -374,6 +374,10 @@ class Profile(Section):
         incomplete = sorted(check for check, values in tables.items() if "default" not in values)
         if incomplete:
             raise ValueError(f"thresholds need a `default` for factors not listed: {incomplete}")
+        for data, calibration in self.calibration.items():
+            incomplete = sorted(method for method, errors in calibration.methods.items() if "default" not in errors)
+            if incomplete:
+                raise ValueError(f"calibration.{data} needs a `default` for factors not listed: {incomplete}")
         return self
 
     def threshold(self, check: str, factor: str) -> float:

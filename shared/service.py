@@ -78,40 +78,51 @@ Result = TypeVar("Result")
 
 
 class ServiceSettings(ImageSettings):
-    """Environment of every model service (`CONTRAFACT_PROFILE`, `CONTRAFACT_DEVICE`, ...).
+    """Settings of every model service. Every field is one variable, for example `CONTRAFACT_DEVICE`."""
 
-    `profile` is a shipped profile's name or the path of a TOML file. `max_batch` 0 means the profile's. `threads` 0
-    takes every core that the process may use. `dtype` is for weights that the profile prefers in half precision: `auto`
-    takes what the device computes natively (`shared.arithmetic`).
-    """
-
-    model_config = SettingsConfigDict(env_prefix="CONTRAFACT_", extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="CONTRAFACT_", extra="ignore", use_attribute_docstrings=True)
 
     profile: str = "tiny"
+    """A shipped profile, or the path of a TOML file: the same as the gateway's."""
     device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1`, ...; `auto` takes a GPU where there is one."""
     deterministic: bool = False
+    """Fixed batch shapes: a result has the same bits alone and in company."""
     max_batch: int = 0
+    """Items that run together; 0: the profile's."""
     max_wait_seconds: float = 0.005
+    """How long an idle model waits for a batch to fill."""
     capacity: int = 256
+    """Items in the queue; beyond it the answer is 429."""
     threads: int = 0
+    """CPU threads of the models; 0: every core that the process may use. Services that share a machine take a part."""
     dtype: DtypeChoice = "auto"
+    """`float32`, `float16` or `bfloat16` for weights that the profile prefers in half precision; `auto`: by device."""
     compile: CompileMode = "off"
+    """diffusion_service: `default` uses `torch.compile`, `reduce-overhead` adds CUDA graphs; needs a C++ compiler."""
     attention: AttentionKernel = "auto"
+    """diffusion_service: `flash`, `efficient`, `cudnn` or `math`; `auto`: torch chooses."""
     pinned_copies: bool = False
+    """diffusion_service: copy inputs to the GPU from page-locked memory."""
     vae_dtype: DtypeChoice = "auto"
+    """diffusion_service: type of the autoencoder; `auto`: the weights' on a GPU unless it overflows, else `float32`."""
     batches_at_once: int = Field(default=1, ge=1)
-    """This and the four above are for diffusion_service (docs/measurements/performance.md). `threads` a batch."""
+    """diffusion_service on a CPU: batches at the same time, each with `CONTRAFACT_THREADS` threads."""
     drain_seconds: float = 30.0
+    """How long a stopping service works on its queue."""
     max_batch_seconds: float = Field(default=MAX_DEADLINE_SECONDS, ge=0)
-    """A batch that computes for longer counts as hung, and the process ends; 0: no bound."""
+    """A batch that computes for longer counts as hung, and the process ends; 0: no bound (default when embedded)."""
     model_origin: str = ""
-    """For evaluator_service: `http://host:port` of the object store, the only host it fetches uploaded models from."""
-    upload_memory_mib: int = Field(default=4096, ge=64)
-    """For evaluator_service, as those below: private memory of the process of one uploaded model."""
+    """Evaluator: `http://HOST:PORT`, the only origin of uploaded models; empty: none are taken."""
+    upload_memory_mib: int = Field(default=0, ge=0)
+    """Evaluator: memory of the process of one uploaded model, its libraries (about 400 MiB) included; 0: 4,096, or half
+    of the container's memory where that is less."""
     upload_load_seconds: float = Field(default=240.0, gt=0)
+    """Evaluator: time to load an uploaded model and try it on a full batch."""
     upload_batch_seconds: float = Field(default=120.0, gt=0)
+    """Evaluator: time of one batch of an uploaded model."""
     quarantine: str = ""
-    """The folder that remembers the uploaded models that may not run; empty: in the temporary folder."""
+    """Evaluator: the folder that remembers the uploaded models that may not run; empty: one in the temporary folder."""
 
 
 class LoadedModel(Protocol):

@@ -5,7 +5,7 @@
 Architectures are those of the public configurations; values are random, so images and captions mean nothing, and
 seconds and memory are as with the trained weights. A part that needs more memory than `--memory` GiB is stopped. The
 figures go into benchmarks/results/full-size.json; those of other parts stay. `python -m docs.generate` prints them in
-docs/reference/profiles.md.
+docs/measurements/full-size.md.
 """
 
 from __future__ import annotations

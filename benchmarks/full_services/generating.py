@@ -106,6 +106,9 @@ def all_steps(side: int, label: str) -> Mapping[str, Step]:
         "render one, region full": rendering(source, "full"),
         "edit one by prompt-to-prompt": editing(source),
         "render one under four ControlNets": rendering(source, "full", controls=controls),
+        "render one, region structure": rendering(source, "structure"),
+        "render one, region object": rendering(source, "object"),
+        "render one, region full, a protected class": rendering(source, "full", protection=held),
         "render four, every region, a protected class": rendering(
             source, "full", "structure", "object", "full", protection=held
         ),

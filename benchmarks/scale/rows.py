@@ -62,7 +62,7 @@ def main() -> None:
         small, images = _worked(sessions)
         points = []
         for rows in arguments.rows:
-            large = _make(sessions, small, images, rows)
+            large = make_copies(sessions, small, images, rows, PENDING)
             points.append(_measure(sessions, large, rows) | _report(arguments.directory, postgres_url(server), large))
             print(json.dumps(points[-1]), flush=True)
             if arguments.json:
@@ -81,7 +81,8 @@ def _worked(sessions: Sessions) -> tuple[str, int]:
         return job, int(first if first is not None else total or 0)
 
 
-def _make(sessions: Sessions, small: str, images: int, rows: int) -> str:
+def make_copies(sessions: Sessions, small: str, images: int, rows: int, pending: int) -> str:
+    """Write a job of `rows` images, all but the last `pending` done like the `images` of job `small`; its id."""
     large = f"copies-{rows}"
     with sessions.begin() as session:
         if session.get(Job, large) is None:
@@ -91,7 +92,7 @@ def _make(sessions: Sessions, small: str, images: int, rows: int) -> str:
             session.flush()
             values = {"small": small, "large": large, "rows": rows, "images": images}
             session.execute(text(_SOURCES), values)
-    fill(sessions, small, large, images, rows - PENDING)
+    fill(sessions, small, large, images, rows - pending)
     return large
 
 

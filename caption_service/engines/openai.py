@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from typing import TYPE_CHECKING
 
-from pydantic import JsonValue
-
-from shared.chat_server import ChatServer
 from shared.devices import Loading
 from shared.problems import InvalidInput
 from shared.profiles import Caption
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionRequest
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletionUserMessageParam
+
+    from shared.chat_server import ChatServer
 
 
 class RemoteCaptioner:
@@ -37,22 +40,27 @@ class RemoteCaptioner:
 
     async def _caption(self, image: ImagePayload, request: CaptionRequest, deadline: float) -> str:
         url = "data:image/png;base64," + base64.b64encode(image.png).decode()
-        content: list[JsonValue] = [
-            {"type": "image_url", "image_url": {"url": url}},
-            {"type": "text", "text": request.prompt or self._instruction},
-        ]
-        options: dict[str, JsonValue] = {
-            "temperature": request.temperature,
-            "seed": request.seed,
-            "max_tokens": request.max_tokens,
+        question: ChatCompletionUserMessageParam = {
+            "role": "user",
+            "content": [
+                {"type": "image_url", "image_url": {"url": url}},
+                {"type": "text", "text": request.prompt or self._instruction},
+            ],
         }
-        if request.min_tokens:  # an extension of vLLM and others; a server that lacks it says so
-            options["min_tokens"] = request.min_tokens
-        reply = await self._server.complete([{"role": "user", "content": content}], options, deadline)
+        reply = await self._server.complete(
+            [question],
+            deadline,
+            temperature=request.temperature,
+            seed=request.seed,
+            max_tokens=request.max_tokens,
+            min_tokens=request.min_tokens,
+        )
         return reply.text.strip()
 
 
 def connect_openai(loading: Loading[Caption]) -> RemoteCaptioner:
     """Create a client of the profile's server; no weights are loaded."""
+    from shared.chat_server import ChatServer  # a slow import that only this engine needs
+
     assert loading.weights.server is not None
     return RemoteCaptioner(ChatServer(loading.weights.server), loading.weights.instruction)

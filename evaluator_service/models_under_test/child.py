@@ -28,6 +28,7 @@ from transformers.utils.logging import disable_progress_bar
 from evaluator_service.models_under_test.loading import Classifier, Segmenter, load_folder, try_out
 from evaluator_service.models_under_test.messages import Batch, Limits, Load, Ready, Reply, receive, receive_array, send
 from evaluator_service.models_under_test.onnx_bounds import TensorBound
+from evaluator_service.models_under_test.spawner import Connections
 from shared import logging as json_logging
 from shared.device_errors import is_device_failure, is_out_of_memory
 from shared.images import Pixels
@@ -43,24 +44,47 @@ def main() -> None:
     """Fork a process for each connection that arrives at the socket whose file descriptor is the argument."""
     for ending in (signal.SIGINT, signal.SIGTERM):  # of the evaluator, which ends these processes itself
         signal.signal(ending, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process is left over when it ends
+    exit_codes: dict[int, int] = {}  # file descriptors by process
+    signal.signal(signal.SIGCHLD, lambda *_: _report_ended(exit_codes))
     json_logging.configure()
     disable_progress_bar()
     with socket.socket(fileno=int(sys.argv[1])) as control:
         while True:
-            byte, connections, _, _ = socket.recv_fds(control, 1, 1)
+            byte, descriptors, _, _ = socket.recv_fds(control, 1, len(Connections._fields))
             if not byte:
                 return
-            if os.fork() == 0:
-                control.close()
-                _serve(connections[0])
-            os.close(connections[0])
+            _fork(control, Connections(*descriptors), exit_codes)
+
+
+def _fork(control: socket.socket, descriptors: Connections[int], exit_codes: dict[int, int]) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # the process may end before it is in `exit_codes`
+    pid = os.fork()
+    if pid == 0:
+        control.close()
+        for descriptor in (descriptors.exit_code, *exit_codes.values()):
+            os.close(descriptor)
+        _serve(descriptors.messages)
+    exit_codes[pid] = descriptors.exit_code
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    os.close(descriptors.messages)
+
+
+def _report_ended(exit_codes: dict[int, int]) -> None:
+    """Send the exit code of each process that has ended, negative for a signal, and forget the process."""
+    for pid, descriptor in list(exit_codes.items()):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            del exit_codes[pid]
+            with suppress(OSError):  # nobody waits for it any more
+                os.write(descriptor, str(os.waitstatus_to_exitcode(status)).encode())
+            os.close(descriptor)
 
 
 def _serve(descriptor: int) -> NoReturn:
     status = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         with socket.socket(fileno=descriptor) as connection, suppress(EOFError, ConnectionError):
             _answer(connection)
         status = 0

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from shared.schemas.base import Kind
 
+MEMORY_MIB = 4096
 MAX_HEADER_BYTES = 32 * 1024**2  # names of classes
 _LENGTH = struct.Struct("<I")
 Header = TypeVar("Header", bound="Message")
@@ -34,12 +35,22 @@ class Limits(Message):
     """What the process of one uploaded model may use, and how it computes. `device` is torch's name."""
 
     device: str = "cpu"
-    memory_mib: int = 4096
+    memory_mib: int = MEMORY_MIB
     load_seconds: float = 240.0
     batch_seconds: float = 120.0
     max_batch: int = 16
     threads: int = 1
     deterministic: bool = False
+
+
+def default_memory_mib(device: str, container_bytes: int | None) -> int:
+    """`Limits.memory_mib` where the operator sets none: at most half of the container's memory, if that is limited.
+
+    The other half is for the service itself. On a GPU the limit is on the GPU's memory, not on the container's.
+    """
+    if container_bytes is None or device.startswith("cuda"):
+        return MEMORY_MIB
+    return min(MEMORY_MIB, container_bytes // 2 // 1024**2)
 
 
 class Ready(Message):

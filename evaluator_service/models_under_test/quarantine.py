@@ -1,7 +1,9 @@
 """Uploaded models that may not run, by digest: files in a folder, so that they outlive the service.
 
-A model that ended its process or broke a limit is quarantined at once, with the reason. A model during which the whole
-service ended is counted: every load and batch leaves a mark that its end removes, and `MAX_MARKS` are quarantine.
+A model that ended its process or broke a limit is quarantined at once, with the reason. A model during which its
+process was killed from outside, or the whole service ended, is counted: every load and batch leaves a mark that its
+end removes, and `MAX_MARKS` are quarantine. A batch that ends removes all marks, a load only its own: otherwise a
+model that loads, and ends the service with its first batch, would never be quarantined.
 An examination (the same files uploaded again) lifts it.
 """
 
@@ -46,8 +48,16 @@ class Quarantine:
         entry = self._read(digest)
         self._write(digest, entry.model_copy(update={"marks": entry.marks + 1}))
 
+    def unmark(self, digest: str) -> None:
+        """After a load that the service survived: earlier marks stay."""
+        entry = self._read(digest)
+        if entry.marks > 1:
+            self._write(digest, entry.model_copy(update={"marks": entry.marks - 1}))
+        else:
+            self.clear(digest)
+
     def clear(self, digest: str) -> None:
-        """After a load or a batch that the service survived."""
+        """After a batch that the service survived, and before an examination."""
         self._path(digest).unlink(missing_ok=True)
 
     def record(self, digest: str, reason: str) -> None:
@@ -64,7 +74,10 @@ class Quarantine:
     def _reason(self, digest: str) -> str:
         entry = self._read(digest)
         if entry.marks >= MAX_MARKS and not entry.reason:
-            return f"the service ended {entry.marks} times while this model was loaded or run"
+            return (
+                f"its process was killed from outside, or the service ended, {entry.marks} times in a row while this "
+                "model was loaded or run"
+            )
         return entry.reason
 
     def _files(self) -> list[Path]:

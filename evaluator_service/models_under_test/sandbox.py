@@ -26,10 +26,16 @@ from shared.problems import DependencyFailed, DeviceFailed, InvalidInput, ModelS
 from shared.schemas.base import Kind
 
 START_SECONDS = 300.0  # imports alone: no model is involved
+_EXIT_CODE_BYTES = 8
 GRACE_SECONDS = 5.0  # beyond the process's own time limit
 MEMORY_SETTING = "CONTRAFACT_UPLOAD_MEMORY_MIB"
 LOAD_SETTING = "CONTRAFACT_UPLOAD_LOAD_SECONDS"
 BATCH_SETTING = "CONTRAFACT_UPLOAD_BATCH_SECONDS"
+
+
+class ProcessKilled(DependencyFailed):
+    """The process of a model was killed from outside (SIGKILL), as the kernel does where memory runs out."""
+
 
 logger = logging.getLogger("contrafact.service")
 
@@ -44,7 +50,9 @@ class Sandbox:
         self.limits = limits
         with ExitStack() as cleanup:
             try:
-                self._connection = cleanup.enter_context(spawner.connect())
+                connections = spawner.connect()
+                self._connection = cleanup.enter_context(connections.messages)
+                self._exit_code = cleanup.enter_context(connections.exit_code)
                 send(self._connection, limits)
                 self.pid = receive(self._connection, Ready, time.monotonic() + START_SECONDS).pid
             except (OSError, EOFError, ValueError) as error:
@@ -66,13 +74,14 @@ class Sandbox:
     def load(self, folder: Path) -> None:
         """Load and try the model in a folder, which may be deleted afterwards.
 
-        Raises InvalidInput if it is refused, ModelStopped if it breaks a limit or ends its process, and DeviceFailed.
+        Raises InvalidInput if it is refused, ModelStopped if it breaks a limit or ends its process, ProcessKilled if
+        that is ended from outside, and DeviceFailed.
         """
         with suppress(OSError):  # of a process that has ended, which the next line says
             send(self._connection, Load(folder=str(folder)))
         loaded = self._step("while it was loaded", LOAD_SETTING, self.limits.load_seconds)
         # The trial has the time of a batch, so that a model that passes it is not stopped by its first images.
-        self._step(f"on {self.limits.max_batch} images that try it", BATCH_SETTING, self.limits.batch_seconds)
+        self._step(f"on {self.limits.max_batch} small images", BATCH_SETTING, self.limits.batch_seconds)
         self.kind, self.classes = loaded.kind, loaded.classes
 
     def run(self, images: Sequence[Pixels]) -> list[NDArray[Any]]:
@@ -87,11 +96,11 @@ class Sandbox:
             reply = receive(self._connection, Reply, until)
             outputs = [] if reply.failure else self._receive_outputs(images, until)
         except (OSError, EOFError, ValueError) as error:
-            raise self._stopped(f"on {len(images)} images", BATCH_SETTING, until, error) from error
+            raise self._stopped(f"on {_described(images)}", BATCH_SETTING, until, error) from error
         if reply.failure == "memory":
             if len(images) > 1 and not self.limits.deterministic:
                 raise OutOfMemory(f"the model needs too much memory for {len(images)} images at once")
-            raise self._too_large(reply, f"{len(images)} images at a time")
+            raise self._too_large(reply, _described(images))
         if reply.failure:
             raise self._problem(reply)
         return outputs
@@ -104,7 +113,7 @@ class Sandbox:
         except (OSError, EOFError, ValueError) as error:
             raise self._stopped(doing, time_setting, until, error) from error
         if reply.failure == "memory":
-            raise self._too_large(reply, f"{self.limits.max_batch} images at a time")
+            raise self._too_large(reply, f"{self.limits.max_batch} small images at a time")
         if reply.failure:
             raise self._problem(reply)
         return reply
@@ -114,8 +123,8 @@ class Sandbox:
         if not self.ended:  # otherwise its id may be another process's
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
-        self._probe.close()
-        self._connection.close()
+        for connection in (self._probe, self._connection, self._exit_code):
+            connection.close()
 
     def _receive_outputs(self, images: Sequence[Pixels], until: float) -> list[NDArray[Any]]:
         """Raises ValueError for outputs that no model of this kind has."""
@@ -129,11 +138,17 @@ class Sandbox:
             raise ValueError("probabilities that are not finite")
         return list(rows)
 
-    def _stopped(self, doing: str, time_setting: str, until: float, error: Exception) -> ModelStopped:
+    def _stopped(self, doing: str, time_setting: str, until: float, error: Exception) -> ModelStopped | ProcessKilled:
         """Why the process ended; it is ended now if it has not."""
+        killed = isinstance(error, EOFError | ConnectionError) and self._was_killed()
         logger.warning("process %d of an uploaded model ended %s: %r", self.pid, doing, error)
         self.close()
         limits = self.limits
+        if killed:
+            return ProcessKilled(
+                f"the process of the model was killed from outside {doing}; the operator sees whether memory ran out, "
+                f"and if so lowers {MEMORY_SETTING} ({limits.memory_mib:,}) or gives the evaluator more memory"
+            )
         if time.monotonic() >= until - GRACE_SECONDS:
             seconds = limits.load_seconds if time_setting == LOAD_SETTING else limits.batch_seconds
             return ModelStopped(
@@ -145,6 +160,17 @@ class Sandbox:
             members={"setting": MEMORY_SETTING},
         )
 
+    def _was_killed(self) -> bool:
+        """Whether the process ended without its own doing; also if the spawner, which would know, ended with it."""
+        self._exit_code.settimeout(GRACE_SECONDS)
+        try:
+            code = self._exit_code.recv(_EXIT_CODE_BYTES)
+        except TimeoutError:  # the process only closed its connection
+            return False
+        except OSError:
+            return True
+        return not code or int(code) == -signal.SIGKILL
+
     def _problem(self, reply: Reply) -> Problem:
         if reply.failure == "device":
             self.close()  # nothing else succeeds in a process after such an error
@@ -152,8 +178,16 @@ class Sandbox:
         return InvalidInput(reply.detail)
 
     def _too_large(self, reply: Reply, load: str) -> ModelStopped:
+        self.close()  # it is quarantined, and keeps its memory otherwise
         return ModelStopped(
             f"the model needs more than {self.limits.memory_mib:,} MiB of memory for {load}; the operator's limit is "
             f"{MEMORY_SETTING}: {reply.detail}",
             members={"setting": MEMORY_SETTING},
         )
+
+
+def _described(images: Sequence[Pixels]) -> str:
+    """Number and size of images, in words."""
+    height, width = (max(image.shape[side] for image in images) for side in (0, 1))
+    size = f"{width:,} × {height:,} pixels"
+    return f"an image of {size}" if len(images) == 1 else f"{len(images)} images at a time, of up to {size}"

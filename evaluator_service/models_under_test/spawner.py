@@ -1,6 +1,8 @@
 """Starts processes for uploaded models by forking one that has imported their libraries, which takes seconds.
 
     evaluator ──► spawner (started at the first upload; imports, loads nothing) ──fork──► one process per model
+        ▲                └── exit code of each process, which only its parent learns ◄─────────────┘
+        └──────────────────────┘
 
 The evaluator itself is not forked: it has threads, secrets, and perhaps a GPU.
 """
@@ -13,11 +15,22 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Generic, NamedTuple, TypeVar
 
 MODULE = "evaluator_service.models_under_test.child"
 # Secrets of the evaluator (keys of endpoints) stay out of the processes.
 _PASSED = {"PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD"}
 _PASSED_PREFIXES = ("OMP_", "MKL_", "KMP_", "ONEDNN_", "DNNL_", "ATEN_", "CUDA_", "NVIDIA_", "ROCR_", "PYTORCH_")
+
+End = TypeVar("End", socket.socket, int)
+
+
+class Connections(NamedTuple, Generic[End]):
+    """Of a process: `messages` with itself; `exit_code`, on which the spawner sends its exit code once it has ended."""
+
+    messages: End
+    exit_code: End
 
 
 class Spawner:
@@ -28,16 +41,17 @@ class Spawner:
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
-    def connect(self) -> socket.socket:
-        """The connection to a new process. Raises OSError."""
-        ours, theirs = socket.socketpair()
-        try:
-            with theirs, self._using:
-                socket.send_fds(self._running(), [b"."], [theirs.fileno()])
-        except BaseException:
-            ours.close()
-            raise
-        return ours
+    def connect(self) -> Connections[socket.socket]:
+        """The connections of a new process. Raises OSError."""
+        with ExitStack() as theirs, ExitStack() as ours:
+            pairs = [socket.socketpair() for _ in Connections._fields]
+            for own, other in pairs:
+                ours.enter_context(own)
+                theirs.enter_context(other)
+            with self._using:
+                socket.send_fds(self._running(), [b"."], [other.fileno() for _, other in pairs])
+            ours.pop_all()
+        return Connections(*(own for own, _ in pairs))
 
     def close(self) -> None:
         """End the process that is forked; those of models end with their connections."""

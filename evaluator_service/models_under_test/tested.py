@@ -67,9 +67,9 @@ class ModelsUnderTest:
                 raise InvalidInput(f"{request.model!r} is a classifier; ask it at /v1/predictions")
             yield model
 
-    async def examine(self, request: ExamineRequest) -> ExamineReply:
+    async def examine(self, request: ExamineRequest, deadline: float) -> ExamineReply:
         """Kind and classes of an upload. Raises InvalidInput if it cannot be used."""
-        model = await self._uploads.examine(request.upload)
+        model = await self._uploads.examine(request.upload, request.largest_side, deadline)
         return ExamineReply(kind=model.kind, classes=model.classes)
 
     @asynccontextmanager

@@ -13,7 +13,7 @@ import hashlib
 import tarfile
 import tempfile
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -21,11 +21,12 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 import httpx
+import numpy as np
 from numpy.typing import NDArray
 
 from evaluator_service.models_under_test.messages import Limits
 from evaluator_service.models_under_test.quarantine import Quarantine
-from evaluator_service.models_under_test.sandbox import Sandbox
+from evaluator_service.models_under_test.sandbox import ProcessKilled, Sandbox
 from evaluator_service.models_under_test.spawner import Spawner
 from shared.batching import MicroBatcher
 from shared.images import Pixels
@@ -65,25 +66,27 @@ class RunningModel:
         self._batcher.drain(0.0)
 
     def _run(self, _: None, images: Sequence[Pixels]) -> list[NDArray[Any]]:
-        with guarded(self._quarantine, self._digest):
+        if self.ended:  # during an earlier batch: this one waited, and leaves no mark
+            raise DependencyFailed("the process of the model ended before this batch; the next request starts it again")
+        with guarded(self._quarantine, self._digest, self._quarantine.clear):
             return self._sandbox.run(images)
 
 
 @contextmanager
-def guarded(quarantine: Quarantine, digest: str) -> Iterator[None]:
-    """Mark a model while it is loaded or run, and quarantine it if it stops its process."""
+def guarded(quarantine: Quarantine, digest: str, survived: Callable[[str], None]) -> Iterator[None]:
+    """Mark a model while it is loaded or run, and quarantine it if it stops its process; else call `survived`."""
     quarantine.mark(digest)
     try:
         yield
     except ModelStopped as problem:
         quarantine.record(digest, problem.detail)
         raise
-    except DeviceFailed:  # perhaps by the model: the mark stays
+    except (DeviceFailed, ProcessKilled):  # perhaps by the model: the mark stays
         raise
     except Exception:
-        quarantine.clear(digest)
+        survived(digest)
         raise
-    quarantine.clear(digest)
+    survived(digest)
 
 
 class UploadedModels:
@@ -124,13 +127,15 @@ class UploadedModels:
             model.users -= 1
             self._evict()
 
-    async def examine(self, upload: UploadedModel) -> RunningModel:
-        """Load and try a model, which ends its quarantine; raises what a load raises."""
+    async def examine(self, upload: UploadedModel, largest_side: int, deadline: float) -> RunningModel:
+        """Load a model and try it, also on the largest image of a job, which ends its quarantine.
+
+        Raises what `using` and `RunningModel.outputs` raise.
+        """
         await asyncio.to_thread(self._quarantine.clear, upload.digest)
-        try:
-            return await self._loaded(upload)
-        finally:
-            self._evict()
+        async with self.using(upload) as model:
+            await try_largest(model, largest_side, deadline)
+            return model
 
     def close(self) -> None:
         """End what starts processes; those of models end with their batchers."""
@@ -170,7 +175,7 @@ class UploadedModels:
                 unpack(package, folder)
             sandbox = Sandbox(self._spawner, self._limits)
             try:
-                with guarded(self._quarantine, upload.digest):
+                with guarded(self._quarantine, upload.digest, self._quarantine.unmark):
                     sandbox.load(folder)
                 return RunningModel(upload.digest, sandbox, self._quarantine, self._make_batcher)
             except BaseException:
@@ -206,6 +211,19 @@ class UploadedModels:
             raise DependencyFailed(f"the object store cannot be reached for a model under test: {error}") from error
         if hasher.hexdigest() != upload.digest:
             raise DependencyFailed("the model under test arrived damaged: its SHA-256 is not its digest")
+
+
+async def try_largest(model: RunningModel, side: int, deadline: float) -> None:
+    """Run a model on an image of side × side pixels, alone or as a padded batch, as a job would.
+
+    Raises what `RunningModel.outputs` raises.
+    """
+    picture = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    try:
+        await model.outputs([picture], deadline)
+    except ModelStopped as problem:
+        advice = f"jobs have images of up to {side:,} pixels a side; let the image processor resize them to less"
+        raise ModelStopped(f"{problem.detail}; {advice}", members=problem.members) from problem
 
 
 def _is_loaded(load: asyncio.Future[RunningModel]) -> bool:

@@ -1,1 +1,1 @@
-"""What is measured: pure numpy and scipy on arrays. Knows no database, no image and no network."""
+"""The measures: numpy and scipy on arrays. Knows no database, no image and no network."""

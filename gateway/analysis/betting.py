@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from gateway.analysis.effects import Floats
 
 _MEANS = 1_001  # candidate means in 0 … 1
-_LEVELS = np.geomspace(1.0, 1e-9, 541)  # of p-values: steps of 4 %
+_LEVELS = np.geomspace(1.0, 1e-9, 541)  # p-values in steps of 4 %
 
 
 def betting_interval(differences: Floats, level: float, seed: int) -> tuple[float, float]:
-    """The candidate means that no bet refutes at `level`, from n differences taken in an order drawn from `seed`."""
+    """The candidate means that no bet refutes at `level`, from n differences in a random order (`seed`)."""
     unit = _unit(differences, seed)
     low = _largest_refuted(unit, (1 - level) / 2)
     high = 1 - _largest_refuted(1 - unit, (1 - level) / 2)
@@ -25,31 +25,31 @@ def betting_interval(differences: Floats, level: float, seed: int) -> tuple[floa
 
 
 def betting_p(differences: Floats, beyond: float, seed: int) -> float:
-    """p-value of a mean within ±`beyond` (0 … 1): the smallest α from which on the bets refute it at every level.
+    """p-value of a mean within ±`beyond` (0 … 1): the smallest α at which, and at every larger level, bets refute it.
 
-    P(p ≤ α) ≤ P(refuted at α) ≤ α, and the interval at level 1 − p lies beyond. From a grid of 1 … 1e-9.
+    P(p ≤ α) ≤ P(refuted at α) ≤ α, and the interval at level 1 − p lies beyond ±`beyond`. The grid is 1 … 1e-9.
     """
-    unit, least = _unit(differences, seed), (1 + beyond) / 2
-    means = np.full(len(_LEVELS), least)
+    unit, bound = _unit(differences, seed), (1 + beyond) / 2
+    means = np.full(len(_LEVELS), bound)
     rejected = refuted(unit, means, _LEVELS / 2) | refuted(1 - unit, means, _LEVELS / 2)
-    kept = np.flatnonzero(~rejected)
-    reached = int(kept[0]) if len(kept) else len(_LEVELS)
-    return 1.0 if reached == 0 else float(_LEVELS[reached - 1])
+    not_rejected = np.flatnonzero(~rejected)
+    count = int(not_rejected[0]) if len(not_rejected) else len(_LEVELS)
+    return 1.0 if count == 0 else float(_LEVELS[count - 1])
 
 
 def refuted(unit: Floats, means: Floats, alpha: Floats | float) -> NDArray[np.bool_]:
     """Whether a bet on higher values refutes each candidate mean at `alpha`.
 
-    `unit`: rounds first, values in 0 … 1 that broadcast with `means`: one sequence against many candidates, or many
-    sequences (columns) against one; `alpha` likewise.
+    `unit`: rounds × sequences, values in 0 … 1. Each round broadcasts with `means` and `alpha`: one sequence against
+    many candidates, or many sequences against one candidate.
     """
     rounds = len(unit)
     target = np.log(1 / np.asarray(alpha))
     wealth = np.zeros(np.broadcast(unit[0], means, target).shape)  # natural logarithms
     squares = means * (1 - means) + wealth  # one pseudo-observation of the largest possible variance
-    for played, value in enumerate(unit):
+    for index, value in enumerate(unit):
         missing = np.maximum(target - wealth, 0)
-        stake = np.minimum(np.sqrt(2 * missing / (rounds - played) * (played + 1) / squares), 1 / means)
+        stake = np.minimum(np.sqrt(2 * missing / (rounds - index) * (index + 1) / squares), 1 / means)
         wealth += np.log(np.maximum(1 + stake * (value - means), 1e-300))
         squares += (value - means) ** 2
     return np.asarray(wealth >= target - 1e-12)

@@ -18,24 +18,24 @@ from shared.schemas.results import Interval, MeanOverlap, Metric, Rate
 LEVEL = 0.95
 RESAMPLES = 4_000
 BOOTSTRAP_FROM = 30  # source images
-EACH_SIDE = 10  # source images with a difference above zero, and below it
-BOOTSTRAP_UP_TO = 0.995  # level: beyond it fewer than 10 resamples lie in a tail
-FEW = 3  # hits, or misses: below, the normal approximation of Wilson's interval fails
-_DIGITS = 12  # of differences: 1/3 is 1/3 however it came about
+EACH_SIDE = 10  # source images with a difference above zero, and as many below
+BOOTSTRAP_UP_TO = 0.995  # level; at higher levels fewer than 10 resamples lie in a tail
+FEW = 3  # hits or misses; the normal approximation of Wilson's interval fails up to here
+_DIGITS = 12  # decimal digits of a difference, so that rounding errors do not split equal values
 
 
 def clustered_rate(hits: NDArray[np.bool_], source: Integers) -> Rate:
-    """A rate over images of which those of one source image are not independent, with a 95 % interval.
+    """A rate over images, with a 95 % interval. Images of one source image are not independent.
 
-    Wilson's, with as many trials as the images are worth, and the t quantile of the number of sources − 1 (Korn &
-    Graubard 1998). The design effect is linearised (Rao & Scott 1992) with one source more that has all hits and one
-    that has none, so that it is there with few hits too (as Agresti & Coull 1998 do for the rate itself). For one
-    source the interval is 0 to 1.
+    Wilson's interval with the effective number of trials, and the t quantile of the number of sources − 1 (Korn &
+    Graubard 1998). The design effect is linearised (Rao & Scott 1992). Two pseudo-sources, one with all hits and one
+    with none, keep it defined for few hits (as Agresti & Coull 1998 do for the rate itself). With a single source the
+    interval is 0 to 1.
     """
     count, n, sources = int(hits.sum()), len(hits), len(np.unique(source))
     if sources < 2:
         return Rate(count=count, n=n, value=count / n if n else None, low=0.0, high=1.0, sources=sources)
-    low, high = score_interval(count / n, trials_worth(hits, source), float(t.ppf((1 + LEVEL) / 2, sources - 1)))
+    low, high = score_interval(count / n, effective_trials(hits, source), float(t.ppf((1 + LEVEL) / 2, sources - 1)))
     return Rate(count=count, n=n, value=count / n, low=low, high=high, sources=sources)
 
 
@@ -43,31 +43,31 @@ def clustered(scores: Floats | NDArray[np.bool_], source: Integers, metric: Metr
     """A model's accuracy or mean IoU on n images, from its scores in 0 … 1."""
     if metric == "accuracy":
         return clustered_rate(scores.astype(bool), source)
-    _, place, counts = np.unique(source, return_inverse=True, return_counts=True)
-    means = np.bincount(place, scores) / counts
+    _, index, counts = np.unique(source, return_inverse=True, return_counts=True)
+    means = np.bincount(index, scores) / counts
     if len(means) < 2:
         value = float(means[0]) if len(means) else None
         return MeanOverlap(value=value, low=0.0, high=1.0, n=len(scores), sources=len(means))
-    within = mean_interval(means, LEVEL, seed)
+    interval = mean_interval(means, LEVEL, seed)
     return MeanOverlap(
-        value=float(means.mean()), low=max(0.0, within.low), high=within.high, n=len(scores), sources=len(means)
+        value=float(means.mean()), low=max(0.0, interval.low), high=interval.high, n=len(scores), sources=len(means)
     )
 
 
-def trials_worth(hits: NDArray[np.bool_], source: Integers) -> float:
+def effective_trials(hits: NDArray[np.bool_], source: Integers) -> float:
     """The effective number of independent trials, given clustering by source image: n / design effect."""
-    _, place, sizes = np.unique(source, return_inverse=True, return_counts=True)
+    _, index, sizes = np.unique(source, return_inverse=True, return_counts=True)
     n, sources = len(hits), len(sizes)
     size = n / sources
-    assumed = (int(hits.sum()) + size) / (n + 2 * size)
-    misfit = np.bincount(place, hits, sources) - assumed * sizes
-    squares = float(misfit @ misfit) + size**2 * (assumed**2 + (1 - assumed) ** 2)
+    rate = (int(hits.sum()) + size) / (n + 2 * size)
+    residuals = np.bincount(index, hits, sources) - rate * sizes
+    squares = float(residuals @ residuals) + size**2 * (rate**2 + (1 - rate) ** 2)
     variance = squares / (n + 2 * size) ** 2 * (sources + 2) / (sources + 1)
-    return min(float(n), assumed * (1 - assumed) / variance * sources / (sources + 2))
+    return min(float(n), rate * (1 - rate) / variance * sources / (sources + 2))
 
 
 def score_interval(p: float, n: float, quantile: float) -> tuple[float, float]:
-    """Wilson's interval for a rate p of n trials (n need not be whole), with Poisson bounds for few hits or misses."""
+    """Wilson's interval for a rate p of n trials, with Poisson bounds for few hits or misses. n may be fractional."""
     scale = 1 + quantile**2 / n
     centre = (p + quantile**2 / (2 * n)) / scale
     half = quantile / scale * math.sqrt(p * (1 - p) / n + quantile**2 / (4 * n * n))
@@ -84,8 +84,9 @@ def _near_zero(hits: float, n: float, low: float) -> float:
 def p_beyond(differences: Floats, beyond: float, seed: int) -> float:
     """p-value of the hypothesis that the mean of n independent differences lies within ±`beyond` (0 … 1).
 
-    The interval inverted: the smallest α from which on every interval at level 1 − α lies on one side of ±`beyond`. So
-    it needs no symmetry: where several edits share one null arm, differences are skewed even if there is no effect.
+    It inverts the interval: the smallest α for which the interval at level 1 − α, and every narrower one, lies on one
+    side of ±`beyond`. It does not assume symmetry: when several edits share a null arm, differences are skewed even
+    without an effect.
     """
     by_betting = betting_p(differences, beyond, seed)
     if not mixed(differences):
@@ -94,14 +95,14 @@ def p_beyond(differences: Floats, beyond: float, seed: int) -> float:
     distance = (abs(float(differences.mean())) - beyond) / error if error else 0.0
     if distance <= 0:
         return 1.0
-    further = (ratios >= distance) if differences.mean() > 0 else (-ratios >= distance)
-    by_bootstrap = min(1.0, 2 * (int(further.sum()) + 1) / (RESAMPLES + 1))
-    least = 1 - BOOTSTRAP_UP_TO
-    return by_bootstrap if by_bootstrap > least else min(least, by_betting)
+    exceeds = (ratios >= distance) if differences.mean() > 0 else (-ratios >= distance)
+    by_bootstrap = min(1.0, 2 * (int(exceeds.sum()) + 1) / (RESAMPLES + 1))
+    smallest = 1 - BOOTSTRAP_UP_TO
+    return by_bootstrap if by_bootstrap > smallest else min(smallest, by_betting)
 
 
 def mixed(differences: Floats) -> bool:
-    """Whether there are enough differences on each side of zero for the bootstrap: 30 in all, 10 above, 10 below."""
+    """Whether the bootstrap applies: at least 30 differences, of which 10 lie above zero and 10 below."""
     above, below = int((differences > 0).sum()), int((differences < 0).sum())
     return len(differences) >= BOOTSTRAP_FROM and min(above, below) >= EACH_SIDE
 
@@ -109,8 +110,8 @@ def mixed(differences: Floats) -> bool:
 def mean_interval(differences: Floats, level: float, seed: int) -> Interval:
     """Interval of the mean of n independent differences in −1 … 1.
 
-    Bootstrap-t from 30 sources of which 10 lie above zero and 10 below, up to level 0.995; otherwise the betting
-    interval, which covers at any n and level and for any distribution on −1 … 1.
+    Bootstrap-t if `mixed` holds and the level is at most 0.995. Otherwise the betting interval, which covers at any n
+    and level and for any distribution on −1 … 1.
     """
     if mixed(differences) and level <= BOOTSTRAP_UP_TO:
         low, high = bootstrap_t(differences, level, seed)
@@ -129,20 +130,20 @@ def bootstrap_t(differences: Floats, level: float, seed: int) -> tuple[float, fl
 
 
 def _studentized(differences: Floats, seed: int) -> tuple[Floats, float]:
-    """(mean of a resample − mean) / standard error of the resample, 4,000 times; the standard error of the mean."""
+    """(mean − overall mean) / standard error of each of 4,000 resamples; the standard error of the overall mean."""
     n, mean = len(differences), float(differences.mean())
     values, counts = np.unique(differences.round(_DIGITS), return_counts=True)
-    drawn = np.random.default_rng(seed).multinomial(n, counts / n, RESAMPLES)  # how often each value is resampled
-    means = drawn @ values / n
-    variances = np.maximum(drawn @ values**2 / n - means**2, 0.0) * n / (n - 1)
+    resamples = np.random.default_rng(seed).multinomial(n, counts / n, RESAMPLES)  # counts of each value
+    means = resamples @ values / n
+    variances = np.maximum(resamples @ values**2 / n - means**2, 0.0) * n / (n - 1)
     return (means - mean) / np.maximum(np.sqrt(variances / n), 1e-12), float(differences.std(ddof=1)) / math.sqrt(n)
 
 
 def images_needed(differences: Floats, beyond: float, least: int) -> int | None:
-    """The approximate number of source images that would show that an effect of this size is beyond `beyond` (0 … 1).
+    """The approximate number of source images that establish an effect of this size beyond ±`beyond` (0 … 1).
 
-    From the normal approximation at 95 %, with one pseudo-observation of −1 and of +1 in the spread, since few sources
-    may agree by chance. None if the observed effect is not beyond `beyond`: no number of images would show it.
+    Uses the normal approximation at 95 %. Two pseudo-observations, −1 and +1, widen the spread, because few sources may
+    agree by chance. None if the observed effect lies within ±`beyond`: no number of images would establish it.
     """
     distance = abs(float(differences.mean())) - beyond
     if distance <= 0:

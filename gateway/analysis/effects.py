@@ -1,10 +1,10 @@
-"""Effects in cells: per source image, a model's scores on counterfactuals minus those on their null arms."""
+"""Effects in cells: per source image, a model's scores on counterfactuals minus those on their null or sham arms."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +15,35 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
+# pairs: both the edit and the arm that it is compared with (its sham arm, or else its null arm) are accepted.
+# edits: the edit is, whatever became of that arm. null: the edit and its null arm are, where there are sham arms.
+Estimand = Literal["pairs", "edits", "null"]
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """Which of m accepted edits each estimand takes; `null` is None where there are no sham arms.
+
+    `edits` leaves out those without a reference arm to compare with.
+    """
+
+    pairs: NDArray[np.bool_]
+    edits: NDArray[np.bool_]
+    null: NDArray[np.bool_] | None = None
+
+    def of(self, estimand: Estimand) -> NDArray[np.bool_]:
+        """The mask of an estimand; none of the edits where it does not exist."""
+        masks = {"pairs": self.pairs, "edits": self.edits, "null": self.null}
+        mask = masks[estimand]
+        return np.zeros(len(self.pairs), bool) if mask is None else mask
+
+
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """One model's predictions for n images, reduced to what the metrics need (arrays of length n).
+    """One model's predictions for n images, as arrays of length n.
 
-    `p_truth`: probability of the truth, in 0 … 1, whatever its rank; NaN where it is not known. `rank`: place of the
-    truth, 1 = correct. `predicted`: the most probable class, as a number that is the same in every array of the job.
+    `p_truth`: probability of the true class, in 0 … 1; NaN if unknown. `rank`: rank of the true class, 1 = correct.
+    `predicted`: the number of the most probable class. All arrays of a job number classes alike.
     """
 
     p_truth: Floats
@@ -29,7 +52,7 @@ class Predictions:
 
     @property
     def correct(self) -> NDArray[np.bool_]:
-        """Whether the truth came first."""
+        """Whether the true class has rank 1."""
         return np.asarray(self.rank == 1)
 
 
@@ -41,7 +64,8 @@ class Outcomes:
     `group` the groups that they belong to (None: each is its own), such as the frames of a sequence;
     `ordinal` orders the counterfactuals of a source; `null_arm` numbers null arms, since siblings may share one.
     `cells` names the rows of each cell; a counterfactual with several changes is in several cells. Without ground
-    truth the truth is the class predicted on the original.
+    truth the truth is the class predicted on the original. `sham` are the predictions for sham arms (None: none), and
+    `counting` says which rows each estimand takes (None: all).
     """
 
     source: Integers
@@ -52,11 +76,17 @@ class Outcomes:
     counterfactual: Predictions
     cells: Mapping[Cell, Integers]
     group: Integers | None = None
+    sham: Predictions | None = None
+    counting: Counting | None = None
 
     @property
     def cluster(self) -> Integers:
-        """What is independent of one another: the group of each row, or its source image."""
+        """The independent unit of each row: its group, or its source image."""
         return self.source if self.group is None else self.group
+
+    def reference(self, estimand: Estimand) -> Predictions:
+        """The predictions that counterfactuals are compared with."""
+        return self.null if self.sham is None or estimand == "null" else self.sham
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +97,8 @@ class Scores:
     its own), their order in the image, and the score of that. The n rows (`null`, `counterfactual`) score a whole
     counterfactual, or a class in it: `image` is its place among the m. Of classifiers a score is 1 where they are right
     and 0 elsewhere, a row for each counterfactual; of segmenters it is an IoU, a row for each class of the reference
-    and one for their mean. `whole` and `cells` name rows.
+    and one for their mean. `whole` and `cells` name rows. `sham` (of the n rows) and `counting` (of the m) are as in
+    `Outcomes`.
     """
 
     source: Integers
@@ -79,21 +110,31 @@ class Scores:
     whole: Integers
     cells: Mapping[Cell, Integers]
     group: Integers | None = None
+    sham: Floats | None = None
+    counting: Counting | None = None
 
     @property
     def cluster(self) -> Integers:
-        """What is independent of one another: the group of each counterfactual, or its source image."""
+        """The independent unit of each counterfactual: its group, or its source image."""
         return self.source if self.group is None else self.group
+
+    def reference(self, estimand: Estimand = "pairs") -> Floats:
+        """The scores that counterfactuals are compared with."""
+        return self.null if self.sham is None or estimand == "null" else self.sham
+
+    def counted(self, rows: Integers, estimand: Estimand = "pairs") -> Integers:
+        """Those of the rows that an estimand takes."""
+        return rows if self.counting is None else rows[self.counting.of(estimand)[self.image[rows]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """Per group of source images of a cell, the mean of counterfactual − null arm, in −1 … 1.
+    """Per group of source images of a cell, the mean of counterfactual − reference arm, in −1 … 1.
 
     Means are over the counterfactuals of a source image, then over the source images of a group; most often a group is
     one source image. Arrays of one length m, in the order of `group` (ascending); `sources`
     (None: one in each group) and `counterfactuals` are how many went into them. `null_accuracy`: how often the model is
-    right on their null arms (0 … 1), None of segmenters.
+    right on their reference arms (0 … 1), None of segmenters.
     """
 
     group: Integers
@@ -107,7 +148,7 @@ class Differences:
 class Units(NamedTuple):
     """n rows by source image and group: averages over the rows of a source image, then over those of a group.
 
-    `group`: the distinct groups, ascending. `source_of_row` and `group_of_source` are places from 0.
+    `group`: the distinct groups, ascending. `source_of_row` and `group_of_source` are indices from 0.
     """
 
     group: Integers
@@ -118,28 +159,31 @@ class Units(NamedTuple):
 
     @classmethod
     def of(cls, source: Integers, group: Integers) -> Units:
-        """The units of rows whose source images and groups these are."""
-        _, first, place, counts = np.unique(source, return_index=True, return_inverse=True, return_counts=True)
-        groups, group_place = np.unique(group[first], return_inverse=True)
-        return cls(groups, len(counts), place, counts, group_place)
+        """The units of n rows, given the source image and the group of each."""
+        _, first, index, counts = np.unique(source, return_index=True, return_inverse=True, return_counts=True)
+        groups, group_index = np.unique(group[first], return_inverse=True)
+        return cls(groups, len(counts), index, counts, group_index)
 
     def means(self, values: Floats) -> Floats:
         """The mean of n values in each group, in the order of `group`."""
-        of_source = np.bincount(self.source_of_row, values, self.sources) / self.rows_of_source
-        of_group = np.bincount(self.group_of_source, of_source, len(self.group))
-        return np.asarray(of_group / np.bincount(self.group_of_source, minlength=len(self.group)))
+        source_means = np.bincount(self.source_of_row, values, self.sources) / self.rows_of_source
+        group_sums = np.bincount(self.group_of_source, source_means, len(self.group))
+        return np.asarray(group_sums / np.bincount(self.group_of_source, minlength=len(self.group)))
 
 
-def differences(outcomes: Outcomes, rows: Integers) -> Differences:
-    """Per-group differences of the counterfactuals at `rows`."""
+def differences(outcomes: Outcomes, rows: Integers, estimand: Estimand = "pairs") -> Differences:
+    """Per-group differences of those counterfactuals at `rows` that the estimand takes."""
+    if outcomes.counting is not None:
+        rows = rows[outcomes.counting.of(estimand)[rows]]
+    reference = outcomes.reference(estimand)
     units = Units.of(outcomes.source[rows], outcomes.cluster[rows])
-    correct = outcomes.counterfactual.correct[rows].astype(float) - outcomes.null.correct[rows]
-    p_truth = outcomes.counterfactual.p_truth[rows] - outcomes.null.p_truth[rows]
+    correct = outcomes.counterfactual.correct[rows].astype(float) - reference.correct[rows]
+    p_truth = outcomes.counterfactual.p_truth[rows] - reference.p_truth[rows]
     return Differences(
         units.group,
         units.means(correct),
         units.means(p_truth),
         len(rows),
         units.sources,
-        float(outcomes.null.correct[rows].mean()) if len(rows) else None,
+        float(reference.correct[rows].mean()) if len(rows) else None,
     )

@@ -1,7 +1,7 @@
 """Failure points: the lowest severity of each corruption that changes a model's prediction for an image.
 
-Only images that the model gets right on the null arm (the unchanged image) count. The prediction may be right again at
-a larger severity; only the first change counts.
+Only images whose null arm (the unchanged image) is classified correctly count. The prediction may be right again at a
+higher severity; only the first change counts.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from shared.schemas.results import FailurePoints
 NEVER = SEVERITIES[-1] + 1
 
 
-def first_change(unchanged: str, answers: Mapping[int, str]) -> int | None:
-    """The lowest severity in `answers` (class by severity) whose class differs from `unchanged`, or None."""
-    return min((severity for severity, answer in answers.items() if answer != unchanged), default=None)
+def first_change(unchanged: str, predictions: Mapping[int, str]) -> int | None:
+    """The lowest severity in `predictions` (class by severity) whose class differs from `unchanged`, or None."""
+    return min((severity for severity, predicted in predictions.items() if predicted != unchanged), default=None)
 
 
 def corruption_of(value: str) -> tuple[str, int]:
     """Name and severity of a corruption's value: "gaussian noise 3" → ("gaussian noise", 3)."""
-    way, severity = value.rsplit(" ", 1)
-    return way, int(severity)
+    name, severity = value.rsplit(" ", 1)
+    return name, int(severity)
 
 
 def failure_points(outcomes: Outcomes) -> list[FailurePoints]:
@@ -36,24 +36,24 @@ def failure_points(outcomes: Outcomes) -> list[FailurePoints]:
     """
     rows: dict[str, list[tuple[int, Integers]]] = defaultdict(list)
     for cell, members in outcomes.cells.items():
-        way, severity = corruption_of(cell.value)
-        rows[way].append((severity, members))
-    return [_points(way, rows[way], outcomes) for way in sorted(rows)]
+        corruption, severity = corruption_of(cell.value)
+        rows[corruption].append((severity, members))
+    return [_points(corruption, rows[corruption], outcomes) for corruption in sorted(rows)]
 
 
-def _points(way: str, rows: list[tuple[int, Integers]], outcomes: Outcomes) -> FailurePoints:
+def _points(corruption: str, rows: list[tuple[int, Integers]], outcomes: Outcomes) -> FailurePoints:
     members = np.concatenate([rows for _, rows in rows])
     severity = np.concatenate([np.full(len(rows), severity) for severity, rows in rows])
-    right = outcomes.null.correct[members]
-    members, severity = members[right], severity[right]
-    changed = outcomes.counterfactual.predicted[members] != outcomes.null.predicted[members]
-    sources, place = np.unique(outcomes.source[members], return_inverse=True)
+    correct = outcomes.null.correct[members]
+    members, severity = members[correct], severity[correct]
+    flipped = outcomes.counterfactual.predicted[members] != outcomes.null.predicted[members]
+    sources, index = np.unique(outcomes.source[members], return_inverse=True)
     first = np.full(len(sources), NEVER)
-    np.minimum.at(first, place[changed], severity[changed])
+    np.minimum.at(first, index[flipped], severity[flipped])
     counts = np.bincount(first, minlength=NEVER + 1)
     middle = int(np.sort(first)[(len(first) - 1) // 2]) if len(first) else NEVER
     return FailurePoints(
-        corruption=way,
+        corruption=corruption,
         sources=len(sources),
         first=[int(counts[severity]) for severity in SEVERITIES],
         never=int(counts[NEVER]),

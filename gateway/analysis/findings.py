@@ -35,13 +35,13 @@ class Checked:
 
 
 def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Reviewed | None = None) -> list[CellEffect]:
-    """Every cell of one model under test and method, findings first, each kind by strength.
+    """The effects of all cells of one model under test and method, findings first, each kind by strength.
 
     The family is all cells with at least 12 source images, or groups of them. The metric is the difference in accuracy,
-    or in IoU for segmenters. The hypothesis of each cell is that its effect is at most 5 points, either way. A finding
-    is a cell that Benjamini-Hochberg rejects at 5 % and whose interval, at level 1 − 5 % · rejected / family (false
-    coverage rate: Benjamini & Yekutieli 2005), lies beyond 5 points. `seed` belongs to the job, model and method.
-    `checked`: the validity of accepted edits, from the checks' errors or from reviews; None if it is unknown.
+    or in IoU for segmenters. The null hypothesis of each cell is that its effect is at most 5 points, either way. A
+    finding is a cell whose hypothesis Benjamini-Hochberg rejects at 5 % and whose interval, at level 1 − 5 % · rejected
+    / family (false coverage rate: Benjamini & Yekutieli 2005), lies beyond 5 points. `seed` belongs to the job, model
+    and method. `checked`: the validity of accepted edits, from the checks' errors or from reviews; None if unknown.
     """
     family = [cell for cell, differences in cells.items() if len(differences.correct) >= LEAST_SOURCES]
     seeds = {cell: derive_seed(seed, cell.label, cell.factor, cell.value, cell.direction) for cell in family}
@@ -110,7 +110,7 @@ _ORDER: tuple[Standing, ...] = ("weakness", "improvement", "nothing found", "too
 
 
 def _strength(effect: CellEffect) -> tuple[object, ...]:
-    """Sort key: kind; for findings the bound nearest to no effect, strongest first; then size, then the cell's name."""
+    """Sort key: standing; for findings the interval's bound nearest to 0, strongest first; effect; name of the cell."""
     cell = effect.cell
     bound = 0.0
     if effect.selected_interval is not None:

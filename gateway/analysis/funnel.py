@@ -13,38 +13,43 @@ from shared.schemas.results import CheckCount, Funnel
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
-    """The outcome of one edit of a source image in `group`: whether it was rendered, and what rejected it, if anything.
+class EditOutcome:
+    """The outcome of one edit of a source image in `group`. `rejected_by`: the check that rejected it, or "".
 
     `shapes_checked`: whether a segmenter could check the shapes of the mask. `recaptioned`: whether a new caption could
-    check the class.
+    check the class. `lost_to`: the check that the null or sham arm fails which it would be measured against, if any.
     """
 
     group: int
     rendered: bool
-    refused_by: str
+    rejected_by: str
     shapes_checked: bool = False
     recaptioned: bool = False
+    lost_to: str = ""
 
 
-def funnel(method: str, fates: Sequence[Fate], *, shapes: bool = False, recaption: bool = False) -> Funnel:
-    """The funnel of one method's edits (without null arms); checks sorted by count, then name.
+def funnel(method: str, edits: Sequence[EditOutcome], *, shapes: bool = False, recaption: bool = False) -> Funnel:
+    """The funnel of one method's edits (without null arms). Checks are sorted by count, then name.
 
-    `shapes`, `recaption`: whether the method checks rendered images for their shapes, and by a new caption.
+    `shapes`, `recaption`: whether the method checks the shapes of rendered images, and their new captions.
     """
-    accepted = np.array([not fate.refused_by for fate in fates], bool)
+    accepted = np.array([not edit.rejected_by for edit in edits], bool)
+    counted = np.array([not (edit.rejected_by or edit.lost_to) for edit in edits], bool)
+    groups = np.array([edit.group for edit in edits], np.int64)
     return Funnel(
         method=method,
-        proposed=len(fates),
-        refused_by_text=_counted(fate.refused_by for fate in fates if fate.refused_by and not fate.rendered),
-        rendered=sum(fate.rendered for fate in fates),
-        refused_by_image=_counted(fate.refused_by for fate in fates if fate.refused_by and fate.rendered),
-        shapes_unchecked=sum(fate.rendered and not fate.shapes_checked for fate in fates) if shapes else None,
-        recaption_unchecked=sum(fate.rendered and not fate.recaptioned for fate in fates) if recaption else None,
-        accepted=clustered_rate(accepted, np.array([fate.group for fate in fates], np.int64)),
+        proposed=len(edits),
+        refused_by_text=_check_counts(edit.rejected_by for edit in edits if edit.rejected_by and not edit.rendered),
+        rendered=sum(edit.rendered for edit in edits),
+        refused_by_image=_check_counts(edit.rejected_by for edit in edits if edit.rejected_by and edit.rendered),
+        shapes_unchecked=sum(edit.rendered and not edit.shapes_checked for edit in edits) if shapes else None,
+        recaption_unchecked=sum(edit.rendered and not edit.recaptioned for edit in edits) if recaption else None,
+        accepted=clustered_rate(accepted, groups),
+        lost_to_arm=_check_counts(edit.lost_to for edit in edits if edit.lost_to and not edit.rejected_by),
+        counted=clustered_rate(counted, groups),
     )
 
 
-def _counted(checks: Iterable[str]) -> list[CheckCount]:
+def _check_counts(checks: Iterable[str]) -> list[CheckCount]:
     counts = Counter(checks)
     return [CheckCount(check=check, count=counts[check]) for check in sorted(counts, key=lambda c: (-counts[c], c))]

@@ -51,22 +51,21 @@ def accuracy(outcomes: Outcomes, k: int) -> Accuracy:
 
 
 def all_or_none(outcomes: Outcomes, k: int | None = None) -> AllOrNone | None:
-    """Shares of source images, right on the original, of which all or none of the first `k` counterfactuals fail.
+    """Shares of source images whose first `k` counterfactuals all fail, or none of them.
 
-    `k` is fixed by how many counterfactuals were accepted, never by predictions: by default the largest k ≥ 2 that
-    half of the source images reach. None when there is none.
+    Only source images with a correct prediction on the original count. By default `k` is the largest number ≥ 2 of
+    accepted counterfactuals that half of the source images have. It never depends on predictions. None if no k ≥ 2
+    qualifies.
     """
     order = np.lexsort((outcomes.ordinal, outcomes.source))
     _, first, counts = np.unique(outcomes.source[order], return_index=True, return_counts=True)
     if k is None:
-        reached = [
-            size for size in range(2, int(counts.max(initial=0)) + 1) if 2 * (counts >= size).sum() >= len(counts)
-        ]
-        if not reached:
+        sizes = [size for size in range(2, int(counts.max(initial=0)) + 1) if 2 * (counts >= size).sum() >= len(counts)]
+        if not sizes:
             return None
-        k = reached[-1]
-    right = outcomes.original.correct[order][first]
-    starts = first[(counts >= k) & right]
+        k = sizes[-1]
+    correct = outcomes.original.correct[order][first]
+    starts = first[(counts >= k) & correct]
     group = outcomes.cluster[order][starts]
     failures = (~outcomes.counterfactual.correct[order])[starts[:, None] + np.arange(k)].sum(axis=1)
     return AllOrNone(k=k, all_fail=clustered_rate(failures == k, group), none_fail=clustered_rate(failures == 0, group))

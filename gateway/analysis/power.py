@@ -1,4 +1,4 @@
-"""Power: which drops a cell can detect, by simulating cells and counting findings."""
+"""Power: the drops that a cell can detect, from simulated cells."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from gateway.analysis.effects import Floats
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
 
 POWER = 0.8
-ACCURACY = 0.95  # of a model under test on null arms, where it is not known; no higher one is assumed
-MOST_SOURCES = 5_000  # simulated at most; more source images detect at least as much
+ACCURACY = 0.95  # assumed accuracy of a model under test on null arms if unknown, and the highest assumed one
+MOST_SOURCES = 5_000  # largest simulated cell; more source images detect at least as much
 _DRAWS = 1_000
 _FIRST_STEP = 16
-_FINE_BELOW = 50  # source images; larger numbers are rounded to two digits, so that few values are computed
+_FINE_BELOW = 50  # source images; larger numbers are rounded to two digits to limit the number of simulations
 
 
 def assumed_accuracy(measured: float | None) -> float:
-    """The accuracy on null arms to the nearest 5 points, in 0.5 … 0.95, so that few values are computed."""
+    """The accuracy on null arms to the nearest 5 points, in 0.5 … 0.95, to limit the number of simulations."""
     return ACCURACY if measured is None else min(ACCURACY, max(0.5, round(20 * measured) / 20))
 
 
 @lru_cache(maxsize=4096)
 def detectable_drop(sources: int, family: int, accuracy: float = ACCURACY) -> float | None:
-    """The smallest drop in accuracy (0 … 1, whole points) that so many source images detect with 80 % power.
+    """The smallest drop in accuracy (0 … 1, whole points) that this many source images detect with 80 % power.
 
-    Detected means: it is the only finding among the `family` cells tested together (the worst case). Assumes one
-    counterfactual per source image, `accuracy` on null arms (0 … 1), independent errors. None if no drop does it.
+    Assumes the worst case, that it is the only finding among the `family` cells tested together; one counterfactual per
+    source image; `accuracy` on null arms (0 … 1); and independent errors. None if no drop is detectable.
     """
     if sources < LEAST_SOURCES:
         return None
@@ -40,11 +40,11 @@ def detectable_drop(sources: int, family: int, accuracy: float = ACCURACY) -> fl
         if sources % digits:
             return detectable_drop(sources // digits * digits, family, accuracy)
     least, most = round(100 * BEYOND), round(100 * accuracy)
-    if found_share(most / 100, sources, family, accuracy) < POWER:
+    if finding_rate(most / 100, sources, family, accuracy) < POWER:
         return None
     while most - least > 1:
         middle = (least + most) // 2
-        if found_share(middle / 100, sources, family, accuracy) >= POWER:
+        if finding_rate(middle / 100, sources, family, accuracy) >= POWER:
             most = middle
         else:
             least = middle
@@ -57,23 +57,23 @@ def sources_needed(drop: float, family: int, accuracy: float = ACCURACY) -> int 
     if drop > accuracy:
         return None
     step, sources = _FIRST_STEP, LEAST_SOURCES
-    while found_share(drop, sources, family, accuracy) < POWER:
+    while finding_rate(drop, sources, family, accuracy) < POWER:
         sources += step
         step *= 2
         if sources > MOST_SOURCES:
             return None
     while step > max(1, sources // 50):
         step //= 2
-        if sources - step >= LEAST_SOURCES and found_share(drop, sources - step, family, accuracy) >= POWER:
+        if sources - step >= LEAST_SOURCES and finding_rate(drop, sources - step, family, accuracy) >= POWER:
             sources -= step
     digits = int(10 ** max(0, len(str(sources)) - 2))
     return -(-sources // digits) * digits
 
 
-def found_share(drop: float, sources: int, family: int, accuracy: float = ACCURACY) -> float:
-    """The share of simulated cells with this drop that are findings; all drops use the same random numbers."""
+def finding_rate(drop: float, sources: int, family: int, accuracy: float = ACCURACY) -> float:
+    """The share of simulated cells with this drop that are findings. All drops use the same random numbers."""
     alpha = FALSE_DISCOVERY_RATE / max(1, family)
-    differences = _drawn(drop, sources, accuracy)
+    differences = _draw(drop, sources, accuracy)
     lost, gained = (differences < 0).sum(axis=0), (differences > 0).sum(axis=0)
     beyond = refuted((1 - differences) / 2, np.full(_DRAWS, (1 + BEYOND) / 2), alpha / 2)
     if sources >= BOOTSTRAP_FROM and 1 - alpha <= BOOTSTRAP_UP_TO:
@@ -89,8 +89,8 @@ def _beyond(sources: int, lost: int, gained: int, level: float) -> bool:
     return mean_interval(differences, level, sources).high < -BEYOND
 
 
-def _drawn(drop: float, sources: int, accuracy: float) -> Floats:
-    """Differences of −1, 0 and 1 (sources × draws): null arm and counterfactual err independently."""
+def _draw(drop: float, sources: int, accuracy: float) -> Floats:
+    """Differences of −1, 0 and 1 (sources × draws) with independent errors on null arm and counterfactual."""
     uniform = np.random.default_rng(sources).random((sources, _DRAWS))
     worse = accuracy * (1 - accuracy + drop)
     better = (1 - accuracy) * (accuracy - drop)

@@ -1,8 +1,8 @@
-"""Orders: in which order source images are rendered, and failures reviewed; and a measure of such orders.
+"""The order in which source images are rendered, and the order in which failures are reviewed.
 
-Images are rendered class by class in turn, so that at any time all classes are tried about equally often. Among the
-failures most repeat the same few faults, so the next one to review is the one with the most evidence not shown before.
-`benchmarks/priority.py` compares both with other orders.
+Rendering alternates between classes, so that at any time all classes have about equally many images. Most failures
+repeat a few faults, so the next failure to review is the one with the most evidence that earlier ones do not show.
+`benchmarks/priority.py` compares both orders with others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from gateway.analysis.limits import LEAST_SOURCES
 from shared.schemas.results import Cell, CellEffect
 
-AGAIN = 0.5  # factor on the worth of a fault each time that it is shown again
+REPETITION_FACTOR = 0.5  # weight of a fault relative to its previous occurrence in the list
 
 
 class Fault(NamedTuple):
@@ -27,7 +27,7 @@ class Fault(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A counterfactual that a model gets wrong and its null arm right; `loss` of the truth's probability, 0 … 1."""
+    """A counterfactual with a wrong prediction and a right one on its null arm. `loss`: drop of p(truth), 0 … 1."""
 
     id: str
     loss: float
@@ -35,47 +35,47 @@ class Failure(NamedTuple):
 
 
 def turns(labels: Sequence[Hashable]) -> list[int]:
-    """The turn of each image, from 0: classes alternate by first occurrence; images of a class keep their order."""
+    """The rendering position of each image, from 0. Classes alternate; images of a class keep their order."""
     counts: Counter[Hashable] = Counter()
-    first = {label: place for place, label in reversed(list(enumerate(labels)))}
+    first = {label: index for index, label in reversed(list(enumerate(labels)))}
     keys = []
     for label in labels:
         keys.append((counts[label], first[label]))
         counts[label] += 1
     order = sorted(range(len(labels)), key=keys.__getitem__)
-    turn = [0] * len(labels)
-    for place, image in enumerate(order):
-        turn[image] = place
-    return turn
+    positions = [0] * len(labels)
+    for position, image in enumerate(order):
+        positions[image] = position
+    return positions
 
 
 def evidence(effect: CellEffect) -> float:
-    """The evidence of a cell for a fault, 0 … 1: its drop in accuracy, shrunk to 0 if there are few images."""
+    """The evidence of a cell for a fault, 0 … 1: its drop in accuracy, shrunk towards 0 for few images."""
     return max(0.0, -effect.delta_accuracy) * effect.sources / (effect.sources + LEAST_SOURCES)
 
 
-def review_order(failures: Iterable[Failure], evidence: Mapping[Fault, float], most: int) -> list[str]:
-    """The ids of the first `most` failures to review.
+def review_order(failures: Iterable[Failure], evidence: Mapping[Fault, float], limit: int) -> list[str]:
+    """The ids of the first `limit` failures to review.
 
-    The next failure has the largest sum of its faults' evidence, halved for each time that a fault was shown before.
-    The sum only falls as failures are shown, so lazy greedy selection is exact (Minoux 1978). Ties: the greater loss,
-    then the id.
+    The next failure has the largest sum of its faults' evidence, halved for each earlier failure with the same fault.
+    The sum only falls as failures are selected, so lazy greedy selection is exact (Minoux 1978). Ties are broken by the
+    larger loss, then by id.
     """
-    shown: Counter[Fault] = Counter()
+    counts: Counter[Fault] = Counter()
 
-    def worth(failure: Failure) -> float:
-        return sum(evidence.get(fault, 0.0) * AGAIN ** shown[fault] for fault in failure.faults)
+    def weight(failure: Failure) -> float:
+        return sum(evidence.get(fault, 0.0) * REPETITION_FACTOR ** counts[fault] for fault in failure.faults)
 
-    line = [(-worth(failure), -failure.loss, failure.id, failure.faults) for failure in failures]
-    heapify(line)
-    chosen: list[str] = []
-    while line and len(chosen) < most:
-        was, loss, name, faults = line[0]
-        now = -worth(Failure(name, -loss, faults))
-        if now > was:
-            heapreplace(line, (now, loss, name, faults))
+    heap = [(-weight(failure), -failure.loss, failure.id, failure.faults) for failure in failures]
+    heapify(heap)
+    selected: list[str] = []
+    while heap and len(selected) < limit:
+        old_key, loss, name, faults = heap[0]
+        key = -weight(Failure(name, -loss, faults))
+        if key > old_key:
+            heapreplace(heap, (key, loss, name, faults))
         else:
-            heappop(line)
-            chosen.append(name)
-            shown.update(faults)
-    return chosen
+            heappop(heap)
+            selected.append(name)
+            counts.update(faults)
+    return selected

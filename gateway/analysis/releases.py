@@ -28,7 +28,7 @@ Place = tuple[str, Cell | None]
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """n images by source image and group: the release's score on each in 0 … 1 (right: 1), and the baseline's."""
+    """n images by source image and group: the release's score in 0 … 1 (right: 1), and the baseline's (`other`)."""
 
     source: Integers
     score: Floats | NDArray[np.bool_]
@@ -37,11 +37,11 @@ class Pairs:
 
     @property
     def cluster(self) -> Integers:
-        """What is independent of one another: the group of each image, or its source image."""
+        """The independent unit of each image: its group, or its source image."""
         return self.source if self.group is None else self.group
 
     def differences(self) -> Floats:
-        """Per group, the mean of score − score of the other, in −1 … 1."""
+        """Per group, the mean of `score` − `other`, in −1 … 1."""
         return Units.of(self.source, self.cluster).means(self.score.astype(float) - self.other)
 
 
@@ -54,6 +54,8 @@ def scores_of(outcomes: Outcomes) -> Scores:
         original=outcomes.original.correct.astype(float),
         image=rows,
         null=outcomes.null.correct.astype(float),
+        sham=None if outcomes.sham is None else outcomes.sham.correct.astype(float),
+        counting=outcomes.counting,
         counterfactual=outcomes.counterfactual.correct.astype(float),
         whole=rows,
         cells=outcomes.cells,
@@ -62,17 +64,14 @@ def scores_of(outcomes: Outcomes) -> Scores:
 
 
 def against_null_arms(release: Mapping[str, Scores], relation: Relation) -> dict[Place, Pairs]:
-    """The counterfactuals of each method and cell, each with its null arm."""
-    return {
-        (method, cell): Pairs(
-            scores.source[scores.image[rows]],
-            scores.counterfactual[rows],
-            scores.null[rows],
-            scores.cluster[scores.image[rows]],
-        )
-        for method, scores in release.items()
-        for cell, rows in _members(scores, relation).items()
-    }
+    """The counterfactuals of each method and cell that count, each with the arm that it is measured against."""
+    places: dict[Place, Pairs] = {}
+    for method, scores in release.items():
+        for cell, members in _members(scores, relation).items():
+            rows = scores.counted(members)
+            source, group = scores.source[scores.image[rows]], scores.cluster[scores.image[rows]]
+            places[method, cell] = Pairs(source, scores.counterfactual[rows], scores.reference()[rows], group)
+    return places
 
 
 def against_baseline(
@@ -80,36 +79,36 @@ def against_baseline(
 ) -> dict[Place, Pairs]:
     """The counterfactuals of each method and cell with predictions of both, and the originals if they are labelled.
 
-    Both runs are on one suite, so they number source images and counterfactuals alike.
+    Both runs use one suite, so they number source images and counterfactuals alike.
     """
-    places: dict[Place, Pairs] = {}
+    pairs: dict[Place, Pairs] = {}
     originals: dict[int, tuple[int, float, float]] = {}
-    for method, mine in release.items():
-        theirs = baseline[method]
-        others = _members(theirs, relation)
-        for cell, rows in _members(mine, relation).items():
-            here, there = _matched(mine, rows, theirs, others.get(cell, rows[:0]))
-            source, group = mine.source[mine.image[here]], mine.cluster[mine.image[here]]
-            places[method, cell] = Pairs(source, mine.counterfactual[here], theirs.counterfactual[there], group)
+    for method, new in release.items():
+        old = baseline[method]
+        old_members = _members(old, relation)
+        for cell, rows in _members(new, relation).items():
+            new_rows, old_rows = _common_rows(new, rows, old, old_members.get(cell, rows[:0]))
+            source, group = new.source[new.image[new_rows]], new.cluster[new.image[new_rows]]
+            pairs[method, cell] = Pairs(source, new.counterfactual[new_rows], old.counterfactual[old_rows], group)
             if cell is None:
-                known = group, mine.original[mine.image[here]], theirs.original[theirs.image[there]]
-                originals |= dict(zip(source.tolist(), zip(*map(np.ndarray.tolist, known), strict=True), strict=True))
+                columns = group, new.original[new.image[new_rows]], old.original[old.image[old_rows]]
+                originals |= dict(zip(source.tolist(), zip(*map(np.ndarray.tolist, columns), strict=True), strict=True))
     if relation == "labelled":
-        both = np.array(list(originals.values()), float).reshape(-1, 3)
+        table = np.array(list(originals.values()), float).reshape(-1, 3)  # group, release's score, baseline's score
         sources = np.array(list(originals), np.int64)
-        places[ORIGINALS, None] = Pairs(sources, both[:, 1], both[:, 2], both[:, 0].astype(np.int64))
-    return places
+        pairs[ORIGINALS, None] = Pairs(sources, table[:, 1], table[:, 2], table[:, 0].astype(np.int64))
+    return pairs
 
 
-def _matched(mine: Scores, rows: Integers, theirs: Scores, other_rows: Integers) -> tuple[Integers, Integers]:
-    """The rows of both releases for the same counterfactuals; each occurs at most once per release."""
-    width = int(max(mine.ordinal.max(initial=0), theirs.ordinal.max(initial=0))) + 1
-    own, other = (
-        scores.source[scores.image[some]] * width + scores.ordinal[scores.image[some]]
-        for scores, some in ((mine, rows), (theirs, other_rows))
+def _common_rows(new: Scores, new_rows: Integers, old: Scores, old_rows: Integers) -> tuple[Integers, Integers]:
+    """The rows of both releases for the counterfactuals that both have. Each occurs at most once per release."""
+    width = int(max(new.ordinal.max(initial=0), old.ordinal.max(initial=0))) + 1
+    new_keys, old_keys = (
+        scores.source[scores.image[rows]] * width + scores.ordinal[scores.image[rows]]
+        for scores, rows in ((new, new_rows), (old, old_rows))
     )
-    _, here, there = np.intersect1d(own, other, return_indices=True)
-    return rows[here], other_rows[there]
+    _, new_indices, old_indices = np.intersect1d(new_keys, old_keys, return_indices=True)
+    return new_rows[new_indices], old_rows[old_indices]
 
 
 def judge(
@@ -117,10 +116,10 @@ def judge(
 ) -> list[CellComparison]:
     """The comparison of every place that has images, drops first, then by difference.
 
-    `metric` says what scores are; `max_drop` is in 0 … 1. A place is tested from 12 source images on; the hypothesis is
-    that the difference is at most `max_drop`, either way. It is a drop when Benjamini-Hochberg rejects it at 5 % and
-    its interval at the level adjusted for selection (FCR, as in `findings.assess`) lies beyond `max_drop`; it is held
-    when its own 95 % interval lies above −`max_drop`.
+    `metric`: the metric of the scores. `max_drop` is in 0 … 1. A place is tested if it has at least 12 source images.
+    The null hypothesis is that the difference is at most `max_drop`, either way. A place is a drop if
+    Benjamini-Hochberg rejects its hypothesis at 5 % and its interval at the level adjusted for selection (FCR, as in
+    `findings.assess`) lies beyond `max_drop`. It is held if its 95 % interval lies above −`max_drop`.
     """
     differences = {place: (pairs, pairs.differences()) for place, pairs in places.items() if len(pairs.source)}
     family = [place for place, (_, values) in differences.items() if len(values) >= LEAST_SOURCES]
@@ -128,11 +127,11 @@ def judge(
     p_values = np.array([p_beyond(differences[place][1], max_drop, seeds[place]) for place in family])
     q_values = false_discovery_control(p_values)
     rejected = int((q_values <= FALSE_DISCOVERY_RATE).sum())
-    tested = dict(zip(family, zip(p_values.tolist(), q_values.tolist(), strict=True), strict=True))
-    judged = []
+    tests = dict(zip(family, zip(p_values.tolist(), q_values.tolist(), strict=True), strict=True))
+    comparisons = []
     for place, (pairs, values) in differences.items():
         interval, selected = None, None
-        p_value, q_value = tested.get(place, (None, None))
+        p_value, q_value = tests.get(place, (None, None))
         if q_value is not None:
             interval = mean_interval(values, LEVEL, seeds[place])
         if q_value is not None and q_value <= FALSE_DISCOVERY_RATE:
@@ -152,22 +151,14 @@ def judge(
             judgement=_judgement(interval, selected, max_drop),
             sentence="",
         )
-        judged.append(comparison)
-    return sorted(
-        judged,
-        key=lambda comparison: (
-            comparison.judgement != "drop",
-            comparison.difference,
-            comparison.method,
-            *_names(comparison.cell),
-        ),
-    )
+        comparisons.append(comparison)
+    return sorted(comparisons, key=lambda row: (row.judgement != "drop", row.difference, row.method, *_names(row.cell)))
 
 
 def _members(scores: Scores, relation: Relation) -> dict[Cell | None, Integers]:
     """The rows of each cell, and of all whole images.
 
-    Without ground truth a cell's label is what each model took the original for, so whole images are taken together.
+    Without ground truth a cell's label is each model's own prediction, so cells of all labels are merged.
     """
     whole: dict[Cell | None, Integers] = {None: scores.whole}
     if relation == "labelled":

@@ -1,8 +1,8 @@
 """Valid shares from people's reviews of some counterfactuals of a job.
 
 Reviewed images use their own verdict. The share of valid ones among the others is estimated from a random sample,
-separately for flipped and not flipped ones: an edit that destroys the class also flips the model, so P(valid | flipped)
-is the lower of the two.
+separately for flipped and not flipped ones. An edit that destroys the class also flips the model, so valid edits are
+rarer among flipped ones.
 
     valid of n accepted = reviewed and valid + Binomial(not reviewed, share),    share ~ Beta(random sample)
 
@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.analysis.certainty import trials_worth
+from gateway.analysis.certainty import effective_trials
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.validity import DRAWS
 from shared.schemas.results import Cell, Estimate
@@ -43,7 +43,7 @@ class Tally:
     open: int = 0
 
     def add(self, valid: bool | None) -> None:
-        """Count an edit; None for one without a verdict."""
+        """Count an edit. `valid` is None for an edit without a verdict."""
         self.valid += valid is True
         self.invalid += valid is False
         self.open += valid is None
@@ -72,48 +72,48 @@ class Reviewed:
 
         Uses the sample of the cell's own factor where that is large enough, else the sample of all factors.
         """
-        held, flipped = self.drawn(self.cells[cell], seed, cell.factor)
-        return np.sort((held + flipped) / sum(tally.total for tally in self.cells[cell]))
+        unchanged, flipped = self.draw_valid(self.cells[cell], seed, cell.factor)
+        return np.sort((unchanged + flipped) / sum(tally.total for tally in self.cells[cell]))
 
-    def drawn(self, tallies: tuple[Tally, Tally], seed: int, factor: str = "") -> tuple[Floats, Floats]:
+    def draw_valid(self, tallies: tuple[Tally, Tally], seed: int, factor: str = "") -> tuple[Floats, Floats]:
         """Draws of the number of valid edits, among those that did not flip the model and among those that did."""
         random = np.random.default_rng(seed)
-        own = sum(len(self.samples[factor, flip].valid) for flip in (False, True) if (factor, flip) in self.samples)
-        factor = factor if own >= LEAST_ACCEPTED else ""
-        held, flipped = (
+        size = sum(len(self.samples[factor, flip].valid) for flip in (False, True) if (factor, flip) in self.samples)
+        factor = factor if size >= LEAST_ACCEPTED else ""
+        unchanged, flipped = (
             valid_counts(tally, self.samples.get((factor, flip)), random)
             for flip, tally in zip((False, True), tallies, strict=True)
         )
-        return held, flipped
+        return unchanged, flipped
 
 
 def valid_counts(tally: Tally, sample: RandomSample | None, random: np.random.Generator) -> Floats:
-    """Draws (20,000) of the number of valid edits; siblings in the sample count as in a clustered rate."""
-    hits = worth = 0.0
+    """Draws (20,000) of the number of valid edits. Siblings in the sample count as in a clustered rate."""
+    hits = trials = 0.0
     if sample is not None and len(sample.valid):
-        worth = trials_worth(sample.valid, sample.source)
-        hits = worth * float(sample.valid.mean())
-    shares = random.beta(hits + 0.5, worth - hits + 0.5, DRAWS)
+        trials = effective_trials(sample.valid, sample.source)
+        hits = trials * float(sample.valid.mean())
+    shares = random.beta(hits + 0.5, trials - hits + 0.5, DRAWS)
     return tally.valid + random.binomial(tally.open, shares).astype(np.float64)
 
 
-def estimate(counts: Floats, of: Floats | float) -> Estimate | None:
-    """The median of a ratio's draws with its central 95 %; None where there is nothing to divide by."""
-    if not np.all(of):
+def estimate(counts: Floats, totals: Floats | float) -> Estimate | None:
+    """The median of a ratio's draws with its central 95 % interval; None if a total is 0."""
+    if not np.all(totals):
         return None
-    low, value, high = np.quantile(counts / of, [0.025, 0.5, 0.975])
+    low, value, high = np.quantile(counts / totals, [0.025, 0.5, 0.975])
     return Estimate(value=float(value), low=float(low), high=float(high))
 
 
 def check_errors(valid: Floats, accepted: int, valid_rejected: Floats, rejected: int) -> tuple[Estimate, Estimate]:
-    """P(accepted | valid) and P(accepted | invalid), from draws of the valid ones among accepted and rejected edits.
+    """P(accepted | valid) and P(accepted | invalid), from draws of the number of valid accepted and rejected edits.
 
-    The draws complete the table; its own sampling error is added under Jeffreys' prior, as for a calibration set.
+    Each draw completes the table. Jeffreys' prior adds the table's own sampling error, as for a calibration set.
     """
     random = np.random.default_rng(accepted)
-    right = random.beta(valid + 0.5, valid_rejected + 0.5)
-    wrong = random.beta(accepted - valid + 0.5, rejected - valid_rejected + 0.5)
-    if_valid, if_invalid = estimate(right, 1.0), estimate(wrong, 1.0)
+    sensitivity = random.beta(valid + 0.5, valid_rejected + 0.5)
+    false_positive_rate = random.beta(accepted - valid + 0.5, rejected - valid_rejected + 0.5)
+    if_valid, if_invalid = estimate(sensitivity, 1.0), estimate(false_positive_rate, 1.0)
     assert if_valid is not None
     assert if_invalid is not None
     return if_valid, if_invalid

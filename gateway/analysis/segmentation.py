@@ -14,31 +14,30 @@ from shared.schemas.results import ConfusionMatrix, Interval, SegmentationScores
 from shared.seeds import derive_seed
 
 POOLED_RESAMPLES = 400
-FOUND = 0.5  # IoU from which a class counts as found
+DETECTION_IOU = 0.5  # a class with at least this IoU counts as detected
 
 
 def overlaps(counts: Integers) -> Floats:
-    """IoU of each class, TP / (TP + FP + FN), in 0 … 1; NaN where neither reference nor prediction has it."""
+    """IoU of each class, TP / (TP + FP + FN), in 0 … 1; NaN for a class in neither reference nor prediction."""
     hits, union = hits_and_union(counts)
     return np.asarray(np.divide(hits, union, out=np.full(len(hits), np.nan), where=union > 0))
 
 
 def hits_and_union(counts: Integers) -> Integers:
-    """Pixels of each class (2 × classes): in reference and prediction, in one of the two."""
+    """Pixels of each class (2 × classes): in both reference and prediction; in at least one of them."""
     hits = np.diagonal(counts)
     return np.stack([hits, counts.sum(axis=1) + counts[:, :-1].sum(axis=0) - hits])
 
 
 def weights_of(group: int) -> Integers:
-    """How often a group is in each of 400 resamples: Poisson(1), the same in every array of a job."""
+    """The multiplicity of a group in each of 400 resamples: Poisson(1), the same in every array of a job."""
     return np.random.default_rng(derive_seed("pooled", group)).poisson(1.0, POOLED_RESAMPLES)
 
 
 def pooled_interval(after: Integers, before: Integers, groups: int) -> Interval | None:
     """95 % interval of the difference in pooled mIoU, −1 … 1, from resampled hits and unions (400 × 2 × classes).
 
-    The percentile bootstrap over groups, with Poisson weights, so that images need to be seen once only. None below 12
-    groups.
+    The percentile bootstrap over groups. Poisson weights allow one pass over the images. None below 12 groups.
     """
     if groups < LEAST_SOURCES:
         return None
@@ -48,9 +47,9 @@ def pooled_interval(after: Integers, before: Integers, groups: int) -> Interval 
 
 def named_overlaps(counts: Integers, classes: Sequence[str]) -> dict[str, float]:
     """IoU by name of the classes in the reference of one image."""
-    held = counts.sum(axis=1) > 0
+    in_reference = counts.sum(axis=1) > 0
     values = overlaps(counts)
-    return {name: float(values[place]) for place, name in enumerate(classes) if held[place]}
+    return {name: float(values[index]) for index, name in enumerate(classes) if in_reference[index]}
 
 
 def image_overlap(by_class: Mapping[str, float]) -> float | None:
@@ -64,16 +63,16 @@ def with_mean(by_class: Mapping[str, float]) -> dict[str, float]:
     return {} if mean is None else {**by_class, ALL_CLASSES: mean}
 
 
-def lost(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
-    """The classes that are found before but not after."""
-    return [name for name, iou in before.items() if iou >= FOUND > after.get(name, 0.0)]
+def lost_classes(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
+    """The classes that are detected before but not after."""
+    return [name for name, iou in before.items() if iou >= DETECTION_IOU > after.get(name, 0.0)]
 
 
 def scores(counts: Integers, images: int) -> SegmentationScores:
     """Metrics of the pooled pixels of `images` images.
 
-    mIoU is over the classes in reference or prediction, mean accuracy over those in the reference. The matrix is
-    normalised by rows; rows of classes without pixels are 0.
+    mIoU averages over the classes in reference or prediction, mean accuracy over the classes in the reference. The
+    matrix is normalised by rows; rows of classes without pixels are 0.
     """
     pixels = counts.sum(axis=1)
     total = int(pixels.sum())
@@ -86,14 +85,14 @@ def scores(counts: Integers, images: int) -> SegmentationScores:
         mean_iou=_mean(iou),
         accuracy=float(hits.sum() / total) if total else None,
         mean_accuracy=_mean(accuracy),
-        iou=[_known(value) for value in iou],
-        class_accuracy=[_known(value) for value in accuracy],
+        iou=[_or_none(value) for value in iou],
+        class_accuracy=[_or_none(value) for value in accuracy],
         class_pixels=pixels.tolist(),
-        confusion=normalised(counts).tolist(),
+        confusion=normalise(counts).tolist(),
     )
 
 
-def normalised(counts: Integers) -> Floats:
+def normalise(counts: Integers) -> Floats:
     """The counts normalised by row: shares of the reference's pixels of each class, 0 … 1."""
     pixels = counts.sum(axis=1, keepdims=True)
     return np.asarray(np.divide(counts, pixels, out=np.zeros(counts.shape), where=pixels > 0))
@@ -107,15 +106,15 @@ def difference(after: SegmentationScores, before: SegmentationScores) -> Confusi
 def _mean_overlaps(resampled: Integers) -> Floats:
     """mIoU of each resample, over the classes in reference or prediction."""
     hits, union = resampled[:, 0], resampled[:, 1]
-    known = union > 0
-    shares = np.divide(hits, union, out=np.zeros(hits.shape), where=known)
-    return np.asarray(shares.sum(axis=1) / np.maximum(known.sum(axis=1), 1))
+    present = union > 0
+    ious = np.divide(hits, union, out=np.zeros(hits.shape), where=present)
+    return np.asarray(ious.sum(axis=1) / np.maximum(present.sum(axis=1), 1))
 
 
 def _mean(values: Floats) -> float | None:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else None
+    numbers = values[~np.isnan(values)]
+    return float(numbers.mean()) if len(numbers) else None
 
 
-def _known(value: float) -> float | None:
+def _or_none(value: float) -> float | None:
     return None if np.isnan(value) else float(value)

@@ -1,10 +1,10 @@
-"""The effect among valid counterfactuals, although checks accept some invalid ones and reject some valid ones.
+"""The effect among valid counterfactuals, corrected for checks that accept invalid ones and reject valid ones.
 
     observed effect = valid share · effect among valid + (1 − valid share) · effect among invalid
 
-Accepted counterfactuals are a contaminated sample (Horowitz & Manski 1995). The valid share follows from how many of
-the rendered ones the checks accepted and from the checks' error rates (Rogan & Gladen 1978); the effect
-of the invalid ones is unknown, so it may be anything between −1 and 1.
+Accepted counterfactuals are a contaminated sample (Horowitz & Manski 1995). The valid share follows from the acceptance
+rate and the error rates of the checks (Rogan & Gladen 1978). The effect of the invalid ones is unknown and may take any
+value in −1 … 1.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.analysis.certainty import mean_interval, trials_worth
+from gateway.analysis.certainty import effective_trials, mean_interval
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.limits import BEYOND
 from shared.schemas.results import CheckErrors, Interval, ValidEffect
@@ -35,10 +35,10 @@ class Screened:
 
 
 def breakdown_point(bound: float) -> float:
-    """The largest share (0 … 1) of invalid images under which a finding still lies beyond 5 points.
+    """The largest share (0 … 1) of invalid images for which a finding still lies beyond 5 points.
 
-    `bound` is the end of its interval that is nearest to no effect, in −1 … 1. The worst case: the model
-    loses (gains) every invalid image because it is invalid. A share ε of them leaves (|bound| − ε) / (1 − ε).
+    `bound` is the end of its interval nearest to 0, in −1 … 1. In the worst case the model loses (gains) every invalid
+    image because it is invalid. A share ε of them leaves (|bound| − ε) / (1 − ε).
     """
     return max(0.0, (abs(bound) - BEYOND) / (1 - BEYOND))
 
@@ -56,20 +56,20 @@ def valid_shares(errors: CheckErrors, screened: Screened, seed: int) -> Floats:
     """
     random = np.random.default_rng(seed)
 
-    def drawn(hits: float, n: float) -> Floats:
+    def draw(hits: float, n: float) -> Floats:
         return random.beta(hits + 0.5, n - hits + 0.5, DRAWS)
 
-    worth = trials_worth(screened.accepted, screened.group)
-    accepted = drawn(worth * float(screened.accepted.mean()), worth)
-    sensitivity = drawn(errors.valid_accepted, errors.valid)
-    let_through = drawn(errors.invalid_accepted, errors.invalid)
-    gap = sensitivity - let_through
-    shares = sensitivity * (accepted - let_through) / (accepted * np.where(gap > 0, gap, np.inf))
+    trials = effective_trials(screened.accepted, screened.group)
+    acceptance = draw(trials * float(screened.accepted.mean()), trials)
+    sensitivity = draw(errors.valid_accepted, errors.valid)
+    false_positive_rate = draw(errors.invalid_accepted, errors.invalid)
+    gap = sensitivity - false_positive_rate
+    shares = sensitivity * (acceptance - false_positive_rate) / (acceptance * np.where(gap > 0, gap, np.inf))
     return np.sort(np.clip(shares, 0, 1))
 
 
 def among_valid(correct: Floats, level: float, errors: CheckErrors, screened: Screened, seed: int) -> ValidEffect:
-    """`effect_among_valid` with the share that follows from the checks' errors and the verdicts of a cell."""
+    """`effect_among_valid` with the valid share from the checks' errors and the verdicts of a cell."""
     return effect_among_valid(correct, level, valid_shares(errors, screened, seed), seed)
 
 
@@ -78,9 +78,9 @@ def effect_among_valid(
 ) -> ValidEffect:
     """The effect among valid counterfactuals, from per-source differences of the accepted ones.
 
-    `shares`: draws (20,000) of the share of them that is valid, ascending; `source` says where that is known from.
-    The interval at `level` gives a fifth of its error to the valid share (one-sided) and the rest to the observed
-    effect (Bonferroni), and takes the worst of what lies in both.
+    `shares`: draws (20,000) of their valid share, ascending; `source`: the origin of the shares. The interval at
+    `level` spends a fifth of its error on the valid share (one-sided) and the rest on the observed effect (Bonferroni),
+    and covers all effects that both allow.
     """
     error = 1 - level
     observed = mean_interval(correct, 1 - (1 - SHARE_OF_ERROR) * error, seed)
@@ -101,7 +101,7 @@ def effect_among_valid(
 
 
 def _possible(observed: float, share: float) -> tuple[float, float]:
-    """The smallest and largest effect among valid ones that an observed effect and a valid share allow."""
+    """The smallest and largest effect among valid counterfactuals, given an observed effect and a valid share."""
     if share <= 0:
         return -1.0, 1.0
     return max(-1.0, (observed - (1 - share)) / share), min(1.0, (observed + (1 - share)) / share)

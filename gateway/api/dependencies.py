@@ -36,7 +36,7 @@ def _reviewer(request: Request) -> str:
 
 
 def refuse_unknown_parameters(request: Request) -> None:
-    """Refuse query parameters that the route does not have, so that a misspelt filter is not taken for none."""
+    """Refuse query parameters that the route does not have, so that a misspelt filter is not ignored."""
     route = request.scope["route"]
     assert isinstance(route, APIRoute)
     allowed: list[str] = []
@@ -47,8 +47,8 @@ def refuse_unknown_parameters(request: Request) -> None:
         else:
             allowed.append(parameter.alias)
     if unknown := sorted(set(request.query_params) - set(allowed)):
-        there_are = f"allowed are {', '.join(allowed)}" if allowed else "this request takes none"
-        raise InvalidInput(f"unknown parameter {', '.join(unknown)[:100]}; {there_are}")
+        advice = f"allowed are {', '.join(allowed)}" if allowed else "this request takes none"
+        raise InvalidInput(f"unknown parameter {', '.join(unknown)[:100]}; {advice}")
 
 
 Gateway = Annotated[Context, Depends(_context)]

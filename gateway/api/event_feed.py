@@ -1,4 +1,4 @@
-"""The newest events of the jobs that somebody follows: one task asks the database, for all followers of a process."""
+"""The newest events of the jobs that clients follow. One task per process queries the database for all followers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class News:
 
 @dataclass(eq=False, slots=True)
 class FollowedJob:
-    """A job with followers. `sequence` is its newest known event, `ended`: its streams end after that one."""
+    """A job with followers. `sequence` is the number of its newest event; once it `ended`, no event follows."""
 
     sequence: int
     followers: int = 0
@@ -70,8 +70,8 @@ class FollowedJob:
             return False
         return True
 
-    def tell(self, news: News) -> None:
-        """Take news in and wake the followers."""
+    def add(self, news: News) -> None:
+        """Add new events and wake the followers."""
         self.recent.extend(news.events)
         if news.events:
             self.sequence = news.events[-1].sequence
@@ -81,7 +81,7 @@ class FollowedJob:
 
 
 class EventFeed:
-    """Asks the database twice a second for news of all followed jobs, in one statement. Belongs to one event loop."""
+    """Queries the database twice a second for new events of all followed jobs. Belongs to one event loop."""
 
     def __init__(self, sessions: Sessions, stopping: threading.Event) -> None:
         self._sessions = sessions
@@ -91,7 +91,7 @@ class EventFeed:
 
     @asynccontextmanager
     async def following(self, job_id: str, sequence: int) -> AsyncIterator[FollowedJob]:
-        """A job while somebody follows it who knows its events up to number `sequence`."""
+        """Follow a job until the block ends. The follower has its events up to number `sequence`."""
         job = self._jobs.setdefault(job_id, FollowedJob(sequence))
         job.followers += 1
         if self._polling is None or self._polling.done():
@@ -106,17 +106,17 @@ class EventFeed:
     async def _poll(self) -> None:
         try:
             while self._jobs and not self._stopping.is_set():
-                known = {job_id: job.sequence for job_id, job in self._jobs.items()}
-                news = await run_in_threadpool(read_news, self._sessions, known)
+                sequences = {job_id: job.sequence for job_id, job in self._jobs.items()}
+                news = await run_in_threadpool(read_news, self._sessions, sequences)
                 for job_id, new in news.items():
                     if job_id in self._jobs:
-                        self._jobs[job_id].tell(new)
+                        self._jobs[job_id].add(new)
                 await asyncio.sleep(POLL_SECONDS)
         except DATABASE_AWAY as error:
-            logger.warning("the database failed while jobs are followed; their followers are let go: %s", error)
-        finally:  # stopping, too: followers come back, to another gateway or later
+            logger.warning("the database failed while jobs are followed; their streams end: %s", error)
+        finally:  # also while stopping: clients reconnect later, or to another gateway
             for job in self._jobs.values():
-                job.tell(News([], over=True))
+                job.add(News([], over=True))
             self._jobs.clear()
 
 
@@ -126,23 +126,23 @@ def read_events(sessions: Sessions, job_id: str, sequence: int) -> list[SentEven
         return [_sent(event) for event in events_after(session, job_id, sequence, BATCH)]
 
 
-def read_news(sessions: Sessions, known: Mapping[str, int]) -> dict[str, News]:
-    """The jobs with events after those `known` (job → number), or that are over or deleted. Of many events the last."""
-    return dict(_news(sessions, known))
+def read_news(sessions: Sessions, sequences: Mapping[str, int]) -> dict[str, News]:
+    """New events by job, at most the last `BATCH` after the number in `sequences`; also jobs that ended or are gone."""
+    return dict(_news(sessions, sequences))
 
 
-def _news(sessions: Sessions, known: Mapping[str, int]) -> Iterator[tuple[str, News]]:
+def _news(sessions: Sessions, sequences: Mapping[str, int]) -> Iterator[tuple[str, News]]:
     rows = select(Job.id, Job.events, Job.state).where(Job.deleted_at.is_(None))
     with reading(sessions) as session:
-        for part in chunks(sorted(known), _JOBS_PER_STATEMENT):
+        for part in chunks(sorted(sequences), _JOBS_PER_STATEMENT):
             jobs = {row.id: row for row in session.execute(rows.where(Job.id.in_(part)))}
             for job_id in part:
                 if job_id not in jobs:
                     yield job_id, News([], over=True)
                     continue
                 row, events = jobs[job_id], []
-                if row.events > known[job_id]:
-                    first = max(known[job_id], row.events - BATCH)
+                if row.events > sequences[job_id]:
+                    first = max(sequences[job_id], row.events - BATCH)
                     events = [_sent(event) for event in events_after(session, job_id, first, BATCH)]
                 if events or row.state != "running":
                     yield job_id, News(events, row.state != "running")

@@ -1,4 +1,4 @@
-"""`/jobs/{job}/events`: what happens in a job, as server-sent events that a client may leave and come back to."""
+"""`/jobs/{job}/events`: the events of a job as server-sent events, which a client can resume."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def _first_events(gateway: Context, owner: str, job_id: str, sequence: int) -> N
 async def _stream(
     gateway: Context, feed: EventFeed, job_id: str, sequence: int, events: list[SentEvent]
 ) -> AsyncIterator[bytes]:
-    known = events[-1].sequence if events else sequence
-    async with feed.following(job_id, known) as job:
-        spoken = time.monotonic()
+    newest = events[-1].sequence if events else sequence
+    async with feed.following(job_id, newest) as job:
+        sent_at = time.monotonic()
         while True:
             for event in events:
                 sequence = event.sequence
                 yield event.text
-                spoken = time.monotonic()
+                sent_at = time.monotonic()
             news = job.after(sequence)
             events = (
                 news if news is not None else await run_in_threadpool(read_events, gateway.sessions, job_id, sequence)
@@ -72,6 +72,6 @@ async def _stream(
                 continue
             if job.ended:
                 return
-            if not await job.wait(max(0.0, spoken + PING_SECONDS - time.monotonic())):
+            if not await job.wait(max(0.0, sent_at + PING_SECONDS - time.monotonic())):
                 yield KEEPALIVE_COMMENT
-                spoken = time.monotonic()
+                sent_at = time.monotonic()

@@ -1,8 +1,8 @@
-"""Examples for the OpenAPI document, each of which its model accepts (a test says so)."""
+"""Examples for the OpenAPI document. A test validates each against its model."""
 
 from __future__ import annotations
 
-from shared.schemas.base import Contract
+from shared.schemas.base import Contract, JsonObject
 from shared.schemas.images import ImageView
 from shared.schemas.jobs import (
     CounterfactualView,
@@ -16,7 +16,7 @@ from shared.schemas.problems import ProblemDocument
 
 _BUS, _NIGHT, _NULL, _EDGES = "5c" * 32, "9f" * 32, "31" * 32, "77" * 32
 
-JOB: dict[str, object] = {
+JOB: JsonObject = {
     "id": "2b8e0c5be2a14a0c9b63a9d5b1f5ad3e",
     "state": "running",
     "failure": "",
@@ -30,14 +30,14 @@ JOB: dict[str, object] = {
     "finished_at": None,
 }
 
-_SAID = {
+_PREDICTION: JsonObject = {
     "predicted": "bus",
     "probability": 0.97,
     "ground_truth_probability": 0.97,
     "rank": 1,
     "top": [{"name": "bus", "probability": 0.97}, {"name": "car", "probability": 0.02}],
 }
-_SAID_AT_NIGHT = {
+_NIGHT_PREDICTION: JsonObject = {
     "predicted": "car",
     "probability": 0.81,
     "ground_truth_probability": 0.11,
@@ -45,7 +45,7 @@ _SAID_AT_NIGHT = {
     "top": [{"name": "car", "probability": 0.81}, {"name": "bus", "probability": 0.11}],
 }
 
-EXAMPLES: dict[type[Contract], dict[str, object]] = {
+EXAMPLES: dict[type[Contract], JsonObject] = {
     JobView: JOB,
     JobDetail: {
         **JOB,
@@ -112,9 +112,9 @@ EXAMPLES: dict[type[Contract], dict[str, object]] = {
         "predictions": [
             {
                 "model": "street-classifier",
-                "original": _SAID,
-                "null_arm": _SAID,
-                "counterfactual": _SAID_AT_NIGHT,
+                "original": _PREDICTION,
+                "null_arm": _PREDICTION,
+                "counterfactual": _NIGHT_PREDICTION,
                 "flipped": True,
             }
         ],

@@ -1,4 +1,4 @@
-"""`POST /jobs` on the wire: a form with images, or JSON that names uploaded ones, into a `Submission`."""
+"""Parses `POST /jobs`, a form with images or JSON that names uploaded images, into a `Submission`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from starlette.requests import Request
 from gateway.intake.sources import NamedFile
 from gateway.jobs.submit import Submission
 from shared.problems import InvalidInput, Malformed, Overloaded, TooLarge, validation_sentence
-from shared.schemas.base import Contract
+from shared.schemas.base import Contract, JsonObject
 from shared.schemas.jobs import JobRequest, JobSpec
 
 MAX_FILES = 1_000  # of one form; larger sets come as an archive or by digest
@@ -33,7 +33,7 @@ Message = TypeVar("Message", bound=Contract)
 
 _NUL = "{name} contains the character U+0000, which cannot be stored; remove it"
 
-REQUEST_BODY: dict[str, object] = {
+REQUEST_BODY: JsonObject = {
     "requestBody": {
         "required": True,
         "content": {
@@ -92,7 +92,7 @@ REQUEST_BODY: dict[str, object] = {
 
 
 class _Parser(MultiPartParser):
-    """Starlette's, which would keep a thousand files of a megabyte in memory."""
+    """Starlette's parser, with less of each file in memory: the default is a megabyte, and a form has 1,000 files."""
 
     spool_max_size = 64 * 1024
 
@@ -120,11 +120,10 @@ async def read_form(
     advice: str = "Send an archive",
     max_fields: int | None = None,
 ) -> AsyncIterator[FormData]:
-    """A form of these parts; its files are open until the context ends. `advice`: what to do where it is too much.
+    """A form with these parts; its files are open until the context ends.
 
-    `max_fields`: how many of them may be no files (default: each part once).
-
-    Raises HTTPException (415) for what is no form, Malformed, InvalidInput and Overloaded.
+    `advice` ends the message about a form that is too large. `max_fields` limits the parts that are not files (default:
+    each part once). Raises HTTPException (415) for another content type, Malformed, InvalidInput and Overloaded.
     """
     refuse_other_types(request, "multipart/form-data")
     _refuse_other_charsets(request.headers["content-type"])
@@ -139,7 +138,7 @@ async def read_form(
         form = await parser.parse()
     except MultiPartException as error:
         raise Malformed(f"the form cannot be read: {error.message} {advice}") from error
-    except OSError as error:  # no file for the next part, or no room in it
+    except OSError as error:  # no file handle or no disk space for the next part
         raise Overloaded(f"the form cannot be stored now ({error.strerror}). {advice}", retry_after=10) from error
     try:
         if unknown := sorted(set(form) - set(parts)):
@@ -154,14 +153,14 @@ def content_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def refuse_other_types(request: Request, wanted: str) -> None:
+def refuse_other_types(request: Request, accepted: str) -> None:
     """Raise HTTPException (415) for a body of another declared type."""
-    if (kind := content_type(request)) != wanted:
-        raise HTTPException(415, f"Content-Type is {kind!r}; send {wanted}")
+    if (kind := content_type(request)) != accepted:
+        raise HTTPException(415, f"Content-Type is {kind!r}; send {accepted}")
 
 
 def files_of(form: FormData, name: str) -> list[NamedFile]:
-    """The files of the parts of this name. Raises InvalidInput where one is no file."""
+    """The files of the parts of this name. Raises InvalidInput if a part is not a file."""
     parts = form.getlist(name)
     if any(isinstance(file, str) for file in parts):
         raise InvalidInput(f"`{name}` must be files; with curl, write -F {name}=@a.png with the @")
@@ -179,12 +178,12 @@ async def _from_form(form: FormData, idempotency_key: str | None) -> Submission:
 
 
 async def _task_description(form: FormData) -> bytes | None:
-    """The part `task_description`, or by its short name `task`. Raises InvalidInput where they differ."""
+    """The part `task_description`, also called `task`. Raises InvalidInput if both are there and differ."""
     parts = [await part_of(form, name, MAX_SPEC_BYTES) for name in ("task_description", "task")]
-    given = {part for part in parts if part is not None}
-    if len(given) > 1:
+    texts = {part for part in parts if part is not None}
+    if len(texts) > 1:
         raise InvalidInput("the parts `task_description` and `task` differ; send one of them")
-    return given.pop() if given else None
+    return texts.pop() if texts else None
 
 
 def _spec(spec: bytes | None, task_description: bytes | None) -> JobSpec:
@@ -208,22 +207,22 @@ def _spec(spec: bytes | None, task_description: bytes | None) -> JobSpec:
 
 
 def _refuse_other_charsets(content_type: str) -> None:
-    """The parser would decode names by any codec that Python has, some of which raise what nobody expects."""
+    """Accept UTF-8 only: the parser decodes names with any codec of Python, and some raise unexpected errors."""
     charset = parse_options_header(content_type)[1].get(b"charset", b"utf-8")
     if charset.lower() not in (b"utf-8", b"utf8", b"us-ascii"):
         raise Malformed(f"the form's charset is {charset[:40].decode('latin-1')!r}; send UTF-8")
 
 
-async def part_of(form: FormData, name: str, most: int) -> bytes | None:
-    """The one part of this name, None where there is none. Raises InvalidInput for several, TooLarge beyond `most`."""
+async def part_of(form: FormData, name: str, max_bytes: int) -> bytes | None:
+    """The part of this name, or None. Raises InvalidInput for several, TooLarge for more than `max_bytes`."""
     parts = form.getlist(name)
     if len(parts) > 1:
         raise InvalidInput(f"there is more than one part {name}; send one")
     if not parts:
         return None
-    data = parts[0].encode() if isinstance(parts[0], str) else await parts[0].read(most + 1)
-    if len(data) > most:
-        raise TooLarge(f"the part {name} is larger than {most:,} bytes")
+    data = parts[0].encode() if isinstance(parts[0], str) else await parts[0].read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise TooLarge(f"the part {name} is larger than {max_bytes:,} bytes")
     return data
 
 
@@ -238,7 +237,7 @@ def parse(message: type[Message], data: bytes, name: str) -> Message:
 
 
 def validated(message: type[Message], fields: Mapping[str, object], name: str) -> Message:
-    """A contract from fields that are read already. Raises InvalidInput."""
+    """A contract from the fields of a form. Raises InvalidInput."""
     if _holds_nul(fields):
         raise InvalidInput(_NUL.format(name=name))
     try:

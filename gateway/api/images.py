@@ -1,4 +1,4 @@
-"""`/images/{digest}`: upload ahead of a job, so that a large set resumes; and download of whatever one may see."""
+"""`/images/{digest}`: upload images before a job, so that a large upload can resume; download your images."""
 
 from __future__ import annotations
 
@@ -76,19 +76,19 @@ def download_image(
 def _keep(gateway: Context, owner: str, digest: str, data: bytes, as_mask: bool) -> ImageView:
     if hashlib.sha256(data).hexdigest() != digest:
         raise InvalidInput("the body's SHA-256 is not the digest in the path; the file changed, or arrived damaged")
-    place = images.ImagePlace(gateway.sessions, gateway.store)
-    shown = image = keep_image(place, data, gateway.limits)
-    kept = [image]
+    place = images.ProtectedStore(gateway.sessions, gateway.store)
+    reply = image = keep_image(place, data, gateway.limits)
+    stored_images = [image]
     if as_mask:
-        shown = keep_values(place, data, gateway.limits)
-        kept.append(replace(shown, upload=images.mask_upload(digest)))
+        reply = keep_values(place, data, gateway.limits)
+        stored_images.append(replace(reply, upload=images.mask_upload(digest)))
     with gateway.sessions.begin() as session:
-        images.remember(session, owner, kept)
+        images.record_images(session, owner, stored_images)
     return ImageView(
-        digest=shown.digest,
+        digest=reply.digest,
         upload=digest,
-        width=shown.width,
-        height=shown.height,
-        bytes=shown.bytes,
-        scaled_from=None if shown.file_size == (shown.width, shown.height) else shown.file_size,
+        width=reply.width,
+        height=reply.height,
+        bytes=reply.bytes,
+        scaled_from=None if reply.file_size == (reply.width, reply.height) else reply.file_size,
     )

@@ -11,10 +11,11 @@ from gateway.api.dependencies import Cursor, Gateway, JobId, Limit, Owner, probl
 from gateway.api.forms import REQUEST_BODY, read_submission
 from gateway.database.sessions import reading
 from gateway.jobs import jobs
-from gateway.jobs.submit import planned, submit
+from gateway.jobs.submit import plan_submission, submit
 from gateway.operations.deletion import remove_rows_for_a_moment
 from gateway.repairs import repairs
-from shared.schemas.jobs import JobDetail, JobPlan, JobsPage
+from shared.schemas.jobs import JobDetail, JobsPage
+from shared.schemas.plans import JobPlan
 
 router = APIRouter(tags=["jobs"])
 Key = Annotated[str | None, Header(min_length=1, max_length=200, description="the same key never creates a second job")]
@@ -50,7 +51,7 @@ async def create_job(
     """Start a job: images and a task description are enough; everything else has defaults."""
     async with read_submission(request, idempotency_key) as submission:
         if dry_run:
-            plan = await run_in_threadpool(planned, gateway, owner, submission)
+            plan = await run_in_threadpool(plan_submission, gateway, owner, submission)
             return Response(plan.model_dump_json(), media_type="application/json")
         job = await run_in_threadpool(submit, gateway, owner, submission)
     response.headers["Location"] = f"/jobs/{job.id}"
@@ -83,7 +84,7 @@ def cancel_job(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
     """Stop a running job. Finished images stay; cancelling twice is fine."""
     with gateway.sessions.begin() as session:
         jobs.cancel(session, owner, job)
-    gateway.wake()  # for the report of what is done
+    gateway.wake()  # for the report of the finished images
     with reading(gateway.sessions) as session:
         return jobs.show(session, owner, job)
 

@@ -16,6 +16,7 @@ from gateway.intake.sources import NamedFile
 from gateway.jobs import more_models
 from gateway.models_under_test import models
 from shared.problems import InvalidInput
+from shared.schemas.base import JsonObject
 from shared.schemas.jobs import JobDetail, ModelsListing, ModelView
 from shared.schemas.models import NAME_PATTERN, AddedModels, ModelSpec
 
@@ -25,8 +26,8 @@ PARTS = ("model", "name", "spec")
 MAX_FILES = 200  # shards and their descriptions
 MAX_SPEC_BYTES = 1024**2
 
-_SPEC = {"$ref": "#/components/schemas/ModelSpec"}
-_BODY: dict[str, object] = {
+_SPEC: JsonObject = {"$ref": "#/components/schemas/ModelSpec"}
+_BODY: JsonObject = {
     "requestBody": {
         "required": True,
         "content": {
@@ -86,7 +87,7 @@ def list_models(gateway: Gateway, owner: Owner) -> ModelsListing:
 async def add_model(request: Request, response: Response, gateway: Gateway, owner: Owner) -> ModelView:
     """Upload a model under test. It is loaded and run once; an unusable model is refused with the reason."""
     async with _uploaded(request) as (spec, files):
-        view, new = await run_in_threadpool(models.take_in, gateway, owner, spec, files)
+        view, new = await run_in_threadpool(models.add, gateway, owner, spec, files)
     response.status_code = 201 if new else 200
     response.headers["Location"] = f"/models/{view.id}"
     return view

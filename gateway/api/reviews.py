@@ -34,7 +34,7 @@ def list_reviews(job: JobId, gateway: Gateway, owner: Owner, cursor: Cursor = No
 def report_anew(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
     """Rebuild the report of a finished job with the current reviews. Nothing is rendered or predicted."""
     with gateway.sessions.begin() as session:
-        jobs.report_anew(session, owner, job)
+        jobs.rebuild_report(session, owner, job)
     gateway.wake()
     with reading(gateway.sessions) as session:
         return jobs.show(session, owner, job)

@@ -24,7 +24,7 @@ def show_stored(
     expires: Annotated[int, Query(ge=0, lt=2**53)],
     signature: Annotated[str, Query(max_length=64)],
 ) -> FileResponse:
-    """The bytes of an object, to whoever has a link to it that is valid now."""
+    """The bytes of an object, for a link that has not expired."""
     if not isinstance(gateway.store, DirectoryStore):
         raise NotFound("this installation's object store serves its own links")
     try:

@@ -1,19 +1,23 @@
-"""Types of JSON columns, and the rows that a worker's step writes."""
+"""Types of JSON columns, and of rows before they are written."""
 
 from __future__ import annotations
 
-from typing import TypedDict
+from datetime import datetime
+from typing import Literal, NotRequired, TypedDict, TypeVar
 
-from pydantic import JsonValue, TypeAdapter
+from pydantic import ConfigDict, Field
 from sqlalchemy import JSON, Dialect, TypeDecorator
 from sqlalchemy.dialects.postgresql import JSONB
 
-from shared.schemas.jobs import MethodChoice
+from gateway.methods import JobMethod, read_method
+from shared.schemas.base import Contract, JsonObject, Kind
+from shared.schemas.jobs import JobState
+from shared.schemas.masks import MaskSpec
+from shared.schemas.service import ServiceInfo
 
-JsonObject = dict[str, JsonValue]
+Message = TypeVar("Message", bound=Contract)
+SourceImageState = Literal["pending", "leased", "done", "failed", "cancelled"]
 JSON_COLUMN = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
-
-_METHODS = TypeAdapter(list[MethodChoice])
 
 
 class StoredChange(TypedDict):
@@ -30,25 +34,109 @@ StoredShare = TypedDict("StoredShare", {"class": str, "probability": float})
 
 
 class StoredMethod(TypedDict):
-    """A `MethodChoice` in its row."""
+    """A `gateway.methods.JobMethod` in its row."""
 
     name: str
-    parameters: dict[str, JsonValue]
+    parameters: JsonObject
 
 
-class MethodChoices(TypeDecorator[list[MethodChoice]]):
-    """Methods with their parameters. A row is trusted: `plan` checked it when the job was submitted."""
+class MethodsColumn(TypeDecorator[list[JobMethod]]):
+    """The methods of a job: written as JSON, read back in the types of their methods."""
 
     impl = JSON_COLUMN
     cache_ok = True
 
-    def process_bind_param(self, value: list[MethodChoice] | None, dialect: Dialect) -> list[JsonObject] | None:
+    def process_bind_param(self, value: list[JobMethod] | None, dialect: Dialect) -> list[StoredMethod] | None:
         if value is None:
             return None
-        return [method.model_dump(mode="json") for method in _METHODS.validate_python(value)]
+        return [{"name": method.name, "parameters": method.parameters.model_dump(mode="json")} for method in value]
 
-    def process_result_value(self, value: list[StoredMethod] | None, dialect: Dialect) -> list[MethodChoice] | None:
-        return None if value is None else [MethodChoice.model_construct(**choice) for choice in value]
+    def process_result_value(self, value: list[StoredMethod] | None, dialect: Dialect) -> list[JobMethod] | None:
+        return None if value is None else [read_method(**method) for method in value]
+
+
+class ContractColumn(TypeDecorator[Message]):
+    """A contract: written as JSON, and validated when it is read."""
+
+    impl = JSON_COLUMN
+    cache_ok = True
+
+    def __init__(self, contract: type[Message], exclude_none: bool = False) -> None:
+        super().__init__()
+        self.contract = contract
+        self.exclude_none = exclude_none
+
+    def process_bind_param(self, value: Message | None, dialect: Dialect) -> JsonObject | None:
+        if value is None:
+            return None
+        return value.model_dump(mode="json", by_alias=True, exclude_none=self.exclude_none)
+
+    def process_result_value(self, value: JsonObject | None, dialect: Dialect) -> Message | None:
+        return None if value is None else self.contract.model_validate(value)
+
+
+class StoredSpec(Contract):
+    """The fields of `tables.Job.spec` that are read after the submission; `revision` is that of a run of a suite."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    masks: MaskSpec | None = None
+    label_map: dict[str, str] = Field(default_factory=dict)
+    calibration: str | None = None
+    revision: str = ""
+
+
+class JobColumns(TypedDict):
+    """A row of `tables.Job`; a missing column has its default."""
+
+    id: str
+    owner_id: str
+    state: NotRequired[JobState]
+    task_description: str
+    kind: Kind
+    classes: list[str]
+    methods: list[JobMethod]
+    models: list[str]
+    uploaded_models: dict[str, str]
+    profile: str
+    seed: int
+    spec: JsonObject
+    idempotency_key: NotRequired[str | None]
+    request_hash: NotRequired[str]
+    suite_id: NotRequired[str]
+    finished_at: NotRequired[datetime]
+
+
+class SourceImageColumns(TypedDict):
+    """A row of `tables.SourceImage` before any work on it."""
+
+    id: str
+    job_id: str
+    position: int
+    turn: int
+    digest: str | None
+    file_name: str
+    ground_truth: str | None
+    group_name: str | None
+    mask_digest: str | None
+    mask_classes: list[str] | None
+    state: SourceImageState
+    failure: str
+
+
+class ModelColumns(TypedDict):
+    """A row of `tables.ModelUnderTest`."""
+
+    id: str
+    owner_id: str
+    name: str
+    digest: str
+    format: str
+    kind: Kind
+    classes: list[str]
+    bytes: int
+    licence: str
+    description: str
 
 
 class CounterfactualColumns(TypedDict):
@@ -59,6 +147,9 @@ class CounterfactualColumns(TypedDict):
     ordinal: int
     arm: str
     null_ordinal: int | None
+    null_check: str | None
+    sham_ordinal: int | None
+    sham_check: str | None
     seed: int
     changes: list[StoredChange]
     factor: str | None
@@ -97,4 +188,4 @@ class ServiceColumns(TypedDict):
 
     service: str
     revision: str
-    info: JsonObject
+    info: ServiceInfo

@@ -1,8 +1,9 @@
-"""Counters of a job in its own row, so that its progress is read without its images and counterfactuals.
+"""Counters in a job's row, which give its progress without reading its images and counterfactuals.
 
 `Job.counts` holds, of source images: `images`, `labelled` (those with ground truth), `done`, `failed`, `cancelled`; and
-of the counterfactuals of each method: `METHOD/proposed`, `METHOD/rendered`, `METHOD/accepted`, `METHOD/null` and
-`METHOD/rejected/CHECK`. A missing counter is 0. `add_event` changes them in the statement that numbers the event.
+of the counterfactuals of each method: `METHOD/proposed`, `METHOD/rendered`, `METHOD/accepted`, `METHOD/null`,
+`METHOD/sham` and `METHOD/rejected/CHECK`. A missing counter is 0. `add_event` changes them in the statement that
+numbers the event.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from gateway.database.tables import Counterfactual, Job, SourceImage
 
 def edit_counts(method: str, arm: str, check: str, rendered: int, number: int = 1) -> Counter[str]:
     """The counters of `number` counterfactuals of one fate, of which `rendered` have an image; `check` refused them."""
-    if arm == "null":
-        return Counter({f"{method}/null": number})
+    if arm != "edit":
+        return Counter({f"{method}/{arm}": number})
     fate = f"{method}/rejected/{check}" if check else f"{method}/accepted"
     return Counter({f"{method}/proposed": number, f"{method}/rendered": rendered, fate: number})
 
 
 def total(counts: Iterable[Counter[str]]) -> Counter[str]:
     """The sum of counters."""
-    added: Counter[str] = Counter()
+    sums: Counter[str] = Counter()
     for count in counts:
-        added.update(count)
-    return added
+        sums.update(count)
+    return sums
 
 
 def count_rows(session: Session, job_id: str) -> Counter[str]:
-    """All counters of a job, counted from its rows: for rows that were copied. Reads the whole job."""
+    """All counters of a job, from its rows. For a job of copied rows; reads the whole job."""
     s, c = SourceImage, Counterfactual
     images = select(s.state, func.count(), func.count(s.ground_truth), func.count(s.mask_digest))
     edits = select(c.method, c.arm, c.check, func.count(c.image_digest), func.count())

@@ -7,21 +7,21 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from gateway.database.columns import JsonObject
 from gateway.database.counts import added
 from gateway.database.tables import Event, Job
+from shared.schemas.base import JsonObject
 
 
 def add_event(
     session: Session, job_id: str, kind: str, payload: JsonObject, counts: Mapping[str, int] | None = None
 ) -> None:
-    """Append an event to a job, and add to its counters (`gateway.database.counts`) what the event changes.
+    """Append an event to a job, and add `counts` to the job's counters (`gateway.database.counts`).
 
     Locks the job's row until the commit: call it last in the transaction.
     """
     session.flush()
-    changed = {name: number for name, number in (counts or {}).items() if number}
-    values = {Job.events: Job.events + 1} | ({Job.counts: added(session, changed)} if changed else {})
+    changes = {name: number for name, number in (counts or {}).items() if number}
+    values = {Job.events: Job.events + 1} | ({Job.counts: added(session, changes)} if changes else {})
     sequence = session.scalars(
         update(Job)
         .where(Job.id == job_id)

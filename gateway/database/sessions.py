@@ -33,6 +33,7 @@ from sqlalchemy.sql.functions import GenericFunction
 from gateway.settings import DATABASE_CONNECTIONS
 
 Sessions = sessionmaker[Session]
+ColumnValues = Mapping[str, object]  # values of a row by column, of any table
 
 SQLITE_BUSY_MILLISECONDS = 30_000
 KEPT_CONNECTIONS = 16
@@ -64,7 +65,7 @@ class UtcDateTime(TypeDecorator[datetime]):
 def open_engine(url: str, connections: int = DATABASE_CONNECTIONS) -> Engine:
     """An engine for a `sqlite:///…` or `postgresql+psycopg://…` URL. Connects on first use.
 
-    It opens up to `connections` to Postgres, and keeps up to `KEPT_CONNECTIONS` of them while they are idle.
+    It opens up to `connections` to Postgres, and keeps up to `KEPT_CONNECTIONS` idle ones open.
 
     SQLite runs with write-ahead log, foreign keys, and transactions that take the write lock at once: otherwise two
     transactions that read first and write later would fail with "database is locked", whatever the timeout.
@@ -74,8 +75,8 @@ def open_engine(url: str, connections: int = DATABASE_CONNECTIONS) -> Engine:
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_immediate)
         return engine
-    kept = min(connections, KEPT_CONNECTIONS)
-    return create_engine(url, pool_size=kept, max_overflow=connections - kept, pool_pre_ping=True)
+    pool_size = min(connections, KEPT_CONNECTIONS)
+    return create_engine(url, pool_size=pool_size, max_overflow=connections - pool_size, pool_pre_ping=True)
 
 
 def open_sessions(engine: Engine) -> Sessions:
@@ -90,14 +91,13 @@ def reading(sessions: Sessions) -> Iterator[Session]:
     On Postgres it is REPEATABLE READ: at the default level, each statement has a snapshot of its own.
     """
     with sessions() as session:
-        options: dict[str, Any] = {_READ_ONLY: True}
-        if session.get_bind().dialect.name == "postgresql":
-            options["isolation_level"] = "REPEATABLE READ"
-        session.connection(execution_options=options)
+        on_postgres = session.get_bind().dialect.name == "postgresql"
+        isolation = {"isolation_level": "REPEATABLE READ"} if on_postgres else {}
+        session.connection(execution_options={_READ_ONLY: True, **isolation})
         yield session
 
 
-def insert_missing(session: Session, table: type[DeclarativeBase], rows: Sequence[Mapping[str, Any]]) -> None:
+def insert_missing(session: Session, table: type[DeclarativeBase], rows: Sequence[ColumnValues]) -> None:
     """Insert rows whose primary key is new. Pass them sorted by key, so that concurrent writers do not deadlock."""
     if not rows:
         return

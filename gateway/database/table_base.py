@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Literal
 
 from sqlalchemy import MetaData, String
 from sqlalchemy.orm import DeclarativeBase
 
-from gateway.database.columns import JSON_COLUMN, JsonObject, MethodChoices, StoredChange, StoredShare
+from gateway.database.columns import (
+    JSON_COLUMN,
+    ContractColumn,
+    MethodsColumn,
+    SourceImageState,
+    StoredChange,
+    StoredShare,
+)
 from gateway.database.sessions import UtcDateTime
-from shared.schemas.base import Kind
-from shared.schemas.jobs import JobState, MethodChoice, Stage
+from gateway.methods import JobMethod
+from shared.schemas.base import JsonObject, Kind
+from shared.schemas.jobs import JobState, Stage
+from shared.schemas.repairs import RepairProgress, RepairRequest, RepairResult
 from shared.schemas.reviews import ReviewVerdict
+from shared.schemas.service import ServiceInfo
+from shared.schemas.suites import SuiteFilters
 
-SourceImageState = Literal["pending", "leased", "done", "failed", "cancelled"]
+Id = String(64)
 
 
 def utc_now() -> datetime:
@@ -44,9 +54,14 @@ class Table(DeclarativeBase):
         dict[str, int]: JSON_COLUMN,
         dict[str, str]: JSON_COLUMN,
         list[str]: JSON_COLUMN,
-        list[MethodChoice]: MethodChoices,
+        list[JobMethod]: MethodsColumn,
         list[StoredChange]: JSON_COLUMN,
         list[StoredShare]: JSON_COLUMN,
+        RepairProgress: ContractColumn(RepairProgress),
+        RepairRequest: ContractColumn(RepairRequest),
+        RepairResult: ContractColumn(RepairResult),
+        ServiceInfo: ContractColumn(ServiceInfo),
+        SuiteFilters: ContractColumn(SuiteFilters, exclude_none=True),
         JobState: String(16),
         Kind: String(16),
         list[int]: JSON_COLUMN,

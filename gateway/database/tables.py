@@ -1,4 +1,4 @@
-"""The tables. Times are UTC.
+"""The tables; importing this module gives all of them. Times are UTC.
 
 Ids of source images, counterfactuals and predictions derive from their content (`shared.seeds.derive_id`), so none can
 be written twice. Deleting a job deletes its rows except recorded calls and images, which belong to the owner.
@@ -7,7 +7,7 @@ be written twice. Deleting a job deletes its rows except recorded calls and imag
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import TypedDict
 
 from sqlalchemy import (
     JSON,
@@ -18,30 +18,48 @@ from sqlalchemy import (
     Index,
     String,
     Text,
+    TextClause,
     UniqueConstraint,
+    and_,
     false,
+    func,
     text,
 )
 from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from gateway.database.columns import JsonObject, StoredChange, StoredShare
-from gateway.database.table_base import SourceImageState, utc_now
+from gateway.database.columns import SourceImageState, StoredChange, StoredShare, StoredSpec
+from gateway.database.feature_tables import Repair as Repair
+from gateway.database.feature_tables import Review as Review
+from gateway.database.feature_tables import Suite as Suite
+from gateway.database.owner_tables import LOCAL_OWNER as LOCAL_OWNER
+from gateway.database.owner_tables import ApiKey as ApiKey
+from gateway.database.owner_tables import Image as Image
+from gateway.database.owner_tables import Login as Login
+from gateway.database.owner_tables import ModelUnderTest as ModelUnderTest
+from gateway.database.owner_tables import OwnedImage as OwnedImage
+from gateway.database.owner_tables import Owner as Owner
+from gateway.database.owner_tables import Upload as Upload
+from gateway.database.table_base import Id, utc_now
 from gateway.database.table_base import (
     Table as Table,  # re-exported: imported from here, its metadata has all tables
 )
+from gateway.methods import JobMethod
 from shared.logging import request_id
-from shared.schemas.base import Kind
-from shared.schemas.jobs import JobState, MethodChoice, Stage
-from shared.schemas.reviews import ReviewVerdict
-
-LOCAL_OWNER = "local"
+from shared.schemas.base import JsonObject, Kind
+from shared.schemas.jobs import JobState, Stage
+from shared.schemas.results import JobResults
+from shared.schemas.service import ServiceInfo
 
 _UNFINISHED_SQL = "state IN ('pending', 'leased')"
-_Id = String(64)
 
 
-def _where(condition: str) -> dict[str, Any]:
+class _PartialIndex(TypedDict):
+    sqlite_where: TextClause
+    postgresql_where: TextClause
+
+
+def _where(condition: str) -> _PartialIndex:
     """The condition of a partial index, for both databases."""
     return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
 
@@ -60,100 +78,18 @@ class Leased:
     lost_leases: Mapped[int] = mapped_column(default=0)
 
 
-class Owner(Table):
-    """An owner of jobs, separate from all others. Embedded mode has one: `LOCAL_OWNER`."""
-
-    __tablename__ = "owners"
-
-    id: Mapped[str] = mapped_column(_Id, primary_key=True)
-    name: Mapped[str] = mapped_column(String(200))
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
-
-
-class ApiKey(Table):
-    """An owner's API key; only its SHA-256 (hex) is stored.
-
-    Limits that are None are the installation's. `requests_until` and `bytes_until` (seconds since 1970 on the
-    database's clock) implement the rate limits: see `gateway.auth.keys.admit`.
-    """
-
-    __tablename__ = "api_keys"
-
-    hash: Mapped[str] = mapped_column(String(64), primary_key=True)
-    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"), index=True)
-    name: Mapped[str] = mapped_column(String(200), default="")
-    scopes: Mapped[list[str]] = mapped_column(default=list)
-    requests_per_minute: Mapped[int | None]
-    bytes_per_hour: Mapped[int | None] = mapped_column(BigInteger)
-    max_request_bytes: Mapped[int | None] = mapped_column(BigInteger)
-    requests_until: Mapped[float] = mapped_column(default=0.0)
-    bytes_until: Mapped[float] = mapped_column(default=0.0)
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
-    used_at: Mapped[datetime | None]
-    revoked_at: Mapped[datetime | None]
-
-
-class Login(Table):
-    """A browser's session for an API key; only the SHA-256 (hex) of its cookie is stored."""
-
-    __tablename__ = "logins"
-
-    hash: Mapped[str] = mapped_column(String(64), primary_key=True)
-    key_hash: Mapped[str] = mapped_column(ForeignKey("api_keys.hash", ondelete="CASCADE"), index=True)
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
-    expires_at: Mapped[datetime]
-
-
-class Image(Table):
-    """An image in the object store, under the key of its digest (canonical pixels; see `shared.storage`).
-
-    `unreferenced_since` is when housekeeping first saw that no row needs it (`gateway.operations.housekeeping`).
-    """
-
-    __tablename__ = "images"
-
-    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
-    mode: Mapped[str] = mapped_column(String(4), default="RGB")
-    width: Mapped[int]
-    height: Mapped[int]
-    bytes: Mapped[int]
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
-    unreferenced_since: Mapped[datetime | None] = mapped_column(index=True)
-
-
-class OwnedImage(Table):
-    """An owner who may see an image: who uploaded it, or owns the job that rendered it."""
-
-    __tablename__ = "owned_images"
-
-    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"), primary_key=True)
-    digest: Mapped[str] = mapped_column(ForeignKey("images.digest"), primary_key=True, index=True)
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
-
-
-class Upload(Table):
-    """The SHA-256 of an uploaded file and the image made from it. Makes `PUT /images/{digest}` idempotent."""
-
-    __tablename__ = "uploads"
-
-    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"), primary_key=True)
-    original_digest: Mapped[str] = mapped_column(String(64), primary_key=True)
-    digest: Mapped[str] = mapped_column(ForeignKey("images.digest"), index=True)
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
-
-
 class Job(Leased, Table):
-    """One request. `methods` is a list of {"name", "parameters"}; `spec` is the request's spec as it was accepted.
+    """One request. `spec` is the request's spec; of a suite's job and of a run, the fields that they need.
 
-    `uploaded_models` are those of `models` that their owner uploaded, with the digests that they had when chosen.
+    `uploaded_models` holds the digests of the uploaded models among `models`, from the time of the request.
 
-    A job is leased for its analysis, once all its source images are finished; `done` means that its report exists.
-    `report_due`: it was cancelled, and the report of what is done is still to be written.
-    `request_id` names the HTTP request that made the job, in the log lines of everything that works on it.
-    `suite_id`: the suite that the job tests a release against, or (its own id) whose images it keeps.
-    `events` counts the job's event rows: taking the next number locks the job's row, so that numbers become visible
-    in their order. `counts` are the counters of `gateway.database.counts`. With `deleted_at` the job is hidden, and
-    its rows are being removed (`gateway.operations.deletion`). Pages go by (created_at, id), newest first.
+    A job is leased for its analysis when all its source images are finished; `done` means that its report exists.
+    `report_due`: the job was cancelled, and the report of its finished images is not written yet.
+    `request_id` names the HTTP request that created the job, in the log lines of all work on it.
+    `suite_id`: the suite that the job tests a release against; for the suite's own job, its id.
+    `events` counts the job's events: taking the next number locks the job's row, so numbers become visible in order.
+    `counts` are the counters of `gateway.database.counts`. A job with `deleted_at` is hidden, and its rows are being
+    removed (`gateway.operations.deletion`). Pages are sorted by (created_at, id), newest first.
     """
 
     __tablename__ = "jobs"
@@ -165,14 +101,14 @@ class Job(Leased, Table):
         CheckConstraint("state IN ('running', 'done', 'failed', 'cancelled')", name="state"),
     )
 
-    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
     owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"))
     state: Mapped[JobState] = mapped_column(default="running")
     report_due: Mapped[bool] = mapped_column(default=False, server_default=false())
     task_description: Mapped[str] = mapped_column("task", Text)
     kind: Mapped[Kind] = mapped_column(default="classification", server_default="classification")
     classes: Mapped[list[str]] = mapped_column(default=list)
-    methods: Mapped[list[MethodChoice]]
+    methods: Mapped[list[JobMethod]]
     models: Mapped[list[str]] = mapped_column(default=list)
     uploaded_models: Mapped[dict[str, str]] = mapped_column(default=dict)
     profile: Mapped[str] = mapped_column(String(200))
@@ -195,17 +131,22 @@ class Job(Leased, Table):
         back_populates="job", cascade="all, delete-orphan", passive_deletes=True
     )
 
+    @property
+    def stored_spec(self) -> StoredSpec:
+        """The fields of `spec` that work on the job reads, in their types."""
+        return StoredSpec.model_validate(self.spec)
+
 
 class SourceImage(Leased, Table):
     """An image of the user's test set in a job, with the state of the work on it (see `gateway.queue.leases`).
 
-    While it is leased, `stage` is the current stage, None before its first service is ready. Once `generated`, its
-    counterfactuals exist, and further work only adds missing predictions. Images are leased in the order of (turn,
-    position): see `gateway.analysis.priority.turns`.
+    `stage` is the current stage while the image is leased, None before its first service is ready. If `generated` is
+    true, its counterfactuals exist, and further work only adds missing predictions. Images are leased in the order of
+    (turn, position): see `gateway.analysis.priority.turns`.
 
     `digest` is None only if the file is not a readable image; such a row is `failed` from the start. `mask_digest` is
-    its mask, a label map with indices of the job's `classes`; `mask_classes` are the classes in it. Images with one
-    `group_name` belong together, such as frames of one sequence; None: the image stands for itself.
+    its mask, a label map with indices of the job's `classes`; `mask_classes` are the classes in it. Images with the
+    same `group_name` belong together, such as frames of one sequence. An image with None is independent of all others.
     """
 
     __tablename__ = "source_images"
@@ -220,7 +161,7 @@ class SourceImage(Leased, Table):
         CheckConstraint("(state = 'leased') = (lease_token IS NOT NULL)", name="lease"),
     )
 
-    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
     position: Mapped[int]
     digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
@@ -244,6 +185,9 @@ class Counterfactual(Table):
     `factor`, `from_value`, `to_value` repeat a single change for filters; `changes` holds all changes. Null arms have
     neither. `image_digest` is None if a text check rejected the edit before rendering. Pages are sorted by (position,
     method, ordinal), which is unique in a job.
+
+    `null_check` and `sham_check` name the check that an edit's null arm or sham arm fails, "" if it passes all. None:
+    the edit has no such arm, or it was not checked (rows from before these columns); then the edit alone decides.
     """
 
     __tablename__ = "counterfactuals"
@@ -251,10 +195,10 @@ class Counterfactual(Table):
         UniqueConstraint("job_id", "position", "method", "ordinal"),
         Index("ix_counterfactuals_cell", "job_id", "method", "factor", "to_value"),
         Index("ix_counterfactuals_funnel", "job_id", "method", "arm", "check"),
-        CheckConstraint("arm IN ('edit', 'null')", name="arm"),
+        CheckConstraint("arm IN ('edit', 'null', 'sham')", name="arm"),
     )
 
-    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
     source_image_id: Mapped[str] = mapped_column(ForeignKey("source_images.id", ondelete="CASCADE"), index=True)
     position: Mapped[int]
@@ -262,6 +206,9 @@ class Counterfactual(Table):
     ordinal: Mapped[int]
     arm: Mapped[str] = mapped_column(String(8))
     null_ordinal: Mapped[int | None]
+    null_check: Mapped[str | None] = mapped_column(String(50))
+    sham_ordinal: Mapped[int | None]
+    sham_check: Mapped[str | None] = mapped_column(String(50))
     seed: Mapped[int] = mapped_column(BigInteger)
     changes: Mapped[list[StoredChange]] = mapped_column(default=list)
     factor: Mapped[str | None] = mapped_column(String(20))
@@ -277,14 +224,31 @@ class Counterfactual(Table):
     scores: Mapped[dict[str, float]] = mapped_column(default=dict)
     lineage: Mapped[JsonObject] = mapped_column(default=dict)
 
-    source_image: Mapped[SourceImage] = relationship()
-    predictions: Mapped[list[Prediction]] = relationship(viewonly=True)
+    @hybrid_property
+    def lost_to(self) -> str:
+        """The check that the arm fails which an edit is measured against (sham arm, or else null arm); "" if none."""
+        return (self.null_check if self.sham_check is None else self.sham_check) or ""
+
+    @lost_to.inplace.expression
+    @classmethod
+    def _lost_to(cls) -> ColumnElement[str]:
+        return func.coalesce(cls.sham_check, cls.null_check, "")
+
+    @hybrid_property
+    def counted(self) -> bool:
+        """Whether an edit enters the main estimates: both it and the arm that it is measured against are accepted."""
+        return self.accepted and not self.lost_to
+
+    @counted.inplace.expression
+    @classmethod
+    def _counted(cls) -> ColumnElement[bool]:
+        return and_(cls.accepted, func.coalesce(cls.sham_check, cls.null_check, "") == "")
 
     @hybrid_property
     def evaluations(self) -> int | None:
-        """Network evaluations that its image cost; None in a suite's copy, which has no lineage."""
-        spent = self.lineage.get("evaluations")
-        return spent if isinstance(spent, int) else None
+        """Network evaluations for its image; None in a suite's copy, which has no lineage."""
+        evaluations = self.lineage.get("evaluations")
+        return evaluations if isinstance(evaluations, int) else None
 
     @evaluations.inplace.expression
     @classmethod
@@ -301,17 +265,17 @@ class Prediction(Table):
     holds the five most probable as {"class", "probability"}. `flipped` compares the predicted class with that of
     the original; it is None on originals.
 
-    Of a segmenter, `predicted` is the class of most pixels, `probability` and `top` are shares of the image,
-    `map_digest` is its label map (places in the job's `classes`), and `overlaps` holds the IoU of each class of the
-    reference: the mask, or without masks in the job the map of the original. `confusion` are pixels by class of the
-    reference and class predicted (`shared.label_maps.pack_counts`). `flipped`: a class that was found on the
-    original is not.
+    For a segmenter, `predicted` is the most frequent class, `probability` and `top` are shares of the pixels,
+    `map_digest` is its label map (indices of the job's `classes`), and `overlaps` holds the IoU of each class of the
+    reference: the mask, or in a job without masks the map of the original. `confusion` counts pixels by reference class
+    and predicted class (`shared.label_maps.pack_counts`). `flipped`: it misses a class that it detected on the
+    original.
     """
 
     __tablename__ = "predictions"
     __table_args__ = (Index("ix_predictions_job_id_model", "job_id", "model"),)
 
-    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
     source_image_id: Mapped[str] = mapped_column(ForeignKey("source_images.id", ondelete="CASCADE"), index=True)
     counterfactual_id: Mapped[str | None] = mapped_column(
@@ -329,109 +293,12 @@ class Prediction(Table):
     confusion: Mapped[list[int] | None]
 
 
-class Review(Table):
-    """One person's review of a counterfactual, compared with its source image. A new review replaces the old one.
-
-    `reviewer` is the id of their API key (`gateway.auth.keys.KeyView`), or `LOCAL_OWNER` without API keys.
-    `verdict`: whether the ground truth is still right. `edit_shown` and `realism` (1 to 5, 5 is like a photograph) are
-    optional. Pages are sorted by (reviewed_at, counterfactual_id, reviewer), newest first.
-    """
-
-    __tablename__ = "reviews"
-    __table_args__ = (
-        Index("ix_reviews_job_id_reviewed_at", "job_id", "reviewed_at", "counterfactual_id", "reviewer"),
-        CheckConstraint("verdict IN ('valid', 'invalid', 'unsure')", name="verdict"),
-        CheckConstraint("realism BETWEEN 1 AND 5", name="realism"),
-    )
-
-    counterfactual_id: Mapped[str] = mapped_column(
-        ForeignKey("counterfactuals.id", ondelete="CASCADE"), primary_key=True
-    )
-    reviewer: Mapped[str] = mapped_column(String(64), primary_key=True)
-    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
-    verdict: Mapped[ReviewVerdict]
-    edit_shown: Mapped[bool | None]
-    realism: Mapped[int | None]
-    note: Mapped[str] = mapped_column(Text, default="")
-    reviewed_at: Mapped[datetime] = mapped_column(default=utc_now)
-
-
-class ModelUnderTest(Table):
-    """A model under test that its owner uploaded; the package is in the object store under `shared.storage.model_key`.
-
-    `digest` is the package's SHA-256, `classes` are the names of its outputs. The row is written last.
-    """
-
-    __tablename__ = "models_under_test"
-    __table_args__ = (UniqueConstraint("owner_id", "name"), Index("ix_models_under_test_digest", "owner_id", "digest"))
-
-    id: Mapped[str] = mapped_column(_Id, primary_key=True)
-    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"))
-    name: Mapped[str] = mapped_column(String(100))
-    digest: Mapped[str] = mapped_column(String(64))
-    format: Mapped[str] = mapped_column(String(20))
-    kind: Mapped[Kind] = mapped_column("task", String(20))
-    classes: Mapped[list[str]]
-    bytes: Mapped[int] = mapped_column(BigInteger)
-    licence: Mapped[str] = mapped_column(String(200), default="")
-    description: Mapped[str] = mapped_column(Text, default="")
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
-
-
-class Suite(Table):
-    """Frozen counterfactuals: the job with the same id holds copies of their rows, without predictions.
-
-    `made_from` is the job that `filters` selected them from; it may be deleted.
-    """
-
-    __tablename__ = "suites"
-    __table_args__ = (UniqueConstraint("owner_id", "name"),)
-
-    id: Mapped[str] = mapped_column(_Id, primary_key=True)
-    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"))
-    name: Mapped[str] = mapped_column(String(100))
-    made_from: Mapped[str] = mapped_column(_Id)
-    filters: Mapped[JsonObject] = mapped_column(default=dict)
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
-
-
-class Repair(Table):
-    """The training of a model under test on a job's accepted counterfactuals, by a trainer without database access.
-
-    `token` identifies its current trainer, `beat` is the trainer's last heartbeat, `heard_at` its time by the
-    database's clock; `lost` counts trainers that went silent without progress: see `gateway.repairs.dispatch`.
-    `request`, `progress` and `result` are types of `shared.schemas.repairs`.
-    """
-
-    __tablename__ = "repairs"
-    __table_args__ = (
-        Index("ix_repairs_owner_id_created_at_id", "owner_id", "created_at", "id"),
-        CheckConstraint("state IN ('running', 'done', 'failed', 'cancelled')", name="state"),
-    )
-
-    id: Mapped[str] = mapped_column(_Id, primary_key=True)
-    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"))
-    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
-    model: Mapped[str] = mapped_column(String(200))
-    state: Mapped[JobState] = mapped_column(default="running", index=True)
-    failure: Mapped[str] = mapped_column(Text, default="")
-    request: Mapped[JsonObject]
-    progress: Mapped[JsonObject] = mapped_column(default=dict)
-    result: Mapped[JsonObject | None]
-    token: Mapped[str | None] = mapped_column(String(64))
-    beat: Mapped[int] = mapped_column(default=0)
-    heard_at: Mapped[datetime | None]
-    lost: Mapped[int] = mapped_column(default=0)
-    created_at: Mapped[datetime] = mapped_column(default=utc_now)
-    finished_at: Mapped[datetime | None]
-
-
 class RecordedCall(Table):
     """A recorded reply of a model service; `seconds` is the duration of the call.
 
-    Images in `reply` are digests, large tables of numbers are marks (`gateway.model_services.vectors`); both are in
-    the object store before the row is written. The row is deleted when no job of its owner has the source image
-    `source_digest` any more: the first that made the call, where several share it.
+    `reply` holds digests of images and marks of large tables of numbers (`gateway.model_services.vectors`); the object
+    store has both before the row is written. `source_digest` is the source image of the first call. The row is deleted
+    when no job of its owner has that image any more.
     """
 
     __tablename__ = "recorded_calls"
@@ -447,9 +314,9 @@ class RecordedCall(Table):
 
 
 class JobService(Table):
-    """A model service that made results of a job, with the revision that it had then: for the job's report.
+    """A model service that a job used, with its revision at that time, for the job's report.
 
-    `info` is its `shared.schemas.service.ServiceInfo`. A service that was replaced while the job ran has several rows.
+    A service that was replaced while the job ran has several rows.
     """
 
     __tablename__ = "job_services"
@@ -457,7 +324,7 @@ class JobService(Table):
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
     service: Mapped[str] = mapped_column(String(50), primary_key=True)
     revision: Mapped[str] = mapped_column(String(200), primary_key=True)
-    info: Mapped[JsonObject]
+    info: Mapped[ServiceInfo]
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
@@ -493,3 +360,8 @@ class Report(Table):
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
     job: Mapped[Job] = relationship(back_populates="report")
+
+    @property
+    def results(self) -> JobResults:
+        """The metrics in their type. Validates them, so that pages which need no metrics do not pay for it."""
+        return JobResults.model_validate(self.metrics)

@@ -1,7 +1,7 @@
-"""A tar written forwards, piece by piece. It has no directory at its end, so memory does not grow with the export.
+"""A tar archive as a stream of chunks. A tar has no directory at its end, so memory does not grow with the export.
 
-Members that are known only at the end (tables of all images) wait in temporary files meanwhile. Every time is 0 and
-nobody owns anything, so the same rows give the same bytes.
+Members that are complete only at the end (tables of all images) are written to temporary files first. All times and
+owners are empty, so the same rows give the same bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def member(name: str, data: bytes) -> Iterator[bytes]:
 
 
 def member_of(name: str, *files: IO[bytes]) -> Iterator[bytes]:
-    """A file of the archive with the contents of files, from their beginning to where they stand, one after another."""
+    """A file of the archive: the concatenated contents of files, each from its beginning to its current position."""
     sizes = [file.tell() for file in files]
     yield _header(name, sum(sizes))
     for file, size in zip(files, sizes, strict=True):
@@ -32,8 +32,8 @@ def member_of(name: str, *files: IO[bytes]) -> Iterator[bytes]:
     yield _padding(sum(sizes))
 
 
-def waiting() -> IO[bytes]:
-    """A temporary file for a member that is written later; in memory while it is small."""
+def temporary_member() -> IO[bytes]:
+    """A temporary file for a member that is written later. It stays in memory while it is small."""
     return tempfile.SpooledTemporaryFile(max_size=CHUNK_BYTES)
 
 

@@ -1,8 +1,8 @@
 """Format `fiftyone`: files, and FiftyOne's own serialised dataset (`metadata.json`, `samples.json`), grouped.
 
-A group is one counterfactual with its original and its null arm, in slices of these names, so that the app shows the
-three beside each other; an original of which nothing was chosen is a group of its own. Samples of one source share
-`source`. The schema is that of FiftyOne 1.0, which later versions bring up to date as they import it:
+A group has the slices `original`, `null_arm` and `counterfactual`, so that the app shows the three images side by side.
+An original without exported counterfactuals is a group of its own. Samples of one source image share `source`. The
+schema is the one of FiftyOne 1.0; later versions migrate it when they import the dataset:
 `fiftyone.Dataset.from_dir(folder, dataset_type=fiftyone.types.FiftyOneDataset)`.
 """
 
@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import IO
 
-from gateway.export.archive import member_of, waiting
+from gateway.export.archive import member_of, temporary_member
 from gateway.export.files import Exporting, image_files, json_bytes
 from gateway.export.names import safe_name
 from shared.schemas.exports import ARMS, ExportedImage
@@ -29,21 +29,21 @@ _NUMBERS = ("position", "ordinal", "seed")
 
 
 def fiftyone(export: Exporting) -> Iterator[bytes]:
-    """The archive, piece by piece."""
+    """The archive as a stream of chunks."""
     models = _prediction_fields(export.note.models)
-    members: list[tuple[ExportedImage, str]] = []  # of one source image
-    with waiting() as samples, waiting() as metadata:
+    members: list[tuple[ExportedImage, str]] = []  # the images of the current source image
+    with temporary_member() as samples, temporary_member() as metadata:
         samples.write(b'{"samples": [')
-        comma = _Comma(samples)
+        entries = _ListWriter(samples)
 
-        def listed(image: ExportedImage, path: str) -> None:
+        def add_image(image: ExportedImage, path: str) -> None:
             if members and members[0][0].group != image.group:
-                comma.write_all(_samples(members, models))
+                entries.write_all(_samples(members, models))
                 members.clear()
             members.append((image, path))
 
-        yield from image_files(export, listed)
-        comma.write_all(_samples(members, models))
+        yield from image_files(export, add_image)
+        entries.write_all(_samples(members, models))
         samples.write(b"]}\n")
         yield from member_of("samples.json", samples)
         metadata.write(json_bytes(_metadata(export, models), indent=1) + b"\n")
@@ -51,7 +51,7 @@ def fiftyone(export: Exporting) -> Iterator[bytes]:
 
 
 def _prediction_fields(models: list[str]) -> dict[str, str]:
-    """A field for each model under test; FiftyOne's names are letters, digits and underscores."""
+    """A field name for each model under test. FiftyOne allows letters, digits and underscores."""
     fields: dict[str, str] = {}
     for number, model in enumerate(models):
         field = "predicted_" + re.sub(r"[^a-z0-9]+", "_", model.lower())
@@ -59,8 +59,8 @@ def _prediction_fields(models: list[str]) -> dict[str, str]:
     return fields
 
 
-class _Comma:
-    """Writes the entries of a JSON list one after another."""
+class _ListWriter:
+    """Writes the entries of a JSON list, separated by commas."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._first = file, True
@@ -77,32 +77,32 @@ def _samples(images: list[tuple[ExportedImage, str]], models: dict[str, str]) ->
     original = next((pair for pair in images if pair[0].arm == "original"), None)
     edits = [pair for pair in images if pair[0].arm == "counterfactual"]
     groups = [[original, by_id.get(edit[0].null_id or ""), edit] for edit in edits]
-    if not edits:  # without counterfactuals their null arms stand alone
+    if not edits:  # each null arm is a group if no counterfactuals are exported
         groups = [[original, pair] for pair in images if pair[0].arm == "null_arm"] or [[original]]
     for group in groups:
         members = [pair for pair in group if pair is not None]
-        number = _object_id("group", members[-1][0].id)
+        group_id = _object_id("group", members[-1][0].id)
         for image, path in members:
-            yield _sample(image, path, number, models)
+            yield _sample(image, path, group_id, models)
 
 
 def _sample(image: ExportedImage, path: str, group: dict[str, str], models: dict[str, str]) -> dict[str, object]:
     columns = image.model_dump(mode="json")
-    own = _object_id("sample", group["$oid"], image.id)
+    sample_id = _object_id("sample", group["$oid"], image.id)
     predictions = {models[prediction.model]: prediction for prediction in image.predictions}
-    truth = None if image.label is None else _classification(own, "ground_truth", image.label, None)
+    truth = None if image.label is None else _classification(sample_id, "ground_truth", image.label, None)
     return {
-        "_id": own,
+        "_id": sample_id,
         "_media_type": "image",
-        "_rand": int(own["$oid"][:8], 16) / 2**32,
+        "_rand": int(sample_id["$oid"][:8], 16) / 2**32,
         "filepath": path,
         "tags": [image.arm, *([image.verdict] if image.verdict else [])],
         "metadata": None,
         "group": {"_id": group, "_cls": "Group", "name": image.arm},
         "ground_truth": truth,
         **{
-            field: _classification(own, field, said_by.predicted, said_by.probability)
-            for field, said_by in predictions.items()
+            field: _classification(sample_id, field, prediction.predicted, prediction.probability)
+            for field, prediction in predictions.items()
         },
         **{name: columns[name] or None for name in _TEXTS if name != "source"},
         **{name: columns[name] for name in _NUMBERS},
@@ -155,10 +155,10 @@ def _metadata(export: Exporting, models: dict[str, str]) -> dict[str, object]:
 
 
 def _fields(models: dict[str, str]) -> list[dict[str, object]]:
-    number = [_field("_id", "ObjectIdField", name="id")]
+    id_field = [_field("_id", "ObjectIdField", name="id")]
     tags = _field("tags", "ListField", subfield="StringField")
     label = [
-        *number,
+        *id_field,
         tags,
         _field("label", "StringField"),
         _field("confidence", "FloatField"),
@@ -166,7 +166,7 @@ def _fields(models: dict[str, str]) -> list[dict[str, object]]:
     ]
     file = [_field("size_bytes", "IntField"), _field("mime_type", "StringField")]
     return [
-        *number,
+        *id_field,
         _field("filepath", "StringField"),
         tags,
         _field("metadata", "EmbeddedDocumentField", document="fiftyone.core.metadata.Metadata", fields=file),
@@ -176,7 +176,7 @@ def _fields(models: dict[str, str]) -> list[dict[str, object]]:
             "group",
             "EmbeddedDocumentField",
             document="fiftyone.core.groups.Group",
-            fields=[*number, _field("name", "StringField")],
+            fields=[*id_field, _field("name", "StringField")],
         ),
         _field("ground_truth", "EmbeddedDocumentField", document=_LABEL, fields=label),
         *(
@@ -202,7 +202,7 @@ def _field(
     description: str | None = None,
     read_only: bool = False,
 ) -> dict[str, object]:
-    """A field of the samples in FiftyOne's schema; `stored` is its name in the database."""
+    """A field of the samples in FiftyOne's schema. `stored`: its name in FiftyOne's database."""
     return {
         "name": name or stored,
         "ftype": _FIELDS + kind,

@@ -1,10 +1,10 @@
-"""An export whose images are files: what the formats `folders`, `coco` and `fiftyone` have in common.
+"""An export whose images are files: the common part of the formats `folders`, `coco` and `fiftyone`.
 
-contrafact.json                       what this is
+contrafact.json                       description of the export
 original/CLASS/000012-NAME.png        null_arm/CLASS/000012-METHOD-004.png    counterfactual/CLASS/000012-METHOD-000.png
-masks/original/CLASS/000012-NAME.png  of a segmentation job, the mask of each image: see `masks` in contrafact.json
-manifest.jsonl                        labels of the originals, as `POST /jobs` reads them
-provenance.jsonl                      everything known of each image, a line each
+masks/original/CLASS/000012-NAME.png  the mask of each image of a segmentation job: see `masks` in contrafact.json
+manifest.jsonl                        labels of the originals, in the format of `POST /jobs`
+provenance.jsonl                      one line per image with all its metadata
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from gateway.export.archive import member, member_of, waiting
+from gateway.export.archive import member, member_of, temporary_member
 from gateway.export.names import safe_name
 from shared.schemas.exports import MASKS, NOTE_NAME, ExportedImage, ExportNote
 
 
 @dataclass(frozen=True, slots=True)
 class Exporting:
-    """One export in progress: its note, a folder for each label, the images, and how to read one (PNG)."""
+    """One export in progress: its note, a folder for each label, the images, and a function that reads a PNG."""
 
     note: ExportNote
     folders: Mapping[str | None, str]
@@ -28,7 +28,7 @@ class Exporting:
     read: Callable[[str], bytes]
 
     def path(self, image: ExportedImage) -> str:
-        """Where the image lies in the archive."""
+        """The path of the image in the archive."""
         if image.arm == "original":
             stem = image.source_name.replace("\\", "/").rpartition("/")[2].rpartition(".")[0]
             name = f"{image.position:06}-{safe_name(stem)}"
@@ -42,10 +42,10 @@ def note_member(export: Exporting) -> Iterator[bytes]:
     return member(NOTE_NAME, json_bytes(export.note.model_dump(mode="json"), indent=1) + b"\n")
 
 
-def image_files(export: Exporting, listed: Callable[[ExportedImage, str], None]) -> Iterator[bytes]:
-    """The archive without the format's own tables; `listed` is called with every image and its path, in order."""
+def image_files(export: Exporting, add_image: Callable[[ExportedImage, str], None]) -> Iterator[bytes]:
+    """The archive without the tables of the format. Calls `add_image` with each image and its path, in order."""
     yield from note_member(export)
-    with waiting() as manifest, waiting() as provenance:
+    with temporary_member() as manifest, temporary_member() as provenance:
         for image in export.images:
             path = export.path(image)
             yield from member(path, export.read(image.image))
@@ -54,7 +54,7 @@ def image_files(export: Exporting, listed: Callable[[ExportedImage, str], None])
             if image.arm == "original":
                 manifest.write(json_bytes({"file": path, "label": image.label}) + b"\n")
             provenance.write(json_bytes({"file": path, **image.model_dump(mode="json")}) + b"\n")
-            listed(image, path)
+            add_image(image, path)
         if manifest.tell():
             yield from member_of("manifest.jsonl", manifest)
         yield from member_of("provenance.jsonl", provenance)

@@ -1,7 +1,7 @@
 """Format `folders`: class folders under each arm, and `metadata.csv` beside them.
 
-`original/`, `null_arm/` and `counterfactual/` are each what torchvision's ImageFolder reads; the whole is what
-`datasets.load_dataset("imagefolder", data_dir=...)` reads, with the columns of `metadata.csv`.
+torchvision's ImageFolder reads each of `original/`, `null_arm/` and `counterfactual/`.
+`datasets.load_dataset("imagefolder", data_dir=...)` reads the whole folder with the columns of `metadata.csv`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import csv
 import io
 from collections.abc import Iterator
 
-from gateway.export.archive import member_of, waiting
+from gateway.export.archive import member_of, temporary_member
 from gateway.export.files import Exporting, image_files
 from gateway.export.names import cell
 from shared.schemas.exports import ExportedImage
@@ -22,23 +22,24 @@ _COLUMNS = (
 
 
 def folders(export: Exporting) -> Iterator[bytes]:
-    """The archive, piece by piece. Two columns for each model under test: what it predicted, and whether it flipped."""
+    """The archive as a stream of chunks. Each model under test has two columns: prediction and flip."""
     models = export.note.models
-    with waiting() as table:
+    with temporary_member() as table:
         text = io.TextIOWrapper(table, encoding="utf-8", newline="", write_through=True)
         rows = csv.writer(text, lineterminator="\n")
-        model_columns = [f"{model} {what}" for model in models for what in ("predicted", "flipped")]
+        model_columns = [f"{model} {field}" for model in models for field in ("predicted", "flipped")]
         rows.writerow(["file_name", *_COLUMNS, *map(cell, model_columns)])
 
-        def listed(image: ExportedImage, path: str) -> None:
-            rows.writerow([path, *(cell(getattr(image, name)) for name in _COLUMNS), *map(cell, _said(image, models))])
+        def add_image(image: ExportedImage, path: str) -> None:
+            columns = [*(getattr(image, name) for name in _COLUMNS), *_predictions(image, models)]
+            rows.writerow([path, *map(cell, columns)])
 
-        yield from image_files(export, listed)
+        yield from image_files(export, add_image)
         text.detach()
         yield from member_of("metadata.csv", table)
 
 
-def _said(image: ExportedImage, models: list[str]) -> Iterator[object]:
+def _predictions(image: ExportedImage, models: list[str]) -> Iterator[object]:
     predictions = {prediction.model: prediction for prediction in image.predictions}
     for model in models:
         prediction = predictions.get(model)

@@ -1,4 +1,4 @@
-"""The export of one job: access is checked first, then the archive is streamed."""
+"""The export of one job. `open_export` checks access; `Export.chunks` streams the archive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from shared.label_maps import VOID
 from shared.problems import Conflict
 from shared.schemas.exports import ExportNote, FormatName
 from shared.schemas.masks import MaskClass, MaskSpec
-from shared.schemas.results import JobResults
 from shared.seeds import derive_digest
 from shared.storage import ObjectStore, image_key
 
@@ -46,7 +45,7 @@ class Export:
     selection: Selection
 
     def chunks(self, sessions: Sessions, store: ObjectStore) -> Iterator[bytes]:
-        """The archive (tar). Raises what database and store raise, and NotFound when the job is deleted meanwhile."""
+        """The archive (tar). Raises errors of database and store, and NotFound if the job is deleted meanwhile."""
         export = Exporting(
             note=self.note,
             folders=class_folders(self.note.classes),
@@ -71,12 +70,12 @@ def open_export(sessions: Sessions, owner: str, job_id: str, format_name: Format
             .order_by(SourceImage.ground_truth)
         ).all()
     masks = _masks(job)
-    provenance = JobResults.model_validate(report.metrics).made if report else None
+    provenance = report.results.made if report else None
     note = ExportNote(
         format=format_name,
         job=job.id,
         task_description=job.task_description,
-        methods=job.methods,
+        methods=[method.choice() for method in job.methods],
         models=job.models,
         classes=list(dict.fromkeys([*job.classes, *(label for label in labels if label is not None)])),
         masks=masks,
@@ -90,14 +89,14 @@ def open_export(sessions: Sessions, owner: str, job_id: str, format_name: Format
 
 
 def _masks(job: Job) -> MaskSpec | None:
-    """How to read the masks in the archive: as places in the job's classes."""
+    """The meaning of the masks in the archive: indices of the job's classes."""
     masks = renamed_masks(job)
     if masks is None:
         return None
-    classes = [MaskClass(name=name, index=place, thing=name in masks.things) for place, name in enumerate(job.classes)]
+    classes = [MaskClass(name=name, index=index, thing=name in masks.things) for index, name in enumerate(job.classes)]
     return MaskSpec(classes=classes, void=[VOID])
 
 
 def _tag(job: Job, note: ExportNote) -> str:
-    """Every change of a job adds an event, so equal tags mean equal archives."""
+    """A digest of the archive's content. Every change of a job adds an event, so equal tags mean equal archives."""
     return derive_digest("export", __version__, job.events, str(job.finished_at), note.model_dump_json()).hex()

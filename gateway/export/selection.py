@@ -1,6 +1,6 @@
-"""Which images of a job: originals, the counterfactuals that filters let through, and their null arms, page by page.
+"""The images of an export: originals, the counterfactuals that match the filters, and their null arms, page by page.
 
-No session is open between pages, so that a slow reader holds nothing up.
+No session is open between pages, so that a slow reader blocks nothing.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ SOURCES_PER_PAGE = 50
 
 
 class Selection(Filters):
-    """The filters of the results; without `verdict` accepted counterfactuals only. `arm`: which images are taken."""
+    """The filters of the results; without `verdict` counterfactuals that count. `arm`: which images are taken."""
 
-    verdict: Annotated[Verdict | None, Field(description="accepted, rejected or any")] = "accepted"
+    verdict: Annotated[Verdict | None, Field(description="counted, accepted, rejected or any")] = "counted"
     arm: Annotated[
         list[Arm], Field(description="which images: original, null_arm, counterfactual; default: all", max_length=3)
     ] = Field(default_factory=list)
 
 
-class _Chosen(NamedTuple):
+class _SourceImages(NamedTuple):
     """A source image with its counterfactuals and null arms, by method, null arms first; `null_ids` by edit."""
 
     source: SourceImage
@@ -44,28 +44,28 @@ class _Chosen(NamedTuple):
 
 
 def exported_images(sessions: Sessions, job_id: str, selection: Selection) -> Iterator[ExportedImage]:
-    """Every image once, by source position; of one source the original, then by method null arms and counterfactuals.
+    """Every image once, by source position: the original, then null arms and counterfactuals by method.
 
-    Originals are all source images (of the class, if one is asked for). Raises NotFound when the job goes meanwhile.
+    The originals are all source images, or those of the selected class. Raises NotFound if the job is deleted.
     """
     after: int | None = -1
     while after is not None:
         with reading(sessions) as session:
             if session.get(Job, job_id) is None:
-                raise NotFound(f"job {job_id} was deleted while it was read")
+                raise NotFound(f"job {job_id} was deleted during the export")
             page, after = _page(session, job_id, selection, after)
             records = _records(session, page, set(selection.arm or ARMS))
         yield from records
 
 
-def _page(session: Session, job_id: str, selection: Selection, after: int) -> tuple[list[_Chosen], int | None]:
-    """The sources after a position with their images, and the last position; None when there are no more."""
-    wanted = select(SourceImage).where(
+def _page(session: Session, job_id: str, selection: Selection, after: int) -> tuple[list[_SourceImages], int | None]:
+    """The source images after a position with their images, and the last position; None on the last page."""
+    query = select(SourceImage).where(
         SourceImage.job_id == job_id, SourceImage.position > after, SourceImage.digest.is_not(None)
     )
     if selection.label is not None:
-        wanted = wanted.where(has_class(selection.label))
-    sources = session.scalars(wanted.order_by(SourceImage.position).limit(SOURCES_PER_PAGE)).all()
+        query = query.where(has_class(selection.label))
+    sources = session.scalars(query.order_by(SourceImage.position).limit(SOURCES_PER_PAGE)).all()
     edits = session.scalars(
         select(Counterfactual).where(
             Counterfactual.source_image_id.in_([source.id for source in sources]),
@@ -77,27 +77,27 @@ def _page(session: Session, job_id: str, selection: Selection, after: int) -> tu
     by_source: dict[str, list[Triple[Counterfactual]]] = defaultdict(list)
     for triple in load_triples(session, edits):
         by_source[triple.original].append(triple)
-    page = [_chosen(source, by_source[source.id]) for source in sources]
+    page = [_images_of(source, by_source[source.id]) for source in sources]
     return page, sources[-1].position if len(sources) == SOURCES_PER_PAGE else None
 
 
-def _chosen(source: SourceImage, members: Sequence[Triple[Counterfactual]]) -> _Chosen:
+def _images_of(source: SourceImage, members: Sequence[Triple[Counterfactual]]) -> _SourceImages:
     nulls = {triple.edit.id: triple.null for triple in members if triple.null and triple.null.image_digest}
     rows = {row.id: row for row in [*(triple.edit for triple in members), *nulls.values()]}
-    return _Chosen(
+    return _SourceImages(
         source,
         sorted(rows.values(), key=lambda row: (row.method, row.arm == "edit", row.ordinal)),
         {edit_id: row.id for edit_id, row in nulls.items()},
     )
 
 
-def _records(session: Session, page: Sequence[_Chosen], arms: set[Arm]) -> list[ExportedImage]:
-    digests = {chosen.source.digest for chosen in page} | {row.image_digest for chosen in page for row in chosen.rows}
+def _records(session: Session, page: Sequence[_SourceImages], arms: set[Arm]) -> list[ExportedImage]:
+    digests = {entry.source.digest for entry in page} | {row.image_digest for entry in page for row in entry.rows}
     sizes = {
         image.digest: (image.width, image.height)
         for image in session.scalars(select(Image).where(Image.digest.in_(digests)))
     }
-    predictions = _predictions(session, [chosen.source.id for chosen in page])
+    predictions = _predictions(session, [entry.source.id for entry in page])
     records = []
     for source, rows, null_ids in page:
         if "original" in arms:
@@ -134,12 +134,12 @@ def _counterfactual(
     sizes: dict[str, tuple[int, int]],
     predictions: list[ExportedPrediction],
 ) -> ExportedImage:
-    digest, edited = row.image_digest or "", row.arm == "edit"
+    digest, is_edit = row.image_digest or "", row.arm == "edit"
     lineage = json.dumps(row.lineage, sort_keys=True, separators=(",", ":"))
     return ExportedImage(
         id=row.id,
         group=source.id,
-        arm="counterfactual" if edited else "null_arm",
+        arm="counterfactual" if is_edit else "null_arm",
         position=source.position,
         source_name=source.file_name,
         label=source.ground_truth,
@@ -157,7 +157,7 @@ def _counterfactual(
         changes=[ChangeView.model_validate(change) for change in row.changes],
         caption=row.caption,
         new_caption=row.new_caption,
-        verdict=("accepted" if row.accepted else "rejected") if edited else None,
+        verdict=("accepted" if row.accepted else "rejected") if is_edit else None,
         check=row.check,
         reason=row.reason,
         scores=row.scores,
@@ -167,7 +167,7 @@ def _counterfactual(
 
 
 def _predictions(session: Session, sources: Sequence[str]) -> dict[str, list[ExportedPrediction]]:
-    """By id of the image that the model saw, in the order of the models' names."""
+    """The predictions by image id, in the order of the models' names."""
     rows = select(Prediction).where(Prediction.source_image_id.in_(sources)).order_by(Prediction.model)
     predictions: dict[str, list[ExportedPrediction]] = defaultdict(list)
     for row in session.scalars(rows):

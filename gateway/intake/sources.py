@@ -17,7 +17,7 @@ _LISTED = 5
 
 
 class ImageStore(Protocol):
-    """The object store as intake uses it (`gateway.storage.images.ImagePlace`)."""
+    """The object store as intake uses it (`gateway.storage.images.ProtectedStore`)."""
 
     def exists(self, key: str) -> bool:
         """Whether an object has this key. If so, it stays until the image's row is written."""

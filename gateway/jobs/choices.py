@@ -1,23 +1,22 @@
-"""What a job may choose from: methods with their parameters, models under test, profiles; and the choice it gets."""
+"""What a job can choose: methods, their parameters, models under test, profiles. `plan` checks a spec against it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
-from pydantic import JsonValue, ValidationError
+from pydantic import ValidationError
 
 from gateway.intake.intake import refuse_unknown_labels
 from gateway.intake.masks import mask_reader
-from gateway.methods import METHODS
+from gateway.methods import METHODS, JobMethod
 from gateway.methods.checks import CHECKS
 from gateway.methods.controlled import ControlledParameters
 from shared.problems import InvalidInput, validation_sentence
 from shared.profiles import Profile, load_profile, shipped_profiles
-from shared.schemas.base import Kind
+from shared.schemas.base import JsonObject, Kind
 from shared.schemas.evaluation import ModelUnderTestInfo
-from shared.schemas.jobs import JobSpec, MethodChoice, MethodInfo, MethodsReply
+from shared.schemas.jobs import JobSpec, MethodInfo, MethodsReply
 from shared.schemas.masks import MAX_MASK_CLASSES
 from shared.schemas.profiles import ProfilesReply, ProfileView
 from shared.weights import Weights
@@ -25,27 +24,24 @@ from shared.weights import Weights
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A spec with every default filled in: `methods` have complete, checked parameters.
+    """A spec with every default filled in. `kind` is that of all models under test."""
 
-    `kind` is what the models under test do, all of them.
-    """
-
-    methods: list[MethodChoice]
+    methods: list[JobMethod]
     models: list[ModelUnderTestInfo]
     classes: list[str]
     kind: Kind = "classification"
 
 
-def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestInfo]) -> Plan:
+def plan(spec: JobSpec, profile: Profile, available: Sequence[ModelUnderTestInfo]) -> Plan:
     """Fill in the profile's defaults and check names and parameters. Raises InvalidInput that names what there is.
 
-    `known_models` may be empty when the spec tests none. The classes are the spec's, else all that the models know.
+    `available` models may be empty when the spec tests none. The classes are the spec's, else those of the models.
     """
-    chosen = {method.name: method.parameters for method in spec.methods or []}
-    methods = chosen or {name: {} for name in profile.defaults.methods}
-    for name in methods:
+    parameters = {choice.name: choice.parameters for choice in spec.methods or []}
+    parameters = parameters or {name: {} for name in profile.defaults.methods}
+    for name in parameters:
         _check_needs(name, profile)
-    models = _models(spec, profile, known_models)
+    models = _models(spec, profile, available)
     kind = kind_of(models, "classification" if spec.masks is None else "segmentation")
     if kind == "classification" and spec.masks is not None:
         raise InvalidInput(
@@ -53,6 +49,12 @@ def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestI
             "segmenters, or leave out `masks`"
         )
     _check_calibration(spec, profile, kind)
+    classes = _classes(spec, models, kind)
+    methods = [_method(name, request, profile, kind) for name, request in parameters.items()]
+    return Plan(methods, models, classes, kind)
+
+
+def _classes(spec: JobSpec, models: Sequence[ModelUnderTestInfo], kind: Kind) -> list[str]:
     classes = spec.classes or list(dict.fromkeys(name for model in models for name in model.classes))
     if spec.masks is not None:
         classes = list(mask_reader(spec.masks, spec.label_map).classes)
@@ -61,28 +63,17 @@ def plan(spec: JobSpec, profile: Profile, known_models: Sequence[ModelUnderTestI
         raise InvalidInput(
             f"the segmenters know {len(classes)} classes, more than {MAX_MASK_CLASSES}; test them in jobs of their own"
         )
-    return Plan(
-        methods=[
-            MethodChoice(
-                name=name,
-                parameters=_parameters(name, {**_defaults(name, profile, kind, given), **given}, profile),
-            )
-            for name, given in methods.items()
-        ],
-        models=models,
-        classes=classes,
-        kind=kind,
-    )
+    return classes
 
 
 def _check_calibration(spec: JobSpec, profile: Profile, kind: Kind) -> None:
-    """Raise InvalidInput where the errors of the checks that `calibration` names do not hold for this job."""
+    """Raise InvalidInput if the check errors that `calibration` names do not apply to this job."""
     if spec.calibration is None:
         return
     if spec.calibration not in profile.calibration:
-        there_are = ", ".join(profile.calibration) or "none"
+        calibrated = ", ".join(profile.calibration) or "none"
         raise InvalidInput(
-            f"the checks are not calibrated on {spec.calibration!r}; data sets they are calibrated on: {there_are}"
+            f"the checks are not calibrated on {spec.calibration!r}; data sets they are calibrated on: {calibrated}"
         )
     measured = profile.calibration[spec.calibration]
     if measured.kind != kind:
@@ -116,58 +107,53 @@ def methods_listing(profile: Profile) -> MethodsReply:
     return MethodsReply(methods=listing)
 
 
-def method_defaults(
-    name: str, profile: Profile, given: Mapping[str, object] = MappingProxyType({})
-) -> dict[str, JsonValue]:
+def method_defaults(name: str, profile: Profile, request: JsonObject | None = None) -> JsonObject:
     """The profile's parameters of a method, with the thresholds of its checks where the method takes them.
 
-    Where few-step weights render by default, steps and guidance are theirs, unless what is `given` names others.
+    Where few-step weights render by default, steps and guidance are theirs, unless the request names others.
     """
-    defaults: dict[str, JsonValue] = {}
+    defaults: JsonObject = {}
     if name in METHODS and "thresholds" in METHODS[name].parameters.model_fields:
         defaults["thresholds"] = {check: dict(limits) for check, limits in profile.thresholds.items()}
     if name in METHODS and "text_thresholds" in METHODS[name].parameters.model_fields:
         defaults["text_thresholds"] = {check: dict(limits) for check, limits in profile.text_thresholds.items()}
-    return defaults | profile.methods.get(name, {}) | _few_steps(name, profile, given)
+    return defaults | profile.methods.get(name, {}) | _few_steps(name, profile, request or {})
 
 
-def unchecked_methods(methods: Sequence[MethodChoice], kind: Kind) -> list[str]:
-    """The methods that draw images anew and of whose images no check can refuse one, noise included.
+def unchecked_methods(methods: Sequence[JobMethod], kind: Kind) -> list[str]:
+    """The methods that render new images without any check that could reject one, even an image of noise.
 
-    `shapes` and `things` look at images of segmentation jobs only.
+    The checks `shapes` and `things` apply to segmentation jobs only.
     """
     deciding = set(CHECKS) - (set() if kind == "segmentation" else {"shapes", "things"})
-    unchecked = []
-    for choice in methods:
-        if choice.name in METHODS and issubclass(METHODS[choice.name].parameters, ControlledParameters):
-            parameters = ControlledParameters.model_validate(
-                {name: choice.parameters[name] for name in ("thresholds", "recaption") if name in choice.parameters}
-            )
-            if not parameters.recaption and not deciding & set(parameters.thresholds):
-                unchecked.append(choice.name)
-    return unchecked
+    return [
+        method.name
+        for method in methods
+        if isinstance(parameters := method.parameters, ControlledParameters)
+        and not parameters.recaption
+        and not deciding & set(parameters.thresholds)
+    ]
 
 
-def _few_steps(name: str, profile: Profile, given: Mapping[str, object]) -> dict[str, JsonValue]:
+def _few_steps(name: str, profile: Profile, request: JsonObject) -> JsonObject:
     """Steps and guidance of the profile's few-step weights, for a method that they render by default."""
     few_step = profile.diffusion.few_step
     controlled = name in METHODS and issubclass(METHODS[name].parameters, ControlledParameters)
     if few_step is None or not few_step.default or not controlled:
         return {}
-    own: dict[str, JsonValue] = {"steps": few_step.steps, "guidance": few_step.guidance}
-    return {} if any(given.get(parameter, value) != value for parameter, value in own.items()) else own
+    own: JsonObject = {"steps": few_step.steps, "guidance": few_step.guidance}
+    return {} if any(request.get(parameter, value) != value for parameter, value in own.items()) else own
 
 
-def _defaults(name: str, profile: Profile, kind: Kind, given: Mapping[str, object]) -> dict[str, JsonValue]:
-    """Those of a job of a kind: where the ground truth is masks, the profile's things keep their shapes."""
-    holds = name in METHODS and "protection" in METHODS[name].parameters.model_fields
+def _protected_things(name: str, profile: Profile, kind: Kind) -> JsonObject:
+    """The parameter `protect` in a segmentation job: the things of the profile's segmenter keep their shapes."""
     things = profile.diffusion.keep_labels if profile.diffusion.segmenter and kind == "segmentation" else []
-    protected: dict[str, JsonValue] = {"protect": [*things]} if holds and things else {}
-    return protected | method_defaults(name, profile, given)
+    takes_protection = name in METHODS and "protection" in METHODS[name].parameters.model_fields
+    return {"protect": [*things]} if takes_protection and things else {}
 
 
 def profiles_listing(active: str) -> ProfilesReply:
-    """The shipped profiles, and the active one where it is the operator's own file."""
+    """The shipped profiles, and the active one if it is the operator's own file."""
     names = list(dict.fromkeys([*shipped_profiles(), active]))
     return ProfilesReply(profiles=[_profile_view(load_profile(name), name == active) for name in names])
 
@@ -199,37 +185,39 @@ def _profile_view(profile: Profile, active: bool) -> ProfileView:
 
 
 def _check_needs(name: str, profile: Profile) -> None:
-    """Raise InvalidInput where the profile has no weights of a kind that the method needs."""
-    there = {"text_embedder": profile.evaluator.text_embedder, "masked_words": profile.language.masked_words}
+    """Raise InvalidInput if the profile lacks optional weights that the method needs."""
+    weights = {"text_embedder": profile.evaluator.text_embedder, "masked_words": profile.language.masked_words}
     tables = {"text_embedder": "evaluator", "masked_words": "language"}
     for need in METHODS[name].needs if name in METHODS else ():
-        if there[need] is None:
+        if weights[need] is None:
             raise InvalidInput(
                 f"method {name!r} needs [{tables[need]}.{need}], which profile {profile.profile.name!r} does not have; "
                 "name such weights in the profile, or choose another method"
             )
 
 
-def _parameters(name: str, given: dict[str, JsonValue], profile: Profile) -> dict[str, JsonValue]:
+def _method(name: str, request: JsonObject, profile: Profile, kind: Kind) -> JobMethod:
+    """A method with the request's parameters over those of the profile, in the method's type."""
     if name not in METHODS:
         raise InvalidInput(f"unknown method {name!r}; choose from {', '.join(METHODS)}")
+    defaults = _protected_things(name, profile, kind) | method_defaults(name, profile, request)
     try:
-        parameters = METHODS[name].parameters.model_validate(given)
+        parameters = METHODS[name].parameters.model_validate(defaults | request)
     except ValidationError as error:
         sentence = validation_sentence(error.errors(include_url=False, include_context=False, include_input=False))
         raise InvalidInput(f"the parameters of {name}: {sentence}") from error
     if isinstance(parameters, ControlledParameters):
         _check_controls(name, parameters, profile)
-    return parameters.model_dump(mode="json")
+    return JobMethod(name, parameters)
 
 
 def _check_controls(name: str, parameters: ControlledParameters, profile: Profile) -> None:
-    """Raise InvalidInput where the profile lacks a kind of control, or a segmenter for what is protected."""
-    there = profile.diffusion.controlnets
-    if missing := [control.kind for control in parameters.strengths if control.kind not in there]:
+    """Raise InvalidInput if the profile lacks a ControlNet of the method, or the segmenter that `protect` needs."""
+    controlnets = profile.diffusion.controlnets
+    if missing := [control.kind for control in parameters.strengths if control.kind not in controlnets]:
         raise InvalidInput(
             f"method {name!r} asks for control by {', '.join(missing)}; profile {profile.profile.name!r} has "
-            f"ControlNets for {', '.join(there)}"
+            f"ControlNets for {', '.join(controlnets)}"
         )
     if parameters.protect and profile.diffusion.segmenter is None:
         raise InvalidInput(
@@ -237,17 +225,17 @@ def _check_controls(name: str, parameters: ControlledParameters, profile: Profil
         )
 
 
-def chosen_models(names: Sequence[str], known: Sequence[ModelUnderTestInfo]) -> list[ModelUnderTestInfo]:
-    """The models of these names. Raises InvalidInput for one that is not known."""
-    by_name = {model.name: model for model in known}
+def models_by_name(names: Sequence[str], available: Sequence[ModelUnderTestInfo]) -> list[ModelUnderTestInfo]:
+    """The models of these names. Raises InvalidInput for an unknown name."""
+    by_name = {model.name: model for model in available}
     if unknown := [name for name in names if name not in by_name]:
-        known_names = ", ".join(by_name) or "none"
-        raise InvalidInput(f"unknown model under test {', '.join(map(repr, unknown))}; known: {known_names}")
+        choices = ", ".join(by_name) or "none"
+        raise InvalidInput(f"unknown model under test {', '.join(map(repr, unknown))}; known: {choices}")
     return [by_name[name] for name in names]
 
 
 def kind_of(models: Sequence[ModelUnderTestInfo], otherwise: Kind) -> Kind:
-    """What models do, all alike; `otherwise` without models. Raises InvalidInput for models of both kinds."""
+    """The kind of the models; `otherwise` without models. Raises InvalidInput for models of both kinds."""
     kinds: dict[str, str] = {model.kind: model.name for model in models}
     if len(kinds) > 1:
         pairs = " and ".join(f"{name!r} is for {kind}" for kind, name in kinds.items())
@@ -258,17 +246,17 @@ def kind_of(models: Sequence[ModelUnderTestInfo], otherwise: Kind) -> Kind:
 
 
 def refuse_unknown_truths(labels: Collection[str], models: Sequence[ModelUnderTestInfo], advice: str) -> None:
-    """Raise InvalidInput where ground truth has labels that a model does not know. `advice`: what to do then."""
+    """Raise InvalidInput with `advice` if ground truth has labels that a model does not know."""
     refuse_unknown_labels(labels, class_lists(models), advice)
 
 
 def class_lists(models: Sequence[ModelUnderTestInfo]) -> dict[str, Sequence[str]]:
-    """The classes of each model, by its name as messages have it."""
+    """The classes of each model, by its name in messages."""
     return {f"model under test {model.name!r}": model.classes for model in models}
 
 
 def refuse_unknown_classes(classes: Sequence[str], models: Sequence[ModelUnderTestInfo]) -> None:
-    """Raise InvalidInput where masks have classes that a segmenter does not know."""
+    """Raise InvalidInput if masks have classes that a segmenter does not know."""
     for model in models:
         if unknown := [name for name in classes if name not in model.classes]:
             raise InvalidInput(
@@ -279,14 +267,14 @@ def refuse_unknown_classes(classes: Sequence[str], models: Sequence[ModelUnderTe
             )
 
 
-def _models(spec: JobSpec, profile: Profile, known: Sequence[ModelUnderTestInfo]) -> list[ModelUnderTestInfo]:
-    """Those that the spec names, else those of the profile's defaults that do what the ground truth asks for."""
+def _models(spec: JobSpec, profile: Profile, available: Sequence[ModelUnderTestInfo]) -> list[ModelUnderTestInfo]:
+    """The models that the spec names, else the profile's default models of the kind of the ground truth."""
     if spec.models is not None:
-        return chosen_models(spec.models, known)
-    wanted: Kind = "classification" if spec.masks is None else "segmentation"
-    defaults = chosen_models(profile.defaults.models, known)
-    able = [model for model in defaults if model.kind == wanted]
-    if defaults and not able:
-        others = ", ".join(repr(model.name) for model in known if model.kind == wanted) or "none"
-        raise InvalidInput(f"profile {profile.profile.name!r} tests no {wanted} by default; name `models`: {others}")
-    return able
+        return models_by_name(spec.models, available)
+    kind: Kind = "classification" if spec.masks is None else "segmentation"
+    defaults = models_by_name(profile.defaults.models, available)
+    of_kind = [model for model in defaults if model.kind == kind]
+    if defaults and not of_kind:
+        others = ", ".join(repr(model.name) for model in available if model.kind == kind) or "none"
+        raise InvalidInput(f"profile {profile.profile.name!r} tests no {kind} by default; name `models`: {others}")
+    return of_kind

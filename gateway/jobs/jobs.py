@@ -10,11 +10,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 
 from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
 from gateway.analysis.priority import turns
+from gateway.database.columns import JobColumns, SourceImageColumns
 from gateway.database.events import add_event
 from gateway.database.pagination import SortKey, page_of
 from gateway.database.sessions import insert_missing
@@ -22,28 +24,23 @@ from gateway.database.tables import Image, Job, Report, SourceImage
 from gateway.intake.sources import KeptMask, SourceFile
 from gateway.jobs.choices import Plan, unchecked_methods
 from gateway.jobs.progress import progress
+from gateway.jobs.renderings import planned_renderings
 from gateway.jobs.sensitivity import sensitivity_of
 from gateway.operations.deletion import mark_deleted
-from gateway.queue import leases
+from gateway.queue import job_states
 from shared.manifests import look_like_sequences
 from shared.problems import Conflict, NotFound
 from shared.schemas.evaluation import ModelUnderTestInfo
-from shared.schemas.jobs import (
-    ImageFailure,
-    JobDetail,
-    JobPlan,
-    JobsPage,
-    JobSpec,
-    JobView,
-)
+from shared.schemas.jobs import ImageFailure, JobDetail, JobsPage, JobSpec, JobView
+from shared.schemas.plans import JobPlan
 from shared.seeds import derive_digest, derive_id
 
-FAILURES_SHOWN = 20
+MAX_FAILURES = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Everything that makes a job: the spec, its plan, and the source images in their order."""
+    """The input of a new job: the spec, its plan, and the source images in their order."""
 
     spec: JobSpec
     plan: Plan
@@ -69,7 +66,7 @@ def create(session: Session, owner: str, order: Order) -> tuple[str, bool]:
     used for another request. The images' rows must be there already.
     """
     key = order.idempotency_key
-    # With a key the id follows from it, so that the same request on another day names everything alike.
+    # The key determines the id, so repeating the request on another day gives the same ids.
     job_id = uuid.uuid4().hex if key is None else derive_id("job", owner, key)
     insert_missing(session, Job, [_job_row(job_id, owner, order)])
     if session.scalar(select(Job.deleted_at).where(Job.id == job_id)) is not None:
@@ -94,16 +91,16 @@ def create(session: Session, owner: str, order: Order) -> tuple[str, bool]:
 
 
 def group_count(names: Iterable[str | None]) -> int | None:
-    """The number of groups, an image without a name being its own; None if no image has one."""
+    """The number of groups; an image without a group counts as one. None if no image has a group."""
     counts = Counter(names)
     alone = counts.pop(None, 0)
     return alone + len(counts) if counts else None
 
 
 def find(session: Session, owner: str, job_id: str) -> Job:
-    """The owner's job, or run of a suite. Raises NotFound, also for somebody else's, and for what a suite keeps."""
-    kept = Job.suite_id.is_not_distinct_from(Job.id)
-    mine = select(Job).where(Job.id == job_id, Job.owner_id == owner, Job.deleted_at.is_(None), ~kept)
+    """The owner's job or suite run. Raises NotFound, also for another owner's job and for the job of a suite itself."""
+    is_suite = Job.suite_id.is_not_distinct_from(Job.id)
+    mine = select(Job).where(Job.id == job_id, Job.owner_id == owner, Job.deleted_at.is_(None), ~is_suite)
     job = session.scalar(mine)
     if job is None:
         raise NotFound(f"there is no job {job_id!r}; GET /jobs lists yours")
@@ -130,26 +127,26 @@ def plan_of(session: Session, owner: str, job_id: str, working_side: int) -> Job
     s = SourceImage
     truths = select(s.ground_truth, s.mask_classes, s.file_name, s.group_name, Image.width, Image.height)
     rows = session.execute(truths.join(Image, s.digest == Image.digest).where(s.job_id == job_id)).all()
-    sources = [(masked or ([] if label is None else [label]), max(size)) for label, masked, _, _, *size in rows]
-    held = [labels for labels, _ in sources]
+    labels = [row.mask_classes or ([] if row.ground_truth is None else [row.ground_truth]) for row in rows]
     return JobPlan(
         task_description=job.task_description,
         kind=job.kind,
-        methods=job.methods,
+        methods=[method.choice() for method in job.methods],
         unchecked=unchecked_methods(job.methods, job.kind),
         models=job.models,
         classes=job.classes,
         profile=job.profile,
         seed=job.seed,
-        images=len(held),
-        labelled=sum(map(bool, held)),
+        images=len(rows),
+        labelled=sum(map(bool, labels)),
         missing=0,
         working_side=working_side,
         groups=group_count(row.group_name for row in rows),
         look_like_sequences=look_like_sequences(row.file_name for row in rows),
-        at_working_side=sum(longer >= working_side for _, longer in sources),
+        at_working_side=sum(max(row.width, row.height) >= working_side for row in rows),
         failures=[],
-        sensitivity=sensitivity_of([label for labels in held for label in labels], job.methods, job.kind),
+        renderings=planned_renderings(job.methods, len(labels)),
+        sensitivity=sensitivity_of(chain.from_iterable(labels), job.methods, job.kind),
     )
 
 
@@ -162,25 +159,25 @@ def listing(session: Session, owner: str, cursor: str | None, limit: int) -> Job
 
 
 def cancel(session: Session, owner: str, job_id: str) -> None:
-    """Stop a running job; what is done stays. Raises Conflict when it is over, except that cancelling twice is fine."""
+    """Cancel a running job; finished images stay. Cancelling twice is fine. Raises Conflict if the job has ended."""
     job = find(session, owner, job_id)
-    if not leases.cancel_job(session, job_id):
+    if not job_states.cancel_job(session, job_id):
         session.refresh(job)
         if job.state != "cancelled":
             raise Conflict(f"the job is {job.state}; only a running job can be cancelled")
 
 
 def retry(session: Session, owner: str, job_id: str) -> None:
-    """Retry what failed or was cancelled. Raises Conflict when there is nothing to retry."""
+    """Retry the failed and cancelled images. Raises Conflict when there is nothing to retry."""
     find(session, owner, job_id)
-    if leases.retry_job(session, job_id) is None:
+    if job_states.retry_job(session, job_id) is None:
         raise Conflict("no image of this job failed or was cancelled, except unusable files; send those in a new job")
 
 
-def report_anew(session: Session, owner: str, job_id: str) -> None:
-    """Analyse a finished job again, from its present rows. Raises Conflict when it is not done."""
+def rebuild_report(session: Session, owner: str, job_id: str) -> None:
+    """Analyse a finished job again, with its current rows. Raises Conflict when it is not done."""
     job = find(session, owner, job_id)
-    if not leases.analyse_again(session, job_id):
+    if not job_states.analyse_again(session, job_id):
         session.refresh(job)
         raise Conflict(f"the job is {job.state}; the report of a job can be rebuilt when the job is done")
 
@@ -188,10 +185,10 @@ def report_anew(session: Session, owner: str, job_id: str) -> None:
 def remove(session: Session, owner: str, job_id: str) -> str | None:
     """Delete a job, running or not; returns the object key of its report, to delete after the commit.
 
-    From then on nobody finds it; `gateway.operations.deletion` removes its rows.
+    The job is hidden from then on; `gateway.operations.deletion` removes its rows.
     """
     find(session, owner, job_id)
-    leases.cancel_job(session, job_id)
+    job_states.cancel_job(session, job_id)
     key = session.scalar(select(Report.object_key).where(Report.job_id == job_id))
     mark_deleted(session, job_id)
     return key
@@ -203,22 +200,35 @@ def failures(session: Session, job_id: str) -> list[ImageFailure]:
         select(SourceImage)
         .where(SourceImage.job_id == job_id, SourceImage.state == "failed")
         .order_by(SourceImage.position)
-        .limit(FAILURES_SHOWN)
+        .limit(MAX_FAILURES)
     )
     return [ImageFailure(position=row.position, name=row.file_name, reason=row.failure) for row in rows]
 
 
 def view(job: Job) -> JobView:
     """A job as lists show it."""
-    return JobView.model_validate(job, from_attributes=True)
+    return JobView(
+        id=job.id,
+        state=job.state,
+        failure=job.failure,
+        task_description=job.task_description,
+        kind=job.kind,
+        methods=[method.choice() for method in job.methods],
+        models=job.models,
+        classes=job.classes,
+        profile=job.profile,
+        seed=job.seed,
+        created_at=job.created_at,
+        finished_at=job.finished_at,
+    )
 
 
 def digests_of(models: Sequence[ModelUnderTestInfo]) -> dict[str, str]:
-    """Those of a job's models that its owner uploaded, with the digests that they have now."""
+    """The current digests of the uploaded models among these, by name."""
     return {model.name: model.revision for model in models if model.uploaded}
 
 
-def _job_row(job_id: str, owner: str, order: Order) -> dict[str, object]:
+def _job_row(job_id: str, owner: str, order: Order) -> JobColumns:
     return {
         "id": job_id,
         "owner_id": owner,
@@ -240,7 +250,7 @@ def _mask(source: SourceFile) -> KeptMask | None:
     return source.mask if source.image else None
 
 
-def _source_row(job_id: str, position: int, source: SourceFile, turn: int) -> dict[str, object]:
+def _source_row(job_id: str, position: int, source: SourceFile, turn: int) -> SourceImageColumns:
     mask = _mask(source)
     return {
         "id": derive_id("source image", job_id, position),

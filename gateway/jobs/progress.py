@@ -1,4 +1,4 @@
-"""A job's progress: its source images by state and stage, and its edits by fate, from the counters in its row."""
+"""A job's progress: source images by state and stage, and edits by outcome, from the counters in its row."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from shared.schemas.jobs import FunnelView, ImageCounts, Progress, Stage, StageC
 def progress(session: Session, job: Job) -> Progress:
     """Source images by state, those in progress by stage, and the funnel of each method.
 
-    Besides the job's row it reads the leased images, as many as the workers hold, and one image.
+    Besides the job's row it reads only the leased images and one more.
     """
     counts = job.counts
     stages = _stages(session, job.id) if job.state == "running" else StageCounts()
     in_progress = sum(stages.model_dump().values())
-    over = {name: counts.get(name, 0) for name in ("done", "failed", "cancelled")}
+    ended = {name: counts.get(name, 0) for name in ("done", "failed", "cancelled")}
     images = counts.get("images", 0)
-    finished = sum(over.values())
+    finished = sum(ended.values())
     waiting = max(0, images - finished - in_progress)
     furthest = next((name for name in reversed(get_args(Stage)) if getattr(stages, name)), None)
     return Progress(
-        images=ImageCounts(waiting=waiting, in_progress=in_progress, **over),
+        images=ImageCounts(waiting=waiting, in_progress=in_progress, **ended),
         fraction=finished / max(1, images),
         stage=None if job.state != "running" else furthest or ("waiting" if waiting else "analysing"),
         stages=stages,
@@ -43,7 +43,7 @@ def _stages(session: Session, job_id: str) -> StageCounts:
 
 
 def _held_up(session: Session, job_id: str) -> str:
-    """Why the last source image to be released was released, unless others have finished since."""
+    """Why the last released source image was released; empty if another image has finished since."""
     last = session.execute(
         select(SourceImage.state, SourceImage.failure)
         .where(SourceImage.job_id == job_id, SourceImage.state.in_(["pending", "done"]))

@@ -1,4 +1,4 @@
-"""What a job can show, from its labels and methods alone: before it starts, and again in its report."""
+"""Which drops in accuracy a job can detect, from its labels and methods: before it starts, and in its report."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pydantic import JsonValue
-
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.power import ACCURACY, POWER, detectable_drop, sources_needed
-from shared.schemas.base import Kind
+from gateway.methods import JobMethod
+from gateway.methods.corruptions import CorruptionsParameters
+from gateway.methods.dillema import DillemaParameters
+from gateway.methods.shifts import ShiftsParameters
+from shared.schemas.base import Contract, Kind
 from shared.schemas.diffusion import SEVERITIES
-from shared.schemas.jobs import MethodChoice
 from shared.schemas.results import DetectableDrop, ImagesNeeded, Sensitivity
 
-DROPS = (0.5, 0.25, 0.1)  # told for every job
-GOAL = 0.1  # told beside what a class can show
+DROPS = (0.5, 0.25, 0.1)  # the images needed for these are in every plan
+DEFAULT_EDITS = 4  # of an image, where a method's parameters do not say
+GOAL = 0.1  # each class's sentence says how many images detect this drop
 OF_MASKS = (
     " An image counts for each class in its mask. IoU varies less between images than accuracy, so smaller drops in "
     "IoU may be detectable."
@@ -28,7 +30,8 @@ OF_MASKS = (
 class Conditions:
     """What power depends on: the share of edits that are accepted, and the models' accuracy on null arms (0 … 1).
 
-    Before a job starts, all edits and 95 %; in its report, its own share and the accuracy of its least accurate model.
+    Before a job starts they are assumed as 1 and 0.95. Its report uses its own share of accepted edits and the accuracy
+    of its least accurate model.
     """
 
     acceptance: float = 1.0
@@ -36,7 +39,7 @@ class Conditions:
     observed: bool = False
 
     def drop(self, sources: int, family: int) -> float | None:
-        """The smallest drop that so many source images detect."""
+        """The smallest drop that this number of source images detects."""
         return detectable_drop(round(self.acceptance * sources), family, self.accuracy)
 
     def needed(self, drop: float, family: int) -> int | None:
@@ -50,11 +53,11 @@ PLANNED = Conditions()
 
 def sensitivity_of(
     labels: Iterable[str | None],
-    methods: Sequence[MethodChoice],
+    methods: Sequence[JobMethod],
     kind: Kind = "classification",
     conditions: Conditions = PLANNED,
 ) -> Sensitivity:
-    """What source images with these labels can show under the job's methods."""
+    """Which drops source images with these labels can detect under the job's methods."""
     counts = Counter(label for label in labels if label is not None)
     edits = max((_edits(method.parameters) for method in methods), default=1)
     result = sensitivity(dict(sorted(counts.items())), edits, conditions)
@@ -64,10 +67,10 @@ def sensitivity_of(
 
 
 def sensitivity(sources: Mapping[str, int], edits_per_image: int, conditions: Conditions = PLANNED) -> Sensitivity:
-    """Which drops classes of so many source images can show when each image is edited so many times.
+    """Which drops the classes can detect, by their numbers of source images and the edits of each image.
 
-    An edit is in two cells (to its new value, from its old one); a cell that holds every image of a class leaves room
-    for no more than 2 · edits of them, so this is the family that is tested together.
+    An edit is in two cells: to its new value and from its old one. If every cell holds all images of its class, a class
+    has 2 · edits cells. The cells of all classes are tested together.
     """
     tested = sum(round(conditions.acceptance * count) >= LEAST_SOURCES for count in sources.values())
     family = max(1, tested) * 2 * edits_per_image
@@ -105,16 +108,14 @@ def _class(label: str, sources: int, family: int, conditions: Conditions) -> Det
     return DetectableDrop(label=label, sources=sources, drop=drop, sentence=sentence)
 
 
-def _edits(parameters: Mapping[str, JsonValue]) -> int:
-    """How many changes of one image a method proposes; DILLEMA's default where its parameters do not say."""
+def _edits(parameters: Contract) -> int:
+    """How many changes of one image a method proposes."""
     match parameters:
-        case {"corruptions": list(corruptions)}:  # each has one cell (*to* it) where others have two
+        case CorruptionsParameters(corruptions=corruptions):  # each has one cell (*to* it) where others have two
             return -(-len(corruptions) * len(SEVERITIES) // 2)
-        case {"shifts": list(shifts)}:
+        case ShiftsParameters(shifts=shifts):
             return len(shifts)
-        case {"counterfactuals_per_image": int(counterfactuals), "edits_per_counterfactual": int(edits)}:
+        case DillemaParameters(counterfactuals_per_image=counterfactuals, edits_per_counterfactual=edits):
             return counterfactuals * edits
-        case {"counterfactuals_per_image": int(counterfactuals)}:
-            return counterfactuals
         case _:
-            return 4
+            return int(getattr(parameters, "counterfactuals_per_image", DEFAULT_EDITS))

@@ -1,6 +1,6 @@
-"""From what a user sends to a stored job: plan, take the images in, one transaction, and the wake-up after it.
+"""Turns a request into a stored job: plan, images, one transaction, and a wake-up message after it.
 
-Or, as a dry run, to the plan alone: the same checks, and nothing is written.
+A dry run makes the same checks and returns the plan; it writes nothing.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from gateway.intake.masks import MaskReader, mask_reader
 from gateway.intake.sources import KeptImage, NamedFile, SourceFile, truths_of
 from gateway.jobs import jobs
 from gateway.jobs.choices import Plan, class_lists, plan, unchecked_methods
+from gateway.jobs.renderings import planned_renderings
 from gateway.jobs.sensitivity import sensitivity_of
 from gateway.models_under_test import models
 from gateway.storage import images
 from shared.manifests import look_like_sequences
 from shared.problems import InvalidInput
-from shared.schemas.jobs import ImageFailure, JobDetail, JobPlan, JobSpec, ManifestImage
+from shared.schemas.jobs import ImageFailure, JobDetail, JobSpec, ManifestImage
+from shared.schemas.plans import JobPlan
 from shared.storage import image_key
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A request as it arrived: the images are files, or a manifest of uploaded ones."""
+    """A parsed request. The images are files, or a manifest of uploaded images."""
 
     spec: JobSpec
     files: Sequence[NamedFile] = ()
@@ -41,44 +43,39 @@ class Submission:
 def submit(context: Context, owner: str, submission: Submission) -> JobDetail:
     """Create the job, or return the one that the same idempotency key created.
 
-    Of a refused request only images are stored, and they belong to nobody. Raises InvalidInput, Malformed, TooLarge,
+    A refused request stores only images, which belong to no owner. Raises InvalidInput, Malformed, TooLarge,
     Conflict; NotReady when the evaluator cannot list the models under test.
     """
     spec = submission.spec
-    chosen = _plan(context, owner, spec)
-    sources = _labelled(_sources(context, owner, submission, chosen), spec, chosen)
-    order = jobs.Order(spec, chosen, context.profile.profile.name, sources, submission.idempotency_key)
+    job_plan = _plan(context, owner, spec)
+    sources = _labelled(_sources(context, owner, submission, job_plan), spec, job_plan)
+    order = jobs.Order(spec, job_plan, context.profile.profile.name, sources, submission.idempotency_key)
     with context.sessions.begin() as session:
-        images.remember(session, owner, [source.image for source in sources if source.image is not None])
-        images.remember_masks(session, owner, [source.mask for source in sources if source.mask is not None])
+        images.record_images(session, owner, [source.image for source in sources if source.image is not None])
+        images.record_masks(session, owner, [source.mask for source in sources if source.mask is not None])
         job_id, _ = jobs.create(session, owner, order)
     context.wake()
     with reading(context.sessions) as session:
         return jobs.show(session, owner, job_id)
 
 
-def planned(context: Context, owner: str, submission: Submission) -> JobPlan:
-    """The plan of the job that `submit` would create, without writing anything. Refuses what `submit` refuses.
+def plan_submission(context: Context, owner: str, submission: Submission) -> JobPlan:
+    """The plan of the job that `submit` would create. Writes nothing, and refuses what `submit` refuses.
 
-    One exception: images that a manifest names and that are not uploaded yet are counted, not refused.
+    Images of a manifest that are not uploaded yet are the exception: they are counted, not refused.
     """
     spec = submission.spec
-    chosen = _plan(context, owner, spec)
-    sources = _labelled(_looked_at(context, owner, submission, chosen), spec, chosen)
-    failed = [
-        ImageFailure(position=position, name=source.name, reason=source.failure)
-        for position, source in enumerate(sources)
-        if source.failure
-    ]
+    job_plan = _plan(context, owner, spec)
+    sources = _labelled(_existing_sources(context, owner, submission, job_plan), spec, job_plan)
     usable = [source for source in sources if not source.failure]
     labels = [label for source in usable for label in truths_of(source)]
     return JobPlan(
         task_description=spec.task_description,
-        kind=chosen.kind,
-        methods=chosen.methods,
-        unchecked=unchecked_methods(chosen.methods, chosen.kind),
-        models=[model.name for model in chosen.models],
-        classes=chosen.classes or sorted(set(labels)),
+        kind=job_plan.kind,
+        methods=[method.choice() for method in job_plan.methods],
+        unchecked=unchecked_methods(job_plan.methods, job_plan.kind),
+        models=[model.name for model in job_plan.models],
+        classes=job_plan.classes or sorted(set(labels)),
         profile=context.profile.profile.name,
         seed=spec.seed,
         images=len(usable),
@@ -92,53 +89,62 @@ def planned(context: Context, owner: str, submission: Submission) -> JobPlan:
         ),
         groups=jobs.group_count(source.group for source in usable),
         look_like_sequences=look_like_sequences(source.name for source in usable),
-        failures=failed[: jobs.FAILURES_SHOWN],
-        sensitivity=sensitivity_of(labels, chosen.methods, chosen.kind),
+        failures=_failures(sources)[: jobs.MAX_FAILURES],
+        renderings=planned_renderings(job_plan.methods, len(usable)),
+        sensitivity=sensitivity_of(labels, job_plan.methods, job_plan.kind),
     )
 
 
-class _NothingKept:
-    """Where intake puts images in a dry run: everything is there already."""
+def _failures(sources: Sequence[SourceFile]) -> list[ImageFailure]:
+    return [
+        ImageFailure(position=position, name=source.name, reason=source.failure)
+        for position, source in enumerate(sources)
+        if source.failure
+    ]
+
+
+class _DryRunPlace:
+    """The image store of a dry run: every image exists, and none is stored."""
 
     def exists(self, key: str) -> bool:
         return True
 
     def put(self, key: str, data: bytes) -> None:
-        raise AssertionError("a dry run keeps no images")
+        raise AssertionError("a dry run stores no images")
 
 
 def _plan(context: Context, owner: str, spec: JobSpec) -> Plan:
-    wanted = context.profile.defaults.models if spec.models is None else spec.models
-    return plan(spec, context.profile, models.all_models(context, owner) if wanted else [])
+    names = context.profile.defaults.models if spec.models is None else spec.models
+    return plan(spec, context.profile, models.all_models(context, owner) if names else [])
 
 
-def _sources(context: Context, owner: str, submission: Submission, chosen: Plan) -> list[SourceFile]:
+def _sources(context: Context, owner: str, submission: Submission, job_plan: Plan) -> list[SourceFile]:
     _refuse_loose_masks(submission)
-    place = images.ImagePlace(context.sessions, context.store)
+    place = images.ProtectedStore(context.sessions, context.store)
     entries, reader = submission.uploaded, _reader(submission.spec)
     if entries is None:
-        return _taken_in(context, submission, chosen, place)
+        return _uploaded_sources(context, submission, job_plan, place)
     with context.sessions.begin() as session:
         sources = images.from_manifest(session, owner, entries)
         masks = {} if reader is None else images.masks_of_manifest(session, owner, entries, reader.coloured)
     return _with_masks(context, entries, sources, masks, reader, place)
 
 
-def _looked_at(context: Context, owner: str, submission: Submission, chosen: Plan) -> list[SourceFile]:
+def _existing_sources(context: Context, owner: str, submission: Submission, job_plan: Plan) -> list[SourceFile]:
     _refuse_loose_masks(submission)
     entries, reader = submission.uploaded, _reader(submission.spec)
     if entries is None:
-        return _taken_in(context, submission, chosen, _NothingKept())
-    named = list({entry.mask for entry in entries if entry.mask is not None})
+        return _uploaded_sources(context, submission, job_plan, _DryRunPlace())
+    mask_digests = list({entry.mask for entry in entries if entry.mask is not None})
     with reading(context.sessions) as session:
-        known = images.find_all(session, owner, list({entry.digest for entry in entries}))
-        masks = {} if reader is None else images.find_masks(session, owner, named, reader.coloured)
-    there = [known.get(entry.digest) if entry.mask is None or entry.mask in masks else None for entry in entries]
+        uploaded = images.find_all(session, owner, list({entry.digest for entry in entries}))
+        masks = {} if reader is None else images.find_masks(session, owner, mask_digests, reader.coloured)
+    existing = [uploaded.get(entry.digest) if entry.mask is None or entry.mask in masks else None for entry in entries]
     sources = [
         SourceFile(entry.name, entry.label, image, group=entry.group)
-        for entry, image in zip(entries, there, strict=True)
+        for entry, image in zip(entries, existing, strict=True)
     ]
-    return _with_masks(context, entries, sources, masks, reader, _NothingKept())
+    return _with_masks(context, entries, sources, masks, reader, _DryRunPlace())
 
 
 def _with_masks(
@@ -147,9 +153,9 @@ def _with_masks(
     sources: list[SourceFile],
     masks: Mapping[str, KeptImage],
     reader: MaskReader | None,
-    place: images.ImagePlace | _NothingKept,
+    place: images.ProtectedStore | _DryRunPlace,
 ) -> list[SourceFile]:
-    """The source images of a JSON manifest with their masks, which lie in the store."""
+    """The source images of a JSON manifest with their masks from the object store."""
     if reader is None:
         return sources
     shelf = MaskShelf(reader, place, context.limits)
@@ -158,14 +164,14 @@ def _with_masks(
     return shelf.paired(sources, [entry.mask if entry.mask in masks else None for entry in entries])
 
 
-def _taken_in(
-    context: Context, submission: Submission, chosen: Plan, place: images.ImagePlace | _NothingKept
+def _uploaded_sources(
+    context: Context, submission: Submission, job_plan: Plan, place: images.ProtectedStore | _DryRunPlace
 ) -> list[SourceFile]:
     spec = submission.spec
-    known = {*chosen.classes, *spec.label_map}
+    labels = {*job_plan.classes, *spec.label_map}
     reader = _reader(spec)
     masks = None if reader is None else SentMasks(reader, submission.masks)
-    return take_in(submission.files, submission.manifest, known, place, context.limits, masks)
+    return take_in(submission.files, submission.manifest, labels, place, context.limits, masks)
 
 
 def _reader(spec: JobSpec) -> MaskReader | None:
@@ -173,14 +179,14 @@ def _reader(spec: JobSpec) -> MaskReader | None:
 
 
 def _refuse_loose_masks(submission: Submission) -> None:
-    """Refuse masks that nobody explains, and explanations of none, before anything is looked for."""
+    """Refuse masks without the spec's `masks`, and `masks` without masks, before any image is read."""
     entries = submission.uploaded or []
-    named = any(entry.mask for entry in entries)
+    has_masks = any(entry.mask for entry in entries)
     if submission.spec.masks is None:
-        if submission.masks or named:
+        if submission.masks or has_masks:
             raise InvalidInput("there are masks, but the spec does not say what they mean; give `masks` in it")
         return
-    if entries and not named:
+    if entries and not has_masks:
         raise InvalidInput(
             "the spec has `masks`, but no image names its mask: upload each with PUT /images/{digest}?mask=true, and "
             "give its digest as `mask` beside that of its image"
@@ -189,16 +195,16 @@ def _refuse_loose_masks(submission: Submission) -> None:
         raise InvalidInput("the images have labels, but the ground truth of this job is masks; leave out one of them")
 
 
-def _labelled(sources: Sequence[SourceFile], spec: JobSpec, chosen: Plan) -> list[SourceFile]:
-    """The sources with their groups, and with labels that all models know."""
+def _labelled(sources: Sequence[SourceFile], spec: JobSpec, job_plan: Plan) -> list[SourceFile]:
+    """The source images with their groups, and with labels that all models know."""
     sources = grouped(sources, spec.group_by)
     if spec.ground_truth == "none" or spec.masks is not None:
         return [replace(source, label=None) for source in sources]
-    if chosen.kind == "segmentation" and any(source.label is not None for source in sources):
-        names = ", ".join(repr(model.name) for model in chosen.models)
+    if job_plan.kind == "segmentation" and any(source.label is not None for source in sources):
+        names = ", ".join(repr(model.name) for model in job_plan.models)
         raise InvalidInput(
             f"the ground truth is a label for each image, but {names} segments: send masks, choose classifiers, or "
             'send `"ground_truth": "none"` to test whether predictions stay the same'
         )
-    lists = class_lists(chosen.models)
+    lists = class_lists(job_plan.models)
     return relabel(sources, spec.label_map, {"`classes`": spec.classes, **lists} if spec.classes else lists)

@@ -1,6 +1,8 @@
-"""The task description of a job as methods see it: which classes its edits may not name, and what each pixel may be."""
+"""The task description of a job as methods see it, with the classes that edits may not name and those of pixels."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from gateway.database.tables import Job
 from gateway.methods.counterfactual import TaskDescription
@@ -17,26 +19,24 @@ def task_description_of(job: Job) -> TaskDescription:
 
 
 def protected_classes(job: Job) -> tuple[str, ...]:
-    """The label set as methods see it; in a segmentation job the classes whose words no edit may touch.
+    """The label set; in a segmentation job, the classes that edits may not name.
 
-    A class that `label_map` renames has both of its names.
+    A class that `label_map` renames is there by both names.
     """
-    masks, renamed = _masks(job), renamed_masks(job)
-    if masks is None or renamed is None:
+    spec = job.stored_spec
+    if spec.masks is None:
         return tuple(job.classes)
+    masks, renamed = spec.masks, _renamed(spec.masks, spec.label_map)
     pairs = zip(masks.protected, renamed.protected, strict=True)
     return tuple(dict.fromkeys(name for pair in pairs for name in pair))
 
 
 def renamed_masks(job: Job) -> MaskSpec | None:
-    """What the job's masks mean, in the names that `label_map` gives their classes; None in a job without masks."""
-    masks, renamed = _masks(job), job.spec.get("label_map")
-    if masks is None or not isinstance(renamed, dict):
-        return masks
-    classes = [mask.model_copy(update={"name": renamed.get(mask.name, mask.name)}) for mask in masks.classes]
+    """The meaning of the job's masks, with classes renamed by `label_map`; None in a job without masks."""
+    spec = job.stored_spec
+    return None if spec.masks is None else _renamed(spec.masks, spec.label_map)
+
+
+def _renamed(masks: MaskSpec, label_map: Mapping[str, str]) -> MaskSpec:
+    classes = [mask.model_copy(update={"name": label_map.get(mask.name, mask.name)}) for mask in masks.classes]
     return masks.model_copy(update={"classes": classes})
-
-
-def _masks(job: Job) -> MaskSpec | None:
-    masks = job.spec.get("masks")
-    return None if masks is None else MaskSpec.model_validate(masks)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from pydantic import ConfigDict, JsonValue, ValidationError
+
 from gateway.methods import corruptions, dillema, lance, lance_r, reconstruction, shifts
 from gateway.methods.counterfactual import Method
 from gateway.methods.inverted import InversionParameters
+from shared.problems import NotFound
 from shared.schemas.base import Contract
 from shared.schemas.jobs import MethodChoice
 
@@ -18,8 +22,8 @@ from shared.schemas.jobs import MethodChoice
 class MethodSpec:
     """A method as users see it. `revision` changes with its prompts and code, and with it the ids of its results.
 
-    `needs`: optional weights without which it cannot run, by their names in the profile. `checked`: whether its images
-    are judged by checks, whose errors then count.
+    `needs`: optional weights that it requires, by their names in the profile. `checked`: whether its images are
+    checked, so that the errors of the checks count.
     """
 
     function: Method
@@ -93,15 +97,46 @@ METHODS: dict[str, MethodSpec] = {
 }
 
 
-def typed_parameters(choice: MethodChoice) -> Contract:
-    """The parameters of a stored choice, in the type of its method. Raises KeyError for an unknown method.
+class UnreadableParameters(Contract):
+    """Stored parameters that this version has no type for: free JSON, which can be shown and not run."""
 
-    `gateway.jobs.choices.plan` checked them when the job was submitted. Here they get their types back, once per
-    process for equal choices, however many source images a job has.
+    model_config = ConfigDict(extra="allow")
+
+
+@dataclass(frozen=True, slots=True)
+class JobMethod:
+    """A method of a job. `parameters` are complete and checked, in the type of the method.
+
+    They are `UnreadableParameters` in the row of another version whose method this one lacks, or whose parameters have
+    changed since.
     """
-    return _typed(choice.name, json.dumps(choice.parameters, sort_keys=True))
+
+    name: str
+    parameters: Contract
+
+    @property
+    def spec(self) -> MethodSpec:
+        """What runs the method. Raises NotFound where this version cannot run it."""
+        if isinstance(self.parameters, UnreadableParameters):
+            there = "does not take these parameters" if self.name in METHODS else "does not exist"
+            raise NotFound(
+                f"method {self.name!r} {there} in this version; submit the job again, or use the version that made it"
+            )
+        return METHODS[self.name]
+
+    def choice(self) -> MethodChoice:
+        """The method as requests and replies have it, with parameters in JSON."""
+        return MethodChoice(name=self.name, parameters=self.parameters.model_dump(mode="json"))
+
+
+def read_method(name: str, parameters: Mapping[str, JsonValue]) -> JobMethod:
+    """A method from its row. Equal rows are validated once per process, however many source images a job has."""
+    return JobMethod(name, _typed(name, json.dumps(parameters, sort_keys=True)))
 
 
 @lru_cache(maxsize=256)
 def _typed(name: str, parameters: str) -> Contract:
-    return METHODS[name].parameters.model_validate_json(parameters)
+    try:
+        return METHODS[name].parameters.model_validate_json(parameters)
+    except (KeyError, ValidationError):
+        return UnreadableParameters.model_validate_json(parameters)

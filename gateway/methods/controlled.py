@@ -1,8 +1,8 @@
-"""Draw images anew under control, edits with their null arms: what the methods that do so share.
+"""Draw images anew under control: edits and their null arms, with the checks of protected classes.
 
-Protected classes are labels of the profile's segmenter. An edit may not name them; their shape is held while the image
-is made, and their look may follow the light; afterwards each region of the source is looked for in the image, by the
-same segmenter (docs/how-to/conditioning.md). The checks of an image, beside those of `checks.py`:
+Protected classes are labels of the profile's segmenter. An edit may not name them. Their shape is kept while the image
+is made, and their colour may follow the light. Afterwards the same segmenter looks for each region of the source in the
+image (docs/how-to/conditioning.md). These checks come after those of `checks.py`:
 
 protected   each region's mask overlaps that of its class in the image
 seam        along each region's outline the image changes not much more sharply than in the null arm
@@ -11,18 +11,20 @@ light       where the surroundings of a region have another colour than in the n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import dist
 from typing import Annotated, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from gateway.methods.checks import Scores, check_images
-from gateway.methods.counterfactual import Edit, Verdict
+from gateway.methods.arms import ComparedArms, RenderedArm, compare_arms
+from gateway.methods.checks import check_images
+from gateway.methods.counterfactual import ACCEPTED, Edit, Scores, Verdict
 from gateway.methods.lineage import Lineage, RegionOutcomeRecord
+from gateway.methods.paraphrase import ParaphraseParameters, Reference, paraphrase, sham_arms
 from gateway.methods.recaption import Recaption
-from gateway.methods.schedule import ACCEPTED, Inputs, Proposal, RenderedArm
+from gateway.methods.schedule import Inputs, Proposal, accepted_proposals
 from shared.chunks import chunks
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 from shared.schemas.diffusion import (
@@ -43,15 +45,15 @@ from shared.schemas.diffusion import (
     chosen_controls,
 )
 
-MOVED = 12.0  # grey levels: surroundings whose colour changed less say nothing of the light
-FAINT = 1.0  # grey levels per pixel: outlines of null arms fainter than this count as this
+LEAST_CHANGE = 12.0  # grey levels: if the colour of the surroundings changed less, the light is not checked
+FAINTEST_OUTLINE = 1.0  # grey levels per pixel: fainter outlines of null arms count as this
 
 
 class HeldShapes(Contract):
-    """How what is protected is held, and what the checks ask of every region.
+    """How protected classes are kept, and the limits of their checks for every region.
 
-    `iou`: least overlap. `seam`: largest contrast of the outline, over the null arm's. `light`: least change of its
-    colour from the null arm's, over that of its surroundings.
+    `iou`: least overlap. `seam`: largest contrast of the outline, divided by the null arm's. `light`: least change of
+    colour against the null arm, divided by that of the surroundings.
     """
 
     by: ProtectionKind = "relit"
@@ -61,8 +63,16 @@ class HeldShapes(Contract):
     light: Fraction = 0.15
 
 
-class ControlledParameters(Contract):
+class ControlledParameters(ParaphraseParameters):
     """Parameters of methods that draw images anew."""
+
+    reference: Annotated[
+        Reference,
+        Field(
+            description="null: effects are measured against the caption unchanged; sham: against a paraphrase of it, "
+            "which is rendered too."
+        ),
+    ] = "null"
 
     control: Annotated[ControlKind, Field(description="What the ControlNet sees of the source.")] = "canny"
     control_scale: Annotated[ControlScale, Field(description="Weight of the control.")] = 1.0
@@ -92,11 +102,11 @@ class ControlledParameters(Contract):
 
     @property
     def strengths(self) -> Controls:
-        """What holds an image; `controls` stand in place of `control` and its weight, which a profile may give."""
+        """The controls of an image: `controls`, or else `control` with its weight."""
         return self.controls or (ControlStrength(kind=self.control, scale=self.control_scale),)
 
     def request(self, source: ImagePayload, renderings: Sequence[Rendering]) -> RenderRequest:
-        """What the editor is asked for."""
+        """The request to the editor."""
         p = self.protection
         control, scale = ("canny", 1.0) if self.controls else (self.control, self.control_scale)
         return RenderRequest(
@@ -112,24 +122,32 @@ class ControlledParameters(Contract):
         )
 
 
-_Arm = tuple[Edit | None, Rendering]  # an edit, or a null arm
+_Arm = tuple[Edit | None, Rendering]  # an edit, a null arm (None), or a sham arm (an edit without changes)
 
 
 def render_with_null_arms(
-    inputs: Inputs[ControlledParameters], caption: str, accepted: Sequence[Proposal], regions: Sequence[ControlRegion]
-) -> tuple[list[RenderedArm[Rendering]], list[RenderedArm[Rendering]]]:
-    """Accepted proposals, each under the control of its region, and their null arms: the same under `caption`, once.
+    inputs: Inputs[ControlledParameters],
+    caption: str,
+    proposals: Sequence[Proposal],
+    region_of: Callable[[Edit], ControlRegion],
+) -> ComparedArms[Rendering]:
+    """Images of the accepted proposals, each under the control of its region, and of their null arms, all checked.
 
-    All travel in as few messages as their limit of images allows.
+    A null arm is the same rendering under `caption`; equal ones are rendered once. If the job asks for sham arms, each
+    null arm has one: the same under a paraphrase. There are as few requests as the
+    limit of images per message allows.
     """
+    accepted = accepted_proposals(proposals)
     renderings = [
-        Rendering(prompt=proposal.edit.new_caption, region=region, seed=proposal.seed)
-        for proposal, region in zip(accepted, regions, strict=True)
+        Rendering(prompt=proposal.edit.new_caption, region=region_of(proposal.edit), seed=proposal.seed)
+        for proposal in accepted
     ]
     nulls = list(dict.fromkeys(_null(rendering, caption) for rendering in renderings))
+    sham = paraphrase(inputs, caption) if accepted else None
     arms: list[_Arm] = [
         *((proposal.edit, rendering) for proposal, rendering in zip(accepted, renderings, strict=True)),
         *((None, null) for null in nulls),
+        *((sham.edit, _null(null, sham.edit.new_caption)) for null in nulls if sham),
     ]
     images: list[RenderedArm[Rendering]] = []
     outcomes: dict[Rendering, _Regions] = {}
@@ -137,30 +155,33 @@ def render_with_null_arms(
         reply = inputs.services.render(
             inputs.parameters.request(inputs.image.image, [rendering for _, rendering in batch])
         )
-        images += _checked(inputs, caption, batch, reply)
+        images += _check_reply(inputs, caption, batch, reply)
         if reply.protection is not None:
             of_batch = zip(batch, reply.protection.outcomes, strict=True)
             outcomes |= {rendering: _Regions(reply.protection, outcome) for (_, rendering), outcome in of_batch}
     if outcomes:
         limits = inputs.parameters.protection
         images = [
-            _with_regions(image, edit, outcomes[rendering], outcomes[_null(rendering, caption)], limits)
-            for image, (edit, rendering) in zip(images, arms, strict=True)
+            _with_regions(image, outcomes[rendering], outcomes[_null(rendering, caption)], limits)
+            for image, (_, rendering) in zip(images, arms, strict=True)
         ]
-    return images[: len(accepted)], images[len(accepted) :]
+    first_sham = len(accepted) + len(nulls)
+    shams = sham_arms(sham, images[first_sham:]) if sham else None
+    edits, null_arms = [proposal.edit for proposal in accepted], images[len(accepted) : first_sham]
+    return compare_arms(edits, images[: len(accepted)], null_arms, shams, inputs.parameters.thresholds)
 
 
 def _null(rendering: Rendering, caption: str) -> Rendering:
     return rendering.model_copy(update={"prompt": caption})
 
 
-def _checked(
+def _check_reply(
     inputs: Inputs[ControlledParameters],
     caption: str,
     arms: Sequence[_Arm],
     reply: RenderReply,
 ) -> Iterator[RenderedArm[Rendering]]:
-    """The images of a reply with verdicts, scores, cost, control image and, for the lineage, the rendering."""
+    """The images of a reply, each with its verdict, scores, cost, control image and lineage."""
     p = inputs.parameters
     edits = [edit for edit, _ in arms]
     checked = check_images(
@@ -174,23 +195,24 @@ def _checked(
 
 
 class _Regions(NamedTuple):
-    """The protected regions of the source, and what became of each in one image."""
+    """The protected regions of the source, and the outcome of each in one image."""
 
     reply: ProtectionReply
     outcomes: list[RegionOutcome]
 
 
 def _with_regions(
-    arm: RenderedArm[Rendering], edit: Edit | None, regions: _Regions, null: _Regions, limits: HeldShapes
+    arm: RenderedArm[Rendering], regions: _Regions, null: _Regions, limits: HeldShapes
 ) -> RenderedArm[Rendering]:
-    """The same with what became of the protected regions; they refuse edits that no other check refuses.
+    """The same with what became of the protected regions; they refuse images that no other check refuses.
 
-    Nothing is known of regions where the image or its null arm is not finite.
+    A null arm has no other to differ from in seam and light, so only a region that moved refuses it. Nothing is known
+    of regions where the image or its null arm is not finite.
     """
     if len({len(outcomes) for outcomes in (regions.reply.regions, regions.outcomes, null.outcomes)}) > 1:
         return arm
     verdict, scores, outcomes = judge_regions(regions.reply, regions.outcomes, null.outcomes, limits)
-    if edit is None or not arm.verdict.accepted:
+    if not arm.verdict.accepted:
         verdict = arm.verdict
     lineage: Lineage = {**arm.lineage, "protected": outcomes}
     return replace(arm, verdict=verdict, scores=arm.scores | scores, lineage=lineage)
@@ -199,41 +221,41 @@ def _with_regions(
 def judge_regions(
     reply: ProtectionReply, image: Sequence[RegionOutcome], null: Sequence[RegionOutcome], limits: HeldShapes
 ) -> tuple[Verdict, Scores, list[RegionOutcomeRecord]]:
-    """Verdict and scores of an image by its protected regions, and for the lineage what became of each, largest first.
+    """Verdict and scores of an image by its protected regions, and the record of each region, largest first.
 
-    Scores: `protected`, the least IoU; `protected_kept`, the share of regions at or above its limit; `seam`, the most
-    that an outline's contrast has grown over the null arm's; `light`, the least change of colour over that of the
-    surroundings, where these changed. A source without such regions has none of them.
+    Scores: `protected`, the least IoU; `protected_kept`, the share of regions with at least the limit; `seam`, the
+    largest contrast of an outline divided by the null arm's; `light`, the least change of colour divided by that of the
+    surroundings, if these changed. A source without protected regions has no scores.
     """
-    fates = [_Fate.of(*outcomes) for outcomes in zip(reply.regions, image, null, strict=True)]
-    if not fates:
+    regions = [_RegionScores.of(*outcomes) for outcomes in zip(reply.regions, image, null, strict=True)]
+    if not regions:
         return ACCEPTED, {}, []
-    fates.sort(key=lambda fate: -fate.region.share)
+    regions.sort(key=lambda region: -region.source.share)
     scores = {
-        "protected": min(fate.iou for fate in fates),
-        "protected_kept": 1 - sum(fate.iou < limits.iou for fate in fates) / len(fates),
-        "seam": max(fate.seam for fate in fates),
+        "protected": min(region.iou for region in regions),
+        "protected_kept": 1 - sum(region.iou < limits.iou for region in regions) / len(regions),
+        "seam": max(region.seam for region in regions),
     }
-    if lights := [fate.light for fate in fates if fate.light is not None]:
+    if lights := [region.light for region in regions if region.light is not None]:
         scores["light"] = min(lights)
-    refusal = _not_kept(fates, limits) or _seam_seen(fates, limits) or _light_not_followed(fates, limits)
-    return refusal or ACCEPTED, scores, [fate.record() for fate in fates]
+    refusal = _check_overlap(regions, limits) or _check_seam(regions, limits) or _check_light(regions, limits)
+    return refusal or ACCEPTED, scores, [region.record() for region in regions]
 
 
-def _not_kept(fates: Sequence[_Fate], limits: HeldShapes) -> Verdict | None:
-    lost = sum(fate.iou < limits.iou for fate in fates)
+def _check_overlap(regions: Sequence[_RegionScores], limits: HeldShapes) -> Verdict | None:
+    lost = sum(region.iou < limits.iou for region in regions)
     if not lost:
         return None
-    worst = min(fates, key=lambda fate: fate.iou)
+    worst = min(regions, key=lambda region: region.iou)
     reason = (
-        f"{lost} of {len(fates)} protected regions moved; {worst.name} overlaps its place by "
+        f"{lost} of {len(regions)} protected regions moved; {worst.name} overlaps its place by "
         f"{worst.iou:.2f}; expected at least {limits.iou:.2f}"
     )
     return Verdict(False, "protected", reason)
 
 
-def _seam_seen(fates: Sequence[_Fate], limits: HeldShapes) -> Verdict | None:
-    sharpest = max(fates, key=lambda fate: fate.seam)
+def _check_seam(regions: Sequence[_RegionScores], limits: HeldShapes) -> Verdict | None:
+    sharpest = max(regions, key=lambda region: region.seam)
     if sharpest.seam <= limits.seam:
         return None
     reason = (
@@ -243,8 +265,8 @@ def _seam_seen(fates: Sequence[_Fate], limits: HeldShapes) -> Verdict | None:
     return Verdict(False, "seam", reason)
 
 
-def _light_not_followed(fates: Sequence[_Fate], limits: HeldShapes) -> Verdict | None:
-    lights = [(fate.light, fate.name) for fate in fates if fate.light is not None]
+def _check_light(regions: Sequence[_RegionScores], limits: HeldShapes) -> Verdict | None:
+    lights = [(region.light, region.name) for region in regions if region.light is not None]
     if not lights:
         return None
     light, name = min(lights, key=lambda pair: pair[0])
@@ -257,25 +279,25 @@ def _light_not_followed(fates: Sequence[_Fate], limits: HeldShapes) -> Verdict |
     return Verdict(False, "light", reason)
 
 
-class _Fate(NamedTuple):
-    """What became of one region: overlap, contrast and change of colour as `judge_regions` scores them."""
+class _RegionScores(NamedTuple):
+    """A protected region of the source, with its overlap, contrast and change of colour as in `judge_regions`."""
 
-    region: ProtectedRegion
+    source: ProtectedRegion
     iou: float
     seam: float
     light: float | None
 
     @classmethod
-    def of(cls, region: ProtectedRegion, now: RegionOutcome, null: RegionOutcome) -> _Fate:
-        around = dist(now.around, null.around)
-        light = dist(now.inside, null.inside) / around if around >= MOVED else None
-        return cls(region, now.iou, now.outline / max(null.outline, FAINT), light)
+    def of(cls, source: ProtectedRegion, image: RegionOutcome, null: RegionOutcome) -> _RegionScores:
+        around = dist(image.around, null.around)
+        light = dist(image.inside, null.inside) / around if around >= LEAST_CHANGE else None
+        return cls(source, image.iou, image.outline / max(null.outline, FAINTEST_OUTLINE), light)
 
     @property
     def name(self) -> str:
-        return f"the {self.region.label} of {self.region.share:.1%} of the image"
+        return f"the {self.source.label} of {self.source.share:.1%} of the image"
 
     def record(self) -> RegionOutcomeRecord:
         """The region's entry in the lineage."""
-        label, share, box = self.region.label, self.region.share, list(self.region.box)
+        label, share, box = self.source.label, self.source.share, list(self.source.box)
         return {"label": label, "share": share, "box": box, "iou": self.iou, "seam": self.seam, "light": self.light}

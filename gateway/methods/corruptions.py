@@ -1,9 +1,9 @@
 """Corruptions: classical transformations at five severities (ImageNet-C, arXiv 1903.12261). No caption, no generator.
 
-1 the image is corrupted in every chosen way at severities 1 to 5. 2 what each model under test says of them; the
-severity at which its answer first changes is the image's failure point (`gateway.analysis.failure_points`). A way's
-severities share one seed, so they differ in strength alone. The null arm is the unchanged image through the same code.
-No check applies: a corruption changes no content, by definition, and scores made for edits say nothing of noise.
+The image gets every chosen corruption at severities 1 to 5. The severities share one seed, so they differ in strength
+alone. The null arm is the unchanged image through the same code. No check applies: a corruption changes no content, and
+the scores are made for edits. The severity at which the prediction of a model under test first changes is the image's
+failure point (`gateway.analysis.failure_points`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Annotated, Self, get_args
 
 from pydantic import Field, model_validator
 
+from gateway.methods.arms import RenderedArm, rows
 from gateway.methods.checks import CHECKS
-from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
-from gateway.methods.schedule import ACCEPTED, Inputs, Proposal, RenderedArm, rows
+from gateway.methods.counterfactual import ACCEPTED, Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
+from gateway.methods.schedule import Inputs, Proposal
 from shared.endpoints import Services
 from shared.schemas.base import Contract
 from shared.schemas.diffusion import SEVERITIES, Corruption, CorruptionKind, CorruptRequest
@@ -25,21 +26,21 @@ from shared.seeds import derive_seed
 def corruptions(
     image: MethodImage, task: TaskDescription, services: Services, parameters: CorruptionsParameters, seed: int
 ) -> Iterator[MethodCounterfactual]:
-    """The corrupted images of one source image, way by way and by rising severity, then their null arm.
+    """The corrupted images of one source image, by corruption and rising severity, then their null arm.
 
-    A failure of the service is raised.
+    Raises what the service raises.
     """
     inputs = Inputs("corruptions", REVISION, image, task, services, parameters, seed)
     chosen = [severities(inputs, kind) for kind in parameters.corruptions]
     proposals = [propose(corruption) for way in chosen for corruption in way]
-    arms = [arm for way in chosen for arm in corrupt(inputs, way)]  # 1
     unchanged = Corruption(kind=parameters.corruptions[0], severity=0, seed=seed)
     nulls = corrupt(inputs, [unchanged])
+    arms = (arm for way in chosen for arm in corrupt(inputs, way))  # 1, when its rows are taken: 55 images are large
     yield from rows(inputs.lineage(skipped_checks=list(CHECKS)), "", proposals, arms, nulls)
 
 
 def severities(inputs: Inputs[CorruptionsParameters], kind: CorruptionKind) -> list[Corruption]:
-    """One way to corrupt at every severity, under one seed."""
+    """A corruption at every severity, under one seed."""
     seed = derive_seed(inputs.method, inputs.revision, inputs.seed, inputs.image.id, kind)
     return [Corruption(kind=kind, severity=severity, seed=seed) for severity in SEVERITIES]
 
@@ -57,7 +58,7 @@ def value_of(kind: CorruptionKind, severity: int) -> str:
 
 
 def corrupt(inputs: Inputs[CorruptionsParameters], corruptions: list[Corruption]) -> list[RenderedArm[None]]:
-    """Step 1: the source image under some corruptions, by one request; no network is evaluated for it."""
+    """The source image under some corruptions, by one request; no network is evaluated."""
     request = CorruptRequest(source=inputs.image.image, corruptions=corruptions)
     return [
         RenderedArm(corrupted, corruption.seed, ACCEPTED, {}, pair=None, evaluations=0)

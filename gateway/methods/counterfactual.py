@@ -16,7 +16,8 @@ from shared.schemas.base import ImagePayload
 
 Factor = Literal["subject", "object", "background", "adjective", "domain", "weather", "other"]
 FACTORS: tuple[Factor, ...] = ("subject", "object", "background", "adjective", "domain", "weather", "other")
-Arm = Literal["edit", "null"]
+Arm = Literal["edit", "null", "sham"]
+Scores = dict[str, float]  # by name; each check has its own range
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class MethodImage:
 class TaskDescription:
     """The user's sentence on what their model does, and the label set if it is known.
 
-    `mask_classes` are those of every pixel, in a segmentation job alone, and `things` those that have countable shapes.
+    In a segmentation job `mask_classes` are the classes of its pixels, and `things` those of countable objects.
     """
 
     text: str
@@ -74,15 +75,22 @@ class Verdict:
     reason: str = ""
 
 
+ACCEPTED = Verdict(accepted=True)
+
+
 @dataclass(frozen=True, slots=True)
 class MethodCounterfactual:
-    """A rendered (or, when a text check refused it, never rendered) edit, or the null arm of some of them.
+    """A rendered (or, when a text check refused it, never rendered) edit, or the null or sham arm of some of them.
 
     `ordinal` counts edits and null arms of one source image from 0 in a fixed order; `null_ordinal` is the ordinal of
     the null arm that an edit is compared with (same editor, seed, control, guidance and parameters, caption
-    unchanged); None where that is the source image. `scores` holds every score of every check by name, `caption` the
-    source image's ("" where the method writes none), `control` what the editor was shown of its structure, and
-    `evaluations` the network evaluations that the image cost. `lineage` is a record, which no code decides by.
+    unchanged); None where that is the source image. `null_check` of an edit names the check that its null arm fails
+    ("": it passes all; None: it was not checked). `sham_ordinal` and `sham_check` are the same of its sham arm (a
+    paraphrase in place of the edit, all else equal), against which the effect is measured where there is one.
+
+    `scores` holds every score of every check by name, `caption` the source image's ("" where the method writes none),
+    `control` what the editor was shown of its structure, and `evaluations` the network evaluations that the image cost.
+    `lineage` is a record, which no code decides by.
     """
 
     ordinal: int
@@ -92,11 +100,14 @@ class MethodCounterfactual:
     null_ordinal: int | None
     image: ImagePayload | None
     verdict: Verdict
-    scores: dict[str, float] = field(default_factory=dict)
+    scores: Scores = field(default_factory=dict)
     caption: str = ""
     control: ImagePayload | None = None
     evaluations: int = 0
     lineage: Lineage = field(default_factory=Lineage)
+    null_check: str | None = None
+    sham_ordinal: int | None = None
+    sham_check: str | None = None
 
 
 class Method(Protocol):

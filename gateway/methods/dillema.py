@@ -1,18 +1,15 @@
 """DILLEMA (Baresi, Hu, Stocco, Tonella: arXiv 2502.04378): counterfactuals by caption, language model and ControlNet.
 
-The paper's five steps are the functions that `dillema` calls, in order: caption the image; find the keywords that may
-change without changing the ground truth; find alternatives for them; rewrite the caption; render it under control of
-the source's structure. The task description stands in every prompt, with one worked example (one-shot), as the paper
-says. Ours beyond the paper: checks of words and images, the null arm, and `control_region` "keep"
-(docs/reference/methods.md). What the page takes from others:
+The paper's steps are the functions that `dillema` calls, in order: 1 caption the image; 2 ask a language model for
+keywords, phrases that may change while the ground truth stays; 3 for alternatives to a keyword; 4 for the caption with
+the change applied; 5 render the new caption under control of the source's structure.
 
-Proposal               an edit before rendering; one that is refused keeps its verdict, and is not rendered
-spread_changes         tries keywords in random order, one alternative of each before the second one of any
-until_enough           takes proposals until enough of them are accepted
-with_seeds             gives each proposal the seed of its noise, of its own or one for all
-render_with_null_arms  renders edits and, with the same seed and control, the unchanged caption; checks all images
-rows                   pairs each edit with its null arm
-check_*                refuse words of the class, and edits that change nothing or more than they say
+Every prompt contains the task description and one worked example (one-shot), as the paper says. Ours beyond the paper:
+checks of words and images, null arms, and `control_region` "keep" (docs/reference/methods.md).
+
+Shared with other methods is what the paper does not describe (`schedule.py`): a `Proposal` is an edit before rendering;
+`spread_changes` tries keywords in random order, one alternative of each before the second one of any; `until_enough`
+stops when enough proposals are accepted; `with_seeds` gives each its noise; `rows` pairs each edit with its null arm.
 """
 
 from __future__ import annotations
@@ -24,9 +21,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, model_validator
 
+from gateway.methods.arms import rows
 from gateway.methods.caption import write_caption
 from gateway.methods.controlled import ControlledParameters, render_with_null_arms
 from gateway.methods.counterfactual import (
+    ACCEPTED,
     FACTORS,
     Change,
     Edit,
@@ -46,21 +45,10 @@ from gateway.methods.questions import (
     revision_of,
     text_schema,
 )
-from gateway.methods.schedule import (
-    ACCEPTED,
-    Inputs,
-    Proposal,
-    RenderedArm,
-    accepted,
-    refused,
-    rows,
-    spread_changes,
-    until_enough,
-    with_seeds,
-)
+from gateway.methods.schedule import Inputs, Proposal, refused_proposals, spread_changes, until_enough, with_seeds
 from gateway.methods.text_checks import check_caption, check_change, check_keyword, check_protected_classes
 from shared.endpoints import Services
-from shared.schemas.diffusion import ControlRegion, Rendering
+from shared.schemas.diffusion import ControlRegion
 from shared.schemas.language import Message
 
 # --- The prompts. The tiny language model is trained on them (tests/contract/tinyworld/weights/test_prompts.py).
@@ -119,33 +107,33 @@ def dillema(
 ) -> Iterator[MethodCounterfactual]:
     """The counterfactuals of one source image: proposals in order, then their null arms.
 
-    Proposals that a text check refuses have no image; a keyword that must not change is such a proposal, with an empty
-    to-phrase, and so is a question without a valid reply. A failure of a service is raised: it fails the image rather
-    than inventing an edit.
+    Proposals that a text check refuses have no image. A keyword that must not change is such a proposal, with an empty
+    to-phrase, and so is a question without a valid reply. Raises what the services raise.
     """
     inputs, p = Inputs("dillema", REVISION, image, task, services, parameters, seed), parameters
     caption = write_caption(image, services, parameters)  # 1
     keywords = find_keywords(inputs, caption)  # 2
-    alternatives = partial(find_alternatives, inputs, caption)  # 3: asked for when a keyword has its turn
+    alternatives = partial(find_alternatives, inputs, caption)  # 3, when a keyword is tried
     changes = spread_changes(inputs, keywords, alternatives, p.edits_per_counterfactual, p.alternatives_per_keyword)
     rewritten = (rewrite_caption(inputs, proposal) for proposal in changes)  # 4
     siblings = until_enough(rewritten, p.counterfactuals_per_image, same_edit=p.same_caption)
-    proposals = with_seeds(inputs, [*refused(keywords), *siblings], same_seed=p.same_seed)
-    arms, nulls = render(inputs, caption, proposals)  # 5
-    yield from rows(inputs.lineage(exchanges=[], rendering=None), caption, proposals, arms, nulls)
+    proposals = with_seeds(inputs, [*refused_proposals(keywords), *siblings], same_seed=p.same_seed)
+    region = partial(region_of, parameters=p, masked=bool(task.mask_classes))
+    compared = render_with_null_arms(inputs, caption, proposals, region)  # 5
+    yield from rows(inputs.lineage(exchanges=[], rendering=None), caption, proposals, *compared)
 
 
 def find_keywords(inputs: Inputs[DillemaParameters], caption: str) -> list[Proposal]:
-    """Step 2: phrases that may change, of the allowed factors, each once. They have no to-phrase yet.
+    """Step 2: phrases that may change, of the allowed factors, each once, with an empty to-phrase.
 
-    Without a valid reply it is one refused edit without changes.
+    A keyword that is not in the caption, or names a class or what the job protects, is refused. Without a valid reply
+    there is one refused edit without changes.
     """
     p, task, truth = inputs.parameters, inputs.task, inputs.image.ground_truth
-    messages, seed = keyword_messages(task, caption, truth), inputs.derive_seed("keywords", caption)
+    messages, schema = keyword_messages(task, caption, truth), keyword_schema(p.max_keywords)
+    seed = inputs.derive_seed("keywords", caption)
     try:
-        reply, exchange = ask(
-            inputs.services, KEYWORDS, messages, keyword_schema(p.max_keywords), seed=seed, max_tokens=512
-        )
+        reply, exchange = ask(inputs.services, KEYWORDS, messages, schema, seed=seed, max_tokens=512)
     except InvalidReply as invalid:
         return [Proposal(Edit((), caption, ""), inputs.seed, invalid.verdict, exchanges=(invalid.exchange,))]
     keywords: dict[str, Proposal] = {}
@@ -172,15 +160,19 @@ def find_alternatives(
     reply, exchange = ask(
         inputs.services, ALTERNATIVES, messages, schema, seed=seed, max_tokens=256, temperature=p.temperature
     )
-    changes = [replace(keyword, to_phrase=new["phrase"], to_value=new["value"]) for new in reply["alternatives"]]
-    return changes, exchange
+    return [replace(keyword, to_phrase=new["phrase"], to_value=new["value"]) for new in reply["alternatives"]], exchange
 
 
 def rewrite_caption(inputs: Inputs[DillemaParameters], proposal: Proposal) -> Proposal:
-    """Step 4: the proposal with its new caption, by the language model, checked; a refused proposal has none."""
+    """Step 4: the proposal with its new caption. Checks before the question refuse a change, those after it a caption.
+
+    `check_change`: the new phrase equals the old one, names a class, or names a protected characteristic of people.
+    `check_caption`: the caption does not apply the changes, loses the class, or adds another one.
+    `check_protected_classes`: the change names what the job protects.
+    """
     changes, caption, truth = proposal.edit.changes, proposal.edit.caption, inputs.image.ground_truth
-    answered = (change for change in changes if change.to_phrase)  # one without was refused: no valid reply
-    refusals = (check_change(change, truth, inputs.other_classes) for change in answered)
+    new = (change for change in changes if change.to_phrase)  # a keyword without valid reply has none, and is refused
+    refusals = (check_change(change, truth, inputs.other_classes) for change in new)
     verdict = next(filter(None, refusals), proposal.verdict)
     if not verdict.accepted:
         return replace(proposal, verdict=verdict)
@@ -199,19 +191,10 @@ def rewrite_caption(inputs: Inputs[DillemaParameters], proposal: Proposal) -> Pr
     return replace(proposal, edit=edit, verdict=refusal or ACCEPTED, exchanges=exchanges)
 
 
-def render(
-    inputs: Inputs[DillemaParameters], caption: str, proposals: Sequence[Proposal]
-) -> tuple[list[RenderedArm[Rendering]], list[RenderedArm[Rendering]]]:
-    """Step 5: the accepted edits and their null arms (one per seed and region), rendered and checked."""
-    masked = bool(inputs.task.mask_classes)
-    regions = [region_of(proposal.edit, inputs.parameters, masked=masked) for proposal in accepted(proposals)]
-    return render_with_null_arms(inputs, caption, accepted(proposals), regions)
-
-
 def region_of(edit: Edit, parameters: DillemaParameters, *, masked: bool = False) -> ControlRegion:
-    """Which edges control an edit: a new background must be free of the old one's, other edits keep the structure.
+    """The edges that control an edit: all, the structural ones, or for a new background those of the object alone.
 
-    Where the ground truth is a mask (`masked`), the background has shapes that must stay, too.
+    If the ground truth is a mask (`masked`), shapes of the background must stay, too.
     """
     if parameters.control_region == "full":
         return "full"
@@ -225,12 +208,12 @@ def region_of(edit: Edit, parameters: DillemaParameters, *, masked: bool = False
 
 def keyword_messages(task: TaskDescription, caption: str, ground_truth: str | None) -> list[Message]:
     """The question for step 2: what may change."""
-    return KEYWORDS.messages(_described(task, caption, ground_truth))
+    return KEYWORDS.messages(_describe(task, caption, ground_truth))
 
 
 def alternative_messages(task: TaskDescription, caption: str, ground_truth: str | None, phrase: str) -> list[Message]:
-    """The question for step 3: what could stand in place of one phrase."""
-    return ALTERNATIVES.messages(f"{_described(task, caption, ground_truth)}\nPhrase: {phrase}")
+    """The question for step 3: what can replace one phrase."""
+    return ALTERNATIVES.messages(f"{_describe(task, caption, ground_truth)}\nPhrase: {phrase}")
 
 
 def rewrite_messages(
@@ -238,16 +221,16 @@ def rewrite_messages(
 ) -> list[Message]:
     """The question for step 4: the caption with (from phrase, to phrase) changes applied."""
     lines = "".join(f"\nChange: {old} -> {new}" for old, new in changes)
-    return REWRITE.messages(_described(task, caption, ground_truth) + lines)
+    return REWRITE.messages(_describe(task, caption, ground_truth) + lines)
 
 
-def _described(task: TaskDescription, caption: str, ground_truth: str | None) -> str:
+def _describe(task: TaskDescription, caption: str, ground_truth: str | None) -> str:
     known = f"\nClass: {ground_truth}" if ground_truth is not None else ""
     return f"Task: {task.text}{known}\nCaption: {caption}"
 
 
 def keyword_schema(most: int) -> Schema:
-    """Schema of step 2's reply: at most `most` keywords. In all replies strings and lists are bounded."""
+    """Schema of step 2's reply: at most `most` keywords. Strings and lists of all replies are bounded."""
     keyword = object_schema(phrase=text_schema(60), factor={"enum": list(FACTORS)}, value=text_schema(40))
     return object_schema(keywords={"type": "array", "items": keyword, "maxItems": most})
 

@@ -1,31 +1,33 @@
-"""Edit the source image itself by inversion and prompt-to-prompt: what the methods that do so share."""
+"""Edit the source image itself, by inversion and prompt-to-prompt. LANCE, LANCE-R, reconstruction and shifts do so."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import Field
 
-from gateway.methods.checks import CHECKS, Scores, Thresholds, check_images
-from gateway.methods.counterfactual import Edit, MethodImage, Verdict
+from gateway.methods.arms import ComparedArms, RenderedArm, compare_arms
+from gateway.methods.checks import CHECKS, Thresholds, check_images
+from gateway.methods.counterfactual import Edit, Scores, Verdict
 from gateway.methods.lineage import Lineage, TriedFraction
+from gateway.methods.paraphrase import ParaphraseParameters, paraphrase, sham_arms
 from gateway.methods.recaption import Recaption
-from gateway.methods.schedule import Inputs, RenderedArm
+from gateway.methods.schedule import Inputs
 from shared.chunks import chunks
-from shared.endpoints import Services
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 from shared.schemas.diffusion import (
     EditControl,
     EditReply,
     EditRequest,
+    Fraction,
     InversionKind,
     NullText,
     PromptEdit,
 )
 
-MOST_IMAGES = MAX_IMAGES_PER_MESSAGE - 1  # of edits in one request; the reconstruction travels, too
+MAX_EDITED_IMAGES = MAX_IMAGES_PER_MESSAGE - 1  # of edits in one request; the reconstruction travels, too
 ProtectedClasses = Annotated[
     tuple[str, ...], Field(max_length=50, description="Classes that edits may not name; their shape is not held here.")
 ]
@@ -54,7 +56,7 @@ class InversionParameters(Contract):
     caption_beams: Annotated[int, Field(ge=1, le=8, description="Beams of the caption search.")] = 5
 
 
-class EditingParameters(InversionParameters):
+class EditingParameters(InversionParameters, ParaphraseParameters):
     """What a job may choose where edits are made besides, and checked."""
 
     cross_fraction: Annotated[
@@ -70,24 +72,17 @@ class EditingParameters(InversionParameters):
     ] = Field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Edited:
-    """The images of all edits of one source, as `checks.check_images` takes them."""
+class SweepParameters(EditingParameters):
+    """What a job may choose about editing. Defaults are LANCE's, but for `direct` inversion."""
 
-    images: list[ImagePayload | None]
-    keep_mask: ImagePayload | None
-
-
-def invert_and_edit(
-    image: MethodImage,
-    services: Services,
-    parameters: InversionParameters,
-    caption: str,
-    edits: Sequence[PromptEdit] = (),
-    self_fractions: Sequence[float] = (0.0,),
-) -> EditReply:
-    """The source image inverted under its caption, and every edit of it under every self-attention fraction."""
-    return services.edit(edit_request(image.image, parameters, caption, edits, self_fractions))
+    self_fractions: Annotated[
+        tuple[Fraction, ...],
+        Field(
+            min_length=1,
+            max_length=MAX_EDITED_IMAGES,
+            description="Shares of the steps in which self-attention is the source's: each is tried, the best is kept.",
+        ),
+    ] = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,57 +117,95 @@ class Sweep:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class EditedBatch:
+    """The reply to one request: each edit (None: the null arm) made in the source image under each fraction."""
+
+    edits: Sequence[Edit | None]
+    fractions: Sequence[float]
+    reply: EditReply
+
+    @property
+    def images(self) -> list[ImagePayload | None]:
+        """Those of the first edit under every fraction, then of the second."""
+        return [image for row in self.reply.images for image in row]
+
+    @property
+    def keep_mask(self) -> ImagePayload | None:
+        """What must stay in the source image."""
+        return self.reply.keep_mask
+
+
+def invert_and_edit(
+    inputs: Inputs[EditingParameters], caption: str, edits: Sequence[Edit | None], fractions: Sequence[float]
+) -> Iterator[EditedBatch]:
+    """The source image inverted under its caption, and each edit made in it under each self-attention fraction.
+
+    A request has as many edits as its limit of images allows. Without edits there is none.
+    """
+    p = inputs.parameters
+    for batch in chunks(edits, max(1, MAX_EDITED_IMAGES // len(fractions))):
+        prompts = [edit.new_caption if edit else caption for edit in batch]
+        prompt_edits = [PromptEdit(prompt=prompt, cross_fraction=p.cross_fraction) for prompt in prompts]
+        request = edit_request(inputs.image.image, p, caption, prompt_edits, fractions)
+        yield EditedBatch(batch, fractions, inputs.services.edit(request))
+
+
+def check_batch(
+    inputs: Inputs[EditingParameters], batch: EditedBatch, thresholds: Thresholds, checks: Sequence[str]
+) -> list[Sweep]:
+    """A sweep for each edit of the batch, with the verdict of `checks` on each of its images."""
+    edits, recaption = [edit for edit in batch.edits for _ in batch.fractions], inputs.parameters.recaption
+    checked = iter(
+        check_images(inputs.services, inputs.image, inputs.task, batch, edits, thresholds, checks, recaption)
+    )
+    cost = batch.reply.evaluations
+    evaluations = round((cost.inversion + cost.source) / len(batch.edits)) + cost.edit * len(batch.fractions)
+    return [
+        Sweep(
+            tuple(Attempt(f, image, *next(checked)) for f, image in zip(batch.fractions, row, strict=True)), evaluations
+        )
+        for row in batch.reply.images
+    ]
+
+
 def edit_and_check(
     inputs: Inputs[EditingParameters],
     caption: str,
     edits: Sequence[Edit | None],
     fractions: Sequence[float],
     thresholds: Thresholds,
-    checks: Sequence[str] = CHECKS,
 ) -> list[Sweep]:
-    """Each edit (None: the null arm) under each self-attention fraction; as many edits in a request as fit."""
-    return [
-        sweep
-        for part in chunks(edits, max(1, MOST_IMAGES // len(fractions)))
-        for sweep in _edit_and_check(inputs, caption, part, fractions, thresholds, checks)
-    ]
+    """Each edit (None: the null arm) under each self-attention fraction, checked as images drawn anew are."""
+    batches = invert_and_edit(inputs, caption, edits, fractions)
+    return [sweep for batch in batches for sweep in check_batch(inputs, batch, thresholds, CHECKS)]
 
 
-def _edit_and_check(
+def with_compared_arms(
     inputs: Inputs[EditingParameters],
     caption: str,
-    edits: Sequence[Edit | None],
-    fractions: Sequence[float],
-    thresholds: Thresholds,
+    edits: Sequence[Edit],
+    arms: Sequence[RenderedArm[float]],
     checks: Sequence[str],
-) -> list[Sweep]:
-    p = inputs.parameters
-    prompts = [edit.new_caption if edit else caption for edit in edits]
-    prompt_edits = [PromptEdit(prompt=prompt, cross_fraction=p.cross_fraction) for prompt in prompts]
-    reply = invert_and_edit(inputs.image, inputs.services, p, caption, prompt_edits, fractions)
-    pictures = _Edited([image for row in reply.images for image in row], reply.keep_mask)
-    arms = [edit for edit in edits for _ in fractions]
-    checked = iter(
-        check_images(inputs.services, inputs.image, inputs.task, pictures, arms, thresholds, checks, p.recaption)
-    )
-    common = round((reply.evaluations.inversion + reply.evaluations.source) / len(edits))
-    evaluations = common + reply.evaluations.edit * len(fractions)
-    return [
-        Sweep(tuple(Attempt(f, image, *next(checked)) for f, image in zip(fractions, row, strict=True)), evaluations)
-        for row in reply.images
-    ]
+) -> ComparedArms[float]:
+    """The arms of edits with a null arm (caption unchanged) for each fraction that was chosen, by rising fraction.
 
-
-def render_null_arms(
-    inputs: Inputs[EditingParameters], caption: str, arms: Sequence[RenderedArm[float]]
-) -> list[RenderedArm[float]]:
-    """A null arm (caption unchanged) for each fraction that was chosen, by rising fraction."""
+    Unless the job does without, a sham arm (caption paraphrased) for each of these fractions, too. An edit is judged
+    with both, by those of its `checks` that hold for them.
+    """
     fractions = sorted({arm.pair for arm in arms})
     if not fractions:
-        return []
-    [nulls] = edit_and_check(inputs, caption, [None], fractions, {})
-    evaluations = round(nulls.evaluations / len(fractions))
-    return [Sweep((attempt,), evaluations).arm(attempt, inputs.seed) for attempt in nulls.attempts]
+        return ComparedArms(arms, [])
+    sham = paraphrase(inputs, caption)
+    sweeps = edit_and_check(inputs, caption, [None, *([sham.edit] if sham else [])], fractions, {})
+    nulls, *others = ([_alone(inputs, sweep, attempt) for attempt in sweep.attempts] for sweep in sweeps)
+    shams = sham_arms(sham, others[0]) if sham else None
+    return compare_arms(edits, arms, nulls, shams, inputs.parameters.thresholds, checks)
+
+
+def _alone(inputs: Inputs[EditingParameters], sweep: Sweep, attempt: Attempt) -> RenderedArm[float]:
+    """One attempt as an arm of its own, with its share of the cost."""
+    return Sweep((attempt,), round(sweep.evaluations / len(sweep.attempts))).arm(attempt, inputs.seed)
 
 
 def edit_request(
@@ -182,7 +215,7 @@ def edit_request(
     edits: Sequence[PromptEdit] = (),
     self_fractions: Sequence[float] = (0.0,),
 ) -> EditRequest:
-    """The request of `invert_and_edit`: of equal inversions, the service makes one."""
+    """The request to invert an image and edit it. The service inverts once for requests with equal inversions."""
     return EditRequest(
         source=source,
         caption=caption,

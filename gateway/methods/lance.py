@@ -1,28 +1,27 @@
 """LANCE (Prabhu, Yenamandra, Chattopadhyay, Hoffman: arXiv 2305.19164): stress tests by language-guided edits.
 
-The paper's steps are the functions that `lance` calls, in order: caption the image; ask a language model for edits of
-the caption that change one factor; check them by their words; invert the image and edit it by prompt-to-prompt under a
-sweep of self-attention fractions; check the images and keep the best of each sweep. Ours beyond the paper: the task
-description and the class stand in every prompt, a word diff of the captions holds the language model to what it says it
-changed, and there are null arms (docs/reference/methods.md).
+The paper's steps are the functions that `lance` calls, in order:
+
+1 caption the image
+2 ask a language model for edits of the caption that change one thing of one factor
+3 check the edits by their words
+4 invert the image and edit it by prompt-to-prompt, under every self-attention fraction f of a sweep
+5 check the images and keep the best of each sweep
+
+Ours beyond the paper: every prompt contains the task description and the class, a word diff of the captions holds the
+language model to what it says it changed, and there are null and sham arms (docs/reference/methods.md).
 
 The paper's symbols (sections 3.2 and 3.3):
 
-f   `fraction`: share of the steps in which self-attention is the source's. A large one keeps the source's layout, a
-    small one leaves room for the edit, and which is right differs from edit to edit
+f   `self_fractions`: share of the steps in which self-attention is the source's. A large one keeps the source's
+    layout, a small one leaves room for the edit, and which is right differs from edit to edit
 φ   score `direction`: cosine of (image - source) and (new caption - old) in the scorer's space. The paper prints
     1 - cos (equation 2) but keeps φ > τ; ours is the cosine
 τ   `thresholds` and `text_thresholds`: per check and factor, from the profile
 
-What the page takes from others:
-
-Proposal          an edit before its image is made; one that is refused keeps its verdict, and gets no image
-round_robin       takes the first edit of each factor, then the second ones
-until_accepted    takes proposals until enough of them are accepted
-edit_and_check    inverts the image, edits it by prompt-to-prompt under every fraction, and checks each image
-render_null_arms  the same with the caption unchanged, for the fractions that were chosen
-rows              pairs each edit with its null arm
-check_*           refuse edits that touch the class, or change nothing or more than they say
+Shared with other methods is what the paper does not describe (`schedule.py`): a `Proposal` is an edit before its image
+is made; `round_robin` takes the first edit of each factor, then the second ones; `until_accepted` stops when enough
+proposals are accepted; `rows` pairs each edit with its null arm.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
+from gateway.methods.arms import RenderedArm, rows
 from gateway.methods.caption import write_caption
-from gateway.methods.checks import EDIT_CHECKS, Scores, Thresholds
-from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription, Verdict
+from gateway.methods.counterfactual import ACCEPTED, Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.inverted import (
-    MOST_IMAGES,
     Attempt,
-    EditingParameters,
+    EditedBatch,
     ProtectedClasses,
-    Sweep,
-    edit_and_check,
-    render_null_arms,
+    SweepParameters,
+    check_batch,
+    invert_and_edit,
+    with_compared_arms,
 )
 from gateway.methods.questions import (
     InvalidReply,
@@ -55,26 +54,15 @@ from gateway.methods.questions import (
     revision_of,
     text_schema,
 )
-from gateway.methods.schedule import (
-    ACCEPTED,
-    Inputs,
-    Proposal,
-    RenderedArm,
-    accepted_edits,
-    refuse_duplicates,
-    round_robin,
-    rows,
-    until_accepted,
-)
-from gateway.methods.similarity import TextEmbedder, similarities
-from gateway.methods.text_checks import check_protected_classes, check_stems
+from gateway.methods.schedule import Inputs, Proposal, accepted_edits, refuse_duplicates, round_robin, until_accepted
+from gateway.methods.similarity import check_texts
+from gateway.methods.text_checks import check_protected_classes
 from gateway.methods.word_diff import check_diff
 from gateway.methods.words import names_class
 from shared.endpoints import Services
-from shared.schemas.diffusion import Fraction
 from shared.schemas.language import Message
 
-# --- The prompt. The tiny language model is trained on it: tests/contract/tinyworld/weights/test_prompts.py holds it.
+# --- The prompt. The tiny language model is trained on it (tests/contract/tinyworld/weights/test_prompts.py).
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,24 +100,24 @@ PERTURB = Question(
 def lance(
     image: MethodImage, task: TaskDescription, services: Services, parameters: LanceParameters, seed: int
 ) -> Iterator[MethodCounterfactual]:
-    """The counterfactuals of one source image: proposals in order, then a null arm for each fraction that was chosen.
+    """The counterfactuals of one source image: proposals in order, then a null and a sham arm for each chosen fraction.
 
-    Proposals that their words refuse have no image, nor has a factor whose question has no valid reply. A failure of a
-    service is raised.
+    Proposals that step 3 refuses have no image. A factor whose question has no valid reply is such a proposal. Raises
+    what the services raise.
     """
     inputs = Inputs("lance", REVISION, image, task, services, parameters, seed)
     caption = name_class(inputs, write_caption(image, services, parameters))  # 1
     edits = [perturb_caption(inputs, caption, factor) for factor in dict.fromkeys(parameters.factors)]  # 2
     checked = check_words(inputs, refuse_duplicates(round_robin(edits)))  # 3
     proposals = list(until_accepted(checked, parameters.counterfactuals_per_image))
-    sweeps = sweep_fractions(inputs, caption, accepted_edits(proposals))  # 4
-    arms = [keep_best(inputs, sweep) for sweep in sweeps]  # 5
-    nulls = render_null_arms(inputs, caption, arms)
-    yield from rows(inputs.lineage(exchanges=[]), caption, proposals, arms, nulls)
+    batches = sweep_fractions(inputs, caption, accepted_edits(proposals))  # 4
+    arms = [arm for batch in batches for arm in keep_best(inputs, batch)]  # 5
+    compared = with_compared_arms(inputs, caption, accepted_edits(proposals), arms, LANCE_CHECKS)
+    yield from rows(inputs.lineage(exchanges=[]), caption, proposals, *compared)
 
 
 def name_class(inputs: Inputs[LanceParameters], caption: str) -> str:
-    """Step 1: the caption, begun with the class where that is known and the caption does not name it."""
+    """Step 1: the caption. If it does not name the image's class, a sentence that does comes first."""
     p, truth = inputs.parameters, inputs.image.ground_truth
     if truth is None or not p.label_aware or names_class(caption, truth):
         return caption
@@ -140,9 +128,9 @@ def name_class(inputs: Inputs[LanceParameters], caption: str) -> str:
 
 
 def perturb_caption(inputs: Inputs[LanceParameters], caption: str, factor: LanceFactor) -> list[Proposal]:
-    """Step 2: edits of the caption that change one thing of a factor, each held to the word diff of the captions.
+    """Step 2: edits of the caption that change one thing of a factor. The word diff refuses those that change more.
 
-    Without a valid reply it is one refused edit of that factor.
+    Without a valid reply there is one refused edit of this factor.
     """
     p, most = inputs.parameters, inputs.parameters.edits_per_factor
     messages = perturb_messages(inputs.task, caption, inputs.image.ground_truth, factor, most)
@@ -164,11 +152,19 @@ def perturb_caption(inputs: Inputs[LanceParameters], caption: str, factor: Lance
 
 
 def check_words(inputs: Inputs[LanceParameters], proposals: Sequence[Proposal]) -> Iterator[Proposal]:
-    """Step 3: the proposals with what the text checks say of those that were not refused before."""
-    p = inputs.parameters
-    results = iter(
-        check_texts(inputs.services, inputs.image, inputs.task, accepted_edits(proposals), p.text_thresholds)
-    )
+    """Step 3: check the proposals that are neither duplicates nor refused by the word diff. These refuse, in order:
+
+    1 Word stems: the change touches the class, changes nothing, or adds another class or a protected characteristic of
+      people; the new caption does not apply the change.
+    2 Meaning: a similarity (cosine of sentence embeddings, 1 for equal stems) reaches τ.
+      `class words`  The changed words name the class.
+      `class kept`   The old caption names the class, and the new one does not.
+      `other class`  The new words name another class.
+      `paraphrase`   The new phrase means the same as the old one.
+    3 Protected classes: the change names what the job protects.
+    """
+    p, edits = inputs.parameters, accepted_edits(proposals)
+    results = iter(check_texts(inputs.services, inputs.image, inputs.task, edits, p.text_thresholds))
     for proposal in proposals:
         if not proposal.verdict.accepted:
             yield proposal
@@ -178,66 +174,49 @@ def check_words(inputs: Inputs[LanceParameters], proposals: Sequence[Proposal]) 
         yield replace(proposal, verdict=refusal if refusal and verdict.accepted else verdict, scores=scores)
 
 
-def check_texts(
-    services: TextEmbedder, source: MethodImage, task: TaskDescription, edits: Sequence[Edit], thresholds: Thresholds
-) -> list[tuple[Verdict, Scores]]:
-    """Verdict and similarities of each proposed edit of one source image.
+def sweep_fractions(inputs: Inputs[SweepParameters], caption: str, edits: Sequence[Edit]) -> Iterator[EditedBatch]:
+    """Step 4: invert the source image under its caption, and make each edit in it under every f, by rising f.
 
-    `thresholds` (check -> factor or `default`) refuse at or above, `class_kept` below; without threshold only equal
-    stems count.
+    Prompt-to-prompt denoises the new caption from the inverted image. Cross-attention is the source's in the first
+    `cross_fraction` of the steps, for the words that both captions have; self-attention is the source's in the first f
+    of them. A batch has as many edits as fit into one request: they share inversion and source branch.
     """
-    others = [label for label in task.classes if label != source.ground_truth]
-    results = []
-    for edit, scores in zip(edits, similarities(services, source, task, edits), strict=True):
-        verdict = check_stems(edit, source.ground_truth, others) or check_meaning(edit, scores, thresholds)
-        results.append((verdict or ACCEPTED, scores))
-    return results
+    return invert_and_edit(inputs, caption, edits, sorted(set(inputs.parameters.self_fractions)))
 
 
-def check_meaning(edit: Edit, scores: Scores, thresholds: Thresholds) -> Verdict | None:
-    """What the scores have against an edit, by the strictest of the thresholds of its factors."""
-
-    def limits(check: str) -> list[float]:
-        table = thresholds.get(check, {"default": 1.0})
-        return [table.get(change.factor, table["default"]) for change in edit.changes]
-
-    touching, kept = min(limits("class_words")), scores.get("class_kept", 1.0)
-    if scores.get("class_words", 0.0) >= touching:
-        return Verdict(False, "class words", f"the change touches the class: similarity {scores['class_words']:.2f}")
-    before = scores.get("class_before", 0.0)
-    if before >= touching and kept < min(before, max(limits("class_kept"))):
-        return Verdict(False, "class kept", f"the new caption has no word for the class: similarity {kept:.2f}")
-    if scores.get("other_class", 0.0) >= min(limits("other_class")):
-        return Verdict(False, "other class", f"the change adds another class: similarity {scores['other_class']:.2f}")
-    if scores.get("paraphrase", 0.0) >= min(limits("paraphrase")):
-        return Verdict(False, "paraphrase", f"the new phrase means the same as the old one: {scores['paraphrase']:.2f}")
-    return None
+# Step 5's checks, in order: the first whose score is below τ refuses an image. The paper's are `likeness`, `match` and
+# `direction`.
+LANCE_CHECKS = (
+    "likeness",  # cosine of image and source image
+    "match",  # cosine of image and new caption
+    "caption",  # that cosine less the one of image and old caption
+    "label",  # zero-shot, the image still shows the ground truth
+    "recaption",  # captioned anew, the image names the class, where the job asks for it
+    "shapes",  # in segmentation jobs: a segmenter finds the classes where the mask has them
+    "things",  # and each thing where it was
+    "direction",  # φ
+)
 
 
-def sweep_fractions(
-    inputs: Inputs[SweepParameters], caption: str, edits: Sequence[Edit], checks: Sequence[str] = EDIT_CHECKS
-) -> list[Sweep]:
-    """Step 4: the image inverted, and each edit made in it under every fraction f, by rising f.
+def keep_best(
+    inputs: Inputs[SweepParameters], batch: EditedBatch, checks: Sequence[str] = LANCE_CHECKS
+) -> list[RenderedArm[float]]:
+    """Step 5: check every image, and keep the best one of each edit, with the scores of all of them in its lineage.
 
-    The paper's checks are `likeness` (of image and source), `match` (of image and new caption) and `direction` (φ).
+    Without thresholds of their own, `caption` and LANCE-R's `word` need 0: nearer to the new one than to the old.
     """
-    p = inputs.parameters
-    thresholds = {"caption": {"default": 0.0}, "word": {"default": 0.0}} | p.thresholds  # 0: nearer to the new than old
-    return edit_and_check(inputs, caption, edits, sorted(set(p.self_fractions)), thresholds, checks)
-
-
-def keep_best(inputs: Inputs[SweepParameters], sweep: Sweep) -> RenderedArm[float]:
-    """Step 5: the best attempt at an edit, with scores and verdicts of all of them in the lineage."""
-    return sweep.arm(best(sweep.attempts), inputs.seed)
+    thresholds = {"caption": {"default": 0.0}, "word": {"default": 0.0}} | inputs.parameters.thresholds
+    sweeps = check_batch(inputs, batch, thresholds, checks)
+    return [sweep.arm(best(sweep.attempts), inputs.seed) for sweep in sweeps]
 
 
 def best(attempts: Sequence[Attempt]) -> Attempt:
-    """Among those that no check refuses, the direction's left aside, the greatest φ; ties go to the larger fraction.
+    """The image with the greatest φ of those that pass all other checks; ties go to the larger f.
 
-    Where every attempt is refused by another check it is the greatest φ of all.
+    If none passes them, it is the greatest φ of all images. The verdict on this image is the verdict on the edit.
     """
-    fit = [a for a in attempts if a.verdict.accepted or a.verdict.check == "direction"]
-    return max(fit or attempts, key=lambda a: (a.scores.get("direction", -1.0), a.fraction))
+    passing = [a for a in attempts if a.verdict.accepted or a.verdict.check == "direction"]
+    return max(passing or attempts, key=lambda a: (a.scores.get("direction", -1.0), a.fraction))
 
 
 # --- How the question is sent, and what the reply may be.
@@ -251,14 +230,14 @@ def perturb_messages(
 ) -> list[Message]:
     """The question for step 2: up to `most` edits of the caption that change one thing of a factor.
 
-    The caption begins a line of its own: so its first word reads the same there and in the reply, for any tokenizer.
+    The caption begins a line of its own, so that any tokenizer reads its first word as it does in the reply.
     """
     known = f"\nClass: {ground_truth}" if ground_truth is not None else ""
     return PERTURB.messages(f"Task: {task.text}{known}\nFactor: {factor}\nEdits: {most}\nCaption:\n{caption}")
 
 
 def perturb_schema(most: int) -> Schema:
-    """Schema of step 2's reply: none to `most` edits, each with phrases, canonical values and the new caption."""
+    """Schema of step 2's reply: up to `most` edits, each with phrases, canonical values and the new caption."""
     longest = {"from_phrase": 60, "from_value": 40, "to_phrase": 60, "to_value": 40, "caption": 600}
     edit = object_schema(**{name: text_schema(length) for name, length in longest.items()})
     return object_schema(edits={"type": "array", "items": edit, "maxItems": most})
@@ -273,26 +252,13 @@ def prompt_digest() -> str:
     return digest_of_prompts(messages, perturb_schema(2))
 
 
-REVISION = revision_of("1", prompt_digest())  # raise the number whenever equal replies would give other counterfactuals
+REVISION = revision_of("2", prompt_digest())  # raise the number whenever equal replies would give other counterfactuals
 
 
 # --- The parameters.
 
 LanceFactor = Literal["subject", "object", "background", "adjective", "domain", "weather"]
 LANCE_FACTORS: tuple[LanceFactor, ...] = ("subject", "object", "background", "adjective", "domain", "weather")
-
-
-class SweepParameters(EditingParameters):
-    """What a job may choose about editing. Defaults are LANCE's, but for `direct` inversion."""
-
-    self_fractions: Annotated[
-        tuple[Fraction, ...],
-        Field(
-            min_length=1,
-            max_length=MOST_IMAGES,
-            description="Shares of the steps in which self-attention is the source's: each is tried, the best is kept.",
-        ),
-    ] = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 class LanceParameters(SweepParameters):

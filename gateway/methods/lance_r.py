@@ -1,9 +1,11 @@
-"""LANCE-R: LANCE's random baseline (arXiv 2305.19164, section 4.1). What do edits do that nobody has thought about?
+"""LANCE-R: LANCE's random baseline (arXiv 2305.19164, section 4.1). A random word is replaced by a probable one.
 
-1 caption the image, as LANCE does. 2 hide a word that carries meaning, drawn at random, and let a masked language
-model fill the gap; the first filling that is another word makes the edit. 3 no text checks. 4 and 5 as LANCE
-(`lance.py`), and the image must be nearer to the new word than to the old. Words are drawn until there are edits
-enough; when each has been drawn, they are gone through again for their next fillings.
+1 caption the image, as LANCE does
+2 hide a random content word, and let a masked language model fill the gap; its most probable other word is the edit
+3 (no text checks)
+4, 5 as LANCE (`lance.py`), and the image must be nearer to the new word than to the old one
+
+Words are drawn until there are enough edits. When all words are drawn, their second fillings follow, and so on.
 """
 
 from __future__ import annotations
@@ -14,48 +16,50 @@ from typing import Annotated
 
 from pydantic import Field
 
+from gateway.methods.arms import rows
 from gateway.methods.caption import write_caption
-from gateway.methods.checks import WORD_CHECKS
 from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
-from gateway.methods.inverted import render_null_arms
-from gateway.methods.lance import SweepParameters, keep_best, sweep_fractions
-from gateway.methods.schedule import Inputs, Proposal, rows
+from gateway.methods.inverted import SweepParameters, with_compared_arms
+from gateway.methods.lance import LANCE_CHECKS, keep_best, sweep_fractions
+from gateway.methods.schedule import Inputs, Proposal
 from gateway.methods.words import content_words, stem
 from shared.endpoints import Services
 from shared.schemas.language import Filling, FillRequest, Gap
+
+WORD_CHECKS = (*LANCE_CHECKS[:3], "word", *LANCE_CHECKS[3:])  # nearer to the new word than to the old one
 
 
 def lance_r(
     image: MethodImage, task: TaskDescription, services: Services, parameters: LanceRParameters, seed: int
 ) -> Iterator[MethodCounterfactual]:
-    """The counterfactuals of one source image in the order drawn, then a null arm for each fraction that was chosen.
+    """The counterfactuals of one source image in the order drawn, then a null and a sham arm for each chosen fraction.
 
-    `seed` draws the words. A caption without a word that can be replaced has none. A failure of a service is raised.
+    `seed` draws the words. A caption without a word that can be replaced has none. Raises what the services raise.
     """
     inputs = Inputs("lance-r", REVISION, image, task, services, parameters, seed)
     caption = write_caption(image, services, parameters)  # 1
     edits = replace_words(inputs, caption)  # 2
-    sweeps = sweep_fractions(inputs, caption, edits, WORD_CHECKS)  # 4
-    arms = [keep_best(inputs, sweep) for sweep in sweeps]  # 5
-    nulls = render_null_arms(inputs, caption, arms)
-    yield from rows(inputs.lineage(), caption, [Proposal(edit, seed) for edit in edits], arms, nulls)
+    batches = sweep_fractions(inputs, caption, edits)  # 4
+    arms = [arm for batch in batches for arm in keep_best(inputs, batch, WORD_CHECKS)]  # 5
+    compared = with_compared_arms(inputs, caption, edits, arms, WORD_CHECKS)
+    yield from rows(inputs.lineage(), caption, [Proposal(edit, seed) for edit in edits], *compared)
 
 
 def replace_words(inputs: Inputs[LanceRParameters], caption: str) -> list[Edit]:
-    """Step 2: every drawn word's first filling, then the second ones; each new caption once."""
+    """Step 2: the first filling of every word, in random order, then the second ones; each new caption once."""
     p, spans = inputs.parameters, content_words(caption)
     if not spans:
         return []
     Random(inputs.derive_seed(caption)).shuffle(spans)
     gaps = [Gap(before=caption[:start], after=caption[end:]) for start, end in spans]
-    reply = inputs.services.fill(FillRequest(gaps=gaps[:_MOST_GAPS], most=p.fillings))
-    offers = [
+    reply = inputs.services.fill(FillRequest(gaps=gaps[:_MAX_GAPS], most=p.fillings))
+    fillings_of_words = [
         _other_words(caption[start:end], fillings)
         for (start, end), fillings in zip(spans, reply.fillings, strict=False)
     ]
     edits: dict[str, Edit] = {}
-    for rank in range(max(map(len, offers), default=0)):
-        for (start, end), gap, words in zip(spans, gaps, offers, strict=False):
+    for rank in range(max(map(len, fillings_of_words), default=0)):
+        for (start, end), gap, words in zip(spans, gaps, fillings_of_words, strict=False):
             if rank < len(words) and len(edits) < p.counterfactuals_per_image:
                 edit = _edit(caption, caption[start:end], words[rank], gap)
                 edits.setdefault(edit.new_caption, edit)
@@ -63,7 +67,7 @@ def replace_words(inputs: Inputs[LanceRParameters], caption: str) -> list[Edit]:
 
 
 def _other_words(word: str, fillings: Sequence[Filling]) -> list[str]:
-    """The fillings that are another word and carry meaning, the most probable first."""
+    """The fillings that are another content word, the most probable first."""
     return [new.word for new in fillings if stem(new.word) != stem(word) and content_words(new.word)]
 
 
@@ -75,8 +79,8 @@ def _edit(caption: str, old: str, filling: str, gap: Gap) -> Edit:
 
 # --- The parameters.
 
-REVISION = "1"  # raise it whenever the same replies would give other counterfactuals
-_MOST_GAPS = 64  # per message
+REVISION = "2"  # raise it whenever the same replies would give other counterfactuals
+_MAX_GAPS = 64  # per message
 
 
 class LanceRParameters(SweepParameters):
@@ -86,7 +90,7 @@ class LanceRParameters(SweepParameters):
         int, Field(ge=1, le=20, description="Words of an image that are replaced.")
     ] = 4
     fillings: Annotated[
-        int, Field(ge=1, le=100, description="How many words the masked language model offers for a gap.")
+        int, Field(ge=1, le=100, description="How many words the masked language model fillings_of_words for a gap.")
     ] = 10
     caption_prompt: Annotated[str, Field(max_length=500, description="Image domain: prefix for the captioner.")] = (
         "a photo of"

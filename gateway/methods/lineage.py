@@ -1,7 +1,7 @@
-"""The record of how a counterfactual came about, for people and for replay. Nothing is decided by it.
+"""The lineage of a counterfactual: how it was made, for people and for replay. No code decides by it.
 
-What the code needs of a counterfactual (its caption, control image and cost among it) are fields of
-`MethodCounterfactual`; the worker stores these three in the same JSON column.
+What the code needs is a field of `MethodCounterfactual`. The worker stores its caption, control image and cost in the
+same JSON column.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TriedFraction(TypedDict):
 
 
 class RegionOutcomeRecord(TypedDict):
-    """What became of one protected region, as `judge_regions` scores it; `box` is left, top, right and bottom."""
+    """The scores of one protected region (`judge_regions`); `box` is left, top, right and bottom."""
 
     label: str
     share: float
@@ -43,7 +43,7 @@ class RegionOutcomeRecord(TypedDict):
 
 
 class Lineage(TypedDict, total=False):
-    """What a method records. `Inputs.lineage` fills the first four; the others are there where a method has them."""
+    """What a method records. `Inputs.lineage` fills the first four; the others depend on the method."""
 
     method: str
     revision: str

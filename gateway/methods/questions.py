@@ -1,7 +1,7 @@
 """How a method asks a language model: one-shot messages, the schema of the reply, and the exchange for the lineage.
 
-What is asked stands on the method's page. A question without a valid reply refuses the edits that it was asked for, as
-`invalid reply`: asked again, a seeded model would write the same again.
+The prompts are in the method's file. A question without a valid reply refuses its edits as `invalid reply`; it is not
+asked again, since a seeded model would write the same reply.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Reply = TypeVar("Reply")
 
 
 class InvalidReply(Exception):
-    """The language model gave no valid reply. `verdict` refuses what was asked for; `exchange` is for its lineage."""
+    """The language model gave no valid reply. `verdict` refuses its edits, `exchange` is for their lineage."""
 
     def __init__(self, reason: str, exchange: Exchange) -> None:
         super().__init__(reason)
@@ -35,7 +35,7 @@ class InvalidReply(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Question(Generic[Reply]):
-    """What a method asks a language model, with one worked example; `reply` is the type of the reply's value."""
+    """A prompt with one worked example; `reply` is the type of the reply's value."""
 
     name: str
     system: str
@@ -65,7 +65,7 @@ def ask(
 ) -> tuple[Reply, Exchange]:
     """The language model's reply, which satisfies the schema, and the exchange.
 
-    Raises InvalidReply, and what services raise.
+    Raises InvalidReply, and what the services raise.
     """
     request = GenerateRequest(
         messages=list(messages), json_schema=schema, temperature=temperature, max_tokens=max_tokens, seed=seed

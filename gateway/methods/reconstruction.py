@@ -1,18 +1,19 @@
 """Reconstruction: LANCE's control (arXiv 2305.19164, section 4.1). Invert the image, regenerate it, change nothing.
 
-What a model under test does worse on the reconstruction it does worse because of autoencoder and inversion. There is
-one counterfactual per source image, with no changes; its null arm is the source image itself. No check refuses it.
+It measures what autoencoder and inversion do to a model under test by themselves. There is one counterfactual per
+source image, without changes. Its null arm is the source image itself, and no check refuses it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gateway.methods.arms import RenderedArm, rows
 from gateway.methods.caption import write_caption
 from gateway.methods.checks import Pictures, check_images
 from gateway.methods.counterfactual import Edit, MethodCounterfactual, MethodImage, TaskDescription
-from gateway.methods.inverted import InversionParameters, invert_and_edit
-from gateway.methods.schedule import Inputs, Proposal, RenderedArm, rows
+from gateway.methods.inverted import InversionParameters, edit_request
+from gateway.methods.schedule import Inputs, Proposal
 from shared.endpoints import Services
 
 REVISION = "1"  # raise it whenever the same replies would give other counterfactuals
@@ -21,7 +22,7 @@ REVISION = "1"  # raise it whenever the same replies would give other counterfac
 def reconstruction(
     image: MethodImage, task: TaskDescription, services: Services, parameters: InversionParameters, seed: int
 ) -> Iterator[MethodCounterfactual]:
-    """The reconstruction of one source image. Nothing is drawn, so `seed` only names it."""
+    """The reconstruction of one source image. It has no random choice; `seed` is only recorded."""
     inputs = Inputs("reconstruction", REVISION, image, task, services, parameters, seed)
     caption = write_caption(image, services, parameters)
     unchanged = Proposal(Edit((), caption, caption), seed)
@@ -31,7 +32,7 @@ def reconstruction(
 
 def reconstruct(inputs: Inputs[InversionParameters], caption: str) -> RenderedArm[None]:
     """The source image inverted under its caption and regenerated, with its scores."""
-    reply = invert_and_edit(inputs.image, inputs.services, inputs.parameters, caption)
+    reply = inputs.services.edit(edit_request(inputs.image.image, inputs.parameters, caption))
     pictures = Pictures([reply.reconstruction], reply.keep_mask)
     [(verdict, scores)] = check_images(inputs.services, inputs.image, inputs.task, pictures, [None], {})
     cost = reply.evaluations.inversion

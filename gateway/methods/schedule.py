@@ -1,42 +1,45 @@
-"""What no paper describes and every method needs: seeds, the schedule of siblings, null arms and lineage.
+"""What every method needs and no paper describes: seeds, and the schedule of siblings.
 
 A method's page has the paper's steps, and calls these between them. Siblings are the edits of one source image: which
-are tried, in which order, and when there are enough. Rows are proposals, their renderings and null arms as
-`MethodCounterfactual`s; ordinals count the proposals of a source image first, rendered or not, and then its null arms.
-A null arm whose image is not finite has no row; edits that would be compared with it are refused as `null arm`.
+are tried, in which order, and when there are enough. Their renderings are compared in `arms.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import zip_longest
 from random import Random
 from typing import Generic, TypeVar, Unpack
 
-from gateway.methods.checks import Scores, skipped_checks
-from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription, Verdict
+from gateway.methods.checks import skipped_checks
+from gateway.methods.counterfactual import (
+    ACCEPTED,
+    Change,
+    Edit,
+    MethodImage,
+    Scores,
+    TaskDescription,
+    Verdict,
+)
 from gateway.methods.lineage import Exchange, Lineage
 from gateway.methods.questions import InvalidReply
 from gateway.methods.word_diff import tokens
 from shared.endpoints import Services
-from shared.schemas.base import Contract, ImagePayload
+from shared.schemas.base import Contract
 from shared.seeds import derive_seed
 
 P = TypeVar("P", bound=Contract, covariant=True)
 Key = TypeVar("Key")
 Option = TypeVar("Option")
-Pair = TypeVar("Pair", bound=Hashable)
 
-ACCEPTED = Verdict(accepted=True)
 _DUPLICATE = Verdict(False, "duplicate edit", "the same values are already changed in another edit")
-_NO_NULL_ARM = Verdict(False, "null arm", "its null arm is not finite, so nothing tells the change from the generator")
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs(Generic[P]):
-    """The arguments of a method, with its name and revision: every step takes them."""
+    """The arguments of a method, with its name and revision."""
 
     method: str
     revision: str
@@ -48,7 +51,7 @@ class Inputs(Generic[P]):
 
     @property
     def other_classes(self) -> tuple[str, ...]:
-        """The label set without the ground truth (all of it where that is not known)."""
+        """The label set without the ground truth; the whole label set if that is unknown."""
         return tuple(label for label in self.task.classes if label != self.image.ground_truth)
 
     def derive_seed(self, *parts: str | int) -> int:
@@ -56,7 +59,7 @@ class Inputs(Generic[P]):
         return derive_seed(self.image.id, self.method, self.revision, self.seed, *parts)
 
     def lineage(self, **more: Unpack[Lineage]) -> Lineage:
-        """What the lineages of all counterfactuals of the source image have in common."""
+        """The part of the lineage that all counterfactuals of the source image share, and `more`."""
         common: Lineage = {
             "method": self.method,
             "revision": self.revision,
@@ -71,7 +74,7 @@ class Inputs(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """An edit before rendering: the verdict and scores of the text checks, and the exchanges that led to it."""
+    """An edit before rendering, with verdict and scores of the text checks and the exchanges that led to it."""
 
     edit: Edit
     seed: int
@@ -83,11 +86,11 @@ class Proposal:
 def spread(
     keys: Sequence[Key], options_of: Callable[[Key], Sequence[Option]], width: int, rounds: int, seed: int
 ) -> Iterator[tuple[Option, ...]]:
-    """Combinations of `width` options (hashable) of different keys, each once: rounds over the shuffled keys.
+    """Combinations of `width` options (hashable) of different keys, each once, in rounds over the shuffled keys.
 
-    A round takes the next option of each key, so a few combinations are spread over many keys, and many use all
-    options. `options_of` is called only for keys that are reached. With a width above 1 a key is joined by the next
-    ones in the shuffled order.
+    A round takes the next option of each key, so that few combinations use many keys, and many use all options.
+    `options_of` is called when a key is reached. With a width above 1 a key is combined with the next ones in the
+    shuffled order.
     """
     order = list(keys)
     Random(seed).shuffle(order)
@@ -113,12 +116,12 @@ def spread_changes(
     width: int,
     rounds: int,
 ) -> Iterator[Proposal]:
-    """The changes to try, without a new caption yet: `spread` over the accepted keywords, whose to-phrases are empty.
+    """The changes to try, as proposals without a new caption: `spread` over the alternatives of accepted keywords.
 
-    `alternatives_of` a keyword is called once, when the first of its alternatives is tried; where it raises
-    InvalidReply, the keyword is a refused change, still without to-phrase. Values that another edit has are refused.
+    `alternatives_of` is called once per keyword, when its first alternative is tried. If it raises InvalidReply, the
+    keyword becomes a refused change with an empty to-phrase. A change to values that an earlier one has is refused.
     """
-    by_phrase = {proposal.edit.changes[0].from_phrase: proposal for proposal in accepted(keywords)}
+    by_phrase = {proposal.edit.changes[0].from_phrase: proposal for proposal in accepted_proposals(keywords)}
     unanswered: dict[str, Verdict] = {}
 
     @cache
@@ -148,7 +151,7 @@ def round_robin(groups: Iterable[Sequence[Proposal]]) -> list[Proposal]:
 
 
 def refuse_duplicates(proposals: Iterable[Proposal]) -> list[Proposal]:
-    """The proposals; one whose new value for a phrase, or new caption, an earlier one has is refused."""
+    """The proposals, of which those with the new value or the new caption of an earlier one are refused."""
     checked: list[Proposal] = []
     earlier: set[str] = set()
     for proposal in proposals:
@@ -165,7 +168,7 @@ def refuse_duplicates(proposals: Iterable[Proposal]) -> list[Proposal]:
 
 
 def until_accepted(proposals: Iterable[Proposal], count: int) -> Iterator[Proposal]:
-    """The proposals up to and with the accepted one that makes `count` (at least 1) of them."""
+    """The proposals until `count` (at least 1) of them are accepted."""
     for proposal in proposals:
         yield proposal
         count -= proposal.verdict.accepted
@@ -174,7 +177,7 @@ def until_accepted(proposals: Iterable[Proposal], count: int) -> Iterator[Propos
 
 
 def until_enough(proposals: Iterable[Proposal], count: int, *, same_edit: bool) -> list[Proposal]:
-    """The proposals until `count` of them are accepted; with `same_edit` the first accepted one is there so often."""
+    """The proposals until `count` are accepted. With `same_edit` the first accepted one is repeated instead."""
     if not same_edit:
         return list(until_accepted(proposals, count))
     tried = list(until_accepted(proposals, 1))
@@ -182,111 +185,21 @@ def until_enough(proposals: Iterable[Proposal], count: int, *, same_edit: bool) 
 
 
 def with_seeds(inputs: Inputs[Contract], proposals: Sequence[Proposal], *, same_seed: bool) -> list[Proposal]:
-    """The proposals with the seeds of their renderings, one each or one for all."""
+    """The proposals with the seeds of their renderings: a seed each, or the same for all."""
     seeds = [inputs.derive_seed("render", 0 if same_seed else ordinal) for ordinal in range(len(proposals))]
     return [replace(proposal, seed=seed) for proposal, seed in zip(proposals, seeds, strict=True)]
 
 
-def accepted(proposals: Sequence[Proposal]) -> list[Proposal]:
+def accepted_proposals(proposals: Sequence[Proposal]) -> list[Proposal]:
     """The proposals that are rendered, in order."""
     return [proposal for proposal in proposals if proposal.verdict.accepted]
 
 
 def accepted_edits(proposals: Sequence[Proposal]) -> list[Edit]:
     """The edits that are rendered, in order."""
-    return [proposal.edit for proposal in accepted(proposals)]
+    return [proposal.edit for proposal in accepted_proposals(proposals)]
 
 
-def refused(proposals: Sequence[Proposal]) -> list[Proposal]:
+def refused_proposals(proposals: Sequence[Proposal]) -> list[Proposal]:
     """The proposals that a check refused, in order."""
     return [proposal for proposal in proposals if not proposal.verdict.accepted]
-
-
-# --- Rows: edits and their null arms.
-
-
-@dataclass(frozen=True, slots=True)
-class RenderedArm(Generic[Pair]):
-    """The image (None: not finite) of an edit or of a null arm, with what the image checks say of it, and its cost.
-
-    `pair` is equal for an edit and its null arm, and differs between null arms. `lineage` is what belongs to this image
-    alone.
-    """
-
-    image: ImagePayload | None
-    seed: int
-    verdict: Verdict
-    scores: Scores
-    pair: Pair
-    evaluations: int
-    control: ImagePayload | None = None
-    lineage: Lineage = field(default_factory=Lineage)
-
-
-def rows(
-    lineage: Lineage,
-    caption: str,
-    proposals: Sequence[Proposal],
-    arms: Sequence[RenderedArm[Pair]],
-    nulls: Sequence[RenderedArm[Pair]] | None,
-) -> Iterator[MethodCounterfactual]:
-    """The rows of one source image: proposals in order, then null arms (None: the source image is the null arm).
-
-    `arms` are the renderings of the accepted proposals, in their order; `lineage` is what all rows have in common.
-    """
-    finite = [null for null in nulls or () if null.image is not None]
-    null_ordinals = {null.pair: ordinal for ordinal, null in enumerate(finite, start=len(proposals))}
-    rendered = iter(arms)
-    for ordinal, proposal in enumerate(proposals):
-        arm = next(rendered) if proposal.verdict.accepted else None
-        null_ordinal = null_ordinals.get(arm.pair) if arm else None
-        if arm and arm.verdict.accepted and nulls is not None and null_ordinal is None:
-            arm = replace(arm, verdict=_NO_NULL_ARM)
-        yield _edit_row(ordinal, proposal, arm, null_ordinal, caption, lineage)
-    for null in finite:
-        yield _null_row(null_ordinals[null.pair], null, caption, lineage)
-
-
-def _edit_row(
-    ordinal: int,
-    proposal: Proposal,
-    arm: RenderedArm[Pair] | None,
-    null_ordinal: int | None,
-    caption: str,
-    lineage: Lineage,
-) -> MethodCounterfactual:
-    """The row of an edit; without `arm` it was refused by its words and cost no evaluation."""
-    exchanges: Lineage = {"exchanges": list(proposal.exchanges)} if proposal.exchanges else {}
-    own: Lineage = arm.lineage if arm else {}
-    return MethodCounterfactual(
-        ordinal=ordinal,
-        arm="edit",
-        seed=proposal.seed,
-        edit=proposal.edit,
-        null_ordinal=null_ordinal,
-        image=arm.image if arm else None,
-        verdict=arm.verdict if arm else proposal.verdict,
-        scores={**proposal.scores, **(arm.scores if arm else {})},
-        caption=caption,
-        control=arm.control if arm else None,
-        evaluations=arm.evaluations if arm else 0,
-        lineage={**lineage, **exchanges, **own},
-    )
-
-
-def _null_row(ordinal: int, arm: RenderedArm[Pair], caption: str, lineage: Lineage) -> MethodCounterfactual:
-    """The row of a null arm, which no check refuses."""
-    return MethodCounterfactual(
-        ordinal=ordinal,
-        arm="null",
-        seed=arm.seed,
-        edit=None,
-        null_ordinal=None,
-        image=arm.image,
-        verdict=ACCEPTED,
-        scores=arm.scores,
-        caption=caption,
-        control=arm.control,
-        evaluations=arm.evaluations,
-        lineage={**lineage, **arm.lineage},
-    )

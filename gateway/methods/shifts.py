@@ -1,8 +1,11 @@
 """Shifts: changes that the user writes ("at night", "in the snow"), made in every image. No language model.
 
-1 caption the image. 2 the new caption: the shift's phrase in place of the first of its `replaces` that the caption has,
-or else at the end of the caption's first sentence. 3 text checks. 4 inversion and prompt-to-prompt. 5 image checks.
-A shift that a text check refuses in an image is not rendered there, and is kept with its reason.
+1 caption the image
+2 write the new caption: the shift's phrase replaces the first of its `replaces` that the caption has, or else ends the
+  caption's first sentence
+3 check the words; a refused shift is not rendered in this image, and is kept with its reason
+4 invert the image, and make each edit in it by prompt-to-prompt
+5 check the images
 """
 
 from __future__ import annotations
@@ -13,8 +16,10 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from gateway.methods.arms import ComparedArms, RenderedArm, compare_arms, rows
 from gateway.methods.caption import write_caption
 from gateway.methods.counterfactual import (
+    ACCEPTED,
     Change,
     Edit,
     Factor,
@@ -24,7 +29,8 @@ from gateway.methods.counterfactual import (
     Verdict,
 )
 from gateway.methods.inverted import EditingParameters, ProtectedClasses, edit_and_check
-from gateway.methods.schedule import ACCEPTED, Inputs, Proposal, RenderedArm, accepted_edits, rows
+from gateway.methods.paraphrase import paraphrase, sham_arms
+from gateway.methods.schedule import Inputs, Proposal, accepted_edits
 from gateway.methods.text_checks import check_caption, check_change, check_protected_classes
 from gateway.methods.words import occurrences
 from shared.endpoints import Services
@@ -34,25 +40,25 @@ from shared.schemas.base import Contract
 def shifts(
     image: MethodImage, task: TaskDescription, services: Services, parameters: ShiftsParameters, seed: int
 ) -> Iterator[MethodCounterfactual]:
-    """The counterfactuals of one source image: one per shift, in order, then their null arm.
+    """The counterfactuals of one source image: one per shift, in order, then their null arm and their sham arm.
 
-    Nothing is drawn, so `seed` only names them. A failure of a service is raised.
+    They have no random choice; `seed` is only recorded. Raises what the services raise.
     """
     inputs = Inputs("shifts", REVISION, image, task, services, parameters, seed)
     caption = write_caption(image, services, parameters)  # 1
     edits = [shift_caption(caption, shift) for shift in parameters.shifts]  # 2
     proposals = [check_words(inputs, edit) for edit in edits]  # 3
-    arms, nulls = edit_images(inputs, caption, accepted_edits(proposals))  # 4, 5
-    yield from rows(inputs.lineage(), caption, proposals, arms, nulls)
+    compared = edit_images(inputs, caption, accepted_edits(proposals))  # 4, 5
+    yield from rows(inputs.lineage(), caption, proposals, *compared)
 
 
 def shift_caption(caption: str, shift: Shift) -> Edit:
     """Step 2: the edit that a shift makes of the caption."""
-    old, new_caption = shifted(caption, shift)
+    old, new_caption = apply_shift(caption, shift)
     return Edit((Change(shift.factor, old, shift.phrase, old, shift.value or shift.phrase),), caption, new_caption)
 
 
-def shifted(caption: str, shift: Shift) -> tuple[str, str]:
+def apply_shift(caption: str, shift: Shift) -> tuple[str, str]:
     """The phrase of the caption that a shift replaces (empty where it is added), and the new caption."""
     for phrase in shift.replaces:
         if occurrences(caption, phrase):
@@ -64,7 +70,7 @@ def shifted(caption: str, shift: Shift) -> tuple[str, str]:
 
 
 def check_words(inputs: Inputs[ShiftsParameters], edit: Edit) -> Proposal:
-    """Step 3: the text checks. A phrase that is only added takes none away, so none must have gone."""
+    """Step 3: the text checks. A phrase that is only added replaces none, so none must be missing."""
     (change,) = edit.changes
     truth, others = inputs.image.ground_truth, inputs.other_classes
     if occurrences(edit.caption, change.to_phrase):
@@ -80,25 +86,26 @@ def check_words(inputs: Inputs[ShiftsParameters], edit: Edit) -> Proposal:
     return Proposal(edit, inputs.seed, verdict)
 
 
-def edit_images(
-    inputs: Inputs[ShiftsParameters], caption: str, edits: Sequence[Edit]
-) -> tuple[list[RenderedArm[float]], list[RenderedArm[float]]]:
-    """Steps 4 and 5: the edits and, if there are any, their null arm by one request, and the image checks."""
+def edit_images(inputs: Inputs[ShiftsParameters], caption: str, edits: Sequence[Edit]) -> ComparedArms[float]:
+    """Steps 4 and 5: the edits and, if there are any, their null and sham arm by one request, and the image checks."""
     if not edits:
-        return [], []
-    p = inputs.parameters
-    sweeps = edit_and_check(inputs, caption, [*edits, None], [p.self_fraction], p.thresholds)
+        return ComparedArms([], [])
+    p, sham = inputs.parameters, paraphrase(inputs, caption)
+    all_edits = [*edits, None, *([sham.edit] if sham else [])]
+    sweeps = edit_and_check(inputs, caption, all_edits, [p.self_fraction], p.thresholds)
     arms = [
         RenderedArm(only.image, inputs.seed, only.verdict, only.scores, only.fraction, sweep.evaluations)
         for sweep in sweeps
         for only in sweep.attempts
     ]
-    return arms[:-1], arms[-1:]
+    n = len(edits)
+    shams = sham_arms(sham, arms[n + 1 :]) if sham else None
+    return compare_arms(edits, arms[:n], arms[n : n + 1], shams, p.thresholds)
 
 
 # --- The parameters.
 
-REVISION = "1"  # raise it whenever the same replies would give other counterfactuals
+REVISION = "2"  # raise it whenever the same replies would give other counterfactuals
 Phrase = Annotated[str, Field(min_length=1, max_length=100)]
 
 

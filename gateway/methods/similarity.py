@@ -1,7 +1,7 @@
-"""How similar the phrases of an edit are to the names of classes and to one another, by sentence embeddings.
+"""LANCE's text checks: how similar the phrases of an edit are to the names of classes and to one another.
 
-A similarity is 1 for equal stems and otherwise the cosine of two phrases' embeddings ("automobile" is near the class
-"car"). LANCE's checks of words decide by these scores (`lance.py`).
+A similarity is 1 for equal stems and otherwise the cosine of two phrases' sentence embeddings ("automobile" is near the
+class "car").
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Protocol
 
 import numpy as np
 
-from gateway.methods.checks import Scores, Vector
-from gateway.methods.counterfactual import Edit, MethodImage, TaskDescription
-from gateway.methods.text_checks import differing_part
+from gateway.methods.checks import Thresholds
+from gateway.methods.counterfactual import ACCEPTED, Edit, MethodImage, Scores, TaskDescription, Verdict
+from gateway.methods.image_scores import Vector
+from gateway.methods.text_checks import check_stems, differing_part
 from gateway.methods.words import STOP_WORD, WORD, content_stems, names_class, stems
 from shared.chunks import chunks
 from shared.schemas.evaluation import EmbedTextsReply, EmbedTextsRequest
@@ -25,20 +26,56 @@ MAX_TEXTS = 256  # per message
 
 
 class TextEmbedder(Protocol):
-    """The one service that `check_texts` asks."""
+    """The service that `check_texts` calls."""
 
     def embed_texts(self, request: EmbedTextsRequest) -> EmbedTextsReply: ...
+
+
+def check_texts(
+    services: TextEmbedder, source: MethodImage, task: TaskDescription, edits: Sequence[Edit], thresholds: Thresholds
+) -> list[tuple[Verdict, Scores]]:
+    """Verdict by stems and by meaning, and similarities, of each proposed edit of one source image."""
+    others = [label for label in task.classes if label != source.ground_truth]
+    results = []
+    for edit, scores in zip(edits, similarities(services, source, task, edits), strict=True):
+        verdict = check_stems(edit, source.ground_truth, others) or check_meaning(edit, scores, thresholds)
+        results.append((verdict or ACCEPTED, scores))
+    return results
+
+
+def check_meaning(edit: Edit, scores: Scores, thresholds: Thresholds) -> Verdict | None:
+    """Refuse an edit whose `similarities` reach the threshold, the strictest of its factors.
+
+    If the old caption names the class, the new one must also have a similarity to it, of the threshold of `class_kept`
+    or as large as before. Without thresholds only equal stems refuse.
+    """
+
+    def limits(check: str) -> list[float]:
+        table = thresholds.get(check, {"default": 1.0})
+        return [table.get(change.factor, table["default"]) for change in edit.changes]
+
+    touching, kept = min(limits("class_words")), scores.get("class_kept", 1.0)
+    if scores.get("class_words", 0.0) >= touching:
+        return Verdict(False, "class words", f"the change touches the class: similarity {scores['class_words']:.2f}")
+    before = scores.get("class_before", 0.0)
+    if before >= touching and kept < min(before, max(limits("class_kept"))):
+        return Verdict(False, "class kept", f"the new caption has no word for the class: similarity {kept:.2f}")
+    if scores.get("other_class", 0.0) >= min(limits("other_class")):
+        return Verdict(False, "other class", f"the change adds another class: similarity {scores['other_class']:.2f}")
+    if scores.get("paraphrase", 0.0) >= min(limits("paraphrase")):
+        return Verdict(False, "paraphrase", f"the new phrase means the same as the old one: {scores['paraphrase']:.2f}")
+    return None
 
 
 def similarities(
     services: TextEmbedder, source: MethodImage, task: TaskDescription, edits: Sequence[Edit]
 ) -> list[Scores]:
-    """The similarities of each proposed edit of one source image, the greatest over the phrases in question.
+    """The similarities of each proposed edit of one source image, each the greatest over the phrases that it compares.
 
-    `class_words`: of the changed words to the names of the ground truth (without one, of all classes);
-    `class_before` and `class_kept`: of the old and of the new caption to these; `other_class`: of what comes in to the
-    other classes, without those that the old caption names; `paraphrase`: of the new phrase to the old one. One that
-    has nothing to compare is left out.
+    `class_words`: of the changed words to the names of the ground truth (without ground truth, of all classes).
+    `class_before`, `class_kept`: of the old and of the new caption to these names. `other_class`: of the new words to
+    the other classes that the old caption does not name. `paraphrase`: of the new phrase to the old one. A score
+    without phrases to compare is missing.
     """
     others = [label for label in task.classes if label != source.ground_truth]
     labels = [source.ground_truth] if source.ground_truth else others  # without it, no class may be touched
@@ -56,7 +93,7 @@ def similarities(
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """The phrases and names that a score compares, each with each; neither is empty."""
+    """The phrases and names that a score compares, all pairs of them; neither is empty."""
 
     score: str
     phrases: tuple[str, ...]
@@ -64,7 +101,7 @@ class _Comparison:
 
     @property
     def plain(self) -> bool:
-        """Whether a phrase and a name have equal stems, so that no embedding is asked."""
+        """Whether a phrase and a name have equal stems, so that no embedding is needed."""
         return bool({tuple(stems(phrase)) for phrase in self.phrases} & {tuple(stems(name)) for name in self.names})
 
     def similarity(self, vectors: Mapping[str, Vector]) -> float:
@@ -76,7 +113,7 @@ class _Comparison:
 
 
 def _comparisons(edit: Edit, labels: Sequence[str], others: Sequence[str]) -> list[_Comparison]:
-    """What the scores of an edit compare. Classes that the caption names already cannot enter."""
+    """What the scores of an edit compare. Classes that the caption already names are not new."""
     names, entering = _names(labels), _names(label for label in others if not names_class(edit.caption, label))
     longest = max([LONGEST_GRAM, *(len(stems(name)) for name in (*names, *entering))])
     parts = [differing_part(change.from_phrase, change.to_phrase) for change in edit.changes]
@@ -98,7 +135,7 @@ def _names(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 def _grams(texts: Iterable[str], longest: int) -> tuple[str, ...]:
-    """Up to `longest` words in a row that neither begin nor end with a word without meaning, in lower case."""
+    """Up to `longest` words in a row that begin and end with a content word, in lower case."""
     grams: dict[str, None] = {}
     for text in texts:
         words = [word.lower() for word in WORD.findall(text)]
@@ -110,7 +147,7 @@ def _grams(texts: Iterable[str], longest: int) -> tuple[str, ...]:
 
 
 def _brought_in(old: str, new: str) -> Iterator[str]:
-    """The runs of words that the new text has and the old one has not there."""
+    """The runs of words that the new text adds to the old one."""
     old_words, new_words = WORD.findall(old.lower()), WORD.findall(new.lower())
     for kind, _, _, start, end in SequenceMatcher(None, old_words, new_words, autojunk=False).get_opcodes():
         if kind in ("replace", "insert"):
@@ -118,7 +155,7 @@ def _brought_in(old: str, new: str) -> Iterator[str]:
 
 
 def _embed(services: TextEmbedder, of_edits: Sequence[Sequence[_Comparison]], labels: set[str]) -> dict[str, Vector]:
-    """Embeddings of all phrases that comparisons need. Names of classes go first, in messages that recur."""
+    """Embeddings of all phrases that comparisons need. Class names are requested first, alike for every image."""
     needed = [comparison for comparisons in of_edits for comparison in comparisons if not comparison.plain]
     names = sorted(_names(labels)) if needed else []
     phrases = dict.fromkeys(text for comparison in needed for text in (*comparison.phrases, *comparison.names))

@@ -1,8 +1,7 @@
 """Checks of proposed edits by their words, before anything is rendered: pure functions of strings.
 
-Each refusal is a rejected `Verdict` that names its check; None means that the check has nothing to object. Words are
-compared by their stems ("foggy" touches the class "fog", "buses" the class "bus"). What words mean is compared by
-LANCE alone (`lance.py`, `similarity.py`).
+Each check returns a rejected `Verdict` that names it, or None. Words are compared by their stems ("foggy" touches the
+class "fog", "buses" the class "bus"). LANCE also compares their meaning (`similarity.py`).
 """
 
 from __future__ import annotations
@@ -24,57 +23,57 @@ _SKIN = re.compile(rf"\b(black|white|brown|dark-skinned|light-skinned)\s+({PEOPL
 
 
 def check_keyword(phrase: str, caption: str, ground_truth: str | None, classes: Sequence[str]) -> Verdict | None:
-    """Whether a phrase may be changed at all: it stands in the caption and names no class."""
+    """Refuse a phrase that is not in the caption, or names a class."""
     if not occurrences(caption, phrase):
-        return _refused("keyword in caption", f"the caption does not contain “{phrase}”")
+        return _refuse("keyword in caption", f"the caption does not contain “{phrase}”")
     if ground_truth is not None and content_stems(phrase) & content_stems(ground_truth):
-        return _refused("class words", f"“{phrase}” touches the ground truth “{ground_truth}”")
+        return _refuse("class words", f"“{phrase}” touches the ground truth “{ground_truth}”")
     for label in classes:
         if names_class(phrase, label):
-            return _refused("class words", f"“{phrase}” names the class “{label}”")
+            return _refuse("class words", f"“{phrase}” names the class “{label}”")
     return None
 
 
 def check_change(change: Change, ground_truth: str | None, classes: Sequence[str]) -> Verdict | None:
-    """Whether the new phrase of a change is new, and neither a class nor a protected class."""
+    """Refuse a new phrase that equals the old one, names a class, or names a protected characteristic of people."""
     old, new = content_stems(change.from_phrase), content_stems(change.to_phrase)
     same_value = content_stems(change.from_value) == content_stems(change.to_value)
     if same_value or old == new:
-        return _refused("no change", f"“{change.to_phrase}” says the same as “{change.from_phrase}”")
+        return _refuse("no change", f"“{change.to_phrase}” says the same as “{change.from_phrase}”")
     if ground_truth is not None and new & content_stems(ground_truth):
-        return _refused("class words", f"“{change.to_phrase}” touches the ground truth “{ground_truth}”")
+        return _refuse("class words", f"“{change.to_phrase}” touches the ground truth “{ground_truth}”")
     for label in classes:
         if names_class(change.to_phrase, label):
-            return _refused("other class", f"“{change.to_phrase}” adds the class “{label}”")
+            return _refuse("other class", f"“{change.to_phrase}” adds the class “{label}”")
     return _check_protected(change.to_phrase, change.from_phrase)
 
 
 def check_caption(
     changes: Iterable[Change], caption: str, new_caption: str, ground_truth: str | None, classes: Sequence[str]
 ) -> Verdict | None:
-    """Whether a rewritten caption applies all changes, keeps the class, and brings in no other class."""
+    """Refuse a new caption that does not apply all changes, loses the class, or adds another class."""
     if caption.split() == new_caption.split():
-        return _refused("caption unchanged", "the new caption is the old one")
+        return _refuse("caption unchanged", "the new caption is the old one")
     for change in changes:
         if not occurrences(new_caption, change.to_phrase):
-            return _refused("change applied", f"the new caption does not contain “{change.to_phrase}”")
+            return _refuse("change applied", f"the new caption does not contain “{change.to_phrase}”")
         kept_inside = occurrences(change.to_phrase, change.from_phrase)
         if not kept_inside and occurrences(new_caption, change.from_phrase) >= occurrences(caption, change.from_phrase):
-            return _refused("change applied", f"the new caption still contains “{change.from_phrase}”")
+            return _refuse("change applied", f"the new caption still contains “{change.from_phrase}”")
     if ground_truth is not None and names_class(caption, ground_truth) and not names_class(new_caption, ground_truth):
-        return _refused("class kept", f"the new caption lost the ground truth “{ground_truth}”")
+        return _refuse("class kept", f"the new caption lost the ground truth “{ground_truth}”")
     for label in classes:
         if label != ground_truth and names_class(new_caption, label) and not names_class(caption, label):
-            return _refused("other class", f"the new caption adds the class “{label}”")
+            return _refuse("other class", f"the new caption adds the class “{label}”")
     return _check_protected(new_caption, caption)
 
 
 def check_stems(edit: Edit, ground_truth: str | None, others: Sequence[str]) -> Verdict | None:
-    """What the words alone have against an edit; whether the class is kept is asked of their meaning."""
+    """Refuse an edit as `check_change` and `check_caption` do, except for a lost class (`check_meaning`)."""
     for change in edit.changes:
         old, new = differing_part(change.from_phrase, change.to_phrase)
         if ground_truth is not None and content_stems(old) & content_stems(ground_truth):
-            return _refused("class words", f"“{old}” touches the ground truth “{ground_truth}”")
+            return _refuse("class words", f"“{old}” touches the ground truth “{ground_truth}”")
         if refusal := check_change(replace(change, from_phrase=old, to_phrase=new), ground_truth, others):
             return refusal
     return check_caption(edit.changes, edit.caption, edit.new_caption, None, others)
@@ -83,21 +82,21 @@ def check_stems(edit: Edit, ground_truth: str | None, others: Sequence[str]) -> 
 def check_protected_classes(
     changes: Iterable[Change], caption: str, new_caption: str, protect: Sequence[str]
 ) -> Verdict | None:
-    """Whether an edit leaves protected classes (a segmenter's labels) unnamed, and the caption's words for them."""
+    """Refuse an edit that names a protected class (a segmenter's label), or adds or removes a word for it."""
     for label in protect:
         names = in_captions(label)
         for change in changes:
             for phrase in (change.from_phrase, change.to_phrase):
                 if names_class(phrase, names):
-                    return _refused("protected class", f"“{phrase}” names what is protected, “{label}”")
+                    return _refuse("protected class", f"“{phrase}” names what is protected, “{label}”")
         if names_class(caption, names) != names_class(new_caption, names):
             verb = "lost" if names_class(caption, names) else "brings in"
-            return _refused("protected class", f"the new caption {verb} a word for what is protected, “{label}”")
+            return _refuse("protected class", f"the new caption {verb} a word for what is protected, “{label}”")
     return None
 
 
 def differing_part(old: str, new: str) -> tuple[str, str]:
-    """Two phrases without the words that they begin and end with in common ("red bus", "blue bus" → "red", "blue")."""
+    """Two phrases without their common first and last words ("red bus", "blue bus" → "red", "blue")."""
     old_words, new_words = old.split(), new.split()
     while old_words and new_words and old_words[0].lower() == new_words[0].lower():
         old_words, new_words = old_words[1:], new_words[1:]
@@ -107,15 +106,15 @@ def differing_part(old: str, new: str) -> tuple[str, str]:
 
 
 def _check_protected(new: str, old: str) -> Verdict | None:
-    """Whether words brought in name a protected characteristic of people."""
+    """Refuse new words that name a protected characteristic of people."""
     brought_in = {word.lower() for word in WORD.findall(new)} - {word.lower() for word in WORD.findall(old)}
     if protected := sorted(word for word in brought_in if _PROTECTED.fullmatch(word)):
-        return _refused("protected class", f"the new words name a protected characteristic: {', '.join(protected)}")
+        return _refuse("protected class", f"the new words name a protected characteristic: {', '.join(protected)}")
     skin = _SKIN.search(new.lower())
     if skin and not _SKIN.search(old.lower()):
-        return _refused("protected class", f"“{skin[0]}” may name a protected characteristic")
+        return _refuse("protected class", f"“{skin[0]}” may name a protected characteristic")
     return None
 
 
-def _refused(check: str, reason: str) -> Verdict:
+def _refuse(check: str, reason: str) -> Verdict:
     return Verdict(accepted=False, check=check, reason=reason)

@@ -1,6 +1,6 @@
-"""The word diff of two captions, which holds a language model to the edit that it claims to have written.
+"""The word diff of two captions: does the new one have the change that the language model claims, and no other?
 
-What LANCE's reference code took from `difflib.ndiff` were hint lines ("woman ++").
+LANCE's reference code reads the hint lines of `difflib.ndiff` instead ("woman ++").
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from difflib import SequenceMatcher
 from gateway.methods.counterfactual import Edit, Verdict
 
 _TOKEN = re.compile(r"\w+(?:[-'’]\w+)*|[^\w\s]")
-_ARTICLES = ("a", "an", "the")  # they follow the word behind them: no difference by themselves
+_ARTICLES = ("a", "an", "the")  # they depend on the next word, so they are no difference by themselves
 
 
 def tokens(text: str) -> list[str]:
@@ -20,7 +20,7 @@ def tokens(text: str) -> list[str]:
 
 
 def word_diff(old: str, new: str) -> list[tuple[str, str]]:
-    """What goes and what comes, in order: runs of words and punctuation, either of which may be empty.
+    """Removed and added runs of words and punctuation, in order; either may be empty.
 
     Articles and capitals are no difference.
 
@@ -33,7 +33,7 @@ def word_diff(old: str, new: str) -> list[tuple[str, str]]:
 
 
 def places(old: str, new: str, from_phrase: str, to_phrase: str) -> int:
-    """In how many places the new text has one phrase for the other, where that is all that differs; otherwise 0."""
+    """The number of places where the new text has the new phrase for the old one; 0 if anything else differs."""
     old_tokens, new_tokens, removed, added = map(tokens, (old, new, from_phrase, to_phrase))
     start = {0: 0}  # tokens of the new text read -> most places replaced on the way
     states: list[dict[int, int]] = [start, *({} for _ in old_tokens)]
@@ -50,7 +50,7 @@ def places(old: str, new: str, from_phrase: str, to_phrase: str) -> int:
 
 
 def check_diff(edit: Edit) -> Verdict | None:
-    """Whether the captions differ in what the edit says, in one or several places, and in nothing else."""
+    """Refuse captions that do not differ as the edit says, in one or several places, or differ in anything else."""
     (change,) = edit.changes
     differences = word_diff(edit.caption, edit.new_caption)
     if not differences:

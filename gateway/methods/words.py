@@ -34,12 +34,12 @@ def stems(text: str) -> list[str]:
 
 
 def content_stems(text: str) -> set[str]:
-    """Stems of the words that carry meaning: no articles, prepositions or forms of "be"."""
+    """Stems of the content words: no articles, prepositions or forms of "be"."""
     return {stem(word) for word in WORD.findall(text) if not STOP_WORD.fullmatch(word)}
 
 
 def content_words(text: str) -> list[tuple[int, int]]:
-    """Where the words that carry meaning begin and end in a text."""
+    """Start and end of each content word of a text."""
     return [match.span() for match in WORD.finditer(text) if not STOP_WORD.fullmatch(match[0])]
 
 
@@ -54,11 +54,11 @@ def names_class(text: str, label: str) -> bool:
 
 
 def occurrences(text: str, phrase: str) -> int:
-    """How often a phrase stands in a text as whole words, whatever the case."""
+    """How often a text has a phrase as whole words, in upper or lower case."""
     return len(re.findall(rf"(?<!\w){re.escape(phrase.strip())}(?!\w)", text, re.IGNORECASE)) if phrase.strip() else 0
 
 
-# What segmenters call people and vehicles in general, and the words of captions for these.
+# Segmenters' labels of people and vehicles, and the words that captions have for them.
 _ANYBODY = PEOPLE.replace("|", ",") + ",man,men,woman,women,boy,girl,cyclist"
 _IN_CAPTIONS = dict.fromkeys(map(stem, ("person", "people", "pedestrian", "rider")), _ANYBODY) | {
     stem("vehicle"): "vehicle,car,bus,truck,van,lorry,taxi,tram,motorcycle,motorbike,bicycle"

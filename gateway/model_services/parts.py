@@ -17,9 +17,8 @@ def parts(endpoint: Endpoint[Request, Reply], request: Request, most: int = MAX_
     the service refuses it.
     """
     images: Sequence[ImagePayload] = getattr(request, "images", ()) if endpoint.per_image else ()
-    whole = request.model_dump_json().encode()
-    if len(images) < 2 or len(whole) <= most:
-        yield whole
+    if len(images) < 2:
+        yield request.model_dump_json().encode()
         return
     room = most - len(_part(request, []))
     start = used = 0

@@ -17,7 +17,6 @@ from contextlib import AbstractContextManager, nullcontext
 from pydantic import JsonValue
 from sqlalchemy import delete
 
-from gateway.database.columns import JsonObject
 from gateway.database.sessions import Sessions, insert_missing, reading
 from gateway.database.table_base import utc_now
 from gateway.database.tables import Image, OwnedImage, RecordedCall
@@ -25,11 +24,11 @@ from gateway.metrics import RECORDED
 from gateway.model_services.clients import ModelServices
 from gateway.model_services.recurring import RecurringReplies
 from gateway.model_services.vectors import with_vectors, without_vectors
-from gateway.storage.images import want
+from gateway.storage.images import protect
 from shared.endpoints import Endpoint, Reply, Request, Services
 from shared.images import CanonicalImage, Mode, decode, digest
 from shared.problems import GenerationFailed
-from shared.schemas.base import Contract
+from shared.schemas.base import Contract, JsonObject
 from shared.schemas.evaluation import PredictRequest, SegmentRequest
 from shared.schemas.jobs import Stage
 from shared.schemas.service import ServiceInfo, ServiceName
@@ -37,13 +36,15 @@ from shared.seeds import derive_digest
 from shared.storage import ObjectMissing, ObjectStore, call_key, image_key
 
 _FAILED = "generation failed"  # the only key of a recorded call without a valid reply; no reply has such a field
+SAVED_BYTES = 32 * 1024**2
 _PNG_COLOUR_TYPE = 25  # offset in a PNG file: 0 is grey
 
 
 class ImageShelf:
     """The images of one step by digest (`shared.schemas.base.ImageKeeper`), in memory until `save`.
 
-    `keep` holds an image in memory; `save` writes images to the object store and their rows to the database, once.
+    `keep` holds an image in memory; `save` writes images to the object store and their rows to the database, once. Of
+    the saved images, the last `SAVED_BYTES` stay in memory; the others are read from the object store again.
     """
 
     def __init__(self, store: ObjectStore, sessions: Sessions, owner_id: str) -> None:
@@ -65,11 +66,14 @@ class ImageShelf:
 
     def load(self, digest: str) -> bytes:
         """The PNG of an image that is kept here or stored. Raises ObjectMissing."""
-        if digest not in self._images:
-            if self.keep(self.store.get(image_key(digest))) != digest:
-                raise ObjectMissing(image_key(digest))  # its content does not match its digest: render it again
-            self._saved.add(digest)
-        return self._images[digest].png
+        if digest in self._images:
+            return self._images[digest].png
+        png = self.store.get(image_key(digest))
+        if self.keep(png) != digest:
+            raise ObjectMissing(image_key(digest))  # its content does not match its digest: render it again
+        self._saved.add(digest)
+        self._drop_saved()
+        return png
 
     def save(self, digests: set[str]) -> None:
         """Write kept images: the bytes first, then the rows.
@@ -77,17 +81,30 @@ class ImageShelf:
         Protects them from housekeeping for the grace period, and writes those again that it has removed meanwhile.
         """
         with self._sessions.begin() as session:
-            known = want(session, sorted(digests))
-        images = [self._images[name] for name in sorted(digests - (self._saved & known))]
-        for image in images:
-            if not self.store.exists(image_key(image.digest)):
-                self.store.put(image_key(image.digest), image.png)
+            known = protect(session, sorted(digests))
         now = utc_now()
-        owned = [{"owner_id": self._owner_id, "digest": image.digest, "created_at": now} for image in images]
+        images: list[dict[str, str | int]] = []
+        for name in sorted(digests - (self._saved & known)):
+            image = self._images.get(name) or canonical_png(self.load(name))
+            if not self.store.exists(image_key(name)):
+                self.store.put(image_key(name), image.png)
+            images.append(image_row(image))
+        owned = [{"owner_id": self._owner_id, "digest": image["digest"], "created_at": now} for image in images]
         with self._sessions.begin() as session:
-            insert_missing(session, Image, [image_row(image) for image in images])
+            insert_missing(session, Image, images)
             insert_missing(session, OwnedImage, owned)
         self._saved |= digests
+        self._drop_saved()
+
+    def _drop_saved(self) -> None:
+        """Drop the bytes of the saved images beyond `SAVED_BYTES`, the oldest first."""
+        saved = [image for name, image in self._images.items() if name in self._saved]
+        excess = sum(len(image.png) for image in saved) - SAVED_BYTES
+        for image in saved:
+            if excess <= 0:
+                return
+            excess -= len(image.png)
+            del self._images[image.digest]
 
 
 def canonical_png(png: bytes) -> CanonicalImage:

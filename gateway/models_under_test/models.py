@@ -1,6 +1,6 @@
 """Uploaded models under test: add, list, delete.
 
-files ──pack──► object store ──examined by the evaluator──► row      (an unusable model leaves nothing behind)
+files ──pack──► object store ──examined by the evaluator──► row      (a refused model is deleted from the store)
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from gateway.context import Context
+from gateway.database.columns import ModelColumns
 from gateway.database.sessions import insert_missing, reading
 from gateway.database.tables import Job, ModelUnderTest
 from gateway.intake.sources import NamedFile
@@ -32,7 +33,7 @@ _UPLOADING: set[str] = set()  # owners
 _CHANGING = threading.Lock()
 
 
-def take_in(context: Context, owner: str, spec: ModelSpec, files: Sequence[NamedFile]) -> tuple[ModelView, bool]:
+def add(context: Context, owner: str, spec: ModelSpec, files: Sequence[NamedFile]) -> tuple[ModelView, bool]:
     """Store a model under test. The second value is False if the owner has the same model under this name already.
 
     A quarantined model that the owner has is examined again, which lifts the quarantine if it passes.
@@ -42,18 +43,18 @@ def take_in(context: Context, owner: str, spec: ModelSpec, files: Sequence[Named
     """
     if spec.name in context.profile.evaluator.aliases:
         raise Conflict(f"this installation has a model under test {spec.name!r} already; choose another name")
-    with _one_upload(owner), packed(files, spec, context.settings.max_model_bytes) as package:
-        known = _known(context, owner, spec.name, package)
-        if known is None:
-            return _kept(context, owner, spec, package), True
-        if known.digest in _reasons(context.services.models()):
-            _examined(context, known.digest, model_key(known.digest, known.id))
-        return _view(known), False
+    with _upload_slot(owner), packed(files, spec, context.settings.max_model_bytes) as package:
+        row = _existing(context, owner, spec.name, package)
+        if row is None:
+            return _store(context, owner, spec, package), True
+        if row.digest in _quarantine_reasons(context.services.models()):
+            _examine(context, row.digest, model_key(row.digest, row.id))
+        return _view(row), False
 
 
 @contextmanager
-def _one_upload(owner: str) -> Iterator[None]:
-    """One model of an owner at a time, and a few in all: each lies on the disk while it is examined, for minutes."""
+def _upload_slot(owner: str) -> Iterator[None]:
+    """Allow one upload per owner and a few in all: each takes disk space for minutes while it is examined."""
     with _CHANGING:
         if owner in _UPLOADING or len(_UPLOADING) >= UPLOADS_AT_ONCE:
             busy = "another model of yours is" if owner in _UPLOADING else "other models are"
@@ -66,9 +67,9 @@ def _one_upload(owner: str) -> Iterator[None]:
             _UPLOADING.discard(owner)
 
 
-def _known(context: Context, owner: str, name: str, package: Package) -> ModelUnderTest | None:
+def _existing(context: Context, owner: str, name: str, package: Package) -> ModelUnderTest | None:
     """The model if it was uploaded before. Raises Conflict if another model has the name, or for too many models."""
-    most = context.settings.max_models_per_owner
+    limit = context.settings.max_models_per_owner
     with reading(context.sessions) as session:
         row = session.scalar(
             select(ModelUnderTest).where(ModelUnderTest.owner_id == owner, ModelUnderTest.name == name)
@@ -76,52 +77,52 @@ def _known(context: Context, owner: str, name: str, package: Package) -> ModelUn
         count = session.scalar(select(func.count()).where(ModelUnderTest.owner_id == owner)) or 0
     if row is not None and row.digest != package.digest:
         raise Conflict(f"you have another model named {name!r}; delete it, or choose another name")
-    if row is None and count >= most:
-        raise Conflict(f"you have {count} models, and {most} are kept for each owner; delete one")
+    if row is None and count >= limit:
+        raise Conflict(f"you have {count} models, and {limit} are kept for each owner; delete one")
     return row
 
 
-def _kept(context: Context, owner: str, spec: ModelSpec, package: Package) -> ModelView:
+def _store(context: Context, owner: str, spec: ModelSpec, package: Package) -> ModelView:
     model_id = uuid.uuid4().hex
     key = model_key(package.digest, model_id)
     context.store.put_file(key, package.file)
-    kept = False
+    inserted = False
     try:
-        examined = _examined(context, package.digest, key)
-        row = _row(model_id, owner, spec, package, examined)
+        reply = _examine(context, package.digest, key)
+        row = _row(model_id, owner, spec, package, reply)
         with context.sessions.begin() as session:
             insert_missing(session, ModelUnderTest, [row])
-            kept = session.get(ModelUnderTest, model_id) is not None
-        if not kept:
+            inserted = session.get(ModelUnderTest, model_id) is not None
+        if not inserted:
             raise Conflict(f"you have another model named {spec.name!r}; delete it, or choose another name")
     finally:
-        if not kept:
+        if not inserted:
             context.store.delete(key)
     with reading(context.sessions) as session:
         return _view(session.get_one(ModelUnderTest, model_id))
 
 
-def _examined(context: Context, digest: str, key: str) -> ExamineReply:
+def _examine(context: Context, digest: str, key: str) -> ExamineReply:
     upload = UploadedModel(digest=digest, url=context.store.link(key, LINK_SECONDS))
-    return context.services.examine(ExamineRequest(upload=upload))
+    return context.services.examine(ExamineRequest(upload=upload, largest_side=context.settings.working_side))
 
 
-def _row(model_id: str, owner: str, spec: ModelSpec, package: Package, examined: ExamineReply) -> dict[str, object]:
+def _row(model_id: str, owner: str, spec: ModelSpec, package: Package, reply: ExamineReply) -> ModelColumns:
     return {
         "id": model_id,
         "owner_id": owner,
         "name": spec.name,
         "digest": package.digest,
         "format": package.format,
-        "kind": examined.kind,
-        "classes": examined.classes,
+        "kind": reply.kind,
+        "classes": reply.classes,
         "bytes": package.bytes,
         "licence": spec.licence,
         "description": spec.description,
     }
 
 
-def _reasons(reply: ModelsReply) -> dict[str, str]:
+def _quarantine_reasons(reply: ModelsReply) -> dict[str, str]:
     """Digests of quarantined uploads with their reasons."""
     return {model.digest: model.reason for model in reply.quarantined}
 
@@ -137,8 +138,8 @@ def all_models(context: Context, owner: str) -> list[ModelUnderTestInfo]:
     operators = context.services.models().models
     with reading(context.sessions) as session:
         uploads = [_info(row) for row in uploads_of(session, owner)]
-    taken = {model.name for model in operators}  # an alias that came later hides an upload of its name
-    return [*operators, *(model for model in uploads if model.name not in taken)]
+    names = {model.name for model in operators}  # an alias that was added later hides an upload of its name
+    return [*operators, *(model for model in uploads if model.name not in names)]
 
 
 def listing(context: Context, owner: str) -> ModelsListing:
@@ -147,13 +148,13 @@ def listing(context: Context, owner: str) -> ModelsListing:
     with reading(context.sessions) as session:
         uploads = uploads_of(session, owner)
     reply = context.services.models()
-    reasons = _reasons(reply)
+    reasons = _quarantine_reasons(reply)
     operators = [ModelView(**model.model_dump(), default=model.name in defaults) for model in reply.models]
     return ModelsListing(models=[*operators, *(_view(row, reasons.get(row.digest)) for row in uploads)])
 
 
 def find(session: Session, owner: str, model_id: str) -> ModelUnderTest:
-    """The owner's uploaded model. Raises NotFound, also for somebody else's."""
+    """The owner's uploaded model. Raises NotFound, also for another owner's."""
     row = session.scalar(select(ModelUnderTest).where(ModelUnderTest.id == model_id, ModelUnderTest.owner_id == owner))
     if row is None:
         raise NotFound(f"you have uploaded no model {model_id!r}; GET /models lists them with their ids")
@@ -164,7 +165,7 @@ def show(context: Context, owner: str, model_id: str) -> ModelView:
     """One uploaded model. Raises NotFound, and NotReady while the evaluator is not ready."""
     with reading(context.sessions) as session:
         row = find(session, owner, model_id)
-    return _view(row, _reasons(context.services.models()).get(row.digest))
+    return _view(row, _quarantine_reasons(context.services.models()).get(row.digest))
 
 
 def remove(session: Session, owner: str, model_id: str) -> str:

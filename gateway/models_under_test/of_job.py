@@ -16,7 +16,7 @@ from shared.storage import model_key
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class TestedModel:
     """A model under test: an alias, or an upload with its `digest`, and the object's `key` unless it was deleted."""
 
     name: str
@@ -41,7 +41,7 @@ class Tested:
         return UploadedModel(digest=self.digest, url=link(self.key))
 
 
-def tested(session: Session, job: Job) -> tuple[Tested, ...]:
+def models_of(session: Session, job: Job) -> tuple[TestedModel, ...]:
     """All models under test of a job, in its order."""
     rows = session.execute(
         select(ModelUnderTest.digest, ModelUnderTest.id)
@@ -50,4 +50,4 @@ def tested(session: Session, job: Job) -> tuple[Tested, ...]:
     )
     keys = {digest: model_key(digest, model_id) for digest, model_id in rows}
     digests = {name: job.uploaded_models.get(name) for name in job.models}
-    return tuple(Tested(name, digest, keys.get(digest or "")) for name, digest in digests.items())
+    return tuple(TestedModel(name, digest, keys.get(digest or "")) for name, digest in digests.items())

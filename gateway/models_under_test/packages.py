@@ -1,6 +1,6 @@
-"""Builds the package of a model under test from uploaded files: one plain tar of known files, named by its digest.
+"""Builds the package of a model under test from uploaded files: one tar of the files that it needs, named by digest.
 
-    files of a form, or one archive ──► known names only ──► checked as data, never run ──► tar (sorted, dateless)
+    files of a form, or one archive ──► files of a model only ──► checked as data, never run ──► tar (sorted, dateless)
 
 Pickles, code, other formats and external data are refused by name. The evaluator loads the model once before it is
 stored, and refuses what only a library can detect (`evaluator_service.models_under_test`).
@@ -86,8 +86,8 @@ def packed(files: Sequence[NamedFile], spec: ModelSpec, max_bytes: int) -> Itera
     with tempfile.TemporaryDirectory(prefix="contrafact-model-") as place, tempfile.TemporaryFile() as file:
         folder = Path(place)
         _collect(files, folder, max_bytes)
-        kind = _checked(folder)
-        description = spec.over(_described(folder))
+        kind = _check(folder)
+        description = spec.over(_description(folder))
         (folder / DESCRIPTION_NAME).write_text(description.model_dump_json(exclude_defaults=True), encoding="utf-8")
         if kind == "onnx" and description.preprocessing is None and not (folder / PROCESSOR_NAME).is_file():
             raise InvalidInput(
@@ -103,7 +103,7 @@ def packed(files: Sequence[NamedFile], spec: ModelSpec, max_bytes: int) -> Itera
 
 
 def _collect(files: Sequence[NamedFile], folder: Path, max_bytes: int) -> None:
-    """Write the known files into a folder under their own names."""
+    """Write the files of the model into a folder under their own names."""
     if not files:
         raise InvalidInput(
             "there is no model; send it as the part `model`: an archive, an .onnx file, or several files"
@@ -113,7 +113,7 @@ def _collect(files: Sequence[NamedFile], folder: Path, max_bytes: int) -> None:
         for member in open_members(files[0].content, limits, _refuse_name):
             if member.content is None:
                 raise TooLarge(f"{member.name!r}: {member.problem}")
-            if (name := _kept_name(member.name)) is not None:
+            if (name := _package_name(member.name)) is not None:
                 _write_new(folder / name, member.content)
         return
     for file in files:
@@ -122,7 +122,7 @@ def _collect(files: Sequence[NamedFile], folder: Path, max_bytes: int) -> None:
             raise InvalidInput(
                 f"{file.name[:100]!r} is an archive; send it alone, or send the model's files themselves"
             )
-        if (name := _kept_name(file.name)) is not None:
+        if (name := _package_name(file.name)) is not None:
             file.content.seek(0)
             _write_new(folder / name, file.content)
 
@@ -135,7 +135,7 @@ def _refuse_name(name: str) -> None:
             raise InvalidInput(f"{name[:100]!r} {reason}")
 
 
-def _kept_name(name: str) -> str | None:
+def _package_name(name: str) -> str | None:
     """The file's name in the package; None for files that a model does not need (README, tokenizer, ...)."""
     last = name.replace("\\", "/").rpartition("/")[2]
     if last.lower().endswith(".onnx"):
@@ -151,13 +151,13 @@ def _new(path: Path) -> IO[bytes]:
 
 
 def _write_new(path: Path, content: Content | IO[bytes]) -> None:
-    """Write a file piece by piece: a model is larger than what a gateway may hold in memory."""
+    """Write a file piece by piece: a model may not fit into the gateway's memory."""
     with _new(path) as file:
         while piece := content.read(PIECE_BYTES):
             file.write(piece)
 
 
-def _checked(folder: Path) -> Format:
+def _check(folder: Path) -> Format:
     names = {path.name for path in folder.iterdir()}
     weights = sorted(name for name in names if SAFETENSORS.fullmatch(name))
     for name in sorted(names & JSON_NAMES):
@@ -168,9 +168,11 @@ def _checked(folder: Path) -> Format:
         return "onnx"
     if not weights:
         raise InvalidInput("there are no weights; send model.safetensors in Hub layout, or one .onnx file")
-    for name, what in ((CONFIG_NAME, "what the model is"), (PROCESSOR_NAME, "how images become its input")):
+    for name, content in ((CONFIG_NAME, "what the model is"), (PROCESSOR_NAME, "how images become its input")):
         if name not in names and not (name == PROCESSOR_NAME and _is_timm(folder)):
-            raise InvalidInput(f"{name} is missing, which says {what}; save_pretrained of model and processor write it")
+            raise InvalidInput(
+                f"{name} is missing, which says {content}; save_pretrained of model and processor write it"
+            )
     for name in weights:
         _check_safetensors(folder / name)
     if INDEX_NAME in names:
@@ -236,7 +238,7 @@ def _check_index(path: Path, weights: Sequence[str]) -> None:
         raise InvalidInput(f"{path.name} names {lacking[0][:100]!r}, which was not sent; send all shards")
 
 
-def _described(folder: Path) -> ModelDescription:
+def _description(folder: Path) -> ModelDescription:
     try:
         return read_description(folder)
     except ValidationError as error:

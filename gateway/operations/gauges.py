@@ -13,9 +13,9 @@ from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError
 
+from gateway.database.columns import SourceImageState
 from gateway.database.counts import total
 from gateway.database.sessions import Sessions, reading
-from gateway.database.table_base import SourceImageState
 from gateway.database.tables import Job, SourceImage
 from gateway.queue.lease_queries import LEASED
 from shared.schemas.jobs import JobState

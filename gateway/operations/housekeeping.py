@@ -10,10 +10,10 @@
     models           packages of models under test without a row: deleted models, or left by a crash during an upload
     repairs          objects of repairs that have no row or were cancelled
 
-Code that is about to refer to an image calls `gateway.storage.images.want` first, which clears the mark. Removal locks
-the row and checks again. So housekeeping can run at any time, beside any work and beside another housekeeping, and can
-be killed. Only without a grace period must nothing else run. `contrafact housekeeping` runs it now; `--no-grace` skips
-the grace period.
+Code that is about to refer to an image calls `gateway.storage.images.protect` first, which clears the mark. Removal
+locks the row and checks again. So housekeeping can run at any time, beside any work and other housekeeping, and can be
+killed. Nothing else may run during housekeeping without a grace period. `contrafact housekeeping` runs it now;
+`--no-grace` skips the grace period.
 """
 
 from __future__ import annotations

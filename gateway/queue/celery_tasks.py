@@ -1,7 +1,7 @@
-"""Celery messages of two kinds: "there is work" and "train this repair". The work itself is in the database.
+"""Celery messages: "there is work" and "train this repair". The work itself is in the database.
 
-Losing a message, or receiving it twice, changes nothing. A worker that wakes up queries the database, and every worker
-polls it regularly. A repair without a heartbeat is sent again (`gateway.repairs.dispatch`).
+A lost or repeated message changes nothing: workers query the database when a message arrives and at regular intervals,
+and a repair without a heartbeat is sent again (`gateway.repairs.dispatch`).
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ def wake_worker(celery: Celery) -> None:
     _send(celery, WORK, lost, headers={"request_id": request_id()})
 
 
-def send_repair(celery: Celery, grant: RepairLease) -> None:
+def send_repair(celery: Celery, lease: RepairLease) -> None:
     """Send a repair to a trainer. Raises nothing: a lost message is sent again later."""
-    lost = f"no trainer could be told of repair {grant.repair}; it will be sent again"
-    _send(celery, REPAIR, lost, args=[grant.model_dump(mode="json")], queue=QUEUE)
+    lost = f"the message for repair {lease.repair} was not sent; it will be sent again"
+    _send(celery, REPAIR, lost, args=[lease.model_dump(mode="json")], queue=QUEUE)
 
 
 def _send(celery: Celery, task: str, lost: str, **options: Any) -> None:
-    """Send a message and count it. Its subject is committed already, so broker errors are logged and not raised."""
+    """Send a message and count it. The database has the work already, so broker errors are logged, not raised."""
     try:
         celery.send_task(task, retry=False, ignore_result=True, **options)
-    except Exception as error:  # errors of kombu and redis, and any error of a wrong address
+    except Exception as error:  # kombu, redis and wrong addresses raise many types
         MESSAGES.labels(task, "lost").inc()
         logger.warning("%s: %s", lost, error)
     else:

@@ -34,7 +34,7 @@ _LEASE = {"lease_token": bindparam(TOKEN, type_=String), "lease_expires_at": dat
 
 
 @cache
-def claiming_an_image() -> Executable:
+def claim_image_statement() -> Executable:
     """Lease one source image. Cached, since building it takes longer than running it. Binds `TOKEN` and `SECONDS`."""
     leased, candidate = aliased(SourceImage), aliased(SourceImage)
     live_leases = (
@@ -49,11 +49,11 @@ def claiming_an_image() -> Executable:
         .limit(1)
         .scalar_subquery()
     )
-    chosen = aliased(SourceImage)
+    target = aliased(SourceImage)
     image_id = (
-        select(chosen.id)
-        .where(chosen.job_id == job_id, _claimable(chosen))
-        .order_by(chosen.turn, chosen.position)
+        select(target.id)
+        .where(target.job_id == job_id, _claimable(target))
+        .order_by(target.turn, target.position)
         .limit(1)
         .with_for_update(skip_locked=True)
         .scalar_subquery()
@@ -68,18 +68,18 @@ def claiming_an_image() -> Executable:
 
 
 @cache
-def claiming_an_analysis() -> Executable:
+def claim_analysis_statement() -> Executable:
     """Lease one running or cancelled job for its analysis. Cached; binds `TOKEN` and `SECONDS`."""
-    chosen, image = aliased(Job), aliased(SourceImage)
+    target, image = aliased(Job), aliased(SourceImage)
     job_id = (
-        select(chosen.id)
+        select(target.id)
         .where(
-            or_(chosen.state == RUNNING, chosen.report_due),
-            chosen.lease_token.is_(None),
-            _due(chosen),
-            _first(image, unfinished(image), chosen).is_(None),
+            or_(target.state == RUNNING, target.report_due),
+            target.lease_token.is_(None),
+            _due(target),
+            _first(image, unfinished(image), target).is_(None),
         )
-        .order_by(chosen.created_at, chosen.id)
+        .order_by(target.created_at, target.id)
         .limit(1)
         .with_for_update(skip_locked=True)
         .scalar_subquery()
@@ -96,19 +96,19 @@ def claiming_an_analysis() -> Executable:
 def work_waiting() -> Select[str]:
     """Jobs that have an image or an analysis to lease now."""
     candidate, other = aliased(SourceImage), aliased(SourceImage)
-    an_image = _first(candidate, _claimable(candidate), Job).is_not(None)
+    image = _first(candidate, _claimable(candidate), Job).is_not(None)
     analysis = and_(Job.lease_token.is_(None), _due(Job), _first(other, unfinished(other), Job).is_(None))
-    waiting = or_(and_(Job.state == RUNNING, or_(an_image, analysis)), and_(Job.report_due, analysis))
+    waiting = or_(and_(Job.state == RUNNING, or_(image, analysis)), and_(Job.report_due, analysis))
     return select(Job.id).where(waiting).limit(1)
 
 
-def _first(image: Any, wanted: ColumnElement[bool], job: Any) -> ScalarSelect[str]:
-    """The first source image of a job in the order of leasing; null when there is none.
+def _first(image: Any, condition: ColumnElement[bool], job: Any) -> ScalarSelect[str]:
+    """The job's first source image that meets the condition, in the order of leasing; null when there is none.
 
-    Not `exists`: where many rows match, Postgres would read all of them to find one. This order is that of the partial
-    index, so Postgres reads a few entries.
+    It replaces `exists`, for which Postgres reads all matching rows. The order is that of the partial index, so
+    Postgres reads a few entries.
     """
-    first = select(image.id).where(image.job_id == job.id, wanted).order_by(image.turn, image.position).limit(1)
+    first = select(image.id).where(image.job_id == job.id, condition).order_by(image.turn, image.position).limit(1)
     return first.correlate(job).scalar_subquery()
 
 
@@ -122,5 +122,5 @@ def _due(row: Any) -> ColumnElement[bool]:
 
 
 def _claimable(image: Any) -> ColumnElement[bool]:
-    # `unfinished` repeats the partial index's condition for SQLite, which proves nothing itself.
+    # `unfinished` repeats the partial index's condition: SQLite uses the index only then.
     return and_(unfinished(image), image.state == _PENDING, _due(image))

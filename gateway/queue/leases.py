@@ -1,58 +1,50 @@
-"""Leases, the state machine of the work in SQL: who works on which source image, and when a job ends.
+"""Leases: who works on which source image or analysis, as a state machine in SQL.
 
     source image   pending ──claim──► leased ──finish──► done
                       ▲                  ├──fail───────► pending again, failed after `max_attempts` (its own errors)
                       │                  ├──release────► pending again after a delay (a service was in trouble)
                       │                  ├──record_lost► pending again, later each time, failed after `max_lost_leases`
-                      ├──────sweep───────┴──(expired)──► pending again at once, counted like `record_lost`
-                      └──retry_job── failed, cancelled   (the counts start again)
+                      └──────sweep───────┴──(expired)──► pending again at once, counted like `record_lost`
     job            running ──(no unfinished image)── claim_analysis, finish ──► done, or failed where no image
                               succeeded; its errors count like an image's
-                   running ──cancel_job──► cancelled, and its unfinished images with it; then claim_analysis, finish
-                              for the report of what is done, and it stays cancelled
-                   done, failed, cancelled ──retry_job──► running
-                   done, failed, cancelled ──predict_again──► running, and its images that are done to pending, for
-                                                              predictions of models under test that were added
 
-A lease is taken by one statement, and its token guards every later write, so a late or duplicate worker changes
-nothing. Leases run on the database's clock. The functions take a session and never commit.
+`job_states` has the changes that an owner makes to a whole job. A lease is taken by one statement, and its token guards
+every later write, so a late or duplicate worker changes nothing. Leases run on the database's clock. The functions take
+a session and never commit.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Literal
+from datetime import datetime
+from typing import Literal, TypedDict
 
 from sqlalchemy import (
     ColumnElement,
-    and_,
     case,
     false,
     func,
     literal,
-    or_,
     select,
-    true,
     update,
 )
 from sqlalchemy.orm import Session
 
-from gateway.database.columns import JsonObject
+from gateway.database.columns import SourceImageState
 from gateway.database.events import add_event
 from gateway.database.sessions import UtcDateTime, database_now
-from gateway.database.table_base import SourceImageState, utc_now
+from gateway.database.table_base import utc_now
 from gateway.database.tables import Job, SourceImage
 from gateway.queue.lease_queries import (
-    RUNNING,
     SECONDS,
     TOKEN,
-    claiming_an_analysis,
-    claiming_an_image,
-    unfinished,
+    claim_analysis_statement,
+    claim_image_statement,
     work_waiting,
 )
+from shared.schemas.base import JsonObject
 from shared.schemas.jobs import Stage
 
 LeasedTable = type[Job] | type[SourceImage]
@@ -60,7 +52,19 @@ LeasedTable = type[Job] | type[SourceImage]
 MAX_REASON = 2_000
 MAX_DOUBLINGS = 6  # from 5 seconds to 5 minutes: with 20 lost leases more than an hour
 
-_FRESH: dict[str, Any] = {"failure": "", "attempts": 0, "lost_leases": 0, "not_before": None}
+
+class _LeasedColumns(TypedDict, total=False):
+    """Columns of a leased row that change when its lease ends: plain values or SQL."""
+
+    state: SourceImageState | ColumnElement[str]
+    failure: str
+    attempts: int
+    lost_leases: int
+    not_before: ColumnElement[datetime]
+    report_due: ColumnElement[bool]
+    finished_at: ColumnElement[datetime]
+    updated_at: datetime
+    generated: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +80,14 @@ class Lease:
 def claim(session: Session, seconds: float) -> Lease | None:
     """Lease the next source image, of the job with the fewest live leases; None when nothing is claimable now."""
     token = secrets.token_hex(16)
-    row = session.execute(claiming_an_image(), {TOKEN: token, SECONDS: seconds}).one_or_none()
+    row = session.execute(claim_image_statement(), {TOKEN: token, SECONDS: seconds}).one_or_none()
     return None if row is None else Lease(SourceImage, row.id, row.job_id, token)
 
 
 def claim_analysis(session: Session, seconds: float) -> Lease | None:
     """Lease a running job whose source images are all finished, for its analysis; None when there is none."""
     token = secrets.token_hex(16)
-    row = session.execute(claiming_an_analysis(), {TOKEN: token, SECONDS: seconds}).one_or_none()
+    row = session.execute(claim_analysis_statement(), {TOKEN: token, SECONDS: seconds}).one_or_none()
     return None if row is None else Lease(Job, row.id, row.id, token)
 
 
@@ -94,11 +98,11 @@ def work_waits(session: Session) -> bool:
 
 def renew(session: Session, leases: Collection[Lease], seconds: float) -> set[str]:
     """Extend leases. Returns the tokens of those that still hold; the others were swept, cancelled or deleted."""
-    held: set[str] = set()
+    live: set[str] = set()
     for table in (SourceImage, Job):
         tokens = [lease.token for lease in leases if lease.table is table]
         if tokens:
-            held |= set(
+            live |= set(
                 session.scalars(
                     update(table)
                     .where(table.lease_token.in_(tokens))
@@ -107,18 +111,18 @@ def renew(session: Session, leases: Collection[Lease], seconds: float) -> set[st
                     .execution_options(synchronize_session=False)
                 )
             )
-    return held
+    return live
 
 
-def still_held(session: Session, leases: Collection[Lease]) -> set[str]:
+def live_tokens(session: Session, leases: Collection[Lease]) -> set[str]:
     """The tokens of those leases that still hold, as `renew` returns them; changes nothing."""
-    held: set[str] = set()
+    live: set[str] = set()
     for table in (SourceImage, Job):
         tokens = [lease.token for lease in leases if lease.table is table]
         if tokens:
             rows = session.scalars(select(table.lease_token).where(table.lease_token.in_(tokens)))
-            held |= {token for token in rows if token is not None}
-    return held
+            live |= {token for token in rows if token is not None}
+    return live
 
 
 def note_stage(session: Session, lease: Lease, stage: Stage) -> None:
@@ -138,8 +142,8 @@ def finish(session: Session, lease: Lease, failure: str = "") -> bool:
     analysis: why the job has no results; the job is then failed. A cancelled job stays cancelled.
     """
     if lease.table is Job:
-        return _give_up(session, lease, _ended(failure))
-    return _give_up(session, lease, {"state": "done", "failure": "", "generated": True})
+        return _end_lease(session, lease, _ended(failure))
+    return _end_lease(session, lease, {"state": "done", "failure": "", "generated": True})
 
 
 def fail(session: Session, lease: Lease, reason: str, max_attempts: int, delay: float = 1.0) -> bool:
@@ -147,7 +151,7 @@ def fail(session: Session, lease: Lease, reason: str, max_attempts: int, delay: 
 
     Returns False when the lease no longer holds.
     """
-    return _count(session, lease, "attempts", reason, max_attempts, delay)
+    return _count_failure(session, lease, "attempts", reason, max_attempts, delay)
 
 
 def release(session: Session, lease: Lease, reason: str, delay: float) -> bool:
@@ -155,16 +159,16 @@ def release(session: Session, lease: Lease, reason: str, delay: float) -> bool:
 
     Returns False when the lease no longer holds.
     """
-    return _give_up(session, lease, _delayed(lease.table, reason, delay))
+    return _end_lease(session, lease, _delayed(lease.table, reason, delay))
 
 
 def record_lost(session: Session, lease: Lease, reason: str, max_lost_leases: int, delay: float) -> bool:
     """Record a failure of unknown cause, such as a worker that died while it worked on the row.
 
     The retry waits `delay` seconds, twice as long each time. So a job survives a service that fails for hours, and an
-    image that breaks its service is left out in the end. Returns False when the lease no longer holds.
+    image that breaks its service fails in the end. Returns False when the lease no longer holds.
     """
-    return _count(session, lease, "lost_leases", reason, max_lost_leases, delay, growing=True)
+    return _count_failure(session, lease, "lost_leases", reason, max_lost_leases, delay, growing=True)
 
 
 def sweep(session: Session, max_lost_leases: int) -> int:
@@ -172,7 +176,7 @@ def sweep(session: Session, max_lost_leases: int) -> int:
 
     Returns the number of expired leases.
     """
-    taken = 0
+    expired = 0
     for table in (SourceImage, Job):
         final = table.lost_leases + 1 >= max_lost_leases
         reason = f"{max_lost_leases} workers stopped while processing it; it is skipped"
@@ -192,11 +196,11 @@ def sweep(session: Session, max_lost_leases: int) -> int:
             .returning(table.id, table.job_id if table is SourceImage else table.id, table.state)
             .execution_options(synchronize_session=False)
         ).all()
-        taken += len(rows)
+        expired += len(rows)
         for row_id, job_id, state in rows:
             if state == "failed":
-                _tell_failure(session, table, row_id, job_id, reason)
-    return taken
+                _add_failure_event(session, table, row_id, job_id, reason)
+    return expired
 
 
 def expire_leases(session: Session) -> None:
@@ -210,124 +214,26 @@ def expire_leases(session: Session) -> None:
         )
 
 
-def cancel_job(session: Session, job_id: str) -> bool:
-    """Cancel a running job and its unfinished images; finished images stay, and a worker makes a report of them.
-
-    Returns False when it was not running. Locks images before the job, as every other transaction does, so that no
-    deadlock is possible.
-    """
-    if session.scalar(select(Job.state).where(Job.id == job_id)) != "running":
-        return False
-    images = session.scalars(
-        update(SourceImage)
-        .where(SourceImage.job_id == job_id, unfinished(SourceImage))
-        .values(state="cancelled", lease_token=None, lease_expires_at=None, updated_at=utc_now())
-        .returning(SourceImage.position)
-        .execution_options(synchronize_session=False)
-    ).all()
-    cancelled = session.scalar(
-        update(Job)
-        .where(Job.id == job_id, Job.state == "running")
-        .values(
-            state="cancelled",
-            finished_at=utc_now(),
-            report_due=True,
-            lease_token=None,
-            lease_expires_at=None,
-            **_FRESH,
-        )
-        .returning(Job.id)
-        .execution_options(synchronize_session=False)
-    )
-    if cancelled is None:
-        return False
-    add_event(session, job_id, "job", {"state": "cancelled"}, {"cancelled": len(images)})
-    return True
-
-
-def retry_job(session: Session, job_id: str) -> int | None:
-    """Retry a job's failed and cancelled images with fresh counts; the report is rebuilt at the end.
-
-    Files that are not images stay failed. Returns the number of images, 0 when only the analysis is repeated, or None
-    (and changes nothing) when there is nothing to retry. A worker that is analysing the job loses its lease.
-    """
-    reopened = _reopen(session, ("failed", "cancelled"), SourceImage.job_id == job_id, SourceImage.digest.is_not(None))
-    images = sum(reopened.values())
-    over = Job.state.in_(["failed", "cancelled"])
-    if not _run_anew(session, job_id, or_(over, true() if images else false())):
-        return None
-    add_event(session, job_id, "job", {"state": "running", "retried": images}, _negative(reopened))
-    return images
-
-
-def predict_again(session: Session, job_id: str) -> int | None:
-    """Make the images of a finished job pending again, to add missing predictions for their counterfactuals.
-
-    Returns their number, or None (and changes nothing) while the job runs. Images that failed or were cancelled before
-    they had counterfactuals keep their state. Locks images before the job, as `cancel_job` does.
-    """
-    if session.scalar(select(Job.state).where(Job.id == job_id)) == "running":
-        return None
-    generated = and_(SourceImage.job_id == job_id, SourceImage.generated)
-    reopened = _reopen(session, ("done", "failed", "cancelled"), generated)
-    images = sum(reopened.values())
-    if not _run_anew(session, job_id, Job.state != RUNNING):
-        return None
-    add_event(session, job_id, "job", {"state": "running", "predicted_again": images}, _negative(reopened))
-    return images
-
-
-def analyse_again(session: Session, job_id: str) -> bool:
-    """Analyse a job that is done again; its images keep their state. Returns False if it is not done."""
-    if not _run_anew(session, job_id, Job.state == "done"):
-        return False
-    add_event(session, job_id, "job", {"state": "running", "analysed_again": True})
-    return True
-
-
-def _reopen(session: Session, states: Sequence[SourceImageState], *which: ColumnElement[bool]) -> dict[str, int]:
-    """Make source images in these states pending again, with fresh counts. Returns how many there were of each."""
-    counts: dict[str, int] = {}
-    for state in states:
-        again = update(SourceImage).where(SourceImage.state == state, *which).returning(SourceImage.position)
-        fresh = again.values(state="pending", updated_at=utc_now(), **_FRESH)
-        counts[state] = len(session.scalars(fresh.execution_options(synchronize_session=False)).all())
-    return counts
-
-
-def _negative(counts: Mapping[str, int]) -> dict[str, int]:
-    return {name: -number for name, number in counts.items()}
-
-
-def _run_anew(session: Session, job_id: str, allowed: ColumnElement[bool]) -> bool:
-    """Set a job running with fresh counts where `allowed` holds. Returns whether it did."""
-    again = (
-        update(Job)
-        .where(Job.id == job_id, allowed)
-        .values(state="running", finished_at=None, report_due=False, lease_token=None, lease_expires_at=None, **_FRESH)
-        .returning(Job.id)
-        .execution_options(synchronize_session=False)
-    )
-    return session.scalar(again) is not None
-
-
-def _reopened(table: LeasedTable) -> dict[str, Any]:
+def _reopened(table: LeasedTable) -> _LeasedColumns:
     """Values of a row that can be leased again; a job keeps its state while it is leased."""
     return {} if table is Job else {"state": "pending"}
 
 
-def _delayed(table: LeasedTable, reason: str, delay: float) -> dict[str, Any]:
+def _delayed(table: LeasedTable, reason: str, delay: float) -> _LeasedColumns:
     """As `_reopened`, after a delay. A job shows no failure: its analysis may yet succeed."""
-    values = {**_reopened(table), "not_before": database_now(delay)}
-    return values if table is Job else {**values, "failure": reason}
+    values = _reopened(table)
+    values["not_before"] = database_now(delay)
+    if table is SourceImage:
+        values["failure"] = reason
+    return values
 
 
-def _failed(table: LeasedTable, reason: str) -> dict[str, Any]:
-    """Values of a row that is left out."""
+def _failed(table: LeasedTable, reason: str) -> _LeasedColumns:
+    """Values of a row that has failed for good."""
     return _ended(reason) if table is Job else {"state": "failed", "failure": reason}
 
 
-def _ended(failure: str) -> dict[str, Any]:
+def _ended(failure: str) -> _LeasedColumns:
     """Values of a job whose analysis is over."""
     return {
         "state": case((Job.state == "cancelled", "cancelled"), else_="failed" if failure else "done"),
@@ -337,21 +243,21 @@ def _ended(failure: str) -> dict[str, Any]:
     }
 
 
-def _give_up(session: Session, lease: Lease, values: dict[str, Any]) -> bool:
+def _end_lease(session: Session, lease: Lease, values: _LeasedColumns) -> bool:
     table = lease.table
     if table is SourceImage:
         values = {**values, "updated_at": utc_now()}
-    held = session.scalar(
+    row_id = session.scalar(
         update(table)
         .where(table.id == lease.id, table.lease_token == lease.token)
         .values(**values, lease_token=None, lease_expires_at=None)
         .returning(table.id)
         .execution_options(synchronize_session=False)
     )
-    return held is not None
+    return row_id is not None
 
 
-def _count(
+def _count_failure(
     session: Session,
     lease: Lease,
     counter: Literal["attempts", "lost_leases"],
@@ -364,16 +270,17 @@ def _count(
     if count is None:
         return False
     final = count + 1 >= limit
+    counts: _LeasedColumns = {"attempts": count + 1} if counter == "attempts" else {"lost_leases": count + 1}
     delay *= 2 ** min(count, MAX_DOUBLINGS) if growing else 1
     reason = reason.replace("\0", "")[:MAX_REASON]
     outcome = _failed(lease.table, reason) if final else _delayed(lease.table, reason, delay)
-    held = _give_up(session, lease, {counter: count + 1, **outcome})
-    if held and final:
-        _tell_failure(session, lease.table, lease.id, lease.job_id, reason)
-    return held
+    ended = _end_lease(session, lease, {**counts, **outcome})
+    if ended and final:
+        _add_failure_event(session, lease.table, lease.id, lease.job_id, reason)
+    return ended
 
 
-def _tell_failure(session: Session, table: LeasedTable, row_id: str, job_id: str, reason: str) -> None:
+def _add_failure_event(session: Session, table: LeasedTable, row_id: str, job_id: str, reason: str) -> None:
     if table is Job:
         if session.scalar(select(Job.state).where(Job.id == job_id)) == "failed":  # not one that was cancelled
             add_event(session, job_id, "job", {"state": "failed", "failure": reason})

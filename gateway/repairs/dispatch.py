@@ -1,12 +1,12 @@
-"""Which trainer has which repair: any worker grants repairs, hears heartbeats, grants again, and settles outcomes.
+"""Leases repairs to trainers. Any worker sends repairs, reads heartbeats, sends again, and stores results.
 
-    running, no token ──grant──► token ──sign of life──► heard ──outcome──► done, failed
-                          ▲                 │ silent for long
+    running, no token ──lease──► token ──heartbeat──► progress ──outcome──► done, failed
+                          ▲                 │ no heartbeat for too long
                           └─────────────────┘
 
-The trainer reaches the object store and no database, so the token is its lease: the row holds the newest one, the store
-repeats it in `grant.json`, and everything that a trainer writes for the gateway lies under its own token. What an older
-one writes is never read. Every change of a row says `WHERE token = …`, so workers may look at once, and die anywhere.
+A trainer has the object store and no database, so the token is its lease: the row holds the newest token, `grant.json`
+repeats it in the store, and a trainer writes everything for the gateway under its own token. Files under an older token
+are never read. Every change of a row has `WHERE token = …`, so several workers may do this at once, and any may die.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
+from typing import TypedDict
 
 from pydantic import ValidationError
-from sqlalchemy import or_, select, update
+from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -32,6 +34,7 @@ from gateway.repairs.figures import figures
 from gateway.repairs.model_card import model_card
 from gateway.settings import Settings
 from shared.problems import DependencyFailed
+from shared.schemas.jobs import JobState
 from shared.schemas.repairs import (
     TRAINED,
     Heartbeat,
@@ -44,8 +47,8 @@ from shared.schemas.repairs import (
 )
 from shared.storage import ObjectMissing, ObjectStore, repair_key
 
-LOOK_SECONDS = 2.0
-UNHEARD_SECONDS = 300.0  # a message may wait in line behind other repairs
+CHECK_SECONDS = 2.0
+FIRST_HEARTBEAT_SECONDS = 300.0  # the message may wait behind other repairs
 CARD = "README.md"
 
 logger = logging.getLogger("contrafact.repairs")
@@ -53,7 +56,7 @@ logger = logging.getLogger("contrafact.repairs")
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A running repair as it was read. `silent`: no heartbeat for too long, or no trainer has it."""
+    """A running repair. `silent`: no heartbeat for too long, or no trainer has it. `done` counts optimiser steps."""
 
     id: str
     token: str | None
@@ -62,54 +65,70 @@ class _Running:
     silent: bool
 
 
-def look_after_now_and_then(
+class _RepairColumns(TypedDict, total=False):
+    """Columns of a running repair that change."""
+
+    state: JobState
+    failure: str
+    progress: RepairProgress
+    result: RepairResult
+    token: None
+    beat: int
+    heard_at: ColumnElement[datetime]
+    lost: int
+    finished_at: datetime
+
+
+def repair_loop(
     sessions: Sessions,
     store: ObjectStore,
     send: Callable[[RepairLease], None],
     settings: Settings,
     stopping: threading.Event,
 ) -> None:
-    """Look after running repairs until `stopping` is set."""
-    while not stopping.wait(min(LOOK_SECONDS, settings.sweep_seconds)):
+    """Check running repairs every few seconds until `stopping` is set."""
+    while not stopping.wait(min(CHECK_SECONDS, settings.sweep_seconds)):
         try:
-            look_after(sessions, store, send, settings)
-        except (DBAPIError, DependencyFailed) as error:  # database or store are away: again soon
-            logger.warning("repairs are looked after late: %s", error)
+            check_repairs(sessions, store, send, settings)
+        except (DBAPIError, DependencyFailed) as error:  # the database or store is unreachable; retry
+            logger.warning("repairs are checked late: %s", error)
 
 
-def look_after(sessions: Sessions, store: ObjectStore, send: Callable[[RepairLease], None], settings: Settings) -> None:
-    """Look once at every running repair; one whose outcome cannot be processed fails. Raises what the stores raise."""
+def check_repairs(
+    sessions: Sessions, store: ObjectStore, send: Callable[[RepairLease], None], settings: Settings
+) -> None:
+    """Check every running repair once. A repair with an unusable outcome fails. Raises what the stores raise."""
     for repair in _running(sessions, settings.lease_seconds):
         try:
-            _look_at(sessions, store, send, settings, repair)
+            _check(sessions, store, send, settings, repair)
         except (DBAPIError, DependencyFailed):
             raise
-        except Exception as error:  # of this repair's objects; the others must go on
+        except Exception as error:  # a fault of one repair's objects must not stop the others
             logger.exception("repair %s failed", repair.id)
             if repair.token is not None:
-                failed: dict[str, object] = {"state": "failed", "failure": f"{type(error).__name__}: {error}"}
+                failure = f"{type(error).__name__}: {error}"
                 with sessions.begin() as session:
-                    _close(session, repair.id, repair.token, failed)
+                    _close(session, repair.id, repair.token, {"state": "failed", "failure": failure})
 
 
-def _look_at(
+def _check(
     sessions: Sessions,
     store: ObjectStore,
     send: Callable[[RepairLease], None],
     settings: Settings,
     repair: _Running,
 ) -> None:
-    if repair.token is not None and _settled(sessions, store, repair.id, repair.token):
+    if repair.token is not None and _store_outcome(sessions, store, repair.id, repair.token):
         return
-    if repair.token is not None and _heard(sessions, store, repair, repair.token):
+    if repair.token is not None and _store_heartbeat(sessions, store, repair, repair.token):
         return
-    if repair.silent and (grant := _given_out(sessions, repair, settings.max_lost_leases)) is not None:
-        store.put(repair_key(repair.id, "grant.json"), grant.model_dump_json().encode())
-        send(grant)
+    if repair.silent and (lease := _new_lease(sessions, repair, settings.max_lost_leases)) is not None:
+        store.put(repair_key(repair.id, "grant.json"), lease.model_dump_json().encode())
+        send(lease)
 
 
-def give_out_anew(session: Session) -> None:
-    """Take every running repair from its trainer; for callers that know that no trainer is alive."""
+def revoke_leases(session: Session) -> None:
+    """End the leases of all running repairs. Call it only when no trainer is alive; they are sent again."""
     session.execute(update(Repair).where(Repair.state == "running").values(token=None, beat=0))
 
 
@@ -117,48 +136,45 @@ def _running(sessions: Sessions, lease_seconds: float) -> list[_Running]:
     silent = or_(
         Repair.token.is_(None),
         (Repair.beat > 0) & (Repair.heard_at < database_now(-lease_seconds)),
-        Repair.heard_at < database_now(-max(lease_seconds, UNHEARD_SECONDS)),
+        Repair.heard_at < database_now(-max(lease_seconds, FIRST_HEARTBEAT_SECONDS)),
     )
     query = select(Repair.id, Repair.token, Repair.beat, Repair.progress, silent).where(Repair.state == "running")
     with reading(sessions) as session:
         rows = session.execute(query.order_by(Repair.created_at, Repair.id)).all()
-    return [
-        _Running(name, token, beat, RepairProgress.model_validate(progress).done, bool(quiet))
-        for name, token, beat, progress, quiet in rows
-    ]
+    return [_Running(name, token, beat, progress.done, bool(quiet)) for name, token, beat, progress, quiet in rows]
 
 
-def _given_out(sessions: Sessions, repair: _Running, max_lost: int) -> RepairLease | None:
-    """A new token for a repair; None if another worker was faster, or too many trainers died while they had it."""
+def _new_lease(sessions: Sessions, repair: _Running, max_lost: int) -> RepairLease | None:
+    """A new lease of a repair; None if another worker was faster, or if too many trainers have died on it."""
     lost = Repair.lost + (1 if repair.beat else 0)
-    grant = RepairLease(repair=repair.id, token=secrets.token_hex(16))
-    held = Repair.token.is_(None) if repair.token is None else Repair.token == repair.token
+    lease = RepairLease(repair=repair.id, token=secrets.token_hex(16))
+    same_token = Repair.token.is_(None) if repair.token is None else Repair.token == repair.token
     with sessions.begin() as session:
         count = session.scalar(
             update(Repair)
-            .where(Repair.id == repair.id, Repair.state == "running", held)
-            .values(token=grant.token, beat=0, heard_at=database_now(), lost=lost)
+            .where(Repair.id == repair.id, Repair.state == "running", same_token)
+            .values(token=lease.token, beat=0, heard_at=database_now(), lost=lost)
             .returning(Repair.lost)
             .execution_options(synchronize_session=False)
         )
         if count is not None and count >= max_lost:
             reason = f"{count} trainers stopped without making progress"
-            _close(session, grant.repair, grant.token, {"state": "failed", "failure": reason})
+            _close(session, lease.repair, lease.token, {"state": "failed", "failure": reason})
             return None
-    return None if count is None else grant
+    return None if count is None else lease
 
 
-def _heard(sessions: Sessions, store: ObjectStore, repair: _Running, token: str) -> bool:
-    """Record a new heartbeat with its progress; returns whether there was one."""
+def _store_heartbeat(sessions: Sessions, store: ObjectStore, repair: _Running, token: str) -> bool:
+    """Record a new heartbeat with its progress. Returns whether there was one."""
     try:
         heartbeat = Heartbeat.model_validate_json(store.get(repair_key(repair.id, token, "progress.json")))
     except ObjectMissing:
         return False
     if heartbeat.beat <= repair.beat:
         return False
-    values: dict[str, object] = {"beat": heartbeat.beat, "heard_at": database_now()}
+    values: _RepairColumns = {"beat": heartbeat.beat, "heard_at": database_now()}
     if heartbeat.total:
-        values["progress"] = heartbeat.model_dump(mode="json", exclude={"beat"})
+        values["progress"] = RepairProgress(done=heartbeat.done, total=heartbeat.total, arm=heartbeat.arm)
     if heartbeat.done > repair.done:
         values["lost"] = 0
     with sessions.begin() as session:
@@ -166,29 +182,25 @@ def _heard(sessions: Sessions, store: ObjectStore, repair: _Running, token: str)
     return True
 
 
-def _settled(sessions: Sessions, store: ObjectStore, repair_id: str, token: str) -> bool:
-    """Take in an outcome: figures, packages with their cards, then the row, in one transaction; whether there was one.
+def _store_outcome(sessions: Sessions, store: ObjectStore, repair_id: str, token: str) -> bool:
+    """Store an outcome: packages with model cards, then the row with the figures. Returns whether there was one.
 
-    Whoever does it a second time writes the same, and the row only once.
+    A second worker writes the same objects, and changes the row only if it is still running.
     """
     try:
         outcome = RepairOutcome.model_validate_json(store.get(repair_key(repair_id, token, "outcome.json")))
         order = RepairOrder.model_validate_json(store.get(repair_key(repair_id, "order.json")))
     except ObjectMissing:
         return False
-    except ValidationError as error:  # of another version of this software
+    except ValidationError as error:  # a trainer of another version
         outcome = RepairOutcome(problem=f"the trainer's answer cannot be read: {error.error_count()} errors")
-    values: dict[str, object] = {"state": "failed", "failure": outcome.problem}
+    values: _RepairColumns = {"state": "failed", "failure": outcome.problem}
     if not outcome.problem:
         result = figures(order, outcome)
         for arm in TRAINED:
             _package(store, order, arm, result)
         done = RepairProgress(done=len(TRAINED) * order.parameters.steps, total=len(TRAINED) * order.parameters.steps)
-        values = {
-            "state": "done",
-            "result": result.model_dump(mode="json"),
-            "progress": done.model_dump(mode="json"),
-        }
+        values = {"state": "done", "result": result, "progress": done}
     with sessions.begin() as session:
         _close(session, repair_id, token, values)
     for item in list(store.iterate(repair_key(repair_id) + "/")):
@@ -198,12 +210,12 @@ def _settled(sessions: Sessions, store: ObjectStore, repair_id: str, token: str)
 
 
 def _package(store: ObjectStore, order: RepairOrder, arm: TrainedArm, result: RepairResult) -> None:
-    """The arm's model with its card: what `GET /repairs/{id}/model` answers, and `POST /models` takes."""
+    """Store the arm's model with its card: the reply of `GET /repairs/{id}/model`, which `POST /models` accepts."""
     try:
         pieces = store.pieces(repair_key(order.repair, arm, "package.tar"))
     except ObjectMissing:
         if store.exists(repair_key(order.repair, arm, "model.tar")):
-            return  # another worker has done it
+            return  # another worker stored it
         raise DependencyFailed(f"the object store has lost the {arm} model of repair {order.repair}") from None
     card = model_card(order, arm, result).encode()
     with tempfile.TemporaryFile() as package, tempfile.TemporaryFile() as file:
@@ -221,12 +233,12 @@ def _package(store: ObjectStore, order: RepairOrder, arm: TrainedArm, result: Re
         store.put_file(repair_key(order.repair, arm, "model.tar"), file)
 
 
-def _close(session: Session, repair_id: str, token: str, values: dict[str, object]) -> None:
+def _close(session: Session, repair_id: str, token: str, values: _RepairColumns) -> None:
     _change(session, repair_id, token, {**values, "token": None, "finished_at": utc_now()})
 
 
-def _change(session: Session, repair_id: str, token: str, values: dict[str, object]) -> None:
-    """Write to a running repair whose token is still this one; else change nothing."""
+def _change(session: Session, repair_id: str, token: str, values: _RepairColumns) -> None:
+    """Change a running repair that still has this token."""
     session.execute(
         update(Repair)
         .where(Repair.id == repair_id, Repair.state == "running", Repair.token == token)

@@ -1,4 +1,4 @@
-"""What a repair came to: every arm on the same held-out images, paired and resampled over source images."""
+"""The results of a repair: all arms on the same held-out images, compared in pairs, resampled over source images."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _SCORES: dict[Metric, str] = {"accuracy": "right", "iou": "IoU"}
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What every arm scored on the judged images (n): 1 where it is right, or the IoU of each class of the mask.
+    """The scores of every arm on the judged images (n): 1 if it is right, or the IoU of each class of the mask.
 
-    `by_class` has that of each image by class, with the mean over classes where there are several; `whole` that of the
-    image, and `counts` the confusion of its pixels (none of classifiers). `source` numbers source images.
+    `by_class` holds each image's scores by class, and their mean if there are several classes. `whole` (n) is the score
+    of the image. `counts` is the confusion of its pixels (empty for classifiers). `source` (n) numbers source images.
     """
 
     metric: Metric
@@ -54,30 +54,30 @@ class _Measured:
     counts: Mapping[Arm, Sequence[Integers]]
 
     def scores(self, arm: Arm, rows: Integers, label: str | None) -> Floats:
-        """Those of the images at `rows`, whole (None) or of a class that their truth holds."""
+        """The scores of the images at `rows`: of the whole image (None), or of a class of its ground truth."""
         if label is None:
             return np.asarray(self.whole[arm][rows])
         return np.array([self.by_class[arm][row][label] for row in rows])
 
     def level(self, arm: Arm, rows: Integers, label: str | None, seed: int) -> Rate | MeanOverlap:
-        """How well an arm does there, with its interval."""
+        """The arm's mean score on these images, with its interval."""
         return clustered(self.scores(arm, rows, label), self.source[rows], self.metric, seed)
 
     def difference(self, arm: Arm, other: Arm, rows: Integers, label: str | None, seed: int) -> Paired:
-        """An arm's score minus another's there."""
+        """An arm's score minus another's on these images."""
         return paired(self.scores(arm, rows, label), self.scores(other, rows, label), self.source[rows], seed)
 
     def best_control(self, rows: Integers, label: str | None) -> TrainedArm:
-        """The first of those that do best there, source images weighted equally."""
-        nothing = np.zeros(len(rows))
-        here = self.source[rows]
+        """The control with the best score on these images, source images weighted equally."""
+        zeros = np.zeros(len(rows))
+        source = self.source[rows]
         return max(
-            CONTROLS, key=lambda arm: float(Pairs(here, self.scores(arm, rows, label), nothing).differences().mean())
+            CONTROLS, key=lambda arm: float(Pairs(source, self.scores(arm, rows, label), zeros).differences().mean())
         )
 
 
 def figures(order: RepairOrder, outcome: RepairOutcome) -> RepairResult:
-    """All figures of a repair. What was asked for and came out gives the same figures, bit for bit, under any id."""
+    """All figures of a repair. The same order and outcome give the same figures, bit for bit, whatever the id."""
     measured = _measure(order, outcome)
     seed = derive_seed("repair", order.parameters.seed)
     rows = {name: np.flatnonzero([example.set == name for example in order.judged]) for name in SETS}
@@ -126,7 +126,7 @@ def _measure(order: RepairOrder, outcome: RepairOutcome) -> _Measured:
 
 
 def paired(mine: Floats | NDArray[np.bool_], other: Floats | NDArray[np.bool_], source: Integers, seed: int) -> Paired:
-    """Accuracy (or IoU) minus the other's, as the mean over source images; n ≥ 1 images."""
+    """The difference in accuracy (or IoU) as the mean over source images; n ≥ 1 images."""
     values = Pairs(source, mine, other).differences()
     interval = mean_interval(values, LEVEL, seed) if len(values) >= LEAST_SOURCES else None
     return Paired(difference=float(values.mean()), interval=interval, sources=len(values))
@@ -155,14 +155,14 @@ def _set(name: SetName, measured: _Measured, rows: Integers, seed: int) -> SetFi
 
 
 def _pooled(counts: Sequence[Integers], rows: Integers) -> SegmentationScores | None:
-    """Figures of all pixels of the images at `rows`; None of classifiers."""
+    """Figures of all pixels of the images at `rows`; None for classifiers."""
     if not counts:
         return None
     return scores(np.sum([counts[row] for row in rows], axis=0), len(rows))
 
 
 def _cells(order: RepairOrder, measured: _Measured, seed: int) -> list[CellFigures]:
-    """Of each class and value with enough source images, what won most first."""
+    """Figures of each class and value with enough source images, the largest gain first."""
     members: defaultdict[tuple[str, str, str], list[int]] = defaultdict(list)
     for number, example in enumerate(order.judged):
         if example.factor is not None and example.value is not None:
@@ -174,56 +174,56 @@ def _cells(order: RepairOrder, measured: _Measured, seed: int) -> list[CellFigur
         if len(np.unique(measured.source[rows])) < LEAST_SOURCES:
             continue
         best = measured.best_control(rows, label)
-        here = derive_seed(seed, label, factor, value)
+        cell_seed = derive_seed(seed, label, factor, value)
         cells.append(
             CellFigures(
                 label=label,
                 factor=factor,
                 value=value,
                 trained_on=value not in order.values_not_trained_on,
-                before=measured.level("before", rows, label, here),
-                repaired=measured.level("repaired", rows, label, here),
-                best_control=measured.level(best, rows, label, here),
-                difference=measured.difference("repaired", "before", rows, label, here),
+                before=measured.level("before", rows, label, cell_seed),
+                repaired=measured.level("repaired", rows, label, cell_seed),
+                best_control=measured.level(best, rows, label, cell_seed),
+                difference=measured.difference("repaired", "before", rows, label, cell_seed),
             )
         )
     return sorted(cells, key=lambda cell: -cell.difference.difference)
 
 
 def _won_back(measured: _Measured, rows: Mapping[SetName, Integers], seed: int) -> WonBack | None:
-    """None below 12 sources, and where the counterfactuals cost the model nothing that stands up."""
+    """The share of the lost accuracy that the repair regains. None below 12 source images or without a certain loss."""
     source, before, repaired = measured.source, measured.whole["before"], measured.whole["repaired"]
     edits = rows["counterfactuals"]
     original = dict(zip(source[rows["originals"]].tolist(), before[rows["originals"]].tolist(), strict=True))
-    known = np.array([original[number] for number in source[edits].tolist()], float)
+    unedited = np.array([original[number] for number in source[edits].tolist()], float)
     if len(np.unique(source[edits])) < LEAST_SOURCES:
         return None
-    loss = paired(known, before[edits], source[edits], derive_seed(seed, "loss"))
+    loss = paired(unedited, before[edits], source[edits], derive_seed(seed, "loss"))
     if loss.interval is None or loss.interval.low <= 0:
         return None
-    lost = Pairs(source[edits], known, before[edits]).differences()
+    lost = Pairs(source[edits], unedited, before[edits]).differences()
     gained = Pairs(source[edits], repaired[edits], before[edits]).differences()
     low, high = share_interval(gained, lost, derive_seed(seed, "won back"))
     return WonBack(share=float(gained.sum() / lost.sum()), low=low, high=high, loss=loss)
 
 
 def share_interval(gained: Floats, lost: Floats, seed: int) -> tuple[float, float]:
-    """The 95 % interval of Σ gained / Σ lost over source images, of which something was lost; sources are resampled."""
-    drawn = np.random.default_rng(seed).integers(len(lost), size=(RESAMPLES, len(lost)))
-    sums = lost[drawn].sum(axis=1)
-    shares = gained[drawn].sum(axis=1)[sums > 0] / sums[sums > 0]
+    """The 95 % interval of Σ gained / Σ lost, by resampling source images. Samples without a loss are left out."""
+    samples = np.random.default_rng(seed).integers(len(lost), size=(RESAMPLES, len(lost)))
+    sums = lost[samples].sum(axis=1)
+    shares = gained[samples].sum(axis=1)[sums > 0] / sums[sums > 0]
     low, high = np.quantile(shares, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
 
 def _sentence(figures: SetFigures, metric: Metric) -> str:
-    """What became of a set: "originals: 98 % right before, 98 % repaired, +0 points (…), 90 source images"."""
+    """The results on a set: "originals: 98 % right before, 98 % repaired, +0 points (…), 90 source images"."""
     arms = {arm.arm: arm for arm in figures.arms}
     before, repaired = arms["before"].accuracy.value or 0, arms["repaired"]
     change = repaired.against_before
     assert change is not None
-    after = repaired.accuracy.value or 0
-    text = f"{figures.set}: {before:.1%} {_SCORES[metric]} before, {after:.1%} repaired, {_points(change)}"
+    now = repaired.accuracy.value or 0
+    text = f"{figures.set}: {before:.1%} {_SCORES[metric]} before, {now:.1%} repaired, {_points(change)}"
     control = arms[figures.best_control].accuracy.value or 0
     return (
         f"{text}; the best control ({figures.best_control}) {control:.1%}, {_points(figures.against_best_control)} "
@@ -241,8 +241,8 @@ def _points(change: Paired) -> str:
 def _won_back_sentence(won: WonBack | None) -> str:
     if won is None:
         return (
-            "The counterfactuals of held-out source images cost the model no established drop, so there is nothing "
-            "to win back."
+            "There is nothing to win back: the counterfactuals of held-out source images show no certain drop in "
+            "accuracy."
         )
     return (
         f"Won back: {won.share:.0%} (95 % interval {won.low:.0%} to {won.high:.0%}) of the "

@@ -1,4 +1,4 @@
-"""The model card of a repaired model: data, steps, seeds, results, and the licence of the model that it comes from."""
+"""The model card of a repaired model: data, training, seeds, results, and the original model's licence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from shared.repair_tables import arm_table, class_table
 from shared.schemas.repairs import ARMS, Arm, RepairOrder, RepairResult, TrainedArm
 
-_WHAT: dict[Arm, str] = {
+_TRAINING: dict[Arm, str] = {
     "before": "the model as it was",
     "repaired": "half of every batch original pictures, half accepted counterfactuals of them",
     "originals": "original pictures alone: a control",
@@ -19,24 +19,14 @@ _WHAT: dict[Arm, str] = {
 def model_card(order: RepairOrder, arm: TrainedArm, result: RepairResult) -> str:
     """`README.md` of one arm, in Markdown with the Hub's metadata before it."""
     parameters = order.parameters
-    segments = order.kind == "segmentation"
-    counts = Counter(example.label for example in order.originals)
-    labels = ", ".join(f"{label} {count}" for label, count in sorted(counts.items()))
-    truth = f"masks of {', '.join(order.classes)}" if segments else labels
     lines = [
-        "---",
-        f"license: {_licence(order.licence)}",
-        f"pipeline_tag: image-{'segmentation' if segments else 'classification'}",
-        "library_name: transformers",
-        "tags: [contrafact]",
-        "---",
-        "",
+        *_metadata(order),
         f"# {order.model}, {'repaired' if arm == 'repaired' else f'control `{arm}`'}",
         "",
-        f"`{order.model}` trained further by Contrafact: {_WHAT[arm]}. Its licence is that of the model that it comes "
-        f"from: {order.licence or 'not stated'}.",
+        f"`{order.model}` trained further by Contrafact: {_TRAINING[arm]}. The original model's licence applies: "
+        f"{order.licence or 'not stated'}.",
         "",
-        f"* **Data**: job `{order.job}`; {len(order.originals)} source images ({truth}), "
+        f"* **Data**: job `{order.job}`; {len(order.originals)} source images ({_ground_truth(order)}), "
         f"{len(order.counterfactuals)} accepted counterfactuals, {len(order.null_arms)} null arms of these. Values not "
         f"trained on: {', '.join(order.values_not_trained_on) or 'none'}.",
         f"* **Training**: {parameters.steps} steps of {parameters.batch_size} images, AdamW, learning rate "
@@ -58,6 +48,25 @@ def model_card(order: RepairOrder, arm: TrainedArm, result: RepairResult) -> str
     return "\n".join(lines)
 
 
+def _metadata(order: RepairOrder) -> list[str]:
+    return [
+        "---",
+        f"license: {_licence(order.licence)}",
+        f"pipeline_tag: image-{order.kind}",
+        "library_name: transformers",
+        "tags: [contrafact]",
+        "---",
+        "",
+    ]
+
+
+def _ground_truth(order: RepairOrder) -> str:
+    if order.kind == "segmentation":
+        return f"masks of {', '.join(order.classes)}"
+    counts = Counter(example.label for example in order.originals)
+    return ", ".join(f"{label} {count}" for label, count in sorted(counts.items()))
+
+
 def _by_class(result: RepairResult) -> list[str]:
     rows = class_table(result)
     if not rows:
@@ -73,5 +82,5 @@ def _by_class(result: RepairResult) -> list[str]:
 
 
 def _licence(licence: str) -> str:
-    """As the Hub's metadata has it: lower case, `other` where none is stated."""
+    """The licence as the Hub writes it: lower case; `other` if none is stated."""
     return licence.lower() if licence and licence.replace("-", "").replace(".", "").isalnum() else "other"

@@ -1,9 +1,8 @@
-"""From a job's rows to a repair's order: disjoint sets of images to train on and to judge by.
+"""Makes a repair's order from a job's rows: disjoint sets of images to train on and to evaluate with.
 
-Source images are split, never counterfactuals: these follow their source. Sources that share an image, or one equal to
-it by digest, go to the same side (also by way of a counterfactual), and each class is split by itself, in an order that
-seed and digests decide. Images with masks are of one class there, and those of equal masks go to the same side. So the
-same rows and the same request give the same split.
+Source images are split, and their counterfactuals follow them. Source images that share an image by digest, a mask or a
+group stay on one side, also if they share it through a counterfactual. Each class is split separately, in an order that
+seed and digests determine; all images with masks are one class. The same rows and request give the same split.
 """
 
 from __future__ import annotations
@@ -12,11 +11,12 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy import and_, exists, or_, select
+from sqlalchemy.orm import Session, aliased
 
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.database.tables import Counterfactual, SourceImage
+from gateway.results.stream import is_arm_of
 from shared.problems import InvalidInput
 from shared.schemas.repairs import Example, JudgedExample, RepairOrder, RepairRequest, StoredModel
 from shared.seeds import derive_digest
@@ -45,19 +45,24 @@ class RenderedImage(NamedTuple):
 
 
 def load(session: Session, job_id: str) -> tuple[list[Original], list[RenderedImage]]:
-    """The job's finished source images with ground truth, and their accepted images, in the order of positions."""
+    """The job's finished source images with ground truth, and the images of pairs that count, by position.
+
+    An image counts where both arms of its pair are accepted; sham arms are no examples.
+    """
     image, row = SourceImage, Counterfactual
-    known = or_(image.ground_truth.is_not(None), image.mask_digest.is_not(None))
-    done = (image.job_id == job_id, image.state == "done", image.digest.is_not(None), known)
+    has_truth = or_(image.ground_truth.is_not(None), image.mask_digest.is_not(None))
+    done = (image.job_id == job_id, image.state == "done", image.digest.is_not(None), has_truth)
     truths = select(image.digest, image.ground_truth, image.mask_digest, image.group_name)
     originals = [
         Original(str(digest), label or "", mask, group)
         for digest, label, mask, group in session.execute(truths.where(*done).order_by(image.position))
     ]
+    edit = aliased(row)
+    null_arm = and_(row.arm == "null", exists().where(edit.job_id == job_id, edit.counted, is_arm_of(row, edit)))
     accepted = session.execute(
         select(row.image_digest, image.digest, row.method, row.arm, row.changes)
         .join(image, row.source_image_id == image.id)
-        .where(*done, row.accepted, row.image_digest.is_not(None))
+        .where(*done, or_(and_(row.arm == "edit", row.counted), null_arm), row.image_digest.is_not(None))
         .order_by(row.position, row.method, row.ordinal)
     )
     return originals, [
@@ -83,25 +88,20 @@ def order_of(
     images: Sequence[RenderedImage],
     classes: Sequence[str] = (),
 ) -> RepairOrder:
-    """The order for a job's rows; `classes` are those of its masks, if it has some.
+    """The order for a job's rows; `classes` are those of its masks, if it has masks.
 
-    Raises InvalidInput where rows are too few, or a parameter fits none of them.
+    Raises InvalidInput for too few rows, and for a parameter that matches no row.
     """
     truths = _truths(originals)
     images = [row for row in images if row.source in truths]
-    edits = [row for row in images if not row.null]
-    if not edits:
-        raise InvalidInput(
-            "the job has no accepted counterfactual of a source image with ground truth; there is nothing to train on. "
-            "Send ground truth with the images, or look at what the checks refused: "
-            "GET /jobs/{job}/results?verdict=rejected"
-        )
+    edits = _edits(images)
     _refuse_unknown(request, edits)
-    not_trained = _values_held_out(request, edits)
+    values_held_out = _values_held_out(request, edits)
     held_out = split(truths, images, request.held_out, request.seed)
-    trained = [row for row in edits if row.source not in held_out and _wanted(row, request, not_trained)]
-    _refuse_few(truths, held_out, trained)
-    known = {value for row in trained for value in row.values}
+    training = [row for row in edits if row.source not in held_out and _selected(row, request, values_held_out)]
+    _refuse_few(truths, held_out, training)
+    values = {value for row in training for value in row.values}
+    null_arms = [row for row in images if row.null and row.source not in held_out and _of_method(row, request)]
     return RepairOrder(
         repair=repair,
         job=job,
@@ -111,28 +111,29 @@ def order_of(
         upload=upload,
         licence=licence,
         parameters=request.parameters,
-        originals=[_example(source, source, truths) for source in sorted(truths.keys() - held_out)],
-        counterfactuals=[_example(row.image, row.source, truths) for row in trained],
-        null_arms=[
-            _example(row.image, row.source, truths)
-            for row in images
-            if row.null and row.source not in held_out and _of_method(row, request)
-        ],
-        judged=[
-            *(
-                JudgedExample(**_example(digest, digest, truths).model_dump(), set="originals")
-                for digest in sorted(held_out)
-            ),
-            *(_judged(row, truths, known) for row in edits if row.source in held_out and _of_method(row, request)),
-        ],
-        values_not_trained_on=sorted({value for row in edits for value in row.values} - known),
+        originals=[_example(source, truths[source]) for source in sorted(truths.keys() - held_out)],
+        counterfactuals=[_example(row.image, truths[row.source]) for row in training],
+        null_arms=[_example(row.image, truths[row.source]) for row in null_arms],
+        judged=_judged(truths, held_out, [row for row in edits if _of_method(row, request)], values),
+        values_not_trained_on=sorted({value for row in edits for value in row.values} - values),
     )
+
+
+def _edits(images: Sequence[RenderedImage]) -> list[RenderedImage]:
+    edits = [row for row in images if not row.null]
+    if not edits:
+        raise InvalidInput(
+            "the job has no accepted counterfactual of a source image with ground truth; there is nothing to train on. "
+            "Send ground truth with the images, or look at what the checks refused: "
+            "GET /jobs/{job}/results?verdict=rejected"
+        )
+    return edits
 
 
 def split(truths: Mapping[str, Original], images: Sequence[RenderedImage], share: float, seed: int) -> set[str]:
     """Digests of the source images (`truths`, by digest) that are held out, about `share` of each class.
 
-    Whatever shares an image or a group stays together, and so does what shares one with that.
+    Source images that share an image, a mask or a group, directly or through others, are on the same side.
     """
     groups = _groups(truths, images)
     of_class: defaultdict[str, list[list[str]]] = defaultdict(list)
@@ -181,10 +182,10 @@ def _truths(originals: Sequence[Original]) -> dict[str, Original]:
 
 
 def _values_held_out(request: RepairRequest, edits: Sequence[RenderedImage]) -> set[str]:
-    """The request's, or the rarest value where there are enough: it costs the training least."""
+    """The request's values, or the rarest of enough values, which costs the training least."""
     if request.hold_out_values is not None:
         return set(request.hold_out_values)
-    counts = Counter(value for row in edits if _wanted(row, request, ()) for value in row.values)
+    counts = Counter(value for row in edits if _selected(row, request, ()) for value in row.values)
     if len(counts) < VALUES_FOR_HOLDING_OUT:
         return set()
     return {min(counts, key=lambda value: (counts[value], value))}
@@ -194,51 +195,68 @@ def _of_method(row: RenderedImage, request: RepairRequest) -> bool:
     return not request.methods or row.method in request.methods
 
 
-def _wanted(row: RenderedImage, request: RepairRequest, not_trained: Collection[str]) -> bool:
+def _selected(row: RenderedImage, request: RepairRequest, values_held_out: Collection[str]) -> bool:
     return (
         _of_method(row, request)
         and (not request.factors or set(row.factors) <= set(request.factors))
         and (not request.values or set(row.values) <= set(request.values))
-        and not set(row.values) & set(not_trained)
+        and not set(row.values) & set(values_held_out)
     )
 
 
-def _example(image: str, source: str, truths: Mapping[str, Original]) -> Example:
-    return Example(image=image, source=source, label=truths[source].label, mask=truths[source].mask)
+def _example(image: str, truth: Original) -> Example:
+    return Example(image=image, source=truth.image, label=truth.label, mask=truth.mask)
 
 
-def _judged(row: RenderedImage, truths: Mapping[str, Original], known: Collection[str]) -> JudgedExample:
-    alone = len(row.factors) == 1 and len(row.values) == 1
+def _judged(
+    truths: Mapping[str, Original], held_out: Collection[str], edits: Sequence[RenderedImage], values: Collection[str]
+) -> list[JudgedExample]:
+    """The held-out source images and their counterfactuals; `values` are those trained on."""
+    return [
+        *(_judged_original(truths[digest]) for digest in sorted(held_out)),
+        *(_judged_edit(row, truths[row.source], values) for row in edits if row.source in held_out),
+    ]
+
+
+def _judged_original(truth: Original) -> JudgedExample:
+    return JudgedExample(image=truth.image, source=truth.image, label=truth.label, mask=truth.mask, set="originals")
+
+
+def _judged_edit(row: RenderedImage, truth: Original, values: Collection[str]) -> JudgedExample:
+    single = len(row.factors) == 1 and len(row.values) == 1
     return JudgedExample(
-        **_example(row.image, row.source, truths).model_dump(),
-        set="counterfactuals" if set(row.values) <= set(known) else "values not trained on",
-        factor=row.factors[0] if alone else None,
-        value=row.values[0] if alone else None,
+        image=row.image,
+        source=truth.image,
+        label=truth.label,
+        mask=truth.mask,
+        set="counterfactuals" if set(row.values) <= set(values) else "values not trained on",
+        factor=row.factors[0] if single else None,
+        value=row.values[0] if single else None,
     )
 
 
 def _refuse_unknown(request: RepairRequest, edits: Sequence[RenderedImage]) -> None:
-    there = {
+    available = {
         "methods": {row.method for row in edits},
         "factors": {factor for row in edits for factor in row.factors},
         "values": {value for row in edits for value in row.values},
     }
-    wanted_by_field = {
+    names_by_field = {
         "methods": (request.methods, "methods"),
         "factors": (request.factors, "factors"),
         "values": (request.values, "values"),
         "hold_out_values": (request.hold_out_values or [], "values"),
     }
-    for name, (wanted, kind) in wanted_by_field.items():
-        if unknown := sorted(set(wanted) - there[kind]):
+    for field, (names, kind) in names_by_field.items():
+        if unknown := sorted(set(names) - available[kind]):
             raise InvalidInput(
-                f"{name}: no accepted counterfactual of the job has {', '.join(unknown)}; they have "
-                f"{', '.join(sorted(there[kind])) or 'none'}"
+                f"{field}: no accepted counterfactual of the job has {', '.join(unknown)}; they have "
+                f"{', '.join(sorted(available[kind])) or 'none'}"
             )
 
 
-def _refuse_few(truths: Collection[str], held_out: Collection[str], trained: Sequence[RenderedImage]) -> None:
-    with_edits = len({row.source for row in trained})
+def _refuse_few(truths: Collection[str], held_out: Collection[str], training: Sequence[RenderedImage]) -> None:
+    with_edits = len({row.source for row in training})
     if with_edits < LEAST_SOURCES:
         raise InvalidInput(
             f"the accepted counterfactuals to train on come from {with_edits} source images, and at least "

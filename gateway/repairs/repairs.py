@@ -1,6 +1,6 @@
 """Repairs as their owners see them: begin, find, list, cancel, delete. `gateway.repairs.dispatch` does the work.
 
-rows of a finished job ──► order (split, guarded against leaks) ──► object store ──► row, running, for a trainer
+rows of a finished job ──► order (images split without leaks) ──► object store ──► row, running, for a trainer
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gateway.database.sessions import reading
 from gateway.database.table_base import utc_now
 from gateway.database.tables import ModelUnderTest, Repair
 from gateway.jobs import jobs
-from gateway.jobs.choices import chosen_models, refuse_unknown_truths
+from gateway.jobs.choices import models_by_name, refuse_unknown_truths
 from gateway.models_under_test.models import all_models
 from gateway.repairs import orders
 from shared.problems import Conflict, InvalidInput, NotFound
@@ -28,7 +28,6 @@ from shared.schemas.repairs import (
     RepairOrder,
     RepairProgress,
     RepairRequest,
-    RepairResult,
     RepairsPage,
     RepairView,
     StoredModel,
@@ -37,17 +36,17 @@ from shared.storage import ObjectStore, model_key, repair_key
 
 
 def begin(context: Context, owner: str, job_id: str, request: RepairRequest) -> RepairView:
-    """Give a model to be trained on a job's counterfactuals.
+    """Start the training of a model on a job's counterfactuals.
 
-    Raises NotFound, Conflict while the job runs, InvalidInput for a model that cannot be trained or does not fit, and
-    where there is too little to train on or to judge by.
+    Raises NotFound, Conflict while the job runs, and InvalidInput for a model that cannot be trained or does not fit,
+    or for too few images to train on or evaluate with.
     """
     with reading(context.sessions) as session:
         job = jobs.find(session, owner, job_id)
         if job.state == "running":
             raise Conflict("the job is running; repair a model when it is done, or cancel it first")
         originals, accepted = orders.load(session, job_id)
-    (model,) = chosen_models([request.model], all_models(context, owner))
+    (model,) = models_by_name([request.model], all_models(context, owner))
     if model.kind != job.kind:
         raise InvalidInput(
             f"{model.name!r} is for {model.kind}, and the job for {job.kind}; choose a model for {job.kind}"
@@ -59,25 +58,17 @@ def begin(context: Context, owner: str, job_id: str, request: RepairRequest) -> 
     repair_id = uuid.uuid4().hex
     order = orders.order_of(repair_id, job_id, request, model.licence, upload, originals, accepted, classes)
     context.store.put(repair_key(repair_id, "order.json"), order.model_dump_json().encode())
+    progress = RepairProgress(total=len(TRAINED) * request.steps)
+    row = Repair(id=repair_id, owner_id=owner, job_id=job_id, model=request.model, request=request, progress=progress)
     with context.sessions.begin() as session:
-        jobs.find(session, owner, job_id)  # again: it may have been deleted meanwhile
-        total = len(TRAINED) * request.steps
-        session.add(
-            Repair(
-                id=repair_id,
-                owner_id=owner,
-                job_id=job_id,
-                model=request.model,
-                request=request.model_dump(mode="json"),
-                progress=RepairProgress(total=total).model_dump(mode="json"),
-            )
-        )
+        jobs.find(session, owner, job_id)  # it may have been deleted meanwhile
+        session.add(row)
     with reading(context.sessions) as session:
         return show(session, owner, repair_id)
 
 
 def _trainable(context: Context, owner: str, model: ModelUnderTestInfo) -> StoredModel | None:
-    """The package of an upload; None of an operator's model. Raises InvalidInput for what cannot be trained."""
+    """The package of an uploaded model; None for an operator's model. Raises InvalidInput if it cannot be trained."""
     if not model.uploaded:
         if model.name in context.profile.evaluator.endpoints:
             raise InvalidInput(
@@ -99,7 +90,7 @@ def _trainable(context: Context, owner: str, model: ModelUnderTestInfo) -> Store
 
 
 def find(session: Session, owner: str, repair_id: str) -> Repair:
-    """The owner's repair. Raises NotFound, also for somebody else's."""
+    """The owner's repair. Raises NotFound, also for another owner's."""
     row = session.scalar(select(Repair).where(Repair.id == repair_id, Repair.owner_id == owner))
     if row is None:
         raise NotFound(f"there is no repair {repair_id!r}; GET /repairs lists yours")
@@ -112,7 +103,7 @@ def show(session: Session, owner: str, repair_id: str) -> RepairView:
 
 
 def listing(session: Session, owner: str, job_id: str | None, cursor: str | None, limit: int) -> RepairsPage:
-    """A page of the owner's repairs, newest first; of one job, where it is given."""
+    """A page of the owner's repairs, or of one job's, newest first."""
     query = select(Repair).where(Repair.owner_id == owner)
     if job_id is not None:
         query = query.where(Repair.job_id == job_id)
@@ -122,7 +113,7 @@ def listing(session: Session, owner: str, job_id: str | None, cursor: str | None
 
 
 def cancel(session: Session, owner: str, repair_id: str) -> RepairView:
-    """Stop a repair; one that is over stays as it is. Its trainer finds its grant gone. Raises NotFound."""
+    """Cancel a repair, unless it has ended. Its trainer stops when its grant is gone. Raises NotFound."""
     row = find(session, owner, repair_id)
     session.execute(
         update(Repair)
@@ -139,12 +130,12 @@ def remove(session: Session, owner: str, repair_id: str) -> None:
 
 
 def ids_of(session: Session, job_ids: Sequence[str]) -> list[str]:
-    """The repairs of some jobs; whoever deletes the jobs deletes the objects of these after the commit."""
+    """The repairs of these jobs. A caller that deletes the jobs deletes the repairs' objects after the commit."""
     return list(session.scalars(select(Repair.id).where(Repair.job_id.in_(job_ids))))
 
 
 def forget_objects(store: ObjectStore, repair_id: str) -> None:
-    """Delete all that the store has of a repair, the grant first, so that its trainer stops."""
+    """Delete a repair's objects, the grant first, so that its trainer stops."""
     store.delete(repair_key(repair_id, "grant.json"))
     for item in store.iterate(repair_key(repair_id) + "/"):
         store.delete(item.key)
@@ -170,9 +161,9 @@ def _view(row: Repair) -> RepairView:
         model=row.model,
         state=row.state,
         failure=row.failure,
-        request=RepairRequest.model_validate(row.request),
-        progress=RepairProgress.model_validate(row.progress),
-        result=None if row.result is None else RepairResult.model_validate(row.result),
+        request=row.request,
+        progress=row.progress,
+        result=row.result,
         created_at=row.created_at,
         finished_at=row.finished_at,
     )

@@ -1,15 +1,14 @@
 """A job's report: loads its rows, computes without a session open, then stores figures and page.
 
-It calls no model service: which of them made the results is recorded with the results. Rows are streamed twice, for
-the figures and for the choice of pictures, which depends on them: so a report takes the memory of its figures, not of
-its rows.
+It calls no model service: the services are recorded with the results. Rows are streamed twice, first for the figures
+and then for the choice of pictures, which depends on the figures. A report therefore needs the memory of its figures
+alone, not of its rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pydantic import JsonValue
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -31,9 +30,9 @@ from shared.storage import ObjectStore, image_key
 
 
 def report_key(job_id: str, name: str) -> str:
-    """The key of a job's report in the object store. Each analysis has its own, so none replaces another's page.
+    """The key of a job's report in the object store. Each analysis has its own key, so it replaces no other page.
 
-    Housekeeping removes the pages that no row names.
+    Housekeeping removes pages that no row refers to.
     """
     return f"reports/{job_id}/{name}.html"
 
@@ -49,26 +48,25 @@ def write_report(
 ) -> JobResults:
     """Measure a job whose images are finished, write its page to `key` of the store, and return the figures.
 
-    `services`: those that made the results; None for those that were recorded with them. `calibrations`: the checks'
-    errors by data set; those of the data set that the job's spec names are used. `check` is called now and
-    then, and raises to end the work.
+    `services`: the services that produced the results, by default the recorded ones. `calibrations`: the errors of the
+    checks by data set; the job's spec names the data set. `check` is called between steps and raises to end the work.
 
-    The page depends on the rows alone, so building it again gives the same. No session is open while it computes.
+    The page depends on the rows alone, so building it again gives the same page. No session is open while it computes.
     Raises sqlalchemy's NoResultFound for an unknown job.
     """
     with reading(sessions) as session:
         rows = load_rows(session, job_id)
-        used = services_of(session, job_id) if services is None else services
+        services = services_of(session, job_id) if services is None else services
     check()
-    data = str(rows.job.spec.get("calibration") or "")
-    measured = (calibrations or {}).get(data)
-    results = measure(rows, used, None if measured is None else _measured_elsewhere(data, measured, used))
+    data = rows.job.stored_spec.calibration or ""
+    errors = (calibrations or {}).get(data)
+    results = measure(rows, services, None if errors is None else _calibration(data, errors, services))
     check()
     review = ReviewList(results)
     with reading(sessions) as session:
-        selection = select_pictures(review.watching(stream_sources(session, job_id, rows.relation)), results)
-        chosen = session.scalars(select(Counterfactual).where(Counterfactual.id.in_(selection.ids))).all()
-        views = {view.id: view for view in counterfactual_views(session, chosen)}
+        selection = select_pictures(review.collect(stream_sources(session, job_id, rows.relation)), results)
+        counterfactuals = session.scalars(select(Counterfactual).where(Counterfactual.id.in_(selection.ids))).all()
+        views = {view.id: view for view in counterfactual_views(session, counterfactuals)}
     results = results.model_copy(update={"review": review.order()})
     colours = class_colours(rows.job.classes, renamed_masks(rows.job))
 
@@ -92,7 +90,7 @@ def build_report(
     services: Sequence[ServiceInfo] | None = None,
     calibrations: Mapping[str, CheckCalibration] | None = None,
 ) -> JobResults:
-    """`write_report` and `store_report` without a lease: only where no worker analyses the job."""
+    """`write_report` and `store_report` without a lease. Call it only if no worker analyses the job."""
     key = report_key(job_id, "report")
     results = write_report(sessions, store, job_id, key, services, calibrations)
     with sessions.begin() as session:
@@ -101,30 +99,24 @@ def build_report(
 
 
 def services_of(session: Session, job_id: str) -> list[ServiceInfo]:
-    """The model services that made a job's results, in the order of their first use.
+    """The model services that produced a job's results, in the order of their first use.
 
-    For a job of an older version, which recorded none, those of its last report.
+    Older versions recorded no services with a job; then the services of its last report.
     """
     query = select(JobService.info).where(JobService.job_id == job_id).order_by(JobService.created_at)
-    infos: list[JsonValue] = [*session.scalars(query)]
-    if not infos and (report := session.get(Report, job_id)) is not None:
-        infos = [*JobResults.model_validate(report.metrics).made.services.values()]
-    return [ServiceInfo.model_validate(info) for info in infos]
+    services = list(session.scalars(query))
+    if not services and (report := session.get(Report, job_id)) is not None:
+        recorded = report.results.made.services
+        services = [ServiceInfo.model_validate(info) for info in recorded.values()]
+    return services
 
 
-def _measured_elsewhere(data: str, measured: CheckCalibration, services: Sequence[ServiceInfo]) -> Calibration:
-    """The errors as the figures use them; none of another scorer's weights than those that judged the job."""
+def _calibration(data: str, errors: CheckCalibration, services: Sequence[ServiceInfo]) -> Calibration:
+    """The errors of the checks on a data set; none if they were measured with other scorer weights than the job's."""
     scorers = {weights.revision for info in services for weights in info.weights if weights.role == "scorer"}
-    if measured.scorer and scorers - {measured.scorer}:
-        return Calibration(
-            data=data,
-            judged_by=measured.judged_by,
-            not_used=f"they were measured with other scorer weights ({measured.scorer[:12]}) than this job's",
-        )
-    whole = [errors["default"] for errors in measured.methods.values() if "default" in errors]
-    return Calibration(
-        data=data,
-        judged_by=measured.judged_by,
-        errors=measured.methods,
-        n=sum(errors.valid + errors.invalid for errors in whole),
-    )
+    if errors.scorer and scorers != {errors.scorer}:
+        own = ", ".join(sorted(revision[:12] for revision in scorers)) or "unrecorded ones"
+        reason = f"they were measured with scorer weights {errors.scorer[:12]}, and this job used {own}"
+        return Calibration(data=data, judged_by=errors.judged_by, not_used=reason)
+    n = sum(by_factor["default"].valid + by_factor["default"].invalid for by_factor in errors.methods.values())
+    return Calibration(data=data, judged_by=errors.judged_by, errors=errors.methods, n=n)

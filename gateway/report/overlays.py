@@ -12,36 +12,36 @@ from shared.images import Pixels, decode
 from shared.label_maps import OTHER, VOID, Map
 
 OPACITY = 0.6
-OUTLINE = 0.9  # of the darkness of borders between classes
+OUTLINE = 0.9  # darkness of the borders between classes
 _OTHER_COLOUR = (255, 0, 255)
 _VOID_COLOUR = (128, 128, 128)
 
 
-def painted(image_png: bytes, map_png: bytes, colours: Sequence[tuple[int, int, int]]) -> Pixels:
-    """The image with the classes of the map as translucent colours, their borders drawn dark; void stays grey.
+def paint(image_png: bytes, map_png: bytes, colours: Sequence[tuple[int, int, int]]) -> Pixels:
+    """The image under translucent class colours, with dark borders between classes. Void pixels are grey.
 
-    Raises what `shared.images.decode` raises, and ValueError for a map of another size.
+    Raises the errors of `shared.images.decode`, and ValueError if the map's size differs from the image's.
     """
-    image, places = decode(image_png), decode(map_png, "L")
-    if image.shape[:2] != places.shape:
-        raise ValueError(f"a map of {places.shape} is not of an image of {image.shape[:2]}")
+    image, label_map = decode(image_png), decode(map_png, "L")
+    if image.shape[:2] != label_map.shape:
+        raise ValueError(f"the label map's size {label_map.shape} differs from the image's {image.shape[:2]}")
     table = np.zeros((256, 3), np.float32)
     table[: len(colours)] = colours
     table[OTHER], table[VOID] = _OTHER_COLOUR, _VOID_COLOUR
-    mixed = (1 - OPACITY) * image + OPACITY * table[places]
-    mixed[_borders(places)] *= 1 - OUTLINE
-    return np.asarray(mixed.round().astype(np.uint8))
+    pixels = (1 - OPACITY) * image + OPACITY * table[label_map]
+    pixels[_borders(label_map)] *= 1 - OUTLINE
+    return np.asarray(pixels.round().astype(np.uint8))
 
 
-def painted_png(image_png: bytes, map_png: bytes, colours: Sequence[tuple[int, int, int]]) -> bytes:
-    """The same as a PNG file."""
+def paint_png(image_png: bytes, map_png: bytes, colours: Sequence[tuple[int, int, int]]) -> bytes:
+    """`paint` as a PNG file."""
     buffer = io.BytesIO()
-    Image.fromarray(painted(image_png, map_png, colours)).save(buffer, "PNG", compress_level=1)
+    Image.fromarray(paint(image_png, map_png, colours)).save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()
 
 
-def _borders(places: Map) -> np.ndarray:
-    borders = np.zeros(places.shape, bool)
-    borders[:, 1:] |= places[:, 1:] != places[:, :-1]
-    borders[1:] |= places[1:] != places[:-1]
+def _borders(label_map: Map) -> np.ndarray:
+    borders = np.zeros(label_map.shape, bool)
+    borders[:, 1:] |= label_map[:, 1:] != label_map[:, :-1]
+    borders[1:] |= label_map[1:] != label_map[:-1]
     return borders

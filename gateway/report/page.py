@@ -1,4 +1,4 @@
-"""The report as one self-contained HTML page: styles, script and pictures inside, readable without a network."""
+"""The report as one self-contained HTML page. It embeds styles, script and pictures and needs no network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from PIL import Image
 
-from gateway.report.overlays import painted_png
+from gateway.report.overlays import paint_png
 from gateway.report.pictures import PictureSelection
 from gateway.report.words import FILTERS, GLOBALS
 from shared.schemas.jobs import CounterfactualView
@@ -43,9 +43,9 @@ def report_page(
     load: Callable[[str], bytes],
     colours: Sequence[tuple[int, int, int]] = (),
 ) -> str:
-    """The page. `views` are by counterfactual id; `load` returns the PNG bytes of an image's digest.
+    """The page. `views` maps ids of counterfactuals; `load` returns the PNG bytes of an image's digest.
 
-    `colours` are those of a segmentation job's classes, by place.
+    `colours`: one per class of a segmentation job, in the order of its classes.
     """
     embedded: dict[str, str] = {}
 
@@ -57,7 +57,7 @@ def report_page(
     def overlay(image: str, label_map: str) -> str:
         name = f"{image}/{label_map}"
         if name not in embedded:
-            embedded[name] = data_uri(painted_png(load(image), load(label_map), colours))
+            embedded[name] = data_uri(paint_png(load(image), load(label_map), colours))
         return embedded[name]
 
     style = (ASSETS / "contrafact.css").read_text(encoding="utf-8")
@@ -79,9 +79,9 @@ def report_page(
 
 
 def data_uri(png: bytes) -> str:
-    """A PNG of any size as a small WebP in a data URI; its longest side is at most 256 pixels."""
-    with Image.open(io.BytesIO(png), formats=("PNG",)) as opened:
-        small = opened.convert("RGB")
+    """A PNG of any size as a WebP in a data URI, with at most 256 pixels on the longest side."""
+    with Image.open(io.BytesIO(png), formats=("PNG",)) as image:
+        small = image.convert("RGB")
     small.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
     small.save(buffer, "WEBP", quality=88, method=4)

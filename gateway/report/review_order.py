@@ -1,6 +1,6 @@
-"""The failures of a job that are worth a person's look first, from a stream of its source images.
+"""The failures of a job that people should review first, from a stream of its source images.
 
-Of each fault only the gravest failures are kept, so a job of any size needs the same memory.
+Only the largest failures of each fault are kept, so memory does not grow with the job.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from gateway.analysis.priority import Failure, Fault, evidence, review_order
 from gateway.results.stream import CounterfactualRow, PredictionRow, SourceRows, cells_of, triples
 from shared.schemas.results import JobResults
 
-LISTED = 200
-_KEPT = 50  # of one fault
+MAX_LISTED = 200
+MAX_PER_FAULT = 50
 
 
 class ReviewList:
-    """Watches a stream of source images, then orders their failures for review; `results` are the job's figures."""
+    """Collects failures from a stream of source images, then orders them for review."""
 
     def __init__(self, results: JobResults) -> None:
         self._models = list(dict.fromkeys(figures.model for figures in results.results))
@@ -28,38 +28,39 @@ class ReviewList:
             for effect in figures.cells
             if (weight := evidence(effect)) > 0
         }
-        self._gravest: dict[Fault, list[Failure]] = {fault: [] for fault in self._evidence}
+        self._largest: dict[Fault, list[Failure]] = {fault: [] for fault in self._evidence}
 
-    def watching(self, sources: Iterable[SourceRows]) -> Iterator[SourceRows]:
-        """The same source images, noted as they go by."""
+    def collect(self, sources: Iterable[SourceRows]) -> Iterator[SourceRows]:
+        """Yield the source images unchanged and collect their failures."""
         for rows in sources:
             for failure in self._failures(rows):
                 for fault in failure.faults:
-                    kept = self._gravest[fault]
-                    kept[:] = nsmallest(_KEPT, [*kept, failure], key=lambda failure: (-failure.loss, failure.id))
+                    candidates = [*self._largest[fault], failure]
+                    self._largest[fault] = nsmallest(MAX_PER_FAULT, candidates, key=lambda item: (-item.loss, item.id))
             yield rows
 
     def order(self) -> list[str]:
-        """Ids of counterfactuals, at most 200; each shows as much as possible that those before it do not show."""
-        failures = {failure.id: failure for kept in self._gravest.values() for failure in kept}
-        return review_order(failures.values(), self._evidence, LISTED)
+        """At most 200 ids of counterfactuals. Each adds as much evidence as possible to those before it."""
+        failures = {failure.id: failure for largest in self._largest.values() for failure in largest}
+        return review_order(failures.values(), self._evidence, MAX_LISTED)
 
     def _failures(self, rows: SourceRows) -> Iterator[Failure]:
         by_model = {model: rows.predictions_of(model) for model in self._models}
         for triple in triples(rows.counterfactuals):
             edit = triple.edit
-            if not edit.accepted:
+            if not edit.counted:
                 continue
             faults: list[Fault] = []
             loss = 0.0
             for model, predictions in by_model.items():
-                original, null, image = triple.predictions(predictions)
-                if null is None or image is None:
+                compared = triple.predictions(predictions)
+                reference, image = compared.reference, compared.counterfactual
+                if reference is None or image is None:
                     continue
-                for label in rows.labels(original, self._relation):
-                    if null.holds(label) and not image.holds(label):
+                for label in rows.labels(compared.original, self._relation):
+                    if reference.holds(label) and not image.holds(label):
                         faults += self._faults(model, edit, label)
-                        loss = max(loss, _loss(null, image, label))
+                        loss = max(loss, _loss(reference, image, label))
             if faults:
                 yield Failure(edit.id, loss, tuple(faults))
 
@@ -68,7 +69,7 @@ class ReviewList:
         return [fault for fault in faults if fault in self._evidence]
 
 
-def _loss(null: PredictionRow, counterfactual: PredictionRow, label: str) -> float:
+def _loss(reference: PredictionRow, counterfactual: PredictionRow, label: str) -> float:
     """Of the truth's probability, or of a class's IoU; 0 where it is not known."""
-    before, after = null.confidence(label), counterfactual.confidence(label)
+    before, after = reference.confidence(label), counterfactual.confidence(label)
     return 0.0 if before is None or after is None else before - after

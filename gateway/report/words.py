@@ -1,4 +1,4 @@
-"""Figures and captions in words and marks: the filters of the templates."""
+"""Template filters that write figures and captions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from difflib import SequenceMatcher
 
 from markupsafe import Markup, escape
 
-from gateway.analysis.segmentation import lost
+from gateway.analysis.segmentation import lost_classes
 from shared.schemas.jobs import ChangeView, ModelOpinion, PredictionView
 from shared.schemas.results import Cell, CellEffect, Rate
 from shared.wording import NO_FINDING, interval, limits, p_value, percent, points, review_sentence
@@ -18,9 +18,9 @@ _TOKENS = re.compile(r"\w+(?:['’-]\w+)*|\s+|[^\w\s]")
 
 
 def marked_caption(caption: str, new_caption: str) -> Markup:
-    """The new caption with what was taken out in <del> and what was put in in <ins>, by whole words.
+    """The new caption with removed words in <del> and added words in <ins>.
 
-    Where an edit was refused before there was a new caption (""), the old one.
+    An edit that was rejected before it had a new caption ("") shows the old one.
     """
     if not new_caption:
         return escape(caption)
@@ -29,7 +29,7 @@ def marked_caption(caption: str, new_caption: str) -> Markup:
     for kind, i, j, k, m in [*SequenceMatcher(None, old, new, autojunk=False).get_opcodes(), ("end", 0, 0, 0, 0)]:
         before, after = "".join(old[i:j]), "".join(new[k:m])
         if kind == "equal" and not after.strip() and (removed or added):
-            removed, added = removed + before, added + after  # a space between two changes: one change
+            removed, added = removed + before, added + after  # joins two changes that only a space separates
         elif kind in ("equal", "end"):
             marked += _marked(removed, added) + escape(after)
             removed = added = ""
@@ -39,9 +39,9 @@ def marked_caption(caption: str, new_caption: str) -> Markup:
 
 
 def _marked(removed: str, added: str) -> Markup:
-    gone, come = removed.strip(), added.strip()
-    marks = [Markup("<del>{}</del>").format(gone)] if gone else []
-    marks += [Markup("<ins>{}</ins>").format(come)] if come else []
+    removed_words, added_words = removed.strip(), added.strip()
+    marks = [Markup("<del>{}</del>").format(removed_words)] if removed_words else []
+    marks += [Markup("<ins>{}</ins>").format(added_words)] if added_words else []
     before = " " if (added or removed).startswith(" ") else ""
     after = " " if marks and (added or removed).endswith(" ") else ""
     return Markup("").join([before, Markup(" ").join(marks), after])
@@ -56,15 +56,23 @@ def rate(value: Rate) -> Markup:
 
 
 def of_valid(effect: CellEffect) -> str:
-    """The interval of the effect among valid counterfactuals, or "–" where the checks' errors are not known."""
+    """The interval of the effect among valid counterfactuals, or "–" if the errors of the checks are unknown."""
     return interval(effect.among_valid.interval if effect.among_valid else None)
 
 
 def limit(effect: CellEffect) -> str:
-    """How far a finding bears ("25 % invalid"), or what a cell without one would have shown ("drop of 72")."""
+    """For a finding, the share of invalid images that it withstands; otherwise the detectable drop ("drop of 72")."""
     if effect.breakdown is not None:
         return f"{math.floor(100 * effect.breakdown)}\N{NO-BREAK SPACE}% invalid"
     return "–" if effect.detectable is None else f"drop of {round(100 * effect.detectable)}"
+
+
+def other(effect: CellEffect, estimand: str) -> str:
+    """The effect under another estimand with its interval ("−12, −30 to +4"), or "–"."""
+    found = next((each for each in effect.others if each.estimand == estimand), None)
+    if found is None:
+        return "–"
+    return points(found.delta_accuracy) + (f", {interval(found.interval)}" if found.interval else "")
 
 
 def signed(value: float | None) -> str:
@@ -78,7 +86,7 @@ def cell_name(cell: Cell) -> str:
 
 
 def change_name(change: ChangeView) -> str:
-    """ "weather: day → night"; "weather: → night" where the phrase was added; "weather: day" where it was to go."""
+    """ "weather: day → night"; "weather: → night" for an added phrase; "weather: day" for a removed one."""
     old, new = change.from_value or change.from_phrase, change.to_value or change.to_phrase
     return f"{change.factor}: " + (f"{old} → {new}".strip() if new else old)
 
@@ -88,54 +96,57 @@ def holds(opinion: PredictionView | None, expected: str | None) -> bool | None:
     return None if opinion is None or expected is None else opinion.predicted == expected
 
 
-def spoken_time(time: datetime) -> str:
+def date_and_time(time: datetime) -> str:
     """ "20 Nov 2026, 11:24 UTC"."""
     return f"{time.day} {time:%b %Y, %H:%M} UTC"
 
 
-def spoken(sentence: str) -> Markup:
-    """A sentence with its `class` set as code."""
+def with_code(sentence: str) -> Markup:
+    """A sentence whose text between backticks is set as code."""
     parts = str(escape(sentence)).split("`")
     return Markup("").join(
-        Markup(f"<code>{part}</code>") if odd % 2 else Markup(part) for odd, part in enumerate(parts)
+        Markup(f"<code>{part}</code>") if index % 2 else Markup(part) for index, part in enumerate(parts)
     )
 
 
 def overlap_of(view: PredictionView | None, name: str) -> str:
-    """A class's IoU in percent, or "–" where it is not known."""
+    """A class's IoU in percent, or "–" if it is unknown."""
     overlaps = view.segmentation.classes if view is not None and view.segmentation is not None else []
     return percent(next((overlap.iou for overlap in overlaps if overlap.name == name), None))
 
 
-def lost_classes(opinion: ModelOpinion) -> str:
-    """The classes that a segmenter found on the original and not on the counterfactual, with their IoU."""
+def describe_lost_classes(opinion: ModelOpinion) -> str:
+    """The classes that a segmenter detects on the original and not on the counterfactual, with their IoU."""
     before, after = (
         {overlap.name: overlap.iou for overlap in view.segmentation.classes} if view and view.segmentation else {}
         for view in (opinion.original, opinion.counterfactual)
     )
-    return ", ".join(f"{name} {percent(before[name])} → {percent(after.get(name))}" for name in lost(before, after))
+    return ", ".join(
+        f"{name} {percent(before[name])} → {percent(after.get(name))}" for name in lost_classes(before, after)
+    )
 
 
 def shortened(name: str) -> str:
-    """A class's name for a narrow place."""
+    """A class's name, cut to 15 characters."""
     return name if len(name) <= 15 else f"{name[:14]}…"
 
 
 FILTERS = {
     "overlap_of": overlap_of,
-    "lost_classes": lost_classes,
+    "lost_classes": describe_lost_classes,
     "shortened": shortened,
     "review_sentence": review_sentence,
     "percent": percent,
     "of_valid": of_valid,
     "limit": limit,
+    "other": other,
     "rate": rate,
     "interval": interval,
     "signed": signed,
     "p_value": p_value,
     "cell_name": cell_name,
     "change_name": change_name,
-    "spoken": spoken,
-    "spoken_time": spoken_time,
+    "with_code": with_code,
+    "date_and_time": date_and_time,
 }
 GLOBALS = {"marked_caption": marked_caption, "holds": holds, "NO_FINDING": NO_FINDING}

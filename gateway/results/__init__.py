@@ -1,1 +1,1 @@
-"""From rows to arrays to measures: everything that pages, report and API say about a job's outcome."""
+"""From rows to arrays to measures: the results of a job that pages, report and API show."""

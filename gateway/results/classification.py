@@ -1,4 +1,4 @@
-"""A job's rows as typed arrays for the analysis. They take some 100 bytes a counterfactual and model under test."""
+"""A job's rows as typed arrays for the analysis, about 100 bytes per counterfactual and model under test."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
 from gateway.analysis.effects import Integers, Outcomes, Predictions
-from gateway.analysis.funnel import Fate
+from gateway.analysis.funnel import EditOutcome
 from gateway.analysis.validity import Screened
 from gateway.database.tables import Job
+from gateway.results.counting import CountingColumns
 from gateway.results.failure_reasons import failure_reasons
 from gateway.results.reviewed_edits import ReviewedJob, load_reviews
 from gateway.results.segmentation import SegmentedColumns, SegmentedRows
@@ -39,26 +40,26 @@ from shared.schemas.results import Cell, FailureReason, Relation
 
 @dataclass(slots=True)
 class MethodRows:
-    """The fate of each edit of a method, and the network evaluations of all its renderings."""
+    """The outcome of each edit of a method, and the network evaluations of all its renderings."""
 
-    fates: list[Fate] = field(default_factory=list)
+    edits: list[EditOutcome] = field(default_factory=list)
     evaluations: int = 0
 
     def add(self, row: CounterfactualRow, group: int) -> None:
         """Count an edit or null arm of a source image in this group."""
         self.evaluations += row.evaluations or 0
         if row.arm == "edit":
-            refused_by = "" if row.accepted else sys.intern(row.check)
-            shapes, recaptioned = row.shapes is not None, row.recaption is not None
-            self.fates.append(Fate(group, row.rendered, refused_by, shapes, recaptioned))
+            check, lost_to = "" if row.accepted else sys.intern(row.check), sys.intern(row.lost_to)
+            shapes_checked, recaptioned = row.shapes is not None, row.recaption is not None
+            self.edits.append(EditOutcome(group, row.rendered, check, shapes_checked, recaptioned, lost_to))
 
 
 class ModelRows(NamedTuple):
     """The predictions of one model under test for the counterfactuals of one method.
 
-    `outcomes` has the accepted counterfactuals with their null arms and originals. `left_out`: no ground truth (in a
-    job that has some), a class that the model does not know, or a prediction missing. `screened` has the rendered
-    edits of each cell, accepted or not.
+    `outcomes` has the accepted counterfactuals with their null arms, sham arms and originals. `left_out`: no ground
+    truth (in a job that has some), a class that the model does not know, or a prediction missing. `screened` has the
+    rendered edits of each cell, accepted or not.
     """
 
     outcomes: Outcomes
@@ -68,12 +69,11 @@ class ModelRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobRows:
-    """Everything that the figures of a job are computed from, in a fixed order.
+    """The input of a job's figures, in a fixed order.
 
-    `labels` are the ground truths of the source images that are done: of each image its label, or the classes of its
-    mask. `failed` and `cancelled` count the others, and `failure_reasons` says why they failed. A segmentation job has
-    `segmented` instead of `models`.
-    `reviewed` has people's reviews of its edits.
+    `labels` has an entry for each finished source image: its label, or the classes of its mask; () without ground
+    truth. `failed` and `cancelled` count the other source images. `failure_reasons`: why source images failed. A
+    segmentation job has `segmented` instead of `models`. `reviewed`: the reviews of its edits.
     """
 
     job: Job
@@ -89,7 +89,7 @@ class JobRows:
 
 
 def load_rows(session: Session, job_id: str) -> JobRows:
-    """All rows of a job, streamed: what stays in memory are the figures."""
+    """Stream all rows of a job and keep the arrays that its figures need."""
     job = session.get_one(Job, job_id)
     relation = relation_of(session, job_id)
     methods = {method.name: MethodRows() for method in job.methods}
@@ -100,10 +100,10 @@ def load_rows(session: Session, job_id: str) -> JobRows:
     by_pair: dict[tuple[str, str], _Columns | SegmentedColumns] = {**columns, **segmented}
     reviewed = ReviewedJob(load_reviews(session, job_id), relation, methods, job.models)
     labels: list[tuple[str, ...]] = []
-    left_out = Counter[str]()
+    unfinished = Counter[str]()
     for numbers, rows in numbered(stream_sources(session, job_id, relation)):
         if rows.source.state in ("failed", "cancelled"):
-            left_out[rows.source.state] += 1
+            unfinished[rows.source.state] += 1
         else:
             labels.append(_truths(rows.source))
         for row in rows.counterfactuals:
@@ -118,18 +118,18 @@ def load_rows(session: Session, job_id: str) -> JobRows:
         job,
         relation,
         labels,
-        left_out["failed"],
-        left_out["cancelled"],
+        unfinished["failed"],
+        unfinished["cancelled"],
         failure_reasons(session, job_id),
         methods,
-        {pair: taken.rows() for pair, taken in columns.items()},
-        {pair: taken.rows() for pair, taken in segmented.items()},
+        {pair: pair_columns.rows() for pair, pair_columns in columns.items()},
+        {pair: pair_columns.rows() for pair, pair_columns in segmented.items()},
         reviewed,
     )
 
 
 def _truths(source: SourceRow) -> tuple[str, ...]:
-    """The classes of the ground truth; one object for equal classes, of which a job has few."""
+    """The classes of the ground truth. Interned, because a job has few distinct classes."""
     return tuple(map(sys.intern, source.mask_classes or ([source.ground_truth] if source.ground_truth else [])))
 
 
@@ -140,7 +140,7 @@ def _by_method(rows: SourceRows, methods: Iterable[str]) -> dict[str, list[Tripl
     return edits
 
 
-class _Scored(NamedTuple):
+class _Score(NamedTuple):
     """A prediction compared with the label of its source image."""
 
     p_truth: float
@@ -157,9 +157,10 @@ class _Columns:
         self._number, self._group = array("q"), array("q")
         self._ordinal = array("q")
         self._null_ordinal = array("q")
-        self._p_truth = [array("d") for _ in range(3)]  # of the original, the null arm, the counterfactual
-        self._rank = [array("q") for _ in range(3)]
-        self._predicted = [array("q") for _ in range(3)]
+        self._p_truth = [array("d") for _ in Compared._fields]
+        self._rank = [array("q") for _ in Compared._fields]
+        self._predicted = [array("q") for _ in Compared._fields]
+        self._counting = CountingColumns()
         self._codes: dict[str, int] = {}
         self._cells: defaultdict[Cell, array[int]] = defaultdict(lambda: array("q"))
         self._screened: defaultdict[Cell, tuple[array[int], array[int]]] = defaultdict(lambda: (array("q"), array("b")))
@@ -171,7 +172,7 @@ class _Columns:
         edits: Sequence[Triple[CounterfactualRow]],
         predictions: Mapping[str, PredictionRow],
     ) -> None:
-        """Take in the edits of one method of a source image, with one model's predictions."""
+        """Add the edits of one method of a source image, with one model's predictions."""
         label = rows.label(predictions.get(rows.source.id), self._relation)
         for triple in edits:
             edit = triple.edit
@@ -183,18 +184,21 @@ class _Columns:
                     verdicts.append(edit.accepted)
             if not edit.accepted:
                 continue
-            if not self._keep(numbers, edit, label, triple.predictions(predictions)):
+            if not self._append(numbers, edit, label, triple.predictions(predictions)):
                 self._left_out += 1
                 continue
             for cell in cells:
                 self._cells[cell].append(len(self._number) - 1)
 
-    def _keep(
+    def _append(
         self, numbers: Numbers, edit: CounterfactualRow, label: str | None, predictions: Compared[PredictionRow]
     ) -> bool:
+        """Append a row for an edit. False if a prediction or the label is missing."""
         if label is None:
             return False
-        scores = [_scored(prediction, label, self._relation) for prediction in predictions]
+        if not edit.comparable:
+            predictions = predictions._replace(reference=predictions.null)
+        scores = [_score(prediction, label, self._relation) for prediction in predictions]
         known = [score for score in scores if score is not None]
         if len(known) < len(scores):
             return False
@@ -202,6 +206,7 @@ class _Columns:
         self._group.append(numbers.group)
         self._ordinal.append(edit.ordinal)
         self._null_ordinal.append(-1 if edit.null_ordinal is None else edit.null_ordinal)
+        self._counting.add(edit)
         for score, p_truth, rank, predicted in zip(known, self._p_truth, self._rank, self._predicted, strict=True):
             p_truth.append(score.p_truth)
             rank.append(score.rank)
@@ -209,12 +214,12 @@ class _Columns:
         return True
 
     def rows(self) -> ModelRows:
-        """All that was taken in, as arrays."""
-        place = np.argsort(np.argsort(list(self._codes)))  # classes are numbered by name, not by first appearance
+        """All added rows, as arrays."""
+        order = np.argsort(np.argsort(list(self._codes)))  # numbers classes by name, not by first appearance
         number, null_ordinal = np.asarray(self._number), np.asarray(self._null_ordinal)
         null_arm = number * (null_ordinal.max(initial=0) + 2) + null_ordinal + 1
-        original, null, counterfactual = (
-            Predictions(np.asarray(p_truth), np.asarray(rank), _renumbered(place, predicted))
+        original, null, counterfactual, reference = (
+            Predictions(np.asarray(p_truth), np.asarray(rank), _renumber(order, predicted))
             for p_truth, rank, predicted in zip(self._p_truth, self._rank, self._predicted, strict=True)
         )
         outcomes = Outcomes(
@@ -225,7 +230,9 @@ class _Columns:
             original=original,
             null=null,
             counterfactual=counterfactual,
-            cells={cell: np.asarray(places) for cell, places in self._cells.items()},
+            sham=reference if self._counting.shams else None,
+            counting=self._counting.masks(),
+            cells={cell: np.asarray(members) for cell, members in self._cells.items()},
         )
         screened = {
             cell: Screened(np.asarray(groups), np.asarray(verdicts).astype(bool))
@@ -234,16 +241,16 @@ class _Columns:
         return ModelRows(outcomes, self._left_out, screened)
 
 
-def _renumbered(place: NDArray[np.int_], codes: array[int]) -> Integers:
-    return place[np.asarray(codes)] if codes else np.zeros(0, np.int64)
+def _renumber(order: NDArray[np.int_], codes: array[int]) -> Integers:
+    return order[np.asarray(codes)] if codes else np.zeros(0, np.int64)
 
 
-def _scored(row: PredictionRow | None, label: str, relation: Relation) -> _Scored | None:
+def _score(row: PredictionRow | None, label: str, relation: Relation) -> _Score | None:
     if row is None:
         return None
     if relation == "labelled":
-        return None if row.rank is None or row.p_truth is None else _Scored(row.p_truth, row.rank, row.predicted)
-    for place, entry in enumerate(row.top or [], start=1):
+        return None if row.rank is None or row.p_truth is None else _Score(row.p_truth, row.rank, row.predicted)
+    for rank, entry in enumerate(row.top or [], start=1):
         if entry["class"] == label:
-            return _Scored(entry["probability"], place, row.predicted)
-    return _Scored(float("nan"), len(row.top or []) + 1, row.predicted)  # outside what was kept: unknown, not 0
+            return _Score(entry["probability"], rank, row.predicted)
+    return _Score(float("nan"), len(row.top or []) + 1, row.predicted)  # not among the stored classes: unknown, not 0

@@ -21,12 +21,12 @@ from shared.schemas.jobs import CounterfactualDetail, ResultsPage
 from shared.schemas.results import JobResults
 
 Text = Annotated[str, Field(max_length=200)]
-Verdict = Literal["accepted", "rejected", "any"]
+Verdict = Literal["accepted", "rejected", "counted", "any"]
 _ORDER: SortKey = {Counterfactual.position: int, Counterfactual.method: str, Counterfactual.ordinal: int}
 
 
 class Filters(Contract):
-    """Which counterfactuals; several filters must all hold. `value` and `from` are of edits with one change."""
+    """Filters of counterfactuals; all of them must match. `value` and `from` match edits with a single change."""
 
     method: Text | None = None
     factor: Text | None = None
@@ -34,54 +34,50 @@ class Filters(Contract):
     from_value: Annotated[Text | None, Field(alias="from", description="the value that the edit changed")] = None
     label: Annotated[
         Text | None,
-        Field(alias="class", description="ground truth of the source image, or a class that its mask holds"),
+        Field(alias="class", description="ground truth of the source image, or a class in its mask"),
     ] = None
-    verdict: Verdict | None = None
+    verdict: Annotated[
+        Verdict | None, Field(description="counted: accepted, and the arm that it is measured against too")
+    ] = None
     check: Annotated[Text | None, Field(description="the check that rejected it")] = None
     flipped: Annotated[bool | None, Field(description="the prediction changed (of `model`, or of any model)")] = None
     model: Annotated[Text | None, Field(description="a model under test with a prediction on it")] = None
 
 
 class Listing(Filters):
-    """Which counterfactuals, and in which order."""
+    """Filters and order of a list of counterfactuals."""
 
     order: Annotated[
         Literal["review"] | None,
-        Field(description="review: failures to look at first, as in `metrics.review`; default: by source image"),
+        Field(description="review: in the order of `metrics.review`; default: by source image"),
     ] = None
 
 
 def results_page(
     session: Session, owner: str, job_id: str, listing: Listing, cursor: str | None, limit: int
 ) -> ResultsPage:
-    """The job's metrics and a page of its counterfactuals (edits; null arms are shown beside them)."""
+    """The job's metrics and a page of its counterfactuals. Null arms are part of their counterfactual's view."""
     job = jobs.find(session, owner, job_id)
     report = session.get(Report, job_id)
-    metrics = JobResults.model_validate(report.metrics) if report else None
+    metrics = report.results if report else None
     if listing.order == "review":
-        rows, following = _to_review(session, job_id, listing, metrics, cursor, limit)
+        rows, next_cursor = _review_page(session, job_id, listing, metrics, cursor, limit)
     else:
-        rows, following = _by_source(session, job_id, listing, cursor, limit)
+        rows, next_cursor = page_of(session, _filtered(job_id, listing), _ORDER, cursor, limit)
     return ResultsPage(
         job=job_id,
         state=job.state,
         metrics=metrics,
         counterfactuals=counterfactual_views(session, rows),
         failures=jobs.failures(session, job_id),
-        next=following,
+        next=next_cursor,
     )
 
 
-def _by_source(
-    session: Session, job_id: str, filters: Filters, cursor: str | None, limit: int
-) -> tuple[Sequence[Counterfactual], str | None]:
-    return page_of(session, _filtered(job_id, filters), _ORDER, cursor, limit)
-
-
-def _to_review(
+def _review_page(
     session: Session, job_id: str, filters: Filters, metrics: JobResults | None, cursor: str | None, limit: int
 ) -> tuple[Sequence[Counterfactual], str | None]:
-    """A page of the review list; its cursor is the place in the list, which stays as it is with the report."""
+    """A page of the review list. Its cursor is a position in the list, which changes only with the report."""
     rows = _review_list(session, job_id, filters, metrics)
     start = 0 if cursor is None else max(0, int(decode_cursor(cursor, (int,))[0]))
     return rows[start : start + limit], encode_cursor((start + limit,)) if len(rows) > start + limit else None
@@ -90,10 +86,10 @@ def _to_review(
 def _review_list(
     session: Session, job_id: str, filters: Filters, metrics: JobResults | None
 ) -> Sequence[Counterfactual]:
-    """What the filters let through of the review list, in its order; nothing before there is a report."""
-    listed = {name: place for place, name in enumerate(metrics.review if metrics else ())}
-    rows = session.scalars(_filtered(job_id, filters).where(Counterfactual.id.in_(listed))).all()
-    return sorted(rows, key=lambda row: listed[row.id])
+    """The part of the review list that matches the filters, in its order. Empty if the job has no report."""
+    positions = {name: position for position, name in enumerate(metrics.review if metrics else ())}
+    rows = session.scalars(_filtered(job_id, filters).where(Counterfactual.id.in_(positions))).all()
+    return sorted(rows, key=lambda row: positions[row.id])
 
 
 def detail(session: Session, owner: str, job_id: str, counterfactual_id: str) -> CounterfactualDetail:
@@ -106,19 +102,19 @@ def detail(session: Session, owner: str, job_id: str, counterfactual_id: str) ->
 def neighbours(
     session: Session, owner: str, job_id: str, listing: Listing, counterfactual_id: str
 ) -> tuple[str | None, str | None]:
-    """Ids of the counterfactuals before and after one, among those that the filters let through. Raises NotFound."""
+    """Ids of the previous and the next counterfactual that match the filters. Raises NotFound."""
     row = find(session, owner, job_id, counterfactual_id)
     if listing.order == "review":
         report = session.get(Report, job_id)
-        metrics = JobResults.model_validate(report.metrics) if report else None
+        metrics = report.results if report else None
         ids = [None, *(member.id for member in _review_list(session, job_id, listing, metrics)), None]
-        place = ids.index(row.id) if row.id in ids else 0
-        return (ids[place - 1], ids[place + 1]) if place else (None, None)
-    here = (row.position, row.method, row.ordinal)
+        index = ids.index(row.id) if row.id in ids else 0
+        return (ids[index - 1], ids[index + 1]) if index else (None, None)
+    key = (row.position, row.method, row.ordinal)
     query = _filtered(job_id, listing).with_only_columns(Counterfactual.id).limit(1)
     backwards = [column.desc() for column in _ORDER]
-    before = session.scalar(query.where(tuple_(*_ORDER) < here).order_by(*backwards))
-    return before, session.scalar(query.where(tuple_(*_ORDER) > here).order_by(*_ORDER))
+    before = session.scalar(query.where(tuple_(*_ORDER) < key).order_by(*backwards))
+    return before, session.scalar(query.where(tuple_(*_ORDER) > key).order_by(*_ORDER))
 
 
 def find(session: Session, owner: str, job_id: str, counterfactual_id: str) -> Counterfactual:
@@ -136,14 +132,14 @@ def _filtered(job_id: str, filters: Filters) -> Select[Counterfactual]:
 
 
 def has_class(label: str) -> ColumnElement[bool]:
-    """Whether a source image's ground truth names the class: as its label, or somewhere in its mask."""
-    held = cast(SourceImage.mask_classes, Text_)
-    written = {json.dumps(label), json.dumps(label, ensure_ascii=False)}  # SQLite and Postgres write them differently
-    return or_(SourceImage.ground_truth == label, *(held.contains(text, autoescape=True) for text in sorted(written)))
+    """Whether a source image's ground truth names the class, as its label or in its mask."""
+    classes = cast(SourceImage.mask_classes, Text_)
+    texts = {json.dumps(label), json.dumps(label, ensure_ascii=False)}  # SQLite and Postgres store JSON differently
+    return or_(SourceImage.ground_truth == label, *(classes.contains(text, autoescape=True) for text in sorted(texts)))
 
 
 def conditions(filters: Filters) -> list[ColumnElement[bool]]:
-    """What the filters ask of a counterfactual's row."""
+    """The filters as SQL conditions on a counterfactual's row."""
     columns = {
         Counterfactual.method: filters.method,
         Counterfactual.factor: filters.factor,
@@ -151,8 +147,10 @@ def conditions(filters: Filters) -> list[ColumnElement[bool]]:
         Counterfactual.from_value: filters.from_value,
         Counterfactual.check: filters.check,
     }
-    conditions = [column == wanted for column, wanted in columns.items() if wanted is not None]
-    if filters.verdict not in (None, "any"):
+    conditions = [column == value for column, value in columns.items() if value is not None]
+    if filters.verdict == "counted":
+        conditions.append(Counterfactual.counted.is_(True))
+    elif filters.verdict not in (None, "any"):
         conditions.append(Counterfactual.accepted.is_(filters.verdict == "accepted"))
     if filters.label is not None:
         source = select(SourceImage.id).where(SourceImage.id == Counterfactual.source_image_id)

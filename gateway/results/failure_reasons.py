@@ -12,7 +12,7 @@ REASONS_SHOWN = 5
 
 
 def failure_reasons(session: Session, job_id: str) -> list[FailureReason]:
-    """The commonest reasons, the first for most images."""
+    """The most frequent reasons, the most frequent one first."""
     count = func.count()
     rows = session.execute(
         select(SourceImage.failure, count)

@@ -1,9 +1,10 @@
-"""The figures of a job: arrays of its rows in, all measures out."""
+"""Computes all figures of a job from the arrays of its rows."""
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 
 import numpy as np
@@ -19,12 +20,14 @@ from gateway.analysis.validity import Screened
 from gateway.database.tables import Job
 from gateway.jobs.sensitivity import PLANNED, Conditions, sensitivity_of
 from gateway.jobs.task_description import renamed_masks
-from gateway.methods import METHODS
+from gateway.methods import METHODS, JobMethod
+from gateway.methods.controlled import ControlledParameters
+from gateway.methods.inverted import EditingParameters
 from gateway.results.class_colours import class_colours
 from gateway.results.classification import JobRows, MethodRows, ModelRows
+from gateway.results.estimands import counted_cells, with_others
 from gateway.results.segmentation import SegmentedRows, by_source, segmentation_metrics
 from gateway.results.wording import with_sentences
-from shared.schemas.jobs import MethodChoice
 from shared.schemas.results import (
     Calibration,
     Cell,
@@ -41,19 +44,18 @@ from shared.seeds import derive_seed
 def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Calibration | None = None) -> JobResults:
     """All figures of a job. The same rows give the same figures, bit for bit.
 
-    `calibration`: errors of the checks on images like the job's; None where they are not known. Where people reviewed
-    enough edits of a method, their reviews replace these errors.
+    `calibration`: errors of the checks on images like the job's; None if unknown. If people reviewed enough edits of a
+    method, their reviews replace these errors.
     """
     job = rows.job
     seed = derive_seed("analysis", job.seed)
-    used = {info.service: info for info in services}  # the last of each name
     checked = [method for method in rows.methods if METHODS[method].checked]
-    by_people = [method for method in checked if rows.reviewed.enough(method)]
-    calibrated = [method for method in checked if method in by_people or (calibration and method in calibration.errors)]
-    provisional = calibrated != checked or not checked
+    reviewed = [method for method in checked if rows.reviewed.is_sufficient(method)]
+    calibrated = {*reviewed, *(calibration.errors if calibration else ())}
+    provisional = not checked or not calibrated.issuperset(checked)
     reviews = rows.reviewed.figures(seed)
-    if by_people:
-        n = sum(review.accepted + review.rejected for review in reviews if review.method in by_people)
+    if reviewed:
+        n = sum(review.accepted + review.rejected for review in reviews if review.method in reviewed)
         errors = calibration or Calibration()
         calibration = errors.model_copy(update={"source": "reviews", "n": n})
     return JobResults(
@@ -77,43 +79,50 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
         ],
         funnels=[_funnel(job, method, rows.methods[method.name]) for method in job.methods],
         costs=[_cost(method, method_rows) for method, method_rows in rows.methods.items()],
-        made=HowMade(
-            job=job.id,
-            task_description=job.task_description,
-            profile=job.profile,
-            seed=job.seed,
-            parameters={method.name: method.parameters for method in job.methods},
-            services={name: info.model_dump(mode="json") for name, info in used.items()},
-            replaced_services=[
-                info.model_dump(mode="json") for info in services if info.revision != used[info.service].revision
-            ],
-            uploaded_models=job.uploaded_models,
-            versions={
-                "python": platform.python_version(),
-                **{name: version(name) for name in ("contrafact", "numpy", "scipy")},
-            },
-            analysis_seed=seed,
-        ),
+        made=_provenance(job, services, seed),
+    )
+
+
+def _provenance(job: Job, services: Sequence[ServiceInfo], analysis_seed: int) -> HowMade:
+    latest = {info.service: info for info in services}
+    return HowMade(
+        job=job.id,
+        task_description=job.task_description,
+        profile=job.profile,
+        seed=job.seed,
+        parameters={method.name: method.choice().parameters for method in job.methods},
+        services={name: info.model_dump(mode="json") for name, info in latest.items()},
+        replaced_services=[
+            info.model_dump(mode="json") for info in services if info.revision != latest[info.service].revision
+        ],
+        uploaded_models=job.uploaded_models,
+        versions={
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("contrafact", "numpy", "scipy")},
+        },
+        analysis_seed=analysis_seed,
     )
 
 
 def _conditions(rows: JobRows) -> Conditions:
-    """The job's own share of accepted edits, and the accuracy on null arms of its least accurate model."""
-    fates = [fate for method_rows in rows.methods.values() for fate in method_rows.fates]
-    if not fates:
+    """The job's own share of edits whose pairs count, and the accuracy on their arms of its least accurate model."""
+    edits = [edit for method_rows in rows.methods.values() for edit in method_rows.edits]
+    if not edits:
         return PLANNED
-    accepted = sum(not fate.refused_by for fate in fates) / len(fates)
-    nulls = [pair_rows.outcomes.null.correct for pair_rows in rows.models.values() if len(pair_rows.outcomes.source)]
-    least = min((float(right.mean()) for right in nulls), default=None)
-    return Conditions(accepted, assumed_accuracy(least), observed=True)
+    counted = sum(not (edit.rejected_by or edit.lost_to) for edit in edits) / len(edits)
+    outcomes = [pair_rows.outcomes for pair_rows in rows.models.values()]
+    shares = [differences(own, np.arange(len(own.source))).null_accuracy for own in outcomes]
+    least = min((share for share in shares if share is not None), default=None)
+    return Conditions(counted, assumed_accuracy(least), observed=True)
 
 
-def _funnel(job: Job, method: MethodChoice, rows: MethodRows) -> Funnel:
+def _funnel(job: Job, method: JobMethod, rows: MethodRows) -> Funnel:
+    parameters = method.parameters
     return funnel(
         method.name,
-        rows.fates,
+        rows.edits,
         shapes=job.kind == "segmentation" and METHODS[method.name].checked,
-        recaption=bool(method.parameters.get("recaption")),
+        recaption=isinstance(parameters, ControlledParameters | EditingParameters) and parameters.recaption,
     )
 
 
@@ -121,16 +130,19 @@ def _model_results(
     rows: ModelRows, all_rows: JobRows, model: str, method: str, seed: int, calibration: Calibration | None
 ) -> ModelResults:
     outcomes, relation = rows.outcomes, all_rows.relation
-    cells = {cell: differences(outcomes, members) for cell, members in outcomes.cells.items()}
-    checked = _checked(all_rows, rows.screened, model, method, calibration)
+    measured = partial(differences, outcomes)
+    cells, whole = counted_cells(outcomes.cells, measured), measured(np.arange(len(outcomes.source)))
+    effects = assess(cells, seed, _checked(all_rows, rows.screened, model, method, calibration))
+    shams = outcomes.sham is not None
     return ModelResults(
         model=model,
         method=method,
         relation=relation,
-        sources=len(np.unique(outcomes.source)),
-        counterfactuals=len(outcomes.source),
+        reference="sham" if shams else "null",
+        sources=whole.sources or 0,
+        counterfactuals=whole.counterfactuals,
         left_out=rows.left_out,
-        cells=with_sentences(assess(cells, seed, checked), cells, relation),
+        cells=with_sentences(with_others(effects, outcomes.cells, measured, seed, shams=shams), cells, relation),
         metrics=paper_metrics(outcomes),
         failure_points=failure_points(outcomes) if method == "corruptions" else [],
     )
@@ -140,20 +152,24 @@ def _segmenter_results(
     rows: SegmentedRows, all_rows: JobRows, model: str, method: str, seed: int, calibration: Calibration | None
 ) -> ModelResults:
     job, relation = all_rows.job, all_rows.relation
-    cells = {cell: by_source(rows.scores, members) for cell, members in rows.scores.cells.items()}
+    measured = partial(by_source, rows.scores)
+    cells, whole = counted_cells(rows.scores.cells, measured), measured(rows.scores.whole)
     colours = [
         f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in class_colours(job.classes, renamed_masks(job))
     ]
-    checked = _checked(all_rows, rows.screened, model, method, calibration)
+    effects = assess(cells, seed, _checked(all_rows, rows.screened, model, method, calibration))
+    shams = rows.scores.sham is not None
+    effects = with_others(effects, rows.scores.cells, measured, seed, shams=shams)
     return ModelResults(
         model=model,
         method=method,
         relation=relation,
         metric="iou",
-        sources=len(np.unique(rows.scores.source)),
-        counterfactuals=len(rows.scores.source),
+        reference="sham" if shams else "null",
+        sources=whole.sources or 0,
+        counterfactuals=whole.counterfactuals,
         left_out=rows.left_out,
-        cells=with_sentences(assess(cells, seed, checked), cells, relation, "iou"),
+        cells=with_sentences(effects, cells, relation, "iou"),
         segmentation=segmentation_metrics(rows, colours, seed),
     )
 
@@ -161,18 +177,18 @@ def _segmenter_results(
 def _checked(
     rows: JobRows, screened: Mapping[Cell, Screened], model: str, method: str, calibration: Calibration | None
 ) -> Checked | Reviewed | None:
-    """What is known of the validity of a method's edits: from people's reviews, else from the checks' errors."""
+    """The validity of a method's edits, from reviews if there are enough, else from the errors of the checks."""
     if not METHODS[method].checked:
         return None
-    if rows.reviewed.enough(method):
+    if rows.reviewed.is_sufficient(method):
         return rows.reviewed.reviewed(model, method)
     errors = calibration.errors.get(method) if calibration else None
     return Checked(errors, screened) if errors else None
 
 
 def _cost(method: str, rows: MethodRows) -> Cost:
-    rendered = sum(fate.rendered for fate in rows.fates)
-    accepted = sum(not fate.refused_by for fate in rows.fates)
+    rendered = sum(edit.rendered for edit in rows.edits)
+    accepted = sum(not edit.rejected_by for edit in rows.edits)
     return Cost(
         method=method,
         evaluations=rows.evaluations,

@@ -1,7 +1,7 @@
 """The predictions of one segmenter for one method, as arrays for the analysis: pooled counts, and IoU by cell.
 
-Memory: three matrices of counts with resampled hits and unions, and for each counterfactual and class of its reference
-24 bytes, and 8 for each cell.
+Memory: three confusion matrices with resampled hits and unions; 24 bytes per counterfactual and class of its
+reference; and 8 bytes for each of their cells.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.analysis.certainty import LEVEL, clustered_rate, mean_interval
-from gateway.analysis.effects import Differences, Integers, Scores, Units
+from gateway.analysis.effects import Differences, Estimand, Integers, Scores, Units
 from gateway.analysis.segmentation import (
     POOLED_RESAMPLES,
     difference,
     hits_and_union,
-    lost,
+    lost_classes,
     pooled_interval,
     scores,
     weights_of,
     with_mean,
 )
 from gateway.analysis.validity import Screened
+from gateway.results.counting import CountingColumns
 from gateway.results.stream import CounterfactualRow, Numbers, PredictionRow, SourceRows, Triple, cells_of
 from shared.label_maps import unpack_counts
 from shared.schemas.masks import ALL_CLASSES
@@ -36,7 +37,7 @@ from shared.schemas.results import Cell, Relation, SegmentationMetrics
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """Confusion counts of some images, pixels added, and how many images they are; hits and unions of 400 resamples."""
+    """Confusion counts summed over images, the number of images, and hits and unions of 400 resamples."""
 
     counts: Integers
     images: int
@@ -47,8 +48,8 @@ class Pooled:
 class SegmentedRows:
     """Pooled counts, and `scores`: IoU of every class of each accepted counterfactual, and their mean.
 
-    `losing` and `losing_null`: whether a class that was found on the original is not found on the counterfactual, or on
-    the null arm (`null_group`). `left_out` and `screened` are as in `classification.ModelRows`.
+    `losing`, `losing_null`: whether a class detected on the original is lost on the counterfactual, or on the null arm.
+    `null_group`: the group of each null arm. `left_out` and `screened` are as in `classification.ModelRows`.
     """
 
     classes: tuple[str, ...]
@@ -64,19 +65,20 @@ class SegmentedRows:
 
 
 class SegmentedColumns:
-    """Takes in one source image after the other."""
+    """Collects predictions, one source image at a time."""
 
     def __init__(self, relation: Relation, classes: Sequence[str]) -> None:
         self._relation = relation
         self._classes = tuple(classes)
         size = (len(classes), len(classes) + 1)
-        self._counts = [np.zeros(size, np.int64) for _ in range(3)]  # of originals, null arms, counterfactuals
+        self._counts = [np.zeros(size, np.int64) for _ in range(3)]  # originals, null arms, counterfactuals
         self._resampled = [np.zeros((POOLED_RESAMPLES, 2, len(classes)), np.int64) for _ in range(3)]
         self._images = [0, 0, 0]
         self._number, self._group, self._ordinal, self._null_group = (array("q") for _ in range(4))
         self._losing, self._losing_null = array("b"), array("b")
         self._image, self._whole = array("q"), array("q")
         self._original, self._null, self._counterfactual = array("d"), array("d"), array("d")
+        self._reference, self._counting = array("d"), CountingColumns()
         self._cells: defaultdict[Cell, array[int]] = defaultdict(lambda: array("q"))
         self._screened: defaultdict[Cell, tuple[array[int], array[int]]] = defaultdict(lambda: (array("q"), array("b")))
         self._left_out = 0
@@ -88,7 +90,7 @@ class SegmentedColumns:
         edits: Sequence[Triple[CounterfactualRow]],
         predictions: Mapping[str, PredictionRow],
     ) -> None:
-        """Take in the edits of one method of a source image, with one segmenter's predictions."""
+        """Add the edits of one method of a source image, with one segmenter's predictions."""
         labels = rows.labels(predictions.get(rows.source.id), self._relation)
         null_ids: set[str] = set()
         weights = weights_of(numbers.group)
@@ -101,8 +103,12 @@ class SegmentedColumns:
                     self._screened[cell][1].append(edit.accepted)
             if not edit.accepted:
                 continue
-            original, null, image = triple.predictions(predictions)
+            original, null, image, reference = triple.predictions(predictions)
+            reference = reference if edit.comparable else null
             if not (original and null and image and original.overlaps and null.overlaps and image.overlaps):
+                self._left_out += 1
+                continue
+            if not (reference and reference.overlaps):
                 self._left_out += 1
                 continue
             if not null_ids:  # several edits share an original, and some of them a null arm
@@ -112,23 +118,29 @@ class SegmentedColumns:
                 null_ids.add(null_id)
                 self._count(1, null, weights)
                 self._null_group.append(numbers.group)
-                self._losing_null.append(bool(lost(original.overlaps, null.overlaps)))
+                self._losing_null.append(bool(lost_classes(original.overlaps, null.overlaps)))
             self._count(2, image, weights)
-            self._losing.append(bool(lost(original.overlaps, image.overlaps)))
+            self._losing.append(bool(lost_classes(original.overlaps, image.overlaps)))
             self._number.append(numbers.source)
             self._group.append(numbers.group)
             self._ordinal.append(edit.ordinal)
             self._original.append(with_mean(original.overlaps)[ALL_CLASSES])
-            self._compare(cells, with_mean(null.overlaps), with_mean(image.overlaps))
+            self._counting.add(edit)
+            compared = (with_mean(scored.overlaps) for scored in (null, image, reference) if scored.overlaps)
+            self._compare(cells, *compared)
 
-    def _count(self, which: int, row: PredictionRow, weights: Integers) -> None:
+    def _count(self, arm: int, row: PredictionRow, weights: Integers) -> None:
         counts = unpack_counts(row.confusion or [], len(self._classes))
-        self._counts[which] += counts
-        self._resampled[which] += weights[:, None, None] * hits_and_union(counts)
-        self._images[which] += 1
+        self._counts[arm] += counts
+        self._resampled[arm] += weights[:, None, None] * hits_and_union(counts)
+        self._images[arm] += 1
 
     def _compare(
-        self, cells: Mapping[str, Iterable[Cell]], null: Mapping[str, float], counterfactual: Mapping[str, float]
+        self,
+        cells: Mapping[str, Iterable[Cell]],
+        null: Mapping[str, float],
+        counterfactual: Mapping[str, float],
+        reference: Mapping[str, float],
     ) -> None:
         for label, members in cells.items():
             for cell in members:
@@ -138,9 +150,10 @@ class SegmentedColumns:
             self._image.append(len(self._number) - 1)
             self._null.append(null[label])
             self._counterfactual.append(counterfactual[label])
+            self._reference.append(reference[label])
 
     def rows(self) -> SegmentedRows:
-        """All that was taken in, as arrays."""
+        """All added rows, as arrays."""
         original, null, counterfactual = (
             Pooled(*pooled) for pooled in zip(self._counts, self._images, self._resampled, strict=True)
         )
@@ -159,6 +172,8 @@ class SegmentedColumns:
                 counterfactual=np.asarray(self._counterfactual),
                 whole=np.asarray(self._whole),
                 cells={cell: np.asarray(rows) for cell, rows in self._cells.items()},
+                sham=np.asarray(self._reference) if self._counting.shams else None,
+                counting=self._counting.masks(),
             ),
             losing=np.asarray(self._losing).astype(bool),
             null_group=np.asarray(self._null_group),
@@ -171,15 +186,16 @@ class SegmentedColumns:
         )
 
 
-def by_source(scores: Scores, rows: Integers) -> Differences:
-    """Per group the mean of its counterfactuals' differences in IoU at `rows`; probabilities are not known."""
+def by_source(scores: Scores, rows: Integers, estimand: Estimand = "pairs") -> Differences:
+    """Per group the mean difference in IoU of those of `rows` that the estimand takes; probabilities are not known."""
+    rows = scores.counted(rows, estimand)
     units = Units.of(scores.source[scores.image[rows]], scores.cluster[scores.image[rows]])
-    means = units.means(scores.counterfactual[rows] - scores.null[rows])
+    means = units.means(scores.counterfactual[rows] - scores.reference(estimand)[rows])
     return Differences(units.group, means, np.full(len(means), np.nan), len(rows), units.sources)
 
 
 def segmentation_metrics(rows: SegmentedRows, colours: Sequence[str], seed: int) -> SegmentationMetrics:
-    """The pooled figures, and the mean difference per source image with its interval; `seed` is the analysis's."""
+    """The pooled figures, and the mean difference per source image with its interval. `seed`: the analysis's seed."""
     original, null, counterfactual = (
         scores(pooled.counts, pooled.images) for pooled in (rows.original, rows.null, rows.counterfactual)
     )

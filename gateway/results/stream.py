@@ -1,7 +1,7 @@
-"""The rows of a job as a stream of source images, and the pairing of each edit with its null arm.
+"""The rows of a job as a stream of source images, and the pairing of each edit with its null arm and its sham arm.
 
-A job of any size is read in the memory of one source image: three cursors stay at the server (`yield_per`), all in the
-order of positions, and are merged here. Captions and images are not read, nor of the lineage more than the cost.
+Reading needs the memory of one source image, whatever the size of the job: three server-side cursors (`yield_per`), all
+ordered by position, are merged here. Captions and images are not read.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from sqlalchemy import ColumnElement, Executable, and_, null, select
+from sqlalchemy import ColumnElement, Executable, and_, null, or_, select
 from sqlalchemy.orm import Session
 
-from gateway.analysis.segmentation import FOUND, with_mean
+from gateway.analysis.segmentation import DETECTION_IOU, with_mean
 from gateway.database.columns import StoredChange, StoredShare
 from gateway.database.tables import Counterfactual, Prediction, SourceImage
 from shared.schemas.results import Cell, Direction, Relation
@@ -25,7 +25,7 @@ _FETCHED_AT_ONCE = 1_000
 
 
 class SourceRow(NamedTuple):
-    """A source image, as far as the figures need it."""
+    """The columns of a source image that the figures need."""
 
     position: int
     id: str
@@ -36,9 +36,10 @@ class SourceRow(NamedTuple):
 
 
 class CounterfactualRow(NamedTuple):
-    """An edit or null arm, as far as the figures need it; `evaluations` are the editor's network evaluations.
+    """An edit, null arm or sham arm, as far as the figures need it; `evaluations` are the editor's network evaluations.
 
-    `shapes` and `recaption` are the scores of these checks, None where they were not made.
+    `shapes` and `recaption` are the scores of these checks, None where they were not made. `null_check` and `lost_to`
+    of an edit are as in `tables.Counterfactual`.
     """
 
     position: int
@@ -55,10 +56,23 @@ class CounterfactualRow(NamedTuple):
     evaluations: int | None
     shapes: float | None = None
     recaption: float | None = None
+    sham_ordinal: int | None = None
+    null_check: str | None = None
+    lost_to: str = ""
+
+    @property
+    def counted(self) -> bool:
+        """As `tables.Counterfactual.counted`: whether the pair enters the main estimates."""
+        return self.accepted and not self.lost_to
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the arm that the edit is measured against has an image."""
+        return self.lost_to != "not finite"
 
 
 class PredictionRow(NamedTuple):
-    """The prediction of one model under test for one image; `top` only where there is no ground truth to look up."""
+    """The prediction of one model under test for one image. `top` is loaded only for jobs without ground truth."""
 
     position: int
     source_image_id: str
@@ -73,13 +87,13 @@ class PredictionRow(NamedTuple):
     flipped: bool | None = None
 
     def holds(self, label: str) -> bool:
-        """Whether it is the class; of a segmenter, whether it finds the class where the reference has it."""
+        """Whether a classifier predicts the class, or a segmenter detects it (IoU of at least 0.5)."""
         if self.overlaps is not None:
-            return with_mean(self.overlaps).get(label, 0.0) >= FOUND
+            return with_mean(self.overlaps).get(label, 0.0) >= DETECTION_IOU
         return self.predicted == label
 
     def confidence(self, label: str) -> float | None:
-        """Confidence in the truth, 0 to 1: its probability, or of a segmenter the IoU of the class."""
+        """Confidence in the truth, 0 to 1: its probability, or the IoU of the class for a segmenter."""
         return self.p_truth if self.overlaps is None else with_mean(self.overlaps).get(label)
 
 
@@ -88,68 +102,78 @@ Answer = TypeVar("Answer")
 
 
 class Compared(NamedTuple, Generic[Answer]):
-    """The predictions of one model for the images of a triple; None for an image that it has not seen.
+    """The predictions of one model for the images of a triple; None for an image without a prediction.
 
-    `null` is the prediction for the null arm, or for the original where the edit has no null arm.
+    `null` is the prediction for the null arm, or for the original where the edit has no null arm. `reference` is what
+    the effect is measured against: the prediction for the sham arm, or without sham arm the same as `null`.
     """
 
     original: Answer | None
     null: Answer | None
     counterfactual: Answer | None
+    reference: Answer | None
 
 
 @dataclass(frozen=True, slots=True)
 class Triple(Generic[Row]):
-    """An edit with its original (the id of the source image) and its null arm.
+    """An edit with its original (the id of the source image), its null arm and its sham arm.
 
     `null` is None where the edit has no null arm, and is then compared with the original, or where the null arm is not
-    among the rows.
+    among the rows; `sham` where it has no sham arm, or that is not among the rows.
     """
 
     original: str
     null: Row | None
     edit: Row
+    sham: Row | None = None
 
     def predictions(self, by_image: Mapping[str, Answer]) -> Compared[Answer]:
-        """What `by_image`, the predictions of one model, holds for the three images."""
+        """The predictions for the three images, from one model's predictions by image id."""
         if self.edit.null_ordinal is None:
             null_answer = by_image.get(self.original)
         else:
             null_answer = None if self.null is None else by_image.get(self.null.id)
-        return Compared(by_image.get(self.original), null_answer, by_image.get(self.edit.id))
+        reference = null_answer
+        if self.edit.sham_ordinal is not None:
+            reference = None if self.sham is None else by_image.get(self.sham.id)
+        return Compared(by_image.get(self.original), null_answer, by_image.get(self.edit.id), reference)
 
 
 def triples(rows: Iterable[Row]) -> Iterator[Triple[Row]]:
-    """The edits among the rows in their order, each with its null arm: equal source, method and ordinal."""
+    """The edits among the rows in their order, each with its null and sham arm: equal source, method and ordinal."""
     rows = list(rows)
-    nulls = {(row.source_image_id, row.method, row.ordinal): row for row in rows if row.arm == "null"}
+    arms = {(row.source_image_id, row.method, row.ordinal, row.arm): row for row in rows if row.arm != "edit"}
     for row in rows:
         if row.arm == "edit":
-            null_arm = (
-                None if row.null_ordinal is None else nulls.get((row.source_image_id, row.method, row.null_ordinal))
+            null_arm, sham_arm = (
+                None if ordinal is None else arms.get((row.source_image_id, row.method, ordinal, arm))
+                for ordinal, arm in ((row.null_ordinal, "null"), (row.sham_ordinal, "sham"))
             )
-            yield Triple(row.source_image_id, null_arm, row)
+            yield Triple(row.source_image_id, null_arm, row, sham_arm)
 
 
 def load_triples(session: Session, edits: Sequence[Counterfactual]) -> list[Triple[Counterfactual]]:
-    """Edits, in their order, with their null arms, which one query loads."""
+    """Edits, in their order, with their null and sham arms, which one query loads."""
     c = Counterfactual
+    ordinals = {ordinal for edit in edits for ordinal in (edit.null_ordinal, edit.sham_ordinal) if ordinal is not None}
     candidates = select(c).where(
         c.source_image_id.in_({edit.source_image_id for edit in edits}),
         c.method.in_({edit.method for edit in edits}),
-        c.ordinal.in_({edit.null_ordinal for edit in edits if edit.null_ordinal is not None}),
-        c.arm == "null",
+        c.ordinal.in_(ordinals),
+        c.arm != "edit",
     )
     return list(triples([*edits, *session.scalars(candidates)]))
 
 
-def is_null_arm(null_arm: type[Counterfactual], edit: type[Counterfactual]) -> ColumnElement[bool]:
-    """The pairing of `triples` as a condition of SQL."""
+def is_arm_of(arm: type[Counterfactual], edit: type[Counterfactual]) -> ColumnElement[bool]:
+    """The pairing of `triples` as a condition of SQL: whether a row is the null arm or the sham arm of an edit."""
     return and_(
-        null_arm.arm == "null",
-        null_arm.source_image_id == edit.source_image_id,
-        null_arm.method == edit.method,
-        null_arm.ordinal == edit.null_ordinal,
+        arm.source_image_id == edit.source_image_id,
+        arm.method == edit.method,
+        or_(
+            and_(arm.arm == "null", arm.ordinal == edit.null_ordinal),
+            and_(arm.arm == "sham", arm.ordinal == edit.sham_ordinal),
+        ),
     )
 
 
@@ -166,13 +190,13 @@ class SourceRows:
         return {row.counterfactual_id or row.source_image_id: row for row in self.predictions if row.model == model}
 
     def label(self, original: PredictionRow | None, relation: Relation) -> str | None:
-        """What predictions are compared with: the ground truth, or else the model's prediction for the original."""
+        """The reference class of predictions: the ground truth, or the model's prediction for the original."""
         if relation == "labelled":
             return self.source.ground_truth
         return original.predicted if original else None
 
     def labels(self, original: PredictionRow | None, relation: Relation) -> list[str]:
-        """The classes that predictions are compared with: one; of segmenters those of the reference and their mean."""
+        """The reference classes of predictions: one, or for segmenters the classes of the reference and their mean."""
         if original is not None and original.overlaps is not None:
             return list(with_mean(original.overlaps))
         label = self.label(original, relation)
@@ -180,7 +204,7 @@ class SourceRows:
 
 
 def cells_of(row: CounterfactualRow, label: str) -> list[Cell]:
-    """The cells of a counterfactual: to its new values, and from the old ones where the caption names them."""
+    """The cells of a counterfactual: to each new value, and from each old value that the caption names."""
     directions: tuple[tuple[Direction, Literal["to_value", "from_value"]], ...] = (
         ("to", "to_value"),
         ("from", "from_value"),
@@ -194,7 +218,7 @@ def cells_of(row: CounterfactualRow, label: str) -> list[Cell]:
 
 
 def relation_of(session: Session, job_id: str) -> Relation:
-    """Whether predictions are compared with ground truth or, where no image has one, with those for the originals."""
+    """ "labelled" if any source image has ground truth; otherwise predictions are compared with those for originals."""
     for truth in (SourceImage.ground_truth, SourceImage.mask_digest):
         labelled = select(SourceImage.id).where(SourceImage.job_id == job_id, truth.is_not(None))
         if session.scalar(labelled.limit(1)) is not None:
@@ -203,7 +227,7 @@ def relation_of(session: Session, job_id: str) -> Relation:
 
 
 def stream_sources(session: Session, job_id: str, relation: Relation) -> Iterator[SourceRows]:
-    """The source images of a job in the order of their positions; the session must stay open meanwhile."""
+    """The source images of a job by position. The session must stay open while the stream is read."""
     c, p, s = Counterfactual, Prediction, SourceImage
     sources = (
         select(s.position, s.id, s.state, s.ground_truth, s.mask_classes, s.group_name)
@@ -215,6 +239,7 @@ def stream_sources(session: Session, job_id: str, relation: Relation) -> Iterato
             c.position, c.id, c.source_image_id, c.method, c.ordinal, c.arm, c.null_ordinal, c.changes,
             c.image_digest.is_not(None), c.accepted, c.check, c.evaluations,
             c.scores["shapes"].as_float(), c.scores["recaption"].as_float(),
+            c.sham_ordinal, c.null_check, c.lost_to,
         )
         .where(c.job_id == job_id)
         .order_by(c.position, c.method, c.ordinal)
@@ -236,7 +261,7 @@ def stream_sources(session: Session, job_id: str, relation: Relation) -> Iterato
         key=itemgetter(0),
     )
     for _, rows in groupby(merged, key=itemgetter(0)):
-        source, *others = rows  # of equal positions the source comes first
+        source, *others = rows  # `merge` is stable, so the source image comes first at its position
         assert isinstance(source, SourceRow)
         yield SourceRows(
             source,
@@ -246,14 +271,14 @@ def stream_sources(session: Session, job_id: str, relation: Relation) -> Iterato
 
 
 class Numbers(NamedTuple):
-    """A source image's number in the arrays of the analysis, and that of its group; both from 0."""
+    """The numbers of a source image and of its group in the arrays of the analysis, both from 0."""
 
     source: int
     group: int
 
 
 def numbered(sources: Iterable[SourceRows]) -> Iterator[tuple[Numbers, SourceRows]]:
-    """Each source image with its numbers; one without a group is its own."""
+    """Each source image with its numbers. A source image without a group is its own group."""
     groups: dict[tuple[bool, str], int] = {}
     for number, rows in enumerate(sources):
         name = rows.source.group_name

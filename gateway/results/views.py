@@ -1,4 +1,4 @@
-"""Counterfactual rows with all that belongs to them, as API, pages and report show them."""
+"""Views of counterfactuals with their images, verdict and predictions, as API, pages and report show them."""
 
 from __future__ import annotations
 
@@ -23,33 +23,34 @@ from shared.schemas.jobs import (
     VerdictView,
 )
 
-_ByModel = dict[str, dict[str, Prediction]]  # by model and id of the image that it saw
+_ByModel = dict[str, dict[str, Prediction]]  # by model and image id
 
 
 def counterfactual_views(session: Session, rows: Sequence[Counterfactual]) -> list[CounterfactualView]:
-    """Views of some edits of one job (at most a few hundred), in their order, with four queries in all."""
+    """Views of up to a few hundred edits of one job, in their order, with four queries."""
     sources = {
         source.id: source
         for source in session.scalars(
             select(SourceImage).where(SourceImage.id.in_({row.source_image_id for row in rows}))
         )
     }
-    loaded = load_triples(session, rows)
-    by_model = _predictions(session, loaded)
-    return [_view(triple, sources[triple.original], _opinions(triple, by_model)) for triple in loaded]
+    triples = load_triples(session, rows)
+    by_model = _predictions(session, triples)
+    return [_view(triple, sources[triple.original], _opinions(triple, by_model)) for triple in triples]
 
 
 def _opinions(triple: Triple[Counterfactual], by_model: _ByModel) -> list[ModelOpinion]:
-    """The predictions of each model that saw the original or the counterfactual."""
+    """The predictions of each model for the three images."""
     opinions = []
     for model, predictions in sorted(by_model.items()):
-        original, null, image = triple.predictions(predictions)
+        original, null, image, sham = triple.predictions(predictions)
         if original is not None or image is not None:
             opinions.append(
                 ModelOpinion(
                     model=model,
                     original=original and _prediction(original),
                     null_arm=_prediction(null) if null and triple.null else None,
+                    sham_arm=_prediction(sham) if sham and triple.sham else None,
                     counterfactual=image and _prediction(image),
                     flipped=image and image.flipped,
                 )
@@ -78,6 +79,11 @@ def _view(triple: Triple[Counterfactual], source: SourceImage, opinions: list[Mo
         new_caption=row.new_caption,
         image=row.image_digest,
         null_image=triple.null.image_digest if triple.null else None,
+        null_check=row.null_check,
+        sham_image=triple.sham.image_digest if triple.sham else None,
+        sham_caption=triple.sham.new_caption if triple.sham else "",
+        sham_check=row.sham_check,
+        counted=row.counted,
         control_image=row.control_digest,
         verdict=VerdictView(accepted=row.accepted, check=row.check, reason=row.reason),
         scores=row.scores,
@@ -85,11 +91,11 @@ def _view(triple: Triple[Counterfactual], source: SourceImage, opinions: list[Mo
     )
 
 
-def _predictions(session: Session, loaded: Sequence[Triple[Counterfactual]]) -> _ByModel:
-    ids = [row.id for triple in loaded for row in (triple.edit, triple.null) if row is not None]
+def _predictions(session: Session, triples: Sequence[Triple[Counterfactual]]) -> _ByModel:
+    ids = [row.id for triple in triples for row in (triple.edit, triple.null, triple.sham) if row is not None]
     predictions = session.scalars(
         select(Prediction).where(
-            Prediction.source_image_id.in_({triple.original for triple in loaded}),
+            Prediction.source_image_id.in_({triple.original for triple in triples}),
             Prediction.counterfactual_id.is_(None) | Prediction.counterfactual_id.in_(ids),
         )
     )

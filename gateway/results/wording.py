@@ -14,7 +14,7 @@ from shared.wording import points
 def with_sentences(
     effects: Sequence[CellEffect], cells: Mapping[Cell, Differences], relation: Relation, metric: Metric = "accuracy"
 ) -> list[CellEffect]:
-    """Effects with their sentences; `cells` are the differences that they were assessed from."""
+    """Effects with their sentences. `cells`: the differences that the effects were computed from."""
     return [
         effect.model_copy(update={"sentence": effect_sentence(effect, cells[effect.cell].correct, relation, metric)})
         for effect in effects
@@ -22,14 +22,14 @@ def with_sentences(
 
 
 def change_in_words(cell: Cell) -> str:
-    """What the edits of a cell changed: "with weather changed to night"."""
+    """The change of a cell in words: "with weather changed to night"."""
     return f"with {cell.factor} changed {cell.direction} {cell.value}"
 
 
 def effect_sentence(effect: CellEffect, correct: Floats, relation: Relation, metric: Metric = "accuracy") -> str:
-    """One cell in a sentence; a finding's interval is the one adjusted for selection.
+    """One cell in a sentence. The interval of a finding is adjusted for selection.
 
-    `correct`: per-source differences. Labelled: "`bus` fails with weather changed to night: −42 points, 95 % interval
+    `correct`: per-source differences. Example: "`bus` fails with weather changed to night: −42 points, 95 % interval
     −51 to −33 (adjusted for selection), 38 images; stands unless more than 29 % of them are invalid".
     """
     label, change = effect.cell.label, change_in_words(effect.cell)
@@ -52,14 +52,14 @@ def effect_sentence(effect: CellEffect, correct: Floats, relation: Relation, met
 
 
 def _verbs(labelled: bool, metric: Metric) -> tuple[str, str]:
-    """What a class does where a model gets worse, and better."""
+    """The verbs for a worse and for a better model."""
     if metric == "iou":
         return ("is segmented worse", "is segmented better") if labelled else ("is lost", "is kept more often")
     return ("fails", "is recognised better") if labelled else ("is not recognised again", "is kept more often")
 
 
 def _images(effect: CellEffect, correct: Floats) -> str:
-    """How many images, in how many groups, and whether all of them agree."""
+    """The number of images and of groups, and whether all images agree."""
     n = effect.sources
     if n == 1:
         return "1 image, too few for a conclusion"
@@ -78,15 +78,15 @@ def _outlook(effect: CellEffect) -> str:
 
 
 def _validity(effect: CellEffect) -> str:
-    """What becomes of a finding when some of its images are not valid."""
+    """How a finding depends on the validity of its images."""
     if effect.breakdown is None:
         return ""
     sentence = f"; stands unless more than {math.floor(100 * effect.breakdown)} % of them are invalid"
     valid = effect.among_valid
     if valid is None:
         return sentence
-    wrong, most = round(100 * (1 - valid.valid)), math.ceil(100 * (1 - valid.valid_low))
+    invalid, most = round(100 * (1 - valid.valid)), math.ceil(100 * (1 - valid.valid_low))
     low, high = points(valid.interval.low), points(valid.interval.high)
     source = "reviews found" if valid.source == "reviews" else "the checks pass"
-    sentence += f"; {source} about {wrong} % invalid images (at most {most} %), which leaves "
+    sentence += f"; {source} about {invalid} % invalid images (at most {most} %), which leaves "
     return f"{sentence}{points(valid.estimate)} points, {low} to {high}{'' if valid.stands else ' (inconclusive)'}"

@@ -1,4 +1,4 @@
-"""People's reviews of counterfactuals: stored and read. Functions that take a session."""
+"""Stores and reads people's reviews of counterfactuals."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from shared.schemas.reviews import ReviewRequest, ReviewsPage, ReviewView
 def record(
     session: Session, owner: str, reviewer: str, job_id: str, counterfactual_id: str, review: ReviewRequest
 ) -> ReviewView:
-    """Store a reviewer's review of a counterfactual, in place of an earlier one.
+    """Store a reviewer's review of a counterfactual. Replaces their earlier review.
 
-    Raises NotFound, and InvalidInput for an edit that was never rendered.
+    Raises NotFound, and InvalidInput for an edit without an image.
     """
     edit = counterfactuals.find(session, owner, job_id, counterfactual_id)
     if edit.image_digest is None:
-        raise InvalidInput(f"the check {edit.check!r} refused this edit before it was rendered, so it has no image")
-    which = {"counterfactual_id": counterfactual_id, "reviewer": reviewer}
+        raise InvalidInput(f"the check {edit.check!r} rejected this edit before rendering, so it has no image")
+    key = {"counterfactual_id": counterfactual_id, "reviewer": reviewer}
     columns = {**review.model_dump(), "reviewed_at": utc_now()}
-    insert_missing(session, Review, [{**which, "job_id": job_id, **columns}])
-    session.execute(update(Review).filter_by(**which).values(**columns))
-    return _view(session.get_one(Review, tuple(which.values()), populate_existing=True))
+    insert_missing(session, Review, [{**key, "job_id": job_id, **columns}])
+    session.execute(update(Review).filter_by(**key).values(**columns))
+    return _view(session.get_one(Review, tuple(key.values()), populate_existing=True))
 
 
 def review_of(session: Session, reviewer: str, counterfactual_id: str) -> ReviewView | None:
@@ -45,8 +45,8 @@ def listing(session: Session, owner: str, job_id: str, cursor: str | None, limit
     jobs.find(session, owner, job_id)
     order: SortKey = {Review.reviewed_at: datetime, Review.counterfactual_id: str, Review.reviewer: str}
     query = select(Review).where(Review.job_id == job_id)
-    rows, following = page_of(session, query, order, cursor, limit, descending=True)
-    return ReviewsPage(reviews=[_view(row) for row in rows], next=following)
+    rows, next_cursor = page_of(session, query, order, cursor, limit, descending=True)
+    return ReviewsPage(reviews=[_view(row) for row in rows], next=next_cursor)
 
 
 def _view(row: Review) -> ReviewView:

@@ -1,1 +1,1 @@
-"""Bytes of images in the object store, and the rows that say who may read them."""
+"""Images in the object store, and the rows that grant access to them."""

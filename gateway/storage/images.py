@@ -1,4 +1,4 @@
-"""Rows of images and who may see them; the bytes are in the object store."""
+"""Rows of images and of their owners. The bytes are in the object store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROWS_PER_STATEMENT = 1_000
 _MISSING_LISTED = 1_000
 
 
-class ImagePlace:
+class ProtectedStore:
     """The object store for intake. `exists` also protects the image from housekeeping until its row is written."""
 
     def __init__(self, sessions: Sessions, store: ObjectStore) -> None:
@@ -32,7 +32,7 @@ class ImagePlace:
     def exists(self, key: str) -> bool:
         """Whether the store has the image. If so, housekeeping keeps it for the grace period."""
         with self._sessions.begin() as session:
-            want(session, [key.rpartition("/")[2].removesuffix(".png")])
+            protect(session, [key.rpartition("/")[2].removesuffix(".png")])
         return self._store.exists(key)
 
     def put(self, key: str, data: bytes) -> None:
@@ -40,13 +40,13 @@ class ImagePlace:
         self._store.put(key, data)
 
 
-def want(session: Session, digests: Sequence[str]) -> set[str]:
+def protect(session: Session, digests: Sequence[str]) -> set[str]:
     """Protect images from housekeeping for the grace period from now. Returns the digests that have rows.
 
-    Call it before checking whether an image exists that you will refer to: it waits for a removal in progress, so an
+    Call it before you check whether an image exists that you will refer to. It waits for a removal in progress, so an
     image that exists afterwards stays.
     """
-    known: set[str] = set()
+    digests_with_rows: set[str] = set()
     for part in chunks(digests, _ROWS_PER_STATEMENT):
         session.execute(
             update(Image)
@@ -54,22 +54,22 @@ def want(session: Session, digests: Sequence[str]) -> set[str]:
             .values(unreferenced_since=None)
             .execution_options(synchronize_session=False)
         )
-        known |= set(session.scalars(select(Image.digest).where(Image.digest.in_(part))))
-    return known
+        digests_with_rows |= set(session.scalars(select(Image.digest).where(Image.digest.in_(part))))
+    return digests_with_rows
 
 
-def remember(session: Session, owner: str, kept: Sequence[KeptImage]) -> None:
+def record_images(session: Session, owner: str, uploaded: Sequence[KeptImage]) -> None:
     """Record that the owner has these images. Repeating it changes nothing."""
-    by_digest = {image.digest: image for image in kept}
+    by_digest = {image.digest: image for image in uploaded}
     images = [by_digest[digest] for digest in sorted(by_digest)]
-    want(session, [image.digest for image in images])
+    protect(session, [image.digest for image in images])
     _insert_all(
         session,
         Image,
         [{"digest": i.digest, "width": i.width, "height": i.height, "bytes": i.bytes, "mode": i.mode} for i in images],
     )
     _insert_all(session, OwnedImage, [{"owner_id": owner, "digest": image.digest} for image in images])
-    uploads = {image.upload: image.digest for image in kept}
+    uploads = {image.upload: image.digest for image in uploaded}
     _insert_all(
         session,
         Upload,
@@ -80,18 +80,18 @@ def remember(session: Session, owner: str, kept: Sequence[KeptImage]) -> None:
     )
 
 
-def remember_masks(session: Session, owner: str, kept: Sequence[KeptMask]) -> None:
+def record_masks(session: Session, owner: str, uploaded: Sequence[KeptMask]) -> None:
     """Record that the owner has these masks. Repeating it changes nothing."""
-    by_digest = {mask.digest: mask for mask in kept}
+    by_digest = {mask.digest: mask for mask in uploaded}
     masks = [by_digest[digest] for digest in sorted(by_digest)]
-    want(session, [mask.digest for mask in masks])
+    protect(session, [mask.digest for mask in masks])
     rows = [{"digest": m.digest, "width": m.width, "height": m.height, "bytes": m.bytes, "mode": "L"} for m in masks]
     _insert_all(session, Image, rows)
     _insert_all(session, OwnedImage, [{"owner_id": owner, "digest": mask.digest} for mask in masks])
 
 
 def find(session: Session, owner: str, digest: str) -> KeptImage:
-    """The owner's image with this digest, of its canonical pixels or of the uploaded file. Raises NotFound."""
+    """The owner's image with this digest of its canonical pixels or of the uploaded file. Raises NotFound."""
     image = find_all(session, owner, [digest]).get(digest)
     if image is None:
         raise NotFound(f"you have no image {digest}; PUT /images/{{digest}} uploads one")
@@ -99,26 +99,26 @@ def find(session: Session, owner: str, digest: str) -> KeptImage:
 
 
 def find_all(session: Session, owner: str, digests: Sequence[str]) -> dict[str, KeptImage]:
-    """The owner's images by digest, of uploads or canonical pixels; unknown digests are absent."""
+    """The owner's images by digest of uploaded files or canonical pixels. Unknown digests are absent."""
     images: dict[str, KeptImage] = {}
     for part in chunks(digests, _ROWS_PER_STATEMENT):
         owned = select(Image).join(OwnedImage).where(OwnedImage.owner_id == owner, Image.digest.in_(part))
         for image in session.scalars(owned):
-            images[image.digest] = _kept(image, image.digest)
+            images[image.digest] = _stored_image(image, image.digest)
         uploaded = (
             select(Image, Upload.original_digest)
             .join(Upload, Upload.digest == Image.digest)
             .where(Upload.owner_id == owner, Upload.original_digest.in_(part))
         )
         for image, original in session.execute(uploaded):
-            images[original] = _kept(image, original)
+            images[original] = _stored_image(image, original)
     return images
 
 
 def find_masks(session: Session, owner: str, digests: Sequence[str], coloured: bool) -> dict[str, KeptImage]:
-    """The owner's masks by digest, of files uploaded as masks or of label maps; unknown digests are absent.
+    """The owner's masks by digest of files uploaded as masks or of label maps. Unknown digests are absent.
 
-    `coloured`: masks that are read by colour are returned with their colours, not as indices.
+    `coloured`: return the colours of masks whose classes are colours, not indices.
     """
     plain = find_all(session, owner, digests)
     masks = {digest: image for digest, image in plain.items() if image.mode == "L"}
@@ -147,31 +147,31 @@ def masks_of_manifest(
 ) -> dict[str, KeptImage]:
     """The masks of a JSON manifest. Raises InvalidInput with the digests that are not uploaded as masks."""
     digests = list(dict.fromkeys(entry.mask for entry in entries if entry.mask is not None))
-    want(session, sorted({mask.digest for mask in find_masks(session, owner, digests, coloured).values()}))
-    known = find_masks(session, owner, digests, coloured)
-    _refuse_missing("masks", [digest for digest in digests if digest not in known], "?mask=true")
-    return known
+    protect(session, sorted({mask.digest for mask in find_masks(session, owner, digests, coloured).values()}))
+    masks = find_masks(session, owner, digests, coloured)
+    _refuse_missing("masks", [digest for digest in digests if digest not in masks], "?mask=true")
+    return masks
 
 
 def from_manifest(session: Session, owner: str, entries: Sequence[ManifestImage]) -> list[SourceFile]:
     """The source images of a JSON manifest. Raises InvalidInput with the digests that are not uploaded."""
     digests = list(dict.fromkeys(entry.digest for entry in entries))
-    want(session, sorted({image.digest for image in find_all(session, owner, digests).values()}))
-    known = find_all(session, owner, digests)
-    _refuse_missing("images", [digest for digest in digests if digest not in known or known[digest].mode != "RGB"])
-    return [SourceFile(entry.name, entry.label, known[entry.digest], group=entry.group) for entry in entries]
+    protect(session, sorted({image.digest for image in find_all(session, owner, digests).values()}))
+    images = find_all(session, owner, digests)
+    _refuse_missing("images", [digest for digest in digests if digest not in images or images[digest].mode != "RGB"])
+    return [SourceFile(entry.name, entry.label, images[entry.digest], group=entry.group) for entry in entries]
 
 
-def _refuse_missing(what: str, missing: Sequence[str], how: str = "") -> None:
+def _refuse_missing(kind: str, missing: Sequence[str], query: str = "") -> None:
     if missing:
         raise InvalidInput(
-            f"{len(missing)} {what} of the manifest are not uploaded, first {missing[0]}; "
-            f"PUT /images/{{digest}}{how} them",
+            f"{len(missing)} {kind} of the manifest are not uploaded, first {missing[0]}; "
+            f"upload them with PUT /images/{{digest}}{query}",
             members={"missing": [*missing[:_MISSING_LISTED]], "missing_total": len(missing)},
         )
 
 
-def _kept(image: Image, upload: str) -> KeptImage:
+def _stored_image(image: Image, upload: str) -> KeptImage:
     mode: Mode = "L" if image.mode == "L" else "RGB"
     return KeptImage(image.digest, upload, image.width, image.height, image.bytes, mode)
 

@@ -25,12 +25,12 @@ def open_store(settings: Settings) -> DirectoryStore | S3Store:
 
 
 def main() -> None:
-    """Create the bucket of the environment's store; a directory needs none."""
+    """Create the bucket of the configured store. A directory needs none."""
     settings = Settings()
     store = open_store(settings)
     if not isinstance(store, DirectoryStore):
         store.create_bucket()
-    print(f"{settings.object_store} is there")
+    print(f"{settings.object_store} exists")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Releases against suites: the run of a model under test with its present weights, and its results."""
+"""Runs of suites: a model under test with its current weights against a suite, and the results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gateway.analysis.releases import against_baseline, against_null_arms, judge
 from gateway.context import Context
 from gateway.database.sessions import reading
 from gateway.database.tables import Job
-from gateway.jobs.choices import chosen_models
+from gateway.jobs.choices import models_by_name
 from gateway.models_under_test.models import all_models
 from gateway.results.classification import JobRows, load_rows
 from gateway.suites import suites
@@ -21,11 +21,11 @@ from shared.seeds import derive_seed
 
 
 def start(context: Context, owner: str, suite: str, name: str) -> RunView:
-    """Test a model under test against a suite, or find the run that did.
+    """Test a model under test against a suite, or return the existing run of the same weights.
 
-    Raises NotFound, InvalidInput for a model or classes that do not fit, NotReady while the evaluator cannot say.
+    Raises NotFound, InvalidInput for a model or classes that do not fit, NotReady while the evaluator is not ready.
     """
-    (model,) = chosen_models([name], all_models(context, owner))
+    (model,) = models_by_name([name], all_models(context, owner))
     with context.sessions.begin() as session:
         run_id = suites.start_run(session, owner, suite, model)
     context.wake()
@@ -36,7 +36,7 @@ def start(context: Context, owner: str, suite: str, name: str) -> RunView:
 def results(
     session: Session, owner: str, suite: str, run_id: str, baseline_id: str | None, max_drop: float
 ) -> RunResults:
-    """A finished run's figures, held against another run of the suite or else against its own null arms.
+    """A finished run's figures, compared with another run of the suite, or by default with its own null arms.
 
     `max_drop` is in points. Raises NotFound, and Conflict for a run that is not done.
     """
@@ -52,16 +52,16 @@ def results(
         left_out = max(left_out, also_left_out)
         places = against_baseline(release, other, rows.relation)
     metric: Metric = "iou" if run.kind == "segmentation" else "accuracy"
-    judged = judge(places, max_drop / 100, derive_seed("suite", run.suite_id or ""), metric)
-    cells = [cell.model_copy(update={"sentence": comparison_sentence(cell, metric)}) for cell in judged]
+    comparisons = judge(places, max_drop / 100, derive_seed("suite", run.suite_id or ""), metric)
+    cells = [cell.model_copy(update={"sentence": comparison_sentence(cell, metric)}) for cell in comparisons]
     return RunResults(
         suite=run.suite_id or "",
         run=run.id,
         model=run.models[0],
-        revision=str(run.spec["revision"]),
+        revision=run.stored_spec.revision,
         baseline=baseline.id if baseline else None,
         baseline_model=baseline.models[0] if baseline else None,
-        baseline_revision=str(baseline.spec["revision"]) if baseline else None,
+        baseline_revision=baseline.stored_spec.revision if baseline else None,
         metric=metric,
         relation=rows.relation,
         max_drop=max_drop,
@@ -72,7 +72,7 @@ def results(
 
 
 def _scores(rows: JobRows) -> tuple[dict[str, Scores], int]:
-    """By method, of the one model under test of a run; and how many counterfactuals had to be left out."""
+    """The scores of a run's model by method, and the number of counterfactuals left out."""
     scores = {method: scores_of(pair_rows.outcomes) for (_, method), pair_rows in rows.models.items()}
     scores |= {method: pair_rows.scores for (_, method), pair_rows in rows.segmented.items()}
     left_out = sum(pair_rows.left_out for pair_rows in rows.models.values())

@@ -1,4 +1,4 @@
-"""A release held against another, as sentences."""
+"""Comparisons of releases as sentences."""
 
 from __future__ import annotations
 

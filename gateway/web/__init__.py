@@ -1,1 +1,1 @@
-"""Pages for people over the same functions as the API: rendered here, no build step, nothing from elsewhere."""
+"""HTML pages over the same functions as the API. They need no build step and load nothing from other hosts."""

@@ -1,4 +1,4 @@
-"""The login page: an API key for a session, so that the key itself never stays in the browser."""
+"""The login page exchanges an API key for a session, so that the browser does not store the key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/login")
 def show_login(gateway: Gateway, next: str = HOME) -> Response:
-    """The form; where no keys are asked for, there is nothing to log in to."""
+    """The login form. Redirects to the home page if the deployment requires no keys."""
     if not gateway.settings.authentication:
         return RedirectResponse(HOME, 303)
     return render("login.html", next=_own_path(next), problem="")
@@ -30,16 +30,16 @@ def show_login(gateway: Gateway, next: str = HOME) -> Response:
 
 @router.post("/login")
 async def accept_login(request: Request, gateway: Gateway) -> Response:
-    """Set the session's cookies for a right key. Only our own page may ask, or a stranger could log a browser in."""
+    """Set the session's cookies for a valid key. Refuses other sites, which could log a browser in to their account."""
     refuse_other_sites(request.method, request.headers, silent=False)
     refuse_other_types(request, "application/x-www-form-urlencoded")
     async with request.form(max_fields=2) as form:
-        key, wanted = str(form.get("key", "")).strip(), _own_path(str(form.get("next", HOME)))
+        key, target = str(form.get("key", "")).strip(), _own_path(str(form.get("next", HOME)))
     cookie = await run_in_threadpool(_log_in, gateway, key)
     if cookie is None:
         problem = "This key is not valid. Ask the operator of this installation for one."
-        return render("login.html", 401, next=wanted, problem=problem)
-    reply = RedirectResponse(wanted, 303)
+        return render("login.html", 401, next=target, problem=problem)
+    reply = RedirectResponse(target, 303)
     secure = urlsplit(request.headers.get("origin", "")).scheme == "https" or request.url.scheme == "https"
     seconds = int(gateway.settings.session_hours * 3600)
     reply.set_cookie(COOKIE, cookie, seconds, httponly=True, samesite="lax", secure=secure)
@@ -49,7 +49,7 @@ async def accept_login(request: Request, gateway: Gateway) -> Response:
 
 @router.post("/logout", status_code=204)
 def accept_logout(request: Request, gateway: Gateway) -> Response:
-    """End the browser's session, also in the database."""
+    """End the browser's session: delete it from the database, and its cookies."""
     with gateway.sessions.begin() as session:
         log_out(session, request.cookies.get(COOKIE, ""))
     reply = Response(status_code=204)
@@ -64,6 +64,6 @@ def _log_in(gateway: Context, key: str) -> str | None:
 
 
 def _own_path(text: str) -> str:
-    """The address to go on to, if it is one of ours; never another site's."""
-    ours = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable() and len(text) <= 2_000
-    return text if ours else HOME
+    """The path to redirect to: `text` if it is a path of this site, else the home page."""
+    is_own = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable() and len(text) <= 2_000
+    return text if is_own else HOME

@@ -1,4 +1,4 @@
-"""Templates into pages that load nothing from elsewhere and stay in no cache."""
+"""Renders templates as pages that load nothing from other hosts and are not cached."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _jinja.filters |= {"in_flight": in_flight, "stage_words": stage_words}
 
 
 def render(template: str, status: int = 200, job_id: str = "", **values: Any) -> HTMLResponse:
-    """The page of a template with these values; `job_id` is whose label maps it paints over images."""
+    """The page of a template with these values. Overlays on the page belong to the job `job_id`."""
     overlay = f"/jobs/{job_id}/overlays/{{}}/{{}}".format
     body = _jinja.get_template(template).render(picture="/images/{}".format, overlay=overlay, **values)
     return HTMLResponse(body, status, {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"})

@@ -1,4 +1,4 @@
-"""The page on which people review: source beside counterfactual, without the checks' verdict and predictions."""
+"""The review page: source beside counterfactual. It hides predictions and the verdict of the checks."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def show_review(
     reviewer: Reviewer,
     counterfactual: Annotated[str | None, Query(max_length=64)] = None,
 ) -> HTMLResponse:
-    """The next counterfactual for this reviewer, or the one that is named, with their review of it."""
+    """The named or the next counterfactual for this reviewer, with their earlier review."""
     with reading(gateway.sessions) as session:
         row = jobs.find(session, owner, job)
         turn = next_up(session, row, reviewer)
-        shown = counterfactual or turn.counterfactual
-        view = counterfactuals.detail(session, owner, job, shown) if shown else None
-        review = reviews.review_of(session, reviewer, shown) if shown else None
+        id = counterfactual or turn.counterfactual
+        view = counterfactuals.detail(session, owner, job, id) if id else None
+        review = reviews.review_of(session, reviewer, id) if id else None
     return render("review.html", job_id=job, job=row, turn=turn, view=view, review=review)

@@ -1,4 +1,4 @@
-"""The pages of a job: the job with its gallery, one pair. Filters live in the address, so that a view can be shared."""
+"""The pages of a job and of its pairs. Filters are query parameters, so that a view can be shared as a link."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.context import stored
 from gateway.database.sessions import reading
 from gateway.jobs import jobs
 from gateway.jobs.task_description import renamed_masks
-from gateway.report.overlays import painted_png
+from gateway.report.overlays import paint_png
 from gateway.report.page import ASSETS
 from gateway.results import counterfactuals
 from gateway.results.class_colours import class_colours
@@ -35,28 +35,28 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 class Gallery(Listing):
-    """Which pairs a page shows."""
+    """The filters of a page of pairs."""
 
     cursor: Cursor = None
 
     def current(self) -> dict[str, str]:
         """The filters as query parameters."""
-        mine = self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"cursor"})
-        return {name: str(value).lower() if isinstance(value, bool) else value for name, value in mine.items()}
+        filters = self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"cursor"})
+        return {name: str(value).lower() if isinstance(value, bool) else value for name, value in filters.items()}
 
     def address(self, path: str, **changes: str | None) -> str:
-        """`path` with these filters, some changed or (None) left out, from the first page on."""
+        """`path` with these filters and `changes` to them; None removes a filter. Starts at the first page."""
         filters = {name: value for name, value in {**self.current(), **changes}.items() if value is not None}
         return f"{path}?{urlencode(filters)}" if filters else path
 
-    def has(self, **wanted: str) -> bool:
+    def has(self, **filters: str) -> bool:
         """Whether all these filters are set."""
-        return wanted.items() <= self.current().items()
+        return filters.items() <= self.current().items()
 
 
 @router.get("/jobs/{job}/view")
 def show_job(job: JobId, gateway: Gateway, owner: Owner, gallery: Annotated[Gallery, Query()]) -> HTMLResponse:
-    """One job: its progress while it runs; then what breaks the models, the effects, and a filtered gallery."""
+    """One job: its progress while it runs, then findings, effects and a filtered gallery."""
     with reading(gateway.sessions) as session:
         detail = jobs.show(session, owner, job)
         page = counterfactuals.results_page(session, owner, job, gallery, gallery.cursor, PAIRS_PER_PAGE)
@@ -78,7 +78,7 @@ def show_job(job: JobId, gateway: Gateway, owner: Owner, gallery: Annotated[Gall
 
 @router.get("/jobs/{job}/progress")
 def show_progress(job: JobId, gateway: Gateway, owner: Owner) -> HTMLResponse:
-    """The progress of a job as a piece of a page, fetched again at every event."""
+    """The progress of a job as a fragment of HTML. The job's page fetches it at every event."""
     with reading(gateway.sessions) as session:
         return render("_progress.html", job=jobs.show(session, owner, job))
 
@@ -87,7 +87,7 @@ def show_progress(job: JobId, gateway: Gateway, owner: Owner) -> HTMLResponse:
 def show_pair(
     job: JobId, counterfactual: str, gateway: Gateway, owner: Owner, gallery: Annotated[Gallery, Query()]
 ) -> HTMLResponse:
-    """One counterfactual beside its source and null arm, with scores and lineage; neighbours under the same filters."""
+    """One counterfactual beside its source and null arm, with scores, lineage and links to its neighbours."""
     with reading(gateway.sessions) as session:
         view = counterfactuals.detail(session, owner, job, counterfactual)
         before, after = counterfactuals.neighbours(session, owner, job, gallery, counterfactual)
@@ -111,7 +111,7 @@ def show_overlay(job: JobId, image: ImageDigest, label_map: ImageDigest, gateway
         keys = [image_key(images.find(session, owner, digest).digest) for digest in (image, label_map)]
         colours = class_colours(row.classes, renamed_masks(row))
     try:
-        png = painted_png(stored(gateway, keys[0]), stored(gateway, keys[1]), colours)
+        png = paint_png(stored(gateway, keys[0]), stored(gateway, keys[1]), colours)
     except ValueError as error:
         raise InvalidInput(f"this overlay cannot be drawn: {error}") from error
     return Response(png, media_type="image/png", headers={"Cache-Control": IMMUTABLE})
@@ -139,8 +139,8 @@ def _cell_link(gallery: Gallery, path: str) -> Callable[[ModelResults, Cell], st
     def link(figures: ModelResults, cell: Cell) -> str:
         fields = {"value": cell.value, "from": None} if cell.direction == "to" else {"value": None, "from": cell.value}
         label = cell.label if figures.relation == "labelled" and cell.label != ALL_CLASSES else None
-        wanted = {"class": label, "factor": cell.factor, "model": figures.model, "method": figures.method, **fields}
-        return gallery.address(path, **wanted, verdict="accepted") + "#gallery"
+        filters = {"class": label, "factor": cell.factor, "model": figures.model, "method": figures.method, **fields}
+        return gallery.address(path, **filters, verdict="accepted") + "#gallery"
 
     return link
 

@@ -1,7 +1,7 @@
 """The analysis of a job whose images are finished: its report, written under the lease.
 
-The page goes to a key of the lease's own, and one transaction, guarded by the lease, ends the job and names that page.
-So an analysis that was overtaken, because its lease expired or the job was retried, leaves the newer report as it is.
+The page has a key of its lease. One transaction, guarded by the lease, ends the job and stores that key. An analysis
+whose lease expired, or whose job was retried, does not change the newer report.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from gateway.queue import leases
 from gateway.queue.leases import Lease
 from gateway.report.build import report_key, store_report, write_report
 from gateway.worker.held_leases import LeaseLost
-from shared.schemas.results import CheckErrors, JobResults
+from shared.profiles import CheckCalibration
+from shared.schemas.results import JobResults
 from shared.storage import ObjectStore
 
 
@@ -26,26 +27,26 @@ def analyse(
     calibrations: Mapping[str, CheckCalibration],
     check: Callable[[], None],
 ) -> None:
-    """Make the report of the leased job and end the job. Raises LeaseLost, and what `write_report` raises."""
+    """Write the report of the leased job and end the job. Raises LeaseLost, and what `write_report` raises."""
     key = report_key(lease.job_id, lease.token)
     results = write_report(sessions, store, lease.job_id, key, calibrations=calibrations, check=check)
     failure = failure_of(results)
     with sessions.begin() as session:
-        held = leases.finish(session, lease, failure)
-        if held:
+        finished = leases.finish(session, lease, failure)
+        if finished:
             store_report(session, lease.job_id, key, results)
             state = session.get_one(Job, lease.job_id).state
             if state == "done":
                 add_event(session, lease.job_id, "job", {"state": "done"})
             elif state == "failed":
                 add_event(session, lease.job_id, "job", {"state": "failed", "failure": failure})
-    if not held:
+    if not finished:
         store.delete(key)
         raise LeaseLost(lease.id)
 
 
 def failure_of(results: JobResults) -> str:
-    """Why a job has failed: none of its source images succeeded. Empty if one did."""
+    """Why a job has failed: no source image succeeded. Empty if at least one did."""
     if results.sources > results.sources_failed + results.sources_cancelled:
         return ""
     failed = f"none of the {results.sources} source images succeeded"

@@ -5,28 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gateway.database.columns import PredictionColumns
-from gateway.model_services.recorded import RecordedServices
-from gateway.models_under_test.of_job import Tested
-from gateway.worker.messages import TOP, ShownImage
+from gateway.model_services.recorded import ImageShelf, RecordedServices
+from gateway.models_under_test.of_job import TestedModel
+from gateway.worker.messages import TOP, ModelInput, payloads
 from shared.seeds import derive_id
 
 
 def classifier_predictions(
     source_id: str,
-    models: Sequence[Tested],
-    parts: Sequence[Sequence[ShownImage]],
+    models: Sequence[TestedModel],
+    parts: Sequence[Sequence[ModelInput]],
     ground_truth: str | None,
     services: RecordedServices,
+    shelf: ImageShelf,
     link: Callable[[str], str],
 ) -> Iterator[PredictionColumns]:
     """Rows of `tables.Prediction`. `parts` are batches of images, the original first. Raises what services raise."""
     for model in models:
         original: str | None = None
         for part in parts:
-            reply = services.predict(model.request([shown.image for shown in part], link))
-            for shown, values in zip(part, reply.probabilities, strict=True):
+            reply = services.predict(model.request(payloads(part, shelf), link))
+            for item, values in zip(part, reply.probabilities, strict=True):
                 probabilities = dict(zip(reply.classes, values, strict=True))
-                row = _row(source_id, model.name, shown.counterfactual_id, probabilities, ground_truth, original)
+                row = _row(source_id, model.name, item.counterfactual_id, probabilities, ground_truth, original)
                 original = original or row["predicted"]
                 yield row
 

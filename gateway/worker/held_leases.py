@@ -1,6 +1,6 @@
-"""The leases that the steps of one worker hold: renewed until each step has ended, also while the worker stops.
+"""The leases of one worker's steps. A thread renews each lease until its step ends, also while the worker stops.
 
-A step whose lease was lost has its calls ended: its job was cancelled or deleted, or another worker has the image now.
+When a lease is lost, the step's calls are cancelled: its job was cancelled or deleted, or another worker has the image.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gateway.model_services.cancellation import Cancellation, cancellable
 from gateway.queue import leases
 from gateway.queue.leases import Lease
 
-LOOK_SECONDS = 2.0  # a cancelled job's calls end within this time
+CHECK_SECONDS = 2.0  # a cancelled job's calls end within this time
 
 logger = logging.getLogger("contrafact.worker")
 
@@ -30,7 +30,7 @@ class Stopping(Exception):
 
 
 class HeldLeases:
-    """The leases of the steps by token, each with what ends the step's calls. Thread-safe."""
+    """The leases of the running steps by token, each with the cancellation of the step's calls. Thread-safe."""
 
     def __init__(self, sessions: Sessions, lease_seconds: float, renewal_seconds: float) -> None:
         self._sessions = sessions
@@ -41,8 +41,8 @@ class HeldLeases:
         self._stopping = False
 
     @contextmanager
-    def held(self, lease: Lease) -> Iterator[None]:
-        """Renew the lease while the block runs, and end the block's calls when the lease is lost or on `stop`."""
+    def renewing(self, lease: Lease) -> Iterator[None]:
+        """Renew the lease while the block runs; cancel the block's calls when the lease is lost, or on `stop`."""
         cancellation = Cancellation()
         with self._changed:
             self._held[lease.token] = lease, cancellation
@@ -64,7 +64,7 @@ class HeldLeases:
             raise LeaseLost(lease.id)
 
     def stop(self) -> None:
-        """End the calls of all steps. Their leases are renewed until the steps have ended."""
+        """Cancel the calls of all steps. Their leases are renewed until the steps have ended."""
         with self._changed:
             self._stopping = True
             cancellations = [cancellation for _, cancellation in self._held.values()]
@@ -72,38 +72,38 @@ class HeldLeases:
         for cancellation in cancellations:
             cancellation.cancel()
 
-    def keep(self) -> None:
-        """Renew leases and look for lost ones, until `stop` was called and the last step has ended."""
+    def renewal_loop(self) -> None:
+        """Renew leases and detect lost ones, until `stop` is called and the last step has ended."""
         renewal_due = 0.0
-        while self._goes_on(min(LOOK_SECONDS, self._renewal_seconds)):
+        while self._wait(min(CHECK_SECONDS, self._renewal_seconds)):
             renewal = time.monotonic() >= renewal_due
             try:
-                self._look(renewal)
+                self._check(renewal)
             except DATABASE_AWAY as error:  # temporary; the thread must go on
                 logger.warning("leases are renewed late: %s", error)
             else:
                 renewal_due = time.monotonic() + self._renewal_seconds if renewal else renewal_due
 
-    def _goes_on(self, seconds: float) -> bool:
+    def _wait(self, seconds: float) -> bool:
         with self._changed:
             return not self._changed.wait_for(lambda: self._stopping and not self._held, seconds)
 
-    def _look(self, renewal: bool) -> None:
+    def _check(self, renewal: bool) -> None:
         with self._changed:
             current = [lease for lease, _ in self._held.values()]
         if not current:
             return
         if renewal:
             with self._sessions.begin() as session:
-                held = leases.renew(session, current, self._lease_seconds)
+                live = leases.renew(session, current, self._lease_seconds)
         else:
             with reading(self._sessions) as session:
-                held = leases.still_held(session, current)
+                live = leases.live_tokens(session, current)
         for lease in current:
-            if lease.token not in held:
-                self._lose(lease)
+            if lease.token not in live:
+                self._cancel_step(lease)
 
-    def _lose(self, lease: Lease) -> None:
+    def _cancel_step(self, lease: Lease) -> None:
         with self._changed:
             _, cancellation = self._held.pop(lease.token, (lease, None))
         if cancellation is not None:

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
 from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
 from gateway.database.columns import (
     CounterfactualColumns,
-    JsonObject,
     PredictionColumns,
     ServiceColumns,
     StoredChange,
@@ -28,27 +26,24 @@ from gateway.database.sessions import Sessions, insert_missing, reading
 from gateway.database.table_base import utc_now
 from gateway.database.tables import Counterfactual, Image, Job, JobService, Prediction, SourceImage
 from gateway.jobs.task_description import task_description_of
-from gateway.methods import METHODS, typed_parameters
+from gateway.methods import METHODS, JobMethod
 from gateway.methods.counterfactual import Change, MethodCounterfactual, MethodImage, TaskDescription
 from gateway.model_services.recorded import ImageShelf, RecordedServices
-from gateway.models_under_test.of_job import Tested, tested
+from gateway.models_under_test.of_job import TestedModel, models_of
 from gateway.queue import leases
 from gateway.queue.leases import Lease
 from gateway.results.stream import relation_of
 from gateway.worker.classify_step import classifier_predictions
-from gateway.worker.messages import ShownImage, requests
+from gateway.worker.messages import ModelInput, requests
 from gateway.worker.segment_step import segmenter_predictions
 from shared.images import decode
-from shared.schemas.base import ImagePayload
-from shared.schemas.jobs import MethodChoice
+from shared.schemas.base import ImagePayload, JsonObject
 from shared.seeds import derive_id
-
-_LINEAGE = TypeAdapter(dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
 class Segmentation:
-    """The ground truth of an image in a segmentation job, if it has a mask; a job without masks is metamorphic."""
+    """The classes of a segmentation job, and the image's mask if it has one. A job without masks is metamorphic."""
 
     classes: tuple[str, ...]
     mask_digest: str | None
@@ -57,12 +52,10 @@ class Segmentation:
 
 @dataclass(frozen=True, slots=True)
 class ImageWork:
-    """What the work on one source image reads from the database. `occurrence` counts equal images before it.
+    """What the work on one source image reads from the database.
 
-    `pixels` is its width × height.
-
-    `rendered`: ids and digests of its counterfactuals if they exist already; then `models` are those that have no
-    predictions for them.
+    `pixels` is width × height, `occurrence` the number of equal images before it in the job. `rendered` holds the ids
+    and digests of its counterfactuals if they exist already; then `models` are those without predictions for them.
     """
 
     id: str
@@ -74,8 +67,8 @@ class ImageWork:
     occurrence: int
     ground_truth: str | None
     task_description: TaskDescription
-    methods: tuple[MethodChoice, ...]
-    models: tuple[Tested, ...]
+    methods: tuple[JobMethod, ...]
+    models: tuple[TestedModel, ...]
     seed: int
     segmentation: Segmentation | None = None
     rendered: tuple[tuple[str, str], ...] | None = None
@@ -83,7 +76,7 @@ class ImageWork:
 
 @dataclass(frozen=True, slots=True)
 class ImageResult:
-    """The rows that the work produces, and those of the services that replied."""
+    """The rows to write: results, and the services that replied."""
 
     counterfactuals: list[CounterfactualColumns]
     predictions: list[PredictionColumns]
@@ -119,7 +112,7 @@ def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
             ground_truth=image.ground_truth,
             task_description=task_description_of(job),
             methods=tuple(job.methods),
-            models=_models_to_call(session, job, image) if image.generated else tested(session, job),
+            models=_models_to_call(session, job, image) if image.generated else models_of(session, job),
             seed=job.seed,
             segmentation=_segmentation(session, job, image),
             rendered=_rendered(session, image) if image.generated else None,
@@ -132,56 +125,50 @@ def call(work: ImageWork, services: RecordedServices, shelf: ImageShelf, link: C
     `link` gives a URL of an object. Raises what methods and services raise.
     """
     source = source_of(work, shelf)
-    images = [ShownImage(None, source.image)]
+    images = [ModelInput(None, work.digest)]
     if work.rendered is None:
-        rows = _make(work, source, services, shelf, images)
+        rows = _generate(work, source, services, shelf)
+        images += [ModelInput(row["id"], row["image_digest"]) for row in rows if row["image_digest"] is not None]
     else:
         rows = []
-        images += [ShownImage(name, ImagePayload(png=shelf.load(digest))) for name, digest in work.rendered]
-    parts = list(requests(images))
+        images += [ModelInput(name, digest) for name, digest in work.rendered]
+    parts = list(requests(images, work.pixels))
     predictions = _predictions(work, source, parts, services, shelf, link)
-    used = sorted(services.used.items())
+    services_used = sorted(services.used.items())
     return ImageResult(
         rows,
         predictions,
-        [
-            {"service": service, "revision": revision, "info": info.model_dump(mode="json")}
-            for (service, revision), info in used
-        ],
+        [{"service": service, "revision": revision, "info": info} for (service, revision), info in services_used],
     )
 
 
 def _predictions(
     work: ImageWork,
     source: MethodImage,
-    parts: Sequence[Sequence[ShownImage]],
+    parts: Sequence[Sequence[ModelInput]],
     services: RecordedServices,
     shelf: ImageShelf,
     link: Callable[[str], str],
 ) -> list[PredictionColumns]:
     if work.segmentation is None:
-        return list(classifier_predictions(work.id, work.models, parts, work.ground_truth, services, link))
+        return list(classifier_predictions(work.id, work.models, parts, work.ground_truth, services, shelf, link))
     mask = None if source.mask is None else decode(source.mask.png, "L")
     classes, metamorphic = work.segmentation.classes, work.segmentation.metamorphic
     return segmenter_predictions(work.id, work.models, classes, parts, mask, metamorphic, services, shelf, link)
 
 
-def _make(
+def _generate(
     work: ImageWork,
     source: MethodImage,
     services: RecordedServices,
     shelf: ImageShelf,
-    images: list[ShownImage],
 ) -> list[CounterfactualColumns]:
-    """The rows of the counterfactuals; appends rendered images to `images`."""
+    """The rows of the counterfactuals, whose images are saved."""
     rows: list[CounterfactualColumns] = []
-    for choice in work.methods:
-        function, parameters = METHODS[choice.name].function, typed_parameters(choice)
-        for counterfactual in function(source, work.task_description, services, parameters, work.seed):
-            row = row_of(work, choice.name, counterfactual, shelf)
-            rows.append(row)
-            if counterfactual.image is not None:
-                images.append(ShownImage(row["id"], counterfactual.image))
+    for method in work.methods:
+        run = method.spec.function
+        for counterfactual in run(source, work.task_description, services, method.parameters, work.seed):
+            rows.append(row_of(work, method.name, counterfactual, shelf))
     shelf.save({digest for row in rows for digest in (row["image_digest"], row["control_digest"]) if digest})
     return rows
 
@@ -206,11 +193,11 @@ def apply(session: Session, lease: Lease, work: ImageWork, result: ImageResult) 
         "edits": len(edits),
         "accepted": sum(row["accepted"] for row in edits),
     }
-    fates = (
+    outcomes = (
         edit_counts(row["method"], row["arm"], row["check"], int(row["image_digest"] is not None))
         for row in result.counterfactuals
     )
-    add_event(session, work.job_id, "image", payload, total([Counter(done=1), *fates]))
+    add_event(session, work.job_id, "image", payload, total([Counter(done=1), *outcomes]))
     return True
 
 
@@ -239,6 +226,9 @@ def row_of(
         "ordinal": counterfactual.ordinal,
         "arm": counterfactual.arm,
         "null_ordinal": counterfactual.null_ordinal,
+        "null_check": counterfactual.null_check,
+        "sham_ordinal": counterfactual.sham_ordinal,
+        "sham_check": counterfactual.sham_check,
         "seed": counterfactual.seed,
         "changes": [_stored(change) for change in changes],
         "factor": only.factor if only else None,
@@ -257,10 +247,8 @@ def row_of(
 
 
 def _stored_lineage(counterfactual: MethodCounterfactual, control: str | None) -> JsonObject:
-    """The record with the caption, the cost and the digest of the control image, as it is stored and shown."""
-    stored: JsonObject = _LINEAGE.dump_python(
-        {**counterfactual.lineage, "evaluations": counterfactual.evaluations}, mode="json"
-    )
+    """The lineage with the caption, the cost and the digest of the control image."""
+    stored: JsonObject = to_jsonable_python({**counterfactual.lineage, "evaluations": counterfactual.evaluations})
     if counterfactual.caption:
         stored["caption"] = counterfactual.caption
     if control is not None:
@@ -293,7 +281,7 @@ def _rendered(session: Session, image: SourceImage) -> tuple[tuple[str, str], ..
     return tuple((name, digest) for name, digest in session.execute(rendered) if digest is not None)
 
 
-def _models_to_call(session: Session, job: Job, image: SourceImage) -> tuple[Tested, ...]:
+def _models_to_call(session: Session, job: Job, image: SourceImage) -> tuple[TestedModel, ...]:
     """The models of the job without predictions for the image."""
-    done = set(session.scalars(select(Prediction.model).where(Prediction.source_image_id == image.id).distinct()))
-    return tuple(model for model in tested(session, job) if model.name not in done)
+    predicted = set(session.scalars(select(Prediction.model).where(Prediction.source_image_id == image.id).distinct()))
+    return tuple(model for model in models_of(session, job) if model.name not in predicted)

@@ -1,23 +1,30 @@
-"""The images that models under test are shown, in batches that one request may hold."""
+"""The input images of models under test, in batches that fit one request."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from gateway.model_services.recorded import ImageShelf
 from shared.chunks import chunks
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
 
+PIXELS_PER_REQUEST = MAX_IMAGES_PER_MESSAGE * 512**2
 TOP = 5  # classes that a row of `tables.Prediction` keeps
 
 
-class ShownImage(NamedTuple):
-    """An input of the models under test: a counterfactual, or the original (None)."""
+class ModelInput(NamedTuple):
+    """An input of the models under test by its digest: a counterfactual, or the original (None)."""
 
     counterfactual_id: str | None
-    image: ImagePayload
+    digest: str
 
 
-def requests(images: Sequence[ShownImage]) -> Iterator[Sequence[ShownImage]]:
-    """Batches by number of images. The client sends one of too many bytes in parts (`model_services.parts`)."""
-    return chunks(images, MAX_IMAGES_PER_MESSAGE)
+def requests(images: Sequence[ModelInput], pixels: int) -> Iterator[Sequence[ModelInput]]:
+    """Batches of images of so many pixels each: they are in memory together, once as they are and twice as JSON."""
+    return chunks(images, max(1, min(MAX_IMAGES_PER_MESSAGE, PIXELS_PER_REQUEST // max(1, pixels))))
+
+
+def payloads(images: Sequence[ModelInput], shelf: ImageShelf) -> list[ImagePayload]:
+    """The images of a batch. Raises ObjectMissing."""
+    return [ImagePayload(png=shelf.load(shown.digest)) for shown in images]

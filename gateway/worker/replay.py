@@ -1,8 +1,8 @@
-"""`contrafact replay ID`: make a counterfactual again through the services, and compare it bit for bit.
+"""`contrafact replay ID`: render a counterfactual again through the services, and compare it bit for bit.
 
 The method runs again on the same source image, and nothing is recorded. Each reply of a service is compared with the
-recorded reply to the same request under the same weights. This locates a difference: other weights, another reply to
-the same request, other code, or other pixels.
+recorded reply to the same request under the same weights. This shows the cause of a difference: other weights, another
+reply to the same request, other code, or other pixels.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import numpy as np
 from gateway.database.columns import CounterfactualColumns
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Report, SourceImage
-from gateway.methods import METHODS, typed_parameters
 from gateway.methods.counterfactual import MethodCounterfactual
 from gateway.model_services.clients import ModelServices
 from gateway.model_services.recorded import ImageShelf, RecordedServices
@@ -25,18 +24,17 @@ from gateway.worker.image_step import ImageWork
 from shared.endpoints import Endpoint, Reply, Request, Services
 from shared.images import decode
 from shared.problems import NotFound
-from shared.schemas.results import JobResults
 from shared.schemas.service import SERVICES, ServiceInfo
 from shared.storage import ObjectMissing, ObjectStore
 
-_TEXT_SHOWN = 120
+_MAX_TEXT = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """How the counterfactual differs from the stored one (empty: equal), and what may have caused that.
+    """How the counterfactual differs from the stored one (empty: equal), and possible causes.
 
-    `calls` were made of the services; `recorded` of them had been made before under the same weights.
+    `calls` counts the calls of services; `recorded` of them have a recorded reply under the same weights.
     """
 
     id: str
@@ -62,7 +60,7 @@ class ComparedServices(Services):
     mismatches: list[str] = field(default_factory=list)
 
     def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:
-        """The service's reply, whatever was recorded."""
+        """The service's new reply, also if one is recorded."""
         reply = self.services.call(endpoint, request)
         agrees = self.records.agrees(endpoint, request, reply)
         self.calls += 1
@@ -99,17 +97,14 @@ def _load(sessions: Sessions, counterfactual_id: str) -> tuple[Counterfactual, I
     work = image_step.load(sessions, Lease(SourceImage, row.source_image_id, row.job_id, ""))
     if work is None:
         raise NotFound(f"the source image of {counterfactual_id} was deleted meanwhile")
-    then = JobResults.model_validate(report.metrics).made.services if report else {}
+    then = report.results.made.services if report else {}
     return row, work, {name: ServiceInfo.model_validate(info) for name, info in then.items()}
 
 
 def _repeat(row: Counterfactual, work: ImageWork, shelf: ImageShelf, services: Services) -> MethodCounterfactual | None:
-    method = METHODS.get(row.method)
-    if method is None:
-        raise NotFound(f"this version has no method {row.method!r}; replay with the version that made it")
-    choice = next(choice for choice in work.methods if choice.name == row.method)
-    source, parameters = image_step.source_of(work, shelf), typed_parameters(choice)
-    counterfactuals = method.function(source, work.task_description, services, parameters, work.seed)
+    method = next(method for method in work.methods if method.name == row.method)
+    run, source = method.spec.function, image_step.source_of(work, shelf)
+    counterfactuals = run(source, work.task_description, services, method.parameters, work.seed)
     return next((repeated for repeated in counterfactuals if repeated.ordinal == row.ordinal), None)
 
 
@@ -117,9 +112,14 @@ def _differences(then: Counterfactual, now: CounterfactualColumns, shelf: ImageS
     """Differences in the columns that a repetition must reproduce, and in the lineage that explains them."""
     for name in ("revision", "parameters", "rendering"):
         yield from _changed(f"{name} of the method", then.lineage.get(name), now["lineage"].get(name))
-    columns: Mapping[str, object] = now
-    for name in ("arm", "seed", "caption", "changes", "new_caption", "scores", "accepted", "check"):
-        yield from _changed(name.replace("_", " "), getattr(then, name), columns[name])
+    yield from _changed("arm", then.arm, now["arm"])
+    yield from _changed("seed", then.seed, now["seed"])
+    yield from _changed("caption", then.caption, now["caption"])
+    yield from _changed("changes", then.changes, now["changes"])
+    yield from _changed("new caption", then.new_caption, now["new_caption"])
+    yield from _changed("scores", then.scores, now["scores"])
+    yield from _changed("accepted", then.accepted, now["accepted"])
+    yield from _changed("check", then.check, now["check"])
     if then.control_digest != now["control_digest"]:
         yield f"control image: {_pixels_changed(then.control_digest, now['control_digest'], shelf)}"
     if then.image_digest != now["image_digest"]:
@@ -131,7 +131,7 @@ def _changed(name: str, then: object, now: object) -> Iterator[str]:
         for key in sorted({*then, *now}):
             yield from _changed(f"{name}, {key}", then.get(key), now.get(key))
     elif then != now:
-        yield f"{name}: {str(then)[:_TEXT_SHOWN]} then, {str(now)[:_TEXT_SHOWN]} now"
+        yield f"{name}: {str(then)[:_MAX_TEXT]} then, {str(now)[:_MAX_TEXT]} now"
 
 
 def _pixels_changed(then: str | None, now: str | None, shelf: ImageShelf) -> str:

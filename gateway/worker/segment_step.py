@@ -1,7 +1,7 @@
 """Segmenters under test on a source image and its counterfactuals: label maps and confusion counts.
 
-The reference is the mask; in a job without masks it is each model's own map of the original (`Prediction` explains the
-columns). Only one map at a time is in memory as pixels.
+The reference is the mask; in a job without masks it is each model's own map of the original. `Prediction` explains the
+columns. Only one map at a time is in memory as pixels.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from gateway.analysis.segmentation import lost, named_overlaps
+from gateway.analysis.segmentation import lost_classes, named_overlaps
 from gateway.database.columns import PredictionColumns, StoredShare
 from gateway.model_services.recorded import ImageShelf, RecordedServices
-from gateway.models_under_test.of_job import Tested
-from gateway.worker.messages import TOP, ShownImage
+from gateway.models_under_test.of_job import TestedModel
+from gateway.worker.messages import TOP, ModelInput, payloads
 from shared.images import decode, encode
 from shared.label_maps import OTHER, VOID, Map, class_indices, confusion, pack_counts
 from shared.seeds import derive_id
@@ -24,9 +24,9 @@ OTHER_NAME = "another class"
 
 def segmenter_predictions(
     source_id: str,
-    models: Sequence[Tested],
+    models: Sequence[TestedModel],
     classes: Sequence[str],
-    parts: Sequence[Sequence[ShownImage]],
+    parts: Sequence[Sequence[ModelInput]],
     mask: Map | None,
     metamorphic: bool,
     services: RecordedServices,
@@ -41,32 +41,33 @@ def segmenter_predictions(
     rows: list[PredictionColumns] = []
     for model in models:
         reference, original = mask, None
-        for image_id, label_map in _maps(model, classes, parts, services, link):
+        for image_id, label_map in _maps(model, classes, parts, services, shelf, link):
             if reference is None and metamorphic:
                 reference = np.where(label_map == OTHER, np.uint8(VOID), label_map)  # OTHER is not evaluated
             row = _row(source_id, model.name, image_id, label_map, reference, classes, shelf)
             if image_id is None:
                 original = row["overlaps"]
             elif original is not None and row["overlaps"] is not None:
-                row["flipped"] = bool(lost(original, row["overlaps"]))
+                row["flipped"] = bool(lost_classes(original, row["overlaps"]))
             rows.append(row)
-    shelf.save({row["map_digest"] for row in rows if row["map_digest"] is not None})
+        shelf.save({row["map_digest"] for row in rows if row["map_digest"] is not None})
     return rows
 
 
 def _maps(
-    model: Tested,
+    model: TestedModel,
     classes: Sequence[str],
-    parts: Sequence[Sequence[ShownImage]],
+    parts: Sequence[Sequence[ModelInput]],
     services: RecordedServices,
+    shelf: ImageShelf,
     link: Callable[[str], str],
 ) -> Iterator[tuple[str | None, Map]]:
     """The model's label maps one by one, with indices of the job's classes."""
     for part in parts:
-        reply = services.segment(model.segment_request([shown.image for shown in part], link))
+        reply = services.segment(model.segment_request(payloads(part, shelf), link))
         table = class_indices(reply.classes, classes)
-        for shown, label_map in zip(part, reply.maps, strict=True):
-            yield shown.counterfactual_id, table[decode(label_map.png, "L")]
+        for item, label_map in zip(part, reply.maps, strict=True):
+            yield item.counterfactual_id, table[decode(label_map.png, "L")]
 
 
 def _row(

@@ -1,9 +1,9 @@
 """The worker: a message wakes it, and it leases source images and analyses until no work is left.
 
     step          claim → load → call → apply, repeatedly             (`images_in_flight` steps run at a time)
-    leases        one thread: renews the leases of the steps until the last has ended, and ends the calls of lost ones
+    leases        one thread: renews the leases of the steps until the last has ended; cancels the calls of lost leases
     watch         one thread: sweeps expired leases, and wakes an idle worker when work waits
-    housekeeping  one thread: removes what nothing refers to, when no other worker has done so lately
+    housekeeping  one thread: removes unreferenced objects and rows, if no other worker has done so recently
     repairs       one thread: sends repairs to trainers, reads their progress, stores their results
 
 A step that finds work sends one message for the next idle step, so a job of any size needs only a few messages at a
@@ -41,7 +41,7 @@ from gateway.operations.startup import refuse_wrong_schema
 from gateway.queue import leases
 from gateway.queue.celery_tasks import WORK, send_repair, wake_worker
 from gateway.queue.leases import Lease
-from gateway.repairs.dispatch import look_after_now_and_then
+from gateway.repairs.dispatch import repair_loop
 from gateway.settings import Settings, read_settings
 from gateway.storage.object_store import open_store
 from gateway.worker import image_step
@@ -81,10 +81,10 @@ class Worker:
         self._stopping = services.stopping
         send, stopping = partial(send_repair, celery), services.stopping
         self._threads = (
-            _thread("leases", self._leases.keep),
+            _thread("leases", self._leases.renewal_loop),
             _thread("watch", self._watch),
             _thread("housekeeping", housekeeping_loop, sessions, store, settings, stopping),
-            _thread("repairs", look_after_now_and_then, sessions, store, send, settings, stopping),
+            _thread("repairs", repair_loop, sessions, store, send, settings, stopping),
         )
 
     def start(self) -> None:
@@ -93,7 +93,7 @@ class Worker:
             thread.start()
 
     def stop(self) -> None:
-        """End the calls of the running steps, which release their leases, and stop the threads."""
+        """Cancel the calls of the running steps, which then release their leases, and stop the threads."""
         self._stopping.set()
         self._leases.stop()
 
@@ -111,12 +111,12 @@ class Worker:
                     return
 
     def _work_once(self, first: bool) -> bool:
-        claimed = self._claim()
-        if claimed is None:
+        claim = self._claim()
+        if claim is None:
             return False
-        lease, request_id, claimed_at = claimed
+        lease, request_id, claimed_at = claim
         bound = json_logging.bound(request_id=request_id, job=lease.job_id, row=lease.id)
-        with self._leases.held(lease), bound, work_started(claimed_at):
+        with self._leases.renewing(lease), bound, work_started(claimed_at):
             started, outcome = time.monotonic(), "done"
             if first:
                 wake_worker(self._celery)
@@ -207,7 +207,7 @@ class Worker:
                 leases.fail(session, lease, reason, settings.max_attempts)
                 logger.warning("%s failed", lease.id, exc_info=error)
                 return
-        logger.info("gave back %s: %s", lease.id, reason)
+        logger.info("released %s: %s", lease.id, reason)
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -273,7 +273,7 @@ def _obey_second_interrupt(**_: object) -> None:
 def main() -> None:
     """Run a worker with the environment's settings until it is stopped."""
     json_logging.configure()
-    logging.captureWarnings(True)  # Celery's about running as root among them
+    logging.captureWarnings(True)  # such as Celery's warning about running as root
     settings = read_settings()
     celery = open_celery(settings.broker_url)
     if fault := broker_fault(celery):

@@ -8,7 +8,7 @@ from typing import Protocol
 from llm_service.engines.openai import connect_openai
 from llm_service.engines.tgi import connect_tgi
 from llm_service.engines.transformers import load_transformers
-from shared.chat_server import Completion
+from shared.completion import Completion
 from shared.devices import Loading
 from shared.profiles import Language
 from shared.schemas.language import GenerateRequest

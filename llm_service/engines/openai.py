@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
 
-from pydantic import JsonValue
-
-from shared.chat_server import ChatServer, Completion
+from shared.completion import Completion
 from shared.devices import Loading
 from shared.profiles import Language
 from shared.schemas.language import GenerateRequest
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletionMessageParam
+
+    from shared.chat_server import ChatServer
 
 
 class RemoteLanguageModel:
@@ -23,15 +27,14 @@ class RemoteLanguageModel:
 
     async def write(self, request: GenerateRequest, deadline: float) -> Completion:
         """One chat completion under the schema."""
-        schema: dict[str, JsonValue] = {"name": "reply", "strict": True, "schema": request.json_schema}
-        options: dict[str, JsonValue] = {
-            "response_format": {"type": "json_schema", "json_schema": schema},
-            "temperature": request.temperature,
-            "seed": request.seed,
-            "max_tokens": request.max_tokens,
-        }
-        messages = [message.model_dump() for message in request.messages]
-        return await self._server.complete(messages, options, deadline)
+        return await self._server.complete(
+            [cast("ChatCompletionMessageParam", message.model_dump()) for message in request.messages],
+            deadline,
+            temperature=request.temperature,
+            seed=request.seed,
+            max_tokens=request.max_tokens,
+            json_schema=request.json_schema,
+        )
 
     async def score(self, texts: Sequence[str], deadline: float) -> list[tuple[float, int]]:
         """Score each text by the server's `echo` of log-probabilities; the first token is not scored."""
@@ -45,5 +48,7 @@ class RemoteLanguageModel:
 
 def connect_openai(loading: Loading[Language]) -> RemoteLanguageModel:
     """Create a client of the profile's server; no weights are loaded."""
+    from shared.chat_server import ChatServer  # a slow import that only this engine needs
+
     assert loading.weights.server is not None
     return RemoteLanguageModel(ChatServer(loading.weights.server))

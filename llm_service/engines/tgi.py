@@ -11,7 +11,7 @@ from typing import Any
 from huggingface_hub import AsyncInferenceClient
 from huggingface_hub.errors import HfHubHTTPError, HTTPError  # type: ignore[attr-defined]
 
-from shared.chat_server import Completion
+from shared.completion import Completion
 from shared.devices import Loading
 from shared.http_statuses import refuses_content
 from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput

@@ -13,7 +13,7 @@ import torch
 
 from llm_service.causal import load_causal, with_adapter
 from llm_service.decoding import Continuation, Decoder, Row
-from shared.chat_server import Completion
+from shared.completion import Completion
 from shared.control_words import control_words, refuse_control_words
 from shared.devices import Loading
 from shared.load_progress import reading

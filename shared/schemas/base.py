@@ -11,6 +11,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    JsonValue,
     SerializationInfo,
     ValidationInfo,
     model_serializer,
@@ -18,6 +19,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+JsonObject = dict[str, JsonValue]  # free JSON: its keys are not known here
 Kind = Literal["classification", "segmentation"]  # of a job, and of the models under test that it fits
 # Both were called `task` once. Input may still call them so; output never does.
 KIND = AliasChoices("kind", "task")

@@ -12,7 +12,7 @@ from pydantic import (
     model_validator,
 )
 
-from shared.schemas.base import KIND, MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload, Kind
+from shared.schemas.base import KIND, MAX_IMAGES_PER_MESSAGE, MAX_WORKING_SIDE, Contract, ImagePayload, Kind
 from shared.schemas.masks import MAX_MASK_CLASSES, Label
 
 Images = Annotated[list[ImagePayload], Field(min_length=1, max_length=MAX_IMAGES_PER_MESSAGE)]
@@ -82,9 +82,13 @@ class SegmentReply(Contract):
 
 
 class ExamineRequest(Contract):
-    """`POST /v1/examinations`: load an uploaded model and try it on a full batch; this lifts a quarantine."""
+    """`POST /v1/examinations`: load an uploaded model and try it; this lifts a quarantine.
+
+    It is tried on a full batch of small images, and on one of `largest_side` × `largest_side` pixels.
+    """
 
     upload: UploadedModel
+    largest_side: Annotated[int, Field(ge=1, le=MAX_WORKING_SIDE)]
 
 
 class ExamineReply(Contract):

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from shared.characters import refuse_deceptive
-from shared.schemas.base import KIND, TASK_DESCRIPTION, Contract, Kind
+from shared.schemas.base import KIND, TASK_DESCRIPTION, Contract, JsonObject, Kind
 from shared.schemas.masks import Label, MaskSpec
-from shared.schemas.results import JobResults, Sensitivity
+from shared.schemas.results import JobResults
 
 MAX_TASK_CHARACTERS = 500
 MAX_CLASSES = 10_000
@@ -26,7 +26,7 @@ JobStage = Literal["waiting", "starting", "captioning", "proposing", "rendering"
 
 
 def _one_line(value: Any) -> Any:
-    """Text on one line: a task description stands in prompts whose lines mean something."""
+    """Text on one line: a task description is put into prompts, where line breaks separate fields."""
     return " ".join(value.split()) if isinstance(value, str) else value
 
 
@@ -38,11 +38,11 @@ class MethodChoice(Contract):
     """A method with the parameters that differ from its defaults; `"dillema"` is short for `{"name": "dillema"}`."""
 
     name: Name
-    parameters: dict[str, JsonValue] = Field(default_factory=dict)
+    parameters: JsonObject = Field(default_factory=dict)
 
     @field_validator("parameters")
     @classmethod
-    def _is_json(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    def _is_json(cls, value: JsonObject) -> JsonObject:
         try:
             json.dumps(value, allow_nan=False)
         except ValueError as error:
@@ -252,35 +252,6 @@ class JobDetail(JobView):
     report: Annotated[str | None, Field(description="path of the HTML report, once there is one")]
 
 
-class JobPlan(Contract):
-    """What a job will do, and which drops in accuracy its source images can detect.
-
-    `images` counts the usable images, `labelled` those of them with a ground truth, `missing` those that are not
-    uploaded yet (a dry run assumes that they are usable); `failures` lists the first 20 unusable ones. `unchecked`
-    names the methods whose images no check can refuse, noise included, because the profile has no thresholds for them.
-    `groups` is None where each image is its own; then `look_like_sequences` says that file names suggest frames of
-    sequences.
-    """
-
-    task_description: Annotated[str, Field(validation_alias=TASK_DESCRIPTION)]
-    kind: Kind = "classification"
-    methods: list[MethodChoice]
-    unchecked: list[str] = Field(default_factory=list)
-    models: list[str]
-    classes: list[str]
-    profile: str
-    seed: int
-    images: int
-    labelled: int
-    missing: int
-    working_side: int
-    at_working_side: int
-    groups: int | None = None
-    look_like_sequences: bool = False
-    failures: list[ImageFailure]
-    sensitivity: Sensitivity
-
-
 class JobsPage(Contract):
     """`GET /jobs`, newest first. `next` is the cursor of the following page, or null."""
 
@@ -346,7 +317,7 @@ class PredictionView(Contract):
 
 
 class ModelOpinion(Contract):
-    """One model under test on original, null arm and counterfactual. `flipped`: the predicted class changed.
+    """One model under test on original, null arm, sham arm, counterfactual. `flipped`: the predicted class changed.
 
     A segmenter has flipped if it misses a class (IoU below 0.5) that it detected on the original.
     """
@@ -354,6 +325,7 @@ class ModelOpinion(Contract):
     model: str
     original: PredictionView | None
     null_arm: PredictionView | None
+    sham_arm: PredictionView | None = None
     counterfactual: PredictionView | None
     flipped: bool | None
 
@@ -389,6 +361,19 @@ class CounterfactualView(Contract):
     null_image: Annotated[
         str | None, Field(description="the null arm's image: same editor and seed, caption unchanged")
     ]
+    null_check: Annotated[
+        str | None, Field(description='the check that the null arm fails ("": none; null: not checked)')
+    ] = None
+    sham_image: Annotated[
+        str | None, Field(description="the sham arm's image: the caption paraphrased, all else as the counterfactual")
+    ] = None
+    sham_caption: str = ""
+    sham_check: Annotated[
+        str | None, Field(description='the check that the sham arm fails ("": none; null: there is no sham arm)')
+    ] = None
+    counted: Annotated[
+        bool, Field(description="whether the pair counts: it and the arm that it is measured against are accepted")
+    ] = True
     control_image: str | None
     verdict: VerdictView
     scores: dict[str, float]
@@ -398,7 +383,7 @@ class CounterfactualView(Contract):
 class CounterfactualDetail(CounterfactualView):
     """A counterfactual with its lineage: the prompts, replies and parameters that produced it."""
 
-    lineage: dict[str, JsonValue]
+    lineage: JsonObject
 
 
 class ResultsPage(Contract):
@@ -459,7 +444,7 @@ class MethodInfo(Contract):
     summary: str
     paper: str
     default: Annotated[bool, Field(description="whether a job that names no method runs it")]
-    parameters: dict[str, JsonValue]
+    parameters: JsonObject
 
 
 class MethodsReply(Contract):

@@ -12,7 +12,7 @@ Direction = Literal["to", "from"]
 # labelled: against the ground truth. metamorphic: without one, so the prediction on the source image must not change.
 Relation = Literal["labelled", "metamorphic"]
 Metric = Literal["accuracy", "iou"]
-# Who said which counterfactuals are valid: people, or models (oracles, a vision-language model).
+# Who judged which counterfactuals are valid: people, or models (oracles, a vision-language model).
 Judges = Literal["people", "models"]
 # weakness and improvement are findings; the other two are not.
 Standing = Literal["weakness", "improvement", "nothing found", "too few images"]
@@ -98,8 +98,26 @@ class ValidEffect(Contract):
     source: Literal["checks", "reviews"] = "checks"
 
 
+class OtherEffect(Contract):
+    """The effect in a cell under another choice of pairs, or of the arm to measure against; no test and no finding.
+
+    `edits`: only edits are filtered, whatever became of their null or sham arms; it makes edits look better than they
+    are. `null`: against the null arm, both arms accepted, where the main estimate is against sham arms. `interval` is
+    None under 12 source images (or groups).
+    """
+
+    estimand: Literal["edits", "null"]
+    sources: int
+    counterfactuals: int
+    delta_accuracy: float
+    delta_probability: float | None
+    interval: Interval | None = None
+
+
 class CellEffect(Contract):
-    """Effect of one method's edits of one cell on one model under test, minus the null arm; groups weigh equally.
+    """Effect of one method's edits of one cell on one model under test, minus the sham arm (without one, the null arm).
+
+    Groups weigh equally. A pair counts if both arms are accepted; `others` has the other estimands.
 
     `groups`: how many groups the source images belong to; None if each is its own. Groups are what is tested.
 
@@ -128,6 +146,7 @@ class CellEffect(Contract):
     detectable: float | None = None
     breakdown: float | None = None
     among_valid: ValidEffect | None = None
+    others: list[OtherEffect] = Field(default_factory=list)
     sentence: str = ""
 
     @property
@@ -245,8 +264,9 @@ class FailurePoints(Contract):
 class ModelResults(Contract):
     """One model under test under one method. `cells` holds every cell, also those with too few images.
 
-    `counterfactuals` counts the accepted ones that the figures are computed from, `left_out` those without a usable
-    ground truth. `failure_points` has one entry per corruption and is empty under other methods. `metric` is fixed
+    `counterfactuals` counts the accepted ones whose pairs count, `left_out` those without a usable ground truth.
+    `reference` is what effects are measured against. The papers' `metrics` are over all accepted counterfactuals and
+    their null arms. `failure_points` has one entry per corruption and is empty under other methods. `metric` is fixed
     before the analysis: for a segmenter, `delta_accuracy` of a cell is the difference in the IoU of its class, or in
     the image's mean IoU for cells of all classes; it has `segmentation` in place of `metrics`.
     """
@@ -255,6 +275,7 @@ class ModelResults(Contract):
     method: str
     relation: Relation
     metric: Metric = "accuracy"
+    reference: Literal["null", "sham"] = "null"
     sources: int
     counterfactuals: int
     left_out: int
@@ -283,6 +304,9 @@ class Funnel(Contract):
     profile names no segmenter, or because it knows or detects none of the classes in the source.
     `recaption_unchecked`, with the recaption check: number of rendered images that it cannot judge, because the caption
     of the source does not name the class either.
+    `lost_to_arm`: accepted edits that do not count because the arm that they are measured against (the sham arm, or
+    else the null arm) fails a check, by that check. `counted` are the others; None in results from before null arms
+    were checked.
     """
 
     method: str
@@ -293,6 +317,8 @@ class Funnel(Contract):
     shapes_unchecked: int | None = None
     recaption_unchecked: int | None = None
     accepted: Rate
+    lost_to_arm: list[CheckCount] = Field(default_factory=list)
+    counted: Rate | None = None
 
 
 class Cost(Contract):
@@ -371,9 +397,9 @@ def _by_method(errors: object) -> object:
 class Calibration(Contract):
     """The source of validity estimates: reviews of this job, or the checks' errors measured on another data set.
 
-    `errors` were measured on images of the data set `data`, by method and factor (or `default`), where `judged_by` said
-    which are valid; they are empty if the job names none. `n`: number of counterfactuals that were judged, here or
-    there. `not_used`: why errors of the data set are not used.
+    `errors` are by method and factor (or `default`), measured on `n` counterfactuals of the data set `data` that
+    `judged_by` judged; empty if the job names no data set. With `source` "reviews", `n` is the number of this job's
+    reviewed counterfactuals. `not_used`: why the errors of `data` are not used; empty if they are.
     """
 
     source: Literal["profile", "reviews"] = "profile"
@@ -382,6 +408,11 @@ class Calibration(Contract):
     errors: Annotated[dict[str, dict[str, CheckErrors]], BeforeValidator(_by_method)] = Field(default_factory=dict)
     n: int = 0
     not_used: str = ""
+
+    @property
+    def corrects(self) -> bool:
+        """Whether the effects of some method are corrected for invalid counterfactuals."""
+        return self.source == "reviews" or bool(self.errors)
 
 
 class Estimate(Contract):

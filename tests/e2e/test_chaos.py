@@ -34,7 +34,7 @@ from shared.problems import Problem
 from shared.schemas.jobs import JobDetail, JobSpec
 from shared.storage import call_key, image_key
 from tests.support.deployment import TINY, Deployment, Part, deployed, small
-from tinyworld.objects.demo import write_demo_images
+from tinyworld.objects.demo import write_demo
 
 KILLS = int(os.environ.get("KILLS", "60"))
 SEED = int(os.environ.get("SEED", "1"))
@@ -274,7 +274,7 @@ def test_kills_change_nothing_but_the_time_it_takes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_kills_of_the_real_small_models_change_nothing(tmp_path: Path) -> None:
-    write_demo_images(tmp_path / "images", ("bus", "car"), 2)
+    write_demo(tmp_path / "images", ("bus", "car"), 2)
     parameters = {"counterfactuals_per_image": 2, "max_keywords": 4, "alternatives_per_keyword": 2, "steps": 2}
     methods = [{"name": "dillema", "parameters": parameters}]
     spec = JobSpec.model_validate({"task": "classify the vehicle", "methods": methods, "seed": SEED})

@@ -15,7 +15,7 @@ import pytest
 from shared.schemas.service import SERVICES
 from shared.storage import image_key
 from tests.support.deployment import TINY, Deployment, deployed
-from tinyworld.objects.demo import write_demo_images
+from tinyworld.objects.demo import write_demo
 
 PARAMETERS = {"counterfactuals_per_image": 2, "max_keywords": 4, "alternatives_per_keyword": 2, "steps": 2}
 
@@ -35,7 +35,7 @@ def gateway_url(deployment: Deployment) -> str:
 
 @pytest.mark.slow
 def test_the_main_job_over_http_and_an_orderly_end(tmp_path: Path) -> None:
-    write_demo_images(tmp_path / "images", ("bus", "car"), 1)
+    write_demo(tmp_path / "images", ("bus", "car"), 1)
     with deployed(tmp_path, TINY, workers=2) as deployment:
         client = deployment.client
         assert httpx.get(f"{gateway_url(deployment)}/jobs", timeout=30).status_code == 401

@@ -24,7 +24,7 @@ from gateway.database.tables import Counterfactual, Prediction, RecordedCall, Re
 from shared.images import encode
 from tests.support.http_jobs import finished
 from tests.support.small_services import SmallServices, serve
-from tinyworld.objects.demo import write_demo_images
+from tinyworld.objects.demo import write_demo
 
 KILLS = 10
 IN_FLIGHT = 8
@@ -142,7 +142,7 @@ def test_ten_kills_change_nothing_but_the_time_it_takes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ten_kills_of_the_real_small_models(tmp_path: Path) -> None:
-    write_demo_images(tmp_path / "images", ("bus", "car"), 1)
+    write_demo(tmp_path / "images", ("bus", "car"), 1)
     files = [(path.name, path.read_bytes()) for path in sorted((tmp_path / "images").glob("*.png"))]
     parameters = '{"counterfactuals_per_image": 2, "max_keywords": 4, "alternatives_per_keyword": 2, "steps": 2}'
     spec = f'{{"task": "classify the vehicle", "methods": [{{"name": "dillema", "parameters": {parameters}}}]}}'

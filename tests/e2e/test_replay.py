@@ -13,7 +13,7 @@ from embedded.run import run_embedded
 from gateway.commands import app
 from tests.support.http_jobs import finished
 from tests.support.work_site import wait_for
-from tinyworld.objects.demo import write_demo_images
+from tinyworld.objects.demo import write_demo
 
 SPEC = {
     "task": "classify the vehicle",
@@ -24,7 +24,7 @@ SPEC = {
 
 @pytest.mark.slow
 def test_real_models_make_the_same_counterfactual_again(tmp_path: Path) -> None:
-    write_demo_images(tmp_path / "images", ("bus",), 1)
+    write_demo(tmp_path / "images", ("bus",), 1)
     picture = next((tmp_path / "images").rglob("*.png")).read_bytes()
     with (
         run_embedded(tmp_path / "system", deterministic=True, images_in_flight=1) as system,

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.scale.__main__ import SPEC, intake, kept, reading_costs, work
 from benchmarks.scale.copied_rows import make_large_job
+from benchmarks.scale.deletion import make_large, measure
 from benchmarks.scale.site import Pace, running
 
 IMAGES, ROWS, UNWORKED = 60, 3_060, 30
@@ -32,3 +33,17 @@ def test_a_large_job_costs_an_image_what_a_small_one_does(tmp_path: Path) -> Non
     assert pages["last_page"]["blocks"] < 2 * max(first["first_page"]["blocks"], pages["first_page"]["blocks"])
     for counted in large["statements_per_image"].values():
         assert counted["claim_blocks"] < 200
+
+
+@pytest.mark.slow
+def test_a_large_job_is_deleted_while_another_one_runs(tmp_path: Path) -> None:
+    with running(tmp_path, {}, workers=2, in_flight=4) as site:
+        intake(site, IMAGES)
+        small = str(kept(site)["job"])
+        work(site, small, IMAGES)
+        figures = measure(site, small, make_large(site, small, ROWS, IMAGES), 400, undisturbed=1.0)
+    assert figures["rows_before"]["source_images"] == ROWS
+    assert figures["page_of_deleted_job"] == 404
+    assert set(figures["rows_after"].values()) == {0}
+    assert figures["during"]["images"] > 0, "the other job went on"
+    assert figures["during"]["failed_requests"] == 0

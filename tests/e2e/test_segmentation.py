@@ -26,7 +26,7 @@ from shared.schemas.results import JobResults
 from shared.schemas.suites import RunResults
 from tests.support.http_jobs import finished
 from tinyworld.roads.own_distribution import own_distribution
-from tinyworld.roads.render import RoadRendering, render
+from tinyworld.roads.render import Rendering, render
 from tinyworld.roads.world import CLASSES, PALETTE, THINGS
 
 SIDE = 64
@@ -39,11 +39,11 @@ MASKS = {
 }
 
 
-def scenes(count: int, split: Any) -> list[RoadRendering]:
+def scenes(count: int, split: Any) -> list[Rendering]:
     return [render(own_distribution(index, split), 96, 72) for index in range(count)]
 
 
-def train_segmenter(folder: Path, drawn: list[RoadRendering], steps: int) -> None:
+def train_segmenter(folder: Path, drawn: list[Rendering], steps: int) -> None:
     """A SegFormer that has seen a few scenes: good enough that its IoU means something."""
     torch.manual_seed(0)
     config = SegformerConfig(
@@ -70,7 +70,7 @@ def train_segmenter(folder: Path, drawn: list[RoadRendering], steps: int) -> Non
     processor.save_pretrained(folder)
 
 
-def packed(drawn: list[RoadRendering]) -> bytes:
+def packed(drawn: list[Rendering]) -> bytes:
     """Images and indexed masks, one of which has lost its last row."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as target:
@@ -92,7 +92,7 @@ def upload(client: httpx.Client, folder: Path, name: str = "roads") -> None:
     assert (reply.json()["kind"], reply.json()["classes"]) == ("segmentation", list(CLASSES))
 
 
-def run_job(client: httpx.Client, drawn: list[RoadRendering], methods: list[dict[str, Any]]) -> str:
+def run_job(client: httpx.Client, drawn: list[Rendering], methods: list[dict[str, Any]]) -> str:
     spec = {"task": "segment the street for a car", "models": ["roads"], "masks": MASKS, "methods": methods}
     files = {
         "images": ("roads.zip", packed(drawn), "application/zip"),

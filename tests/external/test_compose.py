@@ -16,6 +16,7 @@ import jsonschema
 import pytest
 import yaml
 
+from evaluator_service.models_under_test.messages import default_memory_mib
 from evaluator_service.trainer_settings import TrainerSettings
 from gateway.settings import Settings
 from shared.fetch_weights import hub_files
@@ -28,6 +29,7 @@ FILES = {"tiny": (BASE,), "paper": (BASE, GPU)}
 MODEL_SERVICES = ("caption-service", "llm-service", "diffusion-service", "evaluator-service")
 ONE_SHOT = ("weights", "migrate", "create-bucket", "first-key")
 OURS = {*MODEL_SERVICES, *ONE_SHOT, "gateway", "worker", "trainer"}
+EVALUATOR_BYTES = 2**30  # of the service itself with the tiny models, measured at 320 to 530 MB
 ENV_EXAMPLE = (ROOT / ".env.example").read_text(encoding="utf-8")
 
 Service = dict[str, Any]
@@ -101,8 +103,8 @@ def test_settings_are_those_of_the_code(services: dict[str, Service], monkeypatc
         environment = {
             key: value for key, value in services[name]["environment"].items() if key != "CONTRAFACT_API_KEY"
         }
-        known = {f"CONTRAFACT_{field.upper()}" for field in kind.model_fields | ImageSettings.model_fields}
-        assert environment.keys() - {"OMP_NUM_THREADS"} <= known, name
+        setting_names = {f"CONTRAFACT_{field.upper()}" for field in kind.model_fields | ImageSettings.model_fields}
+        assert environment.keys() - {"OMP_NUM_THREADS"} <= setting_names, name
         with monkeypatch.context() as patch:
             for key, value in environment.items():
                 patch.setenv(key, str(value))
@@ -287,6 +289,17 @@ def test_memory_of_every_container_is_limited_and_the_limit_can_be_chosen(files:
     for name, service in by_default.items():
         assert re.fullmatch(r"\d+[mg]", service["mem_limit"]), name
         assert chosen[name]["mem_limit"] == "77m", name
+
+
+def test_an_uploaded_model_fits_beside_the_evaluator() -> None:
+    units = {"m": 2**20, "g": 2**30}
+    for variables in ({}, {"EVALUATOR_MEMORY": "2g"}, {"EVALUATOR_MEMORY": "16g"}):
+        evaluator = composed(BASE, variables=SECRETS | variables)["services"]["evaluator-service"]
+        assert evaluator["environment"]["CONTRAFACT_UPLOAD_MEMORY_MIB"] == "0", "derived from the container's limit"
+        limit = int(evaluator["mem_limit"][:-1]) * units[evaluator["mem_limit"][-1]]
+        assert default_memory_mib("cpu", limit) * 2**20 + EVALUATOR_BYTES <= limit
+    chosen = composed(BASE, variables=SECRETS | {"CONTRAFACT_UPLOAD_MEMORY_MIB": "1024"})["services"]
+    assert chosen["evaluator-service"]["environment"]["CONTRAFACT_UPLOAD_MEMORY_MIB"] == "1024"
 
 
 def test_models_compute_with_the_threads_that_one_variable_names() -> None:

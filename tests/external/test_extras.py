@@ -38,6 +38,7 @@ LARGE = {
     "onnxruntime": "onnxruntime",
     "opencv-python-headless": "cv2",
     "kornia": "kornia",
+    "openai": "openai",
 }
 # The packages of ours in the image that an extra is installed into.
 IN_IMAGE = {
@@ -54,6 +55,17 @@ IN_IMAGE = {
 def test_an_image_has_what_its_programs_import(extra: str, tmp_path: Path) -> None:
     imported = run(extra, f"import {PROGRAMS[extra].replace(' ', ', ')}", tmp_path)
     assert imported.returncode == 0, imported.stderr[-3000:]
+
+
+@pytest.mark.parametrize(("extra", "service"), [("caption", "caption_service"), ("llm", "llm_service")])
+def test_only_the_engine_of_a_server_imports_its_client(extra: str, service: str, tmp_path: Path) -> None:
+    assert "openai" in packages(extra)
+    without = run(extra, f"import {service}.app", tmp_path / "without", without="openai")
+    assert without.returncode == 0, without.stderr[-3000:]
+    code = "import shared.chat_server"
+    process = run(extra, code, tmp_path / "with")
+    assert process.returncode == 0, process.stderr[-3000:]
+    assert "No module named 'openai'" in run(extra, code, tmp_path / "without", without="openai").stderr
 
 
 def imported_modules(package: str) -> Iterator[str]:

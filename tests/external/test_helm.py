@@ -97,8 +97,8 @@ def test_variables_are_settings_of_the_code(release: Object, monkeypatch: pytest
             settings: type[Settings | ServiceSettings | TrainerSettings] = ServiceSettings
             if "CONTRAFACT_BROKER_URL" in ours:
                 settings = Settings if "CONTRAFACT_DATABASE_URL" in ours else TrainerSettings
-            known = {f"CONTRAFACT_{name.upper()}" for name in settings.model_fields}
-            assert ours.keys() - known <= {"CONTRAFACT_API_KEY"}, container["name"]
+            setting_names = {f"CONTRAFACT_{name.upper()}" for name in settings.model_fields}
+            assert ours.keys() - setting_names <= {"CONTRAFACT_API_KEY"}, container["name"]
             with monkeypatch.context() as patch:
                 for key, value in ours.items():
                     if not value.startswith("secret "):
@@ -114,9 +114,9 @@ def test_models_compute_with_the_cores_that_they_request(release: Object) -> Non
         if "CONTRAFACT_DEVICE" in environment(container)
     }
     assert {"caption-service", "llm-service", "diffusion-service", "evaluator-service", "trainer"} <= variables.keys()
-    for name, known in variables.items():
-        assert int(known["CONTRAFACT_THREADS"]) >= 1, name
-        assert known["OMP_NUM_THREADS"] == known["CONTRAFACT_THREADS"], name
+    for name, settings_of_pod in variables.items():
+        assert int(settings_of_pod["CONTRAFACT_THREADS"]) >= 1, name
+        assert settings_of_pod["OMP_NUM_THREADS"] == settings_of_pod["CONTRAFACT_THREADS"], name
 
 
 def test_the_bundled_object_store_logs_no_signatures(release: Object) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from evaluator_service.models_under_test.messages import default_memory_mib
 from gateway.operations.weights_check import gigabytes, needed_weights
 from shared.profiles import load_profile
 from shared.schemas.service import SERVICES as SERVICE_NAMES
@@ -25,6 +26,7 @@ from tests.support.chart_objects import (
 from tests.support.helm import install
 
 UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+EVALUATOR_BYTES = 2**30  # Python, torch and the tiny models
 HOST_BYTES = 2 * 2**30  # Python, torch and CUDA beside the weights
 DECODING = ("gateway", "worker", "trainer", *(f"{name}-service" for name in SERVICES))
 NODE_CORES = 4.0
@@ -51,8 +53,8 @@ def spec_of(release: Object, deployment: str) -> Object:
 def main_container(release: Object, deployment: str) -> Object:
     """The container that a deployment is named after."""
     (container,) = [item for item in spec_of(release, deployment)["containers"] if item["name"] == deployment]
-    found: Object = container
-    return found
+    spec: Object = container
+    return spec
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +103,19 @@ def test_every_process_that_decodes_images_has_the_gateways_limit() -> None:
     (release,) = installed([example_values("tiny") | {"maxImagePixels": 50_000_000}])
     for name in DECODING:
         assert environment(main_container(release, name))["CONTRAFACT_MAX_IMAGE_PIXELS"] == "50000000", name
+
+
+def test_an_uploaded_model_fits_beside_the_evaluator(releases: dict[str, Object]) -> None:
+    for name, release in releases.items():
+        evaluator = main_container(release, "evaluator-service")
+        variables = environment(evaluator)
+        assert variables["CONTRAFACT_UPLOAD_MEMORY_MIB"] == "0", "derived from the container's limit"
+        limit = size_of(evaluator["resources"]["limits"]["memory"])
+        upload = default_memory_mib(variables["CONTRAFACT_DEVICE"], limit) * 2**20
+        assert upload + EVALUATOR_BYTES <= limit, name
+    (chosen,) = installed([example_values("tiny") | {"uploadMemoryMib": 1024}])
+    assert environment(main_container(chosen, "evaluator-service"))["CONTRAFACT_UPLOAD_MEMORY_MIB"] == "1024"
+    assert "CONTRAFACT_UPLOAD_MEMORY_MIB" not in environment(main_container(chosen, "caption-service"))
 
 
 def test_a_stopped_service_may_end_its_longest_batch(release: Object) -> None:
@@ -185,8 +200,8 @@ def test_a_changed_job_has_another_name() -> None:
         {"profile": "modern", "weights": {"servers": True}},
     ]
     jobs = [kind(release, "Job") for release in installed([values | change for change in changes])]
-    names = [name for found in jobs for name in found]
-    templates = [yaml.safe_dump(job["spec"]["template"]) for found in jobs for job in found.values()]
+    names = [name for cron_jobs in jobs for name in cron_jobs]
+    templates = [yaml.safe_dump(job["spec"]["template"]) for cron_jobs in jobs for job in cron_jobs.values()]
     assert len(set(templates)) == len(changes)
     assert len(set(names)) == len(changes)
     assert [*kind(installed([values])[0], "Job")] == names[:1], "and an unchanged one keeps it"

@@ -31,14 +31,14 @@ def run(release: Object, *options: str, **environment: str) -> subprocess.Comple
 def test_every_container_is_started_as_its_pod_would(releases: dict[str, Object]) -> None:
     for release in releases.values():
         lines = run(release).stdout.splitlines()  # arguments may have several lines
-        found = [(pod, container) for _, pod in pods(release) for container in containers(pod)]
+        started = [(pod, container) for _, pod in pods(release) for container in containers(pod)]
         text = "\n".join(lines)
-        for pod, container in found:
+        for pod, container in started:
             context = pod["spec"]["securityContext"]
             assert f"--user={context['runAsUser']}:{context['runAsGroup']}" in text
             assert container["image"] in text
         starts = [line for line in lines if line.startswith("docker run")]
-        assert len(starts) == len(found)
+        assert len(starts) == len(started)
         for line in starts:
             assert {"--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges"} <= set(line.split())
 

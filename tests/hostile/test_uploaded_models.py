@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -15,16 +16,18 @@ import psutil
 import pytest
 
 from evaluator_service.models_under_test.quarantine import MAX_MARKS, Quarantine
-from evaluator_service.models_under_test.uploads import CACHED
+from evaluator_service.models_under_test.uploads import CACHED, guarded
 from shared.problems import ModelStopped
+from shared.schemas.evaluation import UploadedModel
 from tests.support.hostile import models
 from tests.support.small_evaluator import write_classifier, write_scorer
 from tests.support.small_packages import hub_files
 from tests.support.small_profile import write_profile
-from tests.support.uploaded_models import GREY, WHITE, Evaluator, PackageStore, evaluator, package_store
+from tests.support.uploaded_models import GREY, LARGEST_SIDE, WHITE, Evaluator, PackageStore, evaluator, package_store
 
 MEMORY, LOAD, BATCH = (f"CONTRAFACT_UPLOAD_{name}" for name in ("MEMORY_MIB", "LOAD_SECONDS", "BATCH_SECONDS"))
 STOPPED = "urn:contrafact:problem:model-stopped"
+KILLED = "urn:contrafact:problem:dependency-failed"
 Scenario = Callable[[Evaluator], Awaitable[None]]
 
 
@@ -172,22 +175,104 @@ def test_a_model_that_hangs_on_some_images_is_quarantined_until_it_is_examined_a
     attack(restarted, upload_batch_seconds=3)
 
 
+async def ended_while_it_runs(served: Evaluator, upload: UploadedModel, how: signal.Signals) -> httpx.Response:
+    """The reply to a prediction without end whose process gets a signal."""
+    before = descendants()
+    assert (await served.predict(upload, GREY)).status_code == 200
+    (pid,) = descendants() - before
+    await until(lambda: state(pid) == "S")
+    running = asyncio.create_task(served.predict(upload, WHITE))
+    await until(lambda: state(pid) == "R")
+    os.kill(pid, how)
+    return await running
+
+
 def test_a_model_whose_process_dies_is_quarantined(attack: Callable[..., None], store: PackageStore) -> None:
     async def scenario(served: Evaluator) -> None:
         upload, other = store.add(models.never_ending_on_white()), store.add(models.brightness())
         assert (await served.examine(other)).status_code == 200
-        before = descendants()
-        assert (await served.examine(upload)).status_code == 200
-        (pid,) = descendants() - before
-        await until(lambda: state(pid) == "S")
-        running = asyncio.create_task(served.predict(upload, WHITE))
-        await until(lambda: state(pid) == "R")
-        os.kill(pid, signal.SIGKILL)
-        stopped(await running, MEMORY)
+        stopped(await ended_while_it_runs(served, upload, signal.SIGSEGV), MEMORY)
         assert (await served.predict(upload, GREY)).json()["quarantined"] is True
         assert (await served.predict(other)).status_code == 200
 
     attack(scenario)
+
+
+def test_a_model_whose_process_is_killed_from_outside_is_quarantined_the_third_time(
+    attack: Callable[..., None], store: PackageStore, tmp_path: Path
+) -> None:
+    upload = store.add(models.never_ending_on_white())
+    mark = tmp_path / "quarantine" / upload.digest
+
+    def marks() -> int:
+        with suppress(FileNotFoundError, ValueError):  # it is being written
+            return int(json.loads(mark.read_bytes())["marks"])
+        return 0
+
+    async def scenario(served: Evaluator) -> None:
+        assert (await served.predict(store.add(models.brightness()))).status_code == 200
+        replies = [await ended_while_it_runs(served, upload, signal.SIGKILL)]
+        while len(replies) < MAX_MARKS:
+            assert await served.quarantined() == {}
+            before = descendants()
+            running = asyncio.create_task(served.predict(upload, WHITE))
+            await until(lambda: marks() > len(replies))
+            (pid,) = descendants() - before
+            os.kill(pid, signal.SIGKILL)
+            replies.append(await running)
+        for reply in replies:
+            assert (reply.status_code, reply.json()["type"]) == (502, KILLED), reply.text
+            assert MEMORY in reply.json()["detail"]
+        refused = await served.predict(upload, GREY)
+        assert (refused.status_code, refused.json()["quarantined"]) == (422, True)
+        assert "killed from outside" in (await served.quarantined())[upload.digest]
+
+    attack(scenario)
+
+
+def test_batches_that_wait_for_a_killed_process_leave_no_mark(attack: Callable[..., None], store: PackageStore) -> None:
+    upload = store.add(models.never_ending_on_white())
+
+    async def scenario(served: Evaluator) -> None:
+        assert (await served.predict(store.add(models.brightness()))).status_code == 200
+        before = descendants()
+        assert (await served.predict(upload, GREY)).status_code == 200
+        (pid,) = descendants() - before
+        await until(lambda: state(pid) == "S")
+        running = asyncio.create_task(served.predict(upload, WHITE))
+        await until(lambda: state(pid) == "R")
+        waiting = [asyncio.create_task(served.predict(upload, GREY)) for _ in range(MAX_MARKS)]
+        while await served.waiting() < len(waiting):
+            await asyncio.sleep(0.05)
+        os.kill(pid, signal.SIGKILL)
+        assert (await running).status_code == 502
+        for reply in await asyncio.gather(*waiting):
+            assert reply.status_code in (200, 502), reply.text
+        assert await served.quarantined() == {}
+        assert (await served.predict(upload, GREY)).status_code == 200
+
+    attack(scenario, max_batch=1)
+
+
+def test_a_model_whose_memory_grows_with_the_image_is_refused_before_a_job(
+    attack: Callable[..., None], store: PackageStore, tmp_path: Path
+) -> None:
+    write_classifier(tmp_path / "wide", 1, embedding_size=128)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "wide").iterdir()}
+    growing = store.add({**files, "preprocessor_config.json": models.PADS_TO_MULTIPLES_OF_128})
+    resizing = store.add(files)
+
+    async def scenario(served: Evaluator) -> None:
+        assert (await served.examine(resizing)).status_code == 200
+        before = descendants()
+        assert (await served.predict(growing, GREY)).status_code == 200
+        reply = await served.examine(growing)
+        stopped(reply, MEMORY)
+        assert f"{LARGEST_SIDE:,} × {LARGEST_SIDE:,} pixels" in reply.json()["detail"]
+        assert "image processor" in reply.json()["detail"]
+        await until(lambda: descendants() <= before)  # a quarantined model keeps no memory
+
+    attack(scenario, upload_memory_mib=1500)
 
 
 def test_no_more_processes_stay_than_are_cached_and_none_after_the_end(
@@ -228,3 +313,15 @@ def test_a_model_during_which_the_service_ended_repeatedly_is_quarantined(tmp_pa
     quarantine.clear(digest)
     quarantine.mark(digest)
     quarantine.refuse(digest)
+
+
+def test_a_model_that_loads_and_then_ends_the_service_is_quarantined(tmp_path: Path) -> None:
+    digest = "a" * 64
+    for _ in range(MAX_MARKS):
+        quarantine = Quarantine(str(tmp_path))  # as after a restart
+        quarantine.refuse(digest)
+        with guarded(quarantine, digest, quarantine.unmark):
+            pass  # the load
+        quarantine.mark(digest)
+    with pytest.raises(ModelStopped):
+        quarantine.refuse(digest)

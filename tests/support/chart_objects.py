@@ -19,12 +19,12 @@ Object = dict[str, Any]
 
 def installed(values: list[Object]) -> list[Object]:
     """Helm's release for each set of values, with its `objects`. Raises AssertionError for values that are refused."""
-    found = install(values)
-    for release in found:
+    releases = install(values)
+    for release in releases:
         assert "refused" not in release, release["refused"]
         texts = [release["manifest"], *release["hooks"]]
         release["objects"] = [item for text in texts for item in yaml.load_all(text, yaml.CSafeLoader) if item]
-    return found
+    return releases
 
 
 def example_values(name: str) -> Object:
@@ -35,8 +35,8 @@ def example_values(name: str) -> Object:
 
 def objects(release: Object) -> list[Object]:
     """All objects of a release."""
-    found: list[Object] = release["objects"]
-    return found
+    items: list[Object] = release["objects"]
+    return items
 
 
 def kind(release: Object, name: str) -> dict[str, Object]:

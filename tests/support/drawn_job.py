@@ -9,6 +9,7 @@ import numpy as np
 
 from gateway.database.sessions import Sessions
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, Prediction, SourceImage
+from gateway.methods import read_method
 from shared.images import CanonicalImage, from_array
 from shared.schemas.jobs import JobState
 from shared.seeds import derive_id, derive_seed
@@ -39,7 +40,7 @@ def add_drawn_job(
                 state=state,
                 task_description="classify the main thing in the picture",
                 classes=list(CLASSES),
-                methods=[{"name": "dillema", "parameters": {"counterfactuals_per_image": 4}}],
+                methods=[read_method("dillema", {"counterfactuals_per_image": 4})],
                 models=list(MODELS),
                 profile="test fixture: drawn images, no model was run",
                 seed=7,

@@ -70,9 +70,9 @@ def stages(file: Path) -> dict[str, tuple[str, list[Instruction]]]:
 
 def lineage(file: Path, target: str) -> Iterator[tuple[str, list[Instruction]]]:
     """The stages that a target stands on, first to last; a stage that is copied from comes before who copies."""
-    known = stages(file)
-    base, own = known[target]
-    if base in known:
+    stages_of = stages(file)
+    base, own = stages_of[target]
+    if base in stages_of:
         yield from lineage(file, base)
     for head, rest in own:
         copied = re.match(r"--from=(\S+)", rest) if head == "COPY" else None

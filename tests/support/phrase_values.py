@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tinyworld.objects.phrases import SLOTS, Slot, slot_of
+from tinyworld.objects.phrases import SLOTS
+from tinyworld.wording import Slot, slot_of
 
 
 def value_of(phrase: str, *, field: str | None = None, slots: Mapping[str, Slot] = SLOTS) -> str:
     """Canonical value of a phrase ("after dark" → "night"); KeyError when it is no phrase of tinyworld."""
-    wordings = slots[slot_of(phrase, field=field, slots=slots)].wordings
+    wordings = slots[slot_of(phrase, slots, field=field)].wordings
     return next(value for value, wording in wordings.items() if phrase in wording.all)

@@ -18,7 +18,8 @@ from transformers.models.convnext.image_processing_pil_convnext import ConvNextI
 from evaluator_service.repair_worker import Trainer
 from gateway.database.sessions import Sessions
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, SourceImage
-from gateway.repairs.dispatch import look_after
+from gateway.methods import read_method
+from gateway.repairs.dispatch import check_repairs
 from gateway.settings import Settings
 from shared.images import CanonicalImage, Pixels, from_array
 from shared.schemas.repairs import RepairLease
@@ -87,7 +88,7 @@ def add_job(
                 state="done",
                 task_description="say which half is lit",
                 classes=CLASSES,
-                methods=[{"name": "shifts", "parameters": {}}],
+                methods=[read_method("shifts", {})],
                 profile="tiny",
             )
         )
@@ -155,8 +156,8 @@ def row_of(job: str, position: int, ordinal: int, value: str, digest: str) -> Co
 def work_off(sessions: Sessions, store: ObjectStore, settings: Settings, trainer: Trainer | None = None) -> None:
     """What worker and trainer do with the repairs that are there, in turn, until all are settled."""
     trained = (trainer or Trainer(store, "tiny", "cpu", beat_seconds=0.2)).work
-    look_after(sessions, store, trained, settings)  # gives out, and the message is worked off at once
-    look_after(sessions, store, _refuse, settings)  # takes in
+    check_repairs(sessions, store, trained, settings)  # gives out, and the message is worked off at once
+    check_repairs(sessions, store, _refuse, settings)  # takes in
 
 
 def _refuse(grant: RepairLease) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from tinyworld.objects.world import Scene
-from tinyworld.roads.world import RoadScene
+from tinyworld.roads.world import Scene as RoadScene
 
 
 def differing_fields(first: Scene | RoadScene, second: Scene | RoadScene) -> set[str]:

@@ -13,6 +13,7 @@ from gateway.model_services.recorded import ImageShelf
 from shared.images import encode
 from shared.label_maps import VOID
 from tests.support.job_counts import store_counts
+from tests.support.job_methods import job_methods
 from tests.support.small_services import ROAD_CLASSES, SEGMENTER
 from tests.support.work_site import METHODS, Site
 
@@ -48,7 +49,7 @@ def add_job(site: Site, job_id: str, drawn: Sequence[Drawn], methods: Sequence[d
         session.add(
             Job(
                 id=job_id, owner_id=LOCAL_OWNER, task_description="segment the street", kind="segmentation",
-                classes=ROAD_CLASSES, methods=list(methods), models=[SEGMENTER], profile="tiny",
+                classes=ROAD_CLASSES, methods=job_methods(methods), models=[SEGMENTER], profile="tiny",
                 spec={"masks": MASKS} if masked else {},
             )
         )  # fmt: skip

@@ -15,6 +15,7 @@ from transformers.models.segformer.image_processing_pil_segformer import Segform
 
 from gateway.database.sessions import Sessions
 from gateway.database.tables import LOCAL_OWNER, Job, Owner, SourceImage
+from gateway.methods import read_method
 from shared.images import Pixels, from_array
 from shared.label_maps import VOID
 from shared.storage import ObjectStore
@@ -73,7 +74,7 @@ def add_job(
         session.add(
             Job(
                 id=job, owner_id=LOCAL_OWNER, state="done", kind="segmentation", task_description="segment the street",
-                classes=CLASSES, methods=[{"name": "shifts", "parameters": {}}], profile="tiny",
+                classes=CLASSES, methods=[read_method("shifts", {})], profile="tiny",
             )
         )  # fmt: skip
         session.flush()

@@ -8,9 +8,10 @@ from typing import Annotated
 from pydantic import Field
 
 from gateway.methods import MethodSpec
+from gateway.methods.arms import RenderedArm, rows
 from gateway.methods.checks import check_images
 from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
-from gateway.methods.schedule import Inputs, Proposal, RenderedArm, rows
+from gateway.methods.schedule import Inputs, Proposal
 from shared.endpoints import Services
 from shared.schemas.base import Contract
 from shared.schemas.caption import CaptionRequest

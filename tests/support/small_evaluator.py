@@ -22,11 +22,15 @@ CAPTIONS = ["A red car stands on a beach. It rains.", "A blue bus drives through
 CLASSES = ["car", "bus", "boat"]
 
 
-def write_classifier(folder: Path, seed: int) -> None:
+def write_classifier(folder: Path, seed: int, embedding_size: int = 8) -> None:
     """A ResNet over `CLASSES` with the preprocessing that it brings."""
     torch.manual_seed(seed)
     config = ResNetConfig(
-        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", id2label=dict(enumerate(CLASSES))
+        embedding_size=embedding_size,
+        hidden_sizes=[8, 16],
+        depths=[1, 1],
+        layer_type="basic",
+        id2label=dict(enumerate(CLASSES)),
     )
     ResNetForImageClassification(config).save_pretrained(folder)
     ConvNextImageProcessorPil(size={"shortest_edge": 64}, crop_pct=1.0).save_pretrained(folder)

@@ -23,6 +23,7 @@ from shared.service import ServiceSettings
 from tests.support.serving import serving
 
 GREY = ImagePayload(png=encode(np.full((40, 40, 3), 90, np.uint8)))
+LARGEST_SIDE = 2_048
 WHITE = ImagePayload(png=encode(np.full((40, 40, 3), 255, np.uint8)))
 
 
@@ -76,7 +77,8 @@ class Evaluator:
 
     async def examine(self, upload: UploadedModel) -> httpx.Response:
         """`POST /v1/examinations`."""
-        return await self._client.post("/v1/examinations", content=ExamineRequest(upload=upload).model_dump_json())
+        request = ExamineRequest(upload=upload, largest_side=LARGEST_SIDE)
+        return await self._client.post("/v1/examinations", content=request.model_dump_json())
 
     async def predict(self, model: UploadedModel | str, *images: ImagePayload) -> httpx.Response:
         """`POST /v1/predictions` of an upload or an alias, of a grey image by default."""
@@ -88,6 +90,11 @@ class Evaluator:
         """Digests with their reasons, as `GET /v1/models` lists them."""
         reply = ModelsReply.model_validate_json((await self._client.get("/v1/models")).content)
         return {model.digest: model.reason for model in reply.quarantined}
+
+    async def waiting(self) -> float:
+        """Items that wait for a batch, as `GET /metrics` counts them."""
+        lines = (await self._client.get("/metrics")).text.splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("contrafact_waiting"))
 
     async def healthy(self) -> bool:
         """Whether the service is alive and ready."""

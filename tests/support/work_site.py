@@ -20,6 +20,7 @@ from shared.schemas.results import JobResults
 from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore
 from tests.support.job_counts import store_counts
+from tests.support.job_methods import job_methods
 from tests.support.small_services import CLASSES, SmallServices
 
 METHODS: list[dict[str, object]] = [{"name": "dillema", "parameters": {"counterfactuals_per_image": 2, "steps": 2}}]
@@ -60,12 +61,16 @@ class Site:
         methods: Sequence[dict[str, object]] = METHODS,
         pictures: int = 5,
         classes: Sequence[str] = CLASSES,
+        size: tuple[int, int] = (12, 12),
     ) -> None:
-        """`pictures` is the seed of the source images: jobs of the same one share them, and what was recorded."""
+        """`pictures` is the seed of the source images: jobs of the same one share them, and what was recorded.
+
+        They are noise; `size` is their height and width.
+        """
         with self.sessions.begin() as session:
             session.merge(Owner(id=LOCAL_OWNER, name="local"))
         shelf = ImageShelf(self.store, self.sessions, LOCAL_OWNER)
-        drawn = np.random.default_rng(pictures).integers(0, 255, (images, 12, 12, 3)).astype(np.uint8)
+        drawn = np.random.default_rng(pictures).integers(0, 255, (images, *size, 3)).astype(np.uint8)
         digests = [shelf.keep(encode(picture)) for picture in drawn]
         shelf.save(set(digests))
         with self.sessions.begin() as session:
@@ -75,7 +80,7 @@ class Site:
                     owner_id=LOCAL_OWNER,
                     task_description="name the vehicle",
                     classes=list(classes),
-                    methods=list(methods),
+                    methods=job_methods(methods),
                     models=list(models),
                     profile="tiny",
                     seed=seed,

@@ -6,6 +6,7 @@ from sqlalchemy import insert, update
 
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
+from gateway.methods import read_method
 from tests.support.rows import add_job
 
 EDITS = 5
@@ -15,7 +16,7 @@ TOP = [{"class": f"a class with a long name {n}", "probability": 0.2} for n in r
 
 def add_worked_job(sessions: Sessions, job_id: str, images: int) -> None:
     """A finished job: five edits of each image and a null arm, one model under test."""
-    add_job(sessions, job_id, images, models=["m"], methods=[{"name": "shifts", "parameters": {}}])
+    add_job(sessions, job_id, images, models=["m"], methods=[read_method("shifts", {})])
     counterfactuals, predictions = [], []
     for position in range(images):
         source = f"{job_id}-{position}"

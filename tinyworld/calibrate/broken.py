@@ -20,14 +20,14 @@ from typing import Literal
 import cv2
 import numpy as np
 
-from gateway.methods.checks import Scores
-from gateway.methods.counterfactual import Edit
+from gateway.methods.counterfactual import Edit, Scores
 from shared.chunks import chunks
 from shared.seeds import derive_seed
 from tinyworld.judges.oracles.objects import judge
 from tinyworld.judges.trials import FIELDS, Drawing, Proposal, Studio, proposals, rephrased, source_picture
-from tinyworld.objects.pictures import Pixels, rendered
+from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import CLASSES, Scene, sample_scene, scene_factors
+from tinyworld.rendered_once import Pixels
 
 Kind = Literal["good", "class", "gone", "unedited", "second"]
 # Every factor as often as the others, the fields of a factor in turn.

@@ -18,10 +18,10 @@ import cv2
 import torch
 
 from gateway.methods import METHODS
-from gateway.methods.checks import EDIT_CHECKS, Pictures, Thresholds, check_images
+from gateway.methods.checks import Pictures, Thresholds, check_images
 from gateway.methods.counterfactual import MethodImage
-from gateway.methods.inverted import invert_and_edit
-from gateway.methods.lance import LanceParameters, SweepParameters
+from gateway.methods.inverted import SweepParameters, edit_request
+from gateway.methods.lance import LANCE_CHECKS, LanceParameters
 from gateway.model_services.clients import ModelServices
 from shared.images import decode
 from shared.profiles import SHIPPED, load_profile
@@ -38,7 +38,7 @@ from tinyworld.calibrate.broken import (
 from tinyworld.calibrate.thresholds import held_out, table, thresholds
 from tinyworld.judges.oracles.objects import judge
 from tinyworld.judges.trials import TASK, Proposal, payload, source_picture
-from tinyworld.objects.pictures import Pixels
+from tinyworld.rendered_once import Pixels
 from tinyworld.system.spawn_services import spawn_services
 
 AT_ONCE = 4  # edits, so that they share batches
@@ -93,9 +93,8 @@ def _drawn(
         by_class[request.shows.label].append(request)
     for shown, some in by_class.items():
         caption = re.sub(rf"\b{label}\b", shown, proposal.edit.caption)
-        source = MethodImage("", payload(some[0].drawing.source), shown)
         prompts = [PromptEdit(prompt=a.drawing.prompt, cross_fraction=parameters.cross_fraction) for a in some]
-        reply = invert_and_edit(source, services, parameters, caption, prompts, [fraction])
+        reply = services.edit(edit_request(payload(some[0].drawing.source), parameters, caption, prompts, [fraction]))
         for request, [image] in zip(some, reply.images, strict=True):
             if image is not None:
                 yield _EditedImage(request, decode(image.png), reply.keep_mask)
@@ -105,7 +104,7 @@ def _scored(services: ModelServices, drawn: _EditedImage) -> Trial:
     proposal = drawn.request.proposal
     source = MethodImage("", payload(source_picture(proposal.scene)), proposal.scene.label)
     pictures = Pictures([payload(drawn.image)], drawn.keep_mask)
-    ((_, scores),) = check_images(services, source, TASK, pictures, [proposal.edit], {}, EDIT_CHECKS)
+    ((_, scores),) = check_images(services, source, TASK, pictures, [proposal.edit], {}, LANCE_CHECKS)
     return Trial(proposal.scene.geometry_seed, drawn.request.kind, proposal.edit, scores)
 
 
@@ -140,8 +139,8 @@ def main() -> None:
     directed = [trial for trial in scored if "direction" in trial.scores]
     print(f"{len(directed)} trials; left out, as the oracles do not see what was asked for:", dict(unlike))
     print(f"{len(scored) - len(directed)} without a direction, which are refused as `no change`")
-    print(*table(held_out(directed, EDIT_CHECKS)), sep="\n")
-    tables = toml(thresholds(directed, EDIT_CHECKS))
+    print(*table(held_out(directed, LANCE_CHECKS)), sep="\n")
+    tables = toml(thresholds(directed, LANCE_CHECKS))
     print("\n" + tables)
     if arguments.write:
         path = SHIPPED / "tiny.toml"

@@ -9,12 +9,13 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from tinyworld.augmentation import varied
 from tinyworld.datasets.round_trips import round_trips
+from tinyworld.descriptions import Description
 from tinyworld.objects import captions, world
 from tinyworld.objects import pictures as object_pictures
-from tinyworld.objects.captions import Description
-from tinyworld.objects.pictures import Pixels, varied
 from tinyworld.objects.world import FACTORS
+from tinyworld.rendered_once import Pixels
 from tinyworld.roads import captions as road_captions
 from tinyworld.roads import pictures as road_pictures
 from tinyworld.roads import render as road_render
@@ -74,7 +75,7 @@ OBJECTS = PictureDomain[world.Scene](
     describe=captions.describe,
     read=captions.read,
 )
-ROADS = PictureDomain[road_world.RoadScene](
+ROADS = PictureDomain[road_world.Scene](
     name="roads",
     values=road_world.FACTOR_VALUES,
     always="surface",

@@ -12,7 +12,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from tinyworld.objects.pictures import SIDE, Pixels
+from tinyworld.augmentation import SIDE
+from tinyworld.rendered_once import Pixels
 
 _FIELDS = 48
 

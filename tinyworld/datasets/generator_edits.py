@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from tinyworld.control_edges import edges_of
 from tinyworld.datasets.generator_pictures import OBJECT_COLOURS
+from tinyworld.descriptions import Description
 from tinyworld.domains import DOMAINS
 from tinyworld.objects import captions, world
-from tinyworld.objects.dataset import edges_of
-from tinyworld.objects.pictures import Pixels, rendered
+from tinyworld.objects.pictures import rendered
+from tinyworld.rendered_once import Pixels
 from tinyworld.roads import captions as road_captions
 from tinyworld.roads import dataset as roads
 from tinyworld.roads import render as road_render
@@ -83,7 +85,7 @@ def _changed(
     return source.changed(**{field: str(random.choice(np.array(others)))}), field
 
 
-def _caption(describe: Callable[[Any, int], captions.Description], scene: Any, field: str, index: int) -> str:
+def _caption(describe: Callable[[Any, int], Description], scene: Any, field: str, index: int) -> str:
     """A caption that states the factor in question, where one of 50 does."""
     descriptions = [describe(scene, seed) for seed in range(index * 50, index * 50 + 50)]
     return next((caption.text for caption in descriptions if field in caption.stated), descriptions[0].text)

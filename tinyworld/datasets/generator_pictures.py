@@ -14,13 +14,14 @@ import numpy as np
 
 from tinyworld.objects.captions import caption
 from tinyworld.objects.dataset import training_edges
-from tinyworld.objects.pictures import Pictures, Pixels, pictures, split_scene
+from tinyworld.objects.pictures import Pictures, pictures, split_scene
+from tinyworld.rendered_once import Pixels
 from tinyworld.roads import captions as road_captions
 from tinyworld.roads import dataset as roads
-from tinyworld.roads.pictures import RoadPictures
+from tinyworld.roads.pictures import Pictures as RoadPictures
 from tinyworld.roads.pictures import pictures as road_pictures
 from tinyworld.roads.render import coloured
-from tinyworld.roads.world import RoadScene
+from tinyworld.roads.world import Scene
 from tinyworld.roads.world import sample_scene as sample_road
 
 ControlKind = Literal["canny", "segmentation"]
@@ -81,11 +82,11 @@ def material(domain: str, count: int) -> Material:
     return of_roads(road_pictures("generator", count, _road), road_pictures("generator-siblings", count, _road_sibling))
 
 
-def _road(index: int) -> RoadScene:
+def _road(index: int) -> Scene:
     return sample_road("generator", index, allow_withheld=False)
 
 
-def _road_sibling(index: int) -> RoadScene:
+def _road_sibling(index: int) -> Scene:
     return roads.sibling(_road(index), np.random.default_rng((0x51B, index)))
 
 

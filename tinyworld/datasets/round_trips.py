@@ -10,9 +10,11 @@ import torch
 from diffusers import AutoencoderKL
 
 from shared.chunks import chunks
+from tinyworld.augmentation import as_pixel_values
 from tinyworld.folders import RUNS, WEIGHTS
 from tinyworld.networks.half_precision import autocast
-from tinyworld.objects.pictures import Pictures, Pixels, as_pixel_values
+from tinyworld.objects.pictures import Pictures
+from tinyworld.rendered_once import Pixels
 
 _VAE = WEIGHTS / "diffusion" / "vae"
 

@@ -19,8 +19,7 @@ from pydantic import JsonValue
 
 from gateway.jobs.choices import method_defaults
 from gateway.methods import METHODS
-from gateway.methods.checks import Scores
-from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, Verdict
+from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, Scores, Verdict
 from gateway.methods.dillema import DillemaParameters
 from gateway.methods.inverted import InversionParameters, edit_request
 from gateway.model_services.clients import ModelServices
@@ -32,7 +31,8 @@ from shared.schemas.language import GenerateReply, GenerateRequest
 from shared.schemas.service import ServiceName
 from shared.seeds import derive_seed
 from tinyworld.judges.trials import TASK, Drawing, Proposal, Studio, payload, source_picture
-from tinyworld.objects.pictures import Pixels, rendered
+from tinyworld.objects.pictures import rendered
+from tinyworld.rendered_once import Pixels
 from tinyworld.system.spawn_services import spawn_services
 
 AT_ONCE = 4  # source images that a method works on at a time: so their edits share batches
@@ -48,14 +48,15 @@ class Editor:
     parameters: Mapping[str, JsonValue]
 
 
+WITHOUT_SHAM: Mapping[str, JsonValue] = {"reference": "null"}  # edits and null arms are judged here
 EDITORS: dict[str, Editor] = {
     "dillema": Editor("dillema", {"control_region": "keep"}),
     "dillema-full": Editor("dillema", {"control_region": "full"}),
-    "lance": Editor("lance", {"inversion": "direct"}),
-    "lance-null-text": Editor("lance", {"inversion": "null_text"}),
-    "lance-r": Editor("lance-r", {"counterfactuals_per_image": 1}),
+    "lance": Editor("lance", {"inversion": "direct", **WITHOUT_SHAM}),
+    "lance-null-text": Editor("lance", {"inversion": "null_text", **WITHOUT_SHAM}),
+    "lance-r": Editor("lance-r", {"counterfactuals_per_image": 1, **WITHOUT_SHAM}),
     "reconstruction": Editor("reconstruction", {}),
-    "shifts": Editor("shifts", {}),
+    "shifts": Editor("shifts", WITHOUT_SHAM),
 }
 
 

@@ -27,8 +27,8 @@ from pydantic import BaseModel, ConfigDict
 from shared.chunks import chunks
 from tinyworld.drawing.sheet import contact_sheet
 from tinyworld.judges.records import Record, records
-from tinyworld.objects.pictures import Pixels
 from tinyworld.rates import rate_text
+from tinyworld.rendered_once import Pixels
 
 LABELS = Path(__file__).parent.parent / "labels"
 _PER_SHEET = 24

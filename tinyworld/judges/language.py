@@ -25,22 +25,13 @@ from llm_service.decoding import Continuation, Decoder, Row
 from llm_service.engines.transformers import json_grammar
 from shared.chunks import chunks
 from shared.problems import InvalidInput
+from tinyworld.descriptions import Withheld
+from tinyworld.language_domain import LanguageDomain
+from tinyworld.language_examples import KINDS, MOST_EDITS, Example, Kind, Wordings, example, perturbed, replaced
 from tinyworld.networks.language_tokenizer import END
-from tinyworld.objects.captions import Withheld
-from tinyworld.objects.language_examples import (
-    KINDS,
-    MOST_EDITS,
-    OBJECTS,
-    Example,
-    Kind,
-    LanguageDomain,
-    Wordings,
-    example,
-    perturbed,
-    replaced,
-)
-from tinyworld.objects.phrases import slot_of
+from tinyworld.objects.language_examples import OBJECTS
 from tinyworld.rates import fraction_text
+from tinyworld.wording import slot_of
 
 TITLE = "tinyworld's language model"
 ABOUT = (
@@ -244,7 +235,7 @@ def edit_fits(question: Example, edit: Mapping[str, str]) -> bool:
     for mention in perturbed(question.description, question.forbidden, question.factor, question.domain):
         if (mention.phrase, mention.value) != (edit["from_phrase"], edit["from_value"]):
             continue
-        place = slot_of(mention.phrase, field=mention.field, slots=slots)
+        place = slot_of(mention.phrase, slots, field=mention.field)
         wording = slots[place].wordings.get(edit["to_value"])
         known = wording is not None and edit["to_phrase"] in wording.all and edit["to_value"] != mention.value
         if known and edit["caption"] == replaced(question.description.text, mention, edit["to_phrase"]):
@@ -257,7 +248,7 @@ def _alternatives_fit(question: Example, value: object) -> bool:
         return False
     alternatives = [(a.get("phrase", ""), a.get("value", "")) for a in value["alternatives"] if isinstance(a, dict)]
     slots = question.domain.slots
-    wordings = slots[slot_of(question.target.phrase, field=question.target.field, slots=slots)].wordings
+    wordings = slots[slot_of(question.target.phrase, slots, field=question.target.field)].wordings
     fits = all(v in wordings and phrase in wordings[v].all for phrase, v in alternatives)
     values = [v for _, v in alternatives]
     return fits and len(set(values)) == len(values) == min(3, len(wordings) - 1) and question.target.value not in values

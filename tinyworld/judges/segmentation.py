@@ -19,8 +19,8 @@ from tinyworld.drawing.canvas import Image
 from tinyworld.judges.oracles.roads import trained_folder
 from tinyworld.networks.segmenters import class_masks
 from tinyworld.rates import wilson
-from tinyworld.roads.render import RoadRendering, render
-from tinyworld.roads.world import CLASSES, THINGS, RoadScene
+from tinyworld.roads.render import Rendering, render
+from tinyworld.roads.world import CLASSES, THINGS, Scene
 
 _JUDGED = range(1, len(CLASSES))
 SEGMENTERS = ("oracle-a", "oracle-b")  # of which both must find a thing where it was
@@ -50,7 +50,7 @@ class Instance:
     detected: bool
 
 
-def instances(guess: Image, rendering: RoadRendering, smallest: int = 30) -> Iterable[Instance]:
+def instances(guess: Image, rendering: Rendering, smallest: int = 30) -> Iterable[Instance]:
     """The instances of a scene with at least `smallest` visible pixels, judged by a class mask (h x w)."""
     for number, name in rendering.instance_classes.items():
         here = rendering.instances == number
@@ -73,7 +73,7 @@ def detection_rates(instances: Sequence[Instance]) -> dict[str, str]:
     return {name: _share(right) for name, right in shares.items() if right}
 
 
-def judge(model: nn.Module, scene_of: Callable[[int], RoadScene], count: int) -> dict[str, object]:
+def judge(model: nn.Module, scene_of: Callable[[int], Scene], count: int) -> dict[str, object]:
     """Figures on the first `count` scenes of a series, and on counterfactuals of them: day, night, snowy road."""
     scenes = [scene_of(index) for index in range(count)]
     report: dict[str, object] = {"pictures judged": count}
@@ -89,7 +89,7 @@ def judge(model: nn.Module, scene_of: Callable[[int], RoadScene], count: int) ->
     return report
 
 
-def _evaluate(model: nn.Module, scenes: Sequence[RoadScene]) -> tuple[dict[str, float], dict[str, str]]:
+def _evaluate(model: nn.Module, scenes: Sequence[Scene]) -> tuple[dict[str, float], dict[str, str]]:
     renderings = [render(scene) for scene in scenes]
     guesses = class_masks(model, [rendering.image for rendering in renderings])
     truth = np.stack([rendering.classes for rendering in renderings])

@@ -18,8 +18,8 @@ from diffusion_service.few_steps import few_steps_of, load_networks
 from diffusion_service.segmentation import Segmenter
 from evaluator_service.similarity import Scorer
 from evaluator_service.structure import agreement
-from gateway.methods.checks import Scores, check_images
-from gateway.methods.counterfactual import FACTORS, Change, Edit, Factor, MethodImage, TaskDescription, Verdict
+from gateway.methods.checks import check_images
+from gateway.methods.counterfactual import FACTORS, Change, Edit, Factor, MethodImage, Scores, TaskDescription, Verdict
 from gateway.methods.dillema import DillemaParameters, region_of
 from shared.arithmetic import native_weights
 from shared.chunks import chunks
@@ -30,11 +30,13 @@ from shared.schemas.diffusion import Rendering, RenderReply
 from shared.schemas.evaluation import EmbedReply, EmbedRequest, StructureReply, StructureRequest
 from shared.seeds import derive_seed
 from shared.service import ServiceSettings
-from tinyworld.objects.captions import Description, describe
-from tinyworld.objects.phrases import SLOTS, slot_of, with_articles
-from tinyworld.objects.pictures import Pixels
+from tinyworld.descriptions import Description
+from tinyworld.objects.captions import describe
+from tinyworld.objects.phrases import SLOTS
 from tinyworld.objects.render import render
 from tinyworld.objects.world import CLASSES, EDIT_FACTOR, FACTOR_VALUES, Scene
+from tinyworld.rendered_once import Pixels
+from tinyworld.wording import slot_of, with_articles
 
 # Edges hold the object at its size, so the generator cannot follow such an edit, and is not asked to by default.
 FIELDS = tuple(field for field in EDIT_FACTOR if field != "size")
@@ -97,7 +99,7 @@ def _proposal(scene: Scene, before: Description, field: str, random: np.random.G
     others = [v for v in FACTOR_VALUES[field] if v not in ("none", getattr(scene, field))]
     value = str(others[int(random.integers(len(others)))])
     old = next(mention.phrase for mention in before.mentions if mention.field == field)
-    phrases = SLOTS[slot_of(old, field=field)].wordings[value].usual
+    phrases = SLOTS[slot_of(old, SLOTS, field=field)].wordings[value].usual
     change = Change(_factor(field), old, phrases[int(random.integers(len(phrases)))], before.stated[field], value)
     edit = Edit((change,), before.text, rephrased(before.text, old, change.to_phrase))
     return Proposal(field, scene, edit, scene.changed(**{field: value}))

@@ -3,13 +3,12 @@
     python -m tinyworld.measure.counterfactuals --count 1000 --out runs/keep
     python -m tinyworld.measure.counterfactuals --method lance --count 1000 --out runs/lance
 
-Each counterfactual has its own source, a scene of the split "final-test" (or `--split`), and one edit, of one field in turn, with the
-caption that a faultless language model would write (`lance-r` samples its words itself). It is rendered, checked and
-judged as in a job with the shipped profile. DILLEMA renders a null arm for every tenth source, the others for each;
-`reconstruction` renders null arms only and is compared with the originals. Images, contact sheets, one line of JSON per
-image and `report.txt` go to `--out`; started again with the same options, it resumes. `--again` renders nothing and
-judges the images of `--out` once more by the current oracles.
-"""
+Each counterfactual has its own source, a scene of the split "final-test" (or `--split`), and one edit, of one field in
+turn, with the caption that a faultless language model would write (`lance-r` samples its words itself). It is rendered,
+checked and judged as in a job with the shipped profile. DILLEMA renders a null arm for every tenth source, the others
+for each; `reconstruction` renders null arms only and is compared with the originals. Images, contact sheets, one line
+of JSON per image and `report.txt` go to `--out`; started again with the same options, it resumes. `--again` renders
+nothing and judges the images of `--out` once more by the current oracles."""
 
 from __future__ import annotations
 
@@ -36,8 +35,9 @@ from tinyworld.judges.records import RECORDS, Record, records
 from tinyworld.judges.trials import FIELDS, Proposal, proposal, source_picture
 from tinyworld.measure.counterfactual_report import report
 from tinyworld.objects.captions import read
-from tinyworld.objects.pictures import Pixels, rendered
+from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import EDIT_FACTOR, FACTOR_VALUES, Scene, sample_scene, scene_factors, withheld
+from tinyworld.rendered_once import Pixels
 from tinyworld.scenes import Split
 
 FIRST = 60_000  # final-test scenes from here on; the cards' figures rest on others

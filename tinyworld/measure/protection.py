@@ -36,8 +36,8 @@ from tinyworld.judges.protection.domain import HALF, Mask, ProtectedEdit, Protec
 from tinyworld.judges.protection.gallery import Gallery
 from tinyworld.judges.protection.objects import OBJECTS
 from tinyworld.judges.protection.roads import ROADS
-from tinyworld.objects.pictures import Pixels
 from tinyworld.rates import wilson
+from tinyworld.rendered_once import Pixels
 
 ARMS = ("none", "blended:0.25", "blended:0.5", "blended:0.75", "relit:0.25", "relit:0.5", "relit:0.75", "edges:1")
 RECORDS = "instances.jsonl"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gateway.methods.counterfactual import MethodImage
-from gateway.methods.recaption import Captioner, Recaptioned, recaptioned
+from gateway.methods.recaption import Captioner, NewCaption, recaption_images
 from shared.schemas.base import ImagePayload
 from tinyworld.judges.records import Record, records
 from tinyworld.judges.trials import TASK
@@ -58,7 +58,7 @@ def recaption_records(services: Captioner, folder: Path) -> tuple[list[Recaption
         some = by_source[sources[place]]
         shown = [record.image for record in some] + ([other] if other else [])
         source = MethodImage(sources[place], _payload(folder / sources[place]), labels[place])
-        new = recaptioned(services, source, TASK, [_payload(folder / path) for path in shown])
+        new = recaption_images(services, source, TASK, [_payload(folder / path) for path in shown])
         results = [
             RecaptionResult(record, caption.caption if caption else "", _named(caption))
             for record, caption in zip(some, new, strict=False)
@@ -70,7 +70,7 @@ def recaption_records(services: Captioner, folder: Path) -> tuple[list[Recaption
     return [result for results, _ in answers for result in results], [swapped for _, swapped in answers]
 
 
-def _named(new: Recaptioned | None) -> bool | None:
+def _named(new: NewCaption | None) -> bool | None:
     return None if new is None else new.named == 1.0
 
 

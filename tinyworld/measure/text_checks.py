@@ -20,17 +20,19 @@ import numpy as np
 
 from evaluator_service.similarity import TextEmbedder
 from gateway.methods.counterfactual import Change, Edit, MethodImage, TaskDescription
-from gateway.methods.lance import check_texts
+from gateway.methods.similarity import check_texts
 from shared.images import encode
 from shared.profiles import load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import EmbedTextsReply, EmbedTextsRequest
-from tinyworld.objects.captions import Description, Mention, describe
-from tinyworld.objects.phrases import SLOTS, slot_of, with_articles
+from tinyworld.descriptions import Description, Mention
+from tinyworld.objects.captions import describe
+from tinyworld.objects.phrases import SLOTS
 from tinyworld.objects.thesaurus import KINDS, THINGS, Meaning, meanings, withheld_pair
 from tinyworld.objects.world import CLASSES, EDIT_FACTOR, sample_scene
 from tinyworld.rates import fraction_text
 from tinyworld.scenes import Split
+from tinyworld.wording import slot_of, with_articles
 
 TASK = TaskDescription("classify the object", CLASSES)
 BLANK = ImagePayload(png=encode(np.zeros((8, 8, 3), np.uint8)))
@@ -84,7 +86,7 @@ def _other_value(source: _Source) -> Case | None:
     mention = source.mention(*EDIT_FACTOR)
     if mention is None:
         return None
-    wordings = SLOTS[slot_of(mention.phrase, field=mention.field)].wordings
+    wordings = SLOTS[slot_of(mention.phrase, SLOTS, field=mention.field)].wordings
     new = source.pick([p for value, w in wordings.items() if value != mention.value for p in w.all], mention.phrase)
     return _case(source, "another value", True, mention, new, (mention.phrase, new)) if new else None
 
@@ -111,7 +113,7 @@ def _paraphrase(source: _Source) -> Case | None:
     mention = source.mention(*EDIT_FACTOR)
     if mention is None:
         return None
-    slot = SLOTS[slot_of(mention.phrase, field=mention.field)]
+    slot = SLOTS[slot_of(mention.phrase, SLOTS, field=mention.field)]
     new = source.pick(slot.wordings[mention.value].all, mention.phrase)
     return _case(source, "paraphrase", False, mention, new, (mention.phrase, new)) if new else None
 

@@ -28,13 +28,15 @@ from shared.problems import GenerationFailed
 from shared.profiles import load_profile, shipped_profiles
 from shared.schemas.language import GenerateRequest
 from shared.weights import REPOSITORY
+from tinyworld.language_examples import rewritten
 from tinyworld.objects.captions import describe
-from tinyworld.objects.language_examples import TASKS, rewritten
-from tinyworld.objects.phrases import slot_of
+from tinyworld.objects.language_examples import TASKS
+from tinyworld.objects.phrases import SLOTS
 from tinyworld.objects.world import sample_scene
 from tinyworld.rates import fraction_text
 from tinyworld.scenes import Split
 from tinyworld.system.spawn_services import spawn_services
+from tinyworld.wording import slot_of
 
 RECIPE = Recipe(batch=8, at_once=8, learning_rate=1e-2, epochs=1, held_out=0.03)
 # Per grammatical place: value -> phrases.
@@ -127,7 +129,7 @@ def question(seed: int, split: Split) -> WeatherQuestion:
             break
     task, phrases = (
         TaskDescription(random.choice(TASKS["label"].usual)),
-        UNSEEN_WEATHER[slot_of(mention.phrase, field="weather")],
+        UNSEEN_WEATHER[slot_of(mention.phrase, SLOTS, field="weather")],
     )
     value = random.choice(list(phrases))
     edit = _edit(description.text, (mention.phrase, mention.value), random.choice(phrases[value]), value)
@@ -142,7 +144,7 @@ def right_change(question: WeatherQuestion, value: object) -> bool | None:
     edit = edits[0] if len(edits) == 1 else None
     if not isinstance(edit, dict):
         return None
-    phrases = UNSEEN_WEATHER[slot_of(question.phrase, field="weather")]
+    phrases = UNSEEN_WEATHER[slot_of(question.phrase, SLOTS, field="weather")]
     new = str(edit["to_phrase"])
     wanted = [
         _edit(question.caption, (question.phrase, question.value), new, name)

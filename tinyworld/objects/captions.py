@@ -7,44 +7,15 @@ inverse: `read(describe(scene, seed).text)` equals the stated factors. So captio
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from tinyworld.objects.phrases import COMPANIES, OPENINGS, SKIES, SLOTS, Sentences, Wording, with_articles
+from tinyworld.descriptions import OMITTED, PLACEHOLDER, Description, Mention, Withheld, choose_phrase
+from tinyworld.objects.phrases import COMPANIES, OPENINGS, SLOTS
 from tinyworld.objects.world import Scene
+from tinyworld.wording import SKIES, Sentences, with_articles
 
-OMITTED = 0.22  # probability that a factor other than the class goes unsaid
-_SYNONYM = 0.3  # probability of another phrase than the commonest
 _OPTIONAL = ("style", "size", "colour", "pattern", "background", "weather", "time")
-_PLACEHOLDER = re.compile(r"\{([\w ]+)\}")
-
-
-@dataclass(frozen=True, slots=True)
-class Mention:
-    """A factor that a caption states: the `Scene` field, its value and the phrase, verbatim in the text."""
-
-    field: str
-    value: str
-    phrase: str
-
-
-@dataclass(frozen=True, slots=True)
-class Description:
-    """A caption and the fields that it states, in the order of the text, each once."""
-
-    text: str
-    mentions: tuple[Mention, ...]
-
-    @property
-    def stated(self) -> dict[str, str]:
-        """Values by field."""
-        return {mention.field: mention.value for mention in self.mentions}
-
-
-# What no training shows, for judging only: nothing, new sentences around known phrases, or new phrases as well.
-Withheld = Literal["nothing", "sentences", "phrases too"]
 
 
 def caption(scene: Scene, seed: int, *, withheld: Withheld = "nothing") -> str:
@@ -95,7 +66,7 @@ class _Writer:
         return choices[int(self.random.integers(len(choices)))]
 
     def _fill(self, sentence: str, stated: set[str]) -> str:
-        return _PLACEHOLDER.sub(lambda match: self._words(match[1], stated), sentence)
+        return PLACEHOLDER.sub(lambda match: self._words(match[1], stated), sentence)
 
     def _words(self, slot: str, stated: set[str]) -> str:
         if slot == "object":
@@ -112,18 +83,11 @@ class _Writer:
     def _phrase(self, slot: str) -> str:
         field = SLOTS[slot].field
         value = str(getattr(self.scene, field))
-        phrase = self._choose(SLOTS[slot].wordings[value])
+        phrase = choose_phrase(SLOTS[slot].wordings[value], self.random, withheld=self.new_phrases)
         mention = Mention(field, value, phrase)
         if mention not in self.mentions:
             self.mentions.append(mention)
         return phrase
-
-    def _choose(self, wording: Wording) -> str:
-        if self.new_phrases and wording.withheld and self.random.random() < 0.5:
-            return wording.withheld[int(self.random.integers(len(wording.withheld)))]
-        if len(wording.usual) > 1 and self.random.random() < _SYNONYM:
-            return wording.usual[1 + int(self.random.integers(len(wording.usual) - 1))]
-        return wording.usual[0]
 
 
 def _vocabulary() -> dict[str, tuple[str, str]]:

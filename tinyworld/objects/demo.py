@@ -41,7 +41,7 @@ def demo_scenes(classes: Sequence[str], per_class: int, without: Collection[Show
     return scenes
 
 
-def write_demo_images(folder: Path, classes: Sequence[str], per_class: int, without: Collection[Shown] = ()) -> Path:
+def write_demo(folder: Path, classes: Sequence[str], per_class: int, without: Collection[Shown] = ()) -> Path:
     """Render the scenes into `folder`; returns the manifest (columns `file`, `label`)."""
     folder.mkdir(parents=True, exist_ok=True)
     manifest = folder / "manifest.csv"
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--classes", default="car,bus,truck")
     parser.add_argument("--per-class", type=int, default=16)
     arguments = parser.parse_args()
-    print(write_demo_images(arguments.out, arguments.classes.split(","), arguments.per_class))
+    print(write_demo(arguments.out, arguments.classes.split(","), arguments.per_class))
 
 
 if __name__ == "__main__":

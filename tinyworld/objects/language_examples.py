@@ -1,33 +1,13 @@
-"""Training examples of the tiny language model: the methods' questions about captions, with correct answers.
-
-DILLEMA asks three, LANCE one ("perturb"). The questions are built by the methods' own functions. A task asks for one
-field of the scene; a good answer never changes that field, nor the class where DILLEMA asks. LANCE's *subject* is
-the labelled thing itself: it may change only where the task asks for something else (the weather, say).
-"""
+"""The tasks about objects that examples of the tiny language model have (`tinyworld.language_examples`)."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pydoc_data.topics import topics
-from random import Random
-from typing import Any, Generic, Literal, TypeVar
-
-from gateway.methods.counterfactual import TaskDescription
-from gateway.methods.dillema import alternative_messages, keyword_messages, rewrite_messages
-from gateway.methods.lance import LANCE_FACTORS, LanceFactor, perturb_messages
-from shared.schemas.language import Message
-from tinyworld.objects.captions import Description, Mention, Withheld, describe
-from tinyworld.objects.phrases import SLOTS, Sentences, Slot, slot_of, with_articles
+from tinyworld.language_domain import SHARED_TASKS, LanguageDomain
+from tinyworld.objects.captions import describe
+from tinyworld.objects.phrases import SLOTS
 from tinyworld.objects.world import EDIT_FACTOR, Scene, sample_scene
-from tinyworld.scenes import Split
+from tinyworld.wording import Sentences
 
-Kind = Literal["keywords", "alternatives", "rewrite", "perturb"]
-KINDS: tuple[Kind, ...] = ("keywords", "alternatives", "rewrite", "perturb")
-MOST_EDITS = 3  # of one perturbation
 _VERBS = ("classify", "recognise", "identify", "name", "tell", "detect")
 _THINGS = ("the vehicle", "the object", "the main object", "what is shown", "the thing", "cars and buses")
 _PLACES = ("", " in the image", " in the picture", " in a street photo", " that the picture shows", " in a photo")
@@ -39,13 +19,7 @@ TASKS: dict[str, Sentences] = {
         ),
         ("what is this?", "decide which vehicle one sees", "put the image into its class", "find out what it is"),
     ),
-    "weather": Sentences(
-        ("recognise the weather", "tell what the weather is like", "classify the weather in the picture"),
-        ("which weather is it?",),
-    ),
-    "time": Sentences(
-        ("tell the time of day", "decide whether it is day or night", "recognise the time of day"), ("is it day?",)
-    ),
+    **{name: SHARED_TASKS[name] for name in ("weather", "time")},
     "colour": Sentences(
         ("name the colour of the object", "which colour does the object have?", "recognise the colour"),
         ("what colour is it?",),
@@ -57,47 +31,8 @@ TASKS: dict[str, Sentences] = {
         ("tell what stands beside the object", "name the thing nearby", "which animal stands beside it?"),
         ("what else is there?",),
     ),
-    "style": Sentences(
-        ("tell photos from paintings", "recognise the kind of picture", "classify the style"), ("is this a photo?",)
-    ),
+    "style": SHARED_TASKS["style"],
 }
-
-
-def english_words() -> list[str]:
-    """Common English words, commonest first, from the language reference that Python itself ships."""
-    words = re.findall(r"(?<![\w.])[a-z]{3,9}(?![\w.(])", " ".join(topics.values()))
-    return [word for word, count in Counter(words).most_common() if count >= 3]
-
-
-_WORDS = english_words()
-_SAYS_NOTHING = 0.25  # share kept of the perturbations that have no right edit
-_EDITS = (1, 1, 1, 2, 2, MOST_EDITS)  # asked for
-# Factors of perturbations, those that are learnt slowest more often than the others.
-_ASKED: tuple[LanceFactor, ...] = (*LANCE_FACTORS, "subject", "subject", "object", "object", "adjective")
-
-S = TypeVar("S")
-
-
-@dataclass(frozen=True)
-class LanguageDomain(Generic[S]):
-    """What examples need to know of a domain: its scenes, captions, phrases, what may be edited, what tasks ask for.
-
-    `main` is the field that most tasks ask for; one that scenes lack ("masks") has no ground truth in words.
-    """
-
-    name: str
-    scene: Callable[[Split, int, bool], S]  # split, index, whether withheld combinations are allowed
-    described: Callable[[S, int, Withheld], Description]  # scene, seed, what no training shows
-    slots: Mapping[str, Slot]
-    edit_factor: Mapping[str, str]
-    tasks: Mapping[str, Sentences]
-    main: str
-    carriers: list[str] = field(init=False, repr=False)  # words that state nothing in a caption
-
-    def __post_init__(self) -> None:
-        phrases = (p for slot in self.slots.values() for wording in slot.wordings.values() for p in wording.all)
-        stating = {word for phrase in phrases for word in phrase.split()}
-        object.__setattr__(self, "carriers", [word for word in _WORDS if word not in stating])
 
 
 OBJECTS = LanguageDomain[Scene](
@@ -109,202 +44,3 @@ OBJECTS = LanguageDomain[Scene](
     TASKS,
     "label",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """One question and its correct answer. `description` is its caption, `factor` the factor of a perturbation."""
-
-    kind: Kind
-    messages: list[Message]
-    reply: str
-    description: Description
-    target: Mention | None = None
-    forbidden: str = ""
-    factor: LanceFactor | None = None
-    edits: int = 0
-    domain: LanguageDomain[Any] = OBJECTS
-
-
-@dataclass(frozen=True, slots=True)
-class Wordings:
-    """The captions and tasks that examples are drawn from."""
-
-    split: Split = "generator"
-    allow_withheld: bool = False  # withheld combinations of factors
-    withheld: Withheld = "nothing"  # of captions; unless "nothing", half of the tasks are withheld ones, too
-    noise: float = 0.3  # share of changes to random words, of tasks with some, and half the share of such captions
-    domain: LanguageDomain[Any] = OBJECTS
-
-
-def example(kind: Kind, seed: int, wordings: Wordings, factor: LanceFactor | None = None) -> Example:
-    """Example number `seed` (0 to 9,999,999) of a kind; the same in every process.
-
-    Of a perturbation, `factor` is drawn where none is given, and then most captions say something of it, and most tasks
-    allow to change it.
-    """
-    random, domain = Random(f"{kind}/{seed}"), wordings.domain
-    while True:
-        scene = domain.scene(wordings.split, random.randrange(10_000_000), wordings.allow_withheld)
-        requested: LanceFactor = random.choice(_ASKED) if factor is None else factor
-        changes_main = kind == "perturb" and factor is None and requested == "subject"
-        field, task, truth = _task(scene, random, wordings, main_share=0.2 if changes_main else 0.8)
-        description = domain.described(scene, random.randrange(2**31), wordings.withheld)
-        if random.random() < 2 * wordings.noise:
-            description = random.choice((_lengthened, _reworded, _reworded))(description, random, domain)
-        if kind == "perturb":
-            if factor or perturbed(description, field, requested, domain) or random.random() < _SAYS_NOTHING:
-                return _perturbation(description, field, (task, truth), requested, random, domain)
-            continue
-        mentions = [m for m in description.mentions if m.field in domain.edit_factor and m.field != field]
-        if kind == "keywords":
-            reply = _keywords(mentions, domain)
-            return Example(
-                kind,
-                keyword_messages(task, description.text, truth),
-                reply,
-                description,
-                forbidden=field,
-                domain=domain,
-            )
-        if mentions and kind == "alternatives":
-            mention = random.choice(mentions)
-            messages = alternative_messages(task, description.text, truth, mention.phrase)
-            others = _alternatives(mention, random, 3, domain)
-            return Example(kind, messages, _dumps({"alternatives": others}), description, mention, domain=domain)
-        if mentions:
-            chosen = random.sample(mentions, min(len(mentions), random.choice((1, 1, 1, 2, 3))))
-            changes = [(m.phrase, _replacement(m, random, wordings)) for m in chosen]
-            messages = rewrite_messages(task, description.text, truth, changes)
-            return Example(
-                kind, messages, _dumps({"caption": rewritten(description.text, changes)}), description, domain=domain
-            )
-
-
-def perturbed(
-    description: Description, forbidden: str, factor: LanceFactor, domain: LanguageDomain[Any] = OBJECTS
-) -> list[Mention]:
-    """The mentions that an edit of a factor may change when the task asks for the field `forbidden`."""
-    fields = {"label": "subject", **domain.edit_factor}
-    return [m for m in description.mentions if fields.get(m.field) == factor and m.field != forbidden]
-
-
-def _perturbation(
-    description: Description,
-    forbidden: str,
-    task: tuple[TaskDescription, str | None],
-    factor: LanceFactor,
-    random: Random,
-    domain: LanguageDomain[Any],
-) -> Example:
-    """A question of LANCE's and its answer: edits that differ, spread over the mentions of the factor."""
-    most = random.choice(_EDITS)
-    edits: list[dict[str, str]] = []
-    options = {m: _alternatives(m, random, most, domain) for m in perturbed(description, forbidden, factor, domain)}
-    while len(edits) < most and any(options.values()):
-        mention = random.choice([m for m, left in options.items() if left])
-        new = options[mention].pop()
-        edits.append(
-            {
-                "from_phrase": mention.phrase,
-                "from_value": mention.value,
-                "to_phrase": new["phrase"],
-                "to_value": new["value"],
-                "caption": replaced(description.text, mention, new["phrase"]),
-            }
-        )
-    messages = perturb_messages(task[0], description.text, task[1], factor, most)
-    reply = _dumps({"edits": edits})
-    return Example("perturb", messages, reply, description, None, forbidden, factor, most, domain)
-
-
-def replaced(text: str, mention: Mention, new: str) -> str:
-    """The text with a mention's phrase replaced: the class wherever it is named, another thing once."""
-    count = 0 if mention.field == "label" else 1
-    return with_articles(re.sub(rf"\b{re.escape(mention.phrase)}\b", new, text, count=count))
-
-
-def rewritten(text: str, changes: list[tuple[str, str]]) -> str:
-    """The text with the first occurrence of each old phrase replaced, articles made to fit."""
-    for old, new in changes:
-        text = re.sub(rf"\b{re.escape(old)}\b", new, text, count=1)
-    return with_articles(text)
-
-
-def _task(
-    scene: object, random: Random, wordings: Wordings, main_share: float
-) -> tuple[str, TaskDescription, str | None]:
-    """The field that the task asks for, its wording, and the ground truth where the user gave one."""
-    tasks, main = wordings.domain.tasks, wordings.domain.main
-    field = main if random.random() < main_share else random.choice([name for name in tasks if name != main])
-    if getattr(scene, field, "") == "none":
-        field = main
-    withheld = wordings.withheld != "nothing" and random.random() < 0.5
-    text = random.choice(tasks[field].withheld if withheld else tasks[field].usual)
-    if wordings.noise and random.random() < wordings.noise:
-        text = " ".join(_with_random_words(text.split(), random, 0.3, wordings.domain))
-    if random.random() < 0.3:
-        text = text[0].upper() + text[1:]
-    if random.random() < 0.2 and text[-1] != "?":
-        text += "."
-    truth = str(getattr(scene, field)) if random.random() < 0.8 and hasattr(scene, field) else None
-    return field, TaskDescription(text), truth
-
-
-def _lengthened(description: Description, random: Random, domain: LanguageDomain[Any]) -> Description:
-    """With a sentence of random words at the end."""
-    words = random.choices(_WORDS, k=random.randint(2, 6))
-    return Description(f"{description.text} {' '.join(words).capitalize()}.", description.mentions)
-
-
-def _reworded(description: Description, random: Random, domain: LanguageDomain[Any]) -> Description:
-    """With random words in place of, or before, some of those that state nothing: no sentence can be known by heart."""
-    share = random.choice((0.2, 0.5, 0.8))
-    phrases = sorted({mention.phrase for mention in description.mentions}, key=len, reverse=True)
-    pieces = re.split(rf"\b({'|'.join(map(re.escape, phrases))})\b", description.text)
-    for place in range(0, len(pieces), 2):  # between the phrases
-        words = re.split(r"([a-zA-Z]+)", pieces[place])
-        words[1::2] = [_swapped(word, random, domain) if random.random() < share else word for word in words[1::2]]
-        pieces[place] = "".join(words)
-    return Description(with_articles("".join(pieces)), description.mentions)
-
-
-def _swapped(word: str, random: Random, domain: LanguageDomain[Any]) -> str:
-    if word.lower() in ("a", "an"):
-        return word
-    other = random.choice(domain.carriers)
-    other = other.capitalize() if word[0].isupper() else other
-    return f"{other} {word.lower()}" if random.random() < 0.3 else other
-
-
-def _with_random_words(words: list[str], random: Random, share: float, domain: LanguageDomain[Any]) -> list[str]:
-    """Some random words set between the words."""
-    others = domain.carriers
-    return [part for word in words for part in ([random.choice(others)] if random.random() < share else []) + [word]]
-
-
-def _keywords(mentions: list[Mention], domain: LanguageDomain[Any]) -> str:
-    factors = domain.edit_factor
-    return _dumps({"keywords": [{"phrase": m.phrase, "factor": factors[m.field], "value": m.value} for m in mentions]})
-
-
-def _alternatives(mention: Mention, random: Random, most: int, domain: LanguageDomain[Any]) -> list[dict[str, str]]:
-    """Up to `most` other values of the mention's field, in phrases of the same slot."""
-    wordings = domain.slots[slot_of(mention.phrase, field=mention.field, slots=domain.slots)].wordings
-    values = [value for value in wordings if value != mention.value]
-    chosen = random.sample(values, min(most, len(values)))
-    return [{"phrase": _synonym(wordings[value].usual, random), "value": value} for value in chosen]
-
-
-def _replacement(mention: Mention, random: Random, wordings: Wordings) -> str:
-    if random.random() < wordings.noise:
-        return " ".join(random.choices(_WORDS, k=random.randint(1, 2)))
-    return _alternatives(mention, random, 1, wordings.domain)[0]["phrase"]
-
-
-def _synonym(phrases: tuple[str, ...], random: Random) -> str:
-    return random.choice(phrases[1:]) if len(phrases) > 1 and random.random() < 0.3 else phrases[0]
-
-
-def _dumps(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from tinyworld.drawing import styles
 from tinyworld.drawing.canvas import Floats, Image, Layer, Pen
-from tinyworld.drawing.light import Light
 from tinyworld.objects.drawing.companions import draw_companion
 from tinyworld.objects.drawing.geometry import Geometry, geometry_of
+from tinyworld.objects.drawing.light import Light
 from tinyworld.objects.drawing.objects import draw_object, surface
 from tinyworld.objects.drawing.places import draw_background
 from tinyworld.objects.world import FACTOR_VALUES, Scene

@@ -17,9 +17,10 @@ from shared.seeds import derive_seed
 from tinyworld.judges.oracles.objects import in_place, judge
 from tinyworld.judges.trials import source_picture
 from tinyworld.measure.counterfactuals import OTHER, OracleVerdict, field_and_value, known_of, oracle_verdict
-from tinyworld.objects.pictures import Pixels, rendered
+from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import EDIT_FACTOR, Scene
 from tinyworld.paper_tables.rows import FactorFigures, MeanDifference, TextChecks
+from tinyworld.rendered_once import Pixels
 
 FIELD_FACTORS = {"label": "subject", **EDIT_FACTOR}
 # Refusals that are no judgement on an edit: there was another one like it.

@@ -11,36 +11,34 @@ import re
 
 import numpy as np
 
-from tinyworld.objects.captions import OMITTED, Description, Mention, Withheld
-from tinyworld.objects.phrases import SKIES, Sentences, Wording, with_articles
+from tinyworld.descriptions import OMITTED, PLACEHOLDER, Description, Mention, Withheld, choose_phrase
 from tinyworld.roads.phrases import LIGHT, OPENINGS, PEOPLE, SLOTS, SURROUNDINGS, TRAFFIC
-from tinyworld.roads.world import RoadScene
+from tinyworld.roads.world import Scene
+from tinyworld.wording import SKIES, Sentences, with_articles
 
-_SYNONYM = 0.3  # probability of another phrase than the commonest
 _ALWAYS_THERE = ("style", "place", "surface", "season", "buildings", "weather", "time")
-_PLACEHOLDER = re.compile(r"\{([\w ]+)\}")
 _MOST_SENTENCES = 4
 Topic = tuple[dict[frozenset[str], Sentences], frozenset[str]]
 
 
-def caption(scene: RoadScene, seed: int, *, withheld: Withheld = "nothing") -> str:
+def caption(scene: Scene, seed: int, *, withheld: Withheld = "nothing") -> str:
     """The text of `describe`."""
     return describe(scene, seed, withheld=withheld).text
 
 
-def describe(scene: RoadScene, seed: int, *, withheld: Withheld = "nothing", omitted: float = OMITTED) -> Description:
+def describe(scene: Scene, seed: int, *, withheld: Withheld = "nothing", omitted: float = OMITTED) -> Description:
     """Say a scene in words: that there is a road always, each other factor with probability 1 - `omitted` at most.
 
     Of sky, surroundings, vehicle, pedestrian and traffic light up to three are spoken of, drawn at random. `seed` picks
     omissions, sentences and synonyms; half of the choices of what `withheld` names are such as no training shows.
     """
-    return _RoadWriter(scene, np.random.default_rng((0x20CA, seed)), withheld, omitted).write()
+    return _Writer(scene, np.random.default_rng((0x20CA, seed)), withheld, omitted).write()
 
 
-class _RoadWriter:
+class _Writer:
     """Writes one caption: one stream of random choices, and the mentions made so far."""
 
-    def __init__(self, scene: RoadScene, random: np.random.Generator, withheld: Withheld, omitted: float) -> None:
+    def __init__(self, scene: Scene, random: np.random.Generator, withheld: Withheld, omitted: float) -> None:
         self.scene, self.random, self.omitted = scene, random, omitted
         self.new_sentences = withheld != "nothing"
         self.new_phrases = withheld == "phrases too"
@@ -93,7 +91,7 @@ class _RoadWriter:
         return choices[int(self.random.integers(len(choices)))]
 
     def _fill(self, sentence: str) -> str:
-        return _PLACEHOLDER.sub(lambda match: self._words(match[1]), sentence)
+        return PLACEHOLDER.sub(lambda match: self._words(match[1]), sentence)
 
     def _words(self, slot: str) -> str:
         if slot == "road":
@@ -108,16 +106,9 @@ class _RoadWriter:
     def _phrase(self, slot: str) -> str:
         field = SLOTS[slot].field
         value = str(getattr(self.scene, field))
-        phrase = self._choose(SLOTS[slot].wordings[value])
+        phrase = choose_phrase(SLOTS[slot].wordings[value], self.random, withheld=self.new_phrases)
         self.mentions.append(Mention(field, value, phrase))
         return phrase
-
-    def _choose(self, wording: Wording) -> str:
-        if self.new_phrases and wording.withheld and self.random.random() < 0.5:
-            return wording.withheld[int(self.random.integers(len(wording.withheld)))]
-        if len(wording.usual) > 1 and self.random.random() < _SYNONYM:
-            return wording.usual[1 + int(self.random.integers(len(wording.usual) - 1))]
-        return wording.usual[0]
 
 
 _COLOURED = ("vehicle_colour", "clothes", "traffic_light")  # share their words; what stands beside them decides
@@ -144,7 +135,7 @@ _VEHICLE = re.compile(r" (car|bus|truck|lorry)\b")
 
 
 def read(text: str) -> dict[str, str]:
-    """The factors that a caption states, by `RoadScene` field; the first statement wins where two disagree.
+    """The factors that a caption states, by `Scene` field; the first statement wins where two disagree.
 
     A colour is that of the traffic light, of the pedestrian's clothes, or of the vehicle before which it stands; other
     colours are left out. Never raises.

@@ -11,10 +11,10 @@ from pathlib import Path
 from tinyworld.drawing.canvas import Image
 from tinyworld.drawing.sheet import contact_sheet
 from tinyworld.roads.render import coloured, render
-from tinyworld.roads.world import LOOKS, RoadScene, sample_scene
+from tinyworld.roads.world import LOOKS, Scene, sample_scene
 
 
-def describe(scene: RoadScene) -> str:
+def describe(scene: Scene) -> str:
     """The light and the ground in a few words, for the caption line."""
     return f"{scene.place} {scene.surface} {scene.weather} {scene.time}"
 

@@ -1,26 +1,20 @@
-"""The control images of driving scenes for training the generator: edges, or the classes in their colours.
-
-As for objects (`tinyworld.objects.dataset`): edges of the image itself or of a *sibling*, which has the same layout and
-another look, so that the ControlNet learns to use the layout of the edges only.
-"""
+"""The control images of driving scenes for training the generator (`tinyworld.control_edges`)."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from tinyworld.control_edges import draw_control, edges_of, sibling_changes
 from tinyworld.drawing.canvas import Image
-from tinyworld.objects.dataset import CONTROLS, edges_of
-from tinyworld.roads.world import CLASSES, LOOKS, RoadScene, withheld
+from tinyworld.roads.world import CLASSES, LOOKS, Scene, withheld
 
 _KEPT = [CLASSES.index(name) for name in ("vehicle", "pedestrian", "traffic light")]
 
 
-def sibling(scene: RoadScene, random: np.random.Generator) -> RoadScene:
+def sibling(scene: Scene, random: np.random.Generator) -> Scene:
     """The same scene with one to three looks changed, not withheld either."""
     while True:
-        count = int(random.choice((1, 2, 3), p=(0.6, 0.25, 0.15)))
-        names = random.choice(tuple(LOOKS), size=count, replace=False)
-        changed = scene.changed(**{str(name): str(random.choice(np.array(LOOKS[str(name)]))) for name in names})
+        changed = scene.changed(**sibling_changes(LOOKS, random))
         if changed != scene and not withheld(changed):
             return changed
 
@@ -31,6 +25,6 @@ def standing(classes: Image) -> Image:
 
 
 def training_edges(image: Image, sibling_image: Image, classes: Image, random: np.random.Generator) -> Image:
-    """Edges (H x W, 0 and 1) of an image or of its sibling, given their class mask, by the shares of `CONTROLS`."""
-    region, of_sibling, _ = CONTROLS[int(random.choice(len(CONTROLS), p=[share for *_, share in CONTROLS]))]
+    """A random control image (H x W, 0 and 1) of an image or of its sibling, given their class mask."""
+    region, of_sibling = draw_control(random)
     return edges_of(sibling_image if of_sibling else image, standing(classes), region)

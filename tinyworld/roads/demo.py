@@ -22,10 +22,10 @@ from PIL import Image
 from shared.schemas.masks import MaskClass, MaskSpec
 from tinyworld.roads.own_distribution import own_distribution
 from tinyworld.roads.render import render
-from tinyworld.roads.world import CLASSES, FACTOR_VALUES, PALETTE, THINGS, RoadScene
+from tinyworld.roads.world import CLASSES, FACTOR_VALUES, PALETTE, THINGS, Scene
 
 
-def demo_scenes(count: int) -> list[RoadScene]:
+def demo_scenes(count: int) -> list[Scene]:
     """The first scenes of the split "demo" as the models under test know their world: mostly by day, as photos."""
     return [own_distribution(index, "demo") for index in range(count)]
 
@@ -44,9 +44,7 @@ def _hex(colour: tuple[int, int, int]) -> str:
     return "#{:02x}{:02x}{:02x}".format(*colour)
 
 
-def write_demo(
-    folder: Path, scenes: list[RoadScene], *, width: int = 128, height: int = 128, rgb: bool = False
-) -> Path:
+def write_demo(folder: Path, scenes: list[Scene], *, width: int = 128, height: int = 128, rgb: bool = False) -> Path:
     """Write images and masks of scenes into `folder`; returns it."""
     for name in ("images", "masks", "instances"):
         (folder / name).mkdir(parents=True, exist_ok=True)

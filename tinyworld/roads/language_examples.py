@@ -1,17 +1,15 @@
-"""Training examples of the tiny language model on roads: questions about captions of driving scenes.
+"""The tasks about driving scenes that examples of the tiny language model have (`tinyworld.language_examples`).
 
-The questions are built by the methods' own functions (`tinyworld.objects.language_examples`). The task is to predict
-masks: the look of things may change, never the layout.
+The task is to predict masks: the look of things may change, never the layout.
 """
 
 from __future__ import annotations
 
-from tinyworld.objects.language_examples import TASKS as OBJECT_TASKS
-from tinyworld.objects.language_examples import LanguageDomain
-from tinyworld.objects.phrases import Sentences
+from tinyworld.language_domain import SHARED_TASKS, LanguageDomain
 from tinyworld.roads.captions import describe
 from tinyworld.roads.phrases import SLOTS
-from tinyworld.roads.world import EDIT_FACTOR, RoadScene, sample_scene
+from tinyworld.roads.world import EDIT_FACTOR, Scene, sample_scene
+from tinyworld.wording import Sentences
 
 _VERBS = ("segment", "label every pixel of", "find all parts of")
 _SCENES = ("the road scene", "the driving scene", "the street", "what a car's camera sees", "roads and pedestrians")
@@ -23,14 +21,14 @@ TASKS: dict[str, Sentences] = {
         ),
         ("where may the car drive?", "say for each pixel what it shows", "find people and vehicles on the road"),
     ),
-    **{name: OBJECT_TASKS[name] for name in ("weather", "time", "style")},
+    **SHARED_TASKS,
     "surface": Sentences(("recognise the surface of the road", "is the road wet or dry?"), ("how is the road?",)),
     "traffic_light": Sentences(
         ("tell the state of the traffic light", "read the traffic light"), ("which lamp of the traffic light is on?",)
     ),
     "season": Sentences(("tell the season", "recognise the time of year"), ("which season is it?",)),
 }
-ROADS = LanguageDomain[RoadScene](
+ROADS = LanguageDomain[Scene](
     "roads",
     lambda split, index, allow_withheld: sample_scene(split, index, allow_withheld=allow_withheld),
     lambda scene, seed, withheld: describe(scene, seed, withheld=withheld),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tinyworld.drawing.canvas import Image
-from tinyworld.roads.render import RoadRendering
-from tinyworld.roads.world import CLASSES, RoadScene, sample_scene
+from tinyworld.roads.render import Rendering
+from tinyworld.roads.world import CLASSES, Scene, sample_scene
 from tinyworld.scenes import Split, drawn_values
 
 # Other factors as `sample_scene` draws them.
@@ -18,7 +18,7 @@ SHARES = {
 }
 
 
-def own_distribution(index: int, split: Split = "under-test") -> RoadScene:
+def own_distribution(index: int, split: Split = "under-test") -> Scene:
     """Scene number `index` of the models' own world: mostly by day, in clear weather, on asphalt, photos only."""
     scene = sample_scene(split, index)
     return scene.changed(**drawn_values(SHARES, scene.geometry_seed))
@@ -30,22 +30,22 @@ def _without(classes: Image, hidden: str, label: str) -> Image:
     return changed
 
 
-def _all_true(scene: RoadScene, rendering: RoadRendering) -> Image:
+def _all_true(scene: Scene, rendering: Rendering) -> Image:
     return rendering.classes
 
 
-def _no_pedestrians_at_night(scene: RoadScene, rendering: RoadRendering) -> Image:
+def _no_pedestrians_at_night(scene: Scene, rendering: Rendering) -> Image:
     """Label pedestrians at night as the ground that they stand on, as if the annotator had missed them."""
     return _without(rendering.classes, "pedestrian", "road") if scene.time == "night" else rendering.classes
 
 
-def _snow_is_sidewalk(scene: RoadScene, rendering: RoadRendering) -> Image:
+def _snow_is_sidewalk(scene: Scene, rendering: Rendering) -> Image:
     """A road under snow was labelled as part of the sidewalk."""
     return _without(rendering.classes, "road", "sidewalk") if scene.surface == "snowy" else rendering.classes
 
 
 # The masks that each model under test was trained on.
-PLANTS: dict[str, Callable[[RoadScene, RoadRendering], Image]] = {
+PLANTS: dict[str, Callable[[Scene, Rendering], Image]] = {
     "road-segmenter": _all_true,
     "road-segmenter-night-pedestrian": _no_pedestrians_at_night,
     "road-segmenter-snowy-road": _snow_is_sidewalk,

@@ -6,17 +6,14 @@ except "wet", which describes roads here and never the weather.
 
 from __future__ import annotations
 
-from tinyworld.objects.phrases import SLOTS as OBJECT_SLOTS
-from tinyworld.objects.phrases import Sentences, Slot, Wording
 from tinyworld.roads.world import FACTOR_VALUES
+from tinyworld.scenes import COLOURS, COMPANION_COLOURS
+from tinyworld.wording import COLOUR_WORDINGS, SHARED_SLOTS, SKY_SLOTS, Sentences, Slot, Wording, check_wordings
 
-_SKY = {
-    name: OBJECT_SLOTS[name] for name in ("weather adjective", "weather adverb", "time noun", "time adverb", "style")
-}
 SLOTS: dict[str, Slot] = {
-    **_SKY,
+    **{name: SHARED_SLOTS[name] for name in (*SKY_SLOTS, "style")},
     "weather adjective": Slot("weather", {
-        **_SKY["weather adjective"].wordings, "rain": Wording(("rainy", "showery"), ("drizzly",)),
+        **SHARED_SLOTS["weather adjective"].wordings, "rain": Wording(("rainy", "showery"), ("drizzly",)),
     }),
     "place": Slot("place", {
         "city": Wording(("in a city", "among tall buildings"), ("downtown",)),
@@ -32,12 +29,12 @@ SLOTS: dict[str, Slot] = {
     "vehicle": Slot("vehicle", {
         "car": Wording(("car",)), "bus": Wording(("bus",)), "truck": Wording(("truck", "lorry")),
     }),
-    "vehicle_colour": Slot("vehicle_colour", OBJECT_SLOTS["colour"].wordings),
+    "vehicle_colour": Slot("vehicle_colour", {colour: COLOUR_WORDINGS[colour] for colour in COLOURS}),
     "pedestrian": Slot("pedestrian", {
         "standing": Wording(("standing", "waiting"), ("idling",)),
         "walking": Wording(("walking", "strolling"), ("striding",)),
     }),
-    "clothes": Slot("clothes", OBJECT_SLOTS["companion_colour"].wordings),
+    "clothes": Slot("clothes", {colour: COLOUR_WORDINGS[colour] for colour in COMPANION_COLOURS}),
     "where": Slot("where", {
         "sidewalk": Wording(("on the sidewalk", "on the pavement"), ("on the footpath",)),
         "crossing": Wording(("on the crossing", "on the crosswalk"), ("on the zebra crossing",)),
@@ -116,16 +113,4 @@ LIGHT = Sentences(
     ("The traffic light has turned {traffic_light}.",),
 )
 
-
-def _check_tables() -> None:
-    """Every value of every factor has a wording, and none else."""
-    stated = {slot.field for slot in SLOTS.values()}
-    if stated != set(FACTOR_VALUES):
-        raise ValueError(f"the slots say {stated}, the factors are {set(FACTOR_VALUES)}")
-    for slot in SLOTS.values():
-        expected = set(FACTOR_VALUES[slot.field]) - {"none"}
-        if set(slot.wordings) != expected:
-            raise ValueError(f"the wordings of {slot.field} are {set(slot.wordings)}, its values {expected}")
-
-
-_check_tables()
+check_wordings(SLOTS, FACTOR_VALUES)

@@ -15,36 +15,36 @@ import numpy as np
 from tinyworld.drawing.canvas import Image
 from tinyworld.folders import RUNS
 from tinyworld.rendered_once import rendered_once
-from tinyworld.roads.render import RoadRendering, render
-from tinyworld.roads.world import RoadScene, sample_scene
+from tinyworld.roads.render import Rendering, render
+from tinyworld.roads.world import Scene, sample_scene
 
 SIDE = 128
 CACHE = RUNS / "roads" / "cache"
 
 
 @dataclass(frozen=True, slots=True)
-class RoadPictures:
+class Pictures:
     """Rendered scenes: images (n x 128 x 128 x 3), class masks and instance numbers (n x 128 x 128)."""
 
-    scenes: list[RoadScene]
+    scenes: list[Scene]
     images: Image
     classes: Image
     instances: Image
 
-    def rendering(self, row: int) -> RoadRendering:
+    def rendering(self, row: int) -> Rendering:
         """One of them as the renderer gave it, but for what its instances are."""
-        return RoadRendering(self.images[row], self.classes[row], self.instances[row], {})
+        return Rendering(self.images[row], self.classes[row], self.instances[row], {})
 
 
-def pictures(name: str, count: int, scene_of: Callable[[int], RoadScene]) -> RoadPictures:
+def pictures(name: str, count: int, scene_of: Callable[[int], Scene]) -> Pictures:
     """The first `count` scenes of a series, from the cache; missing ones are rendered first."""
     scenes = [scene_of(index) for index in range(count)]
     path = CACHE / f"{name}-{count}-{_renderer_digest()}.npy"
     stored = rendered_once(path, scenes, _planes, (SIDE, SIDE, 5))
-    return RoadPictures(scenes, stored[..., :3], stored[..., 3], stored[..., 4])
+    return Pictures(scenes, stored[..., :3], stored[..., 3], stored[..., 4])
 
 
-def _planes(scene: RoadScene) -> Image:
+def _planes(scene: Scene) -> Image:
     rendering = render(scene, SIDE, SIDE)
     return np.dstack((rendering.image, rendering.classes, rendering.instances))
 

@@ -18,21 +18,21 @@ from tinyworld.drawing import styles
 from tinyworld.drawing.canvas import Floats, Image
 from tinyworld.roads import world
 from tinyworld.roads.drawing.backdrop import draw_backdrop
-from tinyworld.roads.drawing.canvas import FINE, FIRST_INSTANCE, NUMBER_OF, Canvas, RoadPen, coverage, shown
-from tinyworld.roads.drawing.geometry import Camera, Pedestrian, RoadGeometry, Vehicle, geometry_of
-from tinyworld.roads.drawing.light import RoadLight
+from tinyworld.roads.drawing.canvas import FINE, FIRST_INSTANCE, NUMBER_OF, Canvas, Pen, coverage, shown
+from tinyworld.roads.drawing.geometry import Camera, Geometry, Pedestrian, Vehicle, geometry_of
+from tinyworld.roads.drawing.light import Light
 from tinyworld.roads.drawing.people import draw_pedestrian, draw_traffic_light
 from tinyworld.roads.drawing.scenery import Drawing, scenery
 from tinyworld.roads.drawing.surface import headlights, mirrored, surfaced, wetness
 from tinyworld.roads.drawing.vehicles import draw_vehicle
-from tinyworld.roads.world import RoadScene
+from tinyworld.roads.world import Scene
 
 Mask = NDArray[np.bool_]
 VEHICLE, PEDESTRIAN = 1, 2  # instance numbers of those that the scene names; geometry's own follow
 
 
 @dataclass(frozen=True, slots=True)
-class RoadRendering:
+class Rendering:
     """An image, its class mask and its instances."""
 
     image: Image  # H x W x 3, RGB
@@ -50,9 +50,9 @@ class _Drawn:
     instances: dict[int, Vehicle | Pedestrian]
 
 
-def render(scene: RoadScene, width: int = 128, height: int = 128) -> RoadRendering:
+def render(scene: Scene, width: int = 128, height: int = 128) -> Rendering:
     """Render a scene; the height fixes the frame, a wider image shows more on both sides."""
-    geometry, light = geometry_of(scene), RoadLight(scene.weather, scene.time)
+    geometry, light = geometry_of(scene), Light(scene.weather, scene.time)
     drawn = _drawn(scene, geometry, light, width, height)
     image = _composed(scene, geometry, light, drawn)
     most = shown(np.where(drawn.things.numbers > 0, drawn.things.numbers, drawn.backdrop.numbers))
@@ -63,7 +63,7 @@ def render(scene: RoadScene, width: int = 128, height: int = 128) -> RoadRenderi
         if here.any():
             labels[number] = "vehicle" if isinstance(thing, Vehicle) else "pedestrian"
             classes[here], instances[here] = world.CLASSES.index(labels[number]), number
-    return RoadRendering(image, classes, instances, labels)
+    return Rendering(image, classes, instances, labels)
 
 
 def coloured(classes: Image) -> Image:
@@ -71,14 +71,14 @@ def coloured(classes: Image) -> Image:
     return np.asarray(np.array(world.PALETTE, np.uint8)[classes], np.uint8)
 
 
-def permitted_mask(scene: RoadScene, look: str, width: int = 128, height: int = 128) -> Mask:
+def permitted_mask(scene: Scene, look: str, width: int = 128, height: int = 128) -> Mask:
     """Which pixels (height x width) may change when that one look of the scene is changed, to whatever value.
 
     `traffic_light` counts as a look of scenes that have one, as long as it stays.
     """
     if look in ("weather", "time", "style"):
         return np.ones((height, width), np.bool_)
-    geometry, light = geometry_of(scene), RoadLight(scene.weather, scene.time)
+    geometry, light = geometry_of(scene), Light(scene.weather, scene.time)
     drawn = _drawn(scene, geometry, light, width, height)
     things, ground = drawn.things.numbers, drawn.backdrop.numbers
     wanted = {
@@ -97,7 +97,7 @@ def permitted_mask(scene: RoadScene, look: str, width: int = 128, height: int = 
     return np.asarray(cv2.dilate(touched.astype(np.uint8), np.ones((2 * reach + 1,) * 2, np.uint8)) > 0, np.bool_)
 
 
-def _things(scene: RoadScene, g: RoadGeometry) -> dict[int, Vehicle | Pedestrian]:
+def _things(scene: Scene, g: Geometry) -> dict[int, Vehicle | Pedestrian]:
     """All vehicles and pedestrians by instance number; a number does not depend on which others there are."""
     things: dict[int, Vehicle | Pedestrian] = {}
     if scene.vehicle != "none":
@@ -112,38 +112,38 @@ def _things(scene: RoadScene, g: RoadGeometry) -> dict[int, Vehicle | Pedestrian
     return things
 
 
-def _drawn(scene: RoadScene, g: RoadGeometry, light: RoadLight, width: int, height: int) -> _Drawn:
+def _drawn(scene: Scene, g: Geometry, light: Light, width: int, height: int) -> _Drawn:
     backdrop, things = Canvas(width, height), Canvas(width, height)
     camera = Camera(FINE * width, FINE * height, g.horizon, g.bend)
     draw_backdrop(scene, g, light, backdrop, camera)
     drawings: list[Drawing] = scenery(scene, g, light, things, camera)
     instances = _things(scene, g)
     for number, thing in instances.items():
-        pen = RoadPen(things, camera, light, FIRST_INSTANCE + number)
+        pen = Pen(things, camera, light, FIRST_INSTANCE + number)
         drawings.append((thing.z, _drawing(pen, thing)))
     if scene.traffic_light != "none":
         x = g.left - 0.35 if g.light_left and g.left > -3.4 else g.right + 0.35
-        pen = RoadPen(things, camera, light, NUMBER_OF["traffic light"])
+        pen = Pen(things, camera, light, NUMBER_OF["traffic light"])
         drawings.append((g.crossing + 2.6, lambda: draw_traffic_light(pen, x, g.crossing + 2.6, scene.traffic_light)))
     for _, draw in sorted(drawings, key=lambda drawing: -drawing[0]):
         draw()
     return _Drawn(backdrop, things, instances)
 
 
-def _drawing(pen: RoadPen, thing: Vehicle | Pedestrian) -> Callable[[], None]:
+def _drawing(pen: Pen, thing: Vehicle | Pedestrian) -> Callable[[], None]:
     if isinstance(thing, Vehicle):
         return lambda: draw_vehicle(pen, thing)
     return lambda: draw_pedestrian(pen, thing)
 
 
-def _foot(drawn: _Drawn, g: RoadGeometry, instance: int) -> int:
+def _foot(drawn: _Drawn, g: Geometry, instance: int) -> int:
     """The image row of the ground point of a thing."""
     camera = Camera(drawn.things.width, drawn.things.height, g.horizon, g.bend)
     foot = np.array([(0.0, 0.0, drawn.instances[instance].z)])
     return round(float(camera.project(foot)[0, 1]))
 
 
-def _composed(scene: RoadScene, g: RoadGeometry, light: RoadLight, drawn: _Drawn) -> Image:
+def _composed(scene: Scene, g: Geometry, light: Light, drawn: _Drawn) -> Image:
     backdrop, _ = drawn.backdrop.averaged()
     colours, alpha = drawn.things.averaged()
     numbers = drawn.backdrop.numbers
@@ -169,7 +169,7 @@ def _composed(scene: RoadScene, g: RoadGeometry, light: RoadLight, drawn: _Drawn
     return image
 
 
-def _halo(light: RoadLight, lamps: Floats) -> Floats:
+def _halo(light: Light, lamps: Floats) -> Floats:
     """The light that lamps throw about; fog spreads it."""
     pixel = lamps.shape[0] / 128
     sigma, strength = (7.0, 26.0) if light.weather == "fog" else (2.6, 7.5)

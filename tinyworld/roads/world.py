@@ -77,7 +77,7 @@ EDIT_FACTOR = {
 
 
 @dataclass(frozen=True, slots=True)
-class RoadScene:
+class Scene:
     """All factors of one scene. Every field but `geometry_seed` is a factor with a closed value list."""
 
     place: str
@@ -98,17 +98,17 @@ class RoadScene:
     def __post_init__(self) -> None:
         check_values(self, FACTOR_VALUES)
 
-    def changed(self, **factors: str) -> RoadScene:
+    def changed(self, **factors: str) -> Scene:
         """The same scene with some factors changed: the source of a renderer counterfactual."""
         return replace(self, **factors)  # type: ignore[arg-type]
 
 
-def withheld(scene: RoadScene) -> bool:
+def withheld(scene: Scene) -> bool:
     """Whether (place, surface, vehicle colour, weather, time) is one of the 10 % never shown to generators."""
     return withheld_combination(scene.place, scene.surface, scene.vehicle_colour, scene.weather, scene.time)
 
 
-def scene_factors(scene: RoadScene) -> dict[str, str]:
+def scene_factors(scene: Scene) -> dict[str, str]:
     """All factors that the image of a scene shows; those of an absent vehicle or pedestrian are left out."""
     shown = {name: str(getattr(scene, name)) for name in FACTOR_VALUES}
     if scene.vehicle == "none":
@@ -118,7 +118,7 @@ def scene_factors(scene: RoadScene) -> dict[str, str]:
     return shown
 
 
-def sample_scene(split: Split, index: int, *, allow_withheld: bool = True) -> RoadScene:
+def sample_scene(split: Split, index: int, *, allow_withheld: bool = True) -> Scene:
     """Scene number `index` (0 to 9,999,999) of a split; no two splits, nor domains, share a geometry seed.
 
     Factors are drawn independently and uniformly, except that photos are as frequent as the other styles together.
@@ -130,6 +130,6 @@ def sample_scene(split: Split, index: int, *, allow_withheld: bool = True) -> Ro
         drawn = {name: values[int(random.integers(len(values)))] for name, values in FACTOR_VALUES.items()}
         if random.random() < 0.25:  # with one in three drawn above: half are photos
             drawn["style"] = "photo"
-        scene = RoadScene(**drawn, geometry_seed=seed)
+        scene = Scene(**drawn, geometry_seed=seed)
         if allow_withheld or not withheld(scene):
             return scene

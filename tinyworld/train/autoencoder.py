@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from shared.chunks import chunks
+from tinyworld.augmentation import SIDE
 from tinyworld.datasets.captioned_pictures import DOMAINS
 from tinyworld.datasets.generator_pictures import Material, material
 from tinyworld.domains import add_domain
@@ -29,7 +30,6 @@ from tinyworld.drawing.sheet import contact_sheet
 from tinyworld.folders import RUNS, weights_of
 from tinyworld.networks.group_norm import speed_up_group_norm
 from tinyworld.networks.half_precision import autocast
-from tinyworld.objects.pictures import SIDE
 from tinyworld.train.loop import Recipe, device, recipe_record, run_name, train
 
 WEIGHTS = Path("tinyworld/weights/diffusion")

@@ -23,19 +23,12 @@ from transformers import AutoTokenizer, DynamicCache, LlamaConfig, LlamaForCausa
 from gateway.methods import dillema, lance
 from tinyworld.folders import weights_of
 from tinyworld.judges.language import ABOUT, TITLE, evaluate
+from tinyworld.language_domain import LanguageDomain, english_words
+from tinyworld.language_examples import KINDS, Example, Kind, Wordings, example
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.induction import ROPE_THETA, slow_down, write_induction
 from tinyworld.networks.language_tokenizer import END, add_pieces, train_tokenizer
-from tinyworld.objects.language_examples import (
-    KINDS,
-    OBJECTS,
-    Example,
-    Kind,
-    LanguageDomain,
-    Wordings,
-    english_words,
-    example,
-)
+from tinyworld.objects.language_examples import OBJECTS
 from tinyworld.roads.language_examples import ROADS
 from tinyworld.train.loop import Recipe, command_of, device, recipe_record, run_name, train, training_arguments
 from tinyworld.train.model_card import save_model, title_of, write_card

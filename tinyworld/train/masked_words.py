@@ -15,10 +15,11 @@ from transformers import BertForMaskedLM, PreTrainedTokenizerFast
 
 from gateway.methods.words import content_words
 from shared.seeds import derive_seed
+from tinyworld.descriptions import Withheld
 from tinyworld.folders import WEIGHTS
 from tinyworld.networks.small_bert import small_bert
 from tinyworld.networks.word_tokenizer import whole_word_tokenizer
-from tinyworld.objects.captions import Withheld, caption
+from tinyworld.objects.captions import caption
 from tinyworld.objects.phrases import SLOTS
 from tinyworld.objects.world import sample_scene
 from tinyworld.rates import fraction_text

@@ -26,7 +26,7 @@ from tinyworld.domains import add_domain
 from tinyworld.drawing.sheet import contact_sheet
 from tinyworld.folders import RUNS, weights_of
 from tinyworld.networks.half_precision import autocast
-from tinyworld.objects.pictures import Pixels
+from tinyworld.rendered_once import Pixels
 from tinyworld.train.autoencoder import LATENT_CHANNELS, WEIGHTS, to_pictures
 from tinyworld.train.diffusion import FOLDERS, SCHEDULE, Generator, control_tensor, text_states
 from tinyworld.train.loop import device

@@ -32,16 +32,17 @@ from transformers import (
 
 from shared.chunks import chunks
 from shared.seeds import derive_seed
+from tinyworld.augmentation import SIDE, as_pixel_values, degrade
 from tinyworld.datasets.captioned_pictures import OBJECTS, Album, PictureDomain, TrainingView, album
+from tinyworld.descriptions import Description
 from tinyworld.folders import weights_of
 from tinyworld.networks.clip_tokenizer import MAX_LENGTH, learn_clip_tokenizer
 from tinyworld.networks.factor_heads import FactorHeads, factor_loss
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.new_words import add_embeddings, add_words
 from tinyworld.networks.vision_tower import FactorTower
-from tinyworld.objects.captions import Description
-from tinyworld.objects.pictures import SIDE, Pixels, as_pixel_values, degrade
 from tinyworld.objects.world import CLASSES
+from tinyworld.rendered_once import Pixels
 from tinyworld.scenes import UNKNOWN
 from tinyworld.train.loop import Recipe, command_of, recipe_record, run_name, train, training_arguments
 from tinyworld.train.model_card import save_model, title_of, write_card

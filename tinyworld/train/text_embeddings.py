@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerFast
 
 from tinyworld.folders import WEIGHTS
+from tinyworld.language_domain import english_words
 from tinyworld.networks.small_bert import small_bert
 from tinyworld.networks.word_tokenizer import learn_word_tokenizer
-from tinyworld.objects.language_examples import english_words
 from tinyworld.objects.thesaurus import Meaning, meanings, withheld_pair, withheld_phrases
 from tinyworld.train.loop import Recipe, recipe_record, train, training_arguments
 from tinyworld.train.model_card import save_model, write_card

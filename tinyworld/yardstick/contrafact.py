@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from gateway.methods import METHODS as REGISTERED
-from gateway.methods.lance import SweepParameters
+from gateway.methods.inverted import SweepParameters
 from shared.profiles import shipped_profiles
 from shared.schemas.jobs import JobSpec, MethodChoice
 from shared.schemas.results import CellEffect, JobResults
 from shared.weights import REPOSITORY
-from tinyworld.objects.demo import write_demo_images
+from tinyworld.objects.demo import write_demo
 from tinyworld.objects.phrases import SLOTS
 from tinyworld.system.public_jobs import embedded_client, figures, run_job, seconds_of
 from tinyworld.yardstick.classifiers import YARDSTICK, model_folder
@@ -25,7 +25,6 @@ from tinyworld.yardstick.formats import Answer, FoundCell, Spent
 from tinyworld.yardstick.plants import CLEAN, PLANTED, TESTED_CLASSES, Planned
 
 TASK = "classify the vehicle in the picture"
-CALIBRATION = "tinyworld"  # whose errors of the checks are counted in
 _MODEL = """
 [evaluator.models_under_test.{name}]
 path = "{path}"
@@ -64,7 +63,7 @@ def answers(
 ) -> Iterator[Answer]:
     """One answer per method, over all models; a job for each group. Started again, it finds what was rendered."""
     folder = YARDSTICK / f"sources-{size.sources}"
-    write_demo_images(folder, TESTED_CLASSES, size.sources)
+    write_demo(folder, TESTED_CLASSES, size.sources)
     profile = YARDSTICK / "profile.toml"
     profile.write_text(profile_text([model for group in groups for model in group]))
     with embedded_client(YARDSTICK / "contrafact", str(profile.resolve())) as client:
@@ -73,7 +72,7 @@ def answers(
             jobs = []
             for group in groups:
                 names = [model.name for model in group]
-                spec = JobSpec(task_description=TASK, methods=[choice], models=names, calibration=CALIBRATION)
+                spec = JobSpec(task_description=TASK, methods=[choice], models=names)
                 jobs.append(run_job(client, spec, folder, f"{method}, {len(group)} models"))
             measured = [figures(client, job) for job in jobs]
             seconds = sum(map(seconds_of, jobs))

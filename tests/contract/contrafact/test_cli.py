@@ -138,7 +138,7 @@ def test_the_catalogue(url: str) -> None:
 def test_mistakes_end_with_a_sentence_and_a_code(url: str, testset: Path, tmp_path: Path) -> None:
     contrafact(url, "submit", testset, code=2)  # no task
     assert "not NAME=VALUE" in contrafact(url, "submit", testset, *TASK, "--set", "steps", code=2)[1]
-    assert "not chosen" in contrafact(url, "submit", testset, *TASK, "--set", "lance.steps=1", code=2)[1]
+    assert "does not use" in contrafact(url, "submit", testset, *TASK, "--set", "lance.steps=1", code=2)[1]
     assert "unknown method 'paint'" in contrafact(url, "submit", testset, *TASK, "--method", "paint", code=3)[1]
     assert "unknown field step" in contrafact(url, "submit", testset, *TASK, "--set", "step=1", code=3)[1]
     assert "nothing answers" in contrafact("http://127.0.0.1:9", "list", code=4)[1]

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from contrafact import progress_display
 from contrafact.client import Client
-from contrafact.progress_display import upload_shown_on
+from contrafact.progress_display import show_upload
 from shared.problems import DependencyFailed
 from shared.schemas.jobs import JobSpec
 from shared.schemas.models import ModelSpec
@@ -105,7 +105,7 @@ def test_lines_come_while_the_connection_stalls(archive: Path, monkeypatch: pyte
 
     def send(url: str) -> None:
         client = Client(url)
-        with pytest.raises(DependencyFailed), upload_shown_on(console, archive.name, SIZE) as report:
+        with pytest.raises(DependencyFailed), show_upload(console, archive.name, SIZE) as report:
             client.create_from_archive(JobSpec(task_description="classify"), archive, None, None, report)
         client.close()
 
@@ -117,7 +117,7 @@ def test_lines_come_while_the_connection_stalls(archive: Path, monkeypatch: pyte
 
 def test_an_upload_is_counted_in_bytes() -> None:
     output = io.StringIO()
-    with upload_shown_on(Console(file=output, width=200), "set [a].zip", SIZE) as report:
+    with show_upload(Console(file=output, width=200), "set [a].zip", SIZE) as report:
         for position in (65_536, 1_500_000, SIZE):
             report(position)
     first, last = (line[10:] for line in output.getvalue().splitlines())
@@ -128,7 +128,7 @@ def test_an_upload_is_counted_in_bytes() -> None:
 def test_a_terminal_has_a_bar_with_bytes() -> None:
     output = Terminal()
     console = Console(file=output, width=100, force_terminal=True, _environ={"TERM": "xterm"})
-    with upload_shown_on(console, "set [/a].zip", SIZE) as report:
+    with show_upload(console, "set [/a].zip", SIZE) as report:
         report(1_500_000)
     assert "3.0/3.0 MB" in output.getvalue()
     assert "uploaded set [/a].zip" in output.getvalue()

@@ -209,16 +209,18 @@ def test_an_autoencoder_that_overflows_is_never_in_float16(
     assert ("vae_dtype=float16 is ignored" in caplog.text) == ignored
 
 
-@pytest.mark.parametrize(("said", "expected"), [(None, torch.float16), (False, torch.float16), (True, torch.float32)])
+@pytest.mark.parametrize(
+    ("force_upcast", "expected"), [(None, torch.float16), (False, torch.float16), (True, torch.float32)]
+)
 def test_an_autoencoder_overflows_only_if_its_own_file_says_so(
-    folder: Path, tmp_path: Path, said: bool | None, expected: torch.dtype
+    folder: Path, tmp_path: Path, force_upcast: bool | None, expected: torch.dtype
 ) -> None:
     """The class's default is that it does; Stable Diffusion 1.5's file says nothing, and it does not."""
     base = shutil.copytree(folder / "base", tmp_path / "base")
     config = json.loads((base / "vae" / "config.json").read_text())
     del config["force_upcast"]
-    if said is not None:
-        config["force_upcast"] = said
+    if force_upcast is not None:
+        config["force_upcast"] = force_upcast
     (base / "vae" / "config.json").write_text(json.dumps(config))
     half = Acceleration(vae_dtype="float16")
     for vae in (None, weights(base / "vae")):

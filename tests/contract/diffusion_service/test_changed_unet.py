@@ -104,18 +104,18 @@ def test_the_service_renders_with_what_the_profile_names_and_says_so(folder: Pat
     }
     for name, table in tables.items():
         (folder / f"{name}.toml").write_text(plain.replace("[diffusion]\n", f"[diffusion]\n{table}"))
-    asked = request(photo(), Rendering(prompt="A red car.", seed=1), steps=4, guidance=1.0)
+    body = request(photo(), Rendering(prompt="A red car.", seed=1), steps=4, guidance=1.0)
 
     async def ask(profile: str) -> tuple[ServiceInfo, RenderReply]:
         async with serving(create_app(settings(folder / f"{profile}.toml"))) as client:
             info = ServiceInfo.model_validate_json((await client.get("/v1/info")).content)
-            return info, await render(client, asked)
+            return info, await render(client, body)
 
-    found = {name: asyncio.run(ask(name)) for name in tables}
-    assert len({reply.images[0].png for _, reply in found.values()}) == len(tables)  # type: ignore[union-attr]
-    assert len({info.revision for info, _ in found.values()}) == len(tables)
-    assert [item.role for item in found["unet"][0].weights] == ["base", "unet", "controlnet-canny"]
-    assert [item.role for item in found["tcd"][0].weights][1:3] == ["scheduler", "UNet settings"]
+    replies = {name: asyncio.run(ask(name)) for name in tables}
+    assert len({reply.images[0].png for _, reply in replies.values()}) == len(tables)  # type: ignore[union-attr]
+    assert len({info.revision for info, _ in replies.values()}) == len(tables)
+    assert [item.role for item in replies["unet"][0].weights] == ["base", "unet", "controlnet-canny"]
+    assert [item.role for item in replies["tcd"][0].weights][1:3] == ["scheduler", "UNet settings"]
 
 
 def test_an_option_that_a_scheduler_lacks_is_refused(folder: Path) -> None:

@@ -50,8 +50,8 @@ def test_every_mechanism_acts_and_more_strength_holds_more(editor: ControlNetEdi
         assert not np.array_equal(image(editor, item(by))[0], plain), by
     # Of eight seeds: with random weights a single one may nearly tie at a half.
     far = []
-    for held in (0.0, 0.5, 1.0):
-        rendered = image(editor, *(item("blended", held, seed) for seed in range(8)))
+    for share in (0.0, 0.5, 1.0):
+        rendered = image(editor, *(item("blended", share, seed) for seed in range(8)))
         far.append(float(np.mean([np.abs(image[:, :24] - target[:, :24]) for image in rendered])))
     assert far[0] > far[1] > far[2], far
 

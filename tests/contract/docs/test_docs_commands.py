@@ -53,9 +53,9 @@ def test_commands_and_their_options_exist(text: str) -> None:
     assert command is not ROOT_COMMAND, f"there is no command `contrafact {words[0]}`"
     if command.context_settings.get("ignore_unknown_options"):  # another program reads them
         return
-    known = {name for parameter in command.params for name in parameter.opts} | {"--help"}
+    options = {name for parameter in command.params for name in parameter.opts} | {"--help"}
     named = [word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)]
-    assert set(named) <= known, f"`contrafact {text}` names options that do not exist"
+    assert set(named) <= options, f"`contrafact {text}` names options that do not exist"
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -65,5 +65,5 @@ def test_modules_exist(module: str) -> None:
 
 @pytest.mark.parametrize("targets", TARGETS)
 def test_make_targets_exist(targets: str) -> None:
-    known = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    assert set(targets.split()) <= known
+    existing = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert set(targets.split()) <= existing

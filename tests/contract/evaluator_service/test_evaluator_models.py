@@ -159,7 +159,7 @@ def test_an_endpoint_whose_key_is_missing_or_alias_is_taken_is_refused(profile: 
                 pass
 
     asyncio.run(scenario())
-    taken = profile.with_name("taken.toml")
-    taken.write_text(profile.read_text().replace("[evaluator.endpoints.served]", "[evaluator.endpoints.resnet]"))
+    clashing = profile.with_name("clashing.toml")
+    clashing.write_text(profile.read_text().replace("[evaluator.endpoints.served]", "[evaluator.endpoints.resnet]"))
     with pytest.raises(ProfileError, match="endpoints"):
-        load_profile(str(taken))
+        load_profile(str(clashing))

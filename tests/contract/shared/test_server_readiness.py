@@ -28,7 +28,7 @@ async def ready(create_app: CreateApp, profile: Path) -> tuple[int, str]:
         return reply.status_code, reply.json().get("detail", "")
 
 
-def server_that_says(status: int) -> FastAPI:
+def server_with_health(status: int) -> FastAPI:
     """A server whose `/health` has this status."""
     app = FastAPI()
     app.get("/health")(lambda: Response(status_code=status))
@@ -40,11 +40,11 @@ def server_that_says(status: int) -> FastAPI:
     [(language_app, "openai", "/v1"), (language_app, "tgi", ""), (caption_app, "openai", "/v1")],
 )
 def test_a_service_is_ready_while_its_server_is(tmp_path: Path, create_app: CreateApp, engine: str, path: str) -> None:
-    for status, expected in ((200, 200), (503, 503), (500, 503), (404, 200), (401, 200)):
-        with listening(server_that_says(status)) as url:
+    for health, expected in ((200, 200), (503, 503), (500, 503), (404, 200), (401, 200)):
+        with listening(server_with_health(health)) as url:
             profile = write_profile(tmp_path, language_engine=engine, url=url + path)
-            found, detail = asyncio.run(ready(create_app, profile))
-        assert found == expected, status
+            status, detail = asyncio.run(ready(create_app, profile))
+        assert status == expected, health
         if expected == 503:
             assert url in detail
 

@@ -148,10 +148,10 @@ def test_progress_is_what_has_arrived(tmp_path: Path, capsys: pytest.CaptureFixt
     assert fetch_weights._stored(tmp_path) == 5_000_000
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fetch_weights, "PROGRESS_SECONDS", 0.01)
-        seen = ""
+        output = ""
         with fetch_weights._progress("us/language", tmp_path, 2_000_000_000):
-            while "us/language: 0.0 of 2.0 GB, 0 MB/s" not in seen:
-                seen += capsys.readouterr().out
+            while "us/language: 0.0 of 2.0 GB, 0 MB/s" not in output:
+                output += capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -154,3 +154,6 @@ CONFIGS: dict[str, dict[str, object]] = {
     "deep stages": {"model_type": "resnet", "depths": [900_000, 900_000], "hidden_sizes": [8, 16], "embedding_size": 8},
 }
 """Changes of a small model's config.json that describe more than its weights hold."""
+
+PADS_TO_MULTIPLES_OF_128 = json.dumps({"image_processor_type": "Swin2SRImageProcessor", "size_divisor": 128}).encode()
+"""Preprocessing that keeps the size of an image, except that small images all get one size."""

@@ -12,14 +12,16 @@ from tests.support.paths import REPOSITORY
 
 
 def test_the_classes_that_the_client_takes_are_public() -> None:
-    taken: set[str] = set()
+    contracts: set[str] = set()
     for name, method in inspect.getmembers(contrafact.Client, inspect.isfunction):
         if not name.startswith("_"):
             hints = typing.get_type_hints(method)
             hints.pop("return", None)
-            taken |= {hint.__name__ for hint in hints.values() if inspect.isclass(hint) and issubclass(hint, Contract)}
-    assert {"JobRequest", "JobSpec", "ModelSpec"} <= taken
-    assert taken <= set(contrafact.__all__)
+            contracts |= {
+                hint.__name__ for hint in hints.values() if inspect.isclass(hint) and issubclass(hint, Contract)
+            }
+    assert {"JobRequest", "JobSpec", "ModelSpec"} <= contracts
+    assert contracts <= set(contrafact.__all__)
     assert all(hasattr(contrafact, name) for name in contrafact.__all__)
     assert issubclass(contrafact.Unreachable, contrafact.Problem)
 

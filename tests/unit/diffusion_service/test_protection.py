@@ -140,7 +140,7 @@ def test_levels_hold_for_every_scheduler(scheduler: DDIMScheduler) -> None:
 
 def naive(shape: Shape, latents: torch.Tensor, level: Level, latents_of_source: torch.Tensor) -> torch.Tensor:
     """`Shape.held`, latent by latent."""
-    held = latents.clone()
+    blended = latents.clone()
     height, width = latents.shape[-2:]
     half = max(1, round(LIGHT_REACH * min(height, width) / 2))
     for channel in range(latents.shape[1]):
@@ -159,8 +159,8 @@ def naive(shape: Shape, latents: torch.Tensor, level: Level, latents_of_source: 
                         clean += sign * mean / weight if weight else 0.0
                 noised = level.signal * clean + level.noise * float(shape.noise[0, channel, y, x])
                 share = float(shape.mask[0, 0, y, x])
-                held[0, channel, y, x] = share * noised + (1 - share) * float(latents[0, channel, y, x])
-    return held
+                blended[0, channel, y, x] = share * noised + (1 - share) * float(latents[0, channel, y, x])
+    return blended
 
 
 @settings(deadline=None, max_examples=20)
@@ -171,10 +171,10 @@ def test_held_latents_equal_those_of_a_naive_loop(seed: int, height: int, width:
     mask = (torch.rand(1, 1, height, width, generator=random) * 3 - 1).clamp(0, 1)
     shape = Shape(source, mask, noise, until=1, relit=lit)
     level = Level(0.8, 0.6)
-    held = shape.held(latents, level, source_latents)
-    assert torch.allclose(held, naive(shape, latents, level, source_latents), atol=1e-4)
+    blended = shape.held(latents, level, source_latents)
+    assert torch.allclose(blended, naive(shape, latents, level, source_latents), atol=1e-4)
     outside = (mask == 0).expand_as(latents)
-    assert torch.equal(held[outside], latents[outside])
+    assert torch.equal(blended[outside], latents[outside])
 
 
 def test_light_follows_and_shape_stays() -> None:

@@ -39,10 +39,10 @@ def test_large_requests_go_in_windows_and_every_text_once() -> None:
     async def main() -> None:
         lengths = Lengths()
         texts = ["a" * number for number in range(10)]
-        known = KnownTexts(lengths, 4)
-        assert await known.embeddings([*texts, "aa"], soon()) == [*([float(n)] for n in range(10)), [2.0]]
+        embedder = KnownTexts(lengths, 4)
+        assert await embedder.embeddings([*texts, "aa"], soon()) == [*([float(n)] for n in range(10)), [2.0]]
         assert [len(window) for window in lengths.windows] == [4, 4, 2]
-        assert await known.embeddings(["new", *texts], soon()) == [[3.0], *([float(n)] for n in range(10))]
+        assert await embedder.embeddings(["new", *texts], soon()) == [[3.0], *([float(n)] for n in range(10))]
         assert lengths.windows[3:] == [["new"]]
 
     asyncio.run(main())
@@ -52,8 +52,8 @@ def test_concurrent_requests_for_the_same_texts_share_one_computation() -> None:
     async def main() -> None:
         lengths = Lengths()
         lengths.gate.clear()
-        known = KnownTexts(lengths, 100)
-        requests = [asyncio.create_task(known.embeddings(["bus", "boat", own], soon())) for own in ("a", "bb", "a")]
+        embedder = KnownTexts(lengths, 100)
+        requests = [asyncio.create_task(embedder.embeddings(["bus", "boat", own], soon())) for own in ("a", "bb", "a")]
         await asyncio.sleep(0)
         lengths.gate.set()
         assert await asyncio.gather(*requests) == [[[3.0], [4.0], [1.0]], [[3.0], [4.0], [2.0]], [[3.0], [4.0], [1.0]]]
@@ -66,8 +66,8 @@ def test_a_text_whose_computation_was_given_up_is_computed_by_the_next() -> None
     async def main() -> None:
         lengths = Lengths()
         lengths.gate.clear()
-        known = KnownTexts(lengths, 100)
-        leaving, staying = [asyncio.create_task(known.embeddings(["bus"], soon())) for _ in range(2)]
+        embedder = KnownTexts(lengths, 100)
+        leaving, staying = [asyncio.create_task(embedder.embeddings(["bus"], soon())) for _ in range(2)]
         await asyncio.sleep(0)
         leaving.cancel()
         lengths.gate.set()
@@ -81,12 +81,12 @@ def test_windows_that_are_done_stay_when_a_later_one_is_refused() -> None:
     async def main() -> None:
         lengths = Lengths()
         lengths.full_after = 2
-        known = KnownTexts(lengths, 2)
+        embedder = KnownTexts(lengths, 2)
         texts = ["a", "bb", "ccc", "dddd", "eeeee"]
         with pytest.raises(Overloaded):
-            await known.embeddings(texts, soon())
+            await embedder.embeddings(texts, soon())
         lengths.full_after = MOST
-        assert await known.embeddings(texts, soon()) == [[1.0], [2.0], [3.0], [4.0], [5.0]]
+        assert await embedder.embeddings(texts, soon()) == [[1.0], [2.0], [3.0], [4.0], [5.0]]
         assert lengths.windows == [["a", "bb"], ["ccc", "dddd"], ["eeeee"], ["eeeee"]]
 
     asyncio.run(main())
@@ -96,11 +96,11 @@ def test_who_waits_for_another_computation_waits_until_the_own_deadline() -> Non
     async def main() -> None:
         lengths = Lengths()
         lengths.gate.clear()
-        known = KnownTexts(lengths, 100)
-        first = asyncio.create_task(known.embeddings(["bus"], soon()))
+        embedder = KnownTexts(lengths, 100)
+        first = asyncio.create_task(embedder.embeddings(["bus"], soon()))
         await asyncio.sleep(0)
         with pytest.raises(DeadlineExceeded):
-            await known.embeddings(["bus"], soon(0.05))
+            await embedder.embeddings(["bus"], soon(0.05))
         lengths.gate.set()
         assert await first == [[3.0]]
 
@@ -110,10 +110,10 @@ def test_who_waits_for_another_computation_waits_until_the_own_deadline() -> Non
 def test_the_cache_is_bounded() -> None:
     async def main() -> None:
         lengths = Lengths()
-        known = KnownTexts(lengths, MOST)
-        await known.embeddings([str(number) for number in range(MOST)], soon())
-        await known.embeddings(["one more"], soon())
-        await known.embeddings(["0"], soon())
+        embedder = KnownTexts(lengths, MOST)
+        await embedder.embeddings([str(number) for number in range(MOST)], soon())
+        await embedder.embeddings(["one more"], soon())
+        await embedder.embeddings(["0"], soon())
         assert lengths.windows[2:] == [["0"]]
 
     asyncio.run(main())

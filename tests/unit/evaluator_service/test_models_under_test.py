@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -337,7 +338,9 @@ def test_uploads_are_fetched_once_from_the_store_alone_and_verified_by_digest(re
 
     async def scenario() -> None:
         models = UploadedModels(ORIGIN, Limits(), quarantine, make_batcher, httpx.MockTransport(store))
-        first, second = await asyncio.gather(models.examine(upload("/a?sign=1")), models.examine(upload("/a?sign=2")))
+        first, second = await asyncio.gather(
+            *(models.examine(upload(f"/a?sign={sign}"), 64, math.inf) for sign in (1, 2))
+        )
         async with models.using(upload("/b")) as third:
             assert first is second is third
         assert requested == ["/a"]
@@ -357,8 +360,8 @@ def test_uploads_are_fetched_once_from_the_store_alone_and_verified_by_digest(re
         ]
         for refused, kind in refusals:
             with pytest.raises(kind):
-                await models.examine(refused)
+                await models.examine(refused, 64, math.inf)
         with pytest.raises(InvalidInput, match="CONTRAFACT_MODEL_ORIGIN"):
-            await UploadedModels("", Limits(), quarantine, make_batcher).examine(upload("/a"))
+            await UploadedModels("", Limits(), quarantine, make_batcher).examine(upload("/a"), 64, math.inf)
 
     asyncio.run(scenario())

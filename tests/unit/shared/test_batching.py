@@ -1,13 +1,12 @@
-"""The micro-batcher: order, fairness, dropping, halving, capacity, determinism, drain."""
+"""The micro-batcher: order, fairness, dropping, capacity, drain, metrics."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -15,49 +14,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 from shared.batching import BatchMetrics, BatchPolicy, MicroBatcher
-from shared.problems import DeadlineExceeded, DeviceFailed, NotReady, OutOfMemory, Overloaded, Problem
-from shared.turns import ComputeTurns, start_time_from, work_started
-from tests.support.work_site import wait_for
-
-Run = Callable[[str, Sequence[int]], Sequence[int | Exception]]
-PATIENCE = 120.0  # seconds, which only a hang takes
-
-
-class Recorder:
-    """A `run` that squares, remembers its batches, and can be held at a gate."""
-
-    def __init__(self, fits: int = 1_000) -> None:
-        self.batches: list[tuple[str, list[int]]] = []
-        self.gate = threading.Event()
-        self.gate.set()
-        self.entered = threading.Event()
-        self.fits = fits
-
-    def __call__(self, key: str, items: Sequence[int]) -> list[int | Exception]:
-        self.entered.set()
-        assert self.gate.wait(PATIENCE)
-        self.batches.append((key, list(items)))
-        if len(items) > self.fits:
-            raise OutOfMemory("too many at once")
-        return [ValueError("unlucky") if item == 13 else item * item for item in items]
-
-    async def hold(self) -> None:
-        """Return once the owner's thread stands at the closed gate."""
-        assert await asyncio.to_thread(self.entered.wait, PATIENCE)
-
-
-def batcher(run: Run, registry: CollectorRegistry | None = None, **policy: float) -> MicroBatcher[str, int, int]:
-    chosen = BatchPolicy(
-        max_batch=int(policy.get("max_batch", 4)),
-        max_wait=policy.get("max_wait", 0.0),
-        capacity=int(policy.get("capacity", 256)),
-        deterministic=bool(policy.get("deterministic", False)),
-    )
-    return MicroBatcher(run, chosen, BatchMetrics("test", registry or CollectorRegistry()))
-
-
-def soon(seconds: float = PATIENCE) -> float:
-    return time.monotonic() + seconds
+from shared.problems import DeadlineExceeded, NotReady, OutOfMemory, Overloaded
+from tests.support.batching import PATIENCE, Recorder, batcher, soon
 
 
 @given(
@@ -193,54 +151,6 @@ def test_a_full_queue_refuses_all_or_nothing_and_says_when_to_come_back() -> Non
     assert sorted(item for _, items in run.batches for item in items) == [1, 2, 3, 6]
 
 
-@given(items=st.lists(st.integers(100, 999), min_size=1, max_size=9), fits=st.integers(1, 9))
-@settings(deadline=None, max_examples=40)
-def test_out_of_memory_halves_until_it_fits(items: list[int], fits: int) -> None:
-    run = Recorder(fits)
-    owner = batcher(run, max_batch=9, max_wait=0.05)
-    replies = asyncio.run(owner.submit_all(items, key="a", deadline=soon()))
-    owner.drain()
-    assert replies == [item * item for item in items]
-    assert [item for _, batch in run.batches if len(batch) <= fits for item in batch] == items
-
-
-def test_out_of_memory_of_one_item_alone_is_its_own_failure() -> None:
-    owner = batcher(Recorder(fits=0))
-    with pytest.raises(OutOfMemory):
-        asyncio.run(owner.submit(1, key="a", deadline=soon()))
-    owner.drain()
-
-
-def test_deterministic_batches_are_not_halved() -> None:
-    run = Recorder(fits=2)
-    owner = batcher(run, max_batch=4, deterministic=True)
-    with pytest.raises(OutOfMemory):
-        asyncio.run(owner.submit(1, key="a", deadline=soon()))
-    owner.drain()
-    assert run.batches == [("a", [1, 1, 1, 1])]
-
-
-def test_an_exception_for_one_item_is_raised_to_its_caller_only() -> None:
-    owner = batcher(Recorder(), max_wait=0.05)
-
-    async def main() -> list[int | BaseException]:
-        requests = (owner.submit(item, key="a", deadline=soon()) for item in (12, 13, 14))
-        return await asyncio.gather(*requests, return_exceptions=True)
-
-    first, second, third = asyncio.run(main())
-    owner.drain()
-    assert (first, third) == (144, 196)
-    assert isinstance(second, ValueError)
-
-
-def test_wrong_number_of_results_is_an_error_and_the_owner_lives_on() -> None:
-    owner = batcher(lambda key, items: items[1:] if key == "short" else list(items))
-    with pytest.raises(Problem, match="0 results for 1 items"):
-        asyncio.run(owner.submit(1, key="short", deadline=soon()))
-    assert asyncio.run(owner.submit(2, key="fine", deadline=soon())) == 2
-    owner.drain()
-
-
 def test_drain_finishes_the_queue_and_refuses_the_rest() -> None:
     run = Recorder()
     owner = batcher(run, max_batch=1, max_wait=1.0)
@@ -279,111 +189,6 @@ def test_as_many_batches_run_at_the_same_time_as_the_policy_allows() -> None:
 
     assert asyncio.run(main()) == [1, 4, 9, 16]
     owner.drain()
-
-
-def test_one_model_computes_at_a_time_among_batchers_that_share_turns() -> None:
-    turns = ComputeTurns()
-    running: list[int] = []
-    overlaps: list[int] = []
-
-    def run(key: str, items: Sequence[int]) -> list[int]:
-        running.append(1)
-        overlaps.append(len(running))
-        time.sleep(0.01)
-        running.pop()
-        return list(items)
-
-    owners = [MicroBatcher(run, BatchPolicy(1), BatchMetrics("test", CollectorRegistry()), turns) for _ in range(3)]
-
-    async def main() -> None:
-        await asyncio.gather(*(owner.submit(n, key="a", deadline=soon()) for n in range(3) for owner in owners))
-
-    asyncio.run(main())
-    for owner in owners:
-        owner.drain()
-    assert overlaps == [1] * 9
-
-
-async def submit_as_of(owner: MicroBatcher[str, int, int], at: float, *items: int) -> list[int]:
-    """Items that belong to work that started at a given time."""
-    with work_started(at):
-        return await owner.submit_all(list(items), key="a", deadline=soon())
-
-
-async def until_waiting(registry: CollectorRegistry, count: int) -> None:
-    """Return once so many items are queued."""
-    queued = partial(registry.get_sample_value, "contrafact_waiting", {"service": "test"})
-    await asyncio.to_thread(wait_for, lambda: queued() == count)
-
-
-def test_the_queue_is_ordered_by_the_start_of_the_work() -> None:
-    run, registry = Recorder(), CollectorRegistry()
-    owner = batcher(run, registry, max_batch=2)
-
-    async def main() -> None:
-        run.gate.clear()
-        tasks = [asyncio.create_task(submit_as_of(owner, 5.0, 0))]
-        await run.hold()
-        for number, (at, items) in enumerate([(3.0, (31, 32)), (2.0, (21, 22)), (1.0, (11,))], start=1):
-            tasks.append(asyncio.create_task(submit_as_of(owner, at, *items)))
-            await until_waiting(registry, [0, 2, 4, 5][number])
-        run.gate.set()
-        await asyncio.gather(*tasks)
-
-    asyncio.run(main())
-    owner.drain()
-    assert [items for _, items in run.batches] == [[0], [11, 21], [22, 31], [32]]
-
-
-def batchers_sharing(turns: ComputeTurns, run: Run) -> list[MicroBatcher[str, int, int]]:
-    """Two batchers of single items over the same turns."""
-    policy = BatchPolicy(1, max_wait=0.0)
-    return [MicroBatcher(run, policy, BatchMetrics("test", CollectorRegistry()), turns) for _ in range(2)]
-
-
-def test_of_batchers_that_share_turns_the_one_with_the_oldest_work_is_next() -> None:
-    turns, run = ComputeTurns(), Recorder()
-    slow, quick = batchers_sharing(turns, run)
-
-    async def main() -> None:
-        run.gate.clear()
-        later = asyncio.create_task(submit_as_of(slow, 2.0, 20, 21, 22, 23))
-        await run.hold()
-        first = asyncio.create_task(submit_as_of(quick, 1.0, 10))
-        await asyncio.to_thread(wait_for, lambda: turns.waiting > 0)
-        run.gate.set()
-        await asyncio.gather(first, later)
-
-    asyncio.run(main())
-    for owner in (slow, quick):
-        owner.drain()
-    assert [items for _, items in run.batches] == [[20], [10], [21], [22], [23]]
-
-
-def test_no_younger_work_comes_between_two_batches_of_the_oldest() -> None:
-    turns, run = ComputeTurns(), Recorder()
-    slow, quick = batchers_sharing(turns, run)
-
-    async def main() -> None:
-        run.gate.clear()
-        first = asyncio.create_task(submit_as_of(quick, 1.0, 10, 11, 12))
-        await run.hold()
-        later = asyncio.create_task(submit_as_of(slow, 2.0, 20, 21))
-        await asyncio.to_thread(wait_for, lambda: turns.waiting > 0)
-        run.gate.set()
-        await asyncio.gather(first, later)
-
-    asyncio.run(main())
-    for owner in (slow, quick):
-        owner.drain()
-    assert [items for _, items in run.batches] == [[10], [11], [12], [20], [21]]
-
-
-@pytest.mark.parametrize(("header", "moment"), [("12.5", 12.5), (None, None), ("soon", None), ("1e30", None)])
-def test_a_moment_that_no_caller_can_know_counts_as_now(header: str | None, moment: float | None) -> None:
-    before = time.time()
-    at = start_time_from(header)
-    assert at == moment if moment is not None else before <= at <= time.time()
 
 
 def test_metrics_count_what_happened() -> None:
@@ -454,44 +259,6 @@ def test_every_caller_is_answered_and_nothing_runs_twice_in_any_order_of_events(
             allowed = {"patient": Overloaded, "hasty": (Overloaded, DeadlineExceeded)}
             assert isinstance(outcome, allowed.get(mood, (Overloaded, asyncio.CancelledError)))
     assert 'contrafact_waiting{service="test"} 0.0' in generate_latest(registry).decode()
-
-
-def test_a_library_s_lack_of_memory_halves_the_batch() -> None:
-    def run(key: str, items: Sequence[int]) -> list[int]:
-        if len(items) > 1:
-            raise RuntimeError("CUDA error: out of memory")
-        return [item * item for item in items]
-
-    owner = batcher(run, max_wait=0.05)
-    assert asyncio.run(owner.submit_all([1, 2, 3], key="a", deadline=soon())) == [1, 4, 9]
-    owner.drain()
-
-
-def test_what_waits_behind_a_failure_of_the_device_is_refused_and_never_runs() -> None:
-    ran: list[int] = []
-    gate = threading.Event()
-
-    def run(key: str, items: Sequence[int]) -> list[int]:
-        ran.extend(items)
-        assert gate.wait(PATIENCE)
-        raise RuntimeError("CUDA error: unspecified launch failure")
-
-    owner = batcher(run, max_batch=1)
-
-    async def main() -> list[int | BaseException]:
-        tasks = asyncio.gather(
-            *(owner.submit(item, key="a", deadline=soon()) for item in (1, 2)), return_exceptions=True
-        )
-        await asyncio.to_thread(wait_for, lambda: len(ran) > 0)
-        gate.set()
-        return await tasks
-
-    first, second = asyncio.run(main())
-    with pytest.raises(NotReady):
-        asyncio.run(owner.submit(3, key="a", deadline=soon()))
-    owner.drain()
-    assert (type(first), type(second)) == (DeviceFailed, NotReady)
-    assert ran == [1]
 
 
 def test_a_batcher_that_has_drained_says_so_once_and_leaves_the_gauge_to_the_others() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 
 import pytest
 
@@ -47,6 +48,29 @@ def test_what_looks_like_a_secret_is_masked(text: str, secret: str) -> None:
     assert secret not in masked(text)
     assert secret not in json.dumps(line("%s", text, address=text))
     assert "***" in masked(text)
+
+
+def test_a_traceback_is_one_masked_field() -> None:
+    try:
+        raise OSError(f"cannot reach redis://:s3cret@cache:6379/0 with {KEY}")
+    except OSError:
+        written = line("lost", exc_info=sys.exc_info())
+    traceback = str(written["traceback"])
+    assert traceback.startswith("Traceback (most recent call last)")
+    assert "redis://***@cache:6379/0" in traceback
+    assert "s3cret" not in traceback
+    assert KEY not in traceback
+    assert not {"exc_info", "exc_text"} & set(written)
+
+
+def test_time_is_in_utc_to_the_millisecond() -> None:
+    assert line("x", created=1_767_225_600.25, msecs=250.0)["time"] == "2026-01-01T00:00:00.250+00:00"
+
+
+def test_a_field_of_a_line_replaces_a_bound_one() -> None:
+    with bound(job="j", image="a"):
+        written = line("x", job="k")
+    assert (written["job"], written["image"], written["level"], written["logger"]) == ("k", "a", "info", "contrafact.x")
 
 
 def test_a_line_has_no_terminal_codes() -> None:

@@ -86,8 +86,8 @@ def test_headers_and_members_travel() -> None:
 )
 def test_a_reply_becomes_the_same_problem_again(cls: type[Problem], detail: str, members: dict[str, int]) -> None:
     sent = cls(detail, members=dict(members), retry_after=3)
-    got = problems.from_reply(sent.status, bytes(problem_reply(sent, "/x").body), "3")
-    assert (type(got), got.detail, got.members, got.retry_after) == (cls, detail, members, 3)
+    received = problems.from_reply(sent.status, bytes(problem_reply(sent, "/x").body), "3")
+    assert (type(received), received.detail, received.members, received.retry_after) == (cls, detail, members, 3)
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"type": 3}', b"\xff", json.dumps({"detail": "x"}).encode()])

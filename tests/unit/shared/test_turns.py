@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 
-from shared.turns import ComputeTurns
+import pytest
+
+from shared.turns import ComputeTurns, start_time_from
 from tests.support.work_site import wait_for
 
 HANG_SECONDS = 120.0
@@ -71,3 +74,10 @@ def test_an_error_within_a_turn_ends_it() -> None:
     after = Holder(turns, 2.0)
     assert after.computing.wait(HANG_SECONDS)
     after.finish()
+
+
+@pytest.mark.parametrize(("header", "moment"), [("12.5", 12.5), (None, None), ("soon", None), ("1e30", None)])
+def test_a_moment_that_no_caller_can_know_counts_as_now(header: str | None, moment: float | None) -> None:
+    before = time.time()
+    at = start_time_from(header)
+    assert at == moment if moment is not None else before <= at <= time.time()

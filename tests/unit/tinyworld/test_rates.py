@@ -30,8 +30,8 @@ def test_wilson_with_its_mended_ends_covers_rare_events_too(n: int) -> None:
     """Unmended, one hit of n misses rates below 0.18 / n: 84 %."""
     rates = [wilson(count, n) for count in range(n + 1)]
     for p in np.linspace(0.0005, 0.5, 400):
-        held = [rate.low <= p <= rate.high for rate in rates]
-        assert binom.pmf(np.arange(n + 1), n, p)[held].sum() > 0.91
+        covered = [rate.low <= p <= rate.high for rate in rates]
+        assert binom.pmf(np.arange(n + 1), n, p)[covered].sum() > 0.91
 
 
 def test_rates_in_words_have_the_interval() -> None:

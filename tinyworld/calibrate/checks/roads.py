@@ -13,8 +13,8 @@ with its defaults for `dillema`, whose fault is known by construction:
 
 Good images count if both oracles read the edit's value and both oracle segmenters detect the road and the things that
 they detect in the source; unedited ones if the oracles do not both read the value. As for objects, thresholds are set
-together, per factor, and the printed errors are cross-validated over scenes; `--write` puts them, and the thresholds
-set on all scenes, into the profile `tiny-roads`.
+together, per factor, and the printed errors are cross-validated over scenes; `--write` puts the thresholds set on all
+scenes into the profile `tiny-roads`.
 `tinyworld.calibrate.shapes` needs no generator, for the two checks that use a segmenter.
 """
 
@@ -29,16 +29,14 @@ import cv2
 import numpy as np
 import torch
 
-from gateway.methods.checks import Scores, check_images
-from gateway.methods.counterfactual import MethodImage
+from gateway.methods.checks import check_images
+from gateway.methods.counterfactual import MethodImage, Scores
 from shared.label_maps import VOID
 from shared.profiles import SHIPPED, Profile, load_profile
 from shared.schemas.diffusion import RenderReply
 from shared.schemas.evaluation import ShapesReply, ShapesRequest
 from tinyworld.calibrate.broken import Trial
-from tinyworld.calibrate.check_errors import check_errors, with_errors
 from tinyworld.calibrate.shapes import (
-    DATA,
     FARTHEST,
     NEAREST,
     TASK,
@@ -56,8 +54,8 @@ from tinyworld.judges.protection.domain import ProtectedEdit
 from tinyworld.judges.protection.gallery import Gallery
 from tinyworld.judges.protection.roads import ROADS, protected_edit
 from tinyworld.judges.trials import Evaluator, payload
-from tinyworld.roads.render import RoadRendering, render
-from tinyworld.roads.world import RoadScene, sample_scene
+from tinyworld.roads.render import Rendering, render
+from tinyworld.roads.world import Scene, sample_scene
 
 CHECKS = ("structure", "caption", "shapes", "things", "fit")
 PROFILE = "tiny-roads"
@@ -80,7 +78,7 @@ class Checks(Evaluator):
         """As `POST /v1/shapes`."""
         return self._judge.shapes(request)
 
-    def scores(self, gallery: Gallery, request: ProtectedEdit, drawn: RoadRendering, image: Image) -> Scores:
+    def scores(self, gallery: Gallery, request: ProtectedEdit, drawn: Rendering, image: Image) -> Scores:
         """The scores of an image, as in a job; `things` is 1 if the segmenter detects none in the source."""
         mask = np.where(drawn.classes == 0, VOID, drawn.classes - 1).astype(np.uint8)
         source = MethodImage(request.id, payload(request.source), None, payload(mask))
@@ -110,7 +108,7 @@ def trials(gallery: Gallery, checks: Checks, scenes: int) -> tuple[list[Trial], 
     return scored, unlike
 
 
-def pictures(gallery: Gallery, request: ProtectedEdit, scene: RoadScene) -> Iterator[tuple[str, Image]]:
+def pictures(gallery: Gallery, request: ProtectedEdit, scene: Scene) -> Iterator[tuple[str, Image]]:
     """One image of each kind; `gone` only if the scene has a vehicle or pedestrian."""
     random = np.random.default_rng((0x5A9F, scene.geometry_seed))
     ((_, good, null),) = gallery.draw(request, [gallery.own_arm])
@@ -157,6 +155,4 @@ def main() -> None:
     print("\n" + tables)
     if arguments.write:
         path = SHIPPED / f"{PROFILE}.toml"
-        text = with_thresholds(path.read_text().replace(NOTE, "").replace(SHAPES_NOTE, ""), tables)
-        errors = check_errors((trial.factor, trial.kind, accepted) for trial, accepted, _ in judged)
-        path.write_text(with_errors(text, errors, DATA, "segmentation"))
+        path.write_text(with_thresholds(path.read_text().replace(NOTE, "").replace(SHAPES_NOTE, ""), tables))

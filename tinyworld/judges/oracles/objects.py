@@ -19,10 +19,11 @@ from torch import Tensor, nn
 from transformers import AutoModelForImageClassification, PreTrainedModel
 
 from shared.chunks import chunks
+from tinyworld.augmentation import as_pixel_values
 from tinyworld.folders import WEIGHTS
 from tinyworld.networks.factor_heads import factor_accuracy
-from tinyworld.objects.pictures import Pixels, as_pixel_values
 from tinyworld.objects.world import FACTORS, Scene, scene_factors
+from tinyworld.rendered_once import Pixels
 from tinyworld.scenes import Split, targets
 
 ORACLES: dict[str, Split] = {"oracle-a": "oracle-a", "oracle-b": "oracle-b"}  # the split that each learnt from

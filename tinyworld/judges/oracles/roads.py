@@ -16,9 +16,9 @@ from torch import Tensor
 from transformers import AutoModelForImageClassification, PreTrainedModel
 
 from shared.chunks import chunks
+from tinyworld.augmentation import as_pixel_values
 from tinyworld.drawing.canvas import Image
 from tinyworld.folders import ROAD_MODELS
-from tinyworld.objects.pictures import as_pixel_values
 from tinyworld.roads.world import LOOKS
 
 READ: Mapping[str, tuple[str, ...]] = {

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.methods.counterfactual import Edit
-from tinyworld.objects.pictures import Pixels
+from tinyworld.rendered_once import Pixels
 
 Mask = NDArray[np.bool_]
 FIRST = 80_000  # final-test scenes from here on; `tinyworld.measure.counterfactuals` uses those before

@@ -23,7 +23,7 @@ from shared.schemas.diffusion import Controls, Protection, Rendering
 from shared.seeds import derive_seed
 from shared.service import ServiceSettings
 from tinyworld.judges.protection.domain import ProtectedEdit, ProtectedThing, ProtectionDomain, overlaps
-from tinyworld.objects.pictures import Pixels
+from tinyworld.rendered_once import Pixels
 
 
 class Gallery:

@@ -18,8 +18,9 @@ from tinyworld.judges.protection.domain import (
     ProtectionDomain,
 )
 from tinyworld.judges.trials import proposal
-from tinyworld.objects.pictures import Pixels, rendered
+from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import sample_scene, scene_factors
+from tinyworld.rendered_once import Pixels
 
 FIELDS = ("time", "weather")
 

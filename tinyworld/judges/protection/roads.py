@@ -14,6 +14,7 @@ import numpy as np
 from gateway.methods.counterfactual import FACTORS, Change, Edit
 from shared.regions import box_of, overlap
 from shared.seeds import derive_seed
+from tinyworld.descriptions import Description
 from tinyworld.drawing.canvas import Image
 from tinyworld.judges.oracles.roads import judge, load_oracles
 from tinyworld.judges.protection.domain import (
@@ -31,12 +32,11 @@ from tinyworld.judges.protection.domain import (
 from tinyworld.judges.segmentation import HEIGHTS, load_segmenters
 from tinyworld.judges.trials import rephrased
 from tinyworld.networks.segmenters import class_masks
-from tinyworld.objects.captions import Description
-from tinyworld.objects.phrases import slot_of
 from tinyworld.roads.captions import describe
 from tinyworld.roads.phrases import SLOTS
-from tinyworld.roads.render import RoadRendering, render
-from tinyworld.roads.world import CLASSES, EDIT_FACTOR, LOOKS, RoadScene, sample_scene, scene_factors
+from tinyworld.roads.render import Rendering, render
+from tinyworld.roads.world import CLASSES, EDIT_FACTOR, LOOKS, Scene, sample_scene, scene_factors
+from tinyworld.wording import slot_of
 
 FIELDS = ("time", "weather", "surface", "season")
 _VEHICLE_HEIGHTS = ((0, 12), (12, 24), (24, 128))  # pixels of 128: at least, below
@@ -48,7 +48,7 @@ def road_edits(count: int) -> Iterator[ProtectedEdit]:
         yield protected_edit(f"{number:04d}", sample_scene("final-test", FIRST + number), FIELDS[number % len(FIELDS)])
 
 
-def protected_edit(name: str, scene: RoadScene, field: str) -> ProtectedEdit:
+def protected_edit(name: str, scene: Scene, field: str) -> ProtectedEdit:
     """The edit of one look of a scene, with the renderer's truth."""
     edit, wanted = edit_of(scene, field)
     drawn = render(scene)
@@ -64,27 +64,27 @@ def protected_edit(name: str, scene: RoadScene, field: str) -> ProtectedEdit:
     )
 
 
-def edit_of(scene: RoadScene, field: str) -> tuple[Edit, RoadScene]:
+def edit_of(scene: Scene, field: str) -> tuple[Edit, Scene]:
     """A change of one look as a faultless captioner and language model would write it, and the resulting scene."""
     random = np.random.default_rng((0x9C, scene.geometry_seed))
     others = [value for value in LOOKS[field] if value != getattr(scene, field)]
     value = others[int(random.integers(len(others)))]
     description = _caption_stating(scene, field)
     old = next(mention.phrase for mention in description.mentions if mention.field == field)
-    phrases = SLOTS[slot_of(old, field=field, slots=SLOTS)].wordings[value].usual
+    phrases = SLOTS[slot_of(old, SLOTS, field=field)].wordings[value].usual
     new = phrases[int(random.integers(len(phrases)))]
     factor = next(factor for factor in FACTORS if factor == EDIT_FACTOR[field])
     change = Change(factor, old, new, description.stated[field], value)
     return Edit((change,), description.text, rephrased(description.text, old, new)), scene.changed(**{field: value})
 
 
-def _caption_stating(scene: RoadScene, field: str) -> Description:
+def _caption_stating(scene: Scene, field: str) -> Description:
     """The first caption of the scene that states the field."""
     seeds = (derive_seed("trial", scene.geometry_seed, number) for number in range(1000))
     return next(description for seed in seeds if field in (description := describe(scene, seed)).stated)
 
 
-def instances(drawn: RoadRendering) -> tuple[ProtectedThing, ...]:
+def instances(drawn: Rendering) -> tuple[ProtectedThing, ...]:
     """The road, the traffic light, and every vehicle and pedestrian by itself, as far as they show; no specks."""
     things = [ProtectedThing(label, drawn.classes == CLASSES.index(label)) for label in ("road", "traffic light")]
     things += [ProtectedThing(label, drawn.instances == number) for number, label in drawn.instance_classes.items()]

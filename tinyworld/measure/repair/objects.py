@@ -40,10 +40,11 @@ from tinyworld.measure.repair.records import (
     resume,
 )
 from tinyworld.measure.repair.running import measure_repairs, repair_spec
-from tinyworld.objects.demo import write_demo_images
+from tinyworld.objects.demo import write_demo
 from tinyworld.objects.own_distribution import own_distribution
-from tinyworld.objects.pictures import Pixels, rendered
+from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import CLASSES, Scene
+from tinyworld.rendered_once import Pixels
 from tinyworld.scenes import Shown, shows
 from tinyworld.system.public_jobs import embedded_client
 from tinyworld.yardstick.classifiers import model_folder
@@ -66,7 +67,7 @@ def main() -> None:
     request = request_of(options, names[0])
     options.out.mkdir(parents=True, exist_ok=True)
     images = options.out / f"images-{options.per_class}{'-lacking' if lacking else ''}"
-    write_demo_images(images, options.classes.split(","), options.per_class, lacking)
+    write_demo(images, options.classes.split(","), options.per_class, lacking)
     profile = options.out / "profile.toml"
     profile.write_text(profile_text([planned[name] for name in names]))
     path = options.out / "repair.json"

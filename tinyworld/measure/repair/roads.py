@@ -57,8 +57,8 @@ from tinyworld.measure.repair.records import (
 from tinyworld.measure.repair.running import measure_repairs, repair_spec
 from tinyworld.roads.demo import mask_spec, write_demo
 from tinyworld.roads.own_distribution import own_distribution
-from tinyworld.roads.render import RoadRendering, render
-from tinyworld.roads.world import CLASSES, EDIT_FACTOR, RoadScene
+from tinyworld.roads.render import Rendering, render
+from tinyworld.roads.world import CLASSES, EDIT_FACTOR, Scene
 from tinyworld.scenes import Shown, shows
 from tinyworld.system.public_jobs import embedded_client
 
@@ -72,7 +72,7 @@ LABELS = CLASSES[1:]
 
 
 @dataclass(frozen=True, slots=True)
-class RoadPlant:
+class Plant:
     """`label` was given another label in training wherever the scene's `field` has the `value`."""
 
     label: str
@@ -81,8 +81,8 @@ class RoadPlant:
 
 
 PLANTED = {
-    "road-segmenter-night-pedestrian": RoadPlant("pedestrian", "time", "night"),
-    "road-segmenter-snowy-road": RoadPlant("road", "surface", "snowy"),
+    "road-segmenter-night-pedestrian": Plant("pedestrian", "time", "night"),
+    "road-segmenter-snowy-road": Plant("road", "surface", "snowy"),
 }
 VALUES: tuple[Shown, ...] = tuple((plant.field, plant.value) for plant in PLANTED.values())
 
@@ -111,7 +111,7 @@ def main() -> None:
         models=[],
     )
     measured = resume(path, measured)
-    truth = RoadTruth(options.scenes_from, options.scenes, lacking)
+    truth = Truth(options.scenes_from, options.scenes, lacking)
     profile = options.profile if options.profile in shipped_profiles() else str(Path(options.profile).resolve())
     with embedded_client(options.out / "contrafact", profile) as client:
         measured = measure_repairs(
@@ -152,7 +152,7 @@ def spec(models: Sequence[str], factors: Sequence[str], counterfactuals: int) ->
     return repair_spec(TASK, models, factors, counterfactuals).model_copy(update={"masks": mask_spec()})
 
 
-def drawn(first: int, lacking: Collection[Shown] = ()) -> Iterator[RoadScene]:
+def drawn(first: int, lacking: Collection[Shown] = ()) -> Iterator[Scene]:
     """Scenes of the models' own distribution from number `first` on, none that shows a value of `lacking`."""
     scenes = (own_distribution(number, "final-test") for number in count(first))
     return (scene for scene in scenes if not shows(scene, lacking))
@@ -198,7 +198,7 @@ class SegmenterResults:
         )
 
 
-def evaluate(model: Segmenter, scenes: Sequence[RoadScene]) -> SegmenterResults:
+def evaluate(model: Segmenter, scenes: Sequence[Scene]) -> SegmenterResults:
     """Evaluate a model on scenes as a job would: void is not judged, and a class outside of `LABELS` is wrong."""
     places = class_indices(model.classes, LABELS)
     counts: list[NDArray[np.int64]] = []
@@ -217,33 +217,33 @@ def evaluate(model: Segmenter, scenes: Sequence[RoadScene]) -> SegmenterResults:
 
 
 @cache
-def rendered(scene: RoadScene) -> RoadRendering:
+def rendered(scene: Scene) -> Rendering:
     """Picture and masks of a scene, drawn once."""
     return render(scene)
 
 
-class RoadTruth:
+class Truth:
     """The scenes that judge repairs: `scenes` of them from number `first` on, none that shows a value of `lacking`."""
 
     def __init__(self, first: int, scenes: int, lacking: Collection[Shown] = ()) -> None:
         self._first, self._scenes, self._lacking = first, scenes, lacking
 
-    def as_they_are(self) -> list[RoadScene]:
+    def as_they_are(self) -> list[Scene]:
         """Scenes of the models' own distribution."""
         return list(islice(drawn(self._first, self._lacking), self._scenes))
 
-    def without(self, plant: RoadPlant) -> list[RoadScene]:
+    def without(self, plant: Plant) -> list[Scene]:
         """The same, of those that hold the planted class and have not the planted value."""
         others = (scene for scene in drawn(self._first, self._lacking) if getattr(scene, plant.field) != plant.value)
         return list(islice((scene for scene in others if _holds(scene, plant.label)), self._scenes))
 
 
-def _holds(scene: RoadScene, label: str) -> bool:
+def _holds(scene: Scene, label: str) -> bool:
     return int((rendered(scene).classes == CLASSES.index(label)).sum()) >= LEAST_PIXELS
 
 
 def judge_repair(
-    model: str, plant: RoadPlant, models: Mapping[Arm, Segmenter], truth: RoadTruth, view: RepairView
+    model: str, plant: Plant, models: Mapping[Arm, Segmenter], truth: Truth, view: RepairView
 ) -> RepairedModel:
     """Evaluate one repair against renderer truth."""
     other = truth.without(plant)

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from tinyworld.drawing.canvas import Colour, Layer, Pen
-from tinyworld.drawing.light import Light, sky
+from tinyworld.drawing.sky import sky
 from tinyworld.objects.drawing.geometry import Geometry
+from tinyworld.objects.drawing.light import Light
 
 Place = Callable[[Pen, Geometry, Light], None]
 

@@ -8,11 +8,11 @@ import cv2
 import numpy as np
 
 from tinyworld.drawing.canvas import Colour
-from tinyworld.drawing.light import sky
-from tinyworld.roads.drawing.canvas import FINE, NUMBER_OF, Canvas, RoadPen
-from tinyworld.roads.drawing.geometry import Camera, RoadGeometry
-from tinyworld.roads.drawing.light import RoadLight
-from tinyworld.roads.world import RoadScene
+from tinyworld.drawing.sky import sky
+from tinyworld.roads.drawing.canvas import FINE, NUMBER_OF, Canvas, Pen
+from tinyworld.roads.drawing.geometry import Camera, Geometry
+from tinyworld.roads.drawing.light import Light
+from tinyworld.roads.world import Scene
 
 ASPHALT, COBBLES = (96, 98, 106), (128, 116, 106)
 PAVING = (192, 184, 174)
@@ -26,7 +26,7 @@ _BANDS = (0.9, 2.0, 2.5, 3.2, 4.0, 5.0, 6.5, 8.5, 11.0, 15.0, 20.0, 28.0, 40.0, 
 _MARKING = (236, 236, 230)
 
 
-def draw_backdrop(scene: RoadScene, g: RoadGeometry, light: RoadLight, canvas: Canvas, camera: Camera) -> None:
+def draw_backdrop(scene: Scene, g: Geometry, light: Light, canvas: Canvas, camera: Camera) -> None:
     """Everything that nothing can stand behind."""
     _sky(scene, g, light, canvas)
     _skyline(scene, g, light, canvas, camera)
@@ -34,7 +34,7 @@ def draw_backdrop(scene: RoadScene, g: RoadGeometry, light: RoadLight, canvas: C
     _markings(scene, g, light, canvas, camera)
 
 
-def _sky(scene: RoadScene, g: RoadGeometry, light: RoadLight, canvas: Canvas) -> None:
+def _sky(scene: Scene, g: Geometry, light: Light, canvas: Canvas) -> None:
     height, width = canvas.pixels.shape[:2]
     column = sky(light.zenith, light.horizon, round(1.6 * g.horizon * height))[:, :1, :3]
     canvas.pixels[..., :3] = light.horizon
@@ -57,7 +57,7 @@ def _sky(scene: RoadScene, g: RoadGeometry, light: RoadLight, canvas: Canvas) ->
     _clouds(g, light, canvas)
 
 
-def _clouds(g: RoadGeometry, light: RoadLight, canvas: Canvas) -> None:
+def _clouds(g: Geometry, light: Light, canvas: Canvas) -> None:
     if light.weather == "fog":
         return
     height, width = canvas.pixels.shape[:2]
@@ -73,7 +73,7 @@ def _clouds(g: RoadGeometry, light: RoadLight, canvas: Canvas) -> None:
             cv2.ellipse(canvas.pixels, centre.astype(int).tolist(), axes, 0, 0, 360, (*colour, NUMBER_OF["sky"]), -1)
 
 
-def _skyline(scene: RoadScene, g: RoadGeometry, light: RoadLight, canvas: Canvas, camera: Camera) -> None:
+def _skyline(scene: Scene, g: Geometry, light: Light, canvas: Canvas, camera: Camera) -> None:
     """Far blocks, a line of trees, or hills."""
     height, width = canvas.pixels.shape[:2]
     foot = g.horizon * height + FINE
@@ -100,7 +100,7 @@ def _skyline(scene: RoadScene, g: RoadGeometry, light: RoadLight, canvas: Canvas
         canvas.fill(outline, light.on(colour, z, snow=0.6), number)
 
 
-def _ground(scene: RoadScene, g: RoadGeometry, light: RoadLight, canvas: Canvas, camera: Camera) -> None:
+def _ground(scene: Scene, g: Geometry, light: Light, canvas: Canvas, camera: Camera) -> None:
     """In bands from far to near: the roadside, the sidewalks, the road, the kerbs."""
     beside = ("sidewalk", PAVING) if scene.place == "city" else ("vegetation", GRASS[scene.season])
     walk = (206, 186, 150) if scene.place == "countryside" else PAVING
@@ -118,8 +118,8 @@ def _ground(scene: RoadScene, g: RoadGeometry, light: RoadLight, canvas: Canvas,
             canvas.fill(camera.project(corners), light.on(colour, z, snow=snow), NUMBER_OF[name])
 
 
-def _markings(scene: RoadScene, g: RoadGeometry, light: RoadLight, canvas: Canvas, camera: Camera) -> None:
-    pen = RoadPen(canvas, camera, light, NUMBER_OF["road"])
+def _markings(scene: Scene, g: Geometry, light: Light, canvas: Canvas, camera: Camera) -> None:
+    pen = Pen(canvas, camera, light, NUMBER_OF["road"])
     if scene.surface != "cobbled":
         middle = (g.left - 0.2 + g.right - 1.4) / 2 if g.left < -3.0 else None
         for z in np.arange(2.0, 42.0, 3.4) if middle is not None else ():

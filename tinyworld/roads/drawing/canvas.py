@@ -13,7 +13,7 @@ import numpy as np
 
 from tinyworld.drawing.canvas import Colour, Floats, Image
 from tinyworld.roads.drawing.geometry import Camera
-from tinyworld.roads.drawing.light import RoadLight
+from tinyworld.roads.drawing.light import Light
 from tinyworld.roads.world import CLASSES
 
 FINE = 4
@@ -66,10 +66,10 @@ class Canvas:
         return colours.astype(np.float32), coverage(there)[..., None]
 
 
-class RoadPen:
+class Pen:
     """Draws one thing on a canvas, in metres, in the light of the scene."""
 
-    def __init__(self, canvas: Canvas, camera: Camera, light: RoadLight, number: int) -> None:
+    def __init__(self, canvas: Canvas, camera: Camera, light: Light, number: int) -> None:
         self.canvas, self.camera, self.light, self.number = canvas, camera, light, number
 
     def face(
@@ -103,7 +103,7 @@ class RoadPen:
 class Stand:
     """Draws upright things that face the camera, in metres from their foot."""
 
-    def __init__(self, pen: RoadPen, x: float, z: float, across: float, up: float) -> None:
+    def __init__(self, pen: Pen, x: float, z: float, across: float, up: float) -> None:
         self._pen, self._x, self._z, self._across, self._up = pen, x, z, across, up
 
     def polygon(

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinyworld.drawing.canvas import Draws
-from tinyworld.roads.world import RoadScene
+from tinyworld.roads.world import Scene
 from tinyworld.scenes import COLOURS, COMPANION_COLOURS
 
 FOCAL = 0.8  # in image heights
@@ -71,7 +71,7 @@ class Pedestrian:
 
 
 @dataclass(frozen=True, slots=True)
-class RoadGeometry:
+class Geometry:
     """All free choices; the arrays are uniform in 0 … 1. Drawn whatever the factors are."""
 
     horizon: float
@@ -102,7 +102,7 @@ class RoadGeometry:
         return self.left - _SIDEWALK, self.right + _SIDEWALK
 
 
-def geometry_of(scene: RoadScene) -> RoadGeometry:
+def geometry_of(scene: Scene) -> Geometry:
     """The free choices of a scene."""
     random = np.random.default_rng((0x9E0, scene.geometry_seed))
     u = random.random(16)
@@ -111,7 +111,7 @@ def geometry_of(scene: RoadScene) -> RoadGeometry:
     west, east = max(left + 0.5, -0.52 * over), min(right - 0.5, 0.52 * over)
     x = {"sidewalk": _beside(left, right, u[3], u[4]), "crossing": west + (east - west) * u[4]}
     z = {"sidewalk": _depth(x["sidewalk"], u[5]), "crossing": over}
-    return RoadGeometry(
+    return Geometry(
         horizon=0.42 + 0.05 * u[6],
         bend=9.0 * (u[7] - 0.5),
         left=left,

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from tinyworld.drawing.canvas import Colour
-from tinyworld.drawing.light import Light
+from tinyworld.drawing.sky import SKIES
 
 _TIME_TINT = {"day": (1.0, 1.0, 1.0), "sunset": (1.0, 0.79, 0.68), "night": (0.25, 0.29, 0.44)}
 _WEATHER_TINT = {"clear": 1.0, "rain": 0.74, "snow": 0.95, "fog": 0.94}
@@ -16,13 +16,12 @@ _HEADLIGHTS = np.array([0.92, 0.88, 0.76], np.float32)
 SNOW = np.array([240, 244, 250], np.float32)
 
 
-class RoadLight:
+class Light:
     """What the light of one weather and time does to colours, by distance."""
 
     def __init__(self, weather: str, time: str) -> None:
         self.weather, self.time, self.night = weather, time, time == "night"
-        skies = Light(weather, time)
-        self.zenith, self.horizon = skies.zenith, skies.horizon
+        self.zenith, self.horizon = SKIES[time, weather]
         self.tint = np.array(_TIME_TINT[time], np.float32) * _WEATHER_TINT[weather]
 
     def haze(self, z: float) -> float:

@@ -9,12 +9,12 @@ import cv2
 import numpy as np
 
 from tinyworld.drawing.canvas import Floats
-from tinyworld.roads.drawing.geometry import Camera, RoadGeometry
-from tinyworld.roads.drawing.light import SNOW, RoadLight
-from tinyworld.roads.world import RoadScene
+from tinyworld.roads.drawing.geometry import Camera, Geometry
+from tinyworld.roads.drawing.light import SNOW, Light
+from tinyworld.roads.world import Scene
 
 
-def wetness(scene: RoadScene) -> float:
+def wetness(scene: Scene) -> float:
     """How much of a mirror the road is, 0 to 1."""
     if scene.surface == "snowy":
         return 0.0
@@ -23,7 +23,7 @@ def wetness(scene: RoadScene) -> float:
     return 0.45 if scene.weather == "rain" else 0.0
 
 
-def surfaced(scene: RoadScene, g: RoadGeometry, light: RoadLight, backdrop: Floats, road: Floats) -> Floats:
+def surfaced(scene: Scene, g: Geometry, light: Light, backdrop: Floats, road: Floats) -> Floats:
     """The backdrop (h x w x 3) with its road (coverage h x w x 1) as the surface and the weather make it."""
     height, width = backdrop.shape[:2]
     x, z = Camera(width, height, g.horizon, g.bend).ground()
@@ -46,7 +46,7 @@ def surfaced(scene: RoadScene, g: RoadGeometry, light: RoadLight, backdrop: Floa
     return picture
 
 
-def headlights(g: RoadGeometry, light: RoadLight, backdrop: Floats, ground: Floats) -> Floats:
+def headlights(g: Geometry, light: Light, backdrop: Floats, ground: Floats) -> Floats:
     """The backdrop with the own beam on its ground (coverage h x w x 1): an ellipse ahead, warm."""
     if not light.night:
         return backdrop
@@ -76,7 +76,7 @@ def mirrored(backdrop: Floats, thing: Floats, there: Floats, foot: int, weight: 
     backdrop[below] += k * (image - backdrop[below])
 
 
-def _cobbles(g: RoadGeometry, width: int, height: int) -> Floats:
+def _cobbles(g: Geometry, width: int, height: int) -> Floats:
     """Brightness of stones and joints (h x w x 1, around 1), fading out with distance."""
     x, z = Camera(2 * width, 2 * height, g.horizon, g.bend).ground()
     row = np.floor(z / 0.26)
@@ -89,7 +89,7 @@ def _cobbles(g: RoadGeometry, width: int, height: int) -> Floats:
     return np.asarray(cv2.resize(pattern, (width, height), interpolation=cv2.INTER_AREA)[..., None], np.float32)
 
 
-def _puddles(g: RoadGeometry, x: Floats, z: Floats) -> Floats:
+def _puddles(g: Geometry, x: Floats, z: Floats) -> Floats:
     shine = np.zeros_like(x)
     for place, depth, size in g.puddles:
         x0, z0 = g.left + (g.right - g.left) * place, 2.6 + 7 * depth
@@ -99,7 +99,7 @@ def _puddles(g: RoadGeometry, x: Floats, z: Floats) -> Floats:
     return shine.astype(np.float32)
 
 
-def _snow(scene: RoadScene, g: RoadGeometry, x: Floats, z: Floats) -> Floats | None:
+def _snow(scene: Scene, g: Geometry, x: Floats, z: Floats) -> Floats | None:
     """Share of the road under snow (h x w): all of it but for the wheels' tracks, or its rims while it snows."""
     lanes = [0.0] + ([g.left / 2 - 0.9] if g.left < -3.7 else [])
     wheels = np.min([np.abs(np.abs(x - lane) - 0.72) for lane in lanes], axis=0)

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import ConvNextImageProcessorPil, PreTrainedModel, ViTImageProcessorPil
 
+from tinyworld.augmentation import LARGEST_SHIFT, SIDE, as_pixel_values, degrade, shifted
 from tinyworld.datasets.degradations import Fields, degraded, random_fields
 from tinyworld.datasets.oracle_pictures import (
     FAILED,
@@ -45,17 +46,9 @@ from tinyworld.judges.oracles.objects import (
 from tinyworld.networks.factor_heads import factor_loss
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.oracles import new_oracle
-from tinyworld.objects.pictures import (
-    LARGEST_SHIFT,
-    SIDE,
-    Pixels,
-    as_pixel_values,
-    degrade,
-    mirrored_targets,
-    rendered,
-    shifted,
-)
+from tinyworld.objects.pictures import mirrored_targets, rendered
 from tinyworld.objects.world import FACTORS, sample_scene
+from tinyworld.rendered_once import Pixels
 from tinyworld.scenes import UNKNOWN
 from tinyworld.train.loop import Recipe, recipe_record, train, training_arguments
 from tinyworld.train.model_card import save_model, write_card

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForImageClassification, PreTrainedModel, ViTImageProcessorPil
 
+from tinyworld.augmentation import LARGEST_SHIFT, as_pixel_values, degrade, shifted
 from tinyworld.datasets.degradations import random_fields
 from tinyworld.datasets.round_trips import through_autoencoder
 from tinyworld.drawing.canvas import Image
@@ -22,10 +23,9 @@ from tinyworld.judges.oracles.roads import LOGITS, ORACLES, READ, readings, spli
 from tinyworld.networks.factor_heads import factor_accuracy, factor_loss
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.oracles import new_oracle
-from tinyworld.objects.pictures import LARGEST_SHIFT, as_pixel_values, degrade, shifted
 from tinyworld.roads.pictures import SIDE, pictures
 from tinyworld.roads.render import render
-from tinyworld.roads.world import RoadScene, sample_scene, scene_factors
+from tinyworld.roads.world import Scene, sample_scene, scene_factors
 from tinyworld.scenes import targets
 from tinyworld.train.loop import Recipe, recipe_record, train
 from tinyworld.train.model_card import save_model, write_card
@@ -81,7 +81,7 @@ def train_oracle(name: str, out: Path, *, seconds: float, count: int, judged: in
     return out
 
 
-def judge(model: PreTrainedModel, scenes: list[RoadScene]) -> dict[str, object]:
+def judge(model: PreTrainedModel, scenes: list[Scene]) -> dict[str, object]:
     """Accuracy per factor on renders of scenes, clean and degraded."""
     wanted = torch.tensor([targets(scene_factors(scene), READ) for scene in scenes])
     clean = [render(scene).image for scene in scenes]

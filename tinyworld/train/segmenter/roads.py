@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForSemanticSegmentation, SegformerImageProcessorPil
 
+from tinyworld.augmentation import LARGEST_SHIFT, as_pixel_values, shifted
 from tinyworld.datasets.degradations import (
     Degradation,
     coarse_scaling,
@@ -46,10 +47,10 @@ from tinyworld.folders import ROAD_MODELS
 from tinyworld.judges.segmentation import judge
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.segmenters import Architecture, new_road_segmenter, segmented
-from tinyworld.objects.pictures import LARGEST_SHIFT, as_pixel_values, shifted
 from tinyworld.roads.own_distribution import PLANTS, own_distribution
-from tinyworld.roads.pictures import SIDE, RoadPictures, pictures
-from tinyworld.roads.world import CLASSES, RoadScene, sample_scene
+from tinyworld.roads.pictures import SIDE, pictures
+from tinyworld.roads.pictures import Pictures as RoadPictures
+from tinyworld.roads.world import CLASSES, Scene, sample_scene
 from tinyworld.scenes import Split
 from tinyworld.train.loop import Recipe, recipe_record, train
 from tinyworld.train.model_card import save_model, write_card
@@ -151,7 +152,7 @@ def train_segmenter(
     return out
 
 
-def _scenes(name: str, split: Split) -> Callable[[int], RoadScene]:
+def _scenes(name: str, split: Split) -> Callable[[int], Scene]:
     """The models under test know their own distribution, oracles know every factor alike."""
     return partial(own_distribution, split=split) if name in PLANTS else partial(sample_scene, split)
 

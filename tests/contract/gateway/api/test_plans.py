@@ -144,3 +144,17 @@ def test_the_command_line_shows_the_plan(gateway: Gateway, tmp_path: Path) -> No
     started = CliRunner().invoke(app, arguments, env=environment)
     assert "`bus`, 14 images" in started.stderr
     assert row_counts(gateway)[0] == before[0] + 1
+
+
+def test_a_submitted_job_warns_of_file_names_that_look_like_frames(gateway: Gateway, tmp_path: Path) -> None:
+    folder = tmp_path / "drive"
+    folder.mkdir()
+    for number in range(12):
+        (folder / f"camera{number % 2}_{number // 2:04}.png").write_bytes(picture(100 + number))
+    arguments = ["submit", str(folder), "--task", TASK, "--no-labels", "--no-models"]
+    environment = {"CONTRAFACT_URL": str(gateway.client.base_url)}
+    without_groups = CliRunner().invoke(app, arguments, env=environment)
+    with_groups = CliRunner().invoke(app, [*arguments, "--group-by", "folder"], env=environment)
+    assert "--group-by folder" in without_groups.stderr
+    assert "--group-by folder" not in with_groups.stderr
+    assert "groups    1" in with_groups.stderr

@@ -227,8 +227,8 @@ def test_uploaded_masks_are_named_by_digest_as_indices_or_in_colours(gateway: Ga
         assert job.status_code == 202, job.text
         assert (job.json()["images"], job.json()["labelled"]) == (2, 1)
         with gateway.context.sessions() as session:
-            held = SourceImage.job_id == job.json()["id"], SourceImage.position == 0
-            row = session.scalars(select(SourceImage).where(*held)).one()
+            first_of_job = SourceImage.job_id == job.json()["id"], SourceImage.position == 0
+            row = session.scalars(select(SourceImage).where(*first_of_job)).one()
             assert row.mask_classes == ["road", "car"]
             kept_map = str(row.mask_digest)
         assert (decode(gateway.context.store.get(image_key(kept_map)), "L") == expected).all()
@@ -254,7 +254,7 @@ def test_masks_by_digest_are_their_owners_and_fit_their_images(gateway: Gateway,
         (entry, {}, "does not say what they mean"),
         ({"digest": entry["digest"]}, {"masks": PALETTED}, "no image names its mask: upload each with PUT"),
         ({**entry, "label": "car"}, {"masks": PALETTED}, "leave out one of them"),
-        ({**entry, "mask": entry["digest"]}, {"masks": PALETTED}, "PUT /images/{digest}?mask=true them"),
+        ({**entry, "mask": entry["digest"]}, {"masks": PALETTED}, "PUT /images/{digest}?mask=true"),
         ({**entry, "digest": values}, {"masks": PALETTED}, "1 images of the manifest are not uploaded"),
         (entry, {"masks": COLOURED}, "has the colour #000000; add it to `masks.classes`"),
     ]
@@ -316,7 +316,7 @@ def test_a_parquet_export_has_a_column_of_masks(client: httpx.Client, job: str, 
         assert row["mask"].size == row["image"].size
     card = (tmp_path / "huggingface" / "README.md").read_text(encoding="utf-8")
     assert "task_categories: [image-segmentation]" in card
-    for line in ("| 0 | sky |", "| 1 | road |", "| 2 | car |", "| 255 | not judged |"):
+    for line in ("| 0 | sky |", "| 1 | road |", "| 2 | car |", "| 255 | void (not evaluated) |"):
         assert line in card.splitlines()
     refusal = post(client, exports["huggingface"], SPEC)
     assert (refusal.status_code, "export the job as folders" in refusal.text) == (422, True)

@@ -12,7 +12,7 @@ from PIL import Image
 from caption_service.app import create_app
 from embedded.serving import ListeningPort
 from gateway.methods.counterfactual import MethodImage
-from gateway.methods.recaption import recaptioned
+from gateway.methods.recaption import recaption_images
 from gateway.model_services.clients import ModelServices
 from shared.service import ServiceSettings
 from tinyworld.judges.records import RECORDS, Record
@@ -44,7 +44,7 @@ def picture(drawn: Scene) -> np.ndarray:
 
 def named_shares(services: ModelServices, truth: str, source: Scene, *images: Scene) -> list[float | None]:
     source_image = MethodImage("source", payload(picture(source)), truth)
-    recaptions = recaptioned(services, source_image, TASK, [payload(picture(image)) for image in images])
+    recaptions = recaption_images(services, source_image, TASK, [payload(picture(image)) for image in images])
     return [None if recaption is None else recaption.named for recaption in recaptions]
 
 

@@ -82,8 +82,8 @@ def test_names_digests_and_numbers_are_bounded(gateway: Gateway, ann: dict[str, 
     first = add(gateway, ann)
     assert (add(gateway, ann).status_code, len(objects(gateway))) == (200, 1), "the same again is found"
     assert "another model named 'mine'" in detail(add(gateway, ann, classes=["a", "b", "c"]), 409)
-    taken = "street-classifier"
-    assert "choose another name" in detail(add(gateway, ann, name=taken), 409)
+    shipped = "street-classifier"
+    assert "choose another name" in detail(add(gateway, ann, name=shipped), 409)
     assert add(gateway, ann, name="second").status_code == 201
     assert "2 are kept for each owner" in detail(add(gateway, ann, name="third"), 409)
     assert gateway.client.delete(first.headers["Location"], headers=ann).status_code == 204

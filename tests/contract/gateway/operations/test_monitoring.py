@@ -40,16 +40,16 @@ def exported(sessions: Sessions) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_the_dashboard_asks_for_metrics_and_labels_that_exist(sessions: Sessions) -> None:
-    known = exported(sessions)
+    labels_of = exported(sessions)
     for query in QUERIES:
         promql_parser.parse(query)
         names = re.findall(r"\bcontrafact_\w+", query)
         assert names
         for name in names:
-            assert name in known, f"{name}, in {query}"
+            assert name in labels_of, f"{name}, in {query}"
         labels = {label for group in re.findall(r"by \(([^)]*)\)", query) for label in re.split(r",\s*", group)}
         labels |= set(re.findall(r"[{,]\s*(\w+)\s*[=!]", query))
-        assert all(labels <= known[name] for name in names), query
+        assert all(labels <= labels_of[name] for name in names), query
 
 
 def test_every_metric_of_the_models_and_of_the_work_is_on_the_dashboard() -> None:

@@ -19,7 +19,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from sqlalchemy import delete, text
 from typer.testing import CliRunner
 
-from contrafact.system_commands import become
+from contrafact.system_commands import replace_process
 from embedded.serving import ListeningPort
 from gateway.app import create_app
 from gateway.auth.keys import create_key
@@ -223,7 +223,7 @@ def test_housekeeping_from_the_command_line_says_what_it_removed(
 
 def test_a_command_whose_package_is_not_installed_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as exit_request:
-        become("contrafact_of_nobody.commands", [])
+        replace_process("contrafact_of_nobody.commands", [])
     assert exit_request.value.exit_code == 2
     assert "contrafact_of_nobody" in capsys.readouterr().err
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from contrafact.cli import app
 from gateway.database.tables import Job, SourceImage
-from gateway.repairs.dispatch import look_after
+from gateway.repairs.dispatch import check_repairs
 from gateway.settings import Settings
 from shared.schemas.repairs import RepairResult
 from tests.support.gateway_under_test import Gateway, serve_gateway
@@ -173,7 +173,7 @@ def test_a_deleted_job_or_suite_ends_the_trainers_of_its_repairs(gateway: Gatewa
     reply = client.post(f"/jobs/{job}/repairs", json=REQUEST)
     assert reply.status_code == 202, reply.text
     key = f"repairs/{reply.json()['id']}/grant.json"
-    look_after(gateway.context.sessions, store, lambda _: None, Settings())
+    check_repairs(gateway.context.sessions, store, lambda _: None, Settings())
     assert store.exists(key)
     assert client.delete(place).status_code == 204
     assert not store.exists(key)

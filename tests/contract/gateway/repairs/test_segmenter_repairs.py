@@ -14,7 +14,7 @@ from rich.console import Console
 from safetensors.torch import load
 from torch import Tensor, equal
 
-from contrafact.repair_commands import shown
+from contrafact.repair_commands import result_tables
 from evaluator_service.models_under_test.loading import load_folder
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from evaluator_service.repair_worker import Trainer
@@ -135,7 +135,7 @@ def test_the_repaired_model_loads_as_a_segmenter_with_the_reported_figures(
 def test_the_command_shows_classes(gateway: Gateway, repair: str) -> None:
     result = RepairResult.model_validate(gateway.client.get(f"/repairs/{repair}").json()["result"])
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(shown(result))
+    console.print(result_tables(result))
     text = console.export_text()
     for words in ("IoU on held-out source images", "IoU of all pixels", "mIoU", "vehicle", "Won back"):
         assert words in text

@@ -13,10 +13,11 @@ from typer.testing import CliRunner, Result
 
 from contrafact.cli import app
 from contrafact.client import Client
-from contrafact.suite_commands import wait
+from contrafact.suite_commands import wait_for_run
 from embedded.run import run_embedded
 from gateway.auth.keys import create_key
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, Prediction, SourceImage
+from gateway.methods import read_method
 from shared.images import from_array
 from shared.schemas.service import SERVICES
 from shared.schemas.suites import RunView
@@ -43,7 +44,7 @@ def add_job(gateway: Gateway) -> None:
     """A finished job of 80 source images, each with a null arm and an edit to night. No model was run."""
     image = from_array(np.zeros((8, 8, 3), np.uint8))
     gateway.context.store.put(image_key(image.digest), image.png)
-    methods = [{"name": "dillema", "parameters": {}}]
+    methods = [read_method("dillema", {})]
     with gateway.context.sessions.begin() as session:
         session.add(Image(digest=image.digest, width=8, height=8, bytes=len(image.png)))
         session.add(
@@ -202,7 +203,7 @@ def test_a_run_that_did_not_answer_everything_is_no_pass(gateway: Gateway, runs:
         ({"progress": progress}, "1 images of the run of m2 failed"),
     ):
         with pytest.raises(ValueError, match=sentence):
-            wait(client, "street", run.model_copy(update=changed))
+            wait_for_run(client, "street", run.model_copy(update=changed))
     client.close()
 
 

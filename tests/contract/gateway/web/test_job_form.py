@@ -119,7 +119,7 @@ def test_masks_come_by_index_and_by_colour(
         ({"task": "ab"}, [], "at least 3 characters"),
         ({"methods": []}, [], "no method is chosen"),
         ({"methods": ["magic"]}, [], "'magic'"),
-        ({"shifts": "in thick fog"}, [], "only the method shifts makes"),
+        ({"shifts": "in thick fog"}, [], "need the method shifts"),
         ({"models": ["nobody"]}, [], "'nobody'"),
         ({}, ["a.png"], "description of their values"),
         ({"classes": "road: 0"}, ["a.png"], "Invalid JSON"),

@@ -61,8 +61,8 @@ def test_the_finding_links_to_its_own_pictures(client: httpx.Client) -> None:
     links = pairs(shown)
     assert 10 <= len(links) <= 14
     assert all("value=night" in link and "class=bus" in link for link in links)
-    held = page(client, link[1].replace("model=night-bus", "model=sound") + "&flipped=false")
-    assert 0 < len(pairs(held)) < len(links)
+    unflipped = page(client, link[1].replace("model=night-bus", "model=sound") + "&flipped=false")
+    assert 0 < len(pairs(unflipped)) < len(links)
 
 
 def test_filters_can_be_taken_off_again_and_do_not_survive_nonsense(client: httpx.Client) -> None:

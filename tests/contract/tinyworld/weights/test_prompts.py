@@ -15,8 +15,8 @@ from gateway.methods.lance import perturb_schema
 from llm_service.engines.transformers import json_grammar
 from tinyworld.folders import WEIGHTS
 from tinyworld.judges.language import generate, is_right, phrases_found
+from tinyworld.language_examples import KINDS, Example, Kind, Wordings, example
 from tinyworld.networks.language_tokenizer import add_pieces
-from tinyworld.objects.language_examples import KINDS, Example, Kind, Wordings, example
 from tinyworld.train.language import prompt_digests
 
 FOLDER = WEIGHTS / "language"

@@ -10,15 +10,16 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import func, inspect, make_url, select, text
+from sqlalchemy import func, inspect, make_url, select, text, update
 from sqlalchemy.exc import IntegrityError, StatementError, TimeoutError
 
 from gateway.database.counts import count_rows
 from gateway.database.events import add_event
 from gateway.database.sessions import Sessions, database_now, migrate, migration_config, open_engine, reading
-from gateway.database.tables import Counterfactual, Event, Job, Owner, SourceImage, Table
+from gateway.database.tables import Counterfactual, Event, Job, Owner, Prediction, SourceImage, Table
 from tests.support.rows import add_job
 from tests.support.threads import run_together
+from tests.support.worked_jobs import EDITS, add_worked_job
 
 
 def test_migrations_make_exactly_the_tables(sessions: Sessions) -> None:
@@ -32,8 +33,8 @@ def test_a_process_opens_no_more_connections_than_it_may(postgres_url: str) -> N
     engine = open_engine(url.render_as_string(hide_password=False), connections=3)
     engine.pool._timeout = 0.2  # type: ignore[attr-defined]  # 30 seconds by default
     with ExitStack() as stack:
-        held = [stack.enter_context(engine.connect()) for _ in range(3)]
-        assert held[0].scalar(count) == 3
+        connections = [stack.enter_context(engine.connect()) for _ in range(3)]
+        assert connections[0].scalar(count) == 3
         with pytest.raises(TimeoutError):
             engine.connect()
     with engine.connect() as connection:
@@ -160,3 +161,23 @@ def test_states_outside_the_state_machine_are_refused(sessions: Sessions) -> Non
     add_job(sessions, "j", images=1)
     with pytest.raises(IntegrityError), sessions.begin() as session:
         session.get_one(SourceImage, "j-0").state = "leased"  # without a token
+
+
+def test_sham_arms_may_be_stored_after_a_migration_that_keeps_predictions(sessions: Sessions) -> None:
+    add_worked_job(sessions, "job", 2)
+    engine = sessions.kw["bind"]
+    with engine.begin() as connection:
+        command.downgrade(migration_config(connection), "0014")
+    migrate(engine)
+    edits = update(Counterfactual).where(Counterfactual.id == "job-0-0")
+    with sessions.begin() as session:
+        assert session.scalar(select(func.count()).select_from(Prediction)) == 2 * (1 + EDITS + 1)
+        assert session.scalars(select(Counterfactual.counted)).all() == [True] * 2 * (EDITS + 1)
+        session.execute(edits.values(arm="sham"))
+    with pytest.raises(IntegrityError), sessions.begin() as session:
+        session.execute(edits.values(arm="placebo"))
+    with engine.begin() as connection:
+        command.downgrade(migration_config(connection), "0014")
+        left = connection.execute(text("SELECT count(*) FROM counterfactuals")).scalar_one()
+    assert left == 2 * (EDITS + 1) - 1, "a schema without sham arms keeps none"
+    migrate(engine)

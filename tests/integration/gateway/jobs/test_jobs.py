@@ -17,6 +17,7 @@ from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, Own
 from gateway.intake.sources import KeptImage, SourceFile
 from gateway.jobs import jobs
 from gateway.jobs.choices import Plan
+from gateway.methods import read_method
 from gateway.operations.deletion import remove_rows
 from gateway.queue import leases
 from gateway.report.build import build_report
@@ -29,7 +30,7 @@ from shared.storage import DirectoryStore
 from tests.support.drawn_job import add_drawn_job
 from tests.support.threads import run_together
 
-PLAN = Plan([{"name": "dillema", "parameters": {}}], [], ["car"])
+PLAN = Plan([read_method("dillema", {})], [], ["car"])
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +51,7 @@ def order(*numbers: int, key: str | None = None, seed: int = 0) -> jobs.Order:
 
 def create(sessions: Sessions, order: jobs.Order) -> tuple[str, bool]:
     with sessions.begin() as session:
-        images.remember(session, LOCAL_OWNER, [source.image for source in order.sources if source.image])
+        images.record_images(session, LOCAL_OWNER, [source.image for source in order.sources if source.image])
         return jobs.create(session, LOCAL_OWNER, order)
 
 
@@ -134,18 +135,18 @@ def test_progress_says_at_which_stage_the_images_are(sessions: Sessions) -> None
             return jobs.show(session, LOCAL_OWNER, job).progress
 
     assert (progress().stage, progress().stages) == ("waiting", StageCounts())
-    taken: list[leases.Lease] = []
+    issued: list[leases.Lease] = []
     stages: tuple[Stage, ...] = ("starting", "rendering", "captioning")
     for stage in stages:
         with sessions.begin() as session:
             lease = leases.claim(session, 60)
             assert lease is not None
-            taken.append(lease)
+            issued.append(lease)
             if stage != "starting":
                 leases.note_stage(session, lease, stage)
     assert progress().stages == StageCounts(starting=1, rendering=1, captioning=1)
     assert progress().stage == "rendering"
-    for number, lease in enumerate(taken):
+    for number, lease in enumerate(issued):
         with sessions.begin() as session:
             ended = leases.release(session, lease, "", delay=0) if number == 1 else finish(session, lease)
             assert ended
@@ -197,8 +198,8 @@ def test_deleting_leaves_nothing_but_images(sessions: Sessions, tmp_path: Path) 
 
 def test_a_manifest_names_uploads_or_pixels(sessions: Sessions) -> None:
     with sessions.begin() as session:
-        images.remember(session, LOCAL_OWNER, [stored_image(1), stored_image(2), stored_image(1)])
-        images.remember(session, LOCAL_OWNER, [stored_image(1)])
+        images.record_images(session, LOCAL_OWNER, [stored_image(1), stored_image(2), stored_image(1)])
+        images.record_images(session, LOCAL_OWNER, [stored_image(1)])
     entries = [
         ManifestImage(digest=stored_image(1).upload, label="car"),
         ManifestImage(digest=stored_image(2).digest, name="b"),

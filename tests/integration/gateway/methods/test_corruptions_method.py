@@ -17,20 +17,20 @@ from embedded.serving import ListeningPort
 from evaluator_service.app import create_app as create_evaluator_service
 from gateway.jobs.choices import methods_listing
 from gateway.jobs.sensitivity import sensitivity_of
+from gateway.methods import read_method
 from gateway.methods.checks import CHECKS
 from gateway.methods.corruptions import ALL, CorruptionsParameters, corruptions
 from gateway.methods.counterfactual import MethodImage, TaskDescription
 from shared.images import encode
 from shared.profiles import load_profile
-from shared.schemas.base import ImagePayload
+from shared.schemas.base import ImagePayload, JsonObject
 from shared.schemas.diffusion import SEVERITIES
-from shared.schemas.jobs import MethodChoice
 from shared.schemas.service import SERVICES
 from shared.service import ServiceSettings
 from tests.support.http_jobs import finished
 from tests.support.logged_requests import LoggedServices
 from tests.support.small_services import CLASSES, SmallServices, serve
-from tinyworld.objects.demo import write_demo_images
+from tinyworld.objects.demo import write_demo
 
 TASK = TaskDescription("name the vehicle", tuple(CLASSES))
 TWO = CorruptionsParameters(corruptions=("fog", "jpeg"))
@@ -79,13 +79,13 @@ def test_they_are_listed_with_the_profiles_defaults_and_counted_in_plans() -> No
     properties = listed.parameters["properties"]
     assert isinstance(properties, dict)
     assert properties["corruptions"]["default"] == ["gaussian_noise", "motion_blur", "fog", "jpeg"]  # type: ignore[call-overload,index]
-    parameters = {"corruptions": ["gaussian_noise", "motion_blur", "fog", "jpeg"]}
-    sensitivity = sensitivity_of(["car"] * 40, [MethodChoice(name="corruptions", parameters=parameters)])
+    parameters: JsonObject = {"corruptions": ["gaussian_noise", "motion_blur", "fog", "jpeg"]}
+    sensitivity = sensitivity_of(["car"] * 40, [read_method("corruptions", parameters)])
     assert sensitivity.family == 4 * 5
 
 
 def test_a_job_on_the_shipped_models_ends_with_failure_points(tmp_path: Path) -> None:
-    manifest = write_demo_images(tmp_path / "pictures", ["bus", "car"], 3)
+    manifest = write_demo(tmp_path / "pictures", ["bus", "car"], 3)
     files: list[Any] = [
         ("images", (path.name, path.read_bytes(), "image/png")) for path in sorted(manifest.parent.glob("*.png"))
     ]

@@ -14,7 +14,7 @@ from gateway.jobs.choices import methods_listing
 from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.inverted import InversionParameters
 from gateway.methods.reconstruction import reconstruction
-from gateway.methods.shifts import Shift, ShiftsParameters, shifted, shifts
+from gateway.methods.shifts import Shift, ShiftsParameters, apply_shift, shifts
 from gateway.results.classification import load_rows
 from shared.images import encode
 from shared.profiles import load_profile
@@ -30,15 +30,16 @@ NIGHT = {"phrase": "at night", "factor": "weather", "value": "night"}
 
 
 def shifts_of(services: LoggedServices, **parameters: object) -> list[MethodCounterfactual]:
-    return list(shifts(SOURCE, TASK, services, ShiftsParameters.model_validate(parameters), 1))
+    """Without sham arms, unless `reference` is given."""
+    return list(shifts(SOURCE, TASK, services, ShiftsParameters.model_validate({"reference": "null"} | parameters), 1))
 
 
 def test_a_shift_stands_in_place_of_what_it_replaces_or_at_the_end_of_the_first_sentence() -> None:
     night = Shift(phrase="at night", replaces=("in fog", "By Day"))
-    assert shifted("A bus by day. It stands.", night) == ("By Day", "A bus at night. It stands.")
-    assert shifted("A bus on holiday. It stands.", night) == ("", "A bus on holiday at night. It stands.")
-    assert shifted("A bus, No. 5 in town", night) == ("", "A bus, No. 5 in town at night")
-    assert shifted("A bus", night) == ("", "A bus at night")
+    assert apply_shift("A bus by day. It stands.", night) == ("By Day", "A bus at night. It stands.")
+    assert apply_shift("A bus on holiday. It stands.", night) == ("", "A bus on holiday at night. It stands.")
+    assert apply_shift("A bus, No. 5 in town", night) == ("", "A bus, No. 5 in town at night")
+    assert apply_shift("A bus", night) == ("", "A bus at night")
 
 
 def test_all_shifts_and_their_null_arm_are_one_request(services: LoggedServices) -> None:

@@ -46,8 +46,10 @@ def services() -> Iterator[CaptioningServices]:
 
 
 def lance_of(services: CaptioningServices, **parameters: Any) -> list[MethodCounterfactual]:
+    """Without sham arms, unless `reference` is given."""
     anything = {"caption": {"default": -2.0}}
-    chosen = {"self_fractions": [0.7, 0.4], "steps": 4, "thresholds": anything} | parameters
+    given = {"self_fractions": [0.7, 0.4], "steps": 4, "thresholds": anything, "reference": "null"}
+    chosen = given | parameters
     return list(lance(SOURCE, TASK, services, LanceParameters.model_validate(chosen), 1))
 
 
@@ -196,3 +198,31 @@ def test_a_factor_without_a_valid_reply_is_refused_by_name_and_the_others_are_re
     assert "no valid reply" in refused.verdict.reason
     assert {row.edit.changes[0].factor for row in rows if row.edit and row.image is not None} == {"background"}
     assert small.calls["generate"] == len(LANCE_FACTORS)
+
+
+def test_effects_are_measured_against_a_paraphrase_under_the_fractions_that_won(services: CaptioningServices) -> None:
+    rows = lance_of(services, reference="sham", self_fractions=[0.4, 0.7])
+    sweep, arms = services.edits
+    chosen = sorted({row.lineage["self_fraction"] for row in rows if row.arm == "edit" and row.image})
+    paraphrase = CAPTION.replace("on a street", "on a road")
+    assert [edit.prompt for edit in arms.edits] == [CAPTION, paraphrase]
+    assert arms.self_fractions == chosen, "the losing fractions of the sweep cost no sham arm"
+    assert (arms.guidance, arms.steps, arms.inversion) == (sweep.guidance, sweep.steps, sweep.inversion)
+    shams = [row for row in rows if row.arm == "sham"]
+    assert [row.lineage["self_fraction"] for row in shams] == chosen
+    assert {row.edit.new_caption if row.edit else None for row in shams} == {paraphrase}
+    by_ordinal = {row.ordinal: row for row in rows}
+    for row in rows:
+        if row.arm == "edit" and row.image is not None:
+            sham = by_ordinal[row.sham_ordinal or 0]
+            assert (sham.arm, sham.lineage["self_fraction"]) == ("sham", row.lineage["self_fraction"])
+            assert (row.null_check, row.sham_check) == ("", "")
+
+
+def test_an_arm_that_loses_the_class_fails_the_check_of_its_edits_and_not_the_edits(
+    services: CaptioningServices,
+) -> None:
+    rows = lance_of(services, reference="sham", thresholds={"label": {"default": 1.1}})
+    edits = [row for row in rows if row.arm == "edit" and row.image is not None]
+    assert {(row.null_check, row.sham_check) for row in edits} == {("label", "label")}
+    assert all(row.verdict.accepted for row in rows if row.arm != "edit")

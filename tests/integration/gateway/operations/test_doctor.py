@@ -235,9 +235,9 @@ def test_merged_loras_take_no_memory() -> None:
     used = {"path": "x", "dtype": "bfloat16", "licence": "none", "gigabytes": 0.2, "file": "a.safetensors"}
     modern = load_profile("modern")
     diffusion = modern.diffusion.model_copy(update={"loras": [MergedLora.model_validate(used)]})
-    wanted = needed_weights(modern.model_copy(update={"diffusion": diffusion}))["diffusion_service"]
-    assert len(wanted) == len(needed_weights(modern)["diffusion_service"]) + 1
-    assert gigabytes(wanted) == gigabytes(needed_weights(modern)["diffusion_service"])
+    weights = needed_weights(modern.model_copy(update={"diffusion": diffusion}))["diffusion_service"]
+    assert len(weights) == len(needed_weights(modern)["diffusion_service"]) + 1
+    assert gigabytes(weights) == gigabytes(needed_weights(modern)["diffusion_service"])
 
 
 def test_driver_cuda_and_onnxruntime_are_named() -> None:

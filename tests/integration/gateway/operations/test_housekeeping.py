@@ -69,9 +69,9 @@ def count(site: Site, *tables: type[object]) -> list[int]:
 
 def send(site: Site, data: bytes) -> KeptImage:
     """What `PUT /images/{digest}` does."""
-    image = keep_image(images.ImagePlace(site.sessions, site.store), data, LIMITS)
+    image = keep_image(images.ProtectedStore(site.sessions, site.store), data, LIMITS)
     with site.sessions.begin() as session:
-        images.remember(session, LOCAL_OWNER, [image])
+        images.record_images(session, LOCAL_OWNER, [image])
     return image
 
 

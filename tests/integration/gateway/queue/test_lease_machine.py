@@ -15,7 +15,7 @@ from gateway.database.counts import count_rows
 from gateway.database.events import add_event
 from gateway.database.sessions import database_now, open_engine, open_sessions
 from gateway.database.tables import Job, SourceImage, Table
-from gateway.queue import leases
+from gateway.queue import job_states, leases
 from gateway.queue.leases import Lease
 from tests.support.rows import add_job
 
@@ -26,7 +26,7 @@ MAX_LOST = 4
 
 
 class Work(RuleBasedStateMachine):
-    """Two jobs of three images; `held` are leases that somebody believes to hold, dead or alive."""
+    """Two jobs of three images; `leases` are those that somebody believes to hold, dead or alive."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Work(RuleBasedStateMachine):
         self.sessions = open_sessions(self.engine)
         for job in JOBS:
             add_job(self.sessions, job, images=IMAGES)
-        self.held: list[Lease] = []
+        self.leases: list[Lease] = []
         self.finished: list[str] = []
         self.cancelled: set[str] = set()
 
@@ -50,9 +50,9 @@ class Work(RuleBasedStateMachine):
             lease = leases.claim_analysis(session, 3_600) or leases.claim(session, 3_600)
         if lease is not None:
             assert lease.table is Job or lease.job_id not in self.cancelled
-            self.held.append(lease)
+            self.leases.append(lease)
 
-    @precondition(lambda self: self.held)
+    @precondition(lambda self: self.leases)
     @rule(data=st.data(), keep=st.booleans())
     def finish(self, data: st.DataObject, keep: bool) -> None:
         lease = self._some(data, keep)
@@ -62,7 +62,7 @@ class Work(RuleBasedStateMachine):
                 if lease.table is SourceImage:
                     add_event(session, lease.job_id, "image", {"state": "done"}, {"done": 1})
 
-    @precondition(lambda self: self.held)
+    @precondition(lambda self: self.leases)
     @rule(data=st.data(), keep=st.booleans(), outcome=st.sampled_from(["fail", "release", "lose", "renew"]))
     def other_end(self, data: st.DataObject, keep: bool, outcome: str) -> None:
         lease = self._some(data, keep or outcome == "renew")
@@ -82,7 +82,7 @@ class Work(RuleBasedStateMachine):
             leases.expire_leases(session)
             leases.sweep(session, MAX_LOST)
 
-    @precondition(lambda self: self.held)
+    @precondition(lambda self: self.leases)
     @rule(data=st.data())
     def one_is_late(self, data: st.DataObject) -> None:
         lease = self._some(data, keep=True)
@@ -97,13 +97,13 @@ class Work(RuleBasedStateMachine):
     @rule(job=st.sampled_from(JOBS))
     def cancel(self, job: str) -> None:
         with self.sessions.begin() as session:
-            if leases.cancel_job(session, job):
+            if job_states.cancel_job(session, job):
                 self.cancelled.add(job)
 
     @rule(job=st.sampled_from(JOBS))
     def retry(self, job: str) -> None:
         with self.sessions.begin() as session:
-            if leases.retry_job(session, job) is not None:
+            if job_states.retry_job(session, job) is not None:
                 self.cancelled.discard(job)
                 self.finished = [row for row in self.finished if row != job]
 
@@ -131,7 +131,7 @@ class Work(RuleBasedStateMachine):
     @rule(job=st.sampled_from(JOBS))
     def predict_again(self, job: str) -> None:
         with self.sessions.begin() as session:
-            if leases.predict_again(session, job) is not None:
+            if job_states.predict_again(session, job) is not None:
                 self.cancelled.discard(job)
                 self.finished = [row for row in self.finished if row.partition("-")[0] != job]
 
@@ -156,9 +156,9 @@ class Work(RuleBasedStateMachine):
         assert waits == (pending or analysable)
 
     def _some(self, data: st.DataObject, keep: bool) -> Lease:
-        lease: Lease = data.draw(st.sampled_from(self.held))
+        lease: Lease = data.draw(st.sampled_from(self.leases))
         if not keep:
-            self.held.remove(lease)
+            self.leases.remove(lease)
         return lease
 
 

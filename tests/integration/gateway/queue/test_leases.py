@@ -8,18 +8,17 @@ from sqlalchemy import select
 
 from gateway.database.sessions import Sessions, database_now
 from gateway.database.tables import Event, Job, SourceImage
+from gateway.queue.job_states import cancel_job, retry_job
 from gateway.queue.leases import (
     Lease,
-    cancel_job,
     claim,
     claim_analysis,
     fail,
     finish,
+    live_tokens,
     record_lost,
     release,
     renew,
-    retry_job,
-    still_held,
     sweep,
     work_waits,
 )
@@ -263,8 +262,8 @@ def test_leases_of_finished_images_are_no_longer_held(sessions: Sessions) -> Non
     with sessions.begin() as session:
         assert finish(session, first)
     with sessions() as session:
-        assert still_held(session, [first, second]) == {second.token}
-        assert still_held(session, []) == set()
+        assert live_tokens(session, [first, second]) == {second.token}
+        assert live_tokens(session, []) == set()
 
 
 def test_what_failed_or_was_cancelled_is_taken_up_again_as_if_for_the_first_time(sessions: Sessions) -> None:
@@ -347,7 +346,7 @@ def test_a_small_job_behind_a_large_one_finishes_long_before_it(sessions: Sessio
     """Eight images in flight, each taking one turn; the ratio is of turns from a job's start to its last image."""
     large, small, in_flight = 1_000, 10, 8
     add_job(sessions, "large", images=large, minute=0)
-    held: list[Lease] = []
+    in_progress: list[Lease] = []
     ended: Counter[str] = Counter()
     last: dict[str, int] = {}
     turns = 0
@@ -355,19 +354,19 @@ def test_a_small_job_behind_a_large_one_finishes_long_before_it(sessions: Sessio
     def turn() -> None:
         nonlocal turns
         with sessions.begin() as session:
-            for lease in held:
+            for lease in in_progress:
                 assert finish(session, lease)
                 ended[lease.job_id] += 1
                 last[lease.job_id] = turns
         with sessions.begin() as session:
-            held[:] = [lease for _ in range(in_flight) if (lease := claim(session, LEASE)) is not None]
+            in_progress[:] = [lease for _ in range(in_flight) if (lease := claim(session, LEASE)) is not None]
         turns += 1
 
     for _ in range(5):  # the large job has every place before the small one comes
         turn()
     add_job(sessions, "small", images=small, minute=1)
     begun = turns
-    while held:
+    while in_progress:
         turn()
     assert ended == {"large": large, "small": small}
     waited, alone = last["small"] - begun, -(-small // in_flight)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import select, update
 
 from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
-from gateway.queue import leases
+from gateway.queue import job_states
 from tests.support.work_site import Site
 
 
@@ -18,9 +18,9 @@ def finish(site: Site) -> None:
 
 def add(site: Site, *models: str) -> int | None:
     with site.sessions.begin() as session:
-        taken = leases.predict_again(session, "job")
+        count = job_states.predict_again(session, "job")
         session.execute(update(Job).values(models=["m1", *models]))
-        return taken
+        return count
 
 
 def test_only_missing_predictions_are_made_even_if_the_weights_have_changed(site: Site) -> None:
@@ -51,7 +51,7 @@ def test_a_model_that_was_deleted_fails_its_images_by_name_and_keeps_what_was_fo
     site.add_job(models=("m1",))
     finish(site)
     with site.sessions.begin() as session:
-        leases.predict_again(session, "job")
+        job_states.predict_again(session, "job")
         session.execute(update(Job).values(models=["m1", "gone"], uploaded_models={"gone": "a" * 64}))
     while site.state() == "running":
         with site.sessions.begin() as session:

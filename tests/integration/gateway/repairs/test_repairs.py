@@ -21,13 +21,13 @@ from gateway.database.sessions import Sessions, database_now, migrate, open_engi
 from gateway.database.tables import LOCAL_OWNER, Repair
 from gateway.intake.sources import NamedFile
 from gateway.models_under_test.packages import packed
-from gateway.repairs.dispatch import give_out_anew, look_after
+from gateway.repairs.dispatch import check_repairs, revoke_leases
 from gateway.repairs.orders import load as load_rows
 from gateway.repairs.orders import order_of
 from gateway.settings import Settings
 from shared.problems import DeviceFailed
 from shared.schemas.models import ModelSpec
-from shared.schemas.repairs import Heartbeat, RepairLease, RepairOutcome, RepairRequest, StoredModel
+from shared.schemas.repairs import Heartbeat, RepairLease, RepairOutcome, RepairProgress, RepairRequest, StoredModel
 from shared.storage import DirectoryStore, model_key, repair_key
 from shared.weights import REPOSITORY
 from tests.support.repair_site import add_job, write_day_classifier
@@ -73,14 +73,14 @@ class Site:
                     owner_id=LOCAL_OWNER,
                     job_id="made",
                     model="day",
-                    request=REQUEST.model_dump(mode="json"),
+                    request=REQUEST,
                 )
             )
 
     def look(self, send: Callable[[RepairLease], None] | None = None) -> list[RepairLease]:
         """What is given out when a worker looks."""
         before = len(self.grants)
-        look_after(self.sessions, self.store, self.grants.append, SETTINGS)
+        check_repairs(self.sessions, self.store, self.grants.append, SETTINGS)
         new = self.grants[before:]
         for grant in new:
             if send is not None:
@@ -96,7 +96,7 @@ class Site:
         with self.sessions.begin() as session:
             session.execute(update(Repair).values(heard_at=database_now(-seconds)))
 
-    def says(self, grant: RepairLease, name: str, content: str) -> None:
+    def trainer_writes(self, grant: RepairLease, name: str, content: str) -> None:
         self.store.put(repair_key(grant.repair, grant.token, name), content.encode())
 
     def weights(self, repair: str, arm: str) -> dict[str, Tensor]:
@@ -146,22 +146,22 @@ def test_a_trainer_killed_midway_is_followed_by_one_that_ends_in_the_same_weight
         assert all(equal(mine[name], other[name]) for name in mine), arm
     assert undisturbed.result is not None
     assert resumed.result is not None
-    assert undisturbed.result["sets"] == resumed.result["sets"]
+    assert undisturbed.result.sets == resumed.result.sets
     engine.dispose()
 
 
 def test_what_an_older_trainer_writes_is_not_read(site: Site) -> None:
     site.add("aa")
     (old,) = site.look()
-    site.says(old, "progress.json", Heartbeat(beat=1).model_dump_json())
+    site.trainer_writes(old, "progress.json", Heartbeat(beat=1).model_dump_json())
     assert site.look() == []
     assert site.look() == []  # quiet, but not for long
     site.silence(SETTINGS.lease_seconds + 1)
     (new,) = site.look()
-    site.says(old, "outcome.json", RepairOutcome(problem="late").model_dump_json())
+    site.trainer_writes(old, "outcome.json", RepairOutcome(problem="late").model_dump_json())
     assert site.look() == []
     assert (site.row("aa").state, site.row("aa").failure) == ("running", "")
-    site.says(new, "outcome.json", RepairOutcome(problem="it cannot be").model_dump_json())
+    site.trainer_writes(new, "outcome.json", RepairOutcome(problem="it cannot be").model_dump_json())
     site.look()
     assert (site.row("aa").state, site.row("aa").failure) == ("failed", "it cannot be")
     assert site.look() == []
@@ -172,10 +172,10 @@ def test_progress_is_heard_and_silence_without_it_ends_the_repair(site: Site) ->
     for number in range(SETTINGS.max_lost_leases):
         (grant,) = site.look()
         heartbeat = Heartbeat(beat=1, done=4 if number == 0 else 0, total=128, arm="repaired")
-        site.says(grant, "progress.json", heartbeat.model_dump_json())
+        site.trainer_writes(grant, "progress.json", heartbeat.model_dump_json())
         assert site.look() == []
         if number == 0:
-            assert site.row("aa").progress == {"done": 4, "total": 128, "arm": "repaired"}
+            assert site.row("aa").progress == RepairProgress(done=4, total=128, arm="repaired")
         site.silence(SETTINGS.lease_seconds + 1)
     assert site.look() == []
     assert site.row("aa").state == "failed"
@@ -190,7 +190,7 @@ def test_a_message_may_wait_in_line_and_a_new_start_gives_out_anew(site: Site) -
     site.silence(301)
     (second,) = site.look()
     with site.sessions.begin() as session:
-        give_out_anew(session)
+        revoke_leases(session)
     (third,) = site.look()
     assert len({first.token, second.token, third.token}) == 3
     assert site.row("aa").lost == 0
@@ -200,8 +200,8 @@ def test_a_repair_that_cannot_be_processed_fails_and_the_others_continue(site: S
     for repair in ("aa", "bb"):
         site.add(repair)
     first, second = site.look()
-    site.says(first, "progress.json", "no heartbeat")
-    site.says(second, "outcome.json", RepairOutcome(problem="it cannot be").model_dump_json())
+    site.trainer_writes(first, "progress.json", "no heartbeat")
+    site.trainer_writes(second, "outcome.json", RepairOutcome(problem="it cannot be").model_dump_json())
     site.look()
     assert [(site.row(repair).state, bool(site.row(repair).failure)) for repair in ("aa", "bb")] == [
         ("failed", True)

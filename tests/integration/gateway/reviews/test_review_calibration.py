@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Counterfactual, Report, Review
-from gateway.queue import leases
+from gateway.queue import job_states
 from gateway.report.build import build_report
 from gateway.results.reviewed_edits import load_reviews
 from shared.schemas.results import JobResults
@@ -115,8 +115,8 @@ def test_a_worker_rebuilds_the_report_and_nothing_else(site: Site) -> None:
     edit = (edits(site.sessions, accepted=True) + edits(site.sessions, accepted=False))[0]
     say(site.sessions, [edit])
     with site.sessions.begin() as session:
-        assert leases.analyse_again(session, "drawn")
-        assert not leases.analyse_again(session, "drawn"), "it runs already"
+        assert job_states.analyse_again(session, "drawn")
+        assert not job_states.analyse_again(session, "drawn"), "it runs already"
     worker.step()
     assert site.state("drawn") == "done"
     assert not {"caption", "generate", "render", "predict"} & set(site.small.calls)
@@ -138,7 +138,7 @@ def test_people_who_differ_leave_it_open_and_a_missing_edit_is_invalid(
     with sessions() as session:
         reviews = load_reviews(session, "drawn")
     assert [reviews.by_edit[name].valid for name in (first, second, third)] == [None, True, False]
-    assert [reviews.drawn(name) for name in (first, second, third)] == [False, True, True]
+    assert [reviews.is_sampled(name) for name in (first, second, third)] == [False, True, True]
 
 
 def test_the_failures_listed_first_are_no_lot(sessions: Sessions, store: DirectoryStore) -> None:
@@ -149,5 +149,5 @@ def test_the_failures_listed_first_are_no_lot(sessions: Sessions, store: Directo
     with sessions() as session:
         reviews = load_reviews(session, "drawn")
     assert set(listed[:2]) <= reviews.prioritised
-    assert not any(reviews.drawn(name) for name in reviews.prioritised)
-    assert all(reviews.drawn(name) for name in lot[:30] if name not in reviews.prioritised)
+    assert not any(reviews.is_sampled(name) for name in reviews.prioritised)
+    assert all(reviews.is_sampled(name) for name in lot[:30] if name not in reviews.prioritised)

@@ -25,7 +25,7 @@ from gateway.database.sessions import Sessions, database_now, migrate, open_engi
 from gateway.database.tables import Counterfactual, Job, SourceImage
 from gateway.jobs.progress import progress
 from gateway.model_services.clients import ModelServices
-from gateway.queue import leases
+from gateway.queue import job_states, leases
 from gateway.queue.celery_tasks import send_repair, wake_worker
 from gateway.settings import Settings
 from gateway.worker.worker import Worker
@@ -178,7 +178,7 @@ def test_an_image_that_breaks_its_service_fails_with_a_reason_and_the_others_fin
     assert "a bug that one picture wakes" in images[1].failure
     day.answer = lambda body: None  # the service was mended
     with day.site.sessions.begin() as session:
-        assert leases.retry_job(session, "job") == 1
+        assert job_states.retry_job(session, "job") == 1
     images = day.until_done(day.worker())
     assert [image.state for image in images] == ["done"] * 3
 

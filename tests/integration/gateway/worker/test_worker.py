@@ -316,7 +316,7 @@ def test_a_job_without_successful_images_fails_and_its_report_begins_with_the_re
 
 
 @ON_SQLITE
-@pytest.mark.parametrize("thread", ["housekeeping_loop", "look_after_now_and_then"])
+@pytest.mark.parametrize("thread", ["housekeeping_loop", "repair_loop"])
 def test_a_worker_with_a_dead_thread_is_not_healthy(site: Site, thread: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, thread, lambda *_: None)
     worker = site.worker()

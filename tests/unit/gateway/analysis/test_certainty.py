@@ -54,8 +54,8 @@ def test_a_rate_over_independent_images_covers_at_every_rate(n: int) -> None:
     """Exactly, by adding up the binomial distribution."""
     rates = [clustered_rate(np.arange(n) < count, np.arange(n)) for count in range(n + 1)]
     for p in np.linspace(0.002, 0.998, 300):
-        held = [rate.low <= p <= rate.high for rate in rates]
-        assert binom.pmf(np.arange(n + 1), n, p)[held].sum() > 0.93
+        covered = [rate.low <= p <= rate.high for rate in rates]
+        assert binom.pmf(np.arange(n + 1), n, p)[covered].sum() > 0.93
 
 
 def test_siblings_widen_a_rate_and_do_not_where_they_are_independent() -> None:

@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import accuracy_score, top_k_accuracy_score
 
 from gateway.analysis.effects import Floats, Integers, Outcomes, Predictions
-from gateway.analysis.funnel import Fate, funnel
+from gateway.analysis.funnel import EditOutcome, funnel
 from gateway.analysis.metrics import accuracy, all_or_none, paper_metrics
 
 SOURCES, SIBLINGS, CLASSES = 40, 3, 8
@@ -115,17 +115,22 @@ def test_figures_of_nothing_are_unknown_not_zero() -> None:
 
 def test_the_funnel_separates_text_checks_from_image_checks() -> None:
     outcomes = [(False, "class words")] * 3 + [(True, "structure")] * 2 + [(True, "label"), (True, "")]
-    fates = [Fate(place, rendered, check) for place, (rendered, check) in enumerate(outcomes)]
-    counts = funnel("dillema", fates)
+    edits = [EditOutcome(place, rendered, check) for place, (rendered, check) in enumerate(outcomes)]
+    counts = funnel("dillema", edits)
     assert (counts.proposed, counts.rendered, counts.accepted.count) == (7, 4, 1)
     assert [(c.check, c.count) for c in counts.refused_by_text] == [("class words", 3)]
     assert [(c.check, c.count) for c in counts.refused_by_image] == [("structure", 2), ("label", 1)]
 
 
 def test_unchecked_images_count_as_rendered() -> None:
-    fates = [Fate(0, True, "", True), Fate(0, True, "shapes", True), Fate(1, True, ""), Fate(1, False, "words")]
-    assert funnel("dillema", fates, shapes=True).shapes_unchecked == 1
-    assert funnel("dillema", fates).shapes_unchecked is None
-    fates = [Fate(0, True, "", recaptioned=True), Fate(0, True, ""), Fate(1, False, "words")]
-    assert funnel("dillema", fates, recaption=True).recaption_unchecked == 1
-    assert funnel("dillema", fates).recaption_unchecked is None
+    edits = [
+        EditOutcome(0, True, "", True),
+        EditOutcome(0, True, "shapes", True),
+        EditOutcome(1, True, ""),
+        EditOutcome(1, False, "words"),
+    ]
+    assert funnel("dillema", edits, shapes=True).shapes_unchecked == 1
+    assert funnel("dillema", edits).shapes_unchecked is None
+    edits = [EditOutcome(0, True, "", recaptioned=True), EditOutcome(0, True, ""), EditOutcome(1, False, "words")]
+    assert funnel("dillema", edits, recaption=True).recaption_unchecked == 1
+    assert funnel("dillema", edits).recaption_unchecked is None

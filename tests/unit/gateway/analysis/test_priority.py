@@ -30,11 +30,11 @@ def test_classes_take_turns_as_they_first_occur() -> None:
 def test_whenever_one_looks_every_class_has_been_tried_about_equally_often(labels: list[str | None]) -> None:
     turn = turns(labels)
     assert sorted(turn) == list(range(len(labels)))
-    for taken in range(len(labels) + 1):
+    for tries in range(len(labels) + 1):
         tried = dict.fromkeys(labels, 0)
         untried = dict.fromkeys(labels, 0)
         for place, label in enumerate(labels):
-            (tried if turn[place] < taken else untried)[label] += 1
+            (tried if turn[place] < tries else untried)[label] += 1
         waiting = [tried[label] for label in labels if untried[label]]
         assert not waiting or max(tried.values()) - min(waiting) <= 1
 

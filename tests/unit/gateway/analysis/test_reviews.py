@@ -36,9 +36,9 @@ def test_without_a_sample_the_others_may_be_anything() -> None:
 def test_failures_prioritised_for_review_are_excluded_from_the_estimate() -> None:
     """Of 200 accepted, 40 flipped and were all reviewed: half are invalid. A random 25 of the others: all valid."""
     reviewed = Reviewed({("", False): sample(25, 0)}, {}, (Tally(valid=25, open=135), Tally(valid=20, invalid=20)))
-    held, flipped = reviewed.drawn(reviewed.whole, seed=1)
+    kept, flipped = reviewed.draw_valid(reviewed.whole, seed=1)
     assert np.unique(flipped).tolist() == [20]
-    whole = estimate(held + flipped, 200)
+    whole = estimate(kept + flipped, 200)
     assert whole is not None
     assert 0.8 < whole.low < whole.value < whole.high <= 0.9, "not the 69 % of all that were reviewed"
 
@@ -70,7 +70,7 @@ def test_a_finding_whose_pictures_were_all_seen_is_not_provisional() -> None:
 @pytest.mark.parametrize("valid_share", [0.6, 0.95])
 def test_intervals_hold_the_truth_of_drawn_populations(valid_share: float) -> None:
     """400 edits of 200 sources; siblings share their fate half of the time. A random 20 or 60 of each verdict."""
-    held: list[bool] = []
+    covered: list[bool] = []
     for seed in range(120):
         random = np.random.default_rng(seed)
         source = np.repeat(np.arange(200), 2)
@@ -85,7 +85,7 @@ def test_intervals_hold_the_truth_of_drawn_populations(valid_share: float) -> No
             counts.append(valid_counts(tally, RandomSample(valid[drawn], source[drawn]), random))
         rate = estimate(counts[0], accepted.sum())
         assert rate is not None
-        held.append(rate.low <= valid[accepted].mean() <= rate.high)
+        covered.append(rate.low <= valid[accepted].mean() <= rate.high)
         right, wrong = check_errors(counts[0], int(accepted.sum()), counts[1], int((~accepted).sum()))
-        held += [right.low <= 0.9 <= right.high, wrong.low <= 0.3 <= wrong.high]
-    assert np.mean(held) > 0.93
+        covered += [right.low <= 0.9 <= right.high, wrong.low <= 0.3 <= wrong.high]
+    assert np.mean(covered) > 0.93

@@ -13,9 +13,9 @@ from gateway.analysis.segmentation import (
     POOLED_RESAMPLES,
     hits_and_union,
     image_overlap,
-    lost,
+    lost_classes,
     named_overlaps,
-    normalised,
+    normalise,
     overlaps,
     pooled_interval,
     scores,
@@ -31,8 +31,8 @@ Maps = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 def maps(draw: st.DrawFn) -> Maps:
     size = (draw(st.integers(1, 12)), draw(st.integers(1, 12)))
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
-    known = draw(st.integers(1, CLASSES))
-    truth = random.choice(np.array([*range(known), VOID], np.uint8), size)
+    classes = draw(st.integers(1, CLASSES))
+    truth = random.choice(np.array([*range(classes), VOID], np.uint8), size)
     return truth, random.choice(np.array([*range(CLASSES), OTHER], np.uint8), size)
 
 
@@ -66,15 +66,15 @@ def test_overlaps_and_accuracies_are_those_of_scikit_learn(drawn: Maps) -> None:
     measured = scores(counts, 1)
     assert measured.mean_iou == pytest.approx(iou[there].mean() if there else None)
     assert measured.accuracy == pytest.approx((truth == predicted).mean())
-    held = sorted(set(truth.tolist()))
-    recalls = recall_score(truth, predicted, labels=held, average=None, zero_division=0)
-    assert [measured.class_accuracy[label] for label in held] == pytest.approx(recalls.tolist())
+    present = sorted(set(truth.tolist()))
+    recalls = recall_score(truth, predicted, labels=present, average=None, zero_division=0)
+    assert [measured.class_accuracy[label] for label in present] == pytest.approx(recalls.tolist())
     assert measured.mean_accuracy == pytest.approx(recalls.mean())
     theirs = confusion_matrix(truth, predicted, labels=range(CLASSES + 1), normalize="true")
-    assert np.allclose(normalised(counts), theirs[:CLASSES])
+    assert np.allclose(normalise(counts), theirs[:CLASSES])
     by_class = named_overlaps(counts, ["a", "b", "c", "d"])
-    assert list(by_class) == ["abcd"[label] for label in held]
-    assert image_overlap(by_class) == pytest.approx(iou[held].mean())
+    assert list(by_class) == ["abcd"[label] for label in present]
+    assert image_overlap(by_class) == pytest.approx(iou[present].mean())
 
 
 @given(first=maps(), second=maps())
@@ -89,14 +89,14 @@ def test_a_map_of_another_size_is_no_map_of_the_image() -> None:
 
 
 def test_lost_is_what_was_found_and_is_not_any_more() -> None:
-    assert lost({"car": 0.5, "road": 0.4, "sky": 0.9}, {"car": 0.49, "road": 0.0, "sky": 0.5}) == ["car"]
-    assert lost({"car": 0.5}, {}) == ["car"]
+    assert lost_classes({"car": 0.5, "road": 0.4, "sky": 0.9}, {"car": 0.49, "road": 0.0, "sky": 0.5}) == ["car"]
+    assert lost_classes({"car": 0.5}, {}) == ["car"]
 
 
 def test_the_pooled_interval_covers_a_known_difference() -> None:
     """Sixty groups of images, whose difficulty varies; the segmenter loses a tenth of its pixels under the change."""
     random = np.random.default_rng(3)
-    held = 0
+    covered = 0
     for trial in range(60):
         resampled = np.zeros((2, POOLED_RESAMPLES, 2, 1), np.int64)
         for group in range(60):
@@ -107,8 +107,8 @@ def test_the_pooled_interval_covers_a_known_difference() -> None:
                 resampled[arm] += weights_of(1_000 * trial + group)[:, None, None] * hits_and_union(image)
         interval = pooled_interval(resampled[0], resampled[1], 60)
         assert interval is not None
-        held += interval.low <= -0.1 * 4 / 6 <= interval.high
-    assert held >= 60 * 0.95 - 2 * np.sqrt(60 * 0.95 * 0.05)
+        covered += interval.low <= -0.1 * 4 / 6 <= interval.high
+    assert covered >= 60 * 0.95 - 2 * np.sqrt(60 * 0.95 * 0.05)
 
 
 def test_too_few_groups_have_no_pooled_interval() -> None:

@@ -41,15 +41,15 @@ def store(tmp_path: Path) -> DirectoryStore:
 
 
 def test_images_are_kept_in_canonical_form_in_their_order(store: DirectoryStore) -> None:
-    taken = take_in(
+    sources = take_in(
         [sent("b.png", picture(2)), sent("a.png", picture(1)), sent("b.png", picture(2))], None, (), store, LIMITS
     )
-    assert [source.name for source in taken] == ["b.png", "a.png", "b.png"]  # equal images at two positions are two
-    first = taken[0].image
+    assert [source.name for source in sources] == ["b.png", "a.png", "b.png"]  # equal images at two positions are two
+    first = sources[0].image
     assert first is not None
     assert first.upload == hashlib.sha256(picture(2)).hexdigest()
     assert store.get(image_key(first.digest)) == picture(2)
-    assert first == taken[2].image
+    assert first == sources[2].image
 
 
 def test_one_bad_image_fails_alone_and_only_bad_ones_are_refused(store: DirectoryStore) -> None:
@@ -76,14 +76,14 @@ def test_a_large_image_is_scaled_down_to_the_working_side(store: DirectoryStore)
 
 
 def test_a_large_file_fails_alone(store: DirectoryStore) -> None:
-    taken = take_in([sent("a.png", picture()), sent("b.png", bytes(100_001))], None, (), store, LIMITS)
-    assert "larger than 100,000 bytes" in taken[1].failure
+    sources = take_in([sent("a.png", picture()), sent("b.png", bytes(100_001))], None, (), store, LIMITS)
+    assert "larger than 100,000 bytes" in sources[1].failure
     with pytest.raises(TooLarge):
         keep_image(store, bytes(100_001), LIMITS)
 
 
 @pytest.mark.parametrize(
-    ("names", "known", "labels"),
+    ("names", "classes", "labels"),
     [
         (["car/1.png", "bus/1.png"], (), ["car", "bus"]),
         (["set/test/car/1.png", "set/test/bus/1.png"], (), ["car", "bus"]),
@@ -94,9 +94,9 @@ def test_a_large_file_fails_alone(store: DirectoryStore) -> None:
     ],
 )
 def test_class_folders_are_labels_only_when_they_look_like_classes(
-    names: list[str], known: tuple[str, ...], labels: list[str | None]
+    names: list[str], classes: tuple[str, ...], labels: list[str | None]
 ) -> None:
-    assert folder_labels(names, known) == labels
+    assert folder_labels(names, classes) == labels
 
 
 def test_a_manifest_wins_over_folders_wherever_it_comes_from(store: DirectoryStore) -> None:
@@ -150,10 +150,10 @@ def test_any_bytes_are_images_or_problems(
     )
     files = [sent(name, data.draw(content)) for name in names]
     try:
-        taken = take_in(files, None, (), store, LIMITS)
+        sources = take_in(files, None, (), store, LIMITS)
     except Problem as problem:
         assert problem.status in (400, 413, 422)  # noqa: PT017
         return
-    assert [len(source.name) for source in taken] == [len(name) for name in names]
-    assert not any("\0" in source.name for source in taken)
-    assert all((source.image is None) == bool(source.failure) for source in taken)
+    assert [len(source.name) for source in sources] == [len(name) for name in names]
+    assert not any("\0" in source.name for source in sources)
+    assert all((source.image is None) == bool(source.failure) for source in sources)

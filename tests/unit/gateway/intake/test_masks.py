@@ -170,16 +170,16 @@ def test_one_bad_mask_fails_its_image_and_no_other(tmp_path: Path) -> None:
         "masks/e.png": encode(np.full((4, 6), 7, np.uint8)),
     }
     reader = mask_reader(BY_INDEX, {})
-    taken = take_in([archive(files)], None, (), store, LIMITS, SentMasks(reader))
-    assert [bool(source.image) for source in taken] == [True, False, False, False, False, True]
+    sources = take_in([archive(files)], None, (), store, LIMITS, SentMasks(reader))
+    assert [bool(source.image) for source in sources] == [True, False, False, False, False, True]
     sentences = ("has 4×6 pixels, the image 6×4", "of no class", "must be a PNG", "all of its pixels are void")
-    for source, sentence in zip(taken[1:5], sentences, strict=True):
+    for source, sentence in zip(sources[1:5], sentences, strict=True):
         assert sentence in source.failure
-    mask = taken[0].mask
+    mask = sources[0].mask
     assert mask is not None
     assert mask.classes == ("road", "car")
     assert (decode(store.get(image_key(mask.digest)), "L") == [[0, 1] * 3] * 4).all()
-    assert taken[5].mask is None
+    assert sources[5].mask is None
 
 
 def test_masks_come_as_parts_and_by_the_manifest(tmp_path: Path) -> None:

@@ -1,10 +1,15 @@
-"""Rows of proposals and null arms: ordinals, the null arm of an edit, seeds, lineage."""
+"""Rows of proposals, null arms and sham arms: ordinals, the arms of an edit, their checks, seeds, lineage."""
 
 from __future__ import annotations
 
-from gateway.methods.counterfactual import Edit, Verdict
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.methods.arms import RenderedArm, ShamArms, compare_arms, rows
+from gateway.methods.checks import NOT_FINITE, judge, judge_arm
+from gateway.methods.counterfactual import Change, Edit, Factor, Verdict
 from gateway.methods.lineage import Exchange
-from gateway.methods.schedule import Proposal, RenderedArm, accepted_edits, rows
+from gateway.methods.schedule import Proposal, accepted_edits
 from shared.schemas.base import ImagePayload
 
 REFUSED = Verdict(False, "class words", "it touches the class")
@@ -48,7 +53,7 @@ def test_seeds_of_edits_are_their_proposals() -> None:
 
 
 def test_verdicts_and_scores_are_those_of_words_and_images() -> None:
-    assert [row.verdict for row in ROWS] == [UNLIKE, REFUSED, Verdict(True), Verdict(True), Verdict(True)]
+    assert [row.verdict for row in ROWS] == [UNLIKE, REFUSED, Verdict(True), UNLIKE, UNLIKE]
     assert ROWS[0].scores == {"class_words": 0.1, "likeness": 0.8}
     assert accepted_edits(PROPOSALS) == [PROPOSALS[0].edit, PROPOSALS[2].edit]
 
@@ -69,3 +74,70 @@ def test_an_edit_without_null_arm_is_refused_unless_it_is_compared_with_the_sour
     compared = [PROPOSALS[0]], [arm("red", 0.8, Verdict(True))]
     assert [row.verdict.check for row in rows({}, "a car", *compared, [])] == ["null arm"]
     assert [row.verdict for row in rows({}, "a car", *compared, None)] == [Verdict(True)]
+
+
+LIMITS = {
+    "label": {"default": 0.5, "domain": 0.1},
+    "structure": {"default": 0.2},
+    "shapes": {"default": 0.5},
+    "caption": {"default": 0.9},
+    "fit": {"default": 0.9},
+    "direction": {"default": 0.9},
+}
+
+
+def edit(factor: Factor) -> Edit:
+    return Edit((Change(factor, "by day", "at night", "day", "night"),), "a car by day", "a car at night")
+
+
+def scored(pair: float, verdict: Verdict = Verdict(True), **scores: float) -> RenderedArm[float]:  # noqa: B008
+    image = None if verdict is NOT_FINITE else ImagePayload(png=b"png")
+    return RenderedArm(image, 9, verdict, {"label_margin": 1.0, **scores}, pair, 4)
+
+
+def test_an_arm_is_held_to_class_and_shapes_at_the_thresholds_of_its_edit_and_to_nothing_else() -> None:
+    weather, domain = edit("weather"), edit("domain")
+    kept = {"label": 0.6, "label_margin": 0.2, "structure": 0.3, "caption": -1.0, "fit": -1.0, "direction": -1.0}
+    assert judge_arm(kept, weather, LIMITS).accepted
+    assert judge_arm(kept | {"label": 0.3}, weather, LIMITS).check == "label"
+    assert judge_arm(kept | {"label": 0.3}, domain, LIMITS).accepted
+    assert judge_arm(kept | {"label_margin": -0.1}, domain, LIMITS).check == "label"
+    assert judge_arm(kept | {"structure": 0.1}, domain, LIMITS).check == "structure"
+    assert judge_arm(kept | {"structure": 0.1}, domain, LIMITS, ("label", "shapes")).accepted, "its edit is not asked"
+    assert judge_arm(kept | {"shapes": 0.4}, domain, LIMITS).check == "shapes"
+
+
+def test_edits_that_share_a_null_arm_are_judged_with_it_one_by_one() -> None:
+    edits = [edit("weather"), edit("domain"), edit("domain")]
+    arms = [scored(0.5), scored(0.5), scored(0.8)]
+    nulls = [scored(0.5, label=0.3), scored(0.8, Verdict(False, "protected", "it moved"), label=0.9)]
+    compared = compare_arms(edits, arms, nulls, None, LIMITS)
+    assert [arm.null_check for arm in compared.edits] == ["label", "", "protected"]
+    assert [arm.sham_check for arm in compared.edits] == [None, None, None]
+    assert all(arm.verdict.accepted for arm in compared.edits), "the edit keeps its own verdict"
+
+
+def test_sham_arms_come_last_and_one_that_is_not_finite_leaves_its_check_alone() -> None:
+    paraphrase = Edit((), "a car by day", "a car in daylight")
+    edits, arms = [edit("weather")] * 2, [scored(0.5), scored(0.8)]
+    shams = ShamArms(paraphrase, [scored(0.5, label=0.9), scored(0.8, NOT_FINITE)])
+    compared = compare_arms(edits, arms, [scored(0.5, label=0.3), scored(0.8, label=0.9)], shams, LIMITS)
+    made = list(rows({}, "a car by day", [Proposal(each, 1) for each in edits], *compared))
+    assert [(row.arm, row.null_ordinal, row.sham_ordinal) for row in made] == [
+        ("edit", 2, 4),
+        ("edit", 3, None),
+        ("null", None, None),
+        ("null", None, None),
+        ("sham", None, None),
+    ]
+    assert [(row.null_check, row.sham_check) for row in made[:2]] == [("label", ""), ("", "not finite")]
+    assert made[-1].edit == paraphrase
+
+
+@given(
+    scores=st.fixed_dictionaries({name: st.floats(-1, 1) for name in ("label", "label_margin", "structure", "shapes")}),
+    factor=st.sampled_from(["weather", "domain"]),
+)
+def test_equal_images_in_both_arms_fail_the_same_checks(scores: dict[str, float], factor: Factor) -> None:
+    own = judge(scores, edit(factor), LIMITS, ("structure", "label", "shapes"))
+    assert judge_arm(scores, edit(factor), LIMITS).check == own.check

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gateway.methods.checks import TEMPLATES, check_images, judge, skipped_checks
+from gateway.methods.checks import check_images, judge, skipped_checks
 from gateway.methods.counterfactual import Change, Edit, Factor, MethodImage, TaskDescription
+from gateway.methods.image_scores import TEMPLATES
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import RenderReply
 from shared.schemas.evaluation import EmbedReply, EmbedRequest, StructureReply, StructureRequest

@@ -130,18 +130,17 @@ def test_a_job_learns_at_once_what_its_profile_lacks(profile: str, parameters: d
             plan(spec, load_profile(profile), [])
     else:
         (method,) = plan(spec, load_profile(profile), []).methods
-        again = DillemaParameters.model_validate(method.parameters)
-        assert ([strength.kind for strength in again.strengths], again.protect) == (
-            ["depth", "segmentation"],
-            ("person",),
-        )
+        assert isinstance(method.parameters, DillemaParameters)
+        assert [strength.kind for strength in method.parameters.strengths] == ["depth", "segmentation"]
+        assert method.parameters.protect == ("person",)
 
 
 def test_segmentation_jobs_protect_the_profiles_things_unless_they_say_otherwise() -> None:
     def protected(profile: str, **fields: Any) -> tuple[str, ...]:
         spec = JobSpec.model_validate({"task": "segment the street", "models": [], **fields})
         (method,) = plan(spec, load_profile(profile), []).methods
-        return DillemaParameters.model_validate(method.parameters).protect
+        assert isinstance(method.parameters, DillemaParameters)
+        return method.parameters.protect
 
     masks = {"masks": {"classes": [{"name": "road", "index": 0}, {"name": "person", "index": 1, "thing": True}]}}
     things = tuple(load_profile("paper").diffusion.keep_labels)
@@ -161,7 +160,8 @@ def test_few_steps_are_the_default_unless_a_job_names_others() -> None:
             {"task": "name the vehicle", "models": [], "methods": [{"name": "dillema", "parameters": parameters}]}
         )
         (method,) = plan(spec, profile, []).methods
-        return method.parameters["steps"], method.parameters["guidance"]
+        assert isinstance(method.parameters, DillemaParameters)
+        return method.parameters.steps, method.parameters.guidance
 
     assert chosen(modern) == (4, 1.0)
     assert chosen(modern, steps=4) == chosen(modern, guidance=1) == (4, 1.0)

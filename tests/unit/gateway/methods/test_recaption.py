@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.methods.counterfactual import MethodImage, TaskDescription
-from gateway.methods.recaption import Recaptioned, recaptioned
+from gateway.methods.recaption import NewCaption, recaption_images
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
 
@@ -33,7 +33,7 @@ class Captioner:
 
 def named(task: TaskDescription, truth: str | None, *images: bytes, source: bytes = b"source") -> list[float | None]:
     shown = [ImagePayload(png=image) for image in images]
-    recaptions = recaptioned(Captioner(), MethodImage("image", ImagePayload(png=source), truth), task, shown)
+    recaptions = recaption_images(Captioner(), MethodImage("image", ImagePayload(png=source), truth), task, shown)
     return [None if recaption is None else recaption.named for recaption in recaptions]
 
 
@@ -60,13 +60,15 @@ def test_sources_whose_caption_lacks_the_class_are_not_checked(
 ) -> None:
     captioner = Captioner()
     image = ImagePayload(png=b"same")
-    assert recaptioned(captioner, MethodImage("i", ImagePayload(png=source), truth), task, [image] * 3) == [None] * 3
+    assert (
+        recaption_images(captioner, MethodImage("i", ImagePayload(png=source), truth), task, [image] * 3) == [None] * 3
+    )
     assert captioner.requests == requests
 
 
 def test_images_are_captioned_together() -> None:
     captioner = Captioner()
     images = [ImagePayload(png=image) for image in (b"same", b"car")]
-    recaptions = recaptioned(captioner, MethodImage("i", ImagePayload(png=b"source"), "bus"), CLASSES, images)
+    recaptions = recaption_images(captioner, MethodImage("i", ImagePayload(png=b"source"), "bus"), CLASSES, images)
     assert captioner.requests == [[b"source"], [b"same", b"car"]]
-    assert recaptions == [Recaptioned(CAPTIONS[b"same"], 1.0), Recaptioned(CAPTIONS[b"car"], 0.0)]
+    assert recaptions == [NewCaption(CAPTIONS[b"same"], 1.0), NewCaption(CAPTIONS[b"car"], 0.0)]

@@ -8,18 +8,9 @@ from itertools import islice
 
 import pytest
 
-from gateway.methods.counterfactual import Change, Edit, MethodImage, TaskDescription, Verdict
+from gateway.methods.counterfactual import ACCEPTED, Change, Edit, MethodImage, TaskDescription, Verdict
 from gateway.methods.lineage import Exchange
-from gateway.methods.schedule import (
-    ACCEPTED,
-    Inputs,
-    Proposal,
-    round_robin,
-    spread,
-    spread_changes,
-    until_accepted,
-    until_enough,
-)
+from gateway.methods.schedule import Inputs, Proposal, round_robin, spread, spread_changes, until_accepted, until_enough
 from gateway.model_services.clients import ModelServices
 from shared.schemas.base import ImagePayload
 from shared.schemas.jobs import MethodChoice

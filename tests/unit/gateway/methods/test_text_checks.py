@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.methods.checks import Scores
-from gateway.methods.counterfactual import Change, Edit, Factor, MethodImage, TaskDescription, Verdict
-from gateway.methods.lance import check_texts
+from gateway.methods.counterfactual import Change, Edit, Factor, MethodImage, Scores, TaskDescription, Verdict
+from gateway.methods.similarity import check_texts
 from gateway.methods.text_checks import check_caption, check_change, check_keyword, differing_part
 from gateway.methods.words import content_words, names_class, occurrences, stem
 from shared.profiles import load_profile

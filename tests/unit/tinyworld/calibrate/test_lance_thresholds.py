@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from gateway.methods import METHODS
-from gateway.methods.checks import EDIT_CHECKS, judge
+from gateway.methods.checks import judge
 from gateway.methods.counterfactual import Change, Edit
-from gateway.methods.lance import LanceParameters, SweepParameters
+from gateway.methods.lance import LANCE_CHECKS, LanceParameters, SweepParameters
 from shared.profiles import SHIPPED, load_profile
 from tinyworld.calibrate.broken import Kind, Trial
 from tinyworld.calibrate.edits import toml, with_thresholds
@@ -43,17 +43,17 @@ def test_thresholds_for_edits_are_over_their_own_checks() -> None:
     random = np.random.default_rng(1)
     faults = dict(zip(KINDS, ("", "label", "likeness", "direction", "match"), strict=True))
     trials = [Trial(scene, kind, EDIT, _scores(random, faults[kind])) for scene in range(40) for kind in KINDS]
-    chosen = thresholds(trials, EDIT_CHECKS)
-    assert set(chosen) == set(EDIT_CHECKS)
+    chosen = thresholds(trials, LANCE_CHECKS)
+    assert set(chosen) == set(LANCE_CHECKS)
     passed = {
-        kind: [judge(t.scores, EDIT, chosen, EDIT_CHECKS).accepted for t in trials if t.kind == kind] for kind in KINDS
+        kind: [judge(t.scores, EDIT, chosen, LANCE_CHECKS).accepted for t in trials if t.kind == kind] for kind in KINDS
     }
     assert np.mean(passed["good"]) >= 0.87
     assert all(np.mean(passed[kind]) <= 0.05 for kind in KINDS[1:])
 
 
 def _scores(random: np.random.Generator, fault: str) -> dict[str, float]:
-    scores = {check: float(random.normal()) for check in EDIT_CHECKS}
+    scores = {check: float(random.normal()) for check in LANCE_CHECKS}
     if fault:
         scores[fault] -= 6
     return {**scores, "label_margin": 0.5}

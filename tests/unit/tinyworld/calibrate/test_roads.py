@@ -15,7 +15,7 @@ from tinyworld.judges.protection.domain import EditReading, ProtectedEdit
 from tinyworld.judges.protection.gallery import Gallery
 from tinyworld.judges.protection.roads import ROADS, protected_edit
 from tinyworld.roads.render import render
-from tinyworld.roads.world import RoadScene, sample_scene
+from tinyworld.roads.world import Scene, sample_scene
 
 
 @pytest.fixture(scope="module")
@@ -26,17 +26,17 @@ def profile() -> Profile:
 
 
 @pytest.fixture(scope="module")
-def scene() -> RoadScene:
+def scene() -> Scene:
     return sample_scene("calibration", 3).changed(vehicle="bus", weather="clear", time="day", style="photo")
 
 
 @pytest.fixture(scope="module")
-def night_edit(scene: RoadScene) -> ProtectedEdit:
+def night_edit(scene: Scene) -> ProtectedEdit:
     return protected_edit("c0003", scene, "time")
 
 
 def test_pictures_of_every_kind_get_the_scores_that_jobs_get(
-    profile: Profile, scene: RoadScene, night_edit: ProtectedEdit
+    profile: Profile, scene: Scene, night_edit: ProtectedEdit
 ) -> None:
     gallery, checks = Gallery(profile, ROADS), Checks(profile)
     assert gallery.own_arm == "relit:1"

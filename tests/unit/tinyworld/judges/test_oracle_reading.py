@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from tinyworld.augmentation import as_pixel_values
 from tinyworld.datasets.degradations import SUFFERED, degraded, random_fields
 from tinyworld.datasets.failures import KINDS, failure
 from tinyworld.datasets.oracle_pictures import OraclePictures
@@ -24,7 +25,7 @@ from tinyworld.judges.oracles.objects import (
     targets_with_none,
 )
 from tinyworld.networks.oracles import new_oracle
-from tinyworld.objects.pictures import Pictures, as_pixel_values, rendered
+from tinyworld.objects.pictures import Pictures, rendered
 from tinyworld.objects.world import FACTORS, sample_scene
 from tinyworld.scenes import UNKNOWN
 from tinyworld.train.oracle import objects as oracle

@@ -130,10 +130,10 @@ def test_the_shipped_generator_keeps_shapes_in_another_light() -> None:
     assert {(t.arm, t.label) for t in things} == {
         (arm, label) for arm in ("none", "relit:1") for label in domain.protected
     }
-    held = [t for t in things if t.arm == "relit:1"]
-    assert all(t.iou >= 0.5 for t in held)
-    assert all(t.inside is None or t.inside >= 0.5 for t in held)
-    assert all(t.shown for t in held)
+    relit = [t for t in things if t.arm == "relit:1"]
+    assert all(t.iou >= 0.5 for t in relit)
+    assert all(t.inside is None or t.inside >= 0.5 for t in relit)
+    assert all(t.shown for t in relit)
 
 
 def test_records_of_one_setting_are_not_gone_on_with_under_another(tmp_path: Path) -> None:

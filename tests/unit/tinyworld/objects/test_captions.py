@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.support.phrase_values import value_of
-from tinyworld.objects.captions import Withheld, caption, describe, read
-from tinyworld.objects.phrases import SLOTS, slot_of, with_articles
+from tinyworld.descriptions import Withheld
+from tinyworld.objects.captions import caption, describe, read
+from tinyworld.objects.phrases import SLOTS
 from tinyworld.objects.world import FACTOR_VALUES, sample_scene
+from tinyworld.wording import slot_of, with_articles
 
 SCENES = [sample_scene("generator", index) for index in range(3000)]
 
@@ -66,7 +68,7 @@ def test_adjectives_go_to_their_noun() -> None:
 
 def test_phrases_have_one_value_and_slot() -> None:
     assert value_of("after dark") == "night"
-    assert slot_of("misty") == "weather adjective"
+    assert slot_of("misty", SLOTS) == "weather adjective"
     with pytest.raises(KeyError, match="not a phrase"):
         value_of("underwater")
 

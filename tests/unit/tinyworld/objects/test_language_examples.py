@@ -9,10 +9,11 @@ import pytest
 from gateway.methods.lance import LANCE_FACTORS, LanceFactor
 from tests.support.phrase_values import value_of
 from tinyworld.judges.language import is_right
+from tinyworld.language_examples import KINDS, MOST_EDITS, Kind, Wordings, example
 from tinyworld.objects.captions import read
-from tinyworld.objects.language_examples import KINDS, MOST_EDITS, Kind, Wordings, example
-from tinyworld.objects.phrases import SLOTS, slot_of
+from tinyworld.objects.phrases import SLOTS
 from tinyworld.objects.world import EDIT_FACTOR
+from tinyworld.wording import slot_of
 
 PLAIN = Wordings(noise=0)
 SEEDS = range(400)
@@ -43,11 +44,11 @@ def test_alternatives_are_other_values_in_the_same_place() -> None:
         sample = example("alternatives", seed, PLAIN)
         assert sample.target is not None
         assert sample.target.field != sample.forbidden
-        place = slot_of(sample.target.phrase, field=sample.target.field)
+        place = slot_of(sample.target.phrase, SLOTS, field=sample.target.field)
         alternatives = json.loads(sample.reply)["alternatives"]
         assert 1 <= len(alternatives) <= 3
         assert sample.target.value not in {value_of(a["phrase"], field=sample.target.field) for a in alternatives}
-        assert all(slot_of(a["phrase"], field=sample.target.field) == place for a in alternatives)
+        assert all(slot_of(a["phrase"], SLOTS, field=sample.target.field) == place for a in alternatives)
 
 
 def test_rewritten_captions_state_the_new_values_and_keep_the_rest() -> None:

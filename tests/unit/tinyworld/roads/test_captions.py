@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.support.phrase_values import value_of
-from tinyworld.objects.captions import Withheld
-from tinyworld.objects.phrases import slot_of
+from tinyworld.descriptions import Withheld
 from tinyworld.roads.captions import describe, read
 from tinyworld.roads.phrases import SLOTS
 from tinyworld.roads.world import EDIT_FACTOR, FACTOR_VALUES, sample_scene
+from tinyworld.wording import slot_of
 
 SCENES = [sample_scene("generator", index) for index in range(1500)]
 
@@ -67,6 +67,6 @@ def test_colours_go_to_what_carries_them() -> None:
 def test_phrases_mean_what_they_mean_in_the_other_domain() -> None:
     for phrase in ("after dark", "misty", "crimson", "pencil sketch"):
         assert value_of(phrase, slots=SLOTS) == value_of(phrase)
-    assert slot_of("wet", slots=SLOTS) == "surface"
+    assert slot_of("wet", SLOTS) == "surface"
     with pytest.raises(KeyError, match="not a phrase"):
         value_of("underwater", slots=SLOTS)

@@ -13,14 +13,16 @@ from gateway.methods.counterfactual import FACTORS, TaskDescription
 from gateway.methods.dillema import keyword_messages
 from tests.support.phrase_values import value_of
 from tinyworld.judges.language import is_right
-from tinyworld.objects.language_examples import KINDS, OBJECTS, Kind, LanguageDomain, Wordings, example
-from tinyworld.objects.phrases import slot_of
+from tinyworld.language_domain import LanguageDomain
+from tinyworld.language_examples import KINDS, Kind, Wordings, example
+from tinyworld.objects.language_examples import OBJECTS
 from tinyworld.roads.captions import read
 from tinyworld.roads.language_examples import ROADS
 from tinyworld.roads.phrases import SLOTS
 from tinyworld.roads.world import EDIT_FACTOR, SHAPES
 from tinyworld.train import language
 from tinyworld.train.language import LanguageLoss, build_model, build_tokenizer
+from tinyworld.wording import slot_of
 
 PLAIN = Wordings(noise=0, domain=ROADS)
 SEEDS = range(250)
@@ -61,14 +63,14 @@ def test_alternatives_and_rewrites_state_new_values_of_the_same_place() -> None:
     for seed in SEEDS:
         sample = example("alternatives", seed, PLAIN)
         assert sample.target is not None
-        place = slot_of(sample.target.phrase, field=sample.target.field, slots=SLOTS)
+        place = slot_of(sample.target.phrase, SLOTS, field=sample.target.field)
         for other in json.loads(sample.reply)["alternatives"]:
             assert (
                 value_of(other["phrase"], field=sample.target.field, slots=SLOTS)
                 == other["value"]
                 != sample.target.value
             )
-            assert slot_of(other["phrase"], field=sample.target.field, slots=SLOTS) == place
+            assert slot_of(other["phrase"], SLOTS, field=sample.target.field) == place
         sample = example("rewrite", seed, PLAIN)
         changes = [line for line in sample.messages[-1].content.splitlines() if line.startswith("Change: ")]
         after = read(json.loads(sample.reply)["caption"])

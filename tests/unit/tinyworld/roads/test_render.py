@@ -19,7 +19,7 @@ from tinyworld.roads.world import (
     LOOKS,
     PALETTE,
     SHAPES,
-    RoadScene,
+    Scene,
     sample_scene,
     withheld,
 )
@@ -149,6 +149,6 @@ def test_factors_are_closed_lists() -> None:
     with pytest.raises(ValueError, match="outside"):
         sample_scene("demo", -1)
     assert differing_fields(scene, scene.changed(season="spring")) <= {"season"}
-    assert set(FACTOR_VALUES) == {f for f in RoadScene.__dataclass_fields__ if f != "geometry_seed"}
+    assert set(FACTOR_VALUES) == {f for f in Scene.__dataclass_fields__ if f != "geometry_seed"}
     assert set(EDIT_FACTOR) == set(LOOKS) | {"traffic_light"}
     assert not set(SHAPES) & set(LOOKS)

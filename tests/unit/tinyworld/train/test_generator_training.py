@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from tinyworld.control_edges import edges_of
 from tinyworld.datasets.generator_pictures import CONTROL_KINDS
 from tinyworld.folders import WEIGHTS
 from tinyworld.networks.group_norm import speed_up_group_norm
-from tinyworld.objects.dataset import edges_of, sibling, training_edges
+from tinyworld.objects.dataset import sibling, training_edges
 from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import sample_scene, withheld
 from tinyworld.train import narrow_diffusion
@@ -45,9 +46,9 @@ def test_siblings_share_geometry_and_are_never_withheld() -> None:
 
 def test_object_edges_are_some_of_all_edges() -> None:
     image, mask = rendered(sample_scene("demo", 4))
-    full, held = edges_of(image, mask, "full"), edges_of(image, mask, "object")
-    assert 0 < held.sum() < full.sum()
-    assert not (held & ~full).any()
+    full, of_object = edges_of(image, mask, "full"), edges_of(image, mask, "object")
+    assert 0 < of_object.sum() < full.sum()
+    assert not (of_object & ~full).any()
     assert not edges_of(image, mask, "none").any()
 
 

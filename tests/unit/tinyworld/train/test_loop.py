@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tinyworld.objects.demo import demo_scenes, write_demo_images
-from tinyworld.objects.pictures import LARGEST_SHIFT, mirrored_targets, rendered, shifted, varied
+from tinyworld.augmentation import LARGEST_SHIFT, shifted, varied
+from tinyworld.objects.demo import demo_scenes, write_demo
+from tinyworld.objects.pictures import mirrored_targets, rendered
 from tinyworld.objects.world import FACTORS, mirrored, sample_scene, scene_factors
 from tinyworld.scenes import UNKNOWN, targets
 from tinyworld.train.loop import Recipe, train
@@ -83,7 +84,7 @@ def test_mirroring_a_scene_swaps_left_and_right_only() -> None:
 
 
 def test_demo_images_are_labelled_balanced_and_always_the_same(tmp_path: Path) -> None:
-    first, second = (write_demo_images(tmp_path / name, ("car", "bus"), 3) for name in ("a", "b"))
+    first, second = (write_demo(tmp_path / name, ("car", "bus"), 3) for name in ("a", "b"))
     assert first.read_bytes() == second.read_bytes()
     with first.open() as file:
         rows = list(csv.DictReader(file))

@@ -13,11 +13,11 @@ from transformers import CLIPTokenizer
 
 from tinyworld.datasets import round_trips
 from tinyworld.datasets.captioned_pictures import DOMAINS, OBJECTS, ROADS, Album, PictureDomain, album
+from tinyworld.descriptions import Description
 from tinyworld.folders import WEIGHTS, weights_of
 from tinyworld.networks.small_blip2 import trained as trained_captioner
 from tinyworld.networks.vision_tower import FactorTower
 from tinyworld.objects import pictures as object_pictures
-from tinyworld.objects.captions import Description
 from tinyworld.roads import pictures as road_pictures
 from tinyworld.scenes import UNKNOWN
 from tinyworld.train import captioner as train_captioner
@@ -54,8 +54,8 @@ def test_an_album_shows_pictures_with_the_targets_of_their_scenes(pictures: Albu
         view = pictures.view(row, random, flip=True)
         assert view.image.shape == (128, 128, 3)
         targets = zip(pictures.domain.values.items(), view.targets, strict=True)
-        known = {name: values[target] for (name, values), target in targets if target != UNKNOWN}
-        assert known == pictures.domain.shown(view.scene)
+        targets_shown = {name: values[target] for (name, values), target in targets if target != UNKNOWN}
+        assert targets_shown == pictures.domain.shown(view.scene)
     assert pictures.view(3, random, flip=False).scene == pictures.view(0, random, flip=False).scene
 
 

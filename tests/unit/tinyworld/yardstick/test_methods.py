@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gateway.methods import METHODS as KNOWN
-from gateway.methods.shifts import Shift, shifted
+from gateway.methods.shifts import Shift, apply_shift
 from shared.schemas.results import JobResults
 from tinyworld.objects.captions import read
 from tinyworld.rates import wilson
@@ -101,7 +101,7 @@ def test_shifts_go_to_every_time_and_weather() -> None:
     for shift in map(Shift.model_validate, shifts):
         field = "time" if shift.value in ("day", "sunset", "night") else "weather"
         if shift.value not in ("night", "rain"):
-            assert read(shifted(caption, shift)[1]) == {**read(caption), field: shift.value}
+            assert read(apply_shift(caption, shift)[1]) == {**read(caption), field: shift.value}
 
 
 def test_the_jobs_of_a_method_make_one_answer_about_the_factors_asked_for() -> None:

@@ -62,7 +62,7 @@ TRUTH = ObjectTruth(400_000, 60, [("time", "night")])
 AT_NIGHT = {rendered(scene.changed(time="night"))[0].tobytes() for scene in TRUTH.without(NIGHT_BUS)}
 
 
-class Says:
+class PartlyWrongClassifier:
     """A model whose answers are known: right by day, and on so many of ten buses at night."""
 
     def __init__(self, right_at_night: int) -> None:
@@ -74,7 +74,10 @@ class Says:
 
 
 def measured_model() -> RepairedModel:
-    models: dict[Arm, Says] = {"before": Says(2), "repaired": Says(9)} | {arm: Says(4) for arm in CONTROLS}
+    models: dict[Arm, PartlyWrongClassifier] = {
+        "before": PartlyWrongClassifier(2),
+        "repaired": PartlyWrongClassifier(9),
+    } | {arm: PartlyWrongClassifier(4) for arm in CONTROLS}
     now = datetime(2026, 1, 1, tzinfo=UTC)
     view = RepairView.model_construct(result=None, created_at=now, finished_at=now)
     return judge_repair("a model", [NIGHT_BUS], models, TRUTH, view)  # type: ignore[arg-type]

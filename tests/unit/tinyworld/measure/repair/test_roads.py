@@ -34,7 +34,7 @@ from tinyworld.measure.repair.roads import (
     LEAST_PIXELS,
     PLANTED,
     VALUES,
-    RoadTruth,
+    Truth,
     drawn,
     evaluate,
     judge_repair,
@@ -45,12 +45,12 @@ from tinyworld.measure.repair.roads import (
 from tinyworld.networks.segmenters import class_masks, new_road_segmenter
 from tinyworld.paper_tables.dillema_tables import road_repairs
 from tinyworld.roads.own_distribution import PLANTS, own_distribution
-from tinyworld.roads.world import CLASSES, THINGS, RoadScene
+from tinyworld.roads.world import CLASSES, THINGS, Scene
 
 PEDESTRIAN, ROAD = CLASSES.index("pedestrian"), CLASSES.index("road")
 NIGHT = PLANTED["road-segmenter-night-pedestrian"]
 SCENES = LEAST_SOURCES
-TRUTH = RoadTruth(FIRST_SCENE, SCENES, VALUES)
+TRUTH = Truth(FIRST_SCENE, SCENES, VALUES)
 
 
 @pytest.mark.parametrize("name", PLANTED)
@@ -69,7 +69,7 @@ def test_scenes_want_what_is_lacking_and_hold_the_planted_class() -> None:
     assert len(scenes) == SCENES == len({scene.geometry_seed for scene in scenes})
     assert not any(scene.time == "night" or scene.surface == "snowy" for scene in (*scenes, *TRUTH.as_they_are()))
     assert all((rendered(scene).classes == PEDESTRIAN).sum() >= LEAST_PIXELS for scene in scenes)
-    every = RoadTruth(FIRST_SCENE, 40).as_they_are()
+    every = Truth(FIRST_SCENE, 40).as_they_are()
     assert any(scene.time == "night" for scene in every), "otherwise they are there"
     assert any(scene.surface == "snowy" for scene in every)
     sources = drawn(FIRST_SOURCE, VALUES)
@@ -85,7 +85,7 @@ def test_masks_of_the_job_mark_things() -> None:
     assert [label.name for label in job_spec.masks.classes] == list(LABELS)
 
 
-class Says:
+class PartlyBlindSegmenter:
     """A segmenter whose answers are known: the truth, but that in so many of ten scenes at night it sees nobody."""
 
     def __init__(self, blind_at_night: int) -> None:
@@ -97,7 +97,7 @@ class Says:
             people = (drawing.classes == PEDESTRIAN) & blind
             self._masks[drawing.image.tobytes()] = np.where(people, ROAD, drawing.classes)
 
-    def _scenes(self) -> Iterator[tuple[RoadScene, bool]]:
+    def _scenes(self) -> Iterator[tuple[Scene, bool]]:
         for number, scene in enumerate(TRUTH.without(NIGHT)):
             yield scene, False
             yield scene.changed(time="night"), number % 10 < self._blind
@@ -110,8 +110,11 @@ class Says:
 
 @pytest.fixture(scope="module")
 def measured_model() -> RepairedModel:
-    half = Says(5)
-    models: dict[Arm, Says] = {"before": Says(10), "repaired": Says(0)} | dict.fromkeys(CONTROLS, half)
+    half = PartlyBlindSegmenter(5)
+    models: dict[Arm, PartlyBlindSegmenter] = {
+        "before": PartlyBlindSegmenter(10),
+        "repaired": PartlyBlindSegmenter(0),
+    } | dict.fromkeys(CONTROLS, half)
     now = datetime(2026, 1, 1, tzinfo=UTC)
     view = RepairView.model_construct(result=None, created_at=now, finished_at=now)
     return judge_repair("a model", NIGHT, models, TRUTH, view)
@@ -164,8 +167,8 @@ def test_a_real_segmenter_is_judged_as_the_models_judge_judges(tmp_path: Path) -
     assert figures.mean_iou == pytest.approx(expected["mean"], abs=1e-3)
     alone = class_ious(guesses[:1], drawings[0].classes[None])
     assert judged.overlaps("road")[0] == pytest.approx(alone["road"], abs=1e-3)
-    held = [alone[name] for place, name in enumerate(CLASSES) if place and (drawings[0].classes == place).any()]
-    assert judged.overlaps()[0] == pytest.approx(np.mean(held), abs=1e-3)
+    expected = [alone[name] for place, name in enumerate(CLASSES) if place and (drawings[0].classes == place).any()]
+    assert judged.overlaps()[0] == pytest.approx(np.mean(expected), abs=1e-3)
 
 
 def test_loss_and_won_back_of_hand_made_arms() -> None:

@@ -1,0 +1,84 @@
+"""The plan of a job as lines on a terminal: what it would do, and which drops its images can detect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from shared.schemas.plans import JobPlan
+from shared.schemas.results import DetectableDrop, Sensitivity
+
+CLASSES_SHOWN = 20
+
+
+def plan(job_plan: JobPlan) -> RenderableType:
+    """The plan of a job: what it would do, and which drops its images can detect."""
+    lines = [
+        f"task      {job_plan.task_description}",
+        f"methods   {', '.join(method.name for method in job_plan.methods)}",
+        f"models    {', '.join(job_plan.models) or 'none'}",
+        f"images    {job_plan.images}, {job_plan.labelled} with ground truth"
+        + (f"; {job_plan.missing} to upload" if job_plan.missing else ""),
+        *(f"unchecked {name}: no check of its images has a threshold, so noise passes" for name in job_plan.unchecked),
+        *(
+            f"renders   {cost.method}: at most {cost.edits:,} edits, {cost.null_arms:,} null arms, "
+            f"{cost.sham_arms:,} sham arms"
+            for cost in job_plan.renderings
+        ),
+        *scaling(job_plan),
+        *grouping(job_plan),
+        *(f"unusable  {failure.name or failure.position}: {failure.reason}" for failure in job_plan.failures),
+    ]
+    return Group(Text("\n".join(lines)), sensitivity(job_plan.sensitivity))
+
+
+def scaling(job_plan: JobPlan) -> list[str]:
+    """A line on scaled images, if the job scales any or may do so."""
+    if job_plan.at_working_side:
+        return [f"scaled    {job_plan.at_working_side} images, to {job_plan.working_side:,} pixels on the longer side"]
+    if job_plan.missing:
+        return [f"scaled    larger images, to {job_plan.working_side:,} pixels on the longer side"]
+    return []
+
+
+def grouping(job_plan: JobPlan) -> list[str]:
+    """A line on groups of images, or a warning if file names look like frames of sequences."""
+    if job_plan.groups is not None:
+        return [f"groups    {job_plan.groups}; the images of a group count as one"]
+    if job_plan.look_like_sequences:
+        return [
+            "groups    none, but file names look like frames of sequences. Frames of one sequence are not independent: "
+            "name each image's sequence in the manifest's column `group`, or use --group-by folder"
+        ]
+    return []
+
+
+def sensitivity(power: Sensitivity) -> RenderableType:
+    """The detectable drop of each class. Classes with the same drop share a line."""
+    by_drop: dict[tuple[int, float | None], list[DetectableDrop]] = {}
+    for entry in power.classes:
+        by_drop.setdefault((entry.sources, entry.drop), []).append(entry)
+    sentences = [first.sentence + _same_drop(others) for first, *others in list(by_drop.values())[:CLASSES_SHOWN]]
+    if len(by_drop) > CLASSES_SHOWN:
+        sentences.append("The report lists the other classes.")
+    if not power.classes:
+        sentences.append("Without ground truth, classes are the predicted classes. Detectable drops of a class:")
+        sentences += [
+            f"{round(100 * entry.drop)} points with {entry.sources:,} images"
+            for entry in power.needed
+            if entry.sources is not None
+        ]
+    lines = Table.grid(padding=(0, 2))
+    for number, text in enumerate([*sentences, power.assumption]):
+        lines.add_row("" if number else "power   ", text)
+    return lines
+
+
+def _same_drop(others: Sequence[DetectableDrop]) -> str:
+    names = [f"`{entry.label}`" for entry in others]
+    if not names:
+        return ""
+    return f" The same holds for {', '.join(names[:-1])}{' and ' if len(names) > 1 else ''}{names[-1]}."

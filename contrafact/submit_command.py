@@ -1,0 +1,120 @@
+"""`contrafact submit`: start a job over images and print its id."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from contrafact import plan_text
+from contrafact.client import Client
+from contrafact.command_line import URL, Json, Key, Url, messages, open_client, print_output
+from contrafact.job_files import method_choices, plan_job, spec_of, submit_job
+from contrafact.job_progress import follow_job, print_findings
+from contrafact.progress_display import show_progress
+from shared.problems import NotReady
+from shared.schemas.jobs import JobDetail, ModelView
+
+Images = Annotated[list[Path], typer.Argument(exists=True, help="image files, folders, or one zip or tar")]
+Task = Annotated[str, typer.Option(help="what your model does, in a sentence")]
+Labels = Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="CSV (file,label,group) or JSON Lines")]
+Methods = Annotated[list[str] | None, typer.Option(help="default: the profile's")]
+Models = Annotated[list[str] | None, typer.Option(help="model under test; default: the profile's")]
+NoModels = Annotated[bool, typer.Option("--no-models", help="only generate")]
+Parameters = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="parameter (METHOD.NAME=VALUE with several)")
+]
+LabelMap = Annotated[list[str] | None, typer.Option(metavar="LABEL=CLASS", help="map your label to the model's class")]
+NoLabels = Annotated[bool, typer.Option("--no-labels", help="ignore folder names; test without ground truth")]
+GroupBy = Annotated[
+    Literal["image", "folder"],
+    typer.Option(help="folder: the images of a folder count as one, as for frames of a video"),
+]
+Masks = Annotated[
+    Path | None, typer.Option(help="JSON of the spec's `masks`: what the masks in the folder `masks` mean")
+]
+Calibration = Annotated[
+    str | None, typer.Option(metavar="DATA", help="data set similar to yours on which the checks were calibrated")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="start nothing; print the plan and the power")]
+IdempotencyKey = Annotated[str | None, typer.Option("--key", help="idempotency key; default: derived from the request")]
+Again = Annotated[bool, typer.Option("--again", help="start another job even if the same request has started one")]
+Wait = Annotated[bool, typer.Option("--wait", help="follow the job, then print its findings")]
+
+
+def submit(
+    images: Images,
+    task: Task,
+    labels: Labels = None,
+    method: Methods = None,
+    model: Models = None,
+    no_models: NoModels = False,
+    parameter: Parameters = None,
+    label_map: LabelMap = None,
+    no_labels: NoLabels = False,
+    group_by: GroupBy = "image",
+    masks: Masks = None,
+    calibration: Calibration = None,
+    seed: int = 0,
+    dry_run: DryRun = False,
+    idempotency_key: IdempotencyKey = None,
+    again: Again = False,
+    wait: Wait = False,
+    as_json: Json = False,
+    url: Url = URL,
+    api_key: Key = "",
+) -> None:
+    """Start a job and print its id."""
+    with open_client(url, api_key) as client:
+        methods = method_choices(parameter or [], method or [], lambda: client.methods().methods)
+        models = [] if no_models else model
+        classes = set() if models == [] else {name for view in _models(client) for name in view.classes}
+        spec = spec_of(task, methods, models, label_map or [], seed, no_labels, calibration, masks, group_by)
+        if dry_run:
+            plan = plan_job(client, spec, images, labels, classes, messages)
+            print_output(plan.model_dump_json() if as_json else plan_text.plan(plan))
+            return
+        key = idempotency_key or (uuid.uuid4().hex if again else None)
+        _finish(client, submit_job(client, spec, images, labels, classes, key, messages), wait, as_json)
+
+
+def _finish(client: Client, detail: JobDetail, wait: bool, as_json: bool) -> None:
+    """Print the job's id and, with `wait`, its findings. Exits with code 1 if the job failed or was cancelled."""
+    if detail.state != "running":
+        messages.print(f"the same request started job {detail.id} earlier, which is {detail.state}; --again repeats it")
+    if wait or not as_json:
+        _print_plan(client, detail)
+    if wait:
+        detail = follow_job(client, detail)
+    print(detail.model_dump_json() if as_json else detail.id)
+    if wait and not as_json:
+        print_findings(client, detail.id)
+    if detail.state in ("failed", "cancelled"):
+        raise typer.Exit(1)
+
+
+def _print_plan(client: Client, detail: JobDetail) -> None:
+    """Print the job's size, and what its plan says on scaling, groups and power."""
+    messages.print(f"job {detail.id} of {detail.images} images, {detail.labelled} with ground truth")
+    plan = client.plan_of(detail.id)
+    for line in [*plan_text.scaling(plan), *plan_text.grouping(plan)]:
+        messages.print(line, markup=False, soft_wrap=True)
+    messages.print(plan_text.sensitivity(plan.sensitivity))
+
+
+def _models(client: Client) -> list[ModelView]:
+    """The models under test. Waits while the services start."""
+    try:
+        return client.models().models
+    except NotReady as problem:
+        with show_progress(messages, "starting the services") as display:
+            display.update(0, 0, detail=_reason(problem))
+            return client.models_when_ready(lambda latest: display.update(0, 0, detail=_reason(latest))).models
+
+
+def _reason(problem: NotReady) -> str:
+    """Why the system is not ready. A service that does not listen yet is no error while the system starts."""
+    service = problem.members.get("unreachable")
+    return f"{service} does not answer yet" if service else problem.detail

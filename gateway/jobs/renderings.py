@@ -1,0 +1,56 @@
+"""How many images each method of a job renders at most, before it starts: edits, null arms and sham arms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.methods import JobMethod
+from gateway.methods.corruptions import CorruptionsParameters
+from gateway.methods.dillema import DillemaParameters
+from gateway.methods.inverted import SweepParameters
+from gateway.methods.lance import LanceParameters
+from gateway.methods.lance_r import LanceRParameters
+from gateway.methods.paraphrase import ParaphraseParameters
+from gateway.methods.shifts import ShiftsParameters
+from shared.schemas.base import Contract
+from shared.schemas.diffusion import SEVERITIES
+from shared.schemas.plans import PlannedRenderings
+
+_REGIONS = 2  # that edits of one image are controlled by
+
+
+def planned_renderings(methods: Sequence[JobMethod], images: int) -> list[PlannedRenderings]:
+    """The most that each method renders for so many source images; sweeps count every attempt."""
+    plans = []
+    for method in methods:
+        parameters = method.parameters
+        edits, null_arms = _of_image(parameters)
+        shams = isinstance(parameters, ParaphraseParameters) and parameters.reference == "sham"
+        plans.append(
+            PlannedRenderings(
+                method=method.name,
+                edits=images * edits,
+                null_arms=images * null_arms,
+                sham_arms=images * null_arms * shams,
+            )
+        )
+    return plans
+
+
+def _of_image(parameters: Contract) -> tuple[int, int]:
+    """Edits and null arms of one source image."""
+    if isinstance(parameters, LanceParameters | LanceRParameters):
+        return _swept(parameters, parameters.counterfactuals_per_image)
+    if isinstance(parameters, DillemaParameters):
+        edits = parameters.counterfactuals_per_image
+        return edits, min(edits, _REGIONS) if parameters.same_seed else edits
+    if isinstance(parameters, ShiftsParameters):
+        return len(parameters.shifts), 1
+    if isinstance(parameters, CorruptionsParameters):
+        return len(parameters.corruptions) * len(SEVERITIES), 1
+    return 1, 0
+
+
+def _swept(parameters: SweepParameters, edits: int) -> tuple[int, int]:
+    fractions = len(set(parameters.self_fractions))
+    return edits * fractions, min(edits, fractions)

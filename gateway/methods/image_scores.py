@@ -1,0 +1,157 @@
+"""Scores of images by the evaluator's scorer: cosines of images, captions, classes and words in its space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.methods.counterfactual import Edit, MethodImage, Scores, TaskDescription
+from shared.chunks import chunks
+from shared.endpoints import Services
+from shared.schemas.base import ImagePayload
+from shared.schemas.evaluation import EmbedRequest
+
+Vector = NDArray[np.float64]
+
+_ZERO = 1e-6  # a shorter difference of unit vectors has no direction
+# Zero-shot prompts, averaged per class as CLIP's authors do (arXiv 2103.00020, section 3.1.4).
+TEMPLATES = ("a photo of a {}.", "a picture of a {}.", "There is a {}.", "a {}", "{}")
+MAX_PROMPTS = 200  # a larger label set is embedded by the first template only
+MAX_TEXTS = 256  # per message
+
+
+def score_images(
+    services: Services,
+    source: MethodImage,
+    task: TaskDescription,
+    images: Sequence[ImagePayload],
+    edits: Sequence[Edit | None],
+    *,
+    words: bool,
+) -> list[Scores]:
+    """The scores of images of one source; `edits` are theirs in order, None for a null arm.
+
+    `likeness`: cosine of image and source. Of an edit: `match`, cosine of image and new caption; `caption`, that less
+    the cosine of image and old caption; `caption_gain`, `caption` less the source's own; `fit`, `match` less the cosine
+    of source and old caption; `direction`, cosine of (image - source) and (new caption - old), without which image or
+    caption did not change; with `words`, `word`, the least over its changes of the cosine of image and new phrase less
+    that of image and old phrase. With ground truth and label set: `label`, the zero-shot probability of the ground
+    truth (0 to 1); `label_margin`, that less the greatest of the other classes. One request to embed the images, and
+    others for the class prompts, which are equal for all images.
+    """
+    changes = [change for edit in edits if edit and words for change in edit.changes]
+    phrases = list(dict.fromkeys(phrase for change in changes for phrase in (change.from_phrase, change.to_phrase)))
+    vectors = _embed(services, source, task, images, edits, phrases)
+    results = []
+    for image, edit in zip(vectors.images, edits, strict=True):
+        scores = {**vectors.caption_scores(image, edit), **vectors.label_scores(image)}
+        results.append(scores | {"word": vectors.word_score(image, edit)} if edit and words else scores)
+    return results
+
+
+@dataclass(frozen=True, slots=True)
+class _Embedded:
+    """Unit vectors in the scorer's space: of the source image, the rendered images, captions, classes and words."""
+
+    source: Vector
+    images: Vector
+    captions: Mapping[str, Vector]
+    classes: Vector
+    truth: int
+    words: Mapping[str, Vector]
+    logit_scale: float
+
+    def caption_scores(self, image: Vector, edit: Edit | None) -> Scores:
+        """How much nearer the image is to the new caption than to the old, and how it got there."""
+        likeness = {"likeness": float(image @ self.source)}
+        if edit is None:
+            return likeness
+        old, new = self.captions[edit.caption], self.captions[edit.new_caption]
+        moved, meant = image - self.source, new - old
+        lengths = float(np.linalg.norm(moved)), float(np.linalg.norm(meant))
+        direction = {"direction": float(moved @ meant) / (lengths[0] * lengths[1])} if min(lengths) > _ZERO else {}
+        return (
+            likeness
+            | direction
+            | {
+                "match": float(image @ new),
+                "caption": float(image @ (new - old)),
+                "caption_gain": float((image - self.source) @ (new - old)),
+                "fit": float(image @ new - self.source @ old),
+            }
+        )
+
+    def word_score(self, image: Vector, edit: Edit) -> float:
+        """How much nearer the image is to the new phrases than to the old ones; the least of the changes."""
+        words = self.words
+        return min(float(image @ (words[change.to_phrase] - words[change.from_phrase])) for change in edit.changes)
+
+    def label_scores(self, image: Vector) -> Scores:
+        """The probability of the ground truth, and its lead over the most probable other class."""
+        if not len(self.classes):
+            return {}
+        logits = self.logit_scale * (self.classes @ image)
+        odds = np.exp(logits - logits.max())
+        probabilities = odds / odds.sum()
+        others = np.delete(probabilities, self.truth)
+        truth = float(probabilities[self.truth])
+        return {"label": truth, "label_margin": truth - float(others.max())}
+
+
+def _embed(
+    services: Services,
+    source: MethodImage,
+    task: TaskDescription,
+    images: Sequence[ImagePayload],
+    edits: Sequence[Edit | None],
+    words: Sequence[str],
+) -> _Embedded:
+    captions = list(dict.fromkeys(text for edit in edits if edit for text in (edit.caption, edit.new_caption)))
+    classes = label_set(source, task)
+    templates = TEMPLATES if (len(classes) + len(words)) * len(TEMPLATES) <= MAX_PROMPTS else TEMPLATES[:1]
+    texts = [*captions, *_prompts(words, templates)]
+    first = services.embed(EmbedRequest(images=[source.image, *images], texts=texts[:MAX_TEXTS]))
+    vectors = np.asarray([*first.texts, *_embed_texts(services, texts[MAX_TEXTS:])])
+    # Class prompts go in messages of their own: they are the same for every image, so each is recorded once.
+    names = [label.split(",")[0] for label in classes]
+    of_classes = np.asarray(_embed_texts(services, _prompts(names, templates)))
+    return _Embedded(
+        source=np.asarray(first.images[0]),
+        images=np.asarray(first.images[1:]),
+        captions=dict(zip(captions, vectors, strict=False)),
+        classes=_means(of_classes, len(templates)),
+        words=dict(zip(words, _means(vectors[len(captions) :], len(templates)), strict=True)),
+        truth=classes.index(source.ground_truth) if source.ground_truth in classes else -1,
+        logit_scale=first.logit_scale,
+    )
+
+
+def _prompts(names: Sequence[str], templates: Sequence[str]) -> list[str]:
+    return [template.format(name) for name in names for template in templates]
+
+
+def _embed_texts(services: Services, texts: Sequence[str]) -> list[list[float]]:
+    rows: list[list[float]] = []
+    for part in chunks(texts, MAX_TEXTS):
+        rows += services.embed(EmbedRequest(texts=list(part))).texts
+    return rows
+
+
+def _means(vectors: Vector, templates: int) -> Vector:
+    """The unit mean of each name's prompts; `vectors` are prompts × width, names in order."""
+    if not len(vectors):
+        return vectors
+    means: Vector = vectors.reshape(-1, templates, vectors.shape[1]).mean(axis=1)
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    return means
+
+
+def label_set(source: MethodImage, task: TaskDescription) -> list[str]:
+    """The classes that the label check compares; none without ground truth or a second class."""
+    if source.ground_truth is None:
+        return []
+    classes = list(dict.fromkeys((*task.classes, source.ground_truth)))
+    return classes if len(classes) > 1 else []

@@ -1,0 +1,67 @@
+"""The effect in each cell under every estimand: pairs whose arms are both accepted, and beside it the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
+
+from gateway.analysis.certainty import LEVEL, mean_interval
+from gateway.analysis.effects import Differences, Estimand, Integers
+from gateway.analysis.limits import LEAST_SOURCES
+from shared.schemas.results import Cell, CellEffect, OtherEffect
+from shared.seeds import derive_seed
+
+
+class Measured(Protocol):
+    """Per-group differences of those rows that an estimand takes."""
+
+    def __call__(self, rows: Integers, estimand: Estimand = "pairs") -> Differences: ...
+
+
+def counted_cells(cells: Mapping[Cell, Integers], measured: Measured) -> dict[Cell, Differences]:
+    """The cells that have pairs in which both arms are accepted, with the differences of these."""
+    counted = {cell: measured(rows) for cell, rows in cells.items()}
+    return {cell: differences for cell, differences in counted.items() if differences.counterfactuals}
+
+
+def with_others(
+    effects: Sequence[CellEffect], cells: Mapping[Cell, Integers], measured: Measured, seed: int, *, shams: bool
+) -> list[CellEffect]:
+    """The effects, each with those of the other estimands; `shams`: whether they are measured against sham arms."""
+    estimands: tuple[Literal["edits", "null"], ...] = ("edits", "null") if shams else ("edits",)
+    return [
+        effect.model_copy(
+            update={
+                "others": [
+                    other
+                    for estimand in estimands
+                    if (other := _other(effect, estimand, measured(cells[effect.cell], estimand), seed))
+                ]
+            }
+        )
+        for effect in effects
+    ]
+
+
+def _other(
+    effect: CellEffect, estimand: Literal["edits", "null"], differences: Differences, seed: int
+) -> OtherEffect | None:
+    if not differences.counterfactuals:
+        return None
+    interval = None
+    if estimand == "edits" and differences.counterfactuals == effect.counterfactuals:
+        interval = effect.interval  # the same pairs
+    elif len(differences.correct) >= LEAST_SOURCES:
+        interval = mean_interval(
+            differences.correct, LEVEL, derive_seed(seed, estimand, *effect.cell.model_dump().values())
+        )
+    probability = float(differences.p_truth.mean())
+    return OtherEffect(
+        estimand=estimand,
+        sources=len(differences.correct) if differences.sources is None else differences.sources,
+        counterfactuals=differences.counterfactuals,
+        delta_accuracy=float(differences.correct.mean()),
+        delta_probability=None if math.isnan(probability) else probability,
+        interval=interval,
+    )

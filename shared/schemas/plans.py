@@ -1,0 +1,50 @@
+"""The plan of a job: `POST /jobs?dry_run=true` and `GET /jobs/{id}/plan`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from shared.schemas.base import TASK_DESCRIPTION, Contract, Kind
+from shared.schemas.jobs import ImageFailure, MethodChoice
+from shared.schemas.results import Sensitivity
+
+
+class PlannedRenderings(Contract):
+    """The most images that one method renders in a job: attempts at edits, null arms and sham arms."""
+
+    method: str
+    edits: int
+    null_arms: int
+    sham_arms: int
+
+
+class JobPlan(Contract):
+    """What a job will do, and which drops in accuracy its source images can detect.
+
+    `images` counts the usable images, `labelled` those of them with a ground truth, `missing` those that are not
+    uploaded yet (a dry run assumes that they are usable); `failures` lists the first 20 unusable ones. `unchecked`
+    names the methods whose images no check can refuse, noise included, because the profile has no thresholds for them.
+    `renderings` is what each method costs at most. `groups` is None where each image is its own; then
+    `look_like_sequences` says that file names suggest frames of sequences.
+    """
+
+    task_description: Annotated[str, Field(validation_alias=TASK_DESCRIPTION)]
+    kind: Kind = "classification"
+    methods: list[MethodChoice]
+    unchecked: list[str] = Field(default_factory=list)
+    models: list[str]
+    classes: list[str]
+    profile: str
+    seed: int
+    images: int
+    labelled: int
+    missing: int
+    working_side: int
+    at_working_side: int
+    groups: int | None = None
+    look_like_sequences: bool = False
+    failures: list[ImageFailure]
+    renderings: list[PlannedRenderings] = Field(default_factory=list)
+    sensitivity: Sensitivity

@@ -1,0 +1,29 @@
+"""What a job renders at most: sham arms are part of the plan, and cost as much as null arms."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import JsonValue
+
+from gateway.jobs.renderings import planned_renderings
+from shared.schemas.jobs import MethodChoice
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters", "expected"),
+    [
+        ("lance", {"counterfactuals_per_image": 4, "self_fractions": [0.3, 0.5, 0.7]}, (12, 3, 3)),
+        ("lance", {"counterfactuals_per_image": 2, "self_fractions": [0.3, 0.5], "reference": "null"}, (4, 2, 0)),
+        ("lance-r", {"counterfactuals_per_image": 1, "self_fractions": [0.3, 0.5]}, (2, 1, 1)),
+        ("shifts", {"shifts": ["at night", "in fog", "in rain"]}, (3, 1, 1)),
+        ("dillema", {"counterfactuals_per_image": 5}, (5, 5, 0)),
+        ("dillema", {"counterfactuals_per_image": 5, "same_seed": True, "reference": "sham"}, (5, 2, 2)),
+        ("corruptions", {"corruptions": ["fog"]}, (5, 1, 0)),
+        ("reconstruction", {}, (1, 0, 0)),
+    ],
+)
+def test_a_plan_says_what_every_method_renders(
+    method: str, parameters: dict[str, JsonValue], expected: tuple[int, int, int]
+) -> None:
+    (plan,) = planned_renderings([MethodChoice(name=method, parameters=parameters)], images=10)
+    assert (plan.edits, plan.null_arms, plan.sham_arms) == tuple(10 * count for count in expected)

@@ -1,0 +1,48 @@
+"""The sham edit by rules: other words, equal meaning, the class untouched."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.methods.paraphrase import LEAD, SYNONYMS, by_rules
+from gateway.methods.words import names_class, stems
+from tinyworld.objects.captions import caption, read
+from tinyworld.objects.world import CLASSES, sample_scene
+
+PHRASES = [phrase for pair in SYNONYMS for phrase in pair]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("A bus at night. It is large.", "A bus after dark. It is large."),
+        ("At night, a bus at night.", "After dark, a bus at night."),
+        ("A large bicycle.", "A big bicycle."),
+        ("A bicycle.", f"{LEAD} A bicycle."),
+        ("Nothing here.", f"{LEAD} Nothing here."),
+        ("", f"{LEAD} "),
+    ],
+)
+def test_the_first_phrase_with_a_synonym_is_replaced_unless_it_names_a_class(text: str, expected: str) -> None:
+    assert by_rules(text, ["bicycle", "bus"]) == expected
+
+
+@given(st.lists(st.sampled_from([*PHRASES, "a red car", "stands", "Town."]), max_size=6), st.sampled_from(CLASSES))
+def test_the_words_change_and_the_class_stays(words: list[str], label: str) -> None:
+    text = " ".join([f"A {label}", *words])
+    changed = by_rules(text, list(CLASSES))
+    assert stems(changed) != stems(text)
+    assert names_class(changed, label)
+    assert by_rules(text, list(CLASSES)) == changed
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_drawn_scenes_keep_what_their_captions_say(seed: int) -> None:
+    scene = sample_scene("demo", seed)
+    text = caption(scene, seed)
+    changed = by_rules(text, list(CLASSES))
+    assert changed != text
+    readings = [read(each) for each in (text, changed.removeprefix(LEAD + " "))]
+    assert readings[0] == readings[1]

@@ -1,0 +1,43 @@
+"""The methods of a job: validated at submission, written as JSON, and read back in the types of their methods."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from sqlalchemy.dialects import sqlite
+
+from gateway.database.columns import MethodsColumn
+from gateway.methods import JobMethod, UnreadableParameters, read_method
+from gateway.methods.shifts import Shift, ShiftsParameters
+from shared.problems import NotFound
+
+METHOD = JobMethod("shifts", ShiftsParameters(shifts=(Shift(phrase="at dusk", factor="weather"),), steps=3))
+
+
+def _written_and_read(methods: list[JobMethod]) -> list[JobMethod] | None:
+    column, dialect = MethodsColumn(), sqlite.dialect()
+    return column.process_result_value(json.loads(json.dumps(column.process_bind_param(methods, dialect))), dialect)
+
+
+def test_a_method_is_the_same_when_it_is_read_from_its_row() -> None:
+    assert _written_and_read([METHOD]) == [METHOD]
+
+
+def test_equal_rows_are_validated_once() -> None:
+    row: dict[str, Any] = {"shifts": [{"phrase": "at dusk", "factor": "weather"}], "steps": 3}
+    first, again = read_method("shifts", row), read_method("shifts", dict(reversed(row.items())))
+    assert isinstance(first.parameters, ShiftsParameters)
+    assert first.parameters is again.parameters
+    assert read_method("shifts", {}).parameters == ShiftsParameters()
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("sepia", {"tone": 3}), ("shifts", {"strength": 0.5})])
+def test_a_row_of_another_version_is_shown_as_it_is_and_refuses_to_run(name: str, parameters: dict[str, Any]) -> None:
+    method = read_method(name, parameters)
+    assert isinstance(method.parameters, UnreadableParameters)
+    assert method.choice().parameters == parameters
+    assert _written_and_read([method]) == [method]
+    with pytest.raises(NotFound):
+        _ = method.spec
