@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from sqlalchemy import delete, insert, inspect, select, update
+from sqlalchemy import delete, insert, select, update
 
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
 from gateway.database.tables import Counterfactual, Job, Prediction, Report, SourceImage
@@ -143,7 +143,7 @@ def add_method(sessions: Sessions, method: str) -> None:
 
 
 def _columns(row: Counterfactual | Prediction) -> dict[str, object]:
-    return {column.key: getattr(row, column.key) for column in inspect(type(row)).column_attrs}
+    return {column.name: getattr(row, column.name) for column in row.__table__.columns}
 
 
 def _named(row_id: str, method: str) -> dict[str, object]:

@@ -63,7 +63,7 @@ def test_images_whose_class_is_no_longer_named_are_rejected_and_null_arms_only_s
         assert [refusal.check for refusal in funnel.refused_by_image] == ["recaption"]
     silent = sum(funnel.recaption_unchecked or 0 for funnel in results.funnels)
     page = site.report()
-    assert f"</b> {results.funnels[0].recaption_unchecked} of" in page
+    assert f"</b> for {results.funnels[0].recaption_unchecked} of" in page
     out = io.StringIO()
     Console(width=400, file=out).print(findings(results))
     assert f"{silent} rendered images" in out.getvalue()
