@@ -28,9 +28,7 @@ from shared.schemas.reviews import ReviewView
 from shared.stages import in_flight, stage_words
 from shared.wording import NO_FINDING, interval, p_value, percent, points, review_sentence
 
-PROVISIONAL = (
-    "Provisional: the error rates of the automatic checks are unknown for these images. Look at the images yourself."
-)
+PROVISIONAL = "Provisional: the error rates of the automatic checks are unknown for {}. Look at the images yourself."
 
 
 def findings(results: JobResults) -> RenderableType:
@@ -78,12 +76,18 @@ def _check_notes(results: JobResults) -> str:
 
 
 def _check_error_notes(results: JobResults) -> str:
-    lines = [PROVISIONAL] if results.provisional else []
+    calibration = results.calibration
+    of = "some methods" if calibration is not None and calibration.corrects else "these images"
+    lines = [PROVISIONAL.format(of)] if results.provisional else []
     lines += [review_sentence(method_reviews) for method_reviews in results.reviews]
-    if results.calibration is not None and results.calibration.data:
+    if calibration is not None and calibration.not_used:
         lines.append(
-            f"The error rates of the automatic checks were measured on {results.calibration.data}. They apply if your "
-            "images are similar."
+            f"The error rates of the automatic checks on {calibration.data} are not used: {calibration.not_used}."
+        )
+    elif calibration is not None and calibration.data:
+        lines.append(
+            f"The error rates of the automatic checks were measured on {calibration.data}, for "
+            f"{', '.join(calibration.errors)}. They apply if your images are similar."
         )
     return "\n".join(lines)
 

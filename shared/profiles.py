@@ -14,7 +14,7 @@ from shared.problems import validation_sentence
 from shared.schemas.base import KIND, Kind
 from shared.schemas.diffusion import ControlKind
 from shared.schemas.masks import MAX_MASK_CLASSES
-from shared.schemas.results import CheckErrors
+from shared.schemas.results import CheckErrors, Judges
 from shared.schemas.service import WeightsInfo
 from shared.seeds import derive_digest
 from shared.weights import REPOSITORY, Section, Server, Weights
@@ -335,10 +335,18 @@ class Defaults(Section):
     models: list[str] = Field(default_factory=list)
 
 
-class MeasuredErrors(CheckErrors):
-    """`[calibration.DATA.FACTOR]`: errors of the checks on jobs of one kind; each kind has its own checks."""
+class CheckCalibration(Section):
+    """`[calibration.DATA]`: errors of the checks on counterfactuals of a data set that people, or models, judged.
+
+    `methods` holds them by method and factor, with the key `default` for factors not listed: the checks err differently
+    on each method's output. They apply to jobs of one kind whose images one `scorer` (its revision; empty: any) judged.
+    Errors on constructed faults do not belong here: the checks detect those better than a generator's own faults.
+    """
 
     kind: Annotated[Kind, Field(validation_alias=KIND)] = "classification"
+    judged_by: Judges
+    scorer: str = ""
+    methods: Annotated[dict[str, dict[str, CheckErrors]], Field(min_length=1)]
 
 
 class Profile(Section):
@@ -346,8 +354,7 @@ class Profile(Section):
 
     `thresholds` are per check and factor, with the key `default` for factors not listed; they are valid for the
     scorer's weights only. `text_thresholds` are the thresholds of the text checks, for the text embedder's weights.
-    `calibration` has the measured errors of the checks at these thresholds, by data set and by factor, with the key
-    `default` for factors not listed.
+    `calibration` has the measured errors of the checks at these thresholds, by data set.
     """
 
     profile: About
@@ -359,7 +366,7 @@ class Profile(Section):
     methods: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
     thresholds: dict[str, dict[str, float]] = Field(default_factory=dict)
     text_thresholds: dict[str, dict[str, float]] = Field(default_factory=dict)
-    calibration: dict[str, dict[str, MeasuredErrors]] = Field(default_factory=dict)
+    calibration: dict[str, CheckCalibration] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:
@@ -372,6 +379,10 @@ class Profile(Section):
         incomplete = sorted(check for check, values in tables.items() if "default" not in values)
         if incomplete:
             raise ValueError(f"thresholds need a `default` for factors not listed: {incomplete}")
+        for data, calibration in self.calibration.items():
+            incomplete = sorted(method for method, errors in calibration.methods.items() if "default" not in errors)
+            if incomplete:
+                raise ValueError(f"calibration.{data} needs a `default` for factors not listed: {incomplete}")
         return self
 
     def threshold(self, check: str, factor: str) -> float:

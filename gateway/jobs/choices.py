@@ -75,10 +75,10 @@ def _check_calibration(spec: JobSpec, profile: Profile, kind: Kind) -> None:
         raise InvalidInput(
             f"the checks are not calibrated on {spec.calibration!r}; data sets they are calibrated on: {calibrated}"
         )
-    kinds = {errors.kind for errors in profile.calibration[spec.calibration].values()}
-    if kinds - {kind}:
+    measured = profile.calibration[spec.calibration]
+    if measured.kind != kind:
         raise InvalidInput(
-            f"the errors of the checks on {spec.calibration!r} were measured in jobs of {' and '.join(sorted(kinds))}, "
+            f"the errors of the checks on {spec.calibration!r} were measured in jobs of {measured.kind}, "
             f"and this one is of {kind}, which has other checks; leave `calibration` out"
         )
     own = {name for method in spec.methods or [] for name in ("thresholds", "recaption") if name in method.parameters}

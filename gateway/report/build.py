@@ -23,7 +23,8 @@ from gateway.results.classification import load_rows
 from gateway.results.measure import measure
 from gateway.results.stream import stream_sources
 from gateway.results.views import counterfactual_views
-from shared.schemas.results import Calibration, CheckErrors, JobResults
+from shared.profiles import CheckCalibration
+from shared.schemas.results import Calibration, JobResults
 from shared.schemas.service import ServiceInfo
 from shared.storage import ObjectStore, image_key
 
@@ -42,14 +43,13 @@ def write_report(
     job_id: str,
     key: str,
     services: Sequence[ServiceInfo] | None = None,
-    calibrations: Mapping[str, Mapping[str, CheckErrors]] | None = None,
+    calibrations: Mapping[str, CheckCalibration] | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> JobResults:
     """Measure a job whose images are finished, write its page to `key` of the store, and return the figures.
 
     `services`: the services that produced the results, by default the recorded ones. `calibrations`: the errors of the
-    checks by data set and factor; the job's spec names the data set. `check` is called between steps and raises to end
-    the work.
+    checks by data set; the job's spec names the data set. `check` is called between steps and raises to end the work.
 
     The page depends on the rows alone, so building it again gives the same page. No session is open while it computes.
     Raises sqlalchemy's NoResultFound for an unknown job.
@@ -60,7 +60,7 @@ def write_report(
     check()
     data = rows.job.stored_spec.calibration or ""
     errors = (calibrations or {}).get(data)
-    results = measure(rows, services, None if errors is None else _calibration(data, errors))
+    results = measure(rows, services, None if errors is None else _calibration(data, errors, services))
     check()
     review = ReviewList(results)
     with reading(sessions) as session:
@@ -88,7 +88,7 @@ def build_report(
     store: ObjectStore,
     job_id: str,
     services: Sequence[ServiceInfo] | None = None,
-    calibrations: Mapping[str, Mapping[str, CheckErrors]] | None = None,
+    calibrations: Mapping[str, CheckCalibration] | None = None,
 ) -> JobResults:
     """`write_report` and `store_report` without a lease. Call it only if no worker analyses the job."""
     key = report_key(job_id, "report")
@@ -111,6 +111,12 @@ def services_of(session: Session, job_id: str) -> list[ServiceInfo]:
     return services
 
 
-def _calibration(data: str, errors: Mapping[str, CheckErrors]) -> Calibration:
-    total = errors.get("default")
-    return Calibration(data=data, errors=dict(errors), n=total.valid + total.invalid if total else 0)
+def _calibration(data: str, errors: CheckCalibration, services: Sequence[ServiceInfo]) -> Calibration:
+    """The errors of the checks on a data set; none if they were measured with other scorer weights than the job's."""
+    scorers = {weights.revision for info in services for weights in info.weights if weights.role == "scorer"}
+    if errors.scorer and scorers != {errors.scorer}:
+        own = ", ".join(sorted(revision[:12] for revision in scorers)) or "unrecorded ones"
+        reason = f"they were measured with scorer weights {errors.scorer[:12]}, and this job used {own}"
+        return Calibration(data=data, judged_by=errors.judged_by, not_used=reason)
+    n = sum(by_factor["default"].valid + by_factor["default"].invalid for by_factor in errors.methods.values())
+    return Calibration(data=data, judged_by=errors.judged_by, errors=errors.methods, n=n)

@@ -51,7 +51,8 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
     seed = derive_seed("analysis", job.seed)
     checked = [method for method in rows.methods if METHODS[method].checked]
     reviewed = [method for method in checked if rows.reviewed.is_sufficient(method)]
-    provisional = calibration is None and (reviewed != checked or not checked)
+    calibrated = {*reviewed, *(calibration.errors if calibration else ())}
+    provisional = not checked or not calibrated.issuperset(checked)
     reviews = rows.reviewed.figures(seed)
     if reviewed:
         n = sum(review.accepted + review.rejected for review in reviews if review.method in reviewed)
@@ -181,7 +182,8 @@ def _checked(
         return None
     if rows.reviewed.is_sufficient(method):
         return rows.reviewed.reviewed(model, method)
-    return Checked(calibration.errors, screened) if calibration else None
+    errors = calibration.errors.get(method) if calibration else None
+    return Checked(errors, screened) if errors else None
 
 
 def _cost(method: str, rows: MethodRows) -> Cost:

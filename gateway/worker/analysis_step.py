@@ -15,7 +15,8 @@ from gateway.queue import leases
 from gateway.queue.leases import Lease
 from gateway.report.build import report_key, store_report, write_report
 from gateway.worker.held_leases import LeaseLost
-from shared.schemas.results import CheckErrors, JobResults
+from shared.profiles import CheckCalibration
+from shared.schemas.results import JobResults
 from shared.storage import ObjectStore
 
 
@@ -23,7 +24,7 @@ def analyse(
     sessions: Sessions,
     store: ObjectStore,
     lease: Lease,
-    calibrations: Mapping[str, Mapping[str, CheckErrors]],
+    calibrations: Mapping[str, CheckCalibration],
     check: Callable[[], None],
 ) -> None:
     """Write the report of the leased job and end the job. Raises LeaseLost, and what `write_report` raises."""

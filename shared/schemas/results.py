@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from shared.schemas.base import TASK_DESCRIPTION, Contract
 
@@ -12,6 +12,8 @@ Direction = Literal["to", "from"]
 # labelled: against the ground truth. metamorphic: without one, so the prediction on the source image must not change.
 Relation = Literal["labelled", "metamorphic"]
 Metric = Literal["accuracy", "iou"]
+# Who judged which counterfactuals are valid: people, or models (oracles, a vision-language model).
+Judges = Literal["people", "models"]
 # weakness and improvement are findings; the other two are not.
 Standing = Literal["weakness", "improvement", "nothing found", "too few images"]
 
@@ -385,17 +387,32 @@ class Sensitivity(Contract):
     assumption: str
 
 
+def _by_method(errors: object) -> object:
+    """Errors by method and factor. Reports of older versions have them by factor, measured with DILLEMA."""
+    if isinstance(errors, dict) and any("valid" in counts for counts in errors.values()):
+        return {"dillema": errors}
+    return errors
+
+
 class Calibration(Contract):
     """The source of validity estimates: reviews of this job, or the checks' errors measured on another data set.
 
-    `errors` were measured on images of the data set `data`, by factor (or `default`); both are empty if the job names
-    none. `n`: number of counterfactuals that people reviewed, here or there.
+    `errors` are by method and factor (or `default`), measured on `n` counterfactuals of the data set `data` that
+    `judged_by` judged; empty if the job names no data set. With `source` "reviews", `n` is the number of this job's
+    reviewed counterfactuals. `not_used`: why the errors of `data` are not used; empty if they are.
     """
 
     source: Literal["profile", "reviews"] = "profile"
     data: str = ""
-    errors: dict[str, CheckErrors] = Field(default_factory=dict)
+    judged_by: Judges = "people"
+    errors: Annotated[dict[str, dict[str, CheckErrors]], BeforeValidator(_by_method)] = Field(default_factory=dict)
     n: int = 0
+    not_used: str = ""
+
+    @property
+    def corrects(self) -> bool:
+        """Whether the effects of some method are corrected for invalid counterfactuals."""
+        return self.source == "reviews" or bool(self.errors)
 
 
 class Estimate(Contract):

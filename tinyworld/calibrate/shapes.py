@@ -11,8 +11,7 @@ shipped autoencoder, which degrades details as generators do:
 
 An image is invalid if the mask is wrong for it; a missing edit leaves the mask correct. As in
 `tinyworld.calibrate.checks`, thresholds are set per factor, and the printed errors are cross-validated over scenes.
-`--write` puts the thresholds set on all scenes into PROFILE, and the errors as `[calibration.roads]`, unless the
-profile has thresholds of other checks, which these errors do not cover.
+`--write` puts the thresholds set on all scenes into PROFILE.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ from shared.profiles import ShapeJudge, load_profile, shipped_profiles
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import ShapesReply, ShapesRequest
 from tinyworld.calibrate.broken import Trial
-from tinyworld.calibrate.check_errors import check_errors, with_errors
 from tinyworld.calibrate.thresholds import held_out, table, thresholds, toml, with_thresholds
 from tinyworld.datasets.round_trips import through_autoencoder
 from tinyworld.drawing.canvas import Image
@@ -44,7 +42,6 @@ from tinyworld.roads.render import Rendering, render
 from tinyworld.roads.world import CLASSES, EDIT_FACTOR, LOOKS, SHAPES, THINGS, Scene, sample_scene
 
 CHECKS = ("shapes", "things")
-DATA = "roads"
 NOTE = "# Made by `python -m tinyworld.calibrate.shapes --write`; they belong to [evaluator.segmenter].\n"
 NEAREST, FARTHEST = 8, 16  # pixels of 128 by which pictures are shifted
 TASK = TaskDescription("segment the road scene", mask_classes=CLASSES[1:], things=THINGS)
@@ -143,14 +140,9 @@ def edit_of(look: str) -> Edit:
     return Edit((Change(factor, "", look, "", look),), "", look)
 
 
-def written(profile: str, trials: Sequence[Trial], judged: Sequence[tuple[Trial, bool, float]], alone: bool) -> str:
-    """A profile's text with the thresholds of both checks and, where they are `alone`, with their errors."""
-    tables = toml(thresholds(trials, CHECKS), NOTE)
-    text = with_thresholds(profile.replace(NOTE, ""), tables, CHECKS)
-    if not alone:
-        return text
-    errors = check_errors((trial.factor, trial.kind, accepted) for trial, accepted, _ in judged)
-    return with_errors(text, errors, DATA, "segmentation")
+def with_shape_thresholds(profile: str, trials: Sequence[Trial]) -> str:
+    """A profile's text with the thresholds of both checks."""
+    return with_thresholds(profile.replace(NOTE, ""), toml(thresholds(trials, CHECKS), NOTE), CHECKS)
 
 
 def _payload(image: Image) -> ImagePayload:
@@ -162,7 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("profile", help="a shipped profile's name, or a profile's file, with [evaluator.segmenter]")
     parser.add_argument("--scenes", type=int, default=120)
-    parser.add_argument("--write", action="store_true", help="put thresholds and errors into the profile")
+    parser.add_argument("--write", action="store_true", help="put the thresholds into the profile")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
@@ -175,12 +167,9 @@ def main() -> None:
     print(f"{len(scored)} pictures of {len(scenes) - silent} scenes; nothing could be said of {silent}")
     judged = held_out(scored, CHECKS)
     print(*table(judged), sep="\n")
-    alone = set(profile.thresholds) <= set(CHECKS)
     print("\n" + toml(thresholds(scored, CHECKS), NOTE))
-    if not alone:
-        print("the profile has thresholds of other checks, so the errors of these two alone are not for it")
     if arguments.write:
-        path.write_text(written(path.read_text(), scored, judged, alone))
+        path.write_text(with_shape_thresholds(path.read_text(), scored))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python -m tinyworld.measure.counterfactuals --count 1000 --out runs/keep
     python -m tinyworld.measure.counterfactuals --method lance --count 1000 --out runs/lance
 
-Each counterfactual has its own source, a scene of the split "final-test", and one edit. The edits cycle through the
+Each counterfactual has its own source, a scene of `--split`, and one edit. The edits cycle through the
 fields, with the caption of a faultless language model (`lance-r` samples its words itself). Each is rendered, checked
 and judged as in a job with the shipped profile. DILLEMA renders a null arm for every tenth source, the other methods
 for each; `reconstruction` renders null arms only and is compared with the originals. Images, contact sheets, one line
@@ -236,7 +236,7 @@ def main() -> None:
     cv2.setNumThreads(1)
     profile = load_profile(args.profile)
     parameters = json.loads(args.parameters)
-    proposals = list(edits_in_turn(FIRST, args.count, args.fields))
+    proposals = list(edits_in_turn(FIRST, args.count, args.fields, args.split))
     try:
         settings = parameters_of(EDITORS[args.method], profile, parameters)
         done = records(args.out)
@@ -279,6 +279,12 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--method", choices=tuple(EDITORS), default="dillema")
     parser.add_argument("--count", type=int, default=1_000, help="edits to render")
+    parser.add_argument(
+        "--split",
+        choices=("final-test", "calibration"),
+        default="final-test",
+        help="scenes; errors of the checks for a profile are measured on calibration ones",
+    )
     parser.add_argument("--fields", nargs="+", choices=tuple(EDIT_FACTOR), default=FIELDS)
     parser.add_argument("--parameters", default="{}", help="of the method, as JSON; they override the profile's")
     parser.add_argument("--out", type=Path, required=True)

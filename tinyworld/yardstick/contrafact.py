@@ -25,7 +25,6 @@ from tinyworld.yardstick.formats import Answer, FoundCell, Spent
 from tinyworld.yardstick.plants import CLEAN, PLANTED, TESTED_CLASSES, Planned
 
 TASK = "classify the vehicle in the picture"
-CALIBRATION = "tinyworld"  # the calibration whose check errors correct the estimates
 _MODEL = """
 [evaluator.models_under_test.{name}]
 path = "{path}"
@@ -73,7 +72,7 @@ def answers(
             jobs = []
             for group in groups:
                 names = [model.name for model in group]
-                spec = JobSpec(task_description=TASK, methods=[choice], models=names, calibration=CALIBRATION)
+                spec = JobSpec(task_description=TASK, methods=[choice], models=names)
                 jobs.append(run_job(client, spec, folder, f"{method}, {len(group)} models"))
             measured = [figures(client, job) for job in jobs]
             seconds = sum(map(seconds_of, jobs))

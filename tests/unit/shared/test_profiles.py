@@ -61,6 +61,10 @@ def test_tiny_needs_no_network(name: str) -> None:
 
 
 TINY = shipped_profiles()["tiny"].read_text()
+UNLISTED = """[calibration.streets]
+judged_by = "people"
+methods.lance.weather = { valid = 2, valid_accepted = 1, invalid = 2, invalid_accepted = 1 }
+"""
 SOME = '{ path = "x", licence = "none", gigabytes = 1 }'
 LORA = '{ path = "x", file = "a.safetensors", licence = "none", gigabytes = 1 }'
 MODERN = shipped_profiles()["modern"].read_text()
@@ -79,6 +83,7 @@ MODERN = shipped_profiles()["modern"].read_text()
         ("[diffusion.controlnets.canny]", "[diffusion.controlnets.depth]", "a ControlNet for depth needs `depth`"),
         ("[diffusion.controlnets.canny]", "[diffusion.controlnets.segmentation]", "needs `segmenter` and `palette`"),
         ("[defaults]", "[thresholds.nearer]\nweather = 0.2\n[defaults]", "thresholds need a `default`"),
+        ("[defaults]", f"{UNLISTED}[defaults]", "calibration.streets needs a `default`"),
         ("[defaults]", "[defaults", "is not valid TOML"),
     ],
 )

@@ -3,8 +3,8 @@
 It uses scenes of the split "calibration", which no training and no report uses, and images by the shipped generator
 whose fault is known by construction (`broken.py`): a good counterfactual, one with another class, without the object,
 without the edit, and with a second factor changed, in equal numbers. The printed errors are measured by two-fold
-cross-validation over scenes; `--write` puts them, and the thresholds set on all scenes (`thresholds.py`), into the
-shipped profile `tiny`.
+cross-validation over scenes; `--write` puts the thresholds set on all scenes (`thresholds.py`) into the shipped
+profile `tiny`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from gateway.jobs.choices import method_defaults
 from gateway.methods.dillema import DillemaParameters
 from shared.profiles import SHIPPED, load_profile
 from tinyworld.calibrate.broken import trials
-from tinyworld.calibrate.check_errors import check_errors, with_errors
 from tinyworld.calibrate.thresholds import held_out, table, thresholds, toml, with_thresholds
 from tinyworld.domains import add_domain
 from tinyworld.judges.trials import Studio
@@ -46,5 +45,4 @@ def main() -> None:
     print("\n" + tables)
     if arguments.write:
         path = SHIPPED / "tiny.toml"
-        errors = check_errors((trial.factor, trial.kind, accepted) for trial, accepted, _ in judged)
-        path.write_text(with_errors(with_thresholds(path.read_text(), tables), errors))
+        path.write_text(with_thresholds(path.read_text(), tables))

@@ -13,8 +13,8 @@ with its defaults for `dillema`, whose fault is known by construction:
 
 Good images count if both oracles read the edit's value and both oracle segmenters detect the road and the things that
 they detect in the source; unedited ones if the oracles do not both read the value. As for objects, thresholds are set
-together, per factor, and the printed errors are cross-validated over scenes; `--write` puts them, and the thresholds
-set on all scenes, into the profile `tiny-roads`.
+together, per factor, and the printed errors are cross-validated over scenes; `--write` puts the thresholds set on all
+scenes into the profile `tiny-roads`.
 `tinyworld.calibrate.shapes` needs no generator, for the two checks that use a segmenter.
 """
 
@@ -36,9 +36,7 @@ from shared.profiles import SHIPPED, Profile, load_profile
 from shared.schemas.diffusion import RenderReply
 from shared.schemas.evaluation import ShapesReply, ShapesRequest
 from tinyworld.calibrate.broken import Trial
-from tinyworld.calibrate.check_errors import check_errors, with_errors
 from tinyworld.calibrate.shapes import (
-    DATA,
     FARTHEST,
     NEAREST,
     TASK,
@@ -157,6 +155,4 @@ def main() -> None:
     print("\n" + tables)
     if arguments.write:
         path = SHIPPED / f"{PROFILE}.toml"
-        text = with_thresholds(path.read_text().replace(NOTE, "").replace(SHAPES_NOTE, ""), tables)
-        errors = check_errors((trial.factor, trial.kind, accepted) for trial, accepted, _ in judged)
-        path.write_text(with_errors(text, errors, DATA, "segmentation"))
+        path.write_text(with_thresholds(path.read_text().replace(NOTE, "").replace(SHAPES_NOTE, ""), tables))

@@ -15,10 +15,10 @@ from gateway.results.classification import load_rows
 from gateway.results.measure import measure
 from shared.images import decode
 from shared.problems import InvalidInput
-from shared.profiles import load_profile
+from shared.profiles import CheckCalibration, load_profile
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.jobs import JobSpec
-from shared.schemas.results import JobResults
+from shared.schemas.results import CheckErrors, JobResults
 from shared.storage import image_key
 from tests.support.small_services import CLASSES
 from tests.support.work_site import Site
@@ -63,7 +63,7 @@ def test_images_whose_class_is_no_longer_named_are_rejected_and_null_arms_only_s
         assert [refusal.check for refusal in funnel.refused_by_image] == ["recaption"]
     silent = sum(funnel.recaption_unchecked or 0 for funnel in results.funnels)
     page = site.report()
-    assert f"</b> {results.funnels[0].recaption_unchecked} of" in page
+    assert f"</b> for {results.funnels[0].recaption_unchecked} of" in page
     out = io.StringIO()
     Console(width=400, file=out).print(findings(results))
     assert f"{silent} rendered images" in out.getvalue()
@@ -97,9 +97,12 @@ def test_errors_of_the_checks_are_not_those_with_new_captions() -> None:
     classifier = ModelUnderTestInfo(
         name="m", kind="classification", classes=CLASSES, weights="", revision="", licence=""
     )
-    spec = {"task": "name it", "models": ["m"], "calibration": "tinyworld"}
+    errors = {"dillema": {"default": CheckErrors(valid=1, valid_accepted=1, invalid=1, invalid_accepted=0)}}
+    calibration = {"photos": CheckCalibration(judged_by="people", methods=errors)}
+    profile = load_profile("tiny").model_copy(update={"calibration": calibration})
+    spec = {"task": "name it", "models": ["m"], "calibration": "photos"}
     for name in ("recaption", "thresholds"):
         value: object = True if name == "recaption" else {}
         job_spec = JobSpec.model_validate(spec | {"methods": [{"name": "dillema", "parameters": {name: value}}]})
         with pytest.raises(InvalidInput, match=f"leave out .*{name}"):
-            plan(job_spec, load_profile("tiny"), [classifier])
+            plan(job_spec, profile, [classifier])

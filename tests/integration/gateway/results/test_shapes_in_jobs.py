@@ -17,7 +17,7 @@ from gateway.results.classification import load_rows
 from gateway.results.measure import measure
 from shared.images import decode
 from shared.problems import InvalidInput
-from shared.profiles import MeasuredErrors, load_profile
+from shared.profiles import CheckCalibration, load_profile
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.jobs import JobSpec
 from shared.schemas.masks import MaskSpec
@@ -99,7 +99,7 @@ def test_errors_of_the_checks_count_in_segmentation_jobs_as_in_others(site: Site
     blind = CheckErrors(valid=400, valid_accepted=200, invalid=400, invalid_accepted=200)
     shares = {}
     for name, errors in (("good", good), ("blind", blind)):
-        results = measure(rows, calibration=Calibration(data="roads", errors={"default": errors}))
+        results = measure(rows, calibration=Calibration(data="roads", errors={"dillema": {"default": errors}}))
         assert not results.provisional
         tested = [cell for result in results.results for cell in result.cells if cell.p_value is not None]
         assert tested
@@ -114,8 +114,10 @@ def test_errors_of_the_checks_count_in_segmentation_jobs_as_in_others(site: Site
 
 def test_errors_measured_in_jobs_of_the_other_kind_are_refused() -> None:
     profile = load_profile("tiny")
-    errors = MeasuredErrors(valid=1, valid_accepted=1, invalid=1, invalid_accepted=0, kind="segmentation")
-    profile = profile.model_copy(update={"calibration": {**profile.calibration, "roads": {"default": errors}}})
+    errors = {"dillema": {"default": CheckErrors(valid=1, valid_accepted=1, invalid=1, invalid_accepted=0)}}
+    objects = CheckCalibration(judged_by="people", methods=errors)
+    roads = CheckCalibration(kind="segmentation", judged_by="people", methods=errors)
+    profile = profile.model_copy(update={"calibration": {"objects": objects, "roads": roads}})
     segmenter = ModelUnderTestInfo(
         name="roads", kind="segmentation", classes=ROAD_CLASSES, weights="", revision="", licence=""
     )
@@ -124,7 +126,7 @@ def test_errors_measured_in_jobs_of_the_other_kind_are_refused() -> None:
     )
     assert plan(spec, profile, [segmenter]).kind == "segmentation"
     with pytest.raises(InvalidInput, match="segmentation"):
-        plan(spec.model_copy(update={"calibration": "tinyworld"}), profile, [segmenter])
+        plan(spec.model_copy(update={"calibration": "objects"}), profile, [segmenter])
 
 
 def test_methods_get_the_mask_classes_and_which_are_things() -> None:
