@@ -149,7 +149,7 @@ def _key(*parts: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class PilotCost:
     """What the pilot took for each source image, and what that makes for all."""
 
     seconds: float
@@ -166,11 +166,11 @@ class Cost:
         )
 
 
-def cost_of(job: JobDetail, results: JobResults, images: int) -> Cost:
+def cost_of(job: JobDetail, results: JobResults, images: int) -> PilotCost:
     """The cost of so many images, from a finished job over some of them."""
     assert job.finished_at is not None
     seconds = (job.finished_at - job.created_at).total_seconds()
-    return Cost(
+    return PilotCost(
         seconds / results.sources,
         sum(cost.evaluations for cost in results.costs) / results.sources,
         sum(funnel.accepted.count for funnel in results.funnels) / results.sources,

@@ -18,7 +18,7 @@ from tinyworld.drawing import styles
 from tinyworld.drawing.canvas import Floats, Image
 from tinyworld.roads import world
 from tinyworld.roads.drawing.backdrop import draw_backdrop
-from tinyworld.roads.drawing.canvas import FINE, FIRST_INSTANCE, NUMBER_OF, Canvas, Pen, coverage, shown
+from tinyworld.roads.drawing.canvas import FINE, FIRST_INSTANCE, NUMBER_OF, Canvas, MetrePen, coverage, shown
 from tinyworld.roads.drawing.geometry import Camera, Geometry, Pedestrian, Vehicle, geometry_of
 from tinyworld.roads.drawing.light import Light
 from tinyworld.roads.drawing.people import draw_pedestrian, draw_traffic_light
@@ -119,18 +119,18 @@ def _drawn(scene: Scene, g: Geometry, light: Light, width: int, height: int) -> 
     drawings: list[Drawing] = scenery(scene, g, light, things, camera)
     instances = _things(scene, g)
     for number, thing in instances.items():
-        pen = Pen(things, camera, light, FIRST_INSTANCE + number)
+        pen = MetrePen(things, camera, light, FIRST_INSTANCE + number)
         drawings.append((thing.z, _drawing(pen, thing)))
     if scene.traffic_light != "none":
         x = g.left - 0.35 if g.light_left and g.left > -3.4 else g.right + 0.35
-        pen = Pen(things, camera, light, NUMBER_OF["traffic light"])
+        pen = MetrePen(things, camera, light, NUMBER_OF["traffic light"])
         drawings.append((g.crossing + 2.6, lambda: draw_traffic_light(pen, x, g.crossing + 2.6, scene.traffic_light)))
     for _, draw in sorted(drawings, key=lambda drawing: -drawing[0]):
         draw()
     return _Drawn(backdrop, things, instances)
 
 
-def _drawing(pen: Pen, thing: Vehicle | Pedestrian) -> Callable[[], None]:
+def _drawing(pen: MetrePen, thing: Vehicle | Pedestrian) -> Callable[[], None]:
     if isinstance(thing, Vehicle):
         return lambda: draw_vehicle(pen, thing)
     return lambda: draw_pedestrian(pen, thing)

@@ -72,7 +72,7 @@ LABELS = CLASSES[1:]
 
 
 @dataclass(frozen=True, slots=True)
-class Plant:
+class RoadPlant:
     """In training, `label` was relabelled in scenes whose `field` has the `value`."""
 
     label: str
@@ -81,8 +81,8 @@ class Plant:
 
 
 PLANTED = {
-    "road-segmenter-night-pedestrian": Plant("pedestrian", "time", "night"),
-    "road-segmenter-snowy-road": Plant("road", "surface", "snowy"),
+    "road-segmenter-night-pedestrian": RoadPlant("pedestrian", "time", "night"),
+    "road-segmenter-snowy-road": RoadPlant("road", "surface", "snowy"),
 }
 VALUES: tuple[Shown, ...] = tuple((plant.field, plant.value) for plant in PLANTED.values())
 
@@ -232,7 +232,7 @@ class Truth:
         """Scenes of the models' own distribution."""
         return list(islice(drawn(self._first, self._lacking), self._scenes))
 
-    def without(self, plant: Plant) -> list[Scene]:
+    def without(self, plant: RoadPlant) -> list[Scene]:
         """Scenes of this distribution that show the planted class, without the planted value."""
         others = (scene for scene in drawn(self._first, self._lacking) if getattr(scene, plant.field) != plant.value)
         return list(islice((scene for scene in others if _holds(scene, plant.label)), self._scenes))
@@ -243,7 +243,7 @@ def _holds(scene: Scene, label: str) -> bool:
 
 
 def judge_repair(
-    model: str, plant: Plant, models: Mapping[Arm, Segmenter], truth: Truth, view: RepairView
+    model: str, plant: RoadPlant, models: Mapping[Arm, Segmenter], truth: Truth, view: RepairView
 ) -> RepairedModel:
     """Evaluate one repair against renderer truth."""
     other = truth.without(plant)

@@ -9,7 +9,7 @@ import numpy as np
 
 from tinyworld.drawing.canvas import Colour
 from tinyworld.drawing.sky import sky
-from tinyworld.roads.drawing.canvas import FINE, NUMBER_OF, Canvas, Pen
+from tinyworld.roads.drawing.canvas import FINE, NUMBER_OF, Canvas, MetrePen
 from tinyworld.roads.drawing.geometry import Camera, Geometry
 from tinyworld.roads.drawing.light import Light
 from tinyworld.roads.world import Scene
@@ -119,7 +119,7 @@ def _ground(scene: Scene, g: Geometry, light: Light, canvas: Canvas, camera: Cam
 
 
 def _markings(scene: Scene, g: Geometry, light: Light, canvas: Canvas, camera: Camera) -> None:
-    pen = Pen(canvas, camera, light, NUMBER_OF["road"])
+    pen = MetrePen(canvas, camera, light, NUMBER_OF["road"])
     if scene.surface != "cobbled":
         middle = (g.left - 0.2 + g.right - 1.4) / 2 if g.left < -3.0 else None
         for z in np.arange(2.0, 42.0, 3.4) if middle is not None else ():

@@ -66,7 +66,7 @@ class Canvas:
         return colours.astype(np.float32), coverage(there)[..., None]
 
 
-class Pen:
+class MetrePen:
     """Draws one thing on a canvas, in metres, in the light of the scene."""
 
     def __init__(self, canvas: Canvas, camera: Camera, light: Light, number: int) -> None:
@@ -103,7 +103,7 @@ class Pen:
 class Stand:
     """Draws upright things that face the camera, in metres from their foot."""
 
-    def __init__(self, pen: Pen, x: float, z: float, across: float, up: float) -> None:
+    def __init__(self, pen: MetrePen, x: float, z: float, across: float, up: float) -> None:
         self._pen, self._x, self._z, self._across, self._up = pen, x, z, across, up
 
     def polygon(

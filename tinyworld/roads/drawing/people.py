@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tinyworld.drawing.canvas import Colour
 from tinyworld.drawing.colours import COMPANION_COLOURS
-from tinyworld.roads.drawing.canvas import Pen
+from tinyworld.roads.drawing.canvas import MetrePen
 from tinyworld.roads.drawing.geometry import TALLEST, Pedestrian
 
 _SKIN: tuple[Colour, ...] = ((240, 196, 160), (214, 160, 122), (132, 88, 64))
@@ -16,7 +16,7 @@ _OFF: dict[str, Colour] = {"red": (84, 30, 30), "yellow": (84, 70, 26), "green":
 _ON: dict[str, Colour] = {"red": (255, 48, 44), "yellow": (255, 204, 40), "green": (60, 240, 130)}
 
 
-def draw_pedestrian(pen: Pen, person: Pedestrian) -> None:
+def draw_pedestrian(pen: MetrePen, person: Pedestrian) -> None:
     """A person `person.size` x 1.8 m tall, about 0.75 m wide."""
     stand = pen.standing(person.x, person.z, flipped=person.flipped, scale=person.size * TALLEST / 1.8)
     coat, skin = COMPANION_COLOURS[person.colour], _SKIN[person.look % 3]
@@ -42,7 +42,7 @@ def draw_pedestrian(pen: Pen, person: Pedestrian) -> None:
     stand.polygon(crown, hair)
 
 
-def draw_traffic_light(pen: Pen, x: float, z: float, state: str) -> None:
+def draw_traffic_light(pen: MetrePen, x: float, z: float, state: str) -> None:
     """A post with three lamps, one of them on."""
     stand = pen.standing(x, z)
     stand.limb(((0, 0), (0, 2.2)), 0.17, _POST)

@@ -8,7 +8,7 @@ import numpy as np
 
 from tinyworld.drawing.canvas import Colour
 from tinyworld.roads.drawing.backdrop import WOODS
-from tinyworld.roads.drawing.canvas import NUMBER_OF, Canvas, Pen
+from tinyworld.roads.drawing.canvas import NUMBER_OF, Canvas, MetrePen
 from tinyworld.roads.drawing.geometry import Camera, Geometry
 from tinyworld.roads.drawing.light import Light
 from tinyworld.roads.world import Scene
@@ -39,7 +39,9 @@ _BARK, _POLE = (94, 70, 54), (74, 78, 84)
 def scenery(scene: Scene, g: Geometry, light: Light, canvas: Canvas, camera: Camera) -> list[Drawing]:
     """Everything along the road, to be drawn from far to near."""
     drawings: list[Drawing] = []
-    building, plant, void = (Pen(canvas, camera, light, NUMBER_OF[name]) for name in ("building", "vegetation", "void"))
+    building, plant, void = (
+        MetrePen(canvas, camera, light, NUMBER_OF[name]) for name in ("building", "vegetation", "void")
+    )
     for side in (-1, 1):
         edge = g.edges[0] if side < 0 else g.edges[1]
         drawings += _row_of_houses(scene, g, building, side, edge)
@@ -52,7 +54,7 @@ def scenery(scene: Scene, g: Geometry, light: Light, canvas: Canvas, camera: Cam
     return drawings
 
 
-def _row_of_houses(scene: Scene, g: Geometry, pen: Pen, side: int, edge: float) -> list[Drawing]:
+def _row_of_houses(scene: Scene, g: Geometry, pen: MetrePen, side: int, edge: float) -> list[Drawing]:
     drawings: list[Drawing] = []
     z = 5.0 if scene.place == "city" else 8.0
     for draws in g.houses[0 if side < 0 else 1]:
@@ -72,7 +74,7 @@ def _row_of_houses(scene: Scene, g: Geometry, pen: Pen, side: int, edge: float) 
 
 
 def _house(
-    pen: Pen, scene: Scene, place: tuple[float, int, float, float, float], wall: Colour, draws: np.ndarray
+    pen: MetrePen, scene: Scene, place: tuple[float, int, float, float, float], wall: Colour, draws: np.ndarray
 ) -> Callable[[], None]:
     x, side, z, length, height = place
     city = scene.place == "city"
@@ -92,7 +94,7 @@ def _house(
 
 
 def _windows(
-    pen: Pen, scene: Scene, place: tuple[float, int, float, float, float], depth: float, draws: np.ndarray
+    pen: MetrePen, scene: Scene, place: tuple[float, int, float, float, float], depth: float, draws: np.ndarray
 ) -> None:
     """Panes on the wall along the road and on the one that faces the camera; at night two in three are lit."""
     x, _, z, length, height = place
@@ -116,14 +118,14 @@ def _pane(scene: Scene, row: int, column: int, draws: np.ndarray) -> tuple[Colou
     return _PANE[scene.buildings], False
 
 
-def _cornice(pen: Pen, scene: Scene, place: tuple[float, int, float, float, float], depth: float) -> None:
+def _cornice(pen: MetrePen, scene: Scene, place: tuple[float, int, float, float, float], depth: float) -> None:
     x, side, z, length, height = place
     roof, top, out = _ROOFS[scene.buildings], height + 0.35, x - 0.15 * side
     pen.face(((out, height, z), (out, height, z + length), (out, top, z + length), (out, top, z)), roof, snow=0.8)
     pen.face(((out, height, z), (x + depth, height, z), (x + depth, top, z), (out, top, z)), roof, snow=0.8)
 
 
-def _roof(pen: Pen, scene: Scene, place: tuple[float, int, float, float, float], depth: float) -> None:
+def _roof(pen: MetrePen, scene: Scene, place: tuple[float, int, float, float, float], depth: float) -> None:
     """A gable towards the camera under a roof that slopes to the road."""
     x, side, z, length, height = place
     wall, roof, top, middle = _WALLS[scene.buildings][1], _ROOFS[scene.buildings], height + 2.1, x + depth / 2
@@ -133,7 +135,7 @@ def _roof(pen: Pen, scene: Scene, place: tuple[float, int, float, float, float],
               (middle, top, z - 0.3)), roof, snow=0.85)  # fmt: skip
 
 
-def _row_of_trees(scene: Scene, g: Geometry, pen: Pen, side: int, edge: float) -> list[Drawing]:
+def _row_of_trees(scene: Scene, g: Geometry, pen: MetrePen, side: int, edge: float) -> list[Drawing]:
     drawings: list[Drawing] = []
     step = {"city": 8.5, "suburb": 7.5, "countryside": 6.5}[scene.place]
     for i, (jitter, tall, away, shape) in enumerate(g.trees[0 if side < 0 else 1]):
@@ -143,7 +145,7 @@ def _row_of_trees(scene: Scene, g: Geometry, pen: Pen, side: int, edge: float) -
     return drawings
 
 
-def _tree(pen: Pen, scene: Scene, foot: tuple[float, float], height: float, shape: float) -> Callable[[], None]:
+def _tree(pen: MetrePen, scene: Scene, foot: tuple[float, float], height: float, shape: float) -> Callable[[], None]:
     dark, bright = _CROWNS[scene.season]
 
     def draw() -> None:
@@ -161,7 +163,7 @@ def _tree(pen: Pen, scene: Scene, foot: tuple[float, float], height: float, shap
     return draw
 
 
-def _hedge(pen: Pen, scene: Scene, x: float, z: float) -> Callable[[], None]:
+def _hedge(pen: MetrePen, scene: Scene, x: float, z: float) -> Callable[[], None]:
     colour = WOODS[scene.season]
     top: Colour = (min(255, colour[0] + 24), min(255, colour[1] + 24), min(255, colour[2] + 16))
 
@@ -174,7 +176,7 @@ def _hedge(pen: Pen, scene: Scene, x: float, z: float) -> Callable[[], None]:
     return draw
 
 
-def _lamp(pen: Pen, side: int, x: float, z: float) -> Callable[[], None]:
+def _lamp(pen: MetrePen, side: int, x: float, z: float) -> Callable[[], None]:
     def draw() -> None:
         stand = pen.standing(x, z, flipped=side > 0)
         stand.limb(((0, 0), (0, 4.6), (0.25, 4.9), (0.9, 4.95)), 0.13, _POLE)

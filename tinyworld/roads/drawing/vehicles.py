@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tinyworld.drawing.canvas import Colour
 from tinyworld.drawing.colours import OBJECT_COLOURS
-from tinyworld.roads.drawing.canvas import Pen
+from tinyworld.roads.drawing.canvas import MetrePen
 from tinyworld.roads.drawing.geometry import Vehicle
 
 _GLASS, _DARK, _PLATE = (150, 190, 212), (40, 42, 48), (244, 244, 236)
@@ -33,7 +33,7 @@ _BODIES = {
 }
 
 
-def draw_vehicle(pen: Pen, vehicle: Vehicle) -> None:
+def draw_vehicle(pen: MetrePen, vehicle: Vehicle) -> None:
     """Draw a vehicle whose near end stands at (x, z)."""
     body = _BODIES[vehicle.kind]
     colour = OBJECT_COLOURS[vehicle.colour]
@@ -49,7 +49,7 @@ def draw_vehicle(pen: Pen, vehicle: Vehicle) -> None:
     _lights(pen, vehicle, body)
 
 
-def _car(pen: Pen, vehicle: Vehicle, body: _Body, colour: Colour) -> None:
+def _car(pen: MetrePen, vehicle: Vehicle, body: _Body, colour: Colour) -> None:
     stand, half = pen.standing(vehicle.x, vehicle.z), body.width / 2
     roof = ((-0.86 * half, 0.9), (-0.62 * half, 1.5), (0.62 * half, 1.5), (0.86 * half, 0.9))
     stand.polygon(roof, colour, edge=_EDGE)
@@ -63,7 +63,7 @@ def _car(pen: Pen, vehicle: Vehicle, body: _Body, colour: Colour) -> None:
         stand.box(-0.3, 0.47, 0.3, 0.62, _PLATE)
 
 
-def _bus(pen: Pen, vehicle: Vehicle, body: _Body, colour: Colour) -> None:
+def _bus(pen: MetrePen, vehicle: Vehicle, body: _Body, colour: Colour) -> None:
     stand, half = pen.standing(vehicle.x, vehicle.z), body.width / 2
     shell = (
         (-half, body.floor), (-half, 2.8), (-0.9 * half, body.height), (0.9 * half, body.height), (half, 2.8),
@@ -83,7 +83,7 @@ def _bus(pen: Pen, vehicle: Vehicle, body: _Body, colour: Colour) -> None:
     stand.box(-0.3, 0.78, 0.3, 0.95, _PLATE)
 
 
-def _truck(pen: Pen, vehicle: Vehicle, body: _Body, colour: Colour) -> None:
+def _truck(pen: MetrePen, vehicle: Vehicle, body: _Body, colour: Colour) -> None:
     stand, half = pen.standing(vehicle.x, vehicle.z), body.width / 2
     stand.box(-0.94 * half, 0.5, 0.94 * half, 0.95, _DARK)
     if vehicle.towards:
@@ -101,7 +101,7 @@ def _truck(pen: Pen, vehicle: Vehicle, body: _Body, colour: Colour) -> None:
         stand.box(u - 0.03, 1.3, u + 0.03, body.height - 0.4, _DARK)
 
 
-def _side(pen: Pen, vehicle: Vehicle, body: _Body, colour: Colour, x: float) -> None:
+def _side(pen: MetrePen, vehicle: Vehicle, body: _Body, colour: Colour, x: float) -> None:
     """The wall along the road at `x`, with windows and wheels."""
     z, dark = vehicle.z, _tone(colour, 0.74)
 
@@ -129,7 +129,7 @@ def _side(pen: Pen, vehicle: Vehicle, body: _Body, colour: Colour, x: float) -> 
         plane(tuple((w + r * a, r + r * b) for a, b in circle), (30, 30, 34))
 
 
-def _lights(pen: Pen, vehicle: Vehicle, body: _Body) -> None:
+def _lights(pen: MetrePen, vehicle: Vehicle, body: _Body) -> None:
     """Lamps at both sides: white towards the camera, red away from it; they shine when it is not day."""
     stand, half = pen.standing(vehicle.x, vehicle.z), body.width / 2
     shining = pen.light.time != "day" or pen.light.weather == "fog"

@@ -233,7 +233,7 @@ def test_the_command_line_adds_lists_and_removes(tmp_path: Path) -> None:
             assert described is not None
             assert json.loads(described.read())["kind"] == "segmentation", "the evaluator is told"
         assert "'mine'" in contrafact("remove", "mine", code=2)
-        assert "there is no no/where" in contrafact("add", "no/where", "--name", "x", code=2)
+        assert "no/where does not exist" in contrafact("add", "no/where", "--name", "x", code=2)
         assert "no model in" in contrafact("add", tmp_path / "gateway", "--name", "x", code=2)
         assert "no job" in contrafact("test", "j", "net", code=3)
 

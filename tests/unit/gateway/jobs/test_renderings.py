@@ -6,7 +6,7 @@ import pytest
 from pydantic import JsonValue
 
 from gateway.jobs.renderings import planned_renderings
-from shared.schemas.jobs import MethodChoice
+from gateway.methods import METHODS, JobMethod
 
 
 @pytest.mark.parametrize(
@@ -25,5 +25,6 @@ from shared.schemas.jobs import MethodChoice
 def test_a_plan_says_what_every_method_renders(
     method: str, parameters: dict[str, JsonValue], expected: tuple[int, int, int]
 ) -> None:
-    (plan,) = planned_renderings([MethodChoice(name=method, parameters=parameters)], images=10)
+    typed = METHODS[method].parameters.model_validate(parameters)
+    (plan,) = planned_renderings([JobMethod(method, typed)], images=10)
     assert (plan.edits, plan.null_arms, plan.sham_arms) == tuple(10 * count for count in expected)
