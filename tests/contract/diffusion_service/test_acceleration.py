@@ -73,7 +73,7 @@ def test_batches_are_computed_side_by_side_only_where_they_do_not_disturb_each_o
         (Acceleration(compile="reduce-overhead"), "compile=reduce-overhead is ignored on cpu: CUDA graphs need a GPU"),
         (Acceleration(attention="cudnn"), "attention=cudnn is ignored on cpu: that kernel is for GPUs"),
         (Acceleration(attention="efficient"), "attention=efficient is ignored on cpu: that kernel is for GPUs"),
-        (Acceleration(pinned=True), "pinned=True is ignored on cpu: there is no copy"),
+        (Acceleration(pinned=True), "pinned=True is ignored on cpu"),
         (Acceleration(vae_dtype="float16"), "vae_dtype=float16 is ignored on cpu: half precision costs colour depth"),
         (Acceleration(vae_dtype="bfloat16"), "vae_dtype=bfloat16 is ignored on cpu: half precision costs colour depth"),
     ],
