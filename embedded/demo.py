@@ -1,9 +1,9 @@
 """`make demo`: run one whole job on this machine, as a user would, with small models.
 
-Two models under test are tested on 75 drawn street images and their counterfactuals. One has a planted weakness, and
+Two models under test are tested on 90 drawn street images and their counterfactuals. One has a planted weakness, and
 the demo shows whether Contrafact finds it. It uses the public commands and prints each before it runs.
 
-    python -m embedded.demo [--directory contrafact-demo] [--per-class 25]
+    python -m embedded.demo [--directory contrafact-demo] [--per-class 30]
     python -m embedded.demo --domain roads [--images 60]     # segmenters, on driving scenes with masks
 """
 
@@ -35,7 +35,7 @@ def main() -> None:
     """Parse the command line and run the demo."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--directory", type=Path, default=Path("contrafact-demo"), help="where everything is written")
-    parser.add_argument("--per-class", type=int, default=25, help="source images per class")
+    parser.add_argument("--per-class", type=int, default=30, help="source images per class")
     add_domain(parser)
     parser.add_argument("--images", type=int, default=60, help="driving scenes")
     options = parser.parse_args()

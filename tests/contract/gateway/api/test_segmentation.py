@@ -93,7 +93,7 @@ def job(client: httpx.Client) -> str:
     assert detail["classes"] == ["sky", "road", "car"]
     (failure,) = detail["failures"]
     assert "set/masks/0.png" in failure["reason"]
-    assert "of no class" in failure["reason"]
+    assert "have no class" in failure["reason"]
     return str(detail["id"])
 
 
