@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 from pydantic import JsonValue, ValidationError
 
-from shared.profiles import MeasuredErrors
+from shared.profiles import CheckCalibration
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.jobs import JobSpec
 from shared.schemas.models import ModelDescription
@@ -18,7 +18,10 @@ MODEL: dict[str, JsonValue] = {"name": "m", "classes": ["car"], "weights": "", "
 MADE: dict[str, JsonValue] = {
     "job": "j", "profile": "tiny", "seed": 0, "parameters": {}, "services": {}, "versions": {}, "analysis_seed": 0
 }  # fmt: skip
-COUNTS: dict[str, JsonValue] = {"valid": 1, "valid_accepted": 1, "invalid": 1, "invalid_accepted": 0}
+ERRORS: dict[str, JsonValue] = {
+    "judged_by": "people",
+    "methods": {"lance": {"default": {"valid": 1, "valid_accepted": 1, "invalid": 1, "invalid_accepted": 0}}},
+}
 
 
 @pytest.mark.parametrize(
@@ -28,7 +31,7 @@ COUNTS: dict[str, JsonValue] = {"valid": 1, "valid_accepted": 1, "invalid": 1, "
         (HowMade, "task_description", SENTENCE, MADE),
         (ModelDescription, "kind", KIND, {}),
         (ModelUnderTestInfo, "kind", KIND, MODEL),
-        (MeasuredErrors, "kind", KIND, COUNTS),
+        (CheckCalibration, "kind", KIND, ERRORS),
     ],
 )
 def test_both_names_are_read_and_the_new_one_is_written(
