@@ -17,7 +17,7 @@ from contextlib import closing
 from pathlib import Path
 
 from benchmarks.papers.folders import SourceFile, imagenet, read_class_list, sample, shift
-from benchmarks.papers.jobs import Unfinished, add_models, cost_of, run_job, run_repair, spec_of
+from benchmarks.papers.jobs import add_models, cost_of, run_job, run_repair, spec_of
 from benchmarks.papers.kits import KITS, Kit
 from benchmarks.papers.realism import distances
 from benchmarks.papers.tables import dillema_tables, lance_tables, road_tables
@@ -34,7 +34,7 @@ def main() -> None:
     try:
         with closing(Client(options.url, os.environ.get("CONTRAFACT_API_KEY"))) as client:
             run(client, kit, options)
-    except (Problem, Unfinished, ValueError, OSError) as error:
+    except (Problem, RuntimeError, ValueError, OSError) as error:
         sys.exit(f"benchmarks.papers: {error}")
 
 

@@ -10,7 +10,6 @@ import csv
 import io
 import sys
 import tempfile
-import time
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,13 +28,13 @@ from shared.schemas.models import is_model_file
 from shared.schemas.repairs import RepairRequest, RepairView
 from shared.schemas.results import JobResults
 from shared.seeds import derive_digest
+from tinyworld.system.public_jobs import wait_for_repair
 
 WEIGHTS = ["*.json", "*.safetensors", "*.txt"]  # never a pickle
-POLL_SECONDS = 5.0
 
 
 class Unfinished(RuntimeError):
-    """A job or repair that ended without results."""
+    """A job that ended without results."""
 
 
 def add_models(client: Client, models: Mapping[str, str], classes: Sequence[str] | None, kit: Kit) -> None:
@@ -179,14 +178,7 @@ def cost_of(job: JobDetail, results: JobResults, images: int) -> PilotCost:
 
 
 def run_repair(client: Client, job: str, request: RepairRequest) -> RepairView:
-    """Retrain a model on the job's counterfactuals, or find the repair that did. Raises Unfinished."""
-    begun = [view for view in client.repairs(200).repairs if view.job == job and view.model == request.model]
-    view = next((view for view in begun if view.state in ("running", "done")), None) or client.begin_repair(
-        job, request
-    )
-    while view.state == "running":
-        time.sleep(POLL_SECONDS)
-        view = client.repair(view.id)
-    if view.result is None:
-        raise Unfinished(f"the repair of {request.model} is {view.state}: {view.failure}")
-    return view
+    """Retrain a model on a job's counterfactuals, or find the repair that did. Raises RuntimeError if it has no result."""
+    earlier = [view for view in client.repairs(200).repairs if view.job == job and view.model == request.model]
+    usable = next((view for view in earlier if view.state in ("running", "done")), None)
+    return wait_for_repair(client, usable or client.begin_repair(job, request))

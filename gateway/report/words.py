@@ -69,10 +69,12 @@ def limit(effect: CellEffect) -> str:
 
 def other(effect: CellEffect, estimand: str) -> str:
     """The effect under another estimand with its interval ("−12, −30 to +4"), or "–"."""
-    found = next((each for each in effect.others if each.estimand == estimand), None)
-    if found is None:
+    other_effect = next((entry for entry in effect.others if entry.estimand == estimand), None)
+    if other_effect is None:
         return "–"
-    return points(found.delta_accuracy) + (f", {interval(found.interval)}" if found.interval else "")
+    return points(other_effect.delta_accuracy) + (
+        f", {interval(other_effect.interval)}" if other_effect.interval else ""
+    )
 
 
 def signed(value: float | None) -> str:

@@ -87,9 +87,9 @@ def test_lance_on_imagenet_folders_and_again_without_a_new_job(tmp_path: Path) -
             *("--model", f"clip=zero-shot:{WEIGHTS}/scorer", "--features", WEIGHTS / "scorer"),
             *("--pilot", "2", "--most", "1", "--yes"),
         ]
-        told = kit(*arguments)
+        messages = kit(*arguments)
         results = results_in(tmp_path / "out")
-        assert "8 source images" in told
+        assert "8 source images" in messages
         assert {(entry.model, entry.method) for entry in results.results} == {
             (model, method) for model in ("street", "clip") for method in ("reconstruction", "lance-r", "lance")
         }
@@ -104,10 +104,10 @@ def test_dillema_on_shift_folders_with_masks_and_sequences(tmp_path: Path) -> No
     data = write_shift(tmp_path / "shift", 6)
     with running(tmp_path / "system", "tiny-roads") as url:
         model = f"mine={WEIGHTS}/roads/models_under_test/road-segmenter"
-        told = kit("dillema-roads", data, "--model", model, "--out", tmp_path / "out", "--url", url, "--pilot", "6")
+        messages = kit("dillema-roads", data, "--model", model, "--out", tmp_path / "out", "--url", url, "--pilot", "6")
         (entry,) = results_in(tmp_path / "out").results
         assert entry.segmentation is not None
         assert entry.segmentation.originals.mean_iou is not None
         assert entry.segmentation.originals.mean_iou > 0.5
-        assert "not judged" in told  # SHIFT has classes that the drawn world lacks
+        assert "not judged" in messages  # SHIFT has classes that the drawn world lacks
         assert "| mine |" in (tmp_path / "out/tables.md").read_text()

@@ -81,12 +81,16 @@ def run_job(client: Client, spec: JobSpec, folder: Path, title: str) -> JobDetai
 
 def run_repair(client: Client, job: str, request: RepairRequest) -> RepairView:
     """Repair a model on a job's counterfactuals, to its end. Raises RuntimeError if the repair fails."""
-    view = client.begin_repair(job, request)
+    return wait_for_repair(client, client.begin_repair(job, request))
+
+
+def wait_for_repair(client: Client, view: RepairView) -> RepairView:
+    """Wait until a repair has ended. Raises RuntimeError if it has no result."""
     while view.state == "running":
         time.sleep(WAIT_SECONDS)
         view = client.repair(view.id)
     if view.result is None:
-        raise RuntimeError(f"the repair of {request.model} is {view.state}: {view.failure}")
+        raise RuntimeError(f"the repair of {view.request.model} is {view.state}: {view.failure}")
     return view
 
 

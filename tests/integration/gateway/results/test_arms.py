@@ -40,8 +40,8 @@ def add_sham_arms(sessions: Sessions, failing: int) -> None:
             columns = {column.name: getattr(null, column.name) for column in Counterfactual.__table__.columns}
             name = f"{null.source_image_id}-{SHAM}"
             session.execute(insert(Counterfactual).values({**columns, "id": name, "arm": "sham", "ordinal": SHAM}))
-            seen = select(Prediction).where(Prediction.counterfactual_id == f"{null.source_image_id}-0")
-            right = session.scalars(seen).one()
+            query = select(Prediction).where(Prediction.counterfactual_id == f"{null.source_image_id}-0")
+            right = session.scalars(query).one()
             columns = {column.name: getattr(right, column.name) for column in Prediction.__table__.columns}
             named = {"id": f"{name}-prediction", "counterfactual_id": name, "ground_truth_probability": 0.7}
             session.execute(insert(Prediction).values({**columns, **named}))

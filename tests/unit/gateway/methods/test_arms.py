@@ -122,16 +122,16 @@ def test_sham_arms_come_last_and_one_that_is_not_finite_leaves_its_check_alone()
     edits, arms = [edit("weather")] * 2, [scored(0.5), scored(0.8)]
     shams = ShamArms(paraphrase, [scored(0.5, label=0.9), scored(0.8, NOT_FINITE)])
     compared = compare_arms(edits, arms, [scored(0.5, label=0.3), scored(0.8, label=0.9)], shams, LIMITS)
-    made = list(rows({}, "a car by day", [Proposal(each, 1) for each in edits], *compared))
-    assert [(row.arm, row.null_ordinal, row.sham_ordinal) for row in made] == [
+    all_rows = list(rows({}, "a car by day", [Proposal(each, 1) for each in edits], *compared))
+    assert [(row.arm, row.null_ordinal, row.sham_ordinal) for row in all_rows] == [
         ("edit", 2, 4),
         ("edit", 3, None),
         ("null", None, None),
         ("null", None, None),
         ("sham", None, None),
     ]
-    assert [(row.null_check, row.sham_check) for row in made[:2]] == [("label", ""), ("", "not finite")]
-    assert made[-1].edit == paraphrase
+    assert [(row.null_check, row.sham_check) for row in all_rows[:2]] == [("label", ""), ("", "not finite")]
+    assert all_rows[-1].edit == paraphrase
 
 
 @given(
