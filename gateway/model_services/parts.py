@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from shared.endpoints import Endpoint, Reply, Request
 from shared.schemas.base import MAX_MESSAGE_BYTES, ImagePayload
 
-_PER_IMAGE_BYTES = 16  # the JSON around the base64 of an image: {"png":""},
+_PER_IMAGE_BYTES = len('{"png":""},')  # the JSON around the base64 of an image; the last one has no comma
 
 
 def parts(endpoint: Endpoint[Request, Reply], request: Request, most: int = MAX_MESSAGE_BYTES) -> Iterator[bytes]:
@@ -24,7 +24,7 @@ def parts(endpoint: Endpoint[Request, Reply], request: Request, most: int = MAX_
     start = used = 0
     for index, image in enumerate(images):
         size = 4 * -(-len(image.png) // 3) + _PER_IMAGE_BYTES
-        if index > start and used + size > room:
+        if index > start and used + size - 1 > room:
             yield _part(request, images[start:index])
             start, used = index, 0
         used += size

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 from fastapi import FastAPI, Request
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from embedded.serving import ListeningPort
@@ -22,6 +22,7 @@ from shared.schemas.service import SERVICES
 
 
 @given(sizes=st.lists(st.integers(0, 300), min_size=1, max_size=16), most=st.integers(700, 3_000))
+@example(sizes=[0, 7, 13, 13, 25, 64, 73, 0, 163, 0, 10], most=712)  # fits without a byte to spare
 def test_every_message_is_small_enough_and_none_is_lost(sizes: list[int], most: int) -> None:
     images = [ImagePayload(png=bytes([number]) * size) for number, size in enumerate(sizes)]
     request = EmbedRequest(images=images, texts=["a photo of a bus"] * 3)
