@@ -44,7 +44,11 @@ class ControlImages:
         return ("full",) if self.segmenter is None else ("full", "structure", "object")
 
     def keep(self, source: Source) -> Pixels | None:
-        """The mask of a source's pixels that must not change; None without a segmenter."""
+        """The mask of a source's pixels that must not change; None without a segmenter.
+
+        Region `full` needs it too: the check `structure` compares the edges inside this mask. The segmenter runs once
+        per source, whatever the number of renderings.
+        """
         return None if self.segmenter is None else self.segmenter.kept(self.labels(source))
 
     def _compute_labels(self, source: Source) -> LabelMap:
