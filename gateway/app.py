@@ -50,6 +50,13 @@ from shared.schemas.models import ModelSpec
 logger = logging.getLogger("contrafact.gateway")
 
 DESCRIPTION = "Counterfactual test images that show where a vision model will fail outside its test set."
+PROBLEMS = problem_responses(
+    s400="cannot be read",
+    s401="no valid API key",
+    s403="not allowed from this address, or with this key",
+    s422="the request is not valid",
+    s429="this key's limit is reached; Retry-After says when to retry",
+)
 
 
 def create_app(context: Context | None = None) -> FastAPI:
@@ -62,42 +69,18 @@ def create_app(context: Context | None = None) -> FastAPI:
         logger.error("not ready: %s", context.broker_fault)
     registry = CollectorRegistry()
     registry.register(Work(context.sessions))
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        with context.sessions.begin() as session:
-            ensure_local_owner(session)
-        with ExitStack() as stack:
-            stack.callback(context.services.close)
-            stack.enter_context(stop_on_signals(context.stopping))
-            if port := context.settings.metrics_port:
-                ready = partial(refuse_unready, context)
-                stack.enter_context(operations_port(port, alive=lambda: None, ready=ready, registry=registry))
-            yield
-
     app = FastAPI(
         title="Contrafact",
         description=DESCRIPTION,
         version=__version__,
-        lifespan=lifespan,
+        lifespan=partial(_lifespan, context, registry),
         docs_url=None,  # FastAPI's page loads scripts from a CDN
         redoc_url=None,
-        responses=problem_responses(
-            s400="cannot be read",
-            s401="no valid API key",
-            s403="not allowed from this address, or with this key",
-            s422="the request is not valid",
-            s429="this key's limit is reached; Retry-After says when to retry",
-        ),
+        responses=PROBLEMS,
     )
     app.state.context = context
     app.state.event_feed = EventFeed(context.sessions, context.stopping)
-    routed = (jobs, results, reviews, export, suites, repairs, events, images, models, catalogue, home, pages, review)
-    for module in routed:
-        app.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])
-    app.include_router(login.router)
-    app.include_router(signed_downloads.router)
-    app.include_router(catalogue.health)
+    _add_routes(app)
     app.add_api_route("/metrics", partial(_prometheus, registry), include_in_schema=False)
     problem_replies.install(app)
     for trouble in DATABASE_AWAY:
@@ -106,6 +89,28 @@ def create_app(context: Context | None = None) -> FastAPI:
     app.add_middleware(AccessLog, service="gateway", registry=registry)
     _complete_openapi(app)
     return app
+
+
+@asynccontextmanager
+async def _lifespan(context: Context, registry: CollectorRegistry, _: FastAPI) -> AsyncIterator[None]:
+    with context.sessions.begin() as session:
+        ensure_local_owner(session)
+    with ExitStack() as stack:
+        stack.callback(context.services.close)
+        stack.enter_context(stop_on_signals(context.stopping))
+        if port := context.settings.metrics_port:
+            ready = partial(refuse_unready, context)
+            stack.enter_context(operations_port(port, alive=lambda: None, ready=ready, registry=registry))
+        yield
+
+
+def _add_routes(app: FastAPI) -> None:
+    routed = (jobs, results, reviews, export, suites, repairs, events, images, models, catalogue, home, pages, review)
+    for module in routed:
+        app.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])
+    app.include_router(login.router)
+    app.include_router(signed_downloads.router)
+    app.include_router(catalogue.health)
 
 
 def _prometheus(registry: CollectorRegistry) -> Response:

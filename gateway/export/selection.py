@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, NamedTuple
 
 from pydantic import Field
@@ -135,7 +135,6 @@ def _counterfactual(
     predictions: list[ExportedPrediction],
 ) -> ExportedImage:
     digest, is_edit = row.image_digest or "", row.arm == "edit"
-    lineage = json.dumps(row.lineage, sort_keys=True, separators=(",", ":"))
     return ExportedImage(
         id=row.id,
         group=source.id,
@@ -161,9 +160,13 @@ def _counterfactual(
         check=row.check,
         reason=row.reason,
         scores=row.scores,
-        lineage_digest=hashlib.sha256(lineage.encode()).hexdigest() if row.lineage else "",
+        lineage_digest=_digest(row.lineage) if row.lineage else "",
         predictions=predictions,
     )
+
+
+def _digest(lineage: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(lineage, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _predictions(session: Session, sources: Sequence[str]) -> dict[str, list[ExportedPrediction]]:

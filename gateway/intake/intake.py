@@ -64,34 +64,43 @@ def take_in(
     if archive is None:
         incoming = (read_file(file, limits) for file in files)
     else:
-        most = limits.images * (1 if masks is None else 2) + len(MANIFEST_NAMES)
-        limit = ArchiveLimits(most, limits.image_bytes, limits.archive_bytes)
-        incoming = _set_aside(members(archive.content, limit), aside)
+        incoming = _set_aside(members(archive.content, _archive_limits(limits, masks is not None)), aside)
     if masks is not None and shelf is not None:
         shelf.take_all(read_file(file, limits) for file in masks.files)
         incoming = shelf.taken_out(incoming)
-    taken = [_take_one(member, store, limits) for member in incoming]
-    taken = [source for source in taken if source.name.startswith(aside.originals)]  # the note may come last
+    sources = [_take_one(member, store, limits) for member in incoming]
+    sources = [source for source in sources if source.name.startswith(aside.originals)]  # the note may come last
     if archive is not None and masks is not None:
-        taken = images_beside_masks(taken)
-    if aside.originals and not taken:
-        raise InvalidInput("this export holds no originals; export the job with its originals to test them again")
-    if len(taken) > limits.images:
-        raise TooLarge(f"{len(taken):,} images are more than the {limits.images:,} of one job; send several jobs")
-    refuse_if_unusable(taken)
+        sources = images_beside_masks(sources)
+    _refuse_unusable(sources, aside, limits)
     if archive is not None and masks is None:
-        refuse_masks_without_spec(source.name for source in taken)
-    rows = _manifest_rows(taken, manifest, aside.manifests)
+        refuse_masks_without_spec(source.name for source in sources)
+    rows = _manifest_rows(sources, manifest, aside.manifests)
     if rows is not None:
-        taken = [replace(source, group=row.group) for source, row in zip(taken, rows, strict=True)]
-    if shelf is not None:
-        if aside.originals:
-            shelf.keep_only(aside.originals.removesuffix(ORIGINALS) + MASKS + ORIGINALS)
-        return shelf.given_to(taken, rows)
+        sources = [replace(source, group=row.group) for source, row in zip(sources, rows, strict=True)]
+    if shelf is None:
+        return _labelled(sources, rows, None if archive is None else known_classes)
+    if aside.originals:
+        shelf.keep_only(aside.originals.removesuffix(ORIGINALS) + MASKS + ORIGINALS)
+    return shelf.given_to(sources, rows)
+
+
+def _refuse_unusable(sources: Sequence[SourceFile], aside: _Aside, limits: IntakeLimits) -> None:
+    if aside.originals and not sources:
+        raise InvalidInput("this export holds no originals; export the job with its originals to test them again")
+    if len(sources) > limits.images:
+        raise TooLarge(f"{len(sources):,} images are more than the {limits.images:,} of one job; send several jobs")
+    refuse_if_unusable(sources)
+
+
+def _labelled(
+    sources: Sequence[SourceFile], rows: Sequence[ManifestRow] | None, known_classes: Collection[str] | None
+) -> list[SourceFile]:
+    """The sources with their labels. `known_classes` is None for files without folders."""
     if rows is not None and any(row.mask for row in rows):
         raise InvalidInput("the manifest names masks, but the spec does not say what they mean; give `masks` in it")
-    labels = _labels(taken, rows, None if archive is None else known_classes)
-    return [replace(source, label=label) for source, label in zip(taken, labels, strict=True)]
+    labels = _labels(sources, rows, known_classes)
+    return [replace(source, label=label) for source, label in zip(sources, labels, strict=True)]
 
 
 def grouped(sources: Sequence[SourceFile], group_by: Literal["image", "folder"]) -> list[SourceFile]:
@@ -152,6 +161,11 @@ def _archive_of(files: Sequence[NamedFile]) -> NamedFile | None:
     return archives[0] if archives else None
 
 
+def _archive_limits(limits: IntakeLimits, has_masks: bool) -> ArchiveLimits:
+    most = limits.images * (2 if has_masks else 1) + len(MANIFEST_NAMES)
+    return ArchiveLimits(most, limits.image_bytes, limits.archive_bytes)
+
+
 def _set_aside(incoming: Iterable[Member], aside: _Aside) -> Iterator[Member]:
     """Yield possible images and masks; collect the other files in `aside`."""
     for member in incoming:
@@ -202,7 +216,6 @@ def _manifest_rows(
 def _labels(
     sources: Sequence[SourceFile], rows: Sequence[ManifestRow] | None, known_classes: Collection[str] | None
 ) -> list[str | None]:
-    """The label of each source. `known_classes` is None for files without folders."""
     if rows is not None:
         return [row.label for row in rows]
     names = [source.name for source in sources]
