@@ -16,7 +16,8 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from gateway.intake.archives import ArchiveLimits, Member, members
+from gateway.intake.archive_members import ArchiveLimits
+from gateway.intake.archives import Member, members
 from gateway.intake.mask_files import MaskShelf, SentMasks, images_beside_masks
 from gateway.intake.masks import is_mask, refuse_masks_without_spec
 from gateway.intake.sources import (

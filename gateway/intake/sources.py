@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, Protocol
 
-from gateway.intake.archives import MAX_NAME_CHARACTERS, Member
+from gateway.intake.archive_members import MAX_NAME_CHARACTERS
+from gateway.intake.archives import Member
 from shared.characters import visible
 from shared.images import CanonicalImage, Mode, canonical
 from shared.problems import InvalidInput, TooLarge

@@ -19,7 +19,8 @@ from typing import IO, Literal
 
 from pydantic import ValidationError
 
-from gateway.intake.archives import ArchiveLimits, Content, open_members
+from gateway.intake.archive_members import ArchiveLimits, Content
+from gateway.intake.archives import open_members
 from gateway.intake.sources import NamedFile
 from shared.archives import is_archive
 from shared.problems import InvalidInput, Malformed, TooLarge, validation_sentence

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from gateway.export.archive import END, member
 from gateway.export.names import MOST_BYTES, cell, class_folders, safe_name
-from gateway.intake.archives import ArchiveLimits, members
+from gateway.intake.archive_members import ArchiveLimits
+from gateway.intake.archives import members
 
 
 @pytest.mark.parametrize(

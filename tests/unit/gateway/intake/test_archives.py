@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.intake.archives import ArchiveLimits, Member, members, open_members
+from gateway.intake.archive_members import ArchiveLimits
+from gateway.intake.archives import Member, members, open_members
 from shared.archives import is_archive
 from shared.problems import Malformed, Problem, TooLarge
 
