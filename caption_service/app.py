@@ -14,7 +14,7 @@ from shared.devices import Loading, torch_service
 from shared.endpoints import Services
 from shared.profiles import Caption
 from shared.schemas.caption import CaptionReply, CaptionRequest
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 from shared.turns import ComputeTurns
 
 CODE_REVISION = "1"  # increase it whenever the same request gives another reply under the same weights

@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from shared.arithmetic import AMPERE, DtypeChoice
 from shared.schemas.service import WeightsInfo
-from shared.service import AttentionKernel, CompileMode
+from shared.service_settings import AttentionKernel, CompileMode
 from shared.weights import Dtype
 
 logger = logging.getLogger("contrafact.diffusion")

@@ -17,7 +17,7 @@ from shared.devices import Loading, torch_service
 from shared.endpoints import Services
 from shared.profiles import Diffusion
 from shared.schemas.diffusion import CorruptReply, CorruptRequest, EditReply, EditRequest, RenderReply, RenderRequest
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 from shared.turns import ComputeTurns
 
 CODE_REVISION = "2"  # increase it whenever the same request gives another reply under the same weights

@@ -14,7 +14,7 @@ from contrafact.cli import app
 from gateway.commands import app as operator_app
 from gateway.settings import Settings
 from shared.profiles import load_profile, shipped_profiles
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 from shared.weights import Server, Weights
 
 CONNECTION_OPTIONS = {"--json", "--url", "--api-key"}  # of nearly every command; reference/cli.md explains them once

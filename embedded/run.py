@@ -39,7 +39,7 @@ from gateway.worker.worker import Worker, register
 from shared.celery_app import open_celery
 from shared.profiles import load_profile
 from shared.schemas.service import SERVICES, ServiceName
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 from shared.storage import DirectoryStore
 from shared.threads import compute_threads, openmp_threads, usable_cores
 from shared.turns import ComputeTurns

@@ -34,7 +34,7 @@ from shared.schemas.evaluation import (
     StructureReply,
     StructureRequest,
 )
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 from shared.turns import ComputeTurns
 
 CODE_REVISION = "2"  # increase it whenever the same request gives another reply under the same weights

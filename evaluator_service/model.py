@@ -49,7 +49,8 @@ from shared.schemas.evaluation import (
     StructureRequest,
 )
 from shared.schemas.service import WeightsInfo
-from shared.service import MakeBatcher, ServiceSettings
+from shared.service import MakeBatcher
+from shared.service_settings import ServiceSettings
 
 WINDOWS = 4  # the number of requests for new texts that fill the queue
 

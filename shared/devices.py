@@ -15,7 +15,8 @@ from shared.arithmetic import native_weights
 from shared.load_progress import expect
 from shared.profiles import Caption, Language, Profile, load_profile
 from shared.schemas.service import Runtimes, WeightsInfo
-from shared.service import MakeBatcher, Model, ModelService, ServiceSettings
+from shared.service import MakeBatcher, Model, ModelService
+from shared.service_settings import ServiceSettings
 from shared.threads import compute_threads
 from shared.turns import ComputeTurns
 from shared.weights import Section

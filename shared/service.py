@@ -28,110 +28,46 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequen
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from functools import partial
-from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
 from fastapi import FastAPI, Request
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from pydantic import Field, ValidationError, field_validator
-from pydantic_settings import SettingsConfigDict
 from starlette.responses import Response
 
-from shared import __version__, problem_replies, problems
+from shared import __version__, problem_replies
 from shared import logging as json_logging
-from shared.arithmetic import DtypeChoice
 from shared.asgi import AccessLog, BoundedRequests
 from shared.batching import BatchMetrics, BatchPolicy, MicroBatcher
 from shared.device_errors import is_device_failure
 from shared.endpoints import HEALTHZ, INFO, METRICS, READYZ, Description, Endpoint, Reply
 from shared.endpoints import Request as RequestBody
 from shared.gpu import gpu_of
-from shared.images import ImageSettings
 from shared.load_progress import LoadProgress
 from shared.model_health import ModelHealth, end_process_when_broken
-from shared.problems import DeadlineExceeded, DeviceFailed, InvalidInput, Malformed, NotReady
-from shared.schemas.base import MAX_MESSAGE_BYTES, Contract
+from shared.problems import DeadlineExceeded, DeviceFailed, NotReady
+from shared.schemas.base import MAX_MESSAGE_BYTES
 from shared.schemas.problems import ProblemDocument
 from shared.schemas.service import NO_RUNTIMES, GpuInfo, Runtimes, ServiceInfo, WeightsInfo
 from shared.seeds import derive_digest
 from shared.server_health import refuse_unready
+from shared.service_openapi import Schemas, describe_request, extend_openapi, problem_responses
+from shared.service_requests import DEADLINE_HEADER, parse, read_deadline
+from shared.service_settings import ServiceSettings
 from shared.turns import START_TIME_HEADER, ComputeTurns, start_time_from, work_started
 from shared.weights import Server
-
-DEADLINE_HEADER = "X-Deadline-Seconds"
-DEFAULT_DEADLINE_SECONDS = 300.0
-MAX_DEADLINE_SECONDS = 3600.0
-LARGEST_SUBMISSION = 64  # texts to score, which enter the queue together; a smaller queue would refuse them for ever
-SMALLEST_UPLOAD_MIB = 64
 
 # Loaders patch module creation for the whole process while they run ("meta" parameters). Two loaders at a time would
 # leave models without weights.
 LOADING = threading.Lock()
 
-CompileMode = Literal["off", "default", "reduce-overhead"]
-AttentionKernel = Literal["auto", "flash", "efficient", "cudnn", "math"]
 
 logger = logging.getLogger("contrafact.service")
 Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-
-class ServiceSettings(ImageSettings):
-    """Settings of every model service. Every field is one variable, for example `CONTRAFACT_DEVICE`."""
-
-    model_config = SettingsConfigDict(env_prefix="CONTRAFACT_", extra="ignore", use_attribute_docstrings=True)
-
-    profile: str = "tiny"
-    """A shipped profile, or the path of a TOML file; use the gateway's profile."""
-    device: str = "auto"
-    """`cpu`, `cuda`, `cuda:1`, ...; `auto` uses a GPU if there is one."""
-    deterministic: bool = False
-    """Fixed batch shapes: a result has the same bits whatever else is in its batch."""
-    max_batch: int = 0
-    """Largest batch, in items; 0: the profile's value."""
-    max_wait_seconds: float = 0.005
-    """How long an idle model waits for a batch to fill."""
-    capacity: int = Field(default=256, ge=LARGEST_SUBMISSION)
-    """Items in the queue, at least 64; beyond it the answer is 429."""
-    threads: int = 0
-    """CPU threads of the models; 0: every core that the process may use. Services on one machine should divide them."""
-    dtype: DtypeChoice = "auto"
-    """`float32`, `float16` or `bfloat16` for weights that the profile prefers in half precision; `auto`: by device."""
-    compile: CompileMode = "off"
-    """diffusion_service: `default` uses `torch.compile`, `reduce-overhead` adds CUDA graphs; needs a C++ compiler."""
-    attention: AttentionKernel = "auto"
-    """diffusion_service: `flash`, `efficient`, `cudnn` or `math`; `auto`: torch chooses."""
-    pinned_copies: bool = False
-    """diffusion_service: copy inputs to the GPU from page-locked memory."""
-    vae_dtype: DtypeChoice = "auto"
-    """diffusion_service: type of the autoencoder; `auto`: the weights' on a GPU unless it overflows, else `float32`."""
-    batches_at_once: int = Field(default=1, ge=1)
-    """diffusion_service on a CPU: batches at the same time, each with `CONTRAFACT_THREADS` threads."""
-    drain_seconds: float = 30.0
-    """How long a stopping service works on its queue."""
-    max_batch_seconds: float = Field(default=MAX_DEADLINE_SECONDS, ge=0)
-    """A batch that computes for longer counts as hung, and the process ends; 0: no bound (default when embedded)."""
-    model_origin: str = ""
-    """Evaluator: `http://HOST:PORT`, the only origin of uploaded models; empty: uploads are refused."""
-    upload_memory_mib: int = Field(default=0, ge=0)
-    """Evaluator: memory of the process of one uploaded model, its libraries (about 400 MiB) included, at least 64; 0:
-    4,096, or half of the container's memory where that is less."""
-    upload_load_seconds: float = Field(default=240.0, gt=0)
-    """Evaluator: time to load an uploaded model and try it on a full batch."""
-    upload_batch_seconds: float = Field(default=120.0, gt=0)
-    """Evaluator: time of one batch of an uploaded model."""
-    quarantine: str = ""
-    """Evaluator: folder of the records of quarantined models; empty: a folder in the temporary directory."""
-
-    @field_validator("upload_memory_mib")
-    @classmethod
-    def _enough_to_start(cls, value: int) -> int:
-        if 0 < value < SMALLEST_UPLOAD_MIB:
-            raise ValueError(f"{value} MiB start no process; give at least {SMALLEST_UPLOAD_MIB}, or 0 for the default")
-        return value
+Handler = Callable[[RequestBody, float], Awaitable[Reply]]
 
 
 class LoadedModel(Protocol):
@@ -196,7 +132,7 @@ class ModelService(Generic[Model]):
         self._gpu: GpuInfo | None = None
         self._failure: str | None = None
         self._progress = LoadProgress()
-        self._request_schemas: dict[str, Any] = {"ProblemDocument": ProblemDocument.model_json_schema()}
+        self._request_schemas: Schemas = {"ProblemDocument": ProblemDocument.model_json_schema()}
         self.app = self._build_app()
 
     @property
@@ -213,18 +149,18 @@ class ModelService(Generic[Model]):
     def info(self) -> ServiceInfo:
         """The reply of `/v1/info`."""
         weights = list(self.model.weights)
-        parts: list[str | int] = [self.name, self._code_revision, self.model.device.partition(":")[0]]
+        identity: list[str | int] = [self.name, self._code_revision, self.model.device.partition(":")[0]]
         if self._settings.deterministic:  # other batch shapes give other bits
-            parts += [f"batch {size}" for size in sorted({batcher.policy.max_batch for batcher in self._batchers})]
+            identity += [f"batch {size}" for size in sorted({batcher.policy.max_batch for batcher in self._batchers})]
         for item in weights:
-            parts += [item.role, item.id, item.revision, item.dtype]
-        parts += _library_versions()
+            identity += [item.role, item.id, item.revision, item.dtype]
+        identity += _library_versions()
         return ServiceInfo(
             service=self.name,
             profile=self._settings.profile,
             device=self.model.device,
             deterministic=self._settings.deterministic,
-            revision=derive_digest(*parts).hex()[:32],
+            revision=derive_digest(*identity).hex()[:32],
             weights=weights,
             version=__version__,
             gpu=self._gpu,
@@ -233,31 +169,20 @@ class ModelService(Generic[Model]):
 
     def post(
         self, endpoint: Endpoint[RequestBody, Reply]
-    ) -> Callable[[Callable[[RequestBody, float], Awaitable[Reply]]], Callable[[RequestBody, float], Awaitable[Reply]]]:
+    ) -> Callable[[Handler[RequestBody, Reply]], Handler[RequestBody, Reply]]:
         """Decorate `async (request, deadline) -> reply` as a POST endpoint.
 
         Body and reply are (de)serialised off the event loop. `deadline` is on the clock of `time.monotonic()`; when it
         passes, or the client leaves, the coroutine is cancelled.
         """
 
-        def register(
-            handler: Callable[[RequestBody, float], Awaitable[Reply]],
-        ) -> Callable[[RequestBody, float], Awaitable[Reply]]:
+        def register(handler: Handler[RequestBody, Reply]) -> Handler[RequestBody, Reply]:
             async def respond(request: Request) -> Response:
                 _ = self.model
                 deadline = read_deadline(request)
                 payload = await asyncio.to_thread(parse, endpoint.request, await request.body())
-                try:
-                    async with asyncio.timeout(deadline - time.monotonic()):
-                        with work_started(start_time_from(request.headers.get(START_TIME_HEADER))):
-                            reply = await handler(payload, deadline)
-                except TimeoutError as error:
-                    raise DeadlineExceeded(f"no reply before the deadline; raise {DEADLINE_HEADER}") from error
-                except Exception as error:  # raised outside of a batch, for example while a model under test is loaded
-                    if not is_device_failure(error):
-                        raise
-                    self._health.report(f"the accelerator failed: {error}")
-                    raise DeviceFailed(f"the accelerator failed, so the service restarts: {error}") from error
+                with work_started(start_time_from(request.headers.get(START_TIME_HEADER))):
+                    reply = await self._reply(handler, payload, deadline)
                 return Response(await asyncio.to_thread(reply.model_dump_json), media_type="application/json")
 
             self.app.add_api_route(
@@ -266,12 +191,24 @@ class ModelService(Generic[Model]):
                 methods=["POST"],
                 name=handler.__name__,
                 description=endpoint.request.__doc__,
-                responses={200: {"model": endpoint.reply}, **_problems(400, 404, 413, 422, 429, 502, 503, 504)},
-                openapi_extra=self._describe(endpoint.request),
+                responses={200: {"model": endpoint.reply}, **problem_responses(400, 404, 413, 422, 429, 502, 503, 504)},
+                openapi_extra=describe_request(endpoint.request, self._request_schemas),
             )
             return handler
 
         return register
+
+    async def _reply(self, handler: Handler[RequestBody, Reply], payload: RequestBody, deadline: float) -> Reply:
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                return await handler(payload, deadline)
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"no reply before the deadline; raise {DEADLINE_HEADER}") from error
+        except Exception as error:  # raised outside of a batch, for example while a model under test is loaded
+            if not is_device_failure(error):
+                raise
+            self._health.report(f"the accelerator failed: {error}")
+            raise DeviceFailed(f"the accelerator failed, so the service restarts: {error}") from error
 
     def get(
         self, description: Description[Reply]
@@ -331,32 +268,13 @@ class ModelService(Generic[Model]):
         problem_replies.install(app)
         app.add_middleware(BoundedRequests, max_bytes=MAX_MESSAGE_BYTES)
         app.add_middleware(AccessLog, service=self.name, registry=self.registry)
-        not_yet = _problems(503)
+        not_yet = problem_responses(503)
         app.add_api_route(HEALTHZ, self._healthz, responses=not_yet, description="The model can compute.")
         app.add_api_route(READYZ, self._readyz, responses=not_yet, description="Weights are loaded, servers answer.")
         app.add_api_route(METRICS, self._prometheus, description="Prometheus metrics.", include_in_schema=False)
         app.add_api_route(INFO.path, self._info, response_model=INFO.reply, responses=not_yet, description=INFO.about)
-        plain_openapi = app.openapi
-
-        def openapi() -> dict[str, Any]:
-            document = plain_openapi()
-            document.setdefault("components", {}).setdefault("schemas", {}).update(self._request_schemas)
-            return document
-
-        app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend the document
+        extend_openapi(app, self._request_schemas)
         return app
-
-    def _describe(self, body: type[Contract]) -> dict[str, Any]:
-        """The request's part of the OpenAPI document, which FastAPI cannot see because it does not parse the body."""
-        schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
-        self._request_schemas |= schema.pop("$defs", {})
-        self._request_schemas[body.__name__] = schema
-        reference = {"$ref": f"#/components/schemas/{body.__name__}"}
-        seconds = {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_DEADLINE_SECONDS}
-        return {
-            "requestBody": {"required": True, "content": {"application/json": {"schema": reference}}},
-            "parameters": [{"name": DEADLINE_HEADER, "in": "header", "required": False, "schema": seconds}],
-        }
 
     async def _healthz(self) -> dict[str, str]:
         self._health.refuse_broken()
@@ -375,12 +293,6 @@ class ModelService(Generic[Model]):
         return self.info()
 
 
-def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI's `responses` for problem documents."""
-    content = {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}
-    return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
-
-
 def _library_versions() -> list[str]:
     """Versions of the installed libraries that compute replies; another version may round differently."""
     versions = []
@@ -388,25 +300,3 @@ def _library_versions() -> list[str]:
         with suppress(PackageNotFoundError):
             versions.append(f"{name} {version(name)}")
     return versions
-
-
-def read_deadline(request: Request) -> float:
-    """The time, on the clock of `time.monotonic()`, after which the caller no longer needs the reply."""
-    text = request.headers.get(DEADLINE_HEADER)
-    try:
-        seconds = DEFAULT_DEADLINE_SECONDS if text is None else float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= MAX_DEADLINE_SECONDS:
-        raise InvalidInput(f"{DEADLINE_HEADER} must be seconds above 0 and up to {MAX_DEADLINE_SECONDS:.0f}: {text!r}")
-    return time.monotonic() + seconds
-
-
-def parse(request_type: type[RequestBody], body: bytes) -> RequestBody:
-    """Parse a request from its JSON body; raises Malformed or InvalidInput."""
-    try:
-        return request_type.model_validate_json(body)
-    except ValidationError as error:
-        errors = error.errors(include_url=False, include_context=False, include_input=False)
-        unreadable = any(item["type"] == "json_invalid" for item in errors)
-        raise (Malformed if unreadable else InvalidInput)(problems.validation_sentence(errors)) from error

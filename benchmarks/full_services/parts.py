@@ -31,7 +31,7 @@ from benchmarks.full_services.served import measured_steps
 from caption_service.app import create_app as caption_app
 from diffusion_service.app import create_app as diffusion_app
 from evaluator_service.app import create_app as evaluator_app
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 from shared.weights import Dtype
 
 Measure = Callable[[ServiceMeter, Path, int], list[str]]

@@ -39,7 +39,8 @@ from shared.schemas.evaluation import (
     StructureRequest,
 )
 from shared.schemas.service import WeightsInfo
-from shared.service import MakeBatcher, ModelService, ServiceSettings
+from shared.service import MakeBatcher, ModelService
+from shared.service_settings import ServiceSettings
 
 Balance = Literal["least busy", "connection"]
 CLASSES = ["boat", "bus", "car"]

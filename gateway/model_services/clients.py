@@ -33,7 +33,7 @@ from shared.problems import (
 )
 from shared.schemas.evaluation import ModelsReply
 from shared.schemas.service import ServiceInfo, ServiceName
-from shared.service import DEADLINE_HEADER
+from shared.service_requests import DEADLINE_HEADER
 from shared.turns import START_TIME_HEADER, current_start_time
 
 DESCRIPTION_SECONDS = 60.0

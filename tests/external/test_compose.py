@@ -22,7 +22,8 @@ from gateway.settings import Settings
 from shared.fetch_weights import hub_files
 from shared.images import ImageSettings
 from shared.profiles import load_profile
-from shared.service import ModelService, ServiceSettings
+from shared.service import ModelService
+from shared.service_settings import ServiceSettings
 from tests.support.compose_files import BASE, GPU, ROOT, SECRETS, composed
 
 FILES = {"tiny": (BASE,), "paper": (BASE, GPU)}

@@ -16,7 +16,7 @@ from evaluator_service.trainer_settings import TrainerSettings
 from gateway.settings import Settings
 from shared.fetch_weights import hub_files
 from shared.profiles import Profile, load_profile
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 from tests.support.chart_objects import (
     EXAMPLES,
     OURS,

@@ -12,7 +12,7 @@ from evaluator_service.models_under_test.messages import default_memory_mib
 from gateway.operations.weights_check import gigabytes, needed_weights
 from shared.profiles import load_profile
 from shared.schemas.service import SERVICES as SERVICE_NAMES
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 from tests.support.chart_objects import (
     SERVICES,
     Object,

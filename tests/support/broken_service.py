@@ -14,7 +14,8 @@ from shared.batching import MicroBatcher
 from shared.endpoints import Endpoint
 from shared.schemas.base import Contract
 from shared.schemas.service import WeightsInfo
-from shared.service import MakeBatcher, ModelService, ServiceSettings
+from shared.service import MakeBatcher, ModelService
+from shared.service_settings import ServiceSettings
 
 UNLUCKY = 13
 SETTINGS = ServiceSettings(max_batch_seconds=2.0)

@@ -9,7 +9,7 @@ from embedded.serving import ListeningPort
 from gateway.model_services.clients import ModelServices
 from llm_service.app import create_app
 from shared.schemas.caption import CaptionReply, CaptionRequest
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 from tests.support.small_services import SmallServices, serve
 
 CAPTION = "This is a photo of a small red bus. The bus is in a city. It is a rainy day."

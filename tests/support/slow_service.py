@@ -13,7 +13,8 @@ from shared.batching import MicroBatcher
 from shared.endpoints import Endpoint
 from shared.schemas.base import Contract
 from shared.schemas.service import WeightsInfo
-from shared.service import LoadedModel, MakeBatcher, ModelService, ServiceSettings
+from shared.service import LoadedModel, MakeBatcher, ModelService
+from shared.service_settings import ServiceSettings
 
 SECONDS = 2.0
 

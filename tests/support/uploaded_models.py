@@ -19,7 +19,7 @@ from evaluator_service.app import create_app
 from shared.images import encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import ExamineRequest, ModelsReply, PredictRequest, UploadedModel
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 from tests.support.serving import serving
 
 GREY = ImagePayload(png=encode(np.full((40, 40, 3), 90, np.uint8)))

@@ -24,7 +24,7 @@ from diffusion_service.stable_diffusion import StableDiffusion, load
 from shared.arithmetic import native_weights
 from shared.chunks import chunks
 from shared.profiles import load_profile
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 from tinyworld.augmentation import as_pixel_values
 from tinyworld.datasets.failures import failure
 from tinyworld.datasets.round_trips import with_round_trips

@@ -29,7 +29,7 @@ from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
 from shared.schemas.diffusion import Rendering, RenderReply
 from shared.schemas.evaluation import EmbedReply, EmbedRequest, StructureReply, StructureRequest
 from shared.seeds import derive_seed
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 from tinyworld.descriptions import Description
 from tinyworld.objects.captions import describe
 from tinyworld.objects.phrases import SLOTS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from shared.arithmetic import native_dtype
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 
 
 def autocast(device: torch.device | str) -> torch.autocast:

@@ -21,7 +21,7 @@ from diffusion_service.attention import install
 from diffusion_service.editors.controlnet import ControlNetEditor
 from diffusion_service.stable_diffusion import load
 from shared.arithmetic import DtypeChoice
-from shared.service import AttentionKernel, CompileMode, ServiceSettings
+from shared.service_settings import AttentionKernel, CompileMode, ServiceSettings
 from shared.weights import Dtype
 from tests.support.controlnet_items import KEY, images, item, weights
 from tests.support.small_diffusion import write_diffusion

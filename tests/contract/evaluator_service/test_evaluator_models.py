@@ -21,7 +21,7 @@ from shared.images import decode, encode
 from shared.profiles import ProfileError, load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import PredictReply, PredictRequest, SegmentReply, SegmentRequest
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 from tests.support.serving import serving
 from tests.support.small_evaluator import CLASSES, write_classifier, write_scorer
 from tests.support.small_packages import Logits, as_onnx, onnx_files

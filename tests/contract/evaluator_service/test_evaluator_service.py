@@ -26,7 +26,7 @@ from shared.schemas.evaluation import (
     StructureReply,
     StructureRequest,
 )
-from shared.service import LARGEST_SUBMISSION
+from shared.service_settings import LARGEST_SUBMISSION
 from shared.weights import Weights
 from tests.support.service_settings import settings
 from tests.support.serving import serving

@@ -17,7 +17,7 @@ from llm_service.app import create_app as language
 from shared.schemas.evaluation import EmbedTextsReply
 from shared.schemas.language import FillReply
 from shared.schemas.service import ServiceInfo
-from shared.service import LARGEST_SUBMISSION
+from shared.service_settings import LARGEST_SUBMISSION
 from shared.weights import Weights
 from tests.support.service_settings import settings
 from tests.support.serving import serving

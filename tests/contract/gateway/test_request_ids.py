@@ -21,7 +21,8 @@ from shared.celery_app import open_celery
 from shared.logging import bound, request_id
 from shared.problems import InvalidInput
 from shared.schemas.service import SERVICES
-from shared.service import ModelService, ServiceSettings
+from shared.service import ModelService
+from shared.service_settings import ServiceSettings
 from tests.support.gateway_under_test import picture
 from tests.support.http_jobs import finished
 from tests.support.log_lines import Nothing

@@ -21,7 +21,8 @@ from gateway.operations.doctor import examine
 from gateway.queue.celery_tasks import wake_worker
 from gateway.settings import Settings, read_settings
 from shared.celery_app import open_celery
-from shared.service import ModelService, ServiceSettings
+from shared.service import ModelService
+from shared.service_settings import ServiceSettings
 from tests.support.gateway_under_test import Gateway, serve_gateway
 from tests.support.log_lines import Nothing
 from tests.support.serving import serving

@@ -21,7 +21,7 @@ from llm_service.perturber_training import IGNORED, Recipe, tokens, train
 from shared.profiles import Adapter, ProfileError, load_profile
 from shared.schemas.language import GenerateReply, GenerateRequest, Message
 from shared.schemas.service import ServiceInfo
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 from shared.weights import Weights
 from tests.support.serving import serving
 from tests.support.small_models import save_llama

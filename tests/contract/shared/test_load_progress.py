@@ -15,7 +15,8 @@ import llm_service.app
 from shared.devices import Loading
 from shared.load_progress import WARM_UP, LoadProgress, expect
 from shared.profiles import Caption, Diffusion, Evaluator, Language
-from shared.service import ModelService, ServiceSettings
+from shared.service import ModelService
+from shared.service_settings import ServiceSettings
 from shared.weights import Section
 from tests.support.small_diffusion import write_depth, write_diffusion, write_segmenter
 from tests.support.small_evaluator import write_classifier, write_scorer

@@ -20,7 +20,7 @@ from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionRequest
 from shared.schemas.evaluation import EmbedRequest
 from shared.schemas.language import ScoreRequest
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 from tests.support.broken_weights import spoil
 from tests.support.language_requests import generate_request
 from tests.support.serving import serving

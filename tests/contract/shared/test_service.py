@@ -15,7 +15,8 @@ import pytest
 from shared.load_progress import WARM_UP, expect, reading
 from shared.schemas.base import MAX_MESSAGE_BYTES
 from shared.schemas.service import WeightsInfo
-from shared.service import LARGEST_SUBMISSION, MakeBatcher, ModelService, ServiceSettings
+from shared.service import MakeBatcher, ModelService
+from shared.service_settings import LARGEST_SUBMISSION, ServiceSettings
 from shared.weights import Section, Weights
 from tests.support.language_servers import listening
 from tests.support.slow_service import square_service

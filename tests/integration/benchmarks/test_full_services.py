@@ -20,7 +20,7 @@ from benchmarks.full_services.served import measured_steps
 from benchmarks.full_services.table import full_size_section
 from benchmarks.random_networks import parameters, random_network
 from diffusion_service.app import create_app
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 
 # UniPC on a numpy above 2.0
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

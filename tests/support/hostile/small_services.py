@@ -14,7 +14,7 @@ from diffusion_service.app import create_app as create_diffusion
 from embedded.serving import ListeningPort
 from evaluator_service.app import create_app as create_evaluator
 from llm_service.app import create_app as create_llm
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 from tests.support.small_diffusion import write_diffusion, write_segmenter
 from tests.support.small_evaluator import write_classifier, write_scorer
 from tests.support.small_models import save_blip2, save_llama

@@ -6,7 +6,7 @@ import pytest
 
 from embedded import run
 from shared import threads
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 
 CORES = 8
 

@@ -9,7 +9,7 @@ import torch
 from shared import arithmetic
 from shared.arithmetic import cpu_has_bfloat16, native_dtype, native_weights
 from shared.profiles import MergedLora, load_profile
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 from tinyworld.networks.half_precision import autocast
 
 AMX = "processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_bf16 amx_bf16 amx_tile\n"

@@ -16,7 +16,7 @@ from PIL import Image
 from gateway.settings import Settings
 from shared import images
 from shared.problems import InvalidInput, Malformed, Problem, TooLarge
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 from tests.support.hostile.png import saved
 from tests.support.memory import PeakMemory
 

@@ -21,7 +21,7 @@ from shared.problems import validation_sentence
 from shared.profiles import Diffusion, Profile
 from shared.schemas.diffusion import Controls, Protection, Rendering
 from shared.seeds import derive_seed
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 from tinyworld.judges.protection.domain import ProtectedEdit, ProtectedThing, ProtectionDomain, overlaps
 from tinyworld.rendered_once import Pixels
 

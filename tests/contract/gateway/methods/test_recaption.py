@@ -14,7 +14,7 @@ from embedded.serving import ListeningPort
 from gateway.methods.counterfactual import MethodImage
 from gateway.methods.recaption import recaption_images
 from gateway.model_services.clients import ModelServices
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 from tinyworld.judges.records import RECORDS, Record
 from tinyworld.judges.trials import TASK, payload
 from tinyworld.measure.recaption import recaption_records, table

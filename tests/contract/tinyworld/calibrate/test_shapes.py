@@ -18,7 +18,7 @@ from shared.label_maps import VOID
 from shared.profiles import ProfileError, load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import ShapesReply, ShapesRequest
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 from tests.support.serving import serving
 from tests.support.small_evaluator import write_scorer
 from tests.support.small_profile import write_profile

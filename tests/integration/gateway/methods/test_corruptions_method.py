@@ -26,7 +26,7 @@ from shared.profiles import load_profile
 from shared.schemas.base import ImagePayload, JsonObject
 from shared.schemas.diffusion import SEVERITIES
 from shared.schemas.service import SERVICES
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 from tests.support.http_jobs import finished
 from tests.support.logged_requests import LoggedServices
 from tests.support.small_services import CLASSES, SmallServices, serve

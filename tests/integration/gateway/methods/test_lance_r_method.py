@@ -20,7 +20,7 @@ from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.schemas.jobs import JobSpec
 from shared.schemas.language import FillReply, FillRequest
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 from tests.support.lance_services import LanceServices
 from tests.support.logged_requests import LoggedServices
 from tests.support.small_services import serve

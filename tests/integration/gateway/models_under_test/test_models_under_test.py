@@ -17,7 +17,7 @@ from embedded.run import Embedded, run_embedded
 from embedded.serving import ListeningPort
 from evaluator_service.app import create_app
 from shared.schemas.service import SERVICES
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 from tests.support.http_jobs import finished
 from tests.support.small_evaluator import CLASSES, write_scorer
 from tests.support.small_packages import hub_files, onnx_files, zipped

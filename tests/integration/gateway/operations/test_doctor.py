@@ -32,7 +32,7 @@ from shared import __version__
 from shared.gpu import gpu_of
 from shared.profiles import MergedLora, load_profile
 from shared.schemas.service import GpuInfo, Runtimes, ServiceInfo, ServiceName, WeightsInfo
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 from shared.weights import Weights
 from tests.support.language_servers import listening
 from tests.support.rows import add_job

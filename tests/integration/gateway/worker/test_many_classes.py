@@ -18,7 +18,7 @@ from gateway.model_services.clients import ModelServices
 from gateway.worker.worker import Worker
 from shared.celery_app import open_celery
 from shared.schemas.service import SERVICES
-from shared.service import ServiceSettings
+from shared.service_settings import ServiceSettings
 from shared.storage import DirectoryStore
 from tests.support.small_evaluator import write_scorer
 from tests.support.small_profile import write_profile
