@@ -39,7 +39,9 @@ from starlette.responses import Response
 from shared import __version__, problem_replies
 from shared import logging as json_logging
 from shared.asgi import AccessLog, BoundedRequests
-from shared.batching import BatchMetrics, BatchPolicy, MicroBatcher
+from shared.batch_metrics import BatchMetrics
+from shared.batch_queue import BatchPolicy
+from shared.batching import MicroBatcher
 from shared.device_errors import is_device_failure
 from shared.endpoints import HEALTHZ, INFO, METRICS, READYZ, Description, Endpoint, Reply
 from shared.endpoints import Request as RequestBody

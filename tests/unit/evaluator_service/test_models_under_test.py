@@ -30,7 +30,9 @@ from evaluator_service.models_under_test.preprocessing import described, process
 from evaluator_service.models_under_test.quarantine import Quarantine
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from evaluator_service.models_under_test.uploads import UploadedModels
-from shared.batching import BatchMetrics, BatchPolicy, MicroBatcher
+from shared.batch_metrics import BatchMetrics
+from shared.batch_queue import BatchPolicy
+from shared.batching import MicroBatcher
 from shared.problems import DependencyFailed, InvalidInput, NotFound
 from shared.schemas.evaluation import UploadedModel
 from shared.schemas.models import Preprocessing

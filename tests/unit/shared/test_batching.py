@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
-from shared.batching import BatchMetrics, BatchPolicy, MicroBatcher
+from shared.batch_metrics import BatchMetrics
+from shared.batch_queue import BatchPolicy
+from shared.batching import MicroBatcher
 from shared.problems import DeadlineExceeded, NotReady, OutOfMemory, Overloaded
 from tests.support.batching import PATIENCE, Recorder, batcher, soon
 

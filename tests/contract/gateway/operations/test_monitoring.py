@@ -14,7 +14,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from gateway import metrics
 from gateway.database.sessions import Sessions
 from gateway.operations import gauges
-from shared.batching import BatchMetrics
+from shared.batch_metrics import BatchMetrics
 from tests.support.compose_files import BASE, ROOT, composed
 
 MONITORING = ROOT / "monitoring"

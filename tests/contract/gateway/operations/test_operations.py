@@ -31,7 +31,7 @@ from gateway.operations.probes import operations_port
 from gateway.operations.startup import refuse_unsafe_start
 from gateway.settings import Settings
 from shared.asgi import AccessLog
-from shared.batching import BatchMetrics
+from shared.batch_metrics import BatchMetrics
 from shared.problems import NotReady
 from shared.storage import DirectoryStore
 from tests.support.extras import run

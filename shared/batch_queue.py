@@ -1,0 +1,164 @@
+"""The queue of a micro-batcher: items in the order in which their work started, taken as batches of equal keys."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from shared.batch_metrics import BatchMetrics
+from shared.problems import DeadlineExceeded, NotReady, Overloaded
+
+Key = TypeVar("Key", bound=Hashable)
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPolicy:
+    """Capacity of the queue and how batches form.
+
+    An idle model waits at most `max_wait` seconds (from the first item's arrival) for a batch to fill up to
+    `max_batch`. `deterministic`: every batch has exactly `max_batch` items, short ones padded by repeating the last
+    item, so that a result never depends on its neighbours; a batch that runs out of memory is then not halved, because
+    another batch shape gives other bits. `at_once` batches run concurrently, each in its own thread: `run` must be
+    thread-safe if it is above 1.
+    """
+
+    max_batch: int = 8
+    max_wait: float = 0.005
+    capacity: int = 256
+    deterministic: bool = False
+    at_once: int = 1
+
+    def __post_init__(self) -> None:
+        if min(self.max_batch, self.capacity, self.at_once) < 1 or self.max_wait < 0:
+            raise ValueError(f"max_batch, capacity and at_once must be at least 1 and max_wait at least 0: {self}")
+
+
+@dataclass(eq=False, slots=True)
+class Entry(Generic[Key, Item, Result]):
+    """An item in the queue, with the future that its caller awaits in the event loop `loop`."""
+
+    key: Key
+    item: Item
+    deadline: float
+    future: asyncio.Future[Result]
+    loop: asyncio.AbstractEventLoop
+    work_started: float
+    arrived: float = field(default_factory=time.monotonic)
+    abandoned: bool = False
+
+    def resolve(self, outcome: Result | Exception) -> None:
+        """Give the caller the result, or raise the exception to it."""
+        try:
+            self.loop.call_soon_threadsafe(self._set, outcome)
+        except RuntimeError:
+            self.abandoned = True  # the caller's event loop is closed
+
+    def _set(self, outcome: Result | Exception) -> None:
+        if self.future.done():
+            return
+        if isinstance(outcome, Exception):
+            self.future.set_exception(outcome)
+        else:
+            self.future.set_result(outcome)
+
+
+class BatchQueue(Generic[Key, Item, Result]):
+    """A bounded queue between callers and the model's threads. Expired and abandoned items leave it before they run."""
+
+    def __init__(self, policy: BatchPolicy, metrics: BatchMetrics) -> None:
+        self._policy, self._metrics = policy, metrics
+        self._entries: list[Entry[Key, Item, Result]] = []
+        self._changed = threading.Condition()
+        self._draining = False
+
+    def drain(self) -> None:
+        """Refuse new items from now on."""
+        with self._changed:
+            self._draining = True
+            self._changed.notify_all()
+
+    def enter(self, entries: list[Entry[Key, Item, Result]], seconds_per_item: float) -> None:
+        """Add the entries, all or none. Raises NotReady while draining, and Overloaded beyond the capacity.
+
+        `seconds_per_item` estimates when there is room again.
+        """
+        with self._changed:
+            if self._draining:
+                raise NotReady("the service is stopping; send the request to another replica", retry_after=1)
+            waiting = len(self._entries)
+            if waiting + len(entries) > self._policy.capacity:
+                self._metrics.count("refused", len(entries))
+                seconds = min(60.0, max(1.0, waiting * seconds_per_item))
+                raise Overloaded(
+                    f"the queue holds {waiting} of {self._policy.capacity} items; try again in {seconds:.0f} s",
+                    retry_after=seconds,
+                )
+            self._set(sorted([*self._entries, *entries], key=lambda entry: entry.work_started))
+            self._changed.notify_all()
+
+    def leave(self, entries: list[Entry[Key, Item, Result]]) -> None:
+        """Remove the entries of a caller that stopped waiting from the queue; a no-op for those that ran."""
+        with self._changed:
+            for entry in entries:
+                entry.abandoned = True
+                entry.future.cancel()
+            self._forget_dead()
+            self._changed.notify_all()
+
+    def oldest(self) -> float:
+        """Start time of the work that the first queued item belongs to."""
+        with self._changed:
+            return self._entries[0].work_started if self._entries else math.inf
+
+    def wait_for_batch(self) -> bool:
+        """Wait until a batch is full or its first item has waited `max_wait`; False when drained."""
+        with self._changed:
+            while True:
+                self._forget_dead()
+                if not self._entries:
+                    if self._draining:
+                        return False
+                    self._changed.wait()
+                    continue
+                head = self._entries[0]
+                remaining = head.arrived + self._policy.max_wait - time.monotonic()
+                siblings = sum(entry.key == head.key for entry in self._entries)
+                if remaining <= 0 or siblings >= self._policy.max_batch or self._draining:
+                    return True
+                self._changed.wait(remaining)
+
+    def take(self) -> list[Entry[Key, Item, Result]]:
+        """Remove the next batch from the queue and return it; empty if nobody waits any more."""
+        with self._changed:
+            self._forget_dead()
+            if not self._entries:
+                return []
+            key = self._entries[0].key
+            batch = [entry for entry in self._entries if entry.key == key][: self._policy.max_batch]
+            batch_ids = {id(entry) for entry in batch}
+            self._set([entry for entry in self._entries if id(entry) not in batch_ids])
+        now = time.monotonic()
+        for entry in batch:
+            self._metrics.wait_seconds.observe(now - entry.arrived)
+        return batch
+
+    def _forget_dead(self) -> None:
+        now = time.monotonic()
+        for entry in self._entries:
+            if entry.abandoned:
+                self._metrics.count("expired" if entry.deadline <= now else "cancelled")
+            elif entry.deadline <= now:
+                self._metrics.count("expired")
+                entry.resolve(DeadlineExceeded("the deadline passed in the queue; allow more time or send less"))
+        self._set([entry for entry in self._entries if not entry.abandoned and entry.deadline > now])
+
+    def _set(self, entries: list[Entry[Key, Item, Result]]) -> None:
+        self._metrics.waiting.inc(len(entries) - len(self._entries))  # a service may have several queues
+        self._entries = entries
