@@ -20,7 +20,8 @@ from diffusion_service.geometry import fit, to_model
 from diffusion_service.schedulers import SCHEDULERS
 from diffusion_service.segmentation import Segmenter
 from shared.images import Pixels, digest
-from shared.profiles import Diffusion, Profile
+from shared.profile_diffusion import Diffusion
+from shared.profiles import Profile
 from shared.schemas.diffusion import Rendering
 
 

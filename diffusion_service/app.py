@@ -15,8 +15,9 @@ from diffusion_service.acceleration import Acceleration
 from diffusion_service.model import DiffusionModel
 from shared.devices import Loading, torch_service
 from shared.endpoints import Services
-from shared.profiles import Diffusion
-from shared.schemas.diffusion import CorruptReply, CorruptRequest, EditReply, EditRequest, RenderReply, RenderRequest
+from shared.profile_diffusion import Diffusion
+from shared.schemas.corruptions import CorruptReply, CorruptRequest
+from shared.schemas.diffusion import EditReply, EditRequest, RenderReply, RenderRequest
 from shared.service_settings import ServiceSettings
 from shared.turns import ComputeTurns
 

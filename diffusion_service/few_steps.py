@@ -14,7 +14,7 @@ from diffusion_service.stable_diffusion import StableDiffusion, load
 from diffusion_service.unets import load_unet, merged, whole_unet
 from shared.load_progress import reading
 from shared.problems import InvalidInput
-from shared.profiles import Diffusion, FewStep, Lora, WholeUNet
+from shared.profile_diffusion import Diffusion, FewStep, Lora, WholeUNet
 from shared.weights import Weights
 
 

@@ -31,15 +31,14 @@ from shared.chunks import chunks
 from shared.devices import info_in_tf32
 from shared.images import Pixels, decode, digest, encode
 from shared.problems import InvalidInput, NotFinite, OutOfMemory
-from shared.profiles import Diffusion
+from shared.profile_diffusion import Diffusion
 from shared.schemas.base import ImagePayload
+from shared.schemas.corruptions import CorruptReply, CorruptRequest
 from shared.schemas.diffusion import (
     ControlKind,
     ControlRegion,
     Controls,
     ControlStrength,
-    CorruptReply,
-    CorruptRequest,
     EditControl,
     EditEvaluations,
     EditReply,

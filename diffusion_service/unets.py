@@ -21,7 +21,7 @@ from torch import Tensor
 
 from diffusion_service.stable_diffusion import for_inference, load_network, local_file, read_json
 from shared.load_progress import reading
-from shared.profiles import Lora, WholeUNet
+from shared.profile_diffusion import Lora, WholeUNet
 from shared.weights import Dtype, Weights
 
 # The configuration values of a UNet that ControlNets and text encoders depend on.

@@ -16,7 +16,7 @@ from evaluator_service.model import EvaluatorModel
 from evaluator_service.models_under_test.onnx_models import onnx_provider
 from shared.devices import Loading, choose_device, torch_service
 from shared.endpoints import MODELS, Services
-from shared.profiles import Evaluator
+from shared.profile_evaluator import Evaluator
 from shared.schemas.evaluation import (
     EmbedReply,
     EmbedRequest,

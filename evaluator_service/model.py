@@ -28,7 +28,7 @@ from shared.images import Pixels, decode, encode
 from shared.load_progress import reading
 from shared.memory_limit import container_memory
 from shared.problems import InvalidInput, NotFinite, OutOfMemory
-from shared.profiles import Evaluator
+from shared.profile_evaluator import Evaluator
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import (
     EmbedReply,

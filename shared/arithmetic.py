@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeVar
 
-from shared.profiles import ModelUnderTest
+from shared.profile_evaluator import ModelUnderTest
 from shared.weights import Dtype, Section, Weights
 
 DtypeChoice = Literal["auto", "float32", "float16", "bfloat16"]

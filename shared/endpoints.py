@@ -14,14 +14,8 @@ from typing import Generic, TypeVar, overload
 
 from shared.schemas.base import Contract
 from shared.schemas.caption import CaptionReply, CaptionRequest
-from shared.schemas.diffusion import (
-    CorruptReply,
-    CorruptRequest,
-    EditReply,
-    EditRequest,
-    RenderReply,
-    RenderRequest,
-)
+from shared.schemas.corruptions import CorruptReply, CorruptRequest
+from shared.schemas.diffusion import EditReply, EditRequest, RenderReply, RenderRequest
 from shared.schemas.evaluation import (
     EmbedReply,
     EmbedRequest,

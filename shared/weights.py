@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from shared.schemas.service import WeightsInfo
 
 Dtype = Literal["float32", "float16", "bfloat16"]
+MaxBatch = Annotated[int, Field(ge=1, le=256)]
 REPOSITORY = Path(__file__).resolve().parent.parent
 # Model cards and training logs do not affect the model, so they do not change its revision.
 _UNREAD_NAMES = frozenset({"README.md", "training.json", ".gitattributes"})

@@ -27,7 +27,7 @@ from shared.chunks import chunks
 from shared.http_statuses import RETRIED, refuses_content
 from shared.images import Pixels, decode, png_header
 from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, Problem
-from shared.profiles import ModelEndpoint
+from shared.profile_evaluator import ModelEndpoint
 from shared.schemas.base import Kind
 
 ATTEMPTS = 5

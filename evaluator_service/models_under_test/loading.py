@@ -19,7 +19,7 @@ from evaluator_service.models_under_test.outputs import NOT_FINITE
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from shared.images import Pixels
 from shared.problems import InvalidInput, OutOfMemory, Problem, validation_sentence
-from shared.profiles import ModelUnderTest
+from shared.profile_evaluator import ModelUnderTest
 from shared.schemas.base import Kind
 from shared.schemas.models import ONNX_NAME, read_description
 from shared.weights import Weights

@@ -10,7 +10,7 @@ from evaluator_service.models_under_test.loading import Classifier, Segmenter, l
 from evaluator_service.models_under_test.uploads import RunningModel, UploadedModels
 from shared.load_progress import reading
 from shared.problems import InvalidInput, NotFound
-from shared.profiles import Evaluator, ModelEndpoint, ModelUnderTest
+from shared.profile_evaluator import Evaluator, ModelEndpoint, ModelUnderTest
 from shared.schemas.evaluation import (
     ExamineReply,
     ExamineRequest,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from gateway.analysis.effects import Integers, Outcomes
-from shared.schemas.diffusion import SEVERITIES
+from shared.schemas.corruptions import SEVERITIES
 from shared.schemas.results import FailurePoints
 
 NEVER = SEVERITIES[-1] + 1

@@ -13,7 +13,7 @@ from gateway.methods.lance_r import LanceRParameters
 from gateway.methods.paraphrase import ParaphraseParameters
 from gateway.methods.shifts import ShiftsParameters
 from shared.schemas.base import Contract
-from shared.schemas.diffusion import SEVERITIES
+from shared.schemas.corruptions import SEVERITIES
 from shared.schemas.plans import PlannedRenderings
 
 _REGIONS = 2  # that edits of one image are controlled by

@@ -14,7 +14,7 @@ from gateway.methods.corruptions import CorruptionsParameters
 from gateway.methods.dillema import DillemaParameters
 from gateway.methods.shifts import ShiftsParameters
 from shared.schemas.base import Contract, Kind
-from shared.schemas.diffusion import SEVERITIES
+from shared.schemas.corruptions import SEVERITIES
 from shared.schemas.results import DetectableDrop, ImagesNeeded, Sensitivity
 
 DROPS = (0.5, 0.25, 0.1)  # the images needed for these are in every plan

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from shared import __version__
-from shared.profiles import MergedLora, Profile
+from shared.profile_diffusion import MergedLora
+from shared.profiles import Profile
 from shared.schemas.service import GpuInfo, ServiceInfo, ServiceName
 from shared.weights import Server, Weights, digest_folder
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.model_services.clients import ModelServices
-from shared.schemas.diffusion import CorruptReply, CorruptRequest, EditReply, EditRequest
+from shared.schemas.corruptions import CorruptReply, CorruptRequest
+from shared.schemas.diffusion import EditReply, EditRequest
 from shared.schemas.service import ServiceName
 
 

@@ -22,9 +22,8 @@ from shared.images import decode, encode
 from shared.problems import Problem
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
+from shared.schemas.corruptions import CorruptReply, CorruptRequest
 from shared.schemas.diffusion import (
-    CorruptReply,
-    CorruptRequest,
     EditEvaluations,
     EditReply,
     EditRequest,

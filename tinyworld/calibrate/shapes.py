@@ -31,7 +31,8 @@ from gateway.methods.checks import shape_scores
 from gateway.methods.counterfactual import FACTORS, Change, Edit, MethodImage, TaskDescription
 from shared.images import decode, encode
 from shared.label_maps import VOID
-from shared.profiles import ShapeJudge, load_profile, shipped_profiles
+from shared.profile_evaluator import ShapeJudge
+from shared.profiles import load_profile, shipped_profiles
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import ShapesReply, ShapesRequest
 from tinyworld.calibrate.broken import Trial

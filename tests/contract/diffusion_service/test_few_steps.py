@@ -19,7 +19,7 @@ from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor
 from diffusion_service.few_steps import load_few_step
 from diffusion_service.stable_diffusion import StableDiffusion
 from shared.problems import InvalidInput
-from shared.profiles import FewStep
+from shared.profile_diffusion import FewStep
 from shared.schemas.diffusion import ControlStrength, Rendering, RenderReply
 from shared.schemas.service import ServiceInfo
 from shared.weights import Dtype

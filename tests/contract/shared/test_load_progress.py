@@ -14,7 +14,9 @@ import evaluator_service.app
 import llm_service.app
 from shared.devices import Loading
 from shared.load_progress import WARM_UP, LoadProgress, expect
-from shared.profiles import Caption, Diffusion, Evaluator, Language
+from shared.profile_diffusion import Diffusion
+from shared.profile_evaluator import Evaluator
+from shared.profiles import Caption, Language
 from shared.service import ModelService
 from shared.service_settings import ServiceSettings
 from shared.weights import Section

@@ -17,7 +17,8 @@ from huggingface_hub.errors import HTTPError
 
 from shared import fetch_weights
 from shared.fetch_weights import LISTING, HubFiles, hub_files
-from shared.profiles import MergedLora, WholeUNet, load_profile
+from shared.profile_diffusion import MergedLora, WholeUNet
+from shared.profiles import load_profile
 from shared.weights import REPOSITORY
 from tests.support.small_diffusion import write_diffusion
 from tests.support.small_few_step import matrices, write_lora, write_unet_file

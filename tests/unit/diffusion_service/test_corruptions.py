@@ -10,7 +10,7 @@ import pytest
 from diffusion_service.editors.corruptions import CORRUPTIONS, corrupted
 from shared.images import Pixels
 from shared.problems import InvalidInput
-from shared.schemas.diffusion import SEVERITIES, Corruption, CorruptionKind
+from shared.schemas.corruptions import SEVERITIES, Corruption, CorruptionKind
 from tinyworld.objects.demo import demo_scenes
 from tinyworld.objects.render import render
 

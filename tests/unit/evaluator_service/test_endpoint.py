@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from evaluator_service.models_under_test.endpoint import EndpointClassifier, EndpointSegmenter
 from shared.images import decode, encode
 from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput
-from shared.profiles import ModelEndpoint
+from shared.profile_evaluator import ModelEndpoint
 
 RANDOM = np.random.default_rng(11)
 

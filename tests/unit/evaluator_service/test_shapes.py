@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as arrays
 
 from evaluator_service.shapes import Shapes, to_job_classes
 from shared.label_maps import OTHER, VOID, Map
-from shared.profiles import ShapeJudge
+from shared.profile_evaluator import ShapeJudge
 from shared.regions import box_of, connected
 
 SIDE = 48

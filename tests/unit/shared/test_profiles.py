@@ -10,7 +10,8 @@ import pytest
 
 from gateway.methods import METHODS
 from gateway.methods.dillema import DillemaParameters
-from shared.profiles import FewStep, MergedLora, Profile, ProfileError, WholeUNet, load_profile, shipped_profiles
+from shared.profile_diffusion import FewStep, MergedLora, WholeUNet
+from shared.profiles import Profile, ProfileError, load_profile, shipped_profiles
 from shared.weights import KeyValueCache, Server, Weights, digest_folder
 
 

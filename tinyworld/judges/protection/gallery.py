@@ -18,7 +18,8 @@ from gateway.methods.dillema import DillemaParameters, region_of
 from shared.arithmetic import native_weights
 from shared.chunks import chunks
 from shared.problems import validation_sentence
-from shared.profiles import Diffusion, Profile
+from shared.profile_diffusion import Diffusion
+from shared.profiles import Profile
 from shared.schemas.diffusion import Controls, Protection, Rendering
 from shared.seeds import derive_seed
 from shared.service_settings import ServiceSettings

@@ -30,7 +30,8 @@ from gateway.settings import Settings
 from llm_service.app import create_app
 from shared import __version__
 from shared.gpu import gpu_of
-from shared.profiles import MergedLora, load_profile
+from shared.profile_diffusion import MergedLora
+from shared.profiles import load_profile
 from shared.schemas.service import GpuInfo, Runtimes, ServiceInfo, ServiceName, WeightsInfo
 from shared.service_settings import ServiceSettings
 from shared.weights import Weights

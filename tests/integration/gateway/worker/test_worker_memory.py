@@ -17,7 +17,7 @@ from gateway.model_services.clients import ModelServices
 from gateway.model_services.recorded import ImageShelf, RecordedServices
 from gateway.queue import leases
 from gateway.worker import image_step, messages
-from shared.schemas.diffusion import SEVERITIES
+from shared.schemas.corruptions import SEVERITIES
 from shared.schemas.service import SERVICES
 from tests.support.work_site import Site
 

@@ -12,7 +12,8 @@ import pytest
 import torch
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 
-from shared.profiles import Diffusion, Profile, load_profile
+from shared.profile_diffusion import Diffusion
+from shared.profiles import Profile, load_profile
 from shared.weights import Weights
 from tinyworld.augmentation import as_pixel_values
 from tinyworld.judges.oracles import roads as road_oracles
