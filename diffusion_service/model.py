@@ -8,7 +8,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-import cv2
 import numpy as np
 import torch
 
@@ -17,17 +16,16 @@ from diffusion_service.alignment import positions
 from diffusion_service.attention import install
 from diffusion_service.control_images import ControlImages, Source
 from diffusion_service.depth import DepthEstimator
-from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem
+from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, RenderItem
 from diffusion_service.editors.corruptions import corrupted
 from diffusion_service.editors.inversion import Inversion, InversionItem, InversionKey, Inverter
-from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, EditKey, PromptToPromptEditor, attention_to
+from diffusion_service.editors.prompt_to_prompt import EditItem, EditKey, PromptToPromptEditor
 from diffusion_service.few_steps import FewStepDiffusion, few_steps_of, load_networks
-from diffusion_service.geometry import fit, to_source
+from diffusion_service.geometry import fit
 from diffusion_service.palettes import palette
-from diffusion_service.protection import union
+from diffusion_service.replies import edit_reply, render_reply
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import NOT_FINITE, StableDiffusion
-from shared.chunks import chunks
 from shared.devices import info_in_tf32
 from shared.images import Pixels, decode, digest, encode
 from shared.problems import InvalidInput, NotFinite, OutOfMemory
@@ -36,16 +34,11 @@ from shared.schemas.base import ImagePayload
 from shared.schemas.corruptions import CorruptReply, CorruptRequest
 from shared.schemas.diffusion import (
     ControlKind,
-    ControlRegion,
-    Controls,
     ControlStrength,
     EditControl,
-    EditEvaluations,
     EditReply,
     EditRequest,
     PromptEdit,
-    ProtectedRegion,
-    ProtectionReply,
     Rendering,
     RenderReply,
     RenderRequest,
@@ -107,7 +100,7 @@ class DiffusionModel:
             ],
             deadline,
         )
-        return await asyncio.to_thread(_reply, source, request, controls, rendered)
+        return await asyncio.to_thread(render_reply, source, request, controls, rendered)
 
     async def edit(self, request: EditRequest, deadline: float) -> EditReply:
         """Invert and edit. Raises InvalidInput if inversion or alignment fails, or a phrase is not in the prompt.
@@ -129,7 +122,7 @@ class DiffusionModel:
             raise NotFinite(NOT_FINITE)
         items = [EditItem(inversion, edit, fraction) for edit in request.edits for fraction in request.self_fractions]
         edited = await self._run(self._prompt_to_prompt.edit, _edit_key(request, source), items, deadline)
-        return await asyncio.to_thread(_edit_reply, request, inversion, edited, tokens)
+        return await asyncio.to_thread(edit_reply, request, inversion, edited, tokens)
 
     async def corrupt(self, request: CorruptRequest) -> CorruptReply:
         """Corrupt on the CPU, outside of the networks' thread; raises InvalidInput for a source that is too small."""
@@ -235,73 +228,3 @@ def _edit_control(images: ControlImages, source: Source, control: EditControl) -
     if control == "none":
         return None
     return np.zeros(source.image.shape[:2], np.uint8) if control == "empty" else images.image(source, "canny", control)
-
-
-def _payload(pixels: Pixels, source: Source) -> ImagePayload:
-    return ImagePayload(png=encode(to_source(pixels, source.geometry)))
-
-
-def _reply(
-    source: Source, request: RenderRequest, controls: Controls, rendered: Sequence[Rendered | None]
-) -> RenderReply:
-    finite = [result for result in rendered if result is not None]
-    if not finite:
-        raise NotFinite(NOT_FINITE)
-    by_kind: dict[ControlKind, dict[ControlRegion, ImagePayload]] = {
-        strength.kind: {
-            rendering.region: _payload(result.controls[index], source)
-            for rendering, result in zip(request.renderings, rendered, strict=True)
-            if result is not None
-        }
-        for index, strength in enumerate(controls)
-    }
-    first, keep = controls[0].kind, finite[0].keep
-    return RenderReply(
-        images=[None if result is None else _payload(result.image, source) for result in rendered],
-        controls=by_kind.pop(first),
-        keep_mask=None if keep is None else _payload(keep, source),
-        evaluations=finite[0].evaluations,
-        prompts=["" if result is None else result.prompt for result in rendered],
-        further_controls=by_kind,
-        protection=None if request.protection is None else _protection(source, rendered),
-    )
-
-
-def _protection(source: Source, rendered: Sequence[Rendered | None]) -> ProtectionReply:
-    regions = next(result.regions for result in rendered if result is not None)
-    return ProtectionReply(
-        mask=_payload(union(regions, source.image.shape[:2]), source),
-        regions=[_region(to_source(region.mask.view(np.uint8), source.geometry), region.label) for region in regions],
-        outcomes=[[] if result is None else list(result.outcomes) for result in rendered],
-    )
-
-
-def _region(mask: Pixels, label: str) -> ProtectedRegion:
-    """A region (height × width, not 0 inside) for the reply, in the source's pixels."""
-    left, top, width, height = cv2.boundingRect(mask)
-    return ProtectedRegion(
-        label=label, share=float(mask.astype(bool).mean()), box=(left, top, left + width, top + height)
-    )
-
-
-def _edit_reply(
-    request: EditRequest, inversion: Inversion, edited: Sequence[Edited | None], tokens: Sequence[Sequence[int]]
-) -> EditReply:
-    source, width = inversion.source, len(request.self_fractions)
-    finite = [result for result in edited if result is not None]
-    per_edit = list(chunks(edited, width))
-    height, breadth = source.image.shape[:2]
-    masks = [attention_to(inversion.maps, positions, height, breadth).mul(255).byte().numpy() for positions in tokens]
-    return EditReply(
-        reconstruction=_payload(inversion.reconstruction, source),
-        images=[[None if result is None else _payload(result.image, source) for result in row] for row in per_edit],
-        attention=[_payload(mask, source) for mask in masks],
-        keep_mask=None if inversion.keep is None else _payload(inversion.keep, source),
-        evaluations=EditEvaluations(
-            inversion=inversion.evaluations,
-            source=max((result.source_evaluations for result in finite), default=0),
-            edit=finite[0].evaluations if finite else 0,
-        ),
-        caption=inversion.caption,
-        prompts=[next((result.prompt for result in row if result is not None), "") for row in per_edit],
-    )

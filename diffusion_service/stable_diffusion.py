@@ -205,11 +205,7 @@ def load(
         sampling = Sampling.of(read_json(base, "scheduler/scheduler_config.json"), scheduler, scheduler_options)
         unet = unet or load_network(UNet2DConditionModel, base, "unet", device)
         prompts = _prompt_encoder(base, device)
-    coder = load_network(AutoencoderKL, vae or base, "" if vae else "vae", device)
-    # Read from the file: the class defaults to True, but 1.x's files omit it and their autoencoder does not overflow.
-    overflows = bool(read_json(vae or base, "config.json" if vae else "vae/config.json").get("force_upcast", False))
-    # nn.Module's `to`, because diffusers' version warns about float32 layers, which this class does not have.
-    coder = torch.nn.Module.to(coder, acceleration.coder_dtype(coder.dtype, device, overflows))
+    coder = _load_autoencoder(base, vae, device, acceleration)
     factor = 2 ** (len(coder.config.block_out_channels) - 1)
     nets = {kind: load_network(ControlNetModel, weights, "", device) for kind, weights in controls.items()}
     return StableDiffusion(
@@ -225,6 +221,14 @@ def load(
         dtype=getattr(torch, base.dtype),
         acceleration=acceleration,
     )
+
+
+def _load_autoencoder(base: Weights, vae: Weights | None, device: str, acceleration: Acceleration) -> AutoencoderKL:
+    coder = load_network(AutoencoderKL, vae or base, "" if vae else "vae", device)
+    # Read from the file: the class defaults to True, but 1.x's files omit it and their autoencoder does not overflow.
+    overflows = bool(read_json(vae or base, "config.json" if vae else "vae/config.json").get("force_upcast", False))
+    # nn.Module's `to`, because diffusers' version warns about float32 layers, which this class does not have.
+    return torch.nn.Module.to(coder, acceleration.coder_dtype(coder.dtype, device, overflows))
 
 
 def _emphasised(residual: Tensor, emphasis: Tensor) -> Tensor:

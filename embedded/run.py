@@ -89,15 +89,7 @@ def run_embedded(
             service_urls = stack.enter_context(
                 _model_services(profile, deterministic, gateway_port.base_url, directory / "quarantine")
             )
-        settings = Settings(
-            database_url=f"sqlite:///{directory / 'contrafact.db'}",
-            broker_url="memory://localhost",
-            object_store=f"directory:{directory / 'objects'}",
-            profile=profile,
-            authentication=False,
-            images_in_flight=images_in_flight,
-            service_deadline_seconds=DEADLINE_SECONDS,
-        )
+        settings = _gateway_settings(directory, profile, images_in_flight)
         engine = stack.enter_context(_engine(settings.database_url))
         sessions = open_sessions(engine)
         store = DirectoryStore(directory / "objects", gateway_port.base_url)
@@ -169,25 +161,25 @@ def share_cores(configured: ServiceSettings) -> tuple[int, int]:
     return at_once, configured.threads or max(1, cores // at_once)
 
 
+def _gateway_settings(directory: Path, profile: str, images_in_flight: int) -> Settings:
+    return Settings(
+        database_url=f"sqlite:///{directory / 'contrafact.db'}",
+        broker_url="memory://localhost",
+        object_store=f"directory:{directory / 'objects'}",
+        profile=profile,
+        authentication=False,
+        images_in_flight=images_in_flight,
+        service_deadline_seconds=DEADLINE_SECONDS,
+    )
+
+
 @contextmanager
 def _model_services(
     profile: str, deterministic: bool, gateway_url: str, quarantine: Path
 ) -> Iterator[dict[ServiceName, str]]:
     """Yield the URLs of the four services at once; a thread imports and serves them, and they load one by one."""
-    configured = ServiceSettings()
-    at_once, threads = share_cores(configured)
-    settings = ServiceSettings(
-        profile=profile,
-        deterministic=deterministic,
-        threads=threads,
-        batches_at_once=at_once,
-        drain_seconds=DRAIN_SECONDS,
-        # Here a service that ends takes the whole system with it, and a slow processor is not a hung GPU.
-        max_batch_seconds=configured.max_batch_seconds if "max_batch_seconds" in configured.model_fields_set else 0.0,
-        model_origin=gateway_url,
-        quarantine=configured.quarantine or str(quarantine),
-    )
-    turns = ComputeTurns(at_once)
+    settings = _service_settings(profile, deterministic, gateway_url, quarantine)
+    turns = ComputeTurns(settings.batches_at_once)
     ports: dict[ServiceName, ListeningPort] = {name: ListeningPort() for name in SERVICES}
     stopping = threading.Event()
 
@@ -212,3 +204,19 @@ def _model_services(
             closer.start()
         for closer in closers:
             closer.join()
+
+
+def _service_settings(profile: str, deterministic: bool, gateway_url: str, quarantine: Path) -> ServiceSettings:
+    configured = ServiceSettings()
+    at_once, threads = share_cores(configured)
+    return ServiceSettings(
+        profile=profile,
+        deterministic=deterministic,
+        threads=threads,
+        batches_at_once=at_once,
+        drain_seconds=DRAIN_SECONDS,
+        # Here a service that ends takes the whole system with it, and a slow processor is not a hung GPU.
+        max_batch_seconds=configured.max_batch_seconds if "max_batch_seconds" in configured.model_fields_set else 0.0,
+        model_origin=gateway_url,
+        quarantine=configured.quarantine or str(quarantine),
+    )

@@ -34,6 +34,7 @@ from shared.schemas.evaluation import (
     StructureReply,
     StructureRequest,
 )
+from shared.service import ModelService
 from shared.service_settings import ServiceSettings
 from shared.turns import ComputeTurns
 
@@ -63,6 +64,11 @@ def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | No
         provider,
     )
 
+    _add_endpoints(service)
+    return service.app
+
+
+def _add_endpoints(service: ModelService[EvaluatorModel]) -> None:
     @service.post(Services.predict)
     async def predictions(request: PredictRequest, deadline: float) -> PredictReply:
         return await service.model.predict(request, deadline)
@@ -94,5 +100,3 @@ def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | No
     @service.get(MODELS)
     async def models() -> ModelsReply:
         return await asyncio.to_thread(service.model.models)
-
-    return service.app

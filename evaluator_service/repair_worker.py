@@ -17,8 +17,6 @@ import os
 import platform
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from io import BytesIO
@@ -33,6 +31,7 @@ from prometheus_client import start_http_server
 
 from evaluator_service.models_under_test.uploads import unpack
 from evaluator_service.pixel_cache import PixelCache
+from evaluator_service.repair_lease import LeaseEnded, LeaseState, heartbeats
 from evaluator_service.retraining import ArmDataset, copy_weights, pack, train, unpack_checkpoint
 from evaluator_service.trainable import TRAINABLES, Trainable, TrainingExample
 from evaluator_service.trainer_settings import CACHED_BYTES, TrainerSettings
@@ -51,7 +50,6 @@ from shared.schemas.repairs import (
     TRAINED,
     Arm,
     Example,
-    Heartbeat,
     Judgement,
     RepairLease,
     RepairOrder,
@@ -67,10 +65,6 @@ from shared.weights import Weights, write_tar
 BEAT_SECONDS = 5.0
 
 logger = logging.getLogger("contrafact.trainer")
-
-
-class LeaseEnded(Exception):
-    """The lease was lost, or the trainer is stopping; the work must end without further writes."""
 
 
 class Trainer:
@@ -101,7 +95,7 @@ class Trainer:
         """
         with json_logging.bound(repair=lease.repair):
             try:
-                with _heartbeats(self._store, lease, self._beat_seconds, self._stopping) as state:
+                with heartbeats(self._store, lease, self._beat_seconds, self._stopping) as state:
                     outcome = self._outcome(lease, state)
                     state.refuse_ended()
                     key = repair_key(lease.repair, lease.token, "outcome.json")
@@ -109,7 +103,7 @@ class Trainer:
             except LeaseEnded:
                 logger.info("the lease of repair %s has ended", lease.repair)
 
-    def _outcome(self, lease: RepairLease, state: _LeaseState) -> RepairOutcome:
+    def _outcome(self, lease: RepairLease, state: LeaseState) -> RepairOutcome:
         try:
             order = RepairOrder.model_validate_json(self._store.get(repair_key(lease.repair, "order.json")))
             with tempfile.TemporaryDirectory(prefix="repair-") as place:
@@ -132,7 +126,7 @@ class _Repair:
     """One order in progress: its model, images and finished arms."""
 
     def __init__(
-        self, order: RepairOrder, store: ObjectStore, place: Path, state: _LeaseState, cached_bytes: int
+        self, order: RepairOrder, store: ObjectStore, place: Path, state: LeaseState, cached_bytes: int
     ) -> None:
         self._order, self._store, self._place, self._state = order, store, place, state
         self._images = PixelCache(self._open, cached_bytes)
@@ -224,66 +218,6 @@ class _Repair:
 
     def _open(self, digest: str, mode: Mode) -> Pixels:
         return decode(self._store.get(image_key(digest)), mode)
-
-
-class _LeaseState:
-    """Whether the lease still holds, and the progress to report in the next heartbeat."""
-
-    def __init__(self, stopping: threading.Event) -> None:
-        self.lost = threading.Event()
-        self._stopping = stopping
-        self.heartbeat = Heartbeat(beat=0)
-
-    def reached(self, done: int, total: int, arm: str) -> None:
-        """Record the progress. Raises LeaseEnded."""
-        self.heartbeat = Heartbeat(beat=0, done=done, total=total, arm=arm)
-        self.refuse_ended()
-
-    def refuse_ended(self) -> None:
-        """Raise LeaseEnded if the work must not continue."""
-        if self.lost.is_set() or self._stopping.is_set():
-            raise LeaseEnded
-
-
-@contextmanager
-def _heartbeats(
-    store: ObjectStore, lease: RepairLease, seconds: float, stopping: threading.Event
-) -> Iterator[_LeaseState]:
-    """Write heartbeats at once and then regularly while the block runs. Raises LeaseEnded if the lease was lost."""
-    state, over = _LeaseState(stopping), threading.Event()
-
-    def beat(number: int) -> None:
-        if not _holds(store, lease):
-            state.lost.set()
-            return
-        heartbeat = state.heartbeat.model_copy(update={"beat": number})
-        store.put(repair_key(lease.repair, lease.token, "progress.json"), heartbeat.model_dump_json().encode())
-
-    def keep_beating() -> None:
-        number = 1
-        while not over.wait(seconds) and not state.lost.is_set():
-            number += 1
-            try:
-                beat(number)
-            except DependencyFailed as error:  # a longer outage lets the lease expire
-                logger.warning("no heartbeat could be written: %s", error)
-
-    beat(1)
-    state.refuse_ended()
-    thread = threading.Thread(target=keep_beating, name="heartbeat", daemon=True)
-    thread.start()
-    try:
-        yield state
-    finally:
-        over.set()
-        thread.join()
-
-
-def _holds(store: ObjectStore, lease: RepairLease) -> bool:
-    try:
-        return RepairLease.model_validate_json(store.get(repair_key(lease.repair, "grant.json"))) == lease
-    except ObjectMissing:
-        return False
 
 
 def register(celery: Celery, trainer: Trainer) -> None:

@@ -103,7 +103,19 @@ def train(
 ) -> None:
     """Train in place. `stepped` is called after every step and may raise to stop, `saved` after every checkpoint."""
     disable_progress_bar()
-    arguments = TrainingArguments(
+    trainer = Trainer(
+        model=trainable.model,
+        args=_training_arguments(parameters, folder, next(trainable.model.parameters()).device.type == "cpu"),
+        train_dataset=dataset,
+        compute_loss_func=trainable.loss,
+        callbacks=[_Callbacks(stepped, saved, resume_from)],
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train(resume_from_checkpoint=None if resume_from is None else str(resume_from))
+
+
+def _training_arguments(parameters: RepairParameters, folder: Path, on_cpu: bool) -> TrainingArguments:
+    return TrainingArguments(
         output_dir=str(folder),
         max_steps=parameters.steps,
         per_device_train_batch_size=parameters.batch_size,
@@ -120,17 +132,8 @@ def train(
         disable_tqdm=True,
         remove_unused_columns=False,
         dataloader_pin_memory=False,
-        use_cpu=next(trainable.model.parameters()).device.type == "cpu",
+        use_cpu=on_cpu,
     )
-    trainer = Trainer(
-        model=trainable.model,
-        args=arguments,
-        train_dataset=dataset,
-        compute_loss_func=trainable.loss,
-        callbacks=[_Callbacks(stepped, saved, resume_from)],
-    )
-    trainer.remove_callback(PrinterCallback)
-    trainer.train(resume_from_checkpoint=None if resume_from is None else str(resume_from))
 
 
 class _Callbacks(TrainerCallback):  # type: ignore[misc]  # transformers has no types

@@ -14,7 +14,7 @@ from json import JSONDecodeError
 
 import httpx
 from openai import APIConnectionError, APIStatusError, AsyncOpenAI, Omit, omit
-from openai.types.chat import ChatCompletionMessageParam
+from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 from openai.types.shared_params import ResponseFormatJSONSchema
 from pydantic import ValidationError
 
@@ -77,6 +77,9 @@ class ChatServer:
                 extra_body={"min_tokens": min_tokens} if min_tokens else None,
                 extra_headers=self._headers,
             )
+        return self._completion(reply)
+
+    def _completion(self, reply: ChatCompletion) -> Completion:
         try:
             choice, usage = reply.choices[0], reply.usage
             return Completion(

@@ -39,42 +39,45 @@ def _allowed_methods(request: Request) -> list[str]:
 
 def install(app: FastAPI) -> None:
     """Answer problems, FastAPI's validation errors, unknown paths and unexpected errors with problem documents."""
+    app.add_exception_handler(Problem, _on_problem)
+    app.add_exception_handler(RequestValidationError, _on_validation)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(Exception, _on_anything)
 
-    async def on_problem(request: Request, error: Exception) -> Response:
-        assert isinstance(error, Problem)
-        return problem_reply(error, request.url.path)
 
-    async def on_validation(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        errors: list[ErrorDetails] = list(error.errors())
-        unreadable = any(item["type"] == "json_invalid" for item in errors)
-        problem = (Malformed if unreadable else InvalidInput)(validation_sentence(errors))
-        return problem_reply(problem, request.url.path)
+async def _on_problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)
+    return problem_reply(error, request.url.path)
 
-    async def on_http(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        headers = dict(error.headers or {})
-        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-            headers["Allow"] = ", ".join(_allowed_methods(request))
-        document = {
-            "type": "about:blank",
-            "title": HTTPStatus(error.status_code).phrase,
-            "status": error.status_code,
-            "detail": f"{request.method} {request.url.path}: {error.detail}",
-            "instance": request.url.path,
-        }
-        return Response(json.dumps(document), error.status_code, headers, MEDIA_TYPE)
 
-    async def on_anything(request: Request, error: Exception) -> Response:
-        logger.error("unexpected error on %s %s", request.method, request.url.path, exc_info=error)
-        # The reply omits the error's message, which may quote private data.
-        problem = Problem(
-            f"an unexpected {type(error).__name__} occurred; the service's log has the traceback",
-            members={"request_id": request_id()},
-        )
-        return problem_reply(problem, request.url.path)
+async def _on_validation(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    errors: list[ErrorDetails] = list(error.errors())
+    unreadable = any(item["type"] == "json_invalid" for item in errors)
+    problem = (Malformed if unreadable else InvalidInput)(validation_sentence(errors))
+    return problem_reply(problem, request.url.path)
 
-    app.add_exception_handler(Problem, on_problem)
-    app.add_exception_handler(RequestValidationError, on_validation)
-    app.add_exception_handler(HTTPException, on_http)
-    app.add_exception_handler(Exception, on_anything)
+
+async def _on_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    headers = dict(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(_allowed_methods(request))
+    document = {
+        "type": "about:blank",
+        "title": HTTPStatus(error.status_code).phrase,
+        "status": error.status_code,
+        "detail": f"{request.method} {request.url.path}: {error.detail}",
+        "instance": request.url.path,
+    }
+    return Response(json.dumps(document), error.status_code, headers, MEDIA_TYPE)
+
+
+async def _on_anything(request: Request, error: Exception) -> Response:
+    logger.error("unexpected error on %s %s", request.method, request.url.path, exc_info=error)
+    # The reply omits the error's message, which may quote private data.
+    problem = Problem(
+        f"an unexpected {type(error).__name__} occurred; the service's log has the traceback",
+        members={"request_id": request_id()},
+    )
+    return problem_reply(problem, request.url.path)

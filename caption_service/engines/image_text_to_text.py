@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from PIL import Image
@@ -15,6 +16,7 @@ from shared.devices import Loading
 from shared.images import Pixels
 from shared.load_progress import reading
 from shared.profiles import Caption
+from shared.weights import Weights
 
 
 def load_image_text_to_text(loading: Loading[Caption]) -> InProcessCaptioner:
@@ -22,18 +24,8 @@ def load_image_text_to_text(loading: Loading[Caption]) -> InProcessCaptioner:
     profile = loading.weights
     weights = profile.weights
     assert weights is not None
-    at = {"revision": weights.hub_revision, "subfolder": weights.subfolder}
-    with reading(weights):
-        model = AutoModelForImageTextToText.from_pretrained(
-            weights.location, dtype=getattr(torch, weights.dtype), use_safetensors=True, variant=weights.variant, **at
-        )
-        model.eval().to(loading.device)
-    try:
-        # Not backend="pil": processors that also take videos (Qwen-VL's) do not have it.
-        processor = AutoProcessor.from_pretrained(weights.location, **at)
-    except ImportError as error:
-        raise ImportError(f"the processor of {weights.id} needs torchvision; install torchvision") from error
-    processor.tokenizer.padding_side = "left"
+    model = _load_model(weights, loading.device)
+    processor = _load_processor(weights)
 
     def encode(pixels: Sequence[Pixels], prompt: str) -> dict[str, Tensor]:
         content = [{"type": "image"}, {"type": "text", "text": prompt or profile.instruction}]
@@ -57,3 +49,28 @@ def load_image_text_to_text(loading: Loading[Caption]) -> InProcessCaptioner:
         control_words=control_words(processor.tokenizer),
     )
     return InProcessCaptioner(loaded, loading.make_batcher, profile.max_batch, loading.settings.deterministic)
+
+
+def _load_model(weights: Weights, device: str) -> Any:
+    with reading(weights):
+        model = AutoModelForImageTextToText.from_pretrained(
+            weights.location,
+            dtype=getattr(torch, weights.dtype),
+            use_safetensors=True,
+            variant=weights.variant,
+            revision=weights.hub_revision,
+            subfolder=weights.subfolder,
+        )
+        return model.eval().to(device)
+
+
+def _load_processor(weights: Weights) -> Any:
+    try:
+        # Not backend="pil": processors that also take videos (Qwen-VL's) do not have it.
+        processor = AutoProcessor.from_pretrained(
+            weights.location, revision=weights.hub_revision, subfolder=weights.subfolder
+        )
+    except ImportError as error:
+        raise ImportError(f"the processor of {weights.id} needs torchvision; install torchvision") from error
+    processor.tokenizer.padding_side = "left"
+    return processor

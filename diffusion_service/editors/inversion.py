@@ -142,17 +142,7 @@ class Inverter:
     ) -> list[Inversion | NotFinite]:
         weights = self._weights
         prompts = [weights.prompts.encode(item.caption) for item in batch]
-        pictures = [control for control in controls if control is not None]
-        branch = _Branch(
-            weights=weights,
-            steps=Steps.of(weights.sampling.config, key.steps),
-            guidance=key.guidance,
-            prompts=prompts,
-            nulls=[weights.prompts.encode("")] * len(batch),
-            controls=[weights.control(pictures, key.control_scale)] if pictures else [],
-            size=(key.width, key.height),
-            fixed_shapes=self._fixed_shapes,
-        )
+        branch = self._branch(key, prompts, [control for control in controls if control is not None])
         with torch.no_grad():
             path, maps = branch.climb(torch.cat([weights.encode(item.source.image) for item in batch]))
         nulls = _states(branch.nulls).expand(key.steps, -1, -1, -1)
@@ -179,6 +169,19 @@ class Inverter:
             )
             for row, (item, reconstruction) in enumerate(zip(batch, reconstructions, strict=True))
         ]
+
+    def _branch(self, key: InversionKey, prompts: Sequence[Conditioning], controls: Sequence[Pixels]) -> _Branch:
+        weights = self._weights
+        return _Branch(
+            weights=weights,
+            steps=Steps.of(weights.sampling.config, key.steps),
+            guidance=key.guidance,
+            prompts=prompts,
+            nulls=[weights.prompts.encode("")] * len(prompts),
+            controls=[weights.control(controls, key.control_scale)] if controls else [],
+            size=(key.width, key.height),
+            fixed_shapes=self._fixed_shapes,
+        )
 
 
 @dataclass(frozen=True, slots=True)

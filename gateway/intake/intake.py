@@ -61,11 +61,7 @@ def take_in(
     """
     archive, aside = _archive_of(files), _Aside()
     shelf = None if masks is None else MaskShelf(masks.reader, store, limits)
-    incoming: Iterable[Member]
-    if archive is None:
-        incoming = (read_file(file, limits) for file in files)
-    else:
-        incoming = _set_aside(members(archive.content, _archive_limits(limits, masks is not None)), aside)
+    incoming = _members_of(files, archive, limits, masks is not None, aside)
     if masks is not None and shelf is not None:
         shelf.take_all(read_file(file, limits) for file in masks.files)
         incoming = shelf.taken_out(incoming)
@@ -162,9 +158,14 @@ def _archive_of(files: Sequence[NamedFile]) -> NamedFile | None:
     return archives[0] if archives else None
 
 
-def _archive_limits(limits: IntakeLimits, has_masks: bool) -> ArchiveLimits:
+def _members_of(
+    files: Sequence[NamedFile], archive: NamedFile | None, limits: IntakeLimits, has_masks: bool, aside: _Aside
+) -> Iterable[Member]:
+    if archive is None:
+        return (read_file(file, limits) for file in files)
     most = limits.images * (2 if has_masks else 1) + len(MANIFEST_NAMES)
-    return ArchiveLimits(most, limits.image_bytes, limits.archive_bytes)
+    archive_limits = ArchiveLimits(most, limits.image_bytes, limits.archive_bytes)
+    return _set_aside(members(archive.content, archive_limits), aside)
 
 
 def _set_aside(incoming: Iterable[Member], aside: _Aside) -> Iterator[Member]:

@@ -96,12 +96,10 @@ def order_of(
     images = [row for row in images if row.source in truths]
     edits = _edits(images)
     _refuse_unknown(request, edits)
-    values_held_out = _values_held_out(request, edits)
     held_out = split(truths, images, request.held_out, request.seed)
-    training = [row for row in edits if row.source not in held_out and _selected(row, request, values_held_out)]
+    training, null_arms = _training_images(request, images, edits, held_out)
     _refuse_few(truths, held_out, training)
     values = {value for row in training for value in row.values}
-    null_arms = [row for row in images if row.null and row.source not in held_out and _of_method(row, request)]
     return RepairOrder(
         repair=repair,
         job=job,
@@ -117,6 +115,16 @@ def order_of(
         judged=_judged(truths, held_out, [row for row in edits if _of_method(row, request)], values),
         values_not_trained_on=sorted({value for row in edits for value in row.values} - values),
     )
+
+
+def _training_images(
+    request: RepairRequest, images: Sequence[RenderedImage], edits: Sequence[RenderedImage], held_out: Collection[str]
+) -> tuple[list[RenderedImage], list[RenderedImage]]:
+    """The edits and the null arms to train on: those that the request selects, of source images not held out."""
+    values_held_out = _values_held_out(request, edits)
+    training = [row for row in edits if row.source not in held_out and _selected(row, request, values_held_out)]
+    null_arms = [row for row in images if row.null and row.source not in held_out and _of_method(row, request)]
+    return training, null_arms
 
 
 def _edits(images: Sequence[RenderedImage]) -> list[RenderedImage]:

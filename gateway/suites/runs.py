@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sqlalchemy.orm import Session
 
 from gateway.analysis.effects import Scores
-from gateway.analysis.releases import against_baseline, against_null_arms, judge, scores_of
+from gateway.analysis.releases import Pairs, Place, against_baseline, against_null_arms, judge, scores_of
 from gateway.context import Context
 from gateway.database.sessions import reading
 from gateway.database.tables import Job
@@ -16,7 +18,7 @@ from gateway.suites import suites
 from gateway.suites.wording import comparison_sentence
 from shared.problems import Conflict
 from shared.schemas.results import Metric
-from shared.schemas.suites import RunResults, RunView
+from shared.schemas.suites import CellComparison, RunResults, RunView
 from shared.seeds import derive_seed
 
 
@@ -52,8 +54,7 @@ def results(
         left_out = max(left_out, also_left_out)
         places = against_baseline(release, other, rows.relation)
     metric: Metric = "iou" if run.kind == "segmentation" else "accuracy"
-    comparisons = judge(places, max_drop / 100, derive_seed("suite", run.suite_id or ""), metric)
-    cells = [cell.model_copy(update={"sentence": comparison_sentence(cell, metric)}) for cell in comparisons]
+    cells = _judged(places, max_drop, run.suite_id or "", metric)
     return RunResults(
         suite=run.suite_id or "",
         run=run.id,
@@ -69,6 +70,11 @@ def results(
         cells=cells,
         breaches=[cell.sentence for cell in cells if cell.judgement == "drop"],
     )
+
+
+def _judged(places: Mapping[Place, Pairs], max_drop: float, suite: str, metric: Metric) -> list[CellComparison]:
+    comparisons = judge(places, max_drop / 100, derive_seed("suite", suite), metric)
+    return [cell.model_copy(update={"sentence": comparison_sentence(cell, metric)}) for cell in comparisons]
 
 
 def _scores(rows: JobRows) -> tuple[dict[str, Scores], int]:

@@ -1,0 +1,107 @@
+"""Replies of diffusion_service: computed images and masks at the source's size, as PNG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+
+from diffusion_service.control_images import Source
+from diffusion_service.editors.controlnet import Rendered
+from diffusion_service.editors.inversion import Inversion
+from diffusion_service.editors.prompt_to_prompt import Edited, attention_to
+from diffusion_service.geometry import to_source
+from diffusion_service.protection import union
+from diffusion_service.stable_diffusion import NOT_FINITE
+from shared.chunks import chunks
+from shared.images import Pixels, encode
+from shared.problems import NotFinite
+from shared.schemas.base import ImagePayload
+from shared.schemas.diffusion import (
+    ControlKind,
+    ControlRegion,
+    Controls,
+    EditEvaluations,
+    EditReply,
+    EditRequest,
+    ProtectedRegion,
+    ProtectionReply,
+    RenderReply,
+    RenderRequest,
+)
+
+
+def _payload(pixels: Pixels, source: Source) -> ImagePayload:
+    return ImagePayload(png=encode(to_source(pixels, source.geometry)))
+
+
+def render_reply(
+    source: Source, request: RenderRequest, controls: Controls, rendered: Sequence[Rendered | None]
+) -> RenderReply:
+    """The reply to a request, with its images (None where not finite) in order. Raises NotFinite if all are None."""
+    finite = [result for result in rendered if result is not None]
+    if not finite:
+        raise NotFinite(NOT_FINITE)
+    by_kind: dict[ControlKind, dict[ControlRegion, ImagePayload]] = {
+        strength.kind: {
+            rendering.region: _payload(result.controls[index], source)
+            for rendering, result in zip(request.renderings, rendered, strict=True)
+            if result is not None
+        }
+        for index, strength in enumerate(controls)
+    }
+    first, keep = controls[0].kind, finite[0].keep
+    return RenderReply(
+        images=[None if result is None else _payload(result.image, source) for result in rendered],
+        controls=by_kind.pop(first),
+        keep_mask=None if keep is None else _payload(keep, source),
+        evaluations=finite[0].evaluations,
+        prompts=["" if result is None else result.prompt for result in rendered],
+        further_controls=by_kind,
+        protection=None if request.protection is None else _protection(source, rendered),
+    )
+
+
+def _protection(source: Source, rendered: Sequence[Rendered | None]) -> ProtectionReply:
+    regions = next(result.regions for result in rendered if result is not None)
+    return ProtectionReply(
+        mask=_payload(union(regions, source.image.shape[:2]), source),
+        regions=[_region(to_source(region.mask.view(np.uint8), source.geometry), region.label) for region in regions],
+        outcomes=[[] if result is None else list(result.outcomes) for result in rendered],
+    )
+
+
+def _region(mask: Pixels, label: str) -> ProtectedRegion:
+    """A region (height × width, not 0 inside) for the reply, in the source's pixels."""
+    left, top, width, height = cv2.boundingRect(mask)
+    return ProtectedRegion(
+        label=label, share=float(mask.astype(bool).mean()), box=(left, top, left + width, top + height)
+    )
+
+
+def edit_reply(
+    request: EditRequest, inversion: Inversion, edited: Sequence[Edited | None], tokens: Sequence[Sequence[int]]
+) -> EditReply:
+    """The reply to a request: its images (None where not finite), edits first, then fractions.
+
+    `tokens`: positions in the caption of each phrase of `attention_to`.
+    """
+    source, width = inversion.source, len(request.self_fractions)
+    finite = [result for result in edited if result is not None]
+    per_edit = list(chunks(edited, width))
+    height, breadth = source.image.shape[:2]
+    masks = [attention_to(inversion.maps, positions, height, breadth).mul(255).byte().numpy() for positions in tokens]
+    return EditReply(
+        reconstruction=_payload(inversion.reconstruction, source),
+        images=[[None if result is None else _payload(result.image, source) for result in row] for row in per_edit],
+        attention=[_payload(mask, source) for mask in masks],
+        keep_mask=None if inversion.keep is None else _payload(inversion.keep, source),
+        evaluations=EditEvaluations(
+            inversion=inversion.evaluations,
+            source=max((result.source_evaluations for result in finite), default=0),
+            edit=finite[0].evaluations if finite else 0,
+        ),
+        caption=inversion.caption,
+        prompts=[next((result.prompt for result in row if result is not None), "") for row in per_edit],
+    )
