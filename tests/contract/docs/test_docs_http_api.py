@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import shutil
 import subprocess
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gateway.report.build import build_report
+from tests.support.archives import zipped
 from tests.support.drawn_job import add_drawn_job
 from tests.support.gateway_under_test import Gateway, picture, serve_gateway
 from tests.support.model_packages import HUB
 from tests.support.paths import REPOSITORY
-from tests.support.small_packages import zipped
 
 PAGE = REPOSITORY / "docs" / "reference" / "http-api.md"
 BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
@@ -40,12 +38,8 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "a.png").write_bytes(picture(1))
     (tmp_path / "b.png").write_bytes(picture(2))
     (tmp_path / "labels.csv").write_text("file,label\na.png,car\nb.png,bus\n")
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr("car/1.png", picture(1))
-        archive.writestr("bus/1.png", picture(2))
-    (tmp_path / "testset.zip").write_bytes(packed.getvalue())
-    (tmp_path / "my-model.zip").write_bytes(zipped(HUB))
+    (tmp_path / "testset.zip").write_bytes(zipped({"car/1.png": picture(1), "bus/1.png": picture(2)}))
+    (tmp_path / "my-model.zip").write_bytes(zipped(HUB, "my-model/"))
     (tmp_path / "net.onnx").write_bytes(b"the evaluator is small here")
     return tmp_path
 

@@ -34,9 +34,9 @@ from shared.batching import BatchMetrics, BatchPolicy, MicroBatcher
 from shared.problems import DependencyFailed, InvalidInput, NotFound
 from shared.schemas.evaluation import UploadedModel
 from shared.schemas.models import Preprocessing
+from tests.support.archives import tarred
 from tests.support.small_evaluator import CLASSES, write_classifier
 from tests.support.small_packages import Logits, as_onnx, changed, exported, onnx_files
-from tests.support.uploaded_models import package
 
 RANDOM = np.random.default_rng(11)
 PICTURES = [RANDOM.integers(0, 256, size, dtype=np.uint8) for size in ((64, 80, 3), (99, 50, 3), (64, 64, 3))]
@@ -316,7 +316,7 @@ def test_models_that_do_not_segment_whole_images_are_refused(segformer: Path, re
 
 def test_uploads_are_fetched_once_from_the_store_alone_and_verified_by_digest(resnet: Path, tmp_path: Path) -> None:
     quarantine = Quarantine(str(tmp_path))
-    data = package({path.name: path.read_bytes() for path in resnet.iterdir()})
+    data = tarred({path.name: path.read_bytes() for path in resnet.iterdir()})
     requested: list[str] = []
 
     def store(request: httpx.Request) -> httpx.Response:
@@ -325,7 +325,7 @@ def test_uploads_are_fetched_once_from_the_store_alone_and_verified_by_digest(re
             "/gone": lambda: httpx.Response(404),
             "/expired": lambda: httpx.Response(403),
             "/elsewhere": lambda: httpx.Response(302, headers={"Location": "http://169.254.169.254/"}),
-            "/link": lambda: httpx.Response(200, content=package({"config.json": b"{}", "../evil.py": b"x"})),
+            "/link": lambda: httpx.Response(200, content=tarred({"config.json": b"{}", "../evil.py": b"x"})),
         }
         return answers.get(request.url.path, lambda: httpx.Response(200, content=data))()
 
@@ -346,7 +346,7 @@ def test_uploads_are_fetched_once_from_the_store_alone_and_verified_by_digest(re
         assert requested == ["/a"]
         first.stop()
         models.close()
-        evil = hashlib.sha256(package({"config.json": b"{}", "../evil.py": b"x"})).hexdigest()
+        evil = hashlib.sha256(tarred({"config.json": b"{}", "../evil.py": b"x"})).hexdigest()
         refusals: list[tuple[UploadedModel, type[Exception]]] = [
             (upload("/gone", "0" * 64), NotFound),
             (upload("/expired", "1" * 64), DependencyFailed),

@@ -7,7 +7,6 @@ import html
 import io
 import json
 import tarfile
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from shared.images import decode, digest, encode
 from shared.schemas.results import JobResults
 from shared.schemas.service import SERVICES
 from shared.storage import image_key
+from tests.support.archives import zipped
 from tests.support.gateway_under_test import Gateway, key_of, serve_gateway
 from tests.support.http_jobs import finished
 from tests.support.small_services import CLASSES, SEGMENTER, SmallServices, serve
@@ -57,13 +57,11 @@ def scene(seed: int) -> tuple[bytes, bytes]:
 
 
 def archive(count: int, bad: bool = False) -> bytes:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as target:
-        for number in range(count):
-            image, mask = scene(number)
-            target.writestr(f"set/images/{number}.png", image)
-            target.writestr(f"set/masks/{number}.png", scene(number)[0] if bad and number == 0 else mask)
-    return packed.getvalue()
+    files: dict[str, bytes] = {}
+    for number in range(count):
+        image, mask = scene(number)
+        files |= {f"images/{number}.png": image, f"masks/{number}.png": image if bad and number == 0 else mask}
+    return zipped(files, "set/")
 
 
 @pytest.fixture(scope="module")
@@ -184,11 +182,6 @@ def paletted(drawn: np.ndarray, bits: int) -> bytes:
 def gateway(tmp_path: Path) -> Iterator[Gateway]:
     with serve_gateway(tmp_path, authentication=True) as served:
         yield served
-
-
-@pytest.fixture
-def ann(gateway: Gateway) -> dict[str, str]:
-    return key_of(gateway, "ann")
 
 
 def upload(gateway: Gateway, key: dict[str, str], data: bytes, mask: bool = False) -> httpx.Response:

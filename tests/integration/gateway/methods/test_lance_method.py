@@ -19,6 +19,7 @@ from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.schemas.language import GenerateReply, GenerateRequest
 from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore
+from tests.support.databases import ON_SQLITE
 from tests.support.lance_services import SOURCE, TASK, LanceServices
 from tests.support.logged_requests import LoggedServices
 from tests.support.small_services import CAPTION, serve
@@ -150,7 +151,7 @@ def test_a_caption_that_does_not_name_the_class_is_begun_with_it(services: Capti
     assert row.caption == services.source_caption
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@ON_SQLITE
 def test_a_job_gives_rows_that_are_counted(sessions: Sessions, tmp_path: Path) -> None:
     small = LanceServices()
     with serve(small) as url:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from sqlalchemy import select
 
 from gateway.database.sessions import Sessions
@@ -16,11 +15,10 @@ from gateway.model_services.clients import ModelServices
 from shared.schemas.diffusion import EditReply, EditRequest, Rendering, RenderReply, RenderRequest
 from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore
+from tests.support.databases import ON_SQLITE
 from tests.support.lance_services import SOURCE, TASK, LanceServices
 from tests.support.small_services import CAPTION, SmallServices, serve
 from tests.support.work_site import Site, wait_for
-
-ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 class Overflowing(SmallServices):

@@ -34,6 +34,7 @@ from shared.profiles import MergedLora, load_profile
 from shared.schemas.service import GpuInfo, Runtimes, ServiceInfo, ServiceName, WeightsInfo
 from shared.service import ServiceSettings
 from shared.weights import Weights
+from tests.support.databases import ON_SQLITE
 from tests.support.language_servers import listening
 from tests.support.rows import add_job
 from tests.support.s3_server import S3Server
@@ -85,7 +86,7 @@ def test_database_schema_keys_and_waiting_work(settings: Settings, sessions: Ses
     assert not doctor_answers(settings)["database"].fine
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@ON_SQLITE
 def test_wrong_services_and_absent_ones(settings: Settings) -> None:
     answers = doctor_answers(settings)
     assert "CONTRAFACT_LLM_URL" in answers["llm_service"].sentence
@@ -102,7 +103,7 @@ def test_wrong_services_and_absent_ones(settings: Settings) -> None:
     assert "No such transport: reddis" in doctor_answers(unknown)["broker"].sentence
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@ON_SQLITE
 def test_an_s3_server_is_tried(settings: Settings, s3_server: S3Server) -> None:
     right = settings.model_copy(
         update={
@@ -253,7 +254,7 @@ def test_driver_cuda_and_onnxruntime_are_named() -> None:
     assert "torch for CPUs" in device_of(info("caption_service", device="cpu"))
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@ON_SQLITE
 def test_a_service_whose_language_server_is_away_is_named(settings: Settings, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -36,6 +36,7 @@ from shared.s3_store import S3Store
 from shared.schemas.repairs import RepairLease
 from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore
+from tests.support.databases import ON_SQLITE
 from tests.support.deployment import (
     ACCESS_KEY,
     BUCKET,
@@ -54,7 +55,6 @@ from tests.support.small_services import SmallServices, serve
 from tests.support.threads import background
 from tests.support.work_site import Site, wait_for
 
-ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 ON_POSTGRES = pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
 HASTY = Settings(
     lease_seconds=60, lease_renewal_seconds=0.3, sweep_seconds=0.3, pause_seconds=0.05, max_lost_leases=4,

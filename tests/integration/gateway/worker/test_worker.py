@@ -20,13 +20,13 @@ from gateway.queue.celery_tasks import wake_worker
 from gateway.worker.worker import Worker, register
 from shared.problems import InvalidInput, NotReady, Overloaded
 from shared.turns import START_TIME_HEADER
+from tests.support.databases import ON_SQLITE
 from tests.support.rows import let_time_pass
 from tests.support.small_services import SmallServices, serve
 from tests.support.threads import background
 from tests.support.work_site import QUICK, Site, wait_for
 
 # Tests of what the worker does with errors and threads; the SQL beneath is tested on both databases elsewhere.
-ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 def test_one_step_does_a_whole_small_job(site: Site) -> None:
