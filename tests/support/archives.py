@@ -6,6 +6,7 @@ import io
 import tarfile
 import zipfile
 from collections.abc import Mapping
+from typing import Literal
 
 
 def zipped(files: Mapping[str, bytes], inside: str = "", compression: int = zipfile.ZIP_STORED) -> bytes:
@@ -17,10 +18,10 @@ def zipped(files: Mapping[str, bytes], inside: str = "", compression: int = zipf
     return packed.getvalue()
 
 
-def tarred(files: Mapping[str, bytes], inside: str = "", compression: str = "") -> bytes:
-    """A tar of the files, each with `inside` before its name; `compression` is empty or `gz`."""
+def tarred(files: Mapping[str, bytes], inside: str = "", mode: Literal["w", "w:gz"] = "w") -> bytes:
+    """A tar of the files, each with `inside` before its name."""
     packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode=f"w:{compression}") as archive:
+    with tarfile.open(fileobj=packed, mode=mode) as archive:
         for name, data in files.items():
             header = tarfile.TarInfo(inside + name)
             header.size = len(data)

@@ -24,14 +24,6 @@ from shared.arithmetic import DtypeChoice
 from shared.service import AttentionKernel, CompileMode, ServiceSettings
 from shared.weights import Dtype
 from tests.support.controlnet_items import KEY, images, item, weights
-from tests.support.small_diffusion import write_diffusion
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("diffusion")
-    write_diffusion(folder)
-    return folder
 
 
 def editor(folder: Path, options: Acceleration) -> ControlNetEditor:

@@ -18,6 +18,7 @@ from diffusion_service.control_images import ControlImages
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor
 from diffusion_service.few_steps import load_few_step
 from diffusion_service.stable_diffusion import StableDiffusion
+from shared.endpoints import Services
 from shared.problems import InvalidInput
 from shared.profiles import FewStep
 from shared.schemas.diffusion import ControlStrength, Rendering, RenderReply
@@ -25,11 +26,11 @@ from shared.schemas.service import ServiceInfo
 from shared.weights import Dtype
 from tests.support.control_sources import source
 from tests.support.controlnet_items import images, item, load_networks, weights
-from tests.support.diffusion_requests import photo, render, request
+from tests.support.diffusion_requests import photo, request
 from tests.support.protected_items import HalfSegmenter, Watched
 from tests.support.protected_items import item as protected
 from tests.support.service_settings import settings
-from tests.support.serving import serving
+from tests.support.serving import call, serving
 from tests.support.small_diffusion import write_diffusion, write_segmenter
 from tests.support.small_few_step import matrices, merged, write_lora, write_unet, write_unet_file
 from tests.support.small_profile import write_profile
@@ -286,7 +287,7 @@ def test_the_service_renders_with_few_steps_and_reports_it(folder: Path) -> None
     async def ask(profile: str) -> tuple[ServiceInfo, RenderReply, RenderReply]:
         async with serving(create_app(settings(folder / f"{profile}.toml"))) as client:
             info = ServiceInfo.model_validate_json((await client.get("/v1/info")).content)
-            return info, await render(client, few), await render(client, many)
+            return info, await call(client, Services.render, few), await call(client, Services.render, many)
 
     without, base, expected = asyncio.run(ask("blind"))
     info, image, same = asyncio.run(ask("few"))

@@ -88,7 +88,7 @@ def test_labels_come_from_manifest_folders_or_nowhere(gateway: Gateway) -> None:
 
 
 def test_one_bad_image_fails_alone(gateway: Gateway) -> None:
-    packed = tarred({"good.png": picture(1), "bad.png": b"no picture"}, compression="gz")
+    packed = tarred({"good.png": picture(1), "bad.png": b"no picture"}, mode="w:gz")
     job = create(gateway, [("images", ("set.tar.gz", packed))]).json()
     assert job["progress"]["images"] == {"waiting": 1, "in_progress": 0, "done": 0, "failed": 1, "cancelled": 0}
     (failure,) = job["failures"]

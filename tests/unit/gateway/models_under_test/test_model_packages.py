@@ -51,7 +51,7 @@ def refusal(sent: list[NamedFile], **spec: Any) -> Problem:
 
 
 def test_files_zip_and_tar_of_one_model_are_one_package() -> None:
-    tar = files({"m.tgz": tarred(dict(reversed(HUB.items())), "here/", "gz")})
+    tar = files({"m.tgz": tarred(dict(reversed(HUB.items())), "here/", "w:gz")})
     digests = set()
     for sent in (files(HUB), in_zip(HUB, "my-model/"), tar, in_zip({**HUB, "README.md": b"hi"})):
         with packed(sent, ModelSpec(name="m"), MOST) as package:
