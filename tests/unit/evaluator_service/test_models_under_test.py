@@ -167,7 +167,7 @@ def branching(inner: onnx.NodeProto) -> list[onnx.NodeProto]:
     [
         (b"\x80\x04\x95nonsense", "not an ONNX file"),
         (b"", "no operators"),
-        (tiny([FLATTEN, GEMM], weights=external()), "keeps its data in another file"),
+        (tiny([FLATTEN, GEMM], weights=external()), "another file"),
         (tiny([helper.make_node("Evil", ["pixels"], ["logits"], domain="evil.ops")]), "'Evil' of 'evil.ops'"),
         (tiny([helper.make_node("Gelu", ["pixels"], ["logits"], domain="com.microsoft")]), "com.microsoft"),
         (tiny(branching(helper.make_node("Evil", [], ["inside"], domain="evil.ops"))), "'Evil' of 'evil.ops'"),
@@ -207,7 +207,7 @@ def test_an_onnx_file_is_a_classifier_of_pictures_or_refused(tmp_path: Path) -> 
 def test_an_incomplete_hub_model_is_refused_rather_than_initialised_at_random(resnet: Path, tmp_path: Path) -> None:
     files = {path.name: path.read_bytes() for path in resnet.iterdir()}
     deeper = changed(files["config.json"], depths=[1, 2])
-    with pytest.raises(InvalidInput, match="missing or of another shape"):
+    with pytest.raises(InvalidInput, match="another shape"):
         load_folder(written(tmp_path / "deeper", {**files, "config.json": deeper}), device="cpu")
     timm = json.dumps({"architecture": "resnet18", "pretrained_cfg": {"input_size": [3, 64, 64]}}).encode()
     with pytest.raises(InvalidInput, match=r"contrafact\[timm\]"):

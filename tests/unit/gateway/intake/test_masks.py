@@ -81,8 +81,8 @@ def test_classes_of_one_name_are_one_class() -> None:
 @pytest.mark.parametrize(
     ("spec", "image", "sentence"),
     [
-        (BY_INDEX, np.array([[0, 3, 9]], np.uint8), r"1 of its pixels have no class; the first \(x 2, y 0\) has the"),
-        (BY_INDEX, COLOURS[[[0, 1]]], "in colour, but `masks` names indices"),
+        (BY_INDEX, np.array([[0, 3, 9]], np.uint8), r"1 of its pixels .*\(x 2, y 0\)"),
+        (BY_INDEX, COLOURS[[[0, 1]]], "`masks` names indices"),
         (BY_COLOUR, COLOURS[[[0, 1]]] + np.uint8(1), "the colour #814181"),
         (BY_INDEX, np.zeros((101, 100), np.uint8), "more than 10000"),
     ],
@@ -142,7 +142,7 @@ def test_images_find_their_masks_by_stem_or_by_name() -> None:
         match_masks(["images/a.png"], ["masks/x.png"], None)
     with pytest.raises(InvalidInput, match=r"'masks/y\.png'"):
         match_masks(["images/a.png"], ["masks/x.png"], ["masks/y.png"])
-    with pytest.raises(InvalidInput, match="would belong to several images"):
+    with pytest.raises(InvalidInput, match="several images"):
         match_masks(["images/a.png", "images/a.jpg"], ["masks/a.png"], None)
 
 
