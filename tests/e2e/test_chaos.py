@@ -33,7 +33,8 @@ from shared.problems import Problem
 from shared.schemas.jobs import JobDetail, JobSpec
 from shared.storage import call_key, image_key
 from tests.support.archives import zipped
-from tests.support.deployment import TINY, Deployment, Part, deployed, small
+from tests.support.deployment import TINY, Deployment, deployed, small
+from tests.support.processes import Part
 from tinyworld.objects.demo import write_demo
 
 KILLS = int(os.environ.get("KILLS", "60"))

@@ -41,7 +41,6 @@ from tests.support.deployment import (
     ACCESS_KEY,
     BUCKET,
     SECRET_KEY,
-    Part,
     postgres,
     postgres_url,
     redis,
@@ -49,7 +48,8 @@ from tests.support.deployment import (
     s3,
     s3_endpoint,
     worker,
-)  # fmt: skip
+)
+from tests.support.processes import Part
 from tests.support.rows import let_time_pass
 from tests.support.small_services import SmallServices, serve
 from tests.support.threads import background
