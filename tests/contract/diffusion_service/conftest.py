@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.inversions import PREDICTIONS, Editor, open_editor
 from tests.support.small_diffusion import write_diffusion, write_segmenter
 from tests.support.small_profile import write_profile
 
@@ -26,3 +27,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "blind.toml").write_text(plain)
     (folder / "small.toml").write_text(plain.replace("[diffusion]\n", SEGMENTER))
     return folder
+
+
+@pytest.fixture(scope="module", params=PREDICTIONS)
+def editor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Editor:
+    """An editor by inversion; modules with editors of their own override it."""
+    folder = tmp_path_factory.mktemp("diffusion")
+    write_diffusion(folder, prediction=request.param)
+    return open_editor(folder)
