@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.report.build import build_report
 from tests.support.archives import zipped
-from tests.support.drawn_job import add_drawn_job
-from tests.support.gateway_under_test import Gateway, picture, serve_gateway
+from tests.support.drawn_job import serve_drawn_job
+from tests.support.gateway_under_test import Gateway, picture
 from tests.support.model_packages import HUB
 from tests.support.paths import REPOSITORY
 
@@ -27,9 +26,7 @@ pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with serve_gateway(tmp_path_factory.mktemp("gateway")) as served:
-        add_drawn_job(served.context.sessions, served.context.store, per_class=2)
-        build_report(served.context.sessions, served.context.store, "drawn", [])
+    with serve_drawn_job(tmp_path_factory.mktemp("gateway"), per_class=2) as served:
         yield served
 
 
