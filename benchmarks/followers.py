@@ -22,7 +22,8 @@ from benchmarks.scale.site import absolute
 from gateway.database.events import add_event
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
 from gateway.database.tables import LOCAL_OWNER, Job, Owner
-from tests.support.deployment import Part, free_port, gateway, postgres, postgres_url
+from tests.support.deployment import gateway, postgres, postgres_url
+from tests.support.processes import Part, free_port
 
 SETTLE_SECONDS = 20.0
 EVENTS = 5

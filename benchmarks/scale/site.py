@@ -20,18 +20,8 @@ from contrafact.client import Client
 from gateway.auth.keys import create_key
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
 from shared.schemas.service import SERVICES, ServiceName
-from tests.support.deployment import (
-    ONE_THREAD,
-    UVICORN,
-    Part,
-    free_port,
-    gateway,
-    postgres,
-    postgres_url,
-    redis,
-    redis_url,
-    worker,
-)
+from tests.support.deployment import ONE_THREAD, gateway, postgres, postgres_url, redis, redis_url, worker
+from tests.support.processes import UVICORN, Part, free_port
 
 # Limits that a benchmark would meet first; everything else is as shipped.
 UNLIMITED = {"CONTRAFACT_KEY_REQUESTS_PER_MINUTE": "1000000", "CONTRAFACT_METRICS_PORT": "0"}

@@ -13,7 +13,6 @@ import os
 import random
 import threading
 import time
-import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,7 +32,9 @@ from shared.images import encode
 from shared.problems import Problem
 from shared.schemas.jobs import JobDetail, JobSpec
 from shared.storage import call_key, image_key
-from tests.support.deployment import TINY, Deployment, Part, deployed, small
+from tests.support.archives import zipped
+from tests.support.deployment import TINY, Deployment, deployed, small
+from tests.support.processes import Part
 from tinyworld.objects.demo import write_demo
 
 KILLS = int(os.environ.get("KILLS", "60"))
@@ -64,9 +65,7 @@ class Submission:
     @classmethod
     def of(cls, directory: Path, pictures: Sequence[bytes], spec: JobSpec) -> Submission:
         archive = directory / "pictures.zip"
-        with zipfile.ZipFile(archive, "w") as packed:
-            for number, picture in enumerate(pictures):
-                packed.writestr(f"{number}.png", picture)
+        archive.write_bytes(zipped({f"{number}.png": picture for number, picture in enumerate(pictures)}))
         return cls(archive, len(pictures), spec)
 
     def post(self, client: Client) -> JobDetail:

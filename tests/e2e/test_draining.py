@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,20 +19,13 @@ from gateway.database.events import add_event
 from gateway.database.sessions import migrate, open_engine, open_sessions
 from gateway.database.tables import LOCAL_OWNER, Job, Owner, SourceImage
 from shared.storage import DirectoryStore
-from tests.support.http_jobs import wait_until_ready
+from tests.support.http_jobs import queue_length, wait_until_ready
+from tests.support.processes import UVICORN, free_port
 from tests.support.small_services import SmallServices, serve
 from tests.support.threads import background
 from tests.support.work_site import Site, wait_for
 
 PATIENCE = 300.0  # seconds, which only a hang takes
-
-
-def free_port() -> int:
-    """A port of loopback that nobody has just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 @contextmanager
@@ -56,7 +48,7 @@ def running(
 def served(app: str, log: Path, environment: Mapping[str, str]) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A process of `uvicorn --factory app` that is ready, and its address."""
     port = free_port()
-    command = [sys.executable, "-m", "uvicorn", "--factory", app, "--port", str(port)]
+    command = [*UVICORN, app, "--port", str(port)]
     with running(command, log, environment, port) as process:
         yield process
 
@@ -65,12 +57,6 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     """Tell it to stop, and wait until it has."""
     process.send_signal(signal.SIGTERM)
     assert process.wait(PATIENCE) in (0, -signal.SIGTERM)
-
-
-def waiting(address: str) -> float:
-    """How many items stand in a model service's line."""
-    lines = httpx.get(f"{address}/metrics", timeout=60).text.splitlines()
-    return float(next(line for line in lines if line.startswith("contrafact_waiting{")).split()[-1])
 
 
 def test_a_gateway_that_stops_ends_its_event_streams(tmp_path: Path) -> None:
@@ -162,7 +148,7 @@ def test_a_model_service_that_stops_answers_its_open_requests(tmp_path: Path) ->
             replies.append(httpx.post(f"{address}/v1/squares", json={"number": number}, timeout=PATIENCE))
 
         with background(partial(ask, 3), partial(ask, 4)):
-            wait_for(lambda: waiting(address) == 1, beat=0.02)  # one is being squared, the other waits
+            wait_for(lambda: queue_length(address) == 1, beat=0.02)  # one is being squared, the other waits
             stop(process)
     assert sorted(reply.json()["square"] for reply in replies) == [9, 16]
     assert all(json.loads(line)["time"] for line in log.read_text().splitlines())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from sklearn.datasets import load_sample_images
 
 from embedded.run import run_embedded
 from shared.images import decode
+from tests.support.archives import zipped
 from tests.support.http_jobs import finished
 from tests.support.work_site import wait_for
 from tinyworld.roads.demo import mask_spec
@@ -80,18 +80,10 @@ def rendered(client: httpx.Client, job: str) -> int:
     return len(shown)
 
 
-def packed(files: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for name, data in files.items():
-            archive.writestr(name, data)
-    return buffer.getvalue()
-
-
 @pytest.mark.slow
 def test_classifiers_are_tested_on_photographs_of_12_megapixels(tmp_path: Path) -> None:
     bus, car = photographs()
-    archive = packed({"bus/0.jpg": bus, "car/1.jpg": car})
+    archive = zipped({"bus/0.jpg": bus, "car/1.jpg": car})
     methods = [
         {"name": "dillema", "parameters": {"counterfactuals_per_image": 2, "steps": 2}},
         {"name": "corruptions", "parameters": {"corruptions": ["gaussian_noise"]}},
@@ -112,7 +104,7 @@ def test_classifiers_are_tested_on_photographs_of_12_megapixels(tmp_path: Path) 
 @pytest.mark.slow
 def test_segmenters_are_tested_on_photographs_of_12_megapixels_with_masks(tmp_path: Path) -> None:
     files = {f"images/{n}.jpg": data for n, data in enumerate(photographs())}
-    archive = packed(files | {f"masks/{n}.png": mask(n) for n in range(2)})
+    archive = zipped(files | {f"masks/{n}.png": mask(n) for n in range(2)})
     methods = [
         {"name": "dillema", "parameters": {"counterfactuals_per_image": 2, "steps": 2}},
         {"name": "corruptions", "parameters": {"corruptions": ["fog"]}},

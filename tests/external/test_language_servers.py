@@ -22,15 +22,16 @@ from llm_service.app import create_app
 from llm_service.engines.transformers import load_transformers
 from llm_service.schemas import checked_validator
 from shared.devices import Loading
+from shared.endpoints import Services
 from shared.profiles import load_profile
 from shared.schemas.language import GenerateRequest, Message, ScoreReply
 from shared.service import ModelService
 from tests.support.compose_files import BASE, GPU, composed
-from tests.support.language_requests import KEYWORDS, generate, generate_request
+from tests.support.language_requests import KEYWORDS, generate_request
 from tests.support.language_servers import listening
 from tests.support.llama_cpp import llama_cpp_server, write_gguf
 from tests.support.service_settings import settings
-from tests.support.serving import serving
+from tests.support.serving import call, serving
 from tests.support.small_models import save_llama
 from tests.support.small_profile import write_profile
 
@@ -66,9 +67,9 @@ def test_llama_cpp_replies_satisfy_the_schema(llama_cpp: Path) -> None:
     async def main() -> None:
         async with serving(create_app(settings(llama_cpp))) as client:
             requests = [generate_request("A bus.", json_schema=LETTERS, seed=seed) for seed in range(6)]
-            replies = await asyncio.gather(*(generate(client, request) for request in requests))
+            replies = await asyncio.gather(*(call(client, Services.generate, request) for request in requests))
             greedy = [
-                await generate(client, generate_request("A bus.", json_schema=LETTERS, temperature=0.0))
+                await call(client, Services.generate, generate_request("A bus.", json_schema=LETTERS, temperature=0.0))
                 for _ in range(2)
             ]
         for reply in replies:
@@ -171,7 +172,7 @@ def test_a_call_to_a_busy_server_is_repeated_after_its_retry_after(tmp_path: Pat
     async def main(url: str) -> Any:
         profile = write_profile(tmp_path, url=url)
         async with serving(create_app(settings(profile))) as client:
-            return (await generate(client, generate_request("A bus."))).value
+            return (await call(client, Services.generate, generate_request("A bus."))).value
 
     with listening(app) as url:
         assert asyncio.run(main(url)) == {"keywords": [], "sure": True}
@@ -261,7 +262,9 @@ def test_tgi_through_the_hub_client(folder: Path) -> None:
             await asyncio.sleep(0.05)
         profile = write_profile(folder / "tgi", language_engine="tgi", url=url)
         async with serving(create_app(settings(profile))) as client:
-            replies = [await generate(client, generate_request("A bus.", temperature=t)) for t in (0.0, 1.0)]
+            replies = [
+                await call(client, Services.generate, generate_request("A bus.", temperature=t)) for t in (0.0, 1.0)
+            ]
             scored = await client.post("/v1/score", json={"texts": ["a bus"]})
             assert scored.status_code == 200, scored.text
         return [reply.value for reply in replies], ScoreReply.model_validate_json(scored.content)

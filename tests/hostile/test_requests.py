@@ -202,7 +202,7 @@ def test_more_files_than_may_be_open_are_refused_with_a_reason(gateway: Gateway)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (1_024, hard))
     try:
-        assert_refused(gateway.client.post("/jobs", content=body, headers=headers), 429, "as a zip or tar")
+        assert_refused(gateway.client.post("/jobs", content=body, headers=headers), 429, "zip or tar")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert gateway.client.get("/jobs").status_code == 200

@@ -58,6 +58,12 @@ def soon(seconds: float = PATIENCE) -> float:
     return time.monotonic() + seconds
 
 
+async def submit_together(owner: MicroBatcher[str, int, int], *items: int) -> list[int | BaseException]:
+    """The results of items of one key, or their errors."""
+    requests = (owner.submit(item, key="a", deadline=soon()) for item in items)
+    return await asyncio.gather(*requests, return_exceptions=True)
+
+
 async def submit_as_of(owner: MicroBatcher[str, int, int], at: float, *items: int) -> list[int]:
     """Items that belong to work that started at a given time."""
     with work_started(at):

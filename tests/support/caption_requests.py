@@ -8,9 +8,11 @@ from typing import Any
 import httpx
 import numpy as np
 
+from shared.endpoints import Services
 from shared.images import encode
 from shared.schemas.base import ImagePayload
-from shared.schemas.caption import CaptionReply, CaptionRequest
+from shared.schemas.caption import CaptionRequest
+from tests.support.serving import call
 
 
 def payloads(count: int) -> list[ImagePayload]:
@@ -24,6 +26,4 @@ def payloads(count: int) -> list[ImagePayload]:
 
 async def ask(client: httpx.AsyncClient, images: Sequence[ImagePayload], **changes: Any) -> list[str]:
     request = CaptionRequest(images=list(images), max_tokens=12, min_tokens=4).model_copy(update=changes)
-    reply = await client.post("/v1/captions", content=request.model_dump_json())
-    assert reply.status_code == 200, reply.text
-    return CaptionReply.model_validate_json(reply.content).captions
+    return (await call(client, Services.caption, request)).captions

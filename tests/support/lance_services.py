@@ -10,8 +10,10 @@ import numpy as np
 from gateway.methods.counterfactual import MethodImage, TaskDescription
 from shared.images import encode
 from shared.schemas.base import ImagePayload
+from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.schemas.evaluation import EmbedReply, EmbedRequest, EmbedTextsReply, EmbedTextsRequest
 from shared.schemas.language import GenerateReply, GenerateRequest
+from tests.support.logged_requests import LoggedServices
 from tests.support.small_services import CAPTION, CLASSES, SmallServices
 
 
@@ -61,6 +63,18 @@ class LanceServices(SmallServices):
     def _text_embeddings(self, request: EmbedTextsRequest) -> EmbedTextsReply:
         self._called("embed_texts")
         return EmbedTextsReply(texts=[vector(text.encode()) for text in request.texts])
+
+
+class CaptioningServices(LoggedServices):
+    """The clients, with captions that a test sets."""
+
+    source_caption = CAPTION
+    new_caption = CAPTION
+
+    def caption(self, request: CaptionRequest) -> CaptionReply:
+        return CaptionReply(
+            captions=[self.source_caption if image == SOURCE.image else self.new_caption for image in request.images]
+        )
 
 
 def vector(content: bytes) -> list[float]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
-
-from shared.schemas.language import GenerateReply, GenerateRequest, Message
+from shared.schemas.language import GenerateRequest, Message
 
 KEYWORDS: dict[str, Any] = {
     "type": "object",
@@ -37,9 +35,3 @@ SYSTEM = Message(role="system", content="Name the phrases that may change.")
 def generate_request(content: str, **changes: Any) -> GenerateRequest:
     fields: dict[str, Any] = {"json_schema": KEYWORDS, "temperature": 1.0, "seed": 1, "max_tokens": 400, **changes}
     return GenerateRequest(messages=[SYSTEM, Message(role="user", content=content)], **fields)
-
-
-async def generate(client: httpx.AsyncClient, request: GenerateRequest) -> GenerateReply:
-    reply = await client.post("/v1/generate", content=request.model_dump_json())
-    assert reply.status_code == 200, reply.text
-    return GenerateReply.model_validate_json(reply.content)

@@ -9,7 +9,6 @@ from diffusion_service.segmentation import LabelMap, Segmenter
 from shared.images import Pixels
 from shared.schemas.diffusion import ControlStrength, Protection, ProtectionKind, Rendering
 from tests.support.control_sources import source
-from tests.support.diffusion_requests import folder as service_folder  # noqa: F401
 
 KEY = BatchKey(64, 64, 4, 3.0, (ControlStrength(kind="canny"),))
 

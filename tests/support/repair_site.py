@@ -6,24 +6,33 @@ day is wrong there; dusk swaps them under less contrast, fog only takes contrast
 
 from __future__ import annotations
 
+import io
+import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load
 from sqlalchemy.orm import Session
+from torch import Tensor
 from transformers import ResNetConfig, ResNetForImageClassification
 from transformers.models.convnext.image_processing_pil_convnext import ConvNextImageProcessorPil
 
 from evaluator_service.repair_worker import Trainer
 from gateway.database.sessions import Sessions
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, SourceImage
+from gateway.intake.sources import NamedFile
 from gateway.methods import read_method
+from gateway.models_under_test.packages import Package, packed
 from gateway.repairs.dispatch import check_repairs
 from gateway.settings import Settings
 from shared.images import CanonicalImage, Pixels, from_array
+from shared.schemas.base import Kind
+from shared.schemas.models import ModelSpec
 from shared.schemas.repairs import RepairLease
-from shared.storage import ObjectStore, image_key
+from shared.storage import ObjectStore, image_key, model_key
 from tests.support.job_counts import store_counts
 
 CLASSES = ["car", "bus", "boat"]
@@ -79,48 +88,66 @@ def add_job(
 ) -> None:
     """A finished job: source images by day, each with a null arm and edits to night, dusk and (every third) fog."""
     with sessions.begin() as session:
-        session.merge(Owner(id=LOCAL_OWNER, name="local"))
-        session.flush()
-        session.add(
-            Job(
-                id=job,
-                owner_id=LOCAL_OWNER,
-                state="done",
-                task_description="say which half is lit",
-                classes=CLASSES,
-                methods=[read_method("shifts", {})],
-                profile="tiny",
-            )
-        )
-        session.flush()
+        add_finished_job(session, job, "classification", CLASSES)
         for position in range(per_class * len(CLASSES)):
             label = CLASSES[position % 3]
-            values = ["day", "night", "dusk", *(["fog"] if position % 3 == 0 else [])]
             images = {
                 value: from_array(picture(label, value, position + 1_000 * place))
-                for place, value in enumerate(values, 1)
+                for place, value in enumerate(values_of(position), 1)
             }
             source = from_array(picture(label, "day", position))
             for image in (source, *images.values()):
                 keep(session, store, image)
-            session.add(
-                SourceImage(
-                    id=f"{job}-{position}",
-                    job_id=job,
-                    position=position,
-                    digest=source.digest,
-                    ground_truth=label,
-                    state="done",
-                    generated=True,
-                )
-            )
-            session.flush()
-            session.add_all(
-                row_of(job, position, ordinal, value, image.digest)
-                for ordinal, (value, image) in enumerate(images.items())
-                if edits or value == "day"
-            )
+            add_source(session, job, position, source, ground_truth=label)
+            add_arms(session, job, position, images if edits else {"day": images["day"]})
         store_counts(session, job)
+
+
+def values_of(position: int) -> list[str]:
+    """How the source image at a position is rendered: by day is its null arm."""
+    return ["day", "night", "dusk", *(["fog"] if position % 3 == 0 else [])]
+
+
+def add_finished_job(session: Session, job: str, kind: Kind, classes: list[str]) -> None:
+    """The job's row and its owner's."""
+    session.merge(Owner(id=LOCAL_OWNER, name="local"))
+    session.flush()
+    session.add(
+        Job(
+            id=job,
+            owner_id=LOCAL_OWNER,
+            state="done",
+            kind=kind,
+            task_description="look at the picture",
+            classes=classes,
+            methods=[read_method("shifts", {})],
+            profile="tiny",
+        )
+    )
+    session.flush()
+
+
+def add_source(session: Session, job: str, position: int, image: CanonicalImage, **columns: object) -> None:
+    """The row of a source image, with its ground truth in `columns`."""
+    session.add(
+        SourceImage(
+            id=f"{job}-{position}",
+            job_id=job,
+            position=position,
+            digest=image.digest,
+            state="done",
+            generated=True,
+            **columns,
+        )
+    )
+    session.flush()
+
+
+def add_arms(session: Session, job: str, position: int, images: Mapping[str, CanonicalImage]) -> None:
+    """The rows of a source image's renderings by value."""
+    session.add_all(
+        row_of(job, position, ordinal, value, image.digest) for ordinal, (value, image) in enumerate(images.items())
+    )
 
 
 def keep(session: Session, store: ObjectStore, image: CanonicalImage) -> None:
@@ -151,6 +178,23 @@ def row_of(job: str, position: int, ordinal: int, value: str, digest: str) -> Co
         image_digest=digest,
         accepted=True,
     )
+
+
+def keep_model(store: ObjectStore, folder: Path, name: str) -> Package:
+    """Store the model as `POST /models` does, without an evaluator's examination."""
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    sent = [NamedFile(file, io.BytesIO(data)) for file, data in files.items()]
+    with packed(sent, ModelSpec(name=name), 10**9) as package:
+        store.put_file(model_key(package.digest, name), package.file)
+    return package
+
+
+def weights_in(package: bytes) -> dict[str, Tensor]:
+    """The tensors of a packed model."""
+    with tarfile.open(fileobj=io.BytesIO(package)) as archive:
+        content = archive.extractfile("model.safetensors")
+        assert content is not None
+        return load(content.read())
 
 
 def work_off(sessions: Sessions, store: ObjectStore, settings: Settings, trainer: Trainer | None = None) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from gateway.database.tables import LOCAL_OWNER, Job, Owner, SourceImage
@@ -16,9 +15,6 @@ from tests.support.job_counts import store_counts
 from tests.support.job_methods import job_methods
 from tests.support.small_services import ROAD_CLASSES, SEGMENTER
 from tests.support.work_site import METHODS, Site
-
-ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-
 
 MASKS = {"classes": [{"name": name, "index": place} for place, name in enumerate(ROAD_CLASSES)], "void": [255]}
 

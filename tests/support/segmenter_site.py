@@ -14,13 +14,11 @@ from transformers import SegformerConfig, SegformerForSemanticSegmentation
 from transformers.models.segformer.image_processing_pil_segformer import SegformerImageProcessorPil
 
 from gateway.database.sessions import Sessions
-from gateway.database.tables import LOCAL_OWNER, Job, Owner, SourceImage
-from gateway.methods import read_method
 from shared.images import Pixels, from_array
 from shared.label_maps import VOID
 from shared.storage import ObjectStore
 from tests.support.job_counts import store_counts
-from tests.support.repair_site import CONTRAST, SIDE, TINT, keep, row_of
+from tests.support.repair_site import CONTRAST, SIDE, TINT, add_arms, add_finished_job, add_source, keep, values_of
 
 CLASSES = ["sky", "road", "vehicle"]  # of the masks
 OWN = ["vehicle", "road", "truck", "sky"]  # of the model, which knows one more
@@ -69,32 +67,17 @@ def add_job(
 ) -> None:
     """A finished job: streets by day, each with a null arm and edits to night, dusk and (every third) fog."""
     with sessions.begin() as session:
-        session.merge(Owner(id=LOCAL_OWNER, name="local"))
-        session.flush()
-        session.add(
-            Job(
-                id=job, owner_id=LOCAL_OWNER, state="done", kind="segmentation", task_description="segment the street",
-                classes=CLASSES, methods=[read_method("shifts", {})], profile="tiny",
-            )
-        )  # fmt: skip
-        session.flush()
+        add_finished_job(session, job, "segmentation", CLASSES)
         for position in range(sources):
-            values = ["day", "night", "dusk", *(["fog"] if position % 3 == 0 else [])]
             picture, mask = street("day", position)
-            images = {value: from_array(street(value, position)[0] ^ np.uint8(value == "day")) for value in values}
+            images = {
+                value: from_array(street(value, position)[0] ^ np.uint8(value == "day"))
+                for value in values_of(position)
+            }
             source, truth = from_array(picture), from_array(mask)
             for image in (source, truth, *images.values()):
                 keep(session, store, image)
-            session.add(
-                SourceImage(
-                    id=f"{job}-{position}", job_id=job, position=position, digest=source.digest, state="done",
-                    generated=True, mask_digest=truth.digest if masks else None,
-                    mask_classes=CLASSES if masks else None,
-                )
-            )  # fmt: skip
-            session.flush()
-            session.add_all(
-                row_of(job, position, ordinal, value, image.digest)
-                for ordinal, (value, image) in enumerate(images.items())
-            )
+            columns = {"mask_digest": truth.digest, "mask_classes": CLASSES} if masks else {}
+            add_source(session, job, position, source, **columns)
+            add_arms(session, job, position, images)
         store_counts(session, job)

@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 import httpx
 from fastapi import FastAPI
 
+from shared.endpoints import Endpoint, Reply, Request
+
 READY_SECONDS = 300.0  # only a hang takes so long
 
 
@@ -29,3 +31,10 @@ async def serving(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
             assert time.monotonic() < give_up, "not ready in time"
             await asyncio.sleep(0.02)
         yield client
+
+
+async def call(client: httpx.AsyncClient, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:
+    """The service's reply to a valid request; fails with the service's own reason where it refuses."""
+    reply = await client.post(endpoint.path, content=request.model_dump_json())
+    assert reply.status_code == 200, reply.text
+    return endpoint.reply.model_validate_json(reply.content)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 import json
 import warnings
-import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -61,15 +60,6 @@ def as_onnx(model: torch.nn.Module, batch: int | None = None, names: Sequence[st
 def onnx_files(folder: Path) -> dict[str, bytes]:
     """The model in a folder as ONNX, with its image processor."""
     return {ONNX_NAME: exported(folder), PROCESSOR_NAME: (folder / PROCESSOR_NAME).read_bytes()}
-
-
-def zipped(files: Mapping[str, bytes], inside: str = "my-model/") -> bytes:
-    """The files in one folder of a zip."""
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        for name, data in files.items():
-            archive.writestr(inside + name, data)
-    return packed.getvalue()
 
 
 def changed(data: bytes, **values: object) -> bytes:

@@ -8,15 +8,16 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from fastapi import FastAPI
 
 from embedded.serving import ListeningPort
+from gateway.model_services.clients import ModelServices
 from shared import problem_replies
 from shared.images import decode, encode
 from shared.problems import Problem
@@ -51,12 +52,14 @@ from shared.schemas.evaluation import (
     StructureRequest,
 )
 from shared.schemas.language import GenerateReply, GenerateRequest
-from shared.schemas.service import ServiceInfo
+from shared.schemas.service import SERVICES, ServiceInfo, ServiceName
 
 CAPTION = "A red car on a street. It is a sunny day."
 CLASSES = ["car", "bus", "boat"]
 ROAD_CLASSES = ["sky", "road", "car"]
 SEGMENTER = "brightness-segmenter"
+
+Clients = TypeVar("Clients", bound=ModelServices)
 MODELS = ("street-classifier", "street-classifier-night-bus", "m1", "m2")  # two are defaults of profile `tiny`
 ANSWERS: dict[str, Any] = {
     "keywords": [{"phrase": "sunny", "factor": "weather", "value": "sunny"}],
@@ -279,3 +282,10 @@ def serve(services: SmallServices) -> Iterator[str]:
     finally:
         services.gate.set()
         port.close()
+
+
+@contextmanager
+def open_clients(services: SmallServices, clients: Callable[[Mapping[ServiceName, str]], Clients]) -> Iterator[Clients]:
+    """Clients of the services, of a class that the test chooses."""
+    with serve(services) as url, closing(clients(dict.fromkeys(SERVICES, url))) as opened:
+        yield opened

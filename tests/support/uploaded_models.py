@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import tarfile
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -20,22 +18,12 @@ from shared.images import encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import ExamineRequest, ModelsReply, PredictRequest, UploadedModel
 from shared.service_settings import ServiceSettings
+from tests.support.archives import tarred
 from tests.support.serving import serving
 
 GREY = ImagePayload(png=encode(np.full((40, 40, 3), 90, np.uint8)))
 LARGEST_SIDE = 2_048
 WHITE = ImagePayload(png=encode(np.full((40, 40, 3), 255, np.uint8)))
-
-
-def package(files: Mapping[str, bytes]) -> bytes:
-    """A tar of files, as the gateway packs them."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for name, data in files.items():
-            header = tarfile.TarInfo(name)
-            header.size = len(data)
-            archive.addfile(header, io.BytesIO(data))
-    return packed.getvalue()
 
 
 class PackageStore:
@@ -46,7 +34,7 @@ class PackageStore:
 
     def add(self, files: Mapping[str, bytes]) -> UploadedModel:
         """Keep a package; the evaluator's reference to it."""
-        data = package(files)
+        data = tarred(files)
         digest = hashlib.sha256(data).hexdigest()
         self._packages[digest] = data
         return UploadedModel(digest=digest, url=f"{self.url}/{digest}")

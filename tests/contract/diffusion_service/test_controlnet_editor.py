@@ -18,7 +18,7 @@ from diffusion_service.stable_diffusion import load
 from shared.problems import InvalidInput
 from shared.weights import Dtype
 from tests.support.controlnet_items import KEY, PHOTO, images, item, weights
-from tests.support.small_diffusion import write_diffusion, write_segmenter
+from tests.support.small_diffusion import write_diffusion
 
 
 def open_editor(
@@ -33,14 +33,6 @@ def open_editor(
     )
     keep = Segmenter(weights(folder / "segmenter"), ["object"], device="cpu") if segmenter else None
     return ControlNetEditor(networks, keep)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("diffusion")
-    write_diffusion(folder)
-    write_segmenter(folder / "segmenter")
-    return folder
 
 
 @pytest.fixture(scope="module")

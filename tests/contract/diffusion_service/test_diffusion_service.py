@@ -11,14 +11,14 @@ from diffusers import UNet2DConditionModel
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from diffusion_service.app import create_app
+from shared.endpoints import Services
 from shared.images import decode
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import Rendering
 from shared.schemas.service import ServiceInfo
-from tests.support.diffusion_requests import folder as folder
-from tests.support.diffusion_requests import photo, render, request
+from tests.support.diffusion_requests import photo, request
 from tests.support.service_settings import settings
-from tests.support.serving import serving
+from tests.support.serving import call, serving
 
 
 def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
@@ -30,7 +30,7 @@ def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
                 Rendering(prompt="A red car.", seed=1, region="structure"),
                 Rendering(prompt="A red car.", seed=1),
             )
-            reply = await render(client, first_request)
+            reply = await call(client, Services.render, first_request)
             assert [decode(image.png).shape for image in reply.images] == [(70, 90, 3)] * 3
             assert reply.images[0] == reply.images[2], "the null arm of equal inputs is the same image"
             assert set(reply.controls) == {"full", "structure"}
@@ -45,7 +45,9 @@ def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
 def test_images_controls_and_masks_have_the_sources_size(folder: Path, size: tuple[int, int]) -> None:
     async def scenario() -> None:
         async with serving(create_app(settings(folder / "small.toml"))) as client:
-            reply = await render(client, request(photo(*size), Rendering(prompt="Snow.", seed=1, region="structure")))
+            reply = await call(
+                client, Services.render, request(photo(*size), Rendering(prompt="Snow.", seed=1, region="structure"))
+            )
             assert decode(reply.images[0].png).shape == (size[1], size[0], 3)
             assert reply.keep_mask is not None
             for mask in (reply.controls["structure"], reply.keep_mask):
@@ -61,8 +63,8 @@ def test_deterministic_replies_do_not_depend_on_the_batch_or_its_order(folder: P
         ) as client:
             first = request(photo(), Rendering(prompt="A red car.", seed=1), Rendering(prompt="Snow.", seed=2))
             others = [request(photo(), Rendering(prompt=f"A bus {n}.", seed=n)) for n in range(3)]
-            alone = await render(client, first)
-            crowd = await asyncio.gather(*(render(client, body) for body in [*others, first]))
+            alone = await call(client, Services.render, first)
+            crowd = await asyncio.gather(*(call(client, Services.render, body) for body in [*others, first]))
             assert crowd[-1] == alone
             info = ServiceInfo.model_validate_json((await client.get("/v1/info")).content)
             assert info.deterministic
@@ -88,7 +90,7 @@ def test_requests_that_cannot_be_rendered_are_refused_with_a_reason(folder: Path
                 reply = await client.post("/v1/renderings", json={**full.model_dump(mode="json"), **change})
                 assert reply.status_code == 422
                 assert next(iter(change)) in reply.json()["detail"]
-            assert (await render(client, full)).keep_mask is None
+            assert (await call(client, Services.render, full)).keep_mask is None
 
     asyncio.run(scenario())
 

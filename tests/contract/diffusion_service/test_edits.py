@@ -6,17 +6,17 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
 from diffusion_service.app import create_app
+from shared.endpoints import Services
 from shared.images import decode
 from shared.schemas.base import ImagePayload
-from shared.schemas.diffusion import EditReply, EditRequest, PromptEdit, Rendering, RenderRequest
+from shared.schemas.diffusion import EditRequest, PromptEdit, Rendering, RenderRequest
 from tests.support.diffusion_requests import photo
 from tests.support.service_settings import settings
-from tests.support.serving import serving
+from tests.support.serving import call, serving
 from tests.support.small_diffusion import write_diffusion
 from tests.support.small_profile import write_profile
 
@@ -40,17 +40,11 @@ def request(source: ImagePayload, *prompts: str, **changes: Any) -> EditRequest:
     )
 
 
-async def edit(client: httpx.AsyncClient, body: EditRequest) -> EditReply:
-    reply = await client.post("/v1/edits", content=body.model_dump_json())
-    assert reply.status_code == 200, reply.text
-    return EditReply.model_validate_json(reply.content)
-
-
 def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
     async def scenario() -> None:
         async with serving(create_app(settings(folder / "small.toml"))) as client:
             night = request(photo(45, 35), NIGHT, CAPTION, self_fractions=[0.0, 1.0], attention_to=["red car", "beach"])
-            reply = await edit(client, night)
+            reply = await call(client, Services.edit, night)
             assert [len(row) for row in reply.images] == [2, 2]
             for image in [reply.reconstruction, *(image for row in reply.images for image in row)]:
                 assert decode(image.png).shape == (35, 45, 3)
@@ -61,7 +55,7 @@ def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
             assert reply.evaluations.model_dump() == {"inversion": 2, "source": 2, "edit": 4}
             assert (reply.caption, reply.prompts) == (CAPTION, [NIGHT, CAPTION])
             assert reply.keep_mask is None
-            only_inverted = await edit(client, request(night.source))
+            only_inverted = await call(client, Services.edit, request(night.source))
             assert only_inverted.images == []
             assert only_inverted.reconstruction == reply.reconstruction
 
@@ -75,19 +69,19 @@ def test_deterministic_replies_do_not_depend_on_the_batch_or_the_cache(folder: P
         ) as client:
             first, other = photo(32, 32), photo(32, 32)
             null_text = request(first, NIGHT, BLUE, inversion="null_text", guidance=3)
-            alone = await edit(client, null_text)
+            alone = await call(client, Services.edit, null_text)
         async with serving(
             create_app(settings(folder / "small.toml", deterministic=True, max_wait_seconds=0.2))
         ) as client:
             drawn = RenderRequest(source=other, renderings=[Rendering(prompt=NIGHT, seed=1)], steps=2)
             crowd = await asyncio.gather(
-                edit(client, request(other, BLUE, inversion="null_text", guidance=3)),
+                call(client, Services.edit, request(other, BLUE, inversion="null_text", guidance=3)),
                 client.post("/v1/renderings", content=drawn.model_dump_json()),
-                edit(client, request(other, NIGHT, CAPTION, guidance=3)),
-                edit(client, null_text),
+                call(client, Services.edit, request(other, NIGHT, CAPTION, guidance=3)),
+                call(client, Services.edit, null_text),
             )
             assert crowd[-1] == alone
-            assert await edit(client, null_text) == alone
+            assert await call(client, Services.edit, null_text) == alone
 
     asyncio.run(scenario())
 
@@ -100,7 +94,7 @@ def test_renderings_know_nothing_of_edits(folder: Path) -> None:
             source = photo(32, 32)
             drawn = RenderRequest(source=source, renderings=[Rendering(prompt=NIGHT, seed=1)], steps=2)
             before = await client.post("/v1/renderings", content=drawn.model_dump_json())
-            await edit(client, request(source, BLUE, self_fractions=[1.0]))
+            await call(client, Services.edit, request(source, BLUE, self_fractions=[1.0]))
             assert (await client.post("/v1/renderings", content=drawn.model_dump_json())).json() == before.json()
 
     asyncio.run(scenario())

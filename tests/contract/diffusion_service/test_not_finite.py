@@ -15,13 +15,13 @@ from diffusion_service.attention import install
 from diffusion_service.editors.controlnet import ControlNetEditor, Rendered
 from diffusion_service.editors.inversion import InversionItem, InversionKey, Inverter
 from diffusion_service.stable_diffusion import StableDiffusion
+from shared.endpoints import Services
 from shared.problems import NotFinite
 from shared.schemas.diffusion import Rendering
 from tests.support.controlnet_items import KEY, item, load_networks
-from tests.support.diffusion_requests import folder as folder
-from tests.support.diffusion_requests import photo, render, request
+from tests.support.diffusion_requests import photo, request
 from tests.support.service_settings import settings
-from tests.support.serving import serving
+from tests.support.serving import call, serving
 
 UNLUCKY = 13
 
@@ -64,8 +64,9 @@ def test_a_row_that_is_not_finite_leaves_its_neighbours_alone(folder: Path) -> N
 def test_an_image_that_is_not_finite_is_null_in_the_reply_and_all_of_them_an_error(folder: Path) -> None:
     async def scenario() -> None:
         async with serving(create_app(settings(folder / "small.toml"))) as client:
-            reply = await render(
+            reply = await call(
                 client,
+                Services.render,
                 request(
                     photo(),
                     Rendering(prompt="A red car.", seed=1),

@@ -1,215 +1,42 @@
-"""Inversion and prompt-to-prompt on small weights: exact reconstruction, edits without effect, shared work."""
+"""Prompt-to-prompt on small weights: edits without effect, injected fractions, local blend, shared work."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from diffusion_service.attention import install
-from diffusion_service.control_images import Source
-from diffusion_service.editors import inversion as inversion_module
-from diffusion_service.editors.inversion import Inversion, InversionItem, InversionKey, Inverter, scaled_gradient
-from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, EditKey, PromptToPromptEditor
-from diffusion_service.geometry import fit
-from diffusion_service.stable_diffusion import StableDiffusion, load
+from diffusion_service.editors.inversion import Inversion, InversionItem, Inverter
+from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, PromptToPromptEditor
+from diffusion_service.stable_diffusion import StableDiffusion
 from diffusion_service.steps import Steps
-from shared.images import Pixels, digest
+from shared.images import Pixels
 from shared.problems import InvalidInput
-from shared.schemas.diffusion import LocalBlend, NullText, PhraseWeight, PromptEdit
-from shared.weights import Weights
+from shared.schemas.diffusion import LocalBlend, PhraseWeight, PromptEdit
+from tests.support.inversions import (
+    BLUE,
+    CAPTION,
+    DIRECT,
+    GUIDANCE,
+    KEY,
+    MIRRORED,
+    NIGHT,
+    NULL_TEXT,
+    PHOTO,
+    QUICKLY,
+    STEPS,
+    Editor,
+    new_inverter,
+    open_editor,
+    round_trip,
+    source,
+    target,
+)
 from tests.support.small_diffusion import write_diffusion
-
-RANDOM = np.random.default_rng(5)
-PHOTO = np.kron(RANDOM.integers(0, 256, (4, 4, 3), dtype=np.uint8), np.ones((8, 8, 1), np.uint8))
-MIRRORED = np.ascontiguousarray(PHOTO[:, ::-1])
-CAPTION = "A red car stands on a beach. It rains."
-NIGHT = "A red car stands on a beach at night. It rains."
-BLUE = "A blue car stands on a beach. It rains."
-SIDE, STEPS, GUIDANCE = 32, 4, 4.0
-DIRECT = InversionKey(SIDE, SIDE, STEPS, 1.0, None, "none", 1.0)
-NULL_TEXT = replace(DIRECT, guidance=GUIDANCE, null_text=NullText())
-QUICKLY = replace(NULL_TEXT, null_text=NullText(iterations=1))
-KEY = EditKey(SIDE, SIDE, STEPS, GUIDANCE, None)
-PREDICTIONS = ["epsilon", "v_prediction"]  # the latter with zero terminal SNR and trailing spacing
-
-
-def source(pixels: Pixels = PHOTO) -> Source:
-    return Source(pixels, fit(SIDE, SIDE, SIDE, 8), digest(pixels))
-
-
-def open_weights(folder: Path) -> StableDiffusion:
-    torch.set_num_threads(1)
-    paths = [Weights(path=folder / name, licence="none", gigabytes=0.01) for name in ("base", "control")]
-    weights = load(paths[0], {"canny": paths[1]}, device="cpu")
-    install(weights.unet)
-    return weights
-
-
-@dataclass(frozen=True)
-class Editor:
-    """Inverter and editor over one set of weights, with edges that a test can recognise as control."""
-
-    weights: StableDiffusion
-    inverter: Inverter
-    editor: PromptToPromptEditor
-
-    def invert(self, key: InversionKey = DIRECT, pixels: Pixels = PHOTO, caption: str = CAPTION) -> Inversion:
-        (inversion,) = self.inverter.invert(key, [InversionItem(source(pixels), caption)])
-        assert isinstance(inversion, Inversion)
-        return inversion
-
-    def edit(self, *items: EditItem, key: EditKey = KEY) -> list[Pixels]:
-        edited = self.editor.edit(key, items)
-        return [outcome.image for outcome in edited if isinstance(outcome, Edited)]
-
-
-def new_inverter(weights: StableDiffusion) -> Inverter:
-    empty = np.zeros((SIDE, SIDE), np.uint8)
-    return Inverter(weights, lambda _, kind: None if kind == "none" else empty, lambda _: None)
-
-
-def open_editor(folder: Path, fixed_shapes: bool = False) -> Editor:
-    weights = open_weights(folder)
-    inverter = new_inverter(weights)
-    return Editor(weights, inverter, PromptToPromptEditor(weights, fixed_shapes=fixed_shapes))
-
-
-@pytest.fixture(scope="module", params=PREDICTIONS)
-def editor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Editor:
-    folder = tmp_path_factory.mktemp("diffusion")
-    write_diffusion(folder, prediction=request.param)
-    return open_editor(folder)
-
-
-def target(inversion: Inversion, prompt: str, fraction: float = 0.5, **changes: object) -> EditItem:
-    return EditItem(inversion, PromptEdit.model_validate({"prompt": prompt, **changes}), fraction)
-
-
-def round_trip(editor: Editor, pixels: Pixels = PHOTO) -> Pixels:
-    with torch.no_grad():
-        return editor.weights.pictures(editor.weights.encode(pixels))[0]
-
-
-def test_direct_reconstructs_the_round_trip_through_the_autoencoder_exactly(editor: Editor) -> None:
-    inversion = editor.invert()
-    assert np.array_equal(inversion.reconstruction, round_trip(editor))
-    assert inversion.evaluations == STEPS
-    assert torch.isfinite(inversion.latents).all()
-
-
-def test_null_text_brings_guided_sampling_nearer_to_the_way_up(editor: Editor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How near it comes depends on the weights; `test_shipped_editing.py` measures that on trained ones."""
-    followed = editor.invert(NULL_TEXT)
-    monkeypatch.setattr(inversion_module, "TOLERANCE", 1e6)  # content with the null embedding as it is
-    (drifted,) = new_inverter(editor.weights).invert(NULL_TEXT, [InversionItem(source(), CAPTION)])
-    assert isinstance(drifted, Inversion)
-    goal = editor.invert().latents
-    error = (followed.latents - goal).square().mean(dim=(1, 2, 3))
-    assert torch.all(error[1:] < (drifted.latents - goal).square().mean(dim=(1, 2, 3))[1:])
-    assert not torch.equal(followed.nulls[0], followed.nulls[-1])
-
-
-def test_null_text_trains_embeddings_and_no_weight(editor: Editor) -> None:
-    """The reference code leaves the UNet's weights to collect gradients, which costs time and memory."""
-    editor.invert(NULL_TEXT)
-    networks = (editor.weights.unet, editor.weights.vae, editor.weights.controlnets["canny"])
-    parameters = [parameter for network in networks for parameter in network.parameters()]
-    assert not any(parameter.requires_grad or parameter.grad is not None for parameter in parameters)
-
-
-def test_null_text_stops_early_row_by_row(editor: Editor, monkeypatch: pytest.MonkeyPatch) -> None:
-    untiring = 3 * STEPS + STEPS * 3 * NullText().iterations
-    assert editor.invert(NULL_TEXT).evaluations <= untiring
-    monkeypatch.setattr(inversion_module, "TOLERANCE", 1e6)
-    fresh = new_inverter(editor.weights)
-    (content,) = fresh.invert(NULL_TEXT, [InversionItem(source(), CAPTION)])
-    assert isinstance(content, Inversion)
-    assert content.evaluations == 3 * STEPS, "way up, conditional, one look at the null embedding"
-
-
-def rows_of(unet: torch.nn.Module, rows: list[int]) -> torch.utils.hooks.RemovableHandle:
-    """Note the number of rows of every pass."""
-    return unet.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
-
-
-def test_rows_that_are_done_leave_the_batch(editor: Editor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Passes cost as many rows as the reply counts; a backward pass counts twice, so a third of the rest is forward."""
-    items = [InversionItem(source(), CAPTION), InversionItem(source(MIRRORED), "A bus.")]
-    alone = [editor.invert(NULL_TEXT, item.source.image, item.caption) for item in items]
-    tolerance = min(_last_losses(editor, inversion) for inversion in alone) * 1.5  # one row is done before the other
-    monkeypatch.setattr(inversion_module, "TOLERANCE", tolerance)
-    monkeypatch.setattr(inversion_module, "TOLERANCE_GROWTH", 0.0)
-    for fixed_shapes in (False, True):
-        inverter = Inverter(editor.weights, lambda *_: None, lambda _: None, fixed_shapes=fixed_shapes)
-        rows: list[int] = []
-        handle = rows_of(editor.weights.unet, rows)
-        both = inverter.invert(NULL_TEXT, items)
-        handle.remove()
-        first, second = both
-        assert isinstance(first, Inversion)
-        assert isinstance(second, Inversion)
-        counted = [(inversion.evaluations - 3 * STEPS) // 3 + 3 * STEPS for inversion in (first, second)]
-        assert counted[0] != counted[1]
-        assert (sum(rows) == sum(counted)) != fixed_shapes
-        assert (set(rows) == {1, 2}) != fixed_shapes
-
-
-def _last_losses(editor: Editor, inversion: Inversion) -> float:
-    goal = editor.invert(pixels=inversion.source.image, caption=inversion.caption).latents
-    return float((inversion.latents[1:] - goal[1:]).square().mean(dim=(1, 2, 3)).max())
-
-
-def test_in_half_precision_the_gradient_keeps_its_direction(tmp_path: Path) -> None:
-    """Unscaled, most of it is rounded to zero on the way back through the network."""
-    write_diffusion(tmp_path)
-    gradients = {}
-    for dtype in ("float32", "float16"):
-        paths = [
-            Weights(path=tmp_path / name, dtype=dtype, licence="none", gigabytes=0.01) for name in ("base", "control")
-        ]
-        weights = load(paths[0], {"canny": paths[1]}, device="cpu")
-        install(weights.unet)
-        generator = torch.Generator().manual_seed(1)
-        latents = torch.randn(1, 4, 64, 64, generator=generator)
-        states = weights.prompts.encode("").states.float()[None].clone().requires_grad_()
-        with torch.no_grad():
-            goal = weights.predict(latents, 500, weights.prompts.encode(CAPTION).states.float()[None], None, ())
-        losses = 1e-2 * (weights.predict(latents, 500, states, None, ()) - goal).square().mean(dim=(1, 2, 3))
-        (plain,) = torch.autograd.grad(losses.sum(), states, retain_graph=True)
-        gradients[dtype] = plain, scaled_gradient(losses, states, latents.numel())
-    expected = gradients["float32"][0]
-    assert torch.equal(expected, gradients["float32"][1]), "a power of two changes no bit"
-    unscaled, scaled = (
-        float(torch.cosine_similarity(expected.flatten(), gradient.flatten(), dim=0))
-        for gradient in gradients["float16"]
-    )
-    assert scaled > 0.99
-    assert unscaled < 0.5
-
-
-def test_sources_leave_the_batch_once_no_target_needs_them(editor: Editor) -> None:
-    inversion = editor.invert()
-    weigh = [PhraseWeight(phrase="blue car", weight=4)]
-    blend = LocalBlend(source_phrase="red car", phrase="blue car", threshold=0.999)
-    for item, sources in [
-        (target(inversion, BLUE, 0.0, cross_fraction=0), 0),
-        (target(inversion, BLUE, 0.5, cross_fraction=0), 2),
-        (target(inversion, BLUE, 0.25, cross_fraction=0.75), 3),
-        (target(inversion, BLUE, 0.0, cross_fraction=0, weights=weigh), STEPS),
-        (target(inversion, BLUE, 0.0, cross_fraction=0, blend=blend), STEPS),
-    ]:
-        rows: list[int] = []
-        handle = rows_of(editor.weights.unet, rows)
-        (edited,) = editor.editor.edit(KEY, [item])
-        handle.remove()
-        assert isinstance(edited, Edited)
-        assert rows == [3] * sources + [2] * (STEPS - sources)
-        assert (edited.evaluations, edited.source_evaluations) == (2 * STEPS, sources)
 
 
 def test_an_identical_prompt_changes_nothing_under_shared_null_embeddings(editor: Editor) -> None:
@@ -290,19 +117,6 @@ def test_fixed_shapes_give_the_same_bits_in_any_company(editor: Editor) -> None:
     assert isinstance(alone, Edited)
     assert isinstance(crowd, Edited)
     assert np.array_equal(alone.image, crowd.image)
-
-
-@pytest.mark.parametrize("key", [DIRECT, QUICKLY], ids=["direct", "null_text"])
-def test_inversions_of_a_batch_do_not_feel_one_another_and_are_kept(editor: Editor, key: InversionKey) -> None:
-    items = [InversionItem(source(), CAPTION), InversionItem(source(MIRRORED), "A bus.")]
-    alone = new_inverter(editor.weights).invert(key, [items[0]] * 2)
-    inverter = new_inverter(editor.weights)
-    both = inverter.invert(key, items)
-    assert isinstance(alone[0], Inversion)
-    assert isinstance(both[0], Inversion)
-    assert torch.equal(alone[0].latents, both[0].latents)
-    assert alone[0].evaluations == both[0].evaluations
-    assert inverter.invert(key, items[::-1]) == both[::-1], "the same objects: nothing is inverted twice"
 
 
 def test_batches_at_the_same_time_draw_what_they_draw_alone(editor: Editor) -> None:

@@ -12,29 +12,22 @@ import torch
 from diffusion_service.app import create_app
 from diffusion_service.control_images import ControlImages
 from diffusion_service.editors.controlnet import ControlNetEditor, Rendered
-from diffusion_service.stable_diffusion import load
+from shared.endpoints import Services
 from shared.images import decode
 from shared.problems import InvalidInput
 from shared.schemas.diffusion import Protection, Rendering, RenderRequest
 from tests.support.control_sources import source
-from tests.support.controlnet_items import weights
-from tests.support.diffusion_requests import folder as service_folder  # noqa: F401
-from tests.support.diffusion_requests import photo, render
+from tests.support.controlnet_items import load_networks, weights
+from tests.support.diffusion_requests import photo
 from tests.support.protected_items import KEY, HalfSegmenter, Watched, image, item
 from tests.support.service_settings import settings
-from tests.support.serving import serving
-from tests.support.small_diffusion import write_diffusion, write_segmenter
+from tests.support.serving import call, serving
 
 
 @pytest.fixture(scope="module")
-def editor(tmp_path_factory: pytest.TempPathFactory) -> ControlNetEditor:
-    torch.set_num_threads(1)
-    folder = tmp_path_factory.mktemp("protection")
-    write_diffusion(folder)
-    write_segmenter(folder / "segmenter")
-    networks = load(weights(folder / "base"), {"canny": weights(folder / "control")}, device="cpu")
+def editor(folder: Path) -> ControlNetEditor:
     segmenter = HalfSegmenter(weights(folder / "segmenter"), ["object"], device="cpu")
-    return ControlNetEditor(networks, ControlImages(segmenter))
+    return ControlNetEditor(load_networks(folder), ControlImages(segmenter))
 
 
 def test_a_strength_of_zero_and_no_mechanism_leave_every_bit(editor: ControlNetEditor) -> None:
@@ -99,18 +92,18 @@ def test_classes_that_cannot_be_protected_are_refused(editor: ControlNetEditor) 
     assert "segmenter" in blind.detail
 
 
-def test_the_service_answers_in_the_sources_pixels(service_folder: Path) -> None:  # noqa: F811
+def test_the_service_answers_in_the_sources_pixels(folder: Path) -> None:
     async def scenario() -> None:
-        async with serving(create_app(settings(service_folder / "small.toml"))) as client:
+        async with serving(create_app(settings(folder / "small.toml"))) as client:
             plain = RenderRequest(source=photo(90, 70), renderings=[Rendering(prompt="Snow.", seed=1)] * 2, steps=2)
             relit = plain.model_copy(update={"protection": Protection(classes=("object",), by="relit", strength=0.5)})
-            reply = await render(client, relit)
+            reply = await call(client, Services.render, relit)
             assert reply.protection is not None
             assert decode(reply.protection.mask.png, "L").shape == (70, 90)
             (region,) = reply.protection.regions
             assert (region.label, region.box, region.share) == ("object", (0, 0, 90, 70), 1.0)
             assert [len(regions) for regions in reply.protection.outcomes] == [1, 1]
-            unprotected = await render(client, plain)
+            unprotected = await call(client, Services.render, plain)
             assert unprotected.protection is None
             assert unprotected.images != reply.images
             for update, says in [

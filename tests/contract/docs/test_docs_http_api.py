@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import shutil
 import subprocess
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gateway.report.build import build_report
-from tests.support.drawn_job import add_drawn_job
-from tests.support.gateway_under_test import Gateway, picture, serve_gateway
+from tests.support.archives import zipped
+from tests.support.drawn_job import serve_drawn_job
+from tests.support.gateway_under_test import Gateway, picture
 from tests.support.model_packages import HUB
 from tests.support.paths import REPOSITORY
-from tests.support.small_packages import zipped
 
 PAGE = REPOSITORY / "docs" / "reference" / "http-api.md"
 BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
@@ -29,9 +26,7 @@ pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with serve_gateway(tmp_path_factory.mktemp("gateway")) as served:
-        add_drawn_job(served.context.sessions, served.context.store, per_class=2)
-        build_report(served.context.sessions, served.context.store, "drawn", [])
+    with serve_drawn_job(tmp_path_factory.mktemp("gateway"), per_class=2) as served:
         yield served
 
 
@@ -40,12 +35,8 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "a.png").write_bytes(picture(1))
     (tmp_path / "b.png").write_bytes(picture(2))
     (tmp_path / "labels.csv").write_text("file,label\na.png,car\nb.png,bus\n")
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr("car/1.png", picture(1))
-        archive.writestr("bus/1.png", picture(2))
-    (tmp_path / "testset.zip").write_bytes(packed.getvalue())
-    (tmp_path / "my-model.zip").write_bytes(zipped(HUB))
+    (tmp_path / "testset.zip").write_bytes(zipped({"car/1.png": picture(1), "bus/1.png": picture(2)}))
+    (tmp_path / "my-model.zip").write_bytes(zipped(HUB, "my-model/"))
     (tmp_path / "net.onnx").write_bytes(b"the evaluator is small here")
     return tmp_path
 

@@ -17,12 +17,13 @@ from transformers.models.segformer.image_processing_pil_segformer import Segform
 
 from embedded.serving import ListeningPort
 from evaluator_service.app import create_app
+from shared.endpoints import Services
 from shared.images import decode, encode
 from shared.profiles import ProfileError, load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import PredictReply, PredictRequest, SegmentReply, SegmentRequest
 from shared.service_settings import ServiceSettings
-from tests.support.serving import serving
+from tests.support.serving import call, serving
 from tests.support.small_evaluator import CLASSES, write_classifier, write_scorer
 from tests.support.small_packages import Logits, as_onnx, onnx_files
 from tests.support.small_profile import write_profile
@@ -103,17 +104,11 @@ def test_all_kinds_are_listed_and_answer(profile: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("SERVED_MODEL_KEY", "secret")
     images = [ImagePayload(png=encode(IMAGE))] * 2
 
-    async def ask(client: httpx.AsyncClient, model: str) -> PredictReply:
-        body = PredictRequest(model=model, images=images)
-        reply = await client.post("/v1/predictions", content=body.model_dump_json())
-        assert reply.status_code == 200, reply.text
-        return PredictReply.model_validate_json(reply.content)
+    async def predict(client: httpx.AsyncClient, model: str) -> PredictReply:
+        return await call(client, Services.predict, PredictRequest(model=model, images=images))
 
     async def segment(client: httpx.AsyncClient, model: str) -> SegmentReply:
-        body = SegmentRequest(model=model, images=images)
-        reply = await client.post("/v1/segmentations", content=body.model_dump_json())
-        assert reply.status_code == 200, reply.text
-        return SegmentReply.model_validate_json(reply.content)
+        return await call(client, Services.segment, SegmentRequest(model=model, images=images))
 
     async def scenario() -> None:
         settings = ServiceSettings(profile=str(profile), device="cpu", threads=1)
@@ -129,7 +124,7 @@ def test_all_kinds_are_listed_and_answer(profile: Path, monkeypatch: pytest.Monk
             ]
             assert listed[4]["revision"] == "7"
             assert "secret" not in (await client.get("/v1/info")).text
-            hub, onnx, served = [await ask(client, name) for name in ("resnet", "exported", "served")]
+            hub, onnx, served = [await predict(client, name) for name in ("resnet", "exported", "served")]
             assert hub.classes == onnx.classes == CLASSES
             assert np.allclose(hub.probabilities, onnx.probabilities, atol=1e-6)
             assert served.classes == ["bright", "dark"]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 import torch
@@ -15,21 +13,19 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification, Au
 
 from evaluator_service.app import create_app
 from evaluator_service.similarity import Scorer
+from shared.endpoints import Services
 from shared.images import encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import (
-    EmbedReply,
     EmbedRequest,
     ModelsReply,
-    PredictReply,
     PredictRequest,
-    StructureReply,
     StructureRequest,
 )
 from shared.service_settings import LARGEST_SUBMISSION
 from shared.weights import Weights
 from tests.support.service_settings import settings
-from tests.support.serving import serving
+from tests.support.serving import call, serving
 from tests.support.small_evaluator import CLASSES, write_classifier, write_scorer
 from tests.support.small_profile import write_profile
 
@@ -60,12 +56,6 @@ def payload(image: np.ndarray) -> ImagePayload:
     return ImagePayload(png=encode(image))
 
 
-async def post(client: httpx.AsyncClient, path: str, body: Any) -> bytes:
-    reply = await client.post(path, content=body.model_dump_json())
-    assert reply.status_code == 200, reply.text
-    return reply.content
-
-
 def test_predictions_are_the_models_own_on_its_own_preprocessing(folder: Path) -> None:
     image = pixels()
     model = AutoModelForImageClassification.from_pretrained(folder / "second").eval()
@@ -78,12 +68,12 @@ def test_predictions_are_the_models_own_on_its_own_preprocessing(folder: Path) -
     async def scenario() -> None:
         async with serving(create_app(settings(folder / "small.toml"))) as client:
             body = PredictRequest(model="second", images=[payload(image), payload(pixels(50, 99))])
-            reply = PredictReply.model_validate_json(await post(client, "/v1/predictions", body))
+            reply = await call(client, Services.predict, body)
             assert reply.classes == CLASSES
             assert np.allclose(reply.probabilities[0], expected, atol=1e-6)
             assert np.allclose(np.sum(reply.probabilities, axis=1), 1)
             other = body.model_copy(update={"model": "first"})
-            first = PredictReply.model_validate_json(await post(client, "/v1/predictions", other))
+            first = await call(client, Services.predict, other)
             assert first.probabilities != reply.probabilities
             listed = ModelsReply.model_validate_json((await client.get("/v1/models")).content).models
             assert [(model.name, model.classes, model.licence, model.description) for model in listed] == [
@@ -107,13 +97,13 @@ def test_embeddings_are_clips_and_unit_length(folder: Path) -> None:
     async def scenario() -> None:
         async with serving(create_app(settings(folder / "small.toml"))) as client:
             body = EmbedRequest(images=[payload(image)], texts=texts)
-            reply = EmbedReply.model_validate_json(await post(client, "/v1/embeddings", body))
+            reply = await call(client, Services.embed, body)
             assert np.allclose(reply.images[0], both.image_embeds[0].numpy(), atol=1e-5)
             assert np.allclose(reply.texts[0], both.text_embeds[0].numpy(), atol=1e-5), "padding changes nothing"
             assert reply.texts[2] == reply.texts[0] != reply.texts[1]
             assert np.allclose(np.linalg.norm(reply.images + reply.texts, axis=1), 1)
             assert np.isclose(reply.logit_scale, clip.logit_scale.exp().item())
-            again = EmbedReply.model_validate_json(await post(client, "/v1/embeddings", EmbedRequest(texts=texts)))
+            again = await call(client, Services.embed, EmbedRequest(texts=texts))
             assert again.texts == reply.texts
             assert again.images == []
 
@@ -126,10 +116,10 @@ def test_more_texts_than_the_queue_holds_are_embedded_beside_images(folder: Path
     async def scenario() -> None:
         async with serving(create_app(settings(folder / "small.toml", capacity=LARGEST_SUBMISSION))) as client:
             body = EmbedRequest(images=[payload(pixels()) for _ in range(3)], texts=texts)
-            reply = EmbedReply.model_validate_json(await post(client, "/v1/embeddings", body))
+            reply = await call(client, Services.embed, body)
             assert (len(reply.images), len(reply.texts)) == (3, 100)
             single = EmbedRequest(texts=texts[70:71])
-            again = EmbedReply.model_validate_json(await post(client, "/v1/embeddings", single))
+            again = await call(client, Services.embed, single)
             assert np.allclose(again.texts[0], reply.texts[70])
 
     asyncio.run(scenario())
@@ -150,14 +140,14 @@ def test_deterministic_replies_do_not_depend_on_the_batch(folder: Path) -> None:
             create_app(settings(folder / "small.toml", deterministic=True, max_wait_seconds=0.2))
         ) as client:
             requests = [PredictRequest(model="first", images=[payload(pixels())]) for _ in range(4)]
-            alone = await post(client, "/v1/predictions", requests[0])
-            crowd = await asyncio.gather(*(post(client, "/v1/predictions", body) for body in reversed(requests)))
+            alone = await call(client, Services.predict, requests[0])
+            crowd = await asyncio.gather(*(call(client, Services.predict, body) for body in reversed(requests)))
             assert crowd[-1] == alone
             embed = EmbedRequest(images=[requests[0].images[0]])
-            single = await post(client, "/v1/embeddings", embed)
+            single = await call(client, Services.embed, embed)
             more = EmbedRequest(images=[payload(pixels()), *embed.images])
-            together = EmbedReply.model_validate_json(await post(client, "/v1/embeddings", more))
-            assert together.images[1] == EmbedReply.model_validate_json(single).images[0]
+            together = await call(client, Services.embed, more)
+            assert together.images[1] == single.images[0]
 
     asyncio.run(scenario())
 
@@ -175,17 +165,17 @@ def test_structure_agreement_counts_kept_edges(folder: Path) -> None:
     async def scenario() -> None:
         async with serving(create_app(settings(folder / "small.toml"))) as client:
             body = StructureRequest(source=payload(source), images=[payload(i) for i in (source, dark, half, blank)])
-            reply = StructureReply.model_validate_json(await post(client, "/v1/structure", body))
+            reply = await call(client, Services.structure, body)
             assert reply.agreements[0] > 0.95
             assert reply.agreements[1] > 0.95, "light may change"
             assert abs(reply.agreements[2] - 0.5) < 0.1
             assert reply.agreements[3] == 0
             noise = body.model_copy(update={"images": [payload(pixels()) for _ in range(16)]})
-            reply = StructureReply.model_validate_json(await post(client, "/v1/structure", noise))
+            reply = await call(client, Services.structure, noise)
             # The mean over many is 0.15, that of 16 varies by 0.04. Without the correction for chance it is near 1.
             assert np.mean(reply.agreements) < 0.4, "edges everywhere agree by chance only"
             masked = body.model_copy(update={"mask": payload(left_half)})
-            reply = StructureReply.model_validate_json(await post(client, "/v1/structure", masked))
+            reply = await call(client, Services.structure, masked)
             assert reply.agreements[2] > 0.95, "what lies outside the mask does not count"
             other = body.model_copy(update={"images": [payload(pixels(30, 30))]})
             refusal = await client.post("/v1/structure", content=other.model_dump_json())

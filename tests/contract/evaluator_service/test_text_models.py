@@ -14,13 +14,14 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 from evaluator_service.app import create_app as evaluator
 from evaluator_service.similarity import TextEmbedder
 from llm_service.app import create_app as language
-from shared.schemas.evaluation import EmbedTextsReply
-from shared.schemas.language import FillReply
+from shared.endpoints import Services
+from shared.schemas.evaluation import EmbedTextsRequest
+from shared.schemas.language import FillReply, FillRequest, Gap
 from shared.schemas.service import ServiceInfo
 from shared.service_settings import LARGEST_SUBMISSION
 from shared.weights import Weights
 from tests.support.service_settings import settings
-from tests.support.serving import serving
+from tests.support.serving import call, serving
 from tests.support.small_evaluator import write_scorer
 from tests.support.small_profile import write_profile
 from tests.support.small_texts import save_masked_words, save_text_embedder
@@ -45,16 +46,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def filled(client: httpx.AsyncClient, gaps: list[tuple[str, str]], most: int = 5) -> FillReply:
-    body = {"gaps": [{"before": before, "after": after} for before, after in gaps], "most": most}
-    reply = await client.post("/v1/fill", json=body)
-    assert reply.status_code == 200, reply.text
-    return FillReply.model_validate_json(reply.content)
+    request = FillRequest(gaps=[Gap(before=before, after=after) for before, after in gaps], most=most)
+    return await call(client, Services.fill, request)
 
 
 async def embedded(client: httpx.AsyncClient, texts: list[str]) -> list[list[float]]:
-    reply = await client.post("/v1/text-embeddings", json={"texts": texts})
-    assert reply.status_code == 200, reply.text
-    return EmbedTextsReply.model_validate_json(reply.content).texts
+    return (await call(client, Services.embed_texts, EmbedTextsRequest(texts=texts))).texts
 
 
 def test_fillings_are_the_whole_words_that_the_model_finds_most_probable(folder: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.auth.keys import create_key
-from tests.support.gateway_under_test import Gateway, serve_gateway
+from tests.support.gateway_under_test import Gateway, key_of, serve_gateway
 
 
 @pytest.fixture(scope="module")
@@ -30,3 +30,9 @@ def key(locked: Gateway) -> str:
     """A key of the user ann."""
     with locked.context.sessions.begin() as session:
         return create_key(session, "ann")
+
+
+@pytest.fixture
+def ann(gateway: Gateway) -> dict[str, str]:
+    """The headers of a key of the user ann; for modules whose gateway asks for keys."""
+    return key_of(gateway, "ann")

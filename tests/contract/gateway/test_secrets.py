@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from gateway.settings import Settings, read_settings
 from shared.celery_app import open_celery
 from shared.service import ModelService
 from shared.service_settings import ServiceSettings
-from tests.support.gateway_under_test import Gateway, serve_gateway
+from tests.support.gateway_under_test import Gateway
 from tests.support.log_lines import Nothing
 from tests.support.serving import serving
 
@@ -76,13 +75,7 @@ def test_errors_of_an_incomplete_deployment_reveal_no_secret(secrets: None, log:
     assert "wake-up" in log.getvalue()
 
 
-@pytest.fixture
-def locked(tmp_path: Path, log: io.StringIO) -> Iterator[Gateway]:
-    with serve_gateway(tmp_path, authentication=True) as gateway:
-        yield gateway
-
-
-def test_keys_and_cookies_are_in_no_answer_log_or_row(locked: Gateway, log: io.StringIO, tmp_path: Path) -> None:
+def test_keys_and_cookies_are_in_no_answer_log_or_row(log: io.StringIO, locked: Gateway, tmp_path: Path) -> None:
     client, ours = locked.client, {"Origin": str(locked.client.base_url).rstrip("/")}
     with locked.context.sessions.begin() as session:
         create_key(session, "ann", ["admin"], key=KEY)

@@ -20,13 +20,14 @@ from llm_service.engines.transformers import JSON_STYLE, load_transformers
 from llm_service.schemas import checked_validator
 from shared.batching import MicroBatcher
 from shared.devices import Loading
+from shared.endpoints import Services
 from shared.problems import InvalidInput
 from shared.profiles import load_profile
-from shared.schemas.language import GenerateReply, GenerateRequest, Message, ScoreReply
+from shared.schemas.language import GenerateReply, GenerateRequest, Message, ScoreReply, ScoreRequest
 from shared.schemas.service import ServiceInfo
-from tests.support.language_requests import KEYWORDS, SYSTEM, generate, generate_request
+from tests.support.language_requests import KEYWORDS, SYSTEM, generate_request
 from tests.support.service_settings import settings
-from tests.support.serving import serving
+from tests.support.serving import call, serving
 from tests.support.small_models import save_llama
 from tests.support.small_profile import write_profile
 
@@ -54,7 +55,7 @@ def requests() -> list[GenerateRequest]:
 def test_every_reply_satisfies_its_schema(profile: Path) -> None:
     async def main() -> list[GenerateReply]:
         async with serving(create_app(settings(profile))) as client:
-            return await asyncio.gather(*(generate(client, request) for request in requests()))
+            return await asyncio.gather(*(call(client, Services.generate, request) for request in requests()))
 
     for request, reply in zip(requests(), asyncio.run(main()), strict=True):
         assert checked_validator(request.json_schema).is_valid(reply.value)
@@ -67,9 +68,9 @@ def test_every_reply_satisfies_its_schema(profile: Path) -> None:
 def test_deterministic_replies_are_the_same_alone_and_in_company(profile: Path) -> None:
     async def main() -> None:
         async with serving(create_app(settings(profile, deterministic=True, max_batch=3))) as client:
-            together = await asyncio.gather(*(generate(client, request) for request in requests()))
-            alone = [await generate(client, request) for request in requests()]
-            turned = await asyncio.gather(*(generate(client, request) for request in requests()[::-1]))
+            together = await asyncio.gather(*(call(client, Services.generate, request) for request in requests()))
+            alone = [await call(client, Services.generate, request) for request in requests()]
+            turned = await asyncio.gather(*(call(client, Services.generate, request) for request in requests()[::-1]))
         assert list(together) == alone == list(turned)[::-1]
         assert together[2] == together[-1]  # the same request twice
         assert len({reply.text for reply in together}) > 4
@@ -81,9 +82,7 @@ def test_deterministic_scores_are_bitwise_the_same_alone_and_in_company(profile:
     texts = ["a", "a bus at night", "a bus at night" * 5, "snow", "a"]
 
     async def score(client: httpx.AsyncClient, texts: Sequence[str]) -> list[float]:
-        reply = await client.post("/v1/score", json={"texts": list(texts)})
-        assert reply.status_code == 200, reply.text
-        return ScoreReply.model_validate_json(reply.content).log_likelihoods
+        return (await call(client, Services.score, ScoreRequest(texts=list(texts)))).log_likelihoods
 
     async def main() -> None:
         async with serving(create_app(settings(profile, deterministic=True, max_batch=2))) as client:
@@ -141,7 +140,7 @@ def test_kept_beginnings_and_padding_change_no_token(profile: Path, system: list
 
     async def main() -> GenerateReply:
         async with serving(create_app(settings(profile, deterministic=True, max_batch=3))) as client:
-            return await generate(client, request)
+            return await call(client, Services.generate, request)
 
     assert asyncio.run(main()).text == tokenizer.decode(tokens[len(prefix) + len(rest) :])
 

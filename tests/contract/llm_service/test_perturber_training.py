@@ -18,12 +18,13 @@ from llm_service.app import create_app
 from llm_service.causal import load_causal, with_adapter
 from llm_service.pairs import BadLine, Pair, read_lines
 from llm_service.perturber_training import IGNORED, Recipe, tokens, train
+from shared.endpoints import Services
 from shared.profiles import Adapter, ProfileError, load_profile
-from shared.schemas.language import GenerateReply, GenerateRequest, Message
+from shared.schemas.language import GenerateRequest, Message
 from shared.schemas.service import ServiceInfo
 from shared.service_settings import ServiceSettings
 from shared.weights import Weights
-from tests.support.serving import serving
+from tests.support.serving import call, serving
 from tests.support.small_models import save_llama
 from tests.support.small_profile import write_profile
 
@@ -82,9 +83,7 @@ def asked_of(path: Path) -> tuple[list[str], ServiceInfo]:
             replies = []
             for number in (50, 51):
                 request = GenerateRequest(messages=question(number), json_schema=SCHEMA, temperature=0, max_tokens=60)
-                reply = await client.post("/v1/generate", content=request.model_dump_json())
-                assert reply.status_code == 200, reply.text
-                replies.append(GenerateReply.model_validate_json(reply.content).text)
+                replies.append((await call(client, Services.generate, request)).text)
             return replies, ServiceInfo.model_validate_json((await client.get("/v1/info")).content)
 
     return asyncio.run(main())

@@ -18,6 +18,7 @@ from shared.schemas.service import WeightsInfo
 from shared.service import MakeBatcher, ModelService
 from shared.service_settings import LARGEST_SUBMISSION, ServiceSettings
 from shared.weights import Section, Weights
+from tests.support.http_jobs import queue_length
 from tests.support.language_servers import listening
 from tests.support.slow_service import square_service
 from tests.support.threads import background
@@ -82,11 +83,6 @@ def url(squares: Squares) -> Iterator[str]:
 
 def ready(url: str) -> None:
     wait_for(lambda: HTTP.get(f"{url}/readyz").status_code == 200)
-
-
-def waiting(url: str) -> float:
-    lines = HTTP.get(f"{url}/metrics").text.splitlines()
-    return float(next(line for line in lines if line.startswith("contrafact_waiting{")).split()[-1])
 
 
 def ask(url: str, number: int, **headers: str) -> httpx.Response:
@@ -160,11 +156,11 @@ def test_a_client_that_leaves_costs_nothing(squares: Squares, url: str) -> None:
             first = asyncio.create_task(client.post(f"{url}/v1/squares", json={"number": 1}))
             await asyncio.to_thread(squares.at_the_gate)
             second = asyncio.create_task(client.post(f"{url}/v1/squares", json={"number": 2}))
-            await asyncio.to_thread(wait_for, lambda: waiting(url) == 1)
+            await asyncio.to_thread(wait_for, lambda: queue_length(url) == 1)
             second.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await second
-            await asyncio.to_thread(wait_for, lambda: waiting(url) == 0)
+            await asyncio.to_thread(wait_for, lambda: queue_length(url) == 0)
             squares.runs.set()
             assert (await first).json() == {"square": 1}
 
@@ -191,7 +187,7 @@ def test_a_full_line_is_429_with_retry_after(squares: Squares, url: str) -> None
     with background(partial(ask, url, 1), release=squares.runs.set):
         squares.at_the_gate()
         with background(partial(squares.fill_queue, 2), release=squares.runs.set):
-            wait_for(lambda: waiting(url) == LARGEST_SUBMISSION)
+            wait_for(lambda: queue_length(url) == LARGEST_SUBMISSION)
             reply = ask(url, 3)
             assert reply.status_code == 429
             assert int(reply.headers["retry-after"]) >= 1
@@ -233,6 +229,6 @@ def test_stopping_finishes_what_waits(squares: Squares) -> None:
         squares.close()
         calls.enter_context(background(partial(collect, 1), partial(collect, 2), release=squares.runs.set))
         squares.at_the_gate()
-        wait_for(lambda: waiting(url) == 1)
+        wait_for(lambda: queue_length(url) == 1)
         threading.Timer(0.3, squares.runs.set).start()
     assert sorted(reply.json()["square"] for reply in replies) == [1, 4]

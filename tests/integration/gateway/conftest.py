@@ -14,8 +14,14 @@ from tests.support.work_site import Site
 
 
 @pytest.fixture
-def site(sessions: Sessions, tmp_path: Path) -> Iterator[Site]:
-    small = SmallServices()
+def small() -> SmallServices:
+    """The services of `site`, which a module may override with its own."""
+    return SmallServices()
+
+
+@pytest.fixture
+def site(sessions: Sessions, tmp_path: Path, small: SmallServices) -> Iterator[Site]:
+    """A worker over small services, without a job."""
     with serve(small) as url:
         site = Site(sessions, DirectoryStore(tmp_path / "objects"), small, url)
         yield site

@@ -12,7 +12,7 @@ import pytest
 
 from shared.model_health import EXIT_CODE
 from tests.support.broken_service import UNLUCKY
-from tests.support.deployment import UVICORN, Part, free_port
+from tests.support.processes import UVICORN, Part, free_port
 from tests.support.threads import background
 from tests.support.work_site import wait_for
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 
 import pytest
 
 from evaluator_service.known_texts import MOST, KnownTexts
 from shared.problems import DeadlineExceeded, Overloaded
+from tests.support.batching import soon
 
 PATIENCE = 120.0  # seconds, which only a hang takes
 
@@ -29,10 +29,6 @@ class Lengths:
         if len(self.windows) > self.full_after:
             raise Overloaded("the queue is full")
         return [[float(len(text))] for text in texts]
-
-
-def soon(seconds: float = PATIENCE) -> float:
-    return time.monotonic() + seconds
 
 
 def test_large_requests_go_in_windows_and_every_text_once() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.problems import DeviceFailed, InvalidInput, ModelStopped, NotFinite, NotReady, OutOfMemory, Problem
-from tests.support.batching import PATIENCE, Recorder, batcher, soon
+from tests.support.batching import PATIENCE, Recorder, batcher, soon, submit_together
 from tests.support.work_site import wait_for
 
 
@@ -45,11 +45,7 @@ def test_deterministic_batches_are_not_halved() -> None:
 def test_an_exception_for_one_item_is_raised_to_its_caller_only() -> None:
     owner = batcher(Recorder(), max_wait=0.05)
 
-    async def main() -> list[int | BaseException]:
-        requests = (owner.submit(item, key="a", deadline=soon()) for item in (12, 13, 14))
-        return await asyncio.gather(*requests, return_exceptions=True)
-
-    first, second, third = asyncio.run(main())
+    first, second, third = asyncio.run(submit_together(owner, 12, 13, 14))
     owner.drain()
     assert (first, third) == (144, 196)
     assert isinstance(second, ValueError)
@@ -68,11 +64,7 @@ def test_an_item_that_fails_its_batch_fails_alone(problem: Problem, deterministi
 
     owner = batcher(run, max_wait=0.5, deterministic=deterministic)
 
-    async def main() -> list[int | BaseException]:
-        requests = (owner.submit(item, key="a", deadline=soon()) for item in (12, 13, 14))
-        return await asyncio.gather(*requests, return_exceptions=True)
-
-    first, second, third = asyncio.run(main())
+    first, second, third = asyncio.run(submit_together(owner, 12, 13, 14))
     owner.drain()
     assert (first, second, third) == (144, problem, 196)
     assert len(batches) == 4

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from typer.testing import CliRunner
 
 from contrafact.cli import app
 from gateway.database.tables import Image, Job, OwnedImage, Table, Upload
+from tests.support.archives import zipped
 from tests.support.gateway_under_test import Gateway, picture
 
 TASK = "classify the vehicle"
@@ -22,13 +21,8 @@ TASK = "classify the vehicle"
 
 def packed(**per_class: int) -> bytes:
     """A zip of class folders."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for label, count in per_class.items():
-            for number in range(count):
-                archive.writestr(f"{label}/{number}.png", picture(number))
-        archive.writestr("bus/broken.png", b"\x89PNG\r\n\x1a\n")
-    return buffer.getvalue()
+    files = {f"{label}/{n}.png": picture(n) for label, count in per_class.items() for n in range(count)}
+    return zipped({**files, "bus/broken.png": b"\x89PNG\r\n\x1a\n"})
 
 
 def ask(gateway: Gateway, dry_run: str = "true", **spec: Any) -> httpx.Response:

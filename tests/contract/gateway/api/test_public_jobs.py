@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import tarfile
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,7 @@ from hypothesis import strategies as st
 
 from gateway.auth.keys import create_key
 from gateway.database.tables import Job, SourceImage
+from tests.support.archives import tarred, zipped
 from tests.support.gateway_under_test import Gateway, picture, serve_gateway
 
 TASK = "classify the vehicle"
@@ -81,11 +79,7 @@ def test_a_full_spec_is_kept(gateway: Gateway) -> None:
 def test_labels_come_from_manifest_folders_or_nowhere(gateway: Gateway) -> None:
     manifest = ("manifest", ("labels.csv", b"file,label\n1.png,car\n2.png,\n"))
     assert labels(gateway, create(gateway, [*images(1, 2), manifest]).json()["id"]) == ["car", None]
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr("set/automobile/1.png", picture(1))
-        archive.writestr("set/bus/2.png", picture(2))
-    folders = [("images", ("set.zip", packed.getvalue()))]
+    folders = [("images", ("set.zip", zipped({"automobile/1.png": picture(1), "bus/2.png": picture(2)}, "set/")))]
     assert_refused(create(gateway, folders), 422, "'automobile'", "label_map")
     assert labels(gateway, create(gateway, folders, label_map={"automobile": "car"}).json()["id"]) == ["car", "bus"]
     assert labels(gateway, create(gateway, folders, ground_truth="none").json()["id"]) == [None, None]
@@ -94,13 +88,8 @@ def test_labels_come_from_manifest_folders_or_nowhere(gateway: Gateway) -> None:
 
 
 def test_one_bad_image_fails_alone(gateway: Gateway) -> None:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for name, data in (("good.png", picture(1)), ("bad.png", b"no picture")):
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    job = create(gateway, [("images", ("set.tar.gz", packed.getvalue()))]).json()
+    packed = tarred({"good.png": picture(1), "bad.png": b"no picture"}, mode="w:gz")
+    job = create(gateway, [("images", ("set.tar.gz", packed))]).json()
     assert job["progress"]["images"] == {"waiting": 1, "in_progress": 0, "done": 0, "failed": 1, "cancelled": 0}
     (failure,) = job["failures"]
     assert (failure["position"], failure["name"]) == (1, "bad.png")

@@ -15,11 +15,10 @@ from gateway.api.event_feed import BATCH, POLL_SECONDS
 from gateway.database.events import add_event
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Job, SourceImage
-from gateway.report.build import build_report
 from gateway.results.classification import load_rows
 from gateway.results.measure import measure
 from shared.schemas.results import CellEffect
-from tests.support.drawn_job import add_drawn_job
+from tests.support.drawn_job import add_drawn_job, serve_drawn_job
 from tests.support.gateway_under_test import Gateway, serve_gateway
 from tests.support.work_site import wait_for
 
@@ -29,9 +28,7 @@ FOLLOWERS = 20
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A finished job `drawn` of 12 source images, with its report."""
-    with serve_gateway(tmp_path_factory.mktemp("gateway")) as served:
-        add_drawn_job(served.context.sessions, served.context.store, per_class=4)
-        build_report(served.context.sessions, served.context.store, "drawn", [])
+    with serve_drawn_job(tmp_path_factory.mktemp("gateway"), per_class=4) as served:
         yield served
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typer.testing import CliRunner
 
 from contrafact.cli import app
 from shared.images import decode, encode
+from tests.support.archives import zipped
 from tests.support.gateway_under_test import Gateway, picture, serve_gateway
 
 SIDE = 256
@@ -72,8 +72,7 @@ def test_uploaded_masks_fit_their_images_after_both_were_scaled(gateway: Gateway
 
 def test_the_command_line_reports_scaling_before_and_after_submitting(gateway: Gateway, tmp_path: Path) -> None:
     archive = tmp_path / "set.zip"
-    with zipfile.ZipFile(archive, "w") as packed:
-        packed.writestr("a.png", large())
+    archive.write_bytes(zipped({"a.png": large()}))
     loose = tmp_path / "loose.png"
     loose.write_bytes(large(7))
     common = ["--task", "classify the vehicle", "--no-models", "--url", str(gateway.client.base_url)]

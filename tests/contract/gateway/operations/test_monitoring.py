@@ -7,7 +7,6 @@ import re
 from typing import Any
 
 import promql_parser
-import pytest
 import yaml
 from prometheus_client import REGISTRY, CollectorRegistry
 
@@ -16,6 +15,7 @@ from gateway.database.sessions import Sessions
 from gateway.operations import gauges
 from shared.batch_metrics import BatchMetrics
 from tests.support.compose_files import BASE, ROOT, composed
+from tests.support.databases import ON_SQLITE
 
 MONITORING = ROOT / "monitoring"
 DASHBOARD: dict[str, Any] = json.loads((MONITORING / "grafana/dashboards/contrafact.json").read_text(encoding="utf-8"))
@@ -38,7 +38,7 @@ def exported(sessions: Sessions) -> dict[str, set[str]]:
     return labels
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@ON_SQLITE
 def test_the_dashboard_asks_for_metrics_and_labels_that_exist(sessions: Sessions) -> None:
     labels_of = exported(sessions)
     for query in QUERIES:

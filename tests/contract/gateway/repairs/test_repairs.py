@@ -22,9 +22,10 @@ from gateway.settings import Settings
 from shared.problems import DependencyFailed
 from shared.schemas.repairs import RepairResult
 from shared.storage import DirectoryStore
+from tests.support.archives import zipped
 from tests.support.gateway_under_test import Gateway, serve_gateway
 from tests.support.repair_site import CLASSES, add_job, picture, work_off, write_day_classifier
-from tests.support.small_packages import onnx_files, zipped
+from tests.support.small_packages import onnx_files
 
 REQUEST = {"model": "day", "steps": 40, "learning_rate": 5e-3, "batch_size": 16}
 
@@ -37,7 +38,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         add_job(served.context.sessions, served.context.store)
         files = {path.name: path.read_bytes() for path in folder.iterdir()}
         for name, content in (("day", files), ("day-onnx", onnx_files(folder))):
-            archive = zipped(content)
+            archive = zipped(content, "my-model/")
             reply = served.client.post("/models", data={"name": name}, files={"model": ("m.zip", archive)})
             assert reply.status_code == 201, reply.text
         yield served

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
-from safetensors.torch import load
-from torch import Tensor, equal
+from torch import equal
 
 from contrafact.repair_commands import result_tables
 from evaluator_service.models_under_test.loading import load_folder
@@ -20,17 +19,14 @@ from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from evaluator_service.repair_worker import Trainer
 from gateway.analysis.segmentation import overlaps
 from gateway.database.tables import LOCAL_OWNER, ModelUnderTest
-from gateway.intake.sources import NamedFile
-from gateway.models_under_test.packages import packed
 from gateway.repairs.repairs import order
 from gateway.settings import Settings
 from shared.label_maps import class_indices, confusion
 from shared.schemas.masks import ALL_CLASSES
-from shared.schemas.models import ModelSpec
 from shared.schemas.repairs import RepairLease, RepairResult
-from shared.storage import model_key, repair_key
+from shared.storage import repair_key
 from tests.support.gateway_under_test import Gateway, serve_gateway
-from tests.support.repair_site import work_off
+from tests.support.repair_site import keep_model, weights_in, work_off
 from tests.support.segmenter_site import CLASSES, OWN, add_job, street, write_day_segmenter
 
 REQUEST = {"model": "streets", "steps": 40, "learning_rate": 5e-3, "batch_size": 8}
@@ -42,23 +38,15 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     write_day_segmenter(folder)
     with serve_gateway(tmp_path_factory.mktemp("gateway")) as served:
         add_job(served.context.sessions, served.context.store)
-        keep_model(served, folder)
+        package = keep_model(served.context.store, folder, "streets")
+        with served.context.sessions.begin() as session:
+            session.add(
+                ModelUnderTest(
+                    id="streets", owner_id=LOCAL_OWNER, name="streets", digest=package.digest, format=package.format,
+                    bytes=package.bytes, kind="segmentation", classes=OWN, licence="Apache-2.0",
+                )
+            )  # fmt: skip
         yield served
-
-
-def keep_model(gateway: Gateway, folder: Path) -> None:
-    """As `POST /models` keeps one, but for the look of an evaluator."""
-    files = [NamedFile(path.name, path.open("rb")) for path in folder.iterdir()]
-    with packed(files, ModelSpec(name="streets"), 10**9) as package:
-        gateway.context.store.put_file(model_key(package.digest, "streets"), package.file)
-        row = ModelUnderTest(
-            id="streets", owner_id=LOCAL_OWNER, name="streets", digest=package.digest, format=package.format,
-            bytes=package.bytes, kind="segmentation", classes=OWN, licence="Apache-2.0",
-        )  # fmt: skip
-    for file in files:
-        file.content.close()
-    with gateway.context.sessions.begin() as session:
-        session.add(row)
 
 
 def begin(gateway: Gateway, **changes: object) -> str:
@@ -167,16 +155,10 @@ def test_a_stopped_trainer_is_followed_by_one_that_ends_in_the_same_weights(gate
             assert repair_key(repair, "aa", "outcome.json") not in remaining
         work_off(gateway.context.sessions, store, Settings())
         assert gateway.client.get(f"/repairs/{repair}").json()["state"] == "done"
-        weights.append([_weights(store.get(repair_key(repair, arm, "model.tar"))) for arm in ("repaired", "augmented")])
+        packages = [store.get(repair_key(repair, arm, "model.tar")) for arm in ("repaired", "augmented")]
+        weights.append([weights_in(package) for package in packages])
     for mine, other in zip(*weights, strict=True):
         assert all(equal(mine[name], other[name]) for name in mine)
-
-
-def _weights(package: bytes) -> dict[str, Tensor]:
-    with tarfile.open(fileobj=io.BytesIO(package)) as archive:
-        content = archive.extractfile("model.safetensors")
-        assert content is not None
-        return load(content.read())
 
 
 def test_jobs_that_a_repair_cannot_use_are_refused(gateway: Gateway) -> None:

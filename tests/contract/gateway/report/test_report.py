@@ -7,18 +7,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete, update
 
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
-from gateway.database.tables import Counterfactual, Job, Prediction, Report, SourceImage
-from gateway.methods import read_method
+from gateway.database.tables import Counterfactual, Prediction, Report, SourceImage
 from gateway.report.build import build_report
 from gateway.report.words import marked_caption, percent
 from gateway.results.classification import load_rows
 from gateway.results.measure import measure
-from shared.profiles import CheckCalibration
-from shared.schemas.results import Calibration, CheckErrors, JobResults
-from shared.schemas.service import ServiceInfo, WeightsInfo
+from shared.schemas.results import Calibration, JobResults
 from shared.storage import DirectoryStore
 from tests.support.drawn_job import add_drawn_job
 
@@ -68,137 +65,6 @@ def test_building_the_report_again_gives_the_same_page_and_the_stored_figures(me
     assert JobResults.model_validate(row.metrics) == results
 
 
-def add_calibrated_job(tmp_path: Path) -> tuple[Sessions, DirectoryStore]:
-    """A drawn job whose spec says that its images are like tinyworld."""
-    engine = open_engine(f"sqlite:///{tmp_path}/contrafact.db")
-    migrate(engine)
-    sessions, store = open_sessions(engine), DirectoryStore(tmp_path / "objects")
-    add_drawn_job(sessions, store)
-    with sessions.begin() as session:
-        session.get_one(Job, "drawn").spec = {"calibration": "tinyworld"}
-    return sessions, store
-
-
-def calibrations(*methods: str, scorer: str = "") -> dict[str, CheckCalibration]:
-    errors = {"default": CheckErrors(valid=200, valid_accepted=180, invalid=200, invalid_accepted=6)}
-    return {"tinyworld": CheckCalibration(judged_by="people", scorer=scorer, methods=dict.fromkeys(methods, errors))}
-
-
-def evaluator(scorer: str) -> ServiceInfo:
-    weights = WeightsInfo(role="scorer", id="clip", revision=scorer, dtype="float32", licence="MIT")
-    return ServiceInfo(
-        service="evaluator_service",
-        profile="tiny",
-        device="cpu",
-        deterministic=True,
-        revision=scorer,
-        weights=[weights],
-        version="1",
-    )
-
-
-def test_known_errors_of_the_checks_enter_the_figures_and_the_page(tmp_path: Path) -> None:
-    sessions, store = add_calibrated_job(tmp_path)
-    with sessions.begin() as session:
-        session.get_one(Job, "drawn").spec = {}
-    unnamed = build_report(sessions, store, "drawn", [], calibrations("dillema"))
-    assert unnamed.calibration is None  # the job does not say that its images are like tinyworld
-    with sessions.begin() as session:
-        session.get_one(Job, "drawn").spec = {"calibration": "tinyworld"}
-    results = build_report(sessions, store, "drawn", [], calibrations("dillema"))
-    assert results.calibration is not None
-    assert (results.calibration.n, results.calibration.judged_by) == (400, "people")
-    assert not results.provisional
-    (finding,) = results.results[0].findings
-    assert finding.among_valid is not None
-    assert finding.among_valid.stands
-    assert "which leaves" in finding.sentence
-    page = store.get("reports/drawn/report.html").decode()
-    assert "measured on <b>tinyworld</b>" in page
-    assert "uncalibrated" not in page
-    assert "among valid" in page
-
-
-def test_errors_of_another_method_do_not_enter(tmp_path: Path) -> None:
-    sessions, store = add_calibrated_job(tmp_path)
-    results = build_report(sessions, store, "drawn", [], calibrations("lance"))
-    assert results.provisional
-    (finding,) = results.results[0].findings
-    assert (finding.provisional, finding.among_valid) == (True, None)
-
-
-def add_method(sessions: Sessions, method: str) -> None:
-    """Give the drawn job a second method, with the same images and predictions as its first."""
-    with sessions.begin() as session:
-        job = session.get_one(Job, "drawn")
-        job.methods = [*job.methods, read_method(method, {})]
-        rows = session.scalars(select(Counterfactual)).all()
-        predictions = session.scalars(select(Prediction).where(Prediction.counterfactual_id.is_not(None))).all()
-        session.execute(insert(Counterfactual), [_columns(row) | _named(row.id, method) for row in rows])
-        copies = [
-            _columns(row) | {"id": f"{row.id}-{method}", "counterfactual_id": f"{row.counterfactual_id}-{method}"}
-            for row in predictions
-        ]
-        session.execute(insert(Prediction), copies)
-
-
-def _columns(row: Counterfactual | Prediction) -> dict[str, object]:
-    return {column.name: getattr(row, column.name) for column in row.__table__.columns}
-
-
-def _named(row_id: str, method: str) -> dict[str, object]:
-    return {"id": f"{row_id}-{method}", "method": method}
-
-
-def test_each_method_is_corrected_for_its_own_errors_only(tmp_path: Path) -> None:
-    sessions, store = add_calibrated_job(tmp_path)
-    add_method(sessions, "lance")
-    results = build_report(sessions, store, "drawn", [], calibrations("dillema"))
-    assert results.provisional, "the errors of the checks on LANCE's images are not known"
-    findings = {result.method: result.findings for result in results.results if result.findings}
-    (of_dillema,), (of_lance,) = findings["dillema"], findings["lance"]
-    assert of_dillema.delta_accuracy == of_lance.delta_accuracy
-    assert of_dillema.among_valid is not None
-    assert (of_dillema.provisional, of_lance.provisional, of_lance.among_valid) == (False, True, None)
-    both = calibrations("dillema", "lance")
-    assert not build_report(sessions, store, "drawn", [], both).provisional
-
-
-@pytest.mark.parametrize(("measured_with", "own"), [("a" * 40, "b" * 40), ("a" * 40, "")])
-def test_errors_of_another_scorer_are_not_used_and_the_report_says_why(
-    tmp_path: Path, measured_with: str, own: str
-) -> None:
-    sessions, store = add_calibrated_job(tmp_path)
-    services = [evaluator(own)] if own else []
-    results = build_report(sessions, store, "drawn", services, calibrations("dillema", scorer=measured_with))
-    assert results.provisional
-    assert results.calibration is not None
-    assert (results.calibration.errors, results.calibration.corrects) == ({}, False)
-    assert measured_with[:12] in results.calibration.not_used
-    assert all(effect.among_valid is None for result in results.results for effect in result.cells)
-    page = store.get("reports/drawn/report.html").decode()
-    assert results.calibration.not_used in page
-    assert "Among valid" not in page
-
-
-def test_errors_of_the_jobs_own_scorer_are_used(tmp_path: Path) -> None:
-    sessions, store = add_calibrated_job(tmp_path)
-    results = build_report(sessions, store, "drawn", [evaluator("a" * 40)], calibrations("dillema", scorer="a" * 40))
-    assert results.calibration is not None
-    assert (results.provisional, results.calibration.not_used) == (False, "")
-
-
-def test_reports_of_older_versions_have_errors_by_factor_of_dillema(measured: Measured) -> None:
-    counts = {"valid": 96, "valid_accepted": 70, "invalid": 70, "invalid_accepted": 14}
-    older = {"source": "profile", "data": "tinyworld", "errors": {"default": counts, "weather": counts}, "n": 166}
-    metrics = measured[2].model_dump(mode="json") | {"calibration": older}
-    calibration = JobResults.model_validate(metrics).calibration
-    assert calibration is not None
-    assert list(calibration.errors) == ["dillema"]
-    assert calibration.errors["dillema"]["weather"].valid_accepted == 70
-    assert Calibration.model_validate(calibration.model_dump(mode="json")) == calibration
-
-
 class _Page(HTMLParser):
     """What the page refers to, and what its images say to those who do not see them."""
 
@@ -245,7 +111,7 @@ def test_the_page_is_self_contained_well_formed_and_accessible(measured: Measure
         "too few images",
         "numpy 2",
         "stands unless more than",
-        "<code>bus</code>, 16 images, about 11 in a cell: too few",
+        "16 images, about 11 in a cell",
     ],
 )
 def test_the_page_says(measured: Measured, sentence: str) -> None:
@@ -267,7 +133,7 @@ def test_without_ground_truth_predictions_are_compared_with_those_of_the_origina
         assert result.relation == "metamorphic"
         assert result.metrics.accuracy[0].originals.value == 1.0
         assert result.metrics.error_rate == result.metrics.flips
-    assert "Too few images to tell" in _report(sessions, store, "unlabelled")
+    assert "Too few images" in _report(sessions, store, "unlabelled")
 
 
 def test_a_job_with_nothing_in_it_still_reports(measured: Measured) -> None:
@@ -343,6 +209,17 @@ def test_the_page_has_both_estimands_and_the_pairs_that_their_null_arms_cost(tmp
         assert result.metrics.error_rate.n == funnel.accepted.count, "the papers' figures are over accepted ones"
         assert all([other.estimand for other in effect.others] == ["edits"] for effect in result.cells)
     assert "edits filtered alone" in page
-    assert "its null or sham arm fails: label" in page
+    assert "arm fails: label" in page
     assert "against their null arms" in page
     assert "against null arm<" not in page, "there are no sham arms"
+
+
+def test_reports_of_older_versions_have_errors_by_factor_of_dillema(measured: Measured) -> None:
+    counts = {"valid": 96, "valid_accepted": 70, "invalid": 70, "invalid_accepted": 14}
+    older = {"source": "profile", "data": "tinyworld", "errors": {"default": counts, "weather": counts}, "n": 166}
+    metrics = measured[2].model_dump(mode="json") | {"calibration": older}
+    calibration = JobResults.model_validate(metrics).calibration
+    assert calibration is not None
+    assert list(calibration.errors) == ["dillema"]
+    assert calibration.errors["dillema"]["weather"].valid_accepted == 70
+    assert Calibration.model_validate(calibration.model_dump(mode="json")) == calibration

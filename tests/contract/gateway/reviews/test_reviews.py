@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 from contrafact.cli import app
 from gateway.auth.keys import Scope, create_key
-from gateway.report.build import build_report
-from tests.support.drawn_job import add_drawn_job
+from tests.support.drawn_job import add_drawn_job, serve_drawn_job
 from tests.support.gateway_under_test import Gateway, serve_gateway
 
 VALID = {"verdict": "valid"}
@@ -22,9 +21,7 @@ VALID = {"verdict": "valid"}
 @pytest.fixture
 def gateway(database_url: str, tmp_path: Path) -> Iterator[Gateway]:
     """A finished job `drawn` of six source images, with its report; on SQLite, then on Postgres."""
-    with serve_gateway(tmp_path, database_url) as served:
-        add_drawn_job(served.context.sessions, served.context.store, per_class=2)
-        build_report(served.context.sessions, served.context.store, "drawn")
+    with serve_drawn_job(tmp_path, database_url, per_class=2) as served:
         yield served
 
 

@@ -9,19 +9,14 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from gateway.report.build import build_report
-from tests.support.drawn_job import add_drawn_job
-from tests.support.gateway_under_test import serve_gateway
+from tests.support.drawn_job import add_drawn_job, serve_drawn_job
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A gateway with one finished job `drawn` and one `running` that has no report."""
-    with serve_gateway(tmp_path_factory.mktemp("pages")) as gateway:
-        sessions, store = gateway.context.sessions, gateway.context.store
-        add_drawn_job(sessions, store, per_class=14)
-        build_report(sessions, store, "drawn")
-        add_drawn_job(sessions, store, "running", per_class=1, state="running")
+    with serve_drawn_job(tmp_path_factory.mktemp("pages"), per_class=14) as gateway:
+        add_drawn_job(gateway.context.sessions, gateway.context.store, "running", per_class=1, state="running")
         yield gateway.client
 
 

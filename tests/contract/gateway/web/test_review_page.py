@@ -11,17 +11,15 @@ import httpx
 import pytest
 
 from gateway.report.build import build_report
-from tests.support.drawn_job import add_drawn_job
-from tests.support.gateway_under_test import serve_gateway
+from tests.support.drawn_job import add_drawn_job, serve_drawn_job
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A gateway with a finished job `drawn`, and one that nobody reviews."""
-    with serve_gateway(tmp_path_factory.mktemp("review")) as gateway:
-        for job in ("drawn", "other"):
-            add_drawn_job(gateway.context.sessions, gateway.context.store, job, per_class=8)
-            build_report(gateway.context.sessions, gateway.context.store, job)
+    with serve_drawn_job(tmp_path_factory.mktemp("review"), per_class=8) as gateway:
+        add_drawn_job(gateway.context.sessions, gateway.context.store, "other", per_class=8)
+        build_report(gateway.context.sessions, gateway.context.store, "other")
         yield gateway.client
 
 

@@ -7,24 +7,23 @@ import shutil
 import tomllib
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 
 from evaluator_service.app import create_app
 from gateway.methods.checks import judge
-from shared.images import encode
+from shared.endpoints import Services
 from shared.label_maps import VOID
 from shared.profiles import ProfileError, load_profile
-from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import ShapesReply, ShapesRequest
 from shared.service_settings import ServiceSettings
-from tests.support.serving import serving
+from tests.support.serving import call, serving
 from tests.support.small_evaluator import write_scorer
 from tests.support.small_profile import write_profile
 from tinyworld.calibrate.broken import Trial
 from tinyworld.calibrate.shapes import CHECKS, ShapeEvaluator, edit_of, shifted, trials, with_shape_thresholds
 from tinyworld.calibrate.thresholds import held_out, thresholds
+from tinyworld.judges.trials import payload
 from tinyworld.roads.render import Rendering, render
 from tinyworld.roads.world import CLASSES, THINGS, Scene, sample_scene
 
@@ -173,19 +172,13 @@ def ask(profile: Path, body: ShapesRequest) -> ShapesReply:
     async def use() -> ShapesReply:
         app = create_app(ServiceSettings(profile=str(profile), device="cpu", threads=1))
         async with serving(app) as client:
-            reply: httpx.Response = await client.post("/v1/shapes", content=body.model_dump_json())
-            assert reply.status_code == 200, reply.text
-            return ShapesReply.model_validate_json(reply.content)
+            return await call(client, Services.shapes, body)
 
     return asyncio.run(use())
 
 
 def mask_of(drawn: Rendering) -> np.ndarray:
     return np.where(drawn.classes == 0, VOID, drawn.classes - 1).astype(np.uint8)
-
-
-def payload(image: np.ndarray) -> ImagePayload:
-    return ImagePayload(png=encode(np.ascontiguousarray(image)))
 
 
 def test_edits_have_the_factor_of_their_look() -> None:

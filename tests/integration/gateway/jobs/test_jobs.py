@@ -107,34 +107,31 @@ def test_racing_requests_with_one_key_make_one_job(sessions: Sessions) -> None:
         create(sessions, order(1, 2, 3, key="k", seed=1))
 
 
+def progress_of(sessions: Sessions, job: str) -> Progress:
+    with reading(sessions) as session:
+        return jobs.show(session, LOCAL_OWNER, job).progress
+
+
 def test_progress_names_the_service_that_the_work_waits_for(sessions: Sessions) -> None:
     job, _ = create(sessions, order(1, 2))
 
-    def held_up() -> str:
-        with reading(sessions) as session:
-            return jobs.show(session, LOCAL_OWNER, job).progress.held_up
-
-    assert held_up() == ""
+    assert progress_of(sessions, job).held_up == ""
     with sessions.begin() as session:
         lease = leases.claim(session, 60)
         assert lease is not None
         assert leases.release(session, lease, "caption_service cannot be reached", delay=0)
-    assert held_up() == "caption_service cannot be reached"
+    assert "caption_service" in progress_of(sessions, job).held_up
     with sessions.begin() as session:
         lease = leases.claim(session, 60)
         assert lease is not None
         assert leases.finish(session, lease)
-    assert held_up() == ""
+    assert progress_of(sessions, job).held_up == ""
 
 
 def test_progress_says_at_which_stage_the_images_are(sessions: Sessions) -> None:
     job, _ = create(sessions, order(1, 2, 3))
 
-    def progress() -> Progress:
-        with reading(sessions) as session:
-            return jobs.show(session, LOCAL_OWNER, job).progress
-
-    assert (progress().stage, progress().stages) == ("waiting", StageCounts())
+    assert (progress_of(sessions, job).stage, progress_of(sessions, job).stages) == ("waiting", StageCounts())
     issued: list[leases.Lease] = []
     stages: tuple[Stage, ...] = ("starting", "rendering", "captioning")
     for stage in stages:
@@ -144,26 +141,26 @@ def test_progress_says_at_which_stage_the_images_are(sessions: Sessions) -> None
             issued.append(lease)
             if stage != "starting":
                 leases.note_stage(session, lease, stage)
-    assert progress().stages == StageCounts(starting=1, rendering=1, captioning=1)
-    assert progress().stage == "rendering"
+    assert progress_of(sessions, job).stages == StageCounts(starting=1, rendering=1, captioning=1)
+    assert progress_of(sessions, job).stage == "rendering"
     for number, lease in enumerate(issued):
         with sessions.begin() as session:
             ended = leases.release(session, lease, "", delay=0) if number == 1 else finish(session, lease)
             assert ended
             leases.note_stage(session, lease, "predicting")  # too late: the lease has ended
-    assert (progress().stage, progress().stages) == ("waiting", StageCounts())
+    assert (progress_of(sessions, job).stage, progress_of(sessions, job).stages) == ("waiting", StageCounts())
     with sessions.begin() as session:
         again = leases.claim(session, 60)
         assert again is not None
-    assert progress().stages == StageCounts(starting=1)  # not the stage at which it was given back
+    assert progress_of(sessions, job).stages == StageCounts(starting=1)  # not the stage at which it was given back
     with sessions.begin() as session:
         assert finish(session, again)
-    assert progress().stage == "analysing"
+    assert progress_of(sessions, job).stage == "analysing"
     with sessions.begin() as session:
         lease = leases.claim_analysis(session, 60)
         assert lease is not None
         assert leases.finish(session, lease)
-    assert progress().stage is None
+    assert progress_of(sessions, job).stage is None
 
 
 def test_pages_of_jobs_hold_each_once(sessions: Sessions) -> None:

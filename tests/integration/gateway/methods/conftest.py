@@ -6,15 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from shared.schemas.service import SERVICES
 from tests.support.logged_requests import LoggedServices
-from tests.support.small_services import SmallServices, serve
+from tests.support.small_services import SmallServices, open_clients
 
 
 @pytest.fixture
 def services() -> Iterator[LoggedServices]:
     """Clients of the small services."""
-    with serve(SmallServices()) as url:
-        clients = LoggedServices(dict.fromkeys(SERVICES, url))
+    with open_clients(SmallServices(), LoggedServices) as clients:
         yield clients
-        clients.close()

@@ -20,6 +20,7 @@ from shared.images import encode
 from shared.profiles import load_profile
 from shared.schemas.base import ImagePayload
 from shared.storage import DirectoryStore
+from tests.support.databases import ON_SQLITE
 from tests.support.logged_requests import LoggedServices
 from tests.support.small_services import CAPTION, CLASSES, SmallServices, serve
 from tests.support.work_site import Site
@@ -107,7 +108,7 @@ def test_a_reconstruction_is_the_source_branch_and_has_the_source_for_null_arm(s
     assert row.evaluations == 4
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@ON_SQLITE
 def test_a_job_of_both_gives_rows_that_are_counted(sessions: Sessions, tmp_path: Path) -> None:
     small = SmallServices()
     with serve(small) as url:

@@ -15,34 +15,18 @@ from gateway.methods.counterfactual import MethodCounterfactual
 from gateway.methods.lance import LANCE_FACTORS, LanceParameters, lance
 from gateway.results.classification import load_rows
 from shared.problems import GenerationFailed
-from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.schemas.language import GenerateReply, GenerateRequest
-from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore
-from tests.support.lance_services import SOURCE, TASK, LanceServices
-from tests.support.logged_requests import LoggedServices
-from tests.support.small_services import CAPTION, serve
+from tests.support.databases import ON_SQLITE
+from tests.support.lance_services import SOURCE, TASK, CaptioningServices, LanceServices
+from tests.support.small_services import CAPTION, open_clients, serve
 from tests.support.work_site import Site
-
-
-class CaptioningServices(LoggedServices):
-    """The clients, with captions that a test sets."""
-
-    source_caption = CAPTION
-    new_caption = CAPTION
-
-    def caption(self, request: CaptionRequest) -> CaptionReply:
-        return CaptionReply(
-            captions=[self.source_caption if image == SOURCE.image else self.new_caption for image in request.images]
-        )
 
 
 @pytest.fixture
 def services() -> Iterator[CaptioningServices]:
-    with serve(LanceServices()) as url:
-        clients = CaptioningServices(dict.fromkeys(SERVICES, url))
+    with open_clients(LanceServices(), CaptioningServices) as clients:
         yield clients
-        clients.close()
 
 
 def lance_of(services: CaptioningServices, **parameters: Any) -> list[MethodCounterfactual]:
@@ -150,7 +134,7 @@ def test_a_caption_that_does_not_name_the_class_is_begun_with_it(services: Capti
     assert row.caption == services.source_caption
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@ON_SQLITE
 def test_a_job_gives_rows_that_are_counted(sessions: Sessions, tmp_path: Path) -> None:
     small = LanceServices()
     with serve(small) as url:
@@ -187,10 +171,8 @@ class NoWeather(LanceServices):
 
 def test_a_factor_without_a_valid_reply_is_refused_by_name_and_the_others_are_rendered() -> None:
     small = NoWeather()
-    with serve(small) as url:
-        clients = CaptioningServices(dict.fromkeys(SERVICES, url))
+    with open_clients(small, CaptioningServices) as clients:
         rows = lance_of(clients)
-        clients.close()
     (refused,) = [row for row in rows if row.verdict.check == "invalid reply"]
     assert refused.edit is not None
     assert [change.factor for change in refused.edit.changes] == ["weather"]

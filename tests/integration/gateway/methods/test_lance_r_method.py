@@ -17,12 +17,10 @@ from shared.images import encode
 from shared.problems import InvalidInput
 from shared.profiles import load_profile
 from shared.schemas.base import ImagePayload
-from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.schemas.jobs import JobSpec
 from shared.schemas.language import FillReply, FillRequest
 from shared.service_settings import ServiceSettings
-from tests.support.lance_services import LanceServices
-from tests.support.logged_requests import LoggedServices
+from tests.support.lance_services import CaptioningServices, LanceServices
 from tests.support.small_services import serve
 
 CAPTION = "A photo of a small red bus in a city. It is rainy at night."
@@ -30,13 +28,11 @@ SOURCE = MethodImage("source-1", ImagePayload(png=encode(np.full((32, 32, 3), 12
 TASK = TaskDescription("name the vehicle", ("car", "bus", "boat"))
 
 
-class CaptioningServices(LoggedServices):
-    """The clients, with a caption that a test sets; `gaps` and `fillings` are of the last request for words."""
+class FillingServices(CaptioningServices):
+    """The clients, with captions that a test sets; `gaps` and `fillings` are of the last request for words."""
 
     source_caption = CAPTION
-
-    def caption(self, request: CaptionRequest) -> CaptionReply:
-        return CaptionReply(captions=[self.source_caption])
+    new_caption = CAPTION
 
     def fill(self, request: FillRequest) -> FillReply:
         self.gaps = request.gaps
@@ -54,15 +50,15 @@ def language() -> Iterator[str]:
 
 
 @pytest.fixture
-def services(language: str) -> Iterator[CaptioningServices]:
+def services(language: str) -> Iterator[FillingServices]:
     with serve(LanceServices()) as url:
         others = dict.fromkeys(("caption_service", "diffusion_service", "evaluator_service"), url)
-        clients = CaptioningServices({**others, "llm_service": language})  # type: ignore[dict-item]
+        clients = FillingServices({**others, "llm_service": language})  # type: ignore[dict-item]
         yield clients
         clients.close()
 
 
-def lance_r_of(services: CaptioningServices, seed: int = 1, **parameters: Any) -> list[MethodCounterfactual]:
+def lance_r_of(services: FillingServices, seed: int = 1, **parameters: Any) -> list[MethodCounterfactual]:
     """Without sham arms, unless `reference` is given."""
     anything = {"caption": {"default": -2.0}, "word": {"default": -2.0}}
     given = {"self_fractions": [0.7, 0.4], "steps": 4, "thresholds": anything, "reference": "null"}
@@ -70,7 +66,7 @@ def lance_r_of(services: CaptioningServices, seed: int = 1, **parameters: Any) -
     return list(lance_r(SOURCE, TASK, services, LanceRParameters.model_validate(chosen), seed))
 
 
-def test_one_word_is_replaced_by_the_most_probable_other_one(services: CaptioningServices) -> None:
+def test_one_word_is_replaced_by_the_most_probable_other_one(services: FillingServices) -> None:
     rows = lance_r_of(services)
     edits = [row for row in rows if row.edit is not None]
     assert len(edits) == 4
@@ -87,7 +83,7 @@ def test_one_word_is_replaced_by_the_most_probable_other_one(services: Captionin
     }
 
 
-def test_the_seed_decides_which_words_are_replaced(services: CaptioningServices) -> None:
+def test_the_seed_decides_which_words_are_replaced(services: FillingServices) -> None:
     drawn = [[row.edit for row in lance_r_of(services, seed)] for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     many = [row.edit for row in lance_r_of(services, counterfactuals_per_image=12) if row.edit]
@@ -96,7 +92,7 @@ def test_the_seed_decides_which_words_are_replaced(services: CaptioningServices)
     assert lance_r_of(services) == []
 
 
-def test_edits_share_requests_and_have_null_arms_and_every_score(services: CaptioningServices) -> None:
+def test_edits_share_requests_and_have_null_arms_and_every_score(services: FillingServices) -> None:
     rows = lance_r_of(services)
     first, second = services.edits
     assert [edit.prompt for edit in first.edits] == [row.edit.new_caption for row in rows if row.edit]
@@ -107,7 +103,7 @@ def test_edits_share_requests_and_have_null_arms_and_every_score(services: Capti
         assert (null.arm, null.lineage["self_fraction"]) == ("null", row.lineage["self_fraction"])
 
 
-def test_an_image_nearer_to_the_old_word_is_refused(services: CaptioningServices) -> None:
+def test_an_image_nearer_to_the_old_word_is_refused(services: FillingServices) -> None:
     rows = lance_r_of(services, thresholds={"caption": {"default": -2.0}}, self_fractions=[0.5])
     edits = [row for row in rows if row.arm == "edit"]
     assert edits

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from sqlalchemy import select
 
 from gateway.database.sessions import Sessions
@@ -14,13 +13,11 @@ from gateway.database.tables import Counterfactual
 from gateway.methods.lance import LanceParameters, lance
 from gateway.model_services.clients import ModelServices
 from shared.schemas.diffusion import EditReply, EditRequest, Rendering, RenderReply, RenderRequest
-from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore
+from tests.support.databases import ON_SQLITE
 from tests.support.lance_services import SOURCE, TASK, LanceServices
-from tests.support.small_services import CAPTION, SmallServices, serve
+from tests.support.small_services import CAPTION, SmallServices, open_clients, serve
 from tests.support.work_site import Site, wait_for
-
-ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 class Overflowing(SmallServices):
@@ -101,12 +98,10 @@ class OverflowingEdits(LanceServices):
 
 
 def test_a_sweep_keeps_a_finite_attempt_and_its_broken_null_arm_refuses_it() -> None:
-    with serve(OverflowingEdits()) as url:
-        services = ModelServices(dict.fromkeys(SERVICES, url))
-        limits = {"caption": {"default": -2.0}}
-        chosen = {"self_fractions": [0.4, 0.7], "steps": 4, "thresholds": limits, "reference": "null"}
+    limits = {"caption": {"default": -2.0}}
+    chosen = {"self_fractions": [0.4, 0.7], "steps": 4, "thresholds": limits, "reference": "null"}
+    with open_clients(OverflowingEdits(), ModelServices) as services:
         rows = list(lance(SOURCE, TASK, services, LanceParameters.model_validate(chosen), 1))
-        services.close()
     rendered = [row for row in rows if row.image is not None]
     assert rendered
     assert {row.lineage["self_fraction"] for row in rendered} == {0.7}

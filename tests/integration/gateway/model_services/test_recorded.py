@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import socket
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -54,13 +54,18 @@ class Bench:
             return list(session.scalars(select(RecordedCall)))
 
 
-@pytest.fixture
-def bench(sessions: Sessions, tmp_path: Path) -> Iterator[Bench]:
-    small = SmallServices()
+@contextmanager
+def open_bench(sessions: Sessions, directory: Path, small: SmallServices) -> Iterator[Bench]:
     with serve(small) as url:
-        bench = Bench(sessions, DirectoryStore(tmp_path / "objects"), small, url)
+        bench = Bench(sessions, DirectoryStore(directory), small, url)
         yield bench
         bench.plain.close()
+
+
+@pytest.fixture
+def bench(sessions: Sessions, tmp_path: Path) -> Iterator[Bench]:
+    with open_bench(sessions, tmp_path / "objects", SmallServices()) as bench:
+        yield bench
 
 
 def test_a_call_is_made_once_and_its_images_come_back_bit_for_bit(bench: Bench) -> None:
@@ -89,11 +94,8 @@ class WideServices(SmallServices):
 
 @pytest.fixture
 def wide(sessions: Sessions, tmp_path: Path) -> Iterator[Bench]:
-    small = WideServices()
-    with serve(small) as url:
-        bench = Bench(sessions, DirectoryStore(tmp_path / "objects"), small, url)
+    with open_bench(sessions, tmp_path / "objects", WideServices()) as bench:
         yield bench
-        bench.plain.close()
 
 
 def test_vectors_are_float32_in_the_object_store_and_come_back_bit_for_bit(wide: Bench) -> None:

@@ -18,9 +18,10 @@ from embedded.serving import ListeningPort
 from evaluator_service.app import create_app
 from shared.schemas.service import SERVICES
 from shared.service_settings import ServiceSettings
+from tests.support.archives import zipped
 from tests.support.http_jobs import finished
 from tests.support.small_evaluator import CLASSES, write_scorer
-from tests.support.small_packages import hub_files, onnx_files, zipped
+from tests.support.small_packages import hub_files, onnx_files
 from tests.support.small_profile import write_profile
 from tests.support.small_services import SmallServices, serve
 
@@ -39,7 +40,7 @@ class System:
 
     def upload(self, files: dict[str, bytes], **spec: Any) -> httpx.Response:
         """`POST /models` of a zip."""
-        parts = {"model": ("model.zip", zipped(files)), "spec": ("spec", json.dumps(spec).encode())}
+        parts = {"model": ("model.zip", zipped(files, "my-model/")), "spec": ("spec", json.dumps(spec).encode())}
         return self.client.post("/models", files=parts)
 
     def finished_job(self, job: str) -> dict[str, Any]:

@@ -20,28 +20,20 @@ from gateway.database.tables import SourceImage
 from gateway.operations.doctor import Answer, Clock, _clocks, examine
 from gateway.operations.weights_check import (
     device_of,
-    gigabytes,
-    memory,
-    needed_weights,
     onnx_hint,
-    service_faults,
 )
 from gateway.settings import Settings
 from llm_service.app import create_app
-from shared import __version__
 from shared.gpu import gpu_of
-from shared.profile_diffusion import MergedLora
-from shared.profiles import load_profile
-from shared.schemas.service import GpuInfo, Runtimes, ServiceInfo, ServiceName, WeightsInfo
+from shared.schemas.service import GpuInfo, Runtimes
 from shared.service_settings import ServiceSettings
-from shared.weights import Weights
+from tests.support.databases import ON_SQLITE
 from tests.support.language_servers import listening
 from tests.support.rows import add_job
 from tests.support.s3_server import S3Server
+from tests.support.service_infos import info
 from tests.support.small_profile import write_profile
 from tests.support.small_services import SmallServices, serve
-
-PAPER = load_profile("paper")
 
 
 @pytest.fixture
@@ -86,7 +78,7 @@ def test_database_schema_keys_and_waiting_work(settings: Settings, sessions: Ses
     assert not doctor_answers(settings)["database"].fine
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@ON_SQLITE
 def test_wrong_services_and_absent_ones(settings: Settings) -> None:
     answers = doctor_answers(settings)
     assert "CONTRAFACT_LLM_URL" in answers["llm_service"].sentence
@@ -103,7 +95,7 @@ def test_wrong_services_and_absent_ones(settings: Settings) -> None:
     assert "No such transport: reddis" in doctor_answers(unknown)["broker"].sentence
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@ON_SQLITE
 def test_an_s3_server_is_tried(settings: Settings, s3_server: S3Server) -> None:
     right = settings.model_copy(
         update={
@@ -129,118 +121,6 @@ def test_an_s3_server_is_tried(settings: Settings, s3_server: S3Server) -> None:
     assert not doctor_answers(wrong)["object store"].fine
 
 
-def info(name: ServiceName, gpu: GpuInfo | None = None, **changes: object) -> ServiceInfo:
-    """A service as it should be under profile `paper`."""
-    weights = [
-        WeightsInfo(
-            role=str(place),
-            id=source.id if isinstance(source, Weights) else source.model,
-            revision=source.revision,
-            dtype="float16",
-            licence=source.licence,
-        )
-        for place, source in enumerate(needed_weights(PAPER)[name])
-    ]
-    service_info = ServiceInfo(
-        service=name,
-        profile="paper",
-        device="cuda:0",
-        deterministic=False,
-        revision="1",
-        weights=weights,
-        version=__version__,
-        gpu=gpu,
-    )
-    return service_info.model_copy(update=changes)
-
-
-def test_weights_are_compared_with_the_profile() -> None:
-    weights = needed_weights(PAPER)["diffusion_service"]
-
-    def faults(**changes: object) -> str:
-        return "; ".join(service_faults(info("diffusion_service", **changes), "paper", weights))  # type: ignore[arg-type]
-
-    assert faults() == ""
-    assert "version" in faults(version="0.0")
-    assert "CONTRAFACT_PROFILE" in faults(profile="tiny")
-    base, control, *others = info("diffusion_service").weights
-    assert control.id in faults(weights=[base, *others])
-    other = base.model_copy(update={"revision": "f" * 40})
-    assert f"its {base.id} is revision ffffffffffff" in faults(weights=[other, control, *others])
-
-
-def test_few_step_weights_are_needed_and_count_as_a_second_unet() -> None:
-    modern = load_profile("modern")
-    weights = needed_weights(modern)["diffusion_service"]
-    (lora,) = [source for source in weights if isinstance(source, Weights) and source.id == "ByteDance/SDXL-Lightning"]
-    assert lora.gigabytes == pytest.approx(5.1)
-    (fault,) = service_faults(info("diffusion_service"), "paper", [lora])
-    assert "ByteDance/SDXL-Lightning" in fault
-
-
-def test_the_weights_of_all_services_on_a_gpu_must_fit_it() -> None:
-    small = GpuInfo(uuid="GPU-1", name="A10G", gigabytes=24.0)
-    large = replace_gpu(small, uuid="GPU-2", gigabytes=80.0)
-    weights = needed_weights(PAPER)
-    names: tuple[ServiceName, ...] = ("caption_service", "diffusion_service", "evaluator_service")
-    shared = list(memory({name: info(name, large) for name in names}, weights))
-    assert [fine for fine, _ in shared] == [True, True]
-    assert "23.8 GB" in shared[0][1]
-    both = {"caption_service": info("caption_service", small), "diffusion_service": info("diffusion_service", small)}
-    tight = replace_gpu(small, gigabytes=16.0)
-    both = {name: service.model_copy(update={"gpu": tight}) for name, service in both.items()}
-    fine, sentence = next(memory(both, weights))  # type: ignore[arg-type]
-    assert not fine
-    assert "GPU" in sentence
-    ((fine, sentence),) = memory({"caption_service": info("caption_service")}, weights)
-    assert (fine, "memory is unknown" in sentence) == (False, True)
-
-
-SERVICES_OF_PAPER: tuple[ServiceName, ...] = (
-    "caption_service",
-    "llm_service",
-    "diffusion_service",
-    "evaluator_service",
-)
-
-
-@pytest.mark.parametrize(
-    ("memory_of_gpu", "loaded", "fits"), [(48.0, True, True), (40.0, False, False), (40.0, True, True)]
-)
-def test_a_language_server_beside_the_services_counts_with_its_cache(
-    memory_of_gpu: float, loaded: bool, fits: bool
-) -> None:
-    """40 GB hold the services alone: where the server has loaded all the same, it has a GPU of its own."""
-    gpu = GpuInfo(uuid="GPU-1", name="one", gigabytes=memory_of_gpu)
-    names = SERVICES_OF_PAPER if loaded else tuple(name for name in SERVICES_OF_PAPER if name != "llm_service")
-    weights, server = memory({name: info(name, gpu) for name in names}, needed_weights(PAPER))
-    assert weights[0]
-    assert server[0] == fits
-    total = 24.3 if loaded else 23.8
-    assert f"10.0 GB of weights, 7.1 GB of key-value cache; {total + 17.1:.1f} GB" in server[1]
-
-
-def test_a_server_is_counted_once_and_not_to_one_of_several_gpus() -> None:
-    modern = needed_weights(load_profile("modern"))
-    gpus = [GpuInfo(uuid=f"GPU-{number}", name="one", gigabytes=24.0) for number in range(2)]
-    infos = {
-        "diffusion_service": info("diffusion_service", gpus[0]),
-        "evaluator_service": info("evaluator_service", gpus[1]),
-    }
-    *services, server = memory(infos, modern)  # type: ignore[arg-type]
-    assert len(services) == 2
-    assert server == (True, "Qwen/Qwen3-VL-8B-Instruct-FP8: 10.6 GB of weights, 4.8 GB of key-value cache")
-
-
-def test_merged_loras_take_no_memory() -> None:
-    used = {"path": "x", "dtype": "bfloat16", "licence": "none", "gigabytes": 0.2, "file": "a.safetensors"}
-    modern = load_profile("modern")
-    diffusion = modern.diffusion.model_copy(update={"loras": [MergedLora.model_validate(used)]})
-    weights = needed_weights(modern.model_copy(update={"diffusion": diffusion}))["diffusion_service"]
-    assert len(weights) == len(needed_weights(modern)["diffusion_service"]) + 1
-    assert gigabytes(weights) == gigabytes(needed_weights(modern)["diffusion_service"])
-
-
 def test_driver_cuda_and_onnxruntime_are_named() -> None:
     gpu = GpuInfo(uuid="GPU-1", name="NVIDIA A10G", gigabytes=24.0, driver="580.65.06")
     runtimes = Runtimes(cuda_build="13.0", onnx_provider="CPUExecutionProvider")
@@ -254,7 +134,7 @@ def test_driver_cuda_and_onnxruntime_are_named() -> None:
     assert "torch for CPUs" in device_of(info("caption_service", device="cpu"))
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@ON_SQLITE
 def test_a_service_whose_language_server_is_away_is_named(settings: Settings, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -276,10 +156,6 @@ def wait_until_loaded(url: str) -> None:
     while httpx.get(f"{url}/v1/info", trust_env=False).status_code != 200:
         assert time.monotonic() < until
         time.sleep(0.05)
-
-
-def replace_gpu(gpu: GpuInfo, **changes: object) -> GpuInfo:
-    return gpu.model_copy(update=changes)
 
 
 def test_clocks_that_differ_are_named() -> None:

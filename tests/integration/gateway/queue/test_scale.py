@@ -19,6 +19,7 @@ from gateway.jobs.progress import progress
 from gateway.queue import leases
 from shared.problems import InvalidInput
 from shared.storage import DirectoryStore
+from tests.support.databases import ON_SQLITE
 from tests.support.rows import add_job
 from tests.support.small_services import SmallServices, serve
 from tests.support.work_site import QUICK, Site, wait_for
@@ -55,7 +56,7 @@ def test_an_image_costs_the_same_statements_in_a_job_of_any_size(sessions: Sessi
     assert (some - few) / (SIZES[1] - SIZES[0]) == (many - some) / (SIZES[2] - SIZES[1])
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@ON_SQLITE
 def test_how_far_a_job_has_come_is_answered_by_indexes(sessions: Sessions) -> None:
     add_job(sessions, "job", 3)
     queries: list[tuple[str, Any]] = []

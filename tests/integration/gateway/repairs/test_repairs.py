@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import os
 import subprocess
 import sys
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load
 from sqlalchemy import select, update
 from torch import Tensor, equal
 
@@ -19,18 +16,15 @@ from evaluator_service.repair_worker import Trainer
 from evaluator_service.trainable import TRAINABLES
 from gateway.database.sessions import Sessions, database_now, migrate, open_engine, open_sessions
 from gateway.database.tables import LOCAL_OWNER, Repair
-from gateway.intake.sources import NamedFile
-from gateway.models_under_test.packages import packed
 from gateway.repairs.dispatch import check_repairs, revoke_leases
 from gateway.repairs.orders import load as load_rows
 from gateway.repairs.orders import order_of
 from gateway.settings import Settings
 from shared.problems import DeviceFailed
-from shared.schemas.models import ModelSpec
 from shared.schemas.repairs import Heartbeat, RepairLease, RepairOutcome, RepairProgress, RepairRequest, StoredModel
 from shared.storage import DirectoryStore, model_key, repair_key
 from shared.weights import REPOSITORY
-from tests.support.repair_site import add_job, write_day_classifier
+from tests.support.repair_site import add_job, keep_model, weights_in, write_day_classifier
 from tests.support.work_site import wait_for
 
 REQUEST = RepairRequest(model="day", steps=32, batch_size=8, learning_rate=5e-3)
@@ -55,12 +49,8 @@ class Site:
         self.grants: list[RepairLease] = []
         add_job(sessions, self.store)
         write_day_classifier(folder / "day", steps=20)
-        files = [NamedFile(path.name, path.open("rb")) for path in (folder / "day").iterdir()]
-        with packed(files, ModelSpec(name="day"), 10**9) as package:
-            self.model = StoredModel(key=model_key(package.digest, "m"), digest=package.digest)
-            self.store.put_file(self.model.key, package.file)
-        for file in files:
-            file.content.close()
+        package = keep_model(self.store, folder / "day", "day")
+        self.model = StoredModel(key=model_key(package.digest, "day"), digest=package.digest)
 
     def add(self, repair: str) -> None:
         with self.sessions.begin() as session:
@@ -100,10 +90,7 @@ class Site:
         self.store.put(repair_key(grant.repair, grant.token, name), content.encode())
 
     def weights(self, repair: str, arm: str) -> dict[str, Tensor]:
-        with tarfile.open(fileobj=io.BytesIO(self.store.get(repair_key(repair, arm, "model.tar")))) as archive:
-            content = archive.extractfile("model.safetensors")
-            assert content is not None
-            return load(content.read())
+        return weights_in(self.store.get(repair_key(repair, arm, "model.tar")))
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.jobs import JobSpec
 from shared.schemas.results import CheckErrors, JobResults
 from shared.storage import image_key
+from tests.support.databases import ON_SQLITE
 from tests.support.small_services import CLASSES
 from tests.support.work_site import Site
 
-ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 METHODS: list[dict[str, object]] = [
     {"name": "dillema", "parameters": {"counterfactuals_per_image": 2, "steps": 2, "recaption": True}},
     {"name": "shifts", "parameters": {"steps": 2, "recaption": True}},

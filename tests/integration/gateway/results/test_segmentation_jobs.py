@@ -19,7 +19,8 @@ from shared.images import decode
 from shared.label_maps import confusion
 from shared.schemas.masks import ALL_CLASSES
 from shared.storage import image_key
-from tests.support.segmentation_jobs import MASKS, ON_SQLITE, add_job, scenes
+from tests.support.databases import ON_SQLITE
+from tests.support.segmentation_jobs import MASKS, add_job, scenes
 from tests.support.small_services import ROAD_CLASSES
 from tests.support.work_site import Site, wait_for
 

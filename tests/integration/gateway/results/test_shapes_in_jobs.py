@@ -23,7 +23,8 @@ from shared.schemas.jobs import JobSpec
 from shared.schemas.masks import MaskSpec
 from shared.schemas.results import Calibration, CheckErrors, JobResults
 from shared.storage import image_key
-from tests.support.segmentation_jobs import MASKS, ON_SQLITE, add_job, scenes
+from tests.support.databases import ON_SQLITE
+from tests.support.segmentation_jobs import MASKS, add_job, scenes
 from tests.support.small_services import ROAD_CLASSES
 from tests.support.work_site import METHODS, Site
 

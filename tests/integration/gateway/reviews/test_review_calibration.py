@@ -55,7 +55,7 @@ def test_too_few_reviews_say_how_many_more_it_takes(sessions: Sessions, store: D
     assert all(effect.among_valid is None for result in results.results for effect in result.cells)
     page = store.get("reports/drawn/report.html").decode()
     assert "Review 15 more" in page
-    assert "too few images were reviewed" in page
+    assert "too few images" in page
 
 
 def test_enough_reviews_calibrate_the_job(sessions: Sessions, store: DirectoryStore) -> None:

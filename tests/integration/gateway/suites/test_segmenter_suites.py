@@ -21,7 +21,8 @@ from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.results import Cell, MeanOverlap
 from shared.schemas.suites import CellComparison, RunResults, SuiteRequest
 from shared.storage import image_key
-from tests.support.segmentation_jobs import ON_SQLITE, add_job, scenes
+from tests.support.databases import ON_SQLITE
+from tests.support.segmentation_jobs import add_job, scenes
 from tests.support.small_services import ROAD_CLASSES, SEGMENTER
 from tests.support.work_site import Site, wait_for
 

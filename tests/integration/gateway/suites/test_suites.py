@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from sqlalchemy import delete, func, select, update
 
-from gateway.database.sessions import Sessions
 from gateway.database.tables import (
     LOCAL_OWNER,
     Counterfactual,
@@ -27,23 +23,18 @@ from gateway.suites.runs import results
 from shared.problems import Conflict, InvalidInput, NotFound
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.suites import SuiteRequest
-from shared.storage import DirectoryStore
-from tests.support.small_services import CLASSES, SmallServices, serve
+from tests.support.small_services import CLASSES
 from tests.support.work_site import Site
 
 AT_ONCE = Graces(0, 0)
 
 
 @pytest.fixture
-def site(sessions: Sessions, tmp_path: Path) -> Iterator[Site]:
-    small = SmallServices()
-    with serve(small) as url:
-        site = Site(sessions, DirectoryStore(tmp_path / "objects"), small, url)
-        site.add_job(images=3)
-        site.worker().step()
-        yield site
-        for client in site.clients:
-            client.close()
+def site(site: Site) -> Site:
+    """With a finished job of three images."""
+    site.add_job(images=3)
+    site.worker().step()
+    return site
 
 
 def release(name: str = "m1", revision: str = "1", classes: list[str] = CLASSES) -> ModelUnderTestInfo:

@@ -15,8 +15,9 @@ from gateway.queue.celery_tasks import wake_worker
 from gateway.settings import Settings
 from shared.celery_app import open_celery
 from shared.storage import DirectoryStore
-from tests.support.deployment import Part, free_port, gateway, redis, redis_url, worker
+from tests.support.deployment import gateway, redis, redis_url, worker
 from tests.support.gateway_under_test import picture
+from tests.support.processes import Part, free_port
 from tests.support.rows import let_time_pass
 from tests.support.small_services import SmallServices, serve
 from tests.support.work_site import Site, wait_for

@@ -20,6 +20,7 @@ from shared.celery_app import open_celery
 from shared.schemas.service import SERVICES
 from shared.service_settings import ServiceSettings
 from shared.storage import DirectoryStore
+from tests.support.databases import ON_SQLITE
 from tests.support.small_evaluator import write_scorer
 from tests.support.small_profile import write_profile
 from tests.support.small_services import SmallServices, serve
@@ -53,7 +54,7 @@ def workplace(sessions: Sessions, tmp_path: Path) -> Iterator[Workplace]:
     evaluator.close()
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@ON_SQLITE
 def test_a_job_with_a_thousand_classes_ends_and_records_its_prompts_once(workplace: Workplace) -> None:
     site = workplace.site
     site.add_job(images=3, models=(), methods=SHIFTS, classes=CLASSES)

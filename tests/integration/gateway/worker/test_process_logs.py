@@ -9,8 +9,9 @@ from pathlib import Path
 
 import redis as redis_client
 
-from tests.support.deployment import Part, redis, redis_url
+from tests.support.deployment import redis, redis_url
 from tests.support.paths import REPOSITORY
+from tests.support.processes import Part
 
 UNUSABLE_BROKER = """
 import transformers

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 from sqlalchemy import func, select
 from sqlalchemy.orm.attributes import flag_modified
 
-from gateway.database.sessions import Sessions
 from gateway.database.tables import Counterfactual, Job, RecordedCall
 from gateway.model_services.clients import ModelServices
 from gateway.report.build import build_report
@@ -21,11 +18,9 @@ from shared.problems import NotFound
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import RenderReply, RenderRequest
 from shared.schemas.service import SERVICES, ServiceInfo, WeightsInfo
-from shared.storage import DirectoryStore
-from tests.support.small_services import SmallServices, serve
+from tests.support.databases import ON_SQLITE
+from tests.support.small_services import SmallServices
 from tests.support.work_site import Site
-
-ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 class Shaken(SmallServices):
@@ -43,16 +38,16 @@ class Shaken(SmallServices):
 
 
 @pytest.fixture
-def site(sessions: Sessions, tmp_path: Path) -> Iterator[Site]:
-    """A finished job of one image."""
-    small = Shaken()
-    with serve(small) as url:
-        site = Site(sessions, DirectoryStore(tmp_path / "objects"), small, url)
-        site.add_job(images=1)
-        site.worker().step()
-        yield site
-        for client in site.clients:
-            client.close()
+def small() -> Shaken:
+    return Shaken()
+
+
+@pytest.fixture
+def site(site: Site) -> Site:
+    """With a finished job of one image."""
+    site.add_job(images=1)
+    site.worker().step()
+    return site
 
 
 def first_edit(site: Site) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -20,13 +19,12 @@ from gateway.queue.celery_tasks import wake_worker
 from gateway.worker.worker import Worker, register
 from shared.problems import InvalidInput, NotReady, Overloaded
 from shared.turns import START_TIME_HEADER
+from tests.support.databases import ON_SQLITE
 from tests.support.rows import let_time_pass
-from tests.support.small_services import SmallServices, serve
 from tests.support.threads import background
-from tests.support.work_site import QUICK, Site, wait_for
+from tests.support.work_site import QUICK, Site, SlowReport, wait_for
 
 # Tests of what the worker does with errors and threads; the SQL beneath is tested on both databases elsewhere.
-ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 def test_one_step_does_a_whole_small_job(site: Site) -> None:
@@ -176,26 +174,6 @@ def test_a_cancelled_or_deleted_job_ends_its_calls_in_flight(site: Site, ended_b
 
 
 @ON_SQLITE
-def test_a_cancelled_job_has_a_report_of_its_finished_images(site: Site) -> None:
-    site.add_job(images=3)
-    worker = site.worker()
-    assert worker._work_once(first=False)
-    with site.sessions.begin() as session:
-        jobs.cancel(session, LOCAL_OWNER, "job")
-    worker.step()
-    assert site.state() == "cancelled"
-    metrics = site.metrics()
-    assert (metrics.sources, metrics.sources_cancelled, metrics.sources_failed) == (3, 2, 0)
-    assert metrics.funnels[0].proposed == 2
-    assert metrics.results[0].sources <= 1
-    assert "results of 1 of its 3 source images" in site.report()
-    with site.sessions.begin() as session:
-        jobs.retry(session, LOCAL_OWNER, "job")
-    worker.step()
-    assert (site.state(), site.metrics().sources_cancelled) == ("done", 0)
-
-
-@ON_SQLITE
 def test_a_stopped_worker_ends_its_calls_and_releases_its_image(site: Site) -> None:
     site.add_job(images=1)
     worker = site.worker()
@@ -217,25 +195,10 @@ def test_a_worker_that_stops_ends_its_retries(site: Site) -> None:
     assert site.images()[0].state == "pending"
 
 
-class Slow:
-    """Lets a report be written only when it is told to."""
-
-    def __init__(self, site: Site) -> None:
-        self.writing, self.go_on = threading.Event(), threading.Event()
-        self._put = site.store.put
-        site.store.put = self.put  # type: ignore[method-assign]
-
-    def put(self, key: str, data: bytes) -> None:
-        if key.startswith("reports/") and not self.writing.is_set():
-            self.writing.set()
-            self.go_on.wait(300)
-        self._put(key, data)
-
-
 @ON_SQLITE
 def test_leases_are_renewed_until_the_last_step_has_ended(site: Site) -> None:
     site.add_job(images=1)
-    slow, worker = Slow(site), site.worker()
+    slow, worker = SlowReport(site), site.worker()
     worker.start()
 
     def expires_at() -> datetime:
@@ -254,67 +217,6 @@ def test_leases_are_renewed_until_the_last_step_has_ended(site: Site) -> None:
     wait_for(lambda: not any(thread.is_alive() for thread in worker._threads))
 
 
-def test_an_overtaken_analysis_leaves_the_newer_report(site: Site) -> None:
-    site.add_job(images=2)
-    slow = Slow(site)
-    with background(site.worker().step, release=slow.go_on.set):
-        assert slow.writing.wait(300)
-        with site.sessions.begin() as session:
-            session.get_one(Job, "job").task_description = "the newer task"
-            leases.expire_leases(session)
-            leases.sweep(session, max_lost_leases=20)
-        site.worker().step()
-        newer = site.report()
-    assert "the newer task" in newer
-    assert site.report() == newer
-    assert site.metrics().made.task_description == "the newer task"
-    assert site.state() == "done"
-    assert len(list(site.store.iterate("reports/"))) == 1
-    with site.sessions() as session:
-        states = [event.payload["state"] for event in session.scalars(select(Event).where(Event.kind == "job"))]
-    assert states == ["done"]
-
-
-@ON_SQLITE
-def test_a_report_needs_no_service_and_names_those_that_made_the_results(site: Site) -> None:
-    site.add_job(images=2)
-    worker, later = site.worker(), site.worker()
-    site.small.revision = "1"
-    assert worker._work_once(first=False)
-    site.small.revision = "2"
-    assert later._work_once(first=False)
-    with serve(SmallServices()) as gone:
-        pass
-    site.url = gone
-    site.worker(wait=0).step()
-    assert site.state() == "done"
-    metrics = site.metrics()
-    assert [info["revision"] for info in metrics.made.services.values()] == ["2"]
-    replaced = {info["revision"] for info in metrics.made.replaced_services}
-    assert replaced == {"1"}
-
-
-@ON_SQLITE
-def test_a_job_without_successful_images_fails_and_its_report_begins_with_the_reason(site: Site) -> None:
-    site.add_job(images=2)
-    site.small.troubles = [InvalidInput("this picture is refused")] * 6
-    worker = site.worker()
-    wait_for(lambda: worker.step() or site.state() != "running")
-    with site.sessions() as session:
-        job = session.get_one(Job, "job")
-        events = [event.payload["state"] for event in session.scalars(select(Event).where(Event.kind == "job"))]
-    assert (job.state, "this picture is refused" in job.failure, events) == ("failed", True, ["failed"])
-    metrics = site.metrics()
-    assert (metrics.sources, metrics.sources_failed) == (2, 2)
-    assert [(failed.reason, failed.count) for failed in metrics.failure_reasons] == [("this picture is refused", 2)]
-    page = site.report()
-    assert page.index("this picture is refused") < page.index('aria-label="Verdict per model under test"')
-    with site.sessions.begin() as session:
-        jobs.retry(session, LOCAL_OWNER, "job")
-    wait_for(lambda: worker.step() or site.state() != "running")
-    assert (site.state(), site.metrics().failure_reasons) == ("done", [])
-
-
 @ON_SQLITE
 @pytest.mark.parametrize("thread", ["housekeeping_loop", "repair_loop"])
 def test_a_worker_with_a_dead_thread_is_not_healthy(site: Site, thread: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,19 +229,6 @@ def test_a_worker_with_a_dead_thread_is_not_healthy(site: Site, thread: str, mon
         worker.refuse_dead()
     worker.stop()
     worker.refuse_dead()
-
-
-@ON_SQLITE
-def test_the_report_of_a_small_job_does_not_wait_for_a_large_one(site: Site) -> None:
-    site.add_job("small", images=1)
-    worker = site.worker()
-    worker.step()
-    with site.sessions.begin() as session:
-        session.get_one(Job, "small").state = "running"  # as if its last image had just been finished
-    site.add_job("large", images=QUICK.images_per_message + 4, seed=1)
-    worker.step()
-    assert site.state("small") == "done"
-    assert site.state("large") == "running"
 
 
 @ON_SQLITE

@@ -15,8 +15,7 @@ from shared.profiles import load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import EditReply, EditRequest
 from shared.schemas.language import GenerateRequest
-from shared.schemas.service import SERVICES
-from tests.support.small_services import SmallServices, serve
+from tests.support.small_services import SmallServices, open_clients
 from tinyworld.judges.editors import EDITORS, Faultless, edited, overlap, parameters_of
 from tinyworld.judges.trials import FIELDS, TASK
 from tinyworld.measure.counterfactuals import FIRST, OTHER, edits_in_turn, field_and_value
@@ -34,10 +33,8 @@ class Watching(SmallServices):
 
 @pytest.fixture(scope="module")
 def services() -> Iterator[ModelServices]:
-    with serve(Watching()) as url:
-        clients = ModelServices(dict.fromkeys(SERVICES, url))
+    with open_clients(Watching(), ModelServices) as clients:
         yield clients
-        clients.close()
 
 
 @pytest.mark.parametrize("name", [name for name in EDITORS if EDITORS[name].method in ("shifts", "reconstruction")])

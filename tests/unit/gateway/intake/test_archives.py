@@ -9,6 +9,7 @@ import stat
 import tarfile
 import tracemalloc
 import zipfile
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -19,28 +20,11 @@ from gateway.intake.archive_members import ArchiveLimits
 from gateway.intake.archives import Member, members, open_members
 from shared.archives import is_archive
 from shared.problems import Malformed, Problem, TooLarge
+from tests.support.hostile.packs import tarred, zipped
 
 LIMITS = ArchiveLimits(files=50, file_bytes=100_000, total_bytes=1_000_000)
 NAMES = st.text(alphabet="abcXYZ09 _-ä漢\u202f\u200d", min_size=1, max_size=12).map(lambda name: f"{name}.png")
 FILES = st.lists(st.tuples(NAMES, st.binary(max_size=2_000).map(lambda data: b"\x89" + data)), min_size=1, max_size=8)
-
-
-def zipped(files: list[tuple[str, bytes]]) -> bytes:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in files:
-            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
-    return packed.getvalue()
-
-
-def tarred(files: list[tuple[str, bytes]]) -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for name, data in files:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return packed.getvalue()
 
 
 def tarred_one(info: tarfile.TarInfo) -> bytes:
@@ -58,16 +42,16 @@ def read(packed: bytes, limits: ArchiveLimits = LIMITS) -> list[Member]:
 @given(files=FILES)
 def test_files_come_out_as_they_went_in(files: list[tuple[str, bytes]]) -> None:
     expected = [Member(name, data) for name, data in files]
-    assert read(zipped(files)) == expected
-    assert read(tarred(files)) == expected
-    assert read(gzip.compress(tarred(files))) == expected
+    assert read(zipped(*files)) == expected
+    assert read(tarred(*files)) == expected
+    assert read(gzip.compress(tarred(*files))) == expected
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @settings(max_examples=150)
 @given(kind=st.sampled_from(["zip", "tar", "tgz"]), files=FILES, data=st.data())
 def test_damage_is_a_problem_never_a_crash(kind: str, files: list[tuple[str, bytes]], data: st.DataObject) -> None:
-    packed = zipped(files) if kind == "zip" else tarred(files)
+    packed = zipped(*files) if kind == "zip" else tarred(*files)
     for _ in range(data.draw(st.integers(0, 4))):
         at = data.draw(st.integers(0, len(packed) - 1))
         packed = packed[:at] + data.draw(st.binary(max_size=4)) + packed[at + data.draw(st.integers(0, 4)) :]
@@ -85,9 +69,9 @@ def test_damage_is_a_problem_never_a_crash(kind: str, files: list[tuple[str, byt
 )
 def test_names_that_leave_the_archive_are_refused(name: str) -> None:
     with pytest.raises(Malformed):
-        read(zipped([(name, b"x")]))
+        read(zipped((name, b"x")))
     with pytest.raises(Malformed):
-        read(tarred([(name, b"x")]))
+        read(tarred((name, b"x")))
 
 
 @pytest.mark.parametrize(
@@ -113,9 +97,9 @@ def test_links_and_devices_in_a_zip_are_refused(mode: int) -> None:
 
 
 def test_archives_in_archives_are_refused() -> None:
-    for inner in (zipped([("a", b"x")]), tarred([("a", b"x")]), gzip.compress(b"x")):
+    for inner in (zipped(("a", b"x")), tarred(("a", b"x")), gzip.compress(b"x")):
         with pytest.raises(Malformed, match="another archive"):
-            read(zipped([("inner.png", inner)]))
+            read(zipped(("inner.png", inner)))
 
 
 @pytest.mark.parametrize("kind", ["stored", "deflated", "tar", "tgz"])
@@ -129,7 +113,7 @@ def test_a_large_file_passes_through_in_pieces(kind: str) -> None:
             archive.writestr("model.safetensors", data)
             archive.writestr("config.json", b"{}")
     else:
-        tar = tarred([("model.safetensors", data), ("config.json", b"{}")])
+        tar = tarred(("model.safetensors", data), ("config.json", b"{}"))
         packed = io.BytesIO(tar if kind == "tar" else gzip.compress(tar, 1))
     expected = [hashlib.sha256(data).hexdigest(), hashlib.sha256(b"{}").hexdigest()]
     tracemalloc.start()
@@ -148,19 +132,19 @@ def test_a_large_file_passes_through_in_pieces(kind: str) -> None:
 
 def test_hidden_files_and_junk_are_left_out() -> None:
     files = [("__MACOSX/._a.png", b"x"), ("set/.DS_Store", b"x"), ("set/Thumbs.db", b"x"), ("set/a.png", b"x")]
-    assert [member.name for member in read(zipped(files))] == ["set/a.png"]
+    assert [member.name for member in read(zipped(*files))] == ["set/a.png"]
 
 
 @pytest.mark.parametrize("pack", [zipped, tarred])
-def test_one_file_too_large_fails_alone(pack) -> None:  # type: ignore[no-untyped-def]
-    large, small = read(pack([("large.png", bytes(100_001)), ("small.png", b"x")]))
+def test_one_file_too_large_fails_alone(pack: Callable[..., bytes]) -> None:
+    large, small = read(pack(("large.png", bytes(100_001)), ("small.png", b"x")))
     assert large.data is None
     assert "larger than 100,000 bytes" in large.problem
     assert small == Member("small.png", b"x")
 
 
 def test_a_file_damaged_in_a_zip_fails_alone() -> None:
-    packed = zipped([("a.png", b"first picture"), ("b.png", b"second picture")])
+    packed = zipped(("a.png", b"first picture"), ("b.png", b"second picture"))
     packed = packed.replace(zipfile.zlib.compress(b"first picture", wbits=-15), bytes(15), 1)  # type: ignore[attr-defined]
     first, second = read(packed)
     assert first.data is None
@@ -169,25 +153,25 @@ def test_a_file_damaged_in_a_zip_fails_alone() -> None:
 
 
 def test_a_tar_damaged_in_the_middle_is_not_taken_for_a_shorter_one() -> None:
-    packed = bytearray(tarred([("a.png", b"x"), ("b.png", b"y")]))
+    packed = bytearray(tarred(("a.png", b"x"), ("b.png", b"y")))
     packed[1024:1100] = b"?" * 76
     with pytest.raises(Malformed, match="damaged in the middle"):
         read(bytes(packed))
 
 
 @pytest.mark.parametrize("pack", [zipped, tarred])
-def test_too_many_files_and_too_many_bytes_are_refused(pack) -> None:  # type: ignore[no-untyped-def]
+def test_too_many_files_and_too_many_bytes_are_refused(pack: Callable[..., bytes]) -> None:
     with pytest.raises(TooLarge, match="more than 50 files"):
-        read(pack([(f"{i}.png", b"x") for i in range(51)]))
+        read(pack(*((f"{i}.png", b"x") for i in range(51))))
     with pytest.raises(TooLarge, match="unpacks to more"):
-        read(pack([(f"{i}.png", bytes(90_000)) for i in range(12)]))
+        read(pack(*((f"{i}.png", bytes(90_000)) for i in range(12))))
 
 
 def test_bombs_are_refused_early() -> None:
     roomy = ArchiveLimits(files=10, file_bytes=2 * 10**9, total_bytes=2 * 10**9)
-    bomb = gzip.compress(tarred([("a.png", bytes(80 * 1024**2))]), 9)
+    bomb = gzip.compress(tarred(("a.png", bytes(80 * 1024**2))), 9)
     assert len(bomb) < 200_000
-    with pytest.raises(TooLarge, match="unpacks to more than 67,108,864 bytes"):
+    with pytest.raises(TooLarge, match="67,108,864 bytes"):
         read(bomb, roomy)
     header = tarfile.TarInfo("a.png")  # a header that claims a name of 900 MB
     header.type, header.size = tarfile.GNUTYPE_LONGNAME, 900_000_000
@@ -196,8 +180,8 @@ def test_bombs_are_refused_early() -> None:
 
 
 def test_archives_are_known_by_their_first_bytes() -> None:
-    assert is_archive(io.BytesIO(zipped([])))
-    assert is_archive(io.BytesIO(tarred([("a", b"")])))
+    assert is_archive(io.BytesIO(zipped()))
+    assert is_archive(io.BytesIO(tarred(("a", b""))))
     assert is_archive(io.BytesIO(gzip.compress(b"")))
     assert not is_archive(io.BytesIO(b"\x89PNG\r\n\x1a\n"))
     with pytest.raises(Malformed, match="neither zip"):

@@ -17,15 +17,15 @@ from pydantic import ValidationError
 from gateway.intake.intake import take_in
 from gateway.intake.mask_files import SentMasks
 from gateway.intake.masks import mask_reader, match_masks
-from gateway.intake.sources import IntakeLimits, NamedFile
+from gateway.intake.sources import NamedFile
 from shared.images import decode, encode
 from shared.label_maps import VOID
 from shared.problems import InvalidInput, Problem
 from shared.schemas.masks import MaskSpec
 from shared.storage import DirectoryStore, image_key
-from tests.support.small_packages import zipped
+from tests.support.hostile.png import saved
+from tests.support.sent_files import LIMITS, archive
 
-LIMITS = IntakeLimits(image_bytes=100_000, image_pixels=10_000, images=20, archive_bytes=1_000_000)
 BY_INDEX = MaskSpec.model_validate(
     {"classes": [{"name": "road", "index": 0}, {"name": "car", "index": 3, "thing": True}], "void": [7]}
 )
@@ -38,16 +38,6 @@ PLACES = st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 2**32)).
 )
 
 
-def png(image: Image.Image, **options: object) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG", **options)
-    return buffer.getvalue()
-
-
-def archive(files: dict[str, bytes]) -> NamedFile:
-    return NamedFile("set.zip", io.BytesIO(zipped(files, inside="")))
-
-
 def expected(drawn: NDArray[np.int64]) -> NDArray[np.uint8]:
     return np.array([0, 1, VOID], np.uint8)[drawn]
 
@@ -56,7 +46,7 @@ def expected(drawn: NDArray[np.int64]) -> NDArray[np.uint8]:
 def test_palette_indices_are_the_classes(drawn: NDArray[np.int64], bits: int) -> None:
     image = Image.fromarray(np.array([0, 3, 7], np.uint8)[drawn]).convert("P")
     image.putpalette([255 - value // 3 for value in range(48)])  # colours that mean nothing
-    assert (mask_reader(BY_INDEX, {}).read(png(image, bits=bits), 100).pixels == expected(drawn)).all()
+    assert (mask_reader(BY_INDEX, {}).read(saved(image, bits=bits), 100).pixels == expected(drawn)).all()
 
 
 @given(drawn=PLACES)
@@ -69,7 +59,7 @@ def test_grey_values_are_the_classes(drawn: NDArray[np.int64]) -> None:
 def test_greys_of_one_bit_are_0_and_1(drawn: NDArray[np.int64]) -> None:
     spec = MaskSpec.model_validate({"classes": [{"name": "road", "index": 0}, {"name": "car", "index": 1}]})
     two = np.minimum(drawn, 1)
-    data = png(Image.fromarray(two.astype(bool)))
+    data = saved(Image.fromarray(two.astype(bool)))
     assert (mask_reader(spec, {}).read(data, 100).pixels == two).all()
 
 
@@ -79,7 +69,7 @@ def test_colours_are_the_classes_in_rgb_and_in_palettes(drawn: NDArray[np.int64]
     if paletted:
         image = Image.fromarray(drawn.astype(np.uint8)).convert("P")
         image.putpalette(COLOURS.ravel().tolist())
-    assert (mask_reader(BY_COLOUR, {}).read(png(image), 100).pixels == expected(drawn)).all()
+    assert (mask_reader(BY_COLOUR, {}).read(saved(image), 100).pixels == expected(drawn)).all()
 
 
 def test_classes_of_one_name_are_one_class() -> None:
@@ -91,8 +81,8 @@ def test_classes_of_one_name_are_one_class() -> None:
 @pytest.mark.parametrize(
     ("spec", "image", "sentence"),
     [
-        (BY_INDEX, np.array([[0, 3, 9]], np.uint8), r"1 of its pixels have no class; the first \(x 2, y 0\) has the"),
-        (BY_INDEX, COLOURS[[[0, 1]]], "in colour, but `masks` names indices"),
+        (BY_INDEX, np.array([[0, 3, 9]], np.uint8), r"1 of its pixels .*\(x 2, y 0\)"),
+        (BY_INDEX, COLOURS[[[0, 1]]], "`masks` names indices"),
         (BY_COLOUR, COLOURS[[[0, 1]]] + np.uint8(1), "the colour #814181"),
         (BY_INDEX, np.zeros((101, 100), np.uint8), "more than 10000"),
     ],
@@ -106,13 +96,13 @@ def test_lossy_16_bit_and_transparent_masks_are_refused() -> None:
     grey = Image.fromarray(np.zeros((4, 4), np.uint8))
     buffer = io.BytesIO()
     grey.save(buffer, "JPEG")
-    deep = png(Image.fromarray(np.full((4, 4), 700, np.uint16)))
+    deep = saved(Image.fromarray(np.full((4, 4), 700, np.uint16)))
     for data, sentence in ((buffer.getvalue(), "must be a PNG"), (deep, "more than 8 bits")):
         with pytest.raises(InvalidInput, match=sentence):
             mask_reader(BY_INDEX, {}).read(data, 100)
     clear = Image.new("LA", (4, 4), (0, 128))
     with pytest.raises(InvalidInput, match=r"transparent|colour"):
-        mask_reader(BY_INDEX, {}).read(png(clear), 100)
+        mask_reader(BY_INDEX, {}).read(saved(clear), 100)
 
 
 @given(data=st.binary(max_size=300) | st.binary(max_size=60).map(lambda tail: b"\x89PNG\r\n\x1a\n" + tail))
@@ -152,7 +142,7 @@ def test_images_find_their_masks_by_stem_or_by_name() -> None:
         match_masks(["images/a.png"], ["masks/x.png"], None)
     with pytest.raises(InvalidInput, match=r"'masks/y\.png'"):
         match_masks(["images/a.png"], ["masks/x.png"], ["masks/y.png"])
-    with pytest.raises(InvalidInput, match="would belong to several images"):
+    with pytest.raises(InvalidInput, match="several images"):
         match_masks(["images/a.png", "images/a.jpg"], ["masks/a.png"], None)
 
 

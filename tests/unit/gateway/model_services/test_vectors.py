@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from pydantic import JsonValue
@@ -19,11 +17,6 @@ KEY = "calls/ab/abcd.npz"
 def table(rows: int, width: int, kind: type[np.floating] = np.float32) -> JsonValue:
     values: JsonValue = np.random.default_rng(rows).standard_normal((rows, width)).astype(kind).tolist()
     return values
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> DirectoryStore:
-    return DirectoryStore(tmp_path)
 
 
 def test_large_tables_survive_storage_in_one_object(store: DirectoryStore) -> None:

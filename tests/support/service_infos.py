@@ -1,0 +1,38 @@
+"""What the services of profile `paper` say of themselves."""
+
+from __future__ import annotations
+
+from gateway.operations.weights_check import (
+    needed_weights,
+)
+from shared import __version__
+from shared.profiles import load_profile
+from shared.schemas.service import GpuInfo, ServiceInfo, ServiceName, WeightsInfo
+from shared.weights import Weights
+
+PAPER = load_profile("paper")
+
+
+def info(name: ServiceName, gpu: GpuInfo | None = None, **changes: object) -> ServiceInfo:
+    """A service as it should be under profile `paper`."""
+    weights = [
+        WeightsInfo(
+            role=str(place),
+            id=source.id if isinstance(source, Weights) else source.model,
+            revision=source.revision,
+            dtype="float16",
+            licence=source.licence,
+        )
+        for place, source in enumerate(needed_weights(PAPER)[name])
+    ]
+    service_info = ServiceInfo(
+        service=name,
+        profile="paper",
+        device="cuda:0",
+        deterministic=False,
+        revision="1",
+        weights=weights,
+        version=__version__,
+        gpu=gpu,
+    )
+    return service_info.model_copy(update=changes)

@@ -1,0 +1,64 @@
+"""Training examples of the language model in either domain: right answers, the methods' questions, training."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+
+from gateway.methods.counterfactual import TaskDescription
+from gateway.methods.dillema import keyword_messages
+from tinyworld.judges.language import is_right
+from tinyworld.language_domain import LanguageDomain
+from tinyworld.language_examples import KINDS, Kind, Wordings, example
+from tinyworld.objects.language_examples import OBJECTS
+from tinyworld.roads.language_examples import ROADS
+from tinyworld.train import language
+from tinyworld.train.language import LanguageLoss, build_model, build_tokenizer
+
+Domain = LanguageDomain[Any]
+
+pytestmark = pytest.mark.parametrize("domain", [OBJECTS, ROADS], ids=lambda domain: domain.name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_right_answer_is_right_and_examples_repeat(domain: Domain, kind: Kind) -> None:
+    plain = Wordings(noise=0, domain=domain)
+    for seed in range(400):
+        sample = example(kind, seed, plain)
+        assert is_right(sample, sample.reply)
+        assert not is_right(sample, sample.reply[:-1])
+    assert example(kind, 7, plain) == example(kind, 7, plain)
+
+
+def test_the_questions_are_the_methods_own(domain: Domain) -> None:
+    sample = example("keywords", 3, Wordings(noise=0, domain=domain))
+    task = sample.messages[-1].content.splitlines()[0].removeprefix("Task: ")
+    truths = [None, *sample.description.stated.values()]
+    questions = [keyword_messages(TaskDescription(task), sample.description.text, truth) for truth in truths]
+    assert sample.messages in questions
+
+
+def test_reworded_captions_keep_what_they_state(domain: Domain) -> None:
+    for seed in range(400):
+        sample = example("keywords", seed, Wordings(noise=0.5, domain=domain))
+        position = 0
+        for mention in sample.description.mentions:
+            position = sample.description.text.index(mention.phrase, position)
+        assert is_right(sample, sample.reply)
+    plain, noisy = (example("rewrite", 3, Wordings(noise=noise, domain=domain)).description.text for noise in (0, 0.5))
+    assert plain != noisy
+
+
+def test_a_step_of_training_asks_of_the_domain(domain: Domain, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(language, "_TOKENIZER_EXAMPLES", 30)
+    tokenizer = build_tokenizer(domain)
+    model = build_model(tokenizer)
+    loss = LanguageLoss(tokenizer, 4, domain)
+    value = loss(model, 0)
+    value.backward()  # type: ignore[no-untyped-call]
+    assert torch.isfinite(value)
+    captions = tokenizer.batch_decode(loss._captions(Random(0), 20).ids, skip_special_tokens=True)
+    assert sum("road" in text for text in captions) == (20 if domain is ROADS else 0)
