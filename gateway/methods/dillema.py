@@ -1,11 +1,19 @@
 """DILLEMA (Baresi, Hu, Stocco, Tonella: arXiv 2502.04378): counterfactuals by caption, language model and ControlNet.
 
-The paper's steps are the functions that `dillema` calls, in order: 1 caption the image; 2 ask a language model for
-keywords, phrases that may change while the ground truth stays; 3 for alternatives to a keyword; 4 for the caption with
-the change applied; 5 render the new caption under control of the source's structure.
+The paper's steps are the functions that `dillema` calls, in order:
+
+1 caption the image
+2 ask a language model for keywords: phrases that may change while the ground truth stays
+3 ask for alternatives to a keyword
+4 ask for the caption with the change applied
+5 render the new caption under control of the source's structure (`controlled.py`, the one other file to open)
 
 Every prompt contains the task description and one worked example (one-shot), as in the paper. Contrafact adds checks of
-words and images, null arms, and `control_region` "keep" (docs/reference/methods.md).
+words, null arms, `control_region` "keep", and checks of images in this order: `structure` (the source's edges are there
+in the region that must stay), `caption` (the image is closer to the new caption than to the old one), `label`
+(zero-shot, it shows the ground truth), `recaption` (if the job sets it: a new caption names the class), `shapes` and
+`things` (in segmentation jobs: a segmenter detects both where they were), `fit` (the image fits the new caption about
+as well as the source fits its own).
 
 Steps that the paper does not describe are shared by all methods (`schedule.py`): a `Proposal` is an unrendered edit;
 `spread_changes` tries keywords in random order, one alternative of each before the second one of any; `until_enough`

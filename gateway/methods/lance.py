@@ -5,7 +5,8 @@ The paper's steps are the functions that `lance` calls, in order:
 1 caption the image
 2 ask a language model for edits of the caption that change one thing of one factor
 3 check the edits by their words
-4 invert the image and edit it by prompt-to-prompt, under every self-attention fraction f of a sweep
+4 invert the image and edit it by prompt-to-prompt, under every self-attention fraction f of a sweep (`inverted.py`, the
+  one other file to open)
 5 check the images and keep the best of each sweep
 
 Contrafact adds the task description and the class to every prompt, a word diff that checks the language model's claim

@@ -13,6 +13,7 @@ from gateway.methods.dillema import DillemaParameters
 from shared.profile_diffusion import FewStep, MergedLora, WholeUNet
 from shared.profiles import Profile, ProfileError, load_profile, shipped_profiles
 from shared.weights import KeyValueCache, Server, Weights, digest_folder
+from tests.support.paths import REPOSITORY
 
 
 def sources(profile: Profile) -> Iterator[Weights | Server]:
@@ -30,6 +31,15 @@ def sources(profile: Profile) -> Iterator[Weights | Server]:
         if optional is not None:
             yield optional
     yield from profile.evaluator.models_under_test.values()
+
+
+def test_the_example_of_the_documentation_is_a_profile() -> None:
+    profile = load_profile(str(REPOSITORY / "docs" / "reference" / "example-profile.toml"))
+    assert profile.profile.name not in shipped_profiles()
+    assert set(profile.defaults.methods) | set(profile.methods) <= set(METHODS)
+    assert profile.calibration
+    assert profile.text_thresholds
+    assert profile.diffusion.few_step is not None
 
 
 def test_profiles_are_shipped_under_their_own_names() -> None:
