@@ -20,7 +20,15 @@ from diffusion_service.depth import DepthEstimator
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem
 from diffusion_service.editors.corruptions import corrupted
 from diffusion_service.editors.inversion import Inversion, InversionItem, InversionKey, Inverter
-from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, EditKey, PromptToPromptEditor, attention_to
+from diffusion_service.editors.prompt_to_prompt import (
+    Edited,
+    EditItem,
+    EditKey,
+    EditResult,
+    PromptToPromptEditor,
+    Refusal,
+    attention_to,
+)
 from diffusion_service.few_steps import FewStepDiffusion, few_steps_of, load_networks
 from diffusion_service.geometry import fit, to_source
 from diffusion_service.palettes import palette
@@ -111,9 +119,10 @@ class DiffusionModel:
         return await asyncio.to_thread(_reply, source, request, controls, rendered)
 
     async def edit(self, request: EditRequest, deadline: float) -> EditReply:
-        """Invert and edit. Raises InvalidInput if inversion or alignment fails, or a phrase is not in the prompt.
+        """Invert and edit. Raises InvalidInput if a phrase of `attention_to` is not in the caption.
 
-        Edited images that are not finite are null in the reply; raises NotFinite if the reconstruction is not finite.
+        Edited images that are not finite are null in the reply, as are those of refused edits; raises NotFinite if the
+        reconstruction is not finite.
         """
         self._check_regions({request.control} - {"none", "empty"})
         source = await asyncio.to_thread(lambda: self._controlnet.source(decode(request.source.png)))
@@ -128,9 +137,10 @@ class DiffusionModel:
         )
         if inversion is None:
             raise NotFinite(NOT_FINITE)
-        items = [EditItem(inversion, edit, fraction) for edit in request.edits for fraction in request.self_fractions]
-        edited = await self._run(self._prompt_to_prompt.edit, _edit_key(request, source), items, deadline)
-        return await asyncio.to_thread(_edit_reply, request, inversion, edited, tokens)
+        edits = [_with_readable_caption(edit, request.caption, caption) for edit in request.edits]
+        items = [EditItem(inversion, edit, fraction) for edit in edits for fraction in request.self_fractions]
+        results = await self._run(self._prompt_to_prompt.edit, _edit_key(request, source), items, deadline)
+        return await asyncio.to_thread(_edit_reply, request, inversion, results, tokens)
 
     async def corrupt(self, request: CorruptRequest) -> CorruptReply:
         """Corrupt on the CPU, outside of the networks' thread; raises InvalidInput for a source that is too small."""
@@ -231,6 +241,11 @@ def _edit_key(request: EditRequest, source: Source) -> EditKey:
     return EditKey(width, height, request.steps, request.guidance, scale)
 
 
+def _with_readable_caption(edit: PromptEdit, caption: str, readable: str) -> PromptEdit:
+    """A null arm's prompt is the caption as far as the text encoder reads it, not an edit beyond that."""
+    return edit.model_copy(update={"prompt": readable}) if edit.prompt == caption else edit
+
+
 def _edit_control(images: ControlImages, source: Source, control: EditControl) -> Pixels | None:
     """The control image of an edit, or None if the UNet runs alone."""
     if control == "none":
@@ -286,9 +301,14 @@ def _region(mask: Pixels, label: str) -> ProtectedRegion:
 
 
 def _edit_reply(
-    request: EditRequest, inversion: Inversion, edited: Sequence[Edited | None], tokens: Sequence[Sequence[int]]
+    request: EditRequest,
+    inversion: Inversion,
+    results: Sequence[EditResult | None],
+    tokens: Sequence[Sequence[int]],
 ) -> EditReply:
     source, width = inversion.source, len(request.self_fractions)
+    refusals = [row[0].reason if isinstance(row[0], Refusal) else None for row in chunks(results, width)]
+    edited = [result if isinstance(result, Edited) else None for result in results]
     finite = [result for result in edited if result is not None]
     per_edit = list(chunks(edited, width))
     height, breadth = source.image.shape[:2]
@@ -305,4 +325,5 @@ def _edit_reply(
         ),
         caption=inversion.caption,
         prompts=[next((result.prompt for result in row if result is not None), "") for row in per_edit],
+        refusals=refusals if any(refusals) else [],
     )

@@ -249,10 +249,12 @@ class EditEvaluations(Contract):
 class EditReply(Contract):
     """`images[edit][fraction]` in the order of the request, at the source's size, as is `reconstruction`.
 
-    An image is null where the result has NaN or infinity.
-    `reconstruction` is the source branch: with `direct` the autoencoder's round trip. `attention` holds one mask
-    (mode L, 255 where attention is strongest) per phrase of `attention_to`; `keep_mask` (mode L, 255 = keep) is the
-    segmented object. `caption` and `prompts` are the texts as far as the text encoder read them.
+    An image is null where the result has NaN or infinity, or where the edit is refused. `refusals` has a reason or null
+    per edit, and is empty if no edit is refused. An edit is refused if the text encoder cannot read the changed words,
+    or if a phrase to weigh or to blend is not in the texts. `reconstruction` is the source branch: with `direct` the
+    autoencoder's round trip. `attention` holds one mask (mode L, 255 where attention is strongest) per phrase of
+    `attention_to`; `keep_mask` (mode L, 255 = keep) is the segmented object. `caption` and `prompts` are the texts as
+    far as the text encoder read them.
     """
 
     reconstruction: ImagePayload
@@ -262,6 +264,7 @@ class EditReply(Contract):
     evaluations: EditEvaluations
     caption: str
     prompts: list[str]
+    refusals: list[str | None] = Field(default_factory=list)
 
 
 CorruptionKind = Literal[

@@ -126,3 +126,23 @@ def test_requests_that_cannot_be_edited_are_refused_with_a_reason(folder: Path) 
                 assert words in reply.json()["detail"]
 
     asyncio.run(scenario())
+
+
+def test_a_long_caption_has_its_null_arm_and_edits_beyond_what_is_read_are_refused_alone(folder: Path) -> None:
+    """One edit in the last sentence of a long caption failed its whole source image, as did the null arm."""
+    long = CAPTION + " It rains and rains on." * 30
+
+    async def scenario() -> None:
+        async with serving(create_app(settings(folder / "small.toml"))) as client:
+            edits = request(photo(32, 32), long, long + " It snows.", BLUE + " It rains on.", self_fractions=[0.2, 0.6])
+            reply = await edit(client, edits.model_copy(update={"caption": long}))
+            null, beyond, blue = reply.refusals
+            assert (null, blue) == (None, None)
+            assert "text encoder" in (beyond or "")
+            assert [[image is not None for image in row] for row in reply.images] == [
+                [True] * 2,
+                [False] * 2,
+                [True] * 2,
+            ]
+
+    asyncio.run(scenario())

@@ -14,12 +14,11 @@ from diffusion_service.attention import install
 from diffusion_service.control_images import Source
 from diffusion_service.editors import inversion as inversion_module
 from diffusion_service.editors.inversion import Inversion, InversionItem, InversionKey, Inverter, scaled_gradient
-from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, EditKey, PromptToPromptEditor
+from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, EditKey, PromptToPromptEditor, Refusal
 from diffusion_service.geometry import fit
 from diffusion_service.stable_diffusion import StableDiffusion, load
 from diffusion_service.steps import Steps
 from shared.images import Pixels, digest
-from shared.problems import InvalidInput
 from shared.schemas.diffusion import LocalBlend, NullText, PhraseWeight, PromptEdit
 from shared.weights import Weights
 from tests.support.small_diffusion import write_diffusion
@@ -356,8 +355,8 @@ def test_items_that_cannot_be_edited_are_refused_alone(editor: Editor) -> None:
     results = editor.editor.edit(KEY, [target(inversion, BLUE), *(item for item, _ in refused)])
     assert isinstance(results[0], Edited)
     for result, (_, words) in zip(results[1:], refused, strict=True):
-        assert isinstance(result, InvalidInput)
-        assert words in result.detail
+        assert isinstance(result, Refusal)
+        assert words in result.reason
 
 
 def test_encoding_leaves_the_tokenizers_as_other_threads_know_them(editor: Editor) -> None:

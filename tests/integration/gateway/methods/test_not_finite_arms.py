@@ -104,7 +104,13 @@ def test_a_sweep_keeps_a_finite_attempt_and_its_broken_null_arm_refuses_it() -> 
     with serve(OverflowingEdits()) as url:
         services = ModelServices(dict.fromkeys(SERVICES, url))
         limits = {"caption": {"default": -2.0}}
-        chosen = {"self_fractions": [0.4, 0.7], "steps": 4, "thresholds": limits, "reference": "null"}
+        chosen = {
+            "self_fractions": [0.4, 0.7],
+            "steps": 4,
+            "caption_prompt": "",
+            "thresholds": limits,
+            "reference": "null",
+        }
         rows = list(lance(SOURCE, TASK, services, LanceParameters.model_validate(chosen), 1))
         services.close()
     rendered = [row for row in rows if row.image is not None]
