@@ -252,8 +252,7 @@ class _Batch:
                 source_of=self._source_of,
                 guided=bool(self._nulls),
                 self_from=torch.tensor(own_self, device=self._share.device).nonzero()[:, 0],
-                # The finest maps (64² in Stable Diffusion) stay the target's own, as in the authors' code.
-                largest_self=latent_positions // 4,
+                largest_self=self._weights.shared_self_attention(latent_positions),
                 cross=CrossEdit(self._mapping, share, self._token_weights) if explicit else None,
                 maps=self._maps,
             )

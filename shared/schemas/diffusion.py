@@ -185,11 +185,13 @@ class LocalBlend(Contract):
 class NullText(Contract):
     """Parameters of `null_text`: most optimiser steps per denoising step, and the learning rate.
 
-    The paper's values are for Stable Diffusion's embeddings; smaller embeddings need a larger rate.
+    The paper's values are for Stable Diffusion's embeddings; smaller embeddings need a larger rate. An image whose
+    reconstruction has a PSNR below `least_psnr` (dB, against the autoencoder's round trip) is refused.
     """
 
     iterations: Annotated[int, Field(ge=1, le=100)] = 10
     learning_rate: Annotated[float, Field(gt=0, le=1)] = 0.01
+    least_psnr: Annotated[float, Field(ge=0, le=100)] = 20.0
 
 
 class PromptEdit(Contract):

@@ -13,7 +13,7 @@ import pytest
 from diffusion_service.app import create_app
 from shared.images import decode
 from shared.schemas.base import ImagePayload
-from shared.schemas.diffusion import EditReply, EditRequest, PromptEdit, Rendering, RenderRequest
+from shared.schemas.diffusion import EditReply, EditRequest, NullText, PromptEdit, Rendering, RenderRequest
 from tests.support.diffusion_requests import photo
 from tests.support.service_settings import settings
 from tests.support.serving import serving
@@ -33,10 +33,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+ANY = NullText(least_psnr=0)  # random weights reconstruct nothing
+
+
 def request(source: ImagePayload, *prompts: str, **changes: Any) -> EditRequest:
     edits = [PromptEdit(prompt=prompt) for prompt in prompts]
     return EditRequest(
-        source=source, **{"caption": CAPTION, "edits": edits, "self_fractions": [0.5], "steps": 2, **changes}
+        source=source,
+        **{"caption": CAPTION, "edits": edits, "self_fractions": [0.5], "steps": 2, "null_text": ANY, **changes},
     )
 
 

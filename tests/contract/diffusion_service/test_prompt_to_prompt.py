@@ -19,6 +19,7 @@ from diffusion_service.geometry import fit
 from diffusion_service.stable_diffusion import StableDiffusion, load
 from diffusion_service.steps import Steps
 from shared.images import Pixels, digest
+from shared.problems import InvalidInput
 from shared.schemas.diffusion import LocalBlend, NullText, PhraseWeight, PromptEdit
 from shared.weights import Weights
 from tests.support.small_diffusion import write_diffusion
@@ -31,8 +32,8 @@ NIGHT = "A red car stands on a beach at night. It rains."
 BLUE = "A blue car stands on a beach. It rains."
 SIDE, STEPS, GUIDANCE = 32, 4, 4.0
 DIRECT = InversionKey(SIDE, SIDE, STEPS, 1.0, None, "none", 1.0)
-NULL_TEXT = replace(DIRECT, guidance=GUIDANCE, null_text=NullText())
-QUICKLY = replace(NULL_TEXT, null_text=NullText(iterations=1))
+NULL_TEXT = replace(DIRECT, guidance=GUIDANCE, null_text=NullText(least_psnr=0))  # of random weights
+QUICKLY = replace(NULL_TEXT, null_text=NullText(iterations=1, least_psnr=0))
 KEY = EditKey(SIDE, SIDE, STEPS, GUIDANCE, None)
 PREDICTIONS = ["epsilon", "v_prediction"]  # the latter with zero terminal SNR and trailing spacing
 
@@ -111,6 +112,15 @@ def test_null_text_brings_guided_sampling_nearer_to_the_way_up(editor: Editor, m
     error = (followed.latents - goal).square().mean(dim=(1, 2, 3))
     assert torch.all(error[1:] < (drifted.latents - goal).square().mean(dim=(1, 2, 3))[1:])
     assert not torch.equal(followed.nulls[0], followed.nulls[-1])
+
+
+def test_an_inversion_that_loses_the_image_is_refused_and_direct_never_is(editor: Editor) -> None:
+    far = replace(NULL_TEXT, guidance=15.0, null_text=NullText(iterations=1, least_psnr=60))
+    (refusal,) = editor.inverter.invert(far, [InversionItem(source(), CAPTION)])
+    assert isinstance(refusal, InvalidInput)
+    assert "least_psnr" in refusal.detail
+    assert isinstance(editor.invert(replace(far, null_text=NullText(iterations=1, least_psnr=0))), Inversion)
+    assert isinstance(editor.invert(), Inversion)
 
 
 def test_null_text_trains_embeddings_and_no_weight(editor: Editor) -> None:
@@ -229,6 +239,10 @@ def plain_sampling(editor: Editor, inversion: Inversion, prompt: str) -> Pixels:
             conditional = weights.predict(latents, time, states, None, ())
             latents = steps.down(step, latents, unwanted + GUIDANCE * (conditional - unwanted))
         return weights.pictures(latents)[0]
+
+
+def test_the_finest_self_attention_stays_the_targets_own(editor: Editor) -> None:
+    assert editor.weights.shared_self_attention(64**2) == 32**2
 
 
 def test_fractions_of_zero_inject_nothing(editor: Editor) -> None:
@@ -370,6 +384,8 @@ def test_encoding_leaves_the_tokenizers_as_other_threads_know_them(editor: Edito
 def test_it_knows_the_layout_of_stable_diffusion_xl(tmp_path: Path) -> None:
     write_diffusion(tmp_path, xl=True)
     editor = open_editor(tmp_path)
+    # Of 128² latents at 1024²; 1.5 has 64² at 512². Layers of 32² positions are injected, those of 64² are not.
+    assert editor.weights.shared_self_attention(128**2) == 32**2
     inversion = editor.invert(QUICKLY)
     same, night = editor.edit(target(inversion, CAPTION), target(inversion, NIGHT))
     assert np.abs(same.astype(int) - inversion.reconstruction).max() <= 1
