@@ -103,9 +103,10 @@ class DiffusionModel:
         return await asyncio.to_thread(render_reply, source, request, controls, rendered)
 
     async def edit(self, request: EditRequest, deadline: float) -> EditReply:
-        """Invert and edit. Raises InvalidInput if inversion or alignment fails, or a phrase is not in the prompt.
+        """Invert and edit. Raises InvalidInput if a phrase of `attention_to` is not in the caption.
 
-        Edited images that are not finite are null in the reply; raises NotFinite if the reconstruction is not finite.
+        Edited images that are not finite are null in the reply, as are those of refused edits; raises NotFinite if the
+        reconstruction is not finite.
         """
         self._check_regions({request.control} - {"none", "empty"})
         source = await asyncio.to_thread(lambda: self._controlnet.source(decode(request.source.png)))
@@ -120,9 +121,10 @@ class DiffusionModel:
         )
         if inversion is None:
             raise NotFinite(NOT_FINITE)
-        items = [EditItem(inversion, edit, fraction) for edit in request.edits for fraction in request.self_fractions]
-        edited = await self._run(self._prompt_to_prompt.edit, _edit_key(request, source), items, deadline)
-        return await asyncio.to_thread(edit_reply, request, inversion, edited, tokens)
+        edits = [_with_readable_caption(edit, request.caption, caption) for edit in request.edits]
+        items = [EditItem(inversion, edit, fraction) for edit in edits for fraction in request.self_fractions]
+        results = await self._run(self._prompt_to_prompt.edit, _edit_key(request, source), items, deadline)
+        return await asyncio.to_thread(edit_reply, request, inversion, results, tokens)
 
     async def corrupt(self, request: CorruptRequest) -> CorruptReply:
         """Corrupt on the CPU, outside of the networks' thread; raises InvalidInput for a source that is too small."""
@@ -221,6 +223,11 @@ def _edit_key(request: EditRequest, source: Source) -> EditKey:
     width, height = source.geometry.padded
     scale = None if request.control == "none" else request.control_scale
     return EditKey(width, height, request.steps, request.guidance, scale)
+
+
+def _with_readable_caption(edit: PromptEdit, caption: str, readable: str) -> PromptEdit:
+    """A null arm's prompt is the caption as far as the text encoder reads it, not an edit beyond that."""
+    return edit.model_copy(update={"prompt": readable}) if edit.prompt == caption else edit
 
 
 def _edit_control(images: ControlImages, source: Source, control: EditControl) -> Pixels | None:

@@ -10,7 +10,7 @@ import numpy as np
 from diffusion_service.control_images import Source
 from diffusion_service.editors.controlnet import Rendered
 from diffusion_service.editors.inversion import Inversion
-from diffusion_service.editors.prompt_to_prompt import Edited, attention_to
+from diffusion_service.editors.prompt_to_prompt import Edited, EditResult, Refusal, attention_to
 from diffusion_service.geometry import to_source
 from diffusion_service.protection import union
 from diffusion_service.stable_diffusion import NOT_FINITE
@@ -81,13 +81,15 @@ def _region(mask: Pixels, label: str) -> ProtectedRegion:
 
 
 def edit_reply(
-    request: EditRequest, inversion: Inversion, edited: Sequence[Edited | None], tokens: Sequence[Sequence[int]]
+    request: EditRequest, inversion: Inversion, results: Sequence[EditResult | None], tokens: Sequence[Sequence[int]]
 ) -> EditReply:
-    """The reply to a request: its images (None where not finite), edits first, then fractions.
+    """The reply to a request: its images (None where not finite or refused), edits first, then fractions.
 
     `tokens`: positions in the caption of each phrase of `attention_to`.
     """
     source, width = inversion.source, len(request.self_fractions)
+    refusals = [row[0].reason if isinstance(row[0], Refusal) else None for row in chunks(results, width)]
+    edited = [result if isinstance(result, Edited) else None for result in results]
     finite = [result for result in edited if result is not None]
     per_edit = list(chunks(edited, width))
     height, breadth = source.image.shape[:2]
@@ -104,4 +106,5 @@ def edit_reply(
         ),
         caption=inversion.caption,
         prompts=[next((result.prompt for result in row if result is not None), "") for row in per_edit],
+        refusals=refusals if any(refusals) else [],
     )

@@ -84,6 +84,14 @@ class StableDiffusion:
         coloured = batch[:, None].expand(-1, 3, -1, -1) if batch.ndim == 3 else batch.permute(0, 3, 1, 2)
         return Control(coloured, scale, kind)
 
+    def shared_self_attention(self, latent_positions: int) -> int:
+        """The most positions of a layer whose self-attention an edit takes from its source (prompt-to-prompt).
+
+        The finest layers, 64² positions at the native resolution, stay the target's own, as in the authors' code for
+        1.x. XL has them at a quarter of the latent's positions, since the first level of its UNet has no attention.
+        """
+        return latent_positions // (16 if self.unet.config.addition_embed_type == "text_time" else 4)
+
     def added(self, prompts: Sequence[Conditioning], width: int, height: int) -> dict[str, Tensor] | None:
         """Additional inputs of XL's UNet: the pooled states of the prompts, and sizes; None for 1.x and 2.x."""
         pooled = [prompt.pooled for prompt in prompts if prompt.pooled is not None]

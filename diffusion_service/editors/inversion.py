@@ -18,7 +18,9 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -139,7 +141,7 @@ class Inverter:
 
     def _compute(
         self, key: InversionKey, batch: Sequence[InversionItem], controls: Sequence[Pixels | None]
-    ) -> list[Inversion | NotFinite]:
+    ) -> list[Inversion | InvalidInput | NotFinite]:
         weights = self._weights
         prompts = [weights.prompts.encode(item.caption) for item in batch]
         branch = self._branch(key, prompts, [control for control in controls if control is not None])
@@ -147,14 +149,18 @@ class Inverter:
             path, maps = branch.climb(torch.cat([weights.encode(item.source.image) for item in batch]))
         nulls = _states(branch.nulls).expand(key.steps, -1, -1, -1)
         spent = torch.full((len(batch),), len(branch.steps))
+        round_trips = path[-1]
         if key.null_text is not None and key.guidance > 1:
             path, nulls, optimised = branch.optimise(path, key.null_text)
             spent += optimised
         with torch.no_grad():
-            reconstructions = weights.pictures(path[-1])
+            reconstructions: Sequence[Pixels | NotFinite | InvalidInput] = weights.pictures(path[-1])
+            if key.null_text is not None:
+                expected = weights.pictures(round_trips)
+                reconstructions = list(map(partial(_near_enough, key.null_text), reconstructions, expected))
         return [
             reconstruction
-            if isinstance(reconstruction, NotFinite)
+            if isinstance(reconstruction, NotFinite | InvalidInput)
             else Inversion(
                 source=item.source,
                 caption=item.caption,
@@ -182,6 +188,22 @@ class Inverter:
             size=(key.width, key.height),
             fixed_shapes=self._fixed_shapes,
         )
+
+
+def _near_enough(
+    how: NullText, reconstruction: Pixels | NotFinite | InvalidInput, round_trip: Pixels | NotFinite
+) -> Pixels | NotFinite | InvalidInput:
+    """The reconstruction, or why it is not one: its PSNR against the autoencoder's round trip is too low."""
+    if not isinstance(reconstruction, np.ndarray) or not isinstance(round_trip, np.ndarray):
+        return reconstruction
+    error = np.square(reconstruction.astype(np.float64) - round_trip).mean()
+    psnr = 10 * np.log10(255**2 / max(error, 1e-9))
+    if psnr >= how.least_psnr:
+        return reconstruction
+    return InvalidInput(
+        f"null-text inversion reconstructs the image at {psnr:.1f} dB, below `null_text.least_psnr` of "
+        f"{how.least_psnr:g}; allow more `iterations`, another `learning_rate`, or choose inversion `direct`"
+    )
 
 
 @dataclass(frozen=True, slots=True)

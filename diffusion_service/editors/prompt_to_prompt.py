@@ -51,8 +51,12 @@ class EditItem:
     self_fraction: float
 
 
+class EditResult:
+    """What becomes of one edit: `Edited` or `Refusal`."""
+
+
 @dataclass(frozen=True, slots=True)
-class Edited:
+class Edited(EditResult):
     """The image at the model's size (height × width × 3), the prompt as it was read, and the cost.
 
     `source_evaluations` are those of its source's row, which other targets may share.
@@ -62,6 +66,13 @@ class Edited:
     prompt: str
     evaluations: int
     source_evaluations: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal(EditResult):
+    """Why an edit cannot be made; the other edits of its request can."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +105,12 @@ class PromptToPromptEditor:
         self._weights = weights
         self._fixed_shapes = fixed_shapes
 
-    def edit(self, key: EditKey, items: Sequence[EditItem]) -> list[Edited | InvalidInput | NotFinite]:
+    def edit(self, key: EditKey, items: Sequence[EditItem]) -> list[EditResult | NotFinite]:
         """One image, or the reason why there is none, per item."""
         prepared = [self._prepare(item) for item in items]
         ready = [target for target in prepared if isinstance(target, _Target)]
         if not ready:
-            return [target for target in prepared if isinstance(target, InvalidInput)]
+            return [target for target in prepared if isinstance(target, Refusal)]
         # A refused item is replaced, so that the shape of the batch, and therefore its bits, do not change.
         images = self._denoise(key, [target if isinstance(target, _Target) else ready[0] for target in prepared])
         return [
@@ -113,7 +124,7 @@ class PromptToPromptEditor:
         evaluations = key.steps * (2 if key.guidance > 1 else 1)
         return Edited(image, target.prompt, evaluations, source_steps(target.item, key.steps, self._fixed_shapes))
 
-    def _prepare(self, item: EditItem) -> _Target | InvalidInput:
+    def _prepare(self, item: EditItem) -> _Target | Refusal:
         prompts, caption, edit = self._weights.prompts, item.inversion.caption, item.edit
         try:
             prompt = prompts.fitted(edit.prompt)
@@ -129,7 +140,7 @@ class PromptToPromptEditor:
                 weights[positions(words, prompts.words(emphasis.phrase), message)] = emphasis.weight
             blend_tokens = self._blend_tokens(caption, prompt, edit.blend)
         except InvalidInput as problem:
-            return problem
+            return Refusal(problem.detail)
         return _Target(item, prompt, conditioning, alignment, weights, blend_tokens)
 
     def _blend_tokens(self, caption: str, prompt: str, blend: LocalBlend | None) -> tuple[list[int], list[int]]:
@@ -241,8 +252,7 @@ class _Batch:
                 source_of=self._source_of,
                 guided=bool(self._nulls),
                 self_from=torch.tensor(own_self, device=self._share.device).nonzero()[:, 0],
-                # The finest maps (64² in Stable Diffusion) stay the target's own, as in the authors' code.
-                largest_self=latent_positions // 4,
+                largest_self=self._weights.shared_self_attention(latent_positions),
                 cross=CrossEdit(self._mapping, share, self._token_weights) if explicit else None,
                 maps=self._maps,
             )

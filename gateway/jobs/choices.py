@@ -51,6 +51,7 @@ def plan(spec: JobSpec, profile: Profile, available: Sequence[ModelUnderTestInfo
     _check_calibration(spec, profile, kind)
     classes = _classes(spec, models, kind)
     methods = [_method(name, request, profile, kind) for name, request in parameters.items()]
+    _check_beams(methods, profile)
     return Plan(methods, models, classes, kind)
 
 
@@ -88,6 +89,16 @@ def _check_calibration(spec: JobSpec, profile: Profile, kind: Kind) -> None:
         )
 
 
+def _check_beams(methods: Sequence[JobMethod], profile: Profile) -> None:
+    """Raise InvalidInput if a method asks for a beam search that the profile's captioner does not have."""
+    for method in methods:
+        if profile.caption.engine == "openai" and getattr(method.parameters, "caption_beams", 1) > 1:
+            raise InvalidInput(
+                f"the captioner of profile {profile.profile.name!r} is a server, which has no beam search; set "
+                f"`caption_beams` of method {method.name!r} to 1, or leave it out"
+            )
+
+
 def methods_listing(profile: Profile) -> MethodsReply:
     """All methods, with the JSON schemas of their parameters; the profile's defaults are written into them."""
     listing = []
@@ -117,7 +128,20 @@ def method_defaults(name: str, profile: Profile, request: JsonObject | None = No
         defaults["thresholds"] = {check: dict(limits) for check, limits in profile.thresholds.items()}
     if name in METHODS and "text_thresholds" in METHODS[name].parameters.model_fields:
         defaults["text_thresholds"] = {check: dict(limits) for check, limits in profile.text_thresholds.items()}
+    defaults |= _caption_defaults(name, profile)
     return defaults | profile.methods.get(name, {}) | _few_steps(name, profile, request or {})
+
+
+def _caption_defaults(name: str, profile: Profile) -> JsonObject:
+    """Parameters that suit the profile's captioner, where they are not those that the method's paper has for BLIP-2.
+
+    A chat model takes the prompt for an instruction, not for the beginning of a caption. A server has no beam search.
+    """
+    fields = METHODS[name].parameters.model_fields if name in METHODS else {}
+    suited: JsonObject = {"caption_prompt": ""} if profile.caption.engine != "blip2" else {}
+    if profile.caption.engine == "openai":
+        suited["caption_beams"] = 1
+    return {parameter: value for parameter, value in suited.items() if parameter in fields}
 
 
 def unchecked_methods(methods: Sequence[JobMethod], kind: Kind) -> list[str]:

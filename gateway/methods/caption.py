@@ -32,3 +32,13 @@ def write_caption(image: MethodImage, services: Services, parameters: CaptionPar
         beams=parameters.caption_beams,
     )
     return " ".join(services.caption(request).captions[0].split())
+
+
+def with_domain(caption: str, domain: str) -> str:
+    """The caption begun with the domain that the captioner was given ("a photo of"), so that an edit can change it."""
+    domain = " ".join(domain.split())
+    if not domain or caption.lower().startswith(domain.lower()):
+        return caption
+    words = caption.split(" ", 1)
+    first = words[0].lower() if words[0].istitle() else words[0]  # but not "BMW"
+    return " ".join([domain[0].upper() + domain[1:], first, *words[1:]])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from pydantic import Field
@@ -23,8 +23,11 @@ from shared.schemas.diffusion import (
     EditRequest,
     Fraction,
     InversionKind,
+    LocalBlend,
     NullText,
+    PhraseWeight,
     PromptEdit,
+    WordAttention,
 )
 
 MAX_EDITED_IMAGES = MAX_IMAGES_PER_MESSAGE - 1  # edits per request; the reply also contains the reconstruction
@@ -65,6 +68,22 @@ class EditingParameters(InversionParameters, ParaphraseParameters):
             ge=0, le=1, description="Share of the steps in which cross-attention is the source's, where captions agree."
         ),
     ] = 0.8
+    attention: Annotated[
+        WordAttention,
+        Field(
+            description="Prompt-to-prompt: new words take over the attention of those that they replace (replace), or "
+            "have their own (refine)."
+        ),
+    ] = "replace"
+    reweight: Annotated[
+        float, Field(ge=-10, le=10, description="Prompt-to-prompt: how strongly the image attends to the new phrase.")
+    ] = 1.0
+    blend: Annotated[
+        bool,
+        Field(
+            description="Prompt-to-prompt's LocalBlend: only the area that attends to the old or new phrase changes."
+        ),
+    ] = False
     recaption: Recaption = False
     thresholds: Annotated[
         dict[str, dict[str, float]],
@@ -131,6 +150,11 @@ class EditedBatch:
         return [image for row in self.reply.images for image in row]
 
     @property
+    def refusals(self) -> Sequence[str | None]:
+        """Why the editor refuses each edit, None where it does not."""
+        return self.reply.refusals or [None] * len(self.edits)
+
+    @property
     def keep_mask(self) -> ImagePayload | None:
         """The mask of the region that must stay in the source image."""
         return self.reply.keep_mask
@@ -145,28 +169,50 @@ def invert_and_edit(
     """
     p = inputs.parameters
     for batch in chunks(edits, max(1, MAX_EDITED_IMAGES // len(fractions))):
-        prompts = [edit.new_caption if edit else caption for edit in batch]
-        prompt_edits = [PromptEdit(prompt=prompt, cross_fraction=p.cross_fraction) for prompt in prompts]
+        prompt_edits = [prompt_edit(p, edit) if edit else null_edit(p, caption) for edit in batch]
         request = edit_request(inputs.image.image, p, caption, prompt_edits, fractions)
         yield EditedBatch(batch, fractions, inputs.services.edit(request))
+
+
+def prompt_edit(parameters: EditingParameters, edit: Edit) -> PromptEdit:
+    """The instruction for one edit. Phrases are weighed, and the image blended, where the edit names phrases for it."""
+    p, changes = parameters, edit.changes
+    weighed = [change.to_phrase for change in changes if change.to_phrase] if p.reweight != 1 else []
+    blended = [change for change in changes if change.from_phrase and change.to_phrase] if p.blend else []
+    return PromptEdit(
+        prompt=edit.new_caption,
+        attention=p.attention,
+        cross_fraction=p.cross_fraction,
+        weights=[PhraseWeight(phrase=phrase, weight=p.reweight) for phrase in weighed],
+        blend=LocalBlend(source_phrase=blended[0].from_phrase, phrase=blended[0].to_phrase) if blended else None,
+    )
+
+
+def null_edit(parameters: EditingParameters, caption: str) -> PromptEdit:
+    """The instruction for a null arm: the caption unchanged, so that there is nothing to weigh or to blend."""
+    return PromptEdit(prompt=caption, cross_fraction=parameters.cross_fraction)
 
 
 def check_batch(
     inputs: Inputs[EditingParameters], batch: EditedBatch, thresholds: Thresholds, checks: Sequence[str]
 ) -> list[Sweep]:
-    """A sweep for each edit of the batch, with the verdict of `checks` on each of its images."""
+    """A sweep for each edit of the batch, with the verdict of `checks` on each of its images.
+
+    An edit that the editor refuses is refused as `editor`, with its reason.
+    """
     edits, recaption = [edit for edit in batch.edits for _ in batch.fractions], inputs.parameters.recaption
     checked = iter(
         check_images(inputs.services, inputs.image, inputs.task, batch, edits, thresholds, checks, recaption)
     )
     cost = batch.reply.evaluations
     evaluations = round((cost.inversion + cost.source) / len(batch.edits)) + cost.edit * len(batch.fractions)
-    return [
-        Sweep(
-            tuple(Attempt(f, image, *next(checked)) for f, image in zip(batch.fractions, row, strict=True)), evaluations
-        )
-        for row in batch.reply.images
-    ]
+    sweeps = []
+    for row, refusal in zip(batch.reply.images, batch.refusals, strict=True):
+        attempts = [Attempt(f, image, *next(checked)) for f, image in zip(batch.fractions, row, strict=True)]
+        if refusal is not None:
+            attempts = [replace(attempt, verdict=Verdict(False, "editor", refusal)) for attempt in attempts]
+        sweeps.append(Sweep(tuple(attempts), evaluations))
+    return sweeps
 
 
 def edit_and_check(

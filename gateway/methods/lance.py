@@ -34,7 +34,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from gateway.methods.arms import RenderedArm, rows
-from gateway.methods.caption import write_caption
+from gateway.methods.caption import with_domain, write_caption
 from gateway.methods.counterfactual import ACCEPTED, Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.inverted import (
     Attempt,
@@ -95,6 +95,15 @@ PERTURB = Question(
 )
 
 
+# The paper's fine-tuned model also inserts words (Table 5). The tiny language model is not trained on this question.
+PERTURB_OR_ADD = replace(
+    PERTURB,
+    name="perturb or add",
+    system=f"{PERTURB.system} An edit may also only add a phrase (“stables” → “stables behind a white fence”): "
+    "then from_phrase and from_value are empty, and to_phrase is what is added.",
+)
+
+
 # --- The method.
 
 
@@ -108,6 +117,7 @@ def lance(
     """
     inputs = Inputs("lance", REVISION, image, task, services, parameters, seed)
     caption = name_class(inputs, write_caption(image, services, parameters))  # 1
+    caption = with_domain(caption, parameters.caption_prompt)
     edits = [perturb_caption(inputs, caption, factor) for factor in dict.fromkeys(parameters.factors)]  # 2
     checked = check_words(inputs, refuse_duplicates(round_robin(edits)))  # 3
     proposals = list(until_accepted(checked, parameters.counterfactuals_per_image))
@@ -134,12 +144,13 @@ def perturb_caption(inputs: Inputs[LanceParameters], caption: str, factor: Lance
     Without a valid reply the result is one refused edit of this factor.
     """
     p, most = inputs.parameters, inputs.parameters.edits_per_factor
-    messages = perturb_messages(inputs.task, caption, inputs.image.ground_truth, factor, most)
-    schema, seed = perturb_schema(most), inputs.derive_seed(factor, caption)
+    question = PERTURB_OR_ADD if p.additions else PERTURB
+    messages = perturb_messages(inputs.task, caption, inputs.image.ground_truth, factor, most, question)
+    schema, seed = perturb_schema(most, p.additions), inputs.derive_seed(factor, caption)
     longest = _TOKENS_PER_EDIT * most
     try:
         reply, exchange = ask(
-            inputs.services, PERTURB, messages, schema, seed=seed, max_tokens=longest, temperature=p.temperature
+            inputs.services, question, messages, schema, seed=seed, max_tokens=longest, temperature=p.temperature
         )
     except InvalidReply as invalid:
         none = Edit((Change(factor, "", "", "", ""),), caption, "")
@@ -227,20 +238,31 @@ _TOKENS_PER_EDIT = 320
 
 
 def perturb_messages(
-    task: TaskDescription, caption: str, ground_truth: str | None, factor: LanceFactor, most: int
+    task: TaskDescription,
+    caption: str,
+    ground_truth: str | None,
+    factor: LanceFactor,
+    most: int,
+    question: Question[dict[Literal["edits"], list[PerturbedCaption]]] = PERTURB,
 ) -> list[Message]:
     """The question for step 2: up to `most` edits of the caption that change one thing of a factor.
 
     The caption starts on a new line, so that its first word has the same tokens as in the reply.
     """
     class_line = f"\nClass: {ground_truth}" if ground_truth is not None else ""
-    return PERTURB.messages(f"Task: {task.text}{class_line}\nFactor: {factor}\nEdits: {most}\nCaption:\n{caption}")
+    return question.messages(f"Task: {task.text}{class_line}\nFactor: {factor}\nEdits: {most}\nCaption:\n{caption}")
 
 
-def perturb_schema(most: int) -> Schema:
-    """Schema of step 2's reply: up to `most` edits, each with phrases, canonical values and the new caption."""
+def perturb_schema(most: int, additions: bool = False) -> Schema:
+    """Schema of step 2's reply: up to `most` edits, each with phrases, canonical values and the new caption.
+
+    With `additions`, what an edit replaces may be empty.
+    """
     longest = {"from_phrase": 60, "from_value": 40, "to_phrase": 60, "to_value": 40, "caption": 600}
-    edit = object_schema(**{name: text_schema(length) for name, length in longest.items()})
+    texts = {name: text_schema(length) for name, length in longest.items()}
+    if additions:
+        texts |= {name: {**texts[name], "minLength": 0} for name in ("from_phrase", "from_value")}
+    edit = object_schema(**texts)
     return object_schema(edits={"type": "array", "items": edit, "maxItems": most})
 
 
@@ -248,9 +270,12 @@ def prompt_digest() -> str:
     """SHA-256 over the prompt, rendered for fixed inputs, and the schema."""
     task = TaskDescription("task")
     messages = [
-        message for truth in ("class", None) for message in perturb_messages(task, "caption", truth, "weather", 2)
+        message
+        for question in (PERTURB, PERTURB_OR_ADD)
+        for truth in ("class", None)
+        for message in perturb_messages(task, "caption", truth, "weather", 2, question)
     ]
-    return digest_of_prompts(messages, perturb_schema(2))
+    return digest_of_prompts(messages, [perturb_schema(2), perturb_schema(2, additions=True)])
 
 
 REVISION = revision_of("2", prompt_digest())  # raise the number whenever equal replies would give other counterfactuals
@@ -269,6 +294,9 @@ class LanceParameters(SweepParameters):
         tuple[LanceFactor, ...], Field(min_length=1, description="Factors to edit, one question each.")
     ] = LANCE_FACTORS
     edits_per_factor: Annotated[int, Field(ge=1, le=5, description="Maximum number of edits per question.")] = 2
+    additions: Annotated[
+        bool, Field(description="Ask for edits that only add a phrase, too (LANCE's Table 5 has such edits).")
+    ] = False
     counterfactuals_per_image: Annotated[
         int, Field(ge=1, le=30, description="Maximum number of rendered edits per image, spread over the factors.")
     ] = 6

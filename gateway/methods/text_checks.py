@@ -57,8 +57,8 @@ def check_caption(
     for change in changes:
         if not occurrences(new_caption, change.to_phrase):
             return _refuse("change applied", f"the new caption does not contain “{change.to_phrase}”")
-        kept_inside = occurrences(change.to_phrase, change.from_phrase)
-        if not kept_inside and occurrences(new_caption, change.from_phrase) >= occurrences(caption, change.from_phrase):
+        gone = change.from_phrase and not occurrences(change.to_phrase, change.from_phrase)
+        if gone and occurrences(new_caption, change.from_phrase) >= occurrences(caption, change.from_phrase):
             return _refuse("change applied", f"the new caption still contains “{change.from_phrase}”")
     if ground_truth is not None and names_class(caption, ground_truth) and not names_class(new_caption, ground_truth):
         return _refuse("class kept", f"the new caption lost the ground truth “{ground_truth}”")

@@ -33,8 +33,13 @@ def word_diff(old: str, new: str) -> list[tuple[str, str]]:
 
 
 def places(old: str, new: str, from_phrase: str, to_phrase: str) -> int:
-    """The number of places where the new phrase replaces the old one; 0 if the texts differ in anything else."""
+    """The number of places where the new phrase replaces the old one; 0 if the texts differ in anything else.
+
+    An empty old phrase means that the new one is added, at one place.
+    """
     old_tokens, new_tokens, removed, added = map(tokens, (old, new, from_phrase, to_phrase))
+    if not removed:
+        return int(bool(added) and _is_added(old_tokens, new_tokens, added))
     start = {0: 0}  # tokens of the new text read -> most places replaced on the way
     states: list[dict[int, int]] = [start, *({} for _ in old_tokens)]
     for at, state in enumerate(states[:-1]):
@@ -42,11 +47,16 @@ def places(old: str, new: str, from_phrase: str, to_phrase: str) -> int:
             if new_tokens[read : read + 1] == old_tokens[at : at + 1]:
                 after = states[at + 1]
                 after[read + 1] = max(after.get(read + 1, 0), count)
-            replaced = bool(removed) and old_tokens[at : at + len(removed)] == removed
+            replaced = old_tokens[at : at + len(removed)] == removed
             if replaced and new_tokens[read : read + len(added)] == added:
                 after = states[at + len(removed)]
                 after[read + len(added)] = max(after.get(read + len(added), 0), count + 1)
     return states[-1].get(len(new_tokens), 0)
+
+
+def _is_added(old: list[str], new: list[str], added: list[str]) -> bool:
+    starts = range(len(new) - len(added) + 1)
+    return any(new[at : at + len(added)] == added and new[:at] + new[at + len(added) :] == old for at in starts)
 
 
 def check_diff(edit: Edit) -> Verdict | None:
@@ -58,5 +68,5 @@ def check_diff(edit: Edit) -> Verdict | None:
     if places(edit.caption, edit.new_caption, change.from_phrase, change.to_phrase):
         return None
     listed = "; ".join(f"“{old}” → “{new}”" for old, new in differences)
-    claimed = f"“{change.from_phrase}” → “{change.to_phrase}”"
+    claimed = f"“{change.from_phrase}” → “{change.to_phrase}”" if change.from_phrase else f"adding “{change.to_phrase}”"
     return Verdict(False, "word diff", f"{claimed} is not what the captions differ in: {listed}")

@@ -185,11 +185,13 @@ class LocalBlend(Contract):
 class NullText(Contract):
     """Parameters of `null_text`: most optimiser steps per denoising step, and the learning rate.
 
-    The paper's values are for Stable Diffusion's embeddings; smaller embeddings need a larger rate.
+    The paper's values are for Stable Diffusion's embeddings; smaller embeddings need a larger rate. An image whose
+    reconstruction has a PSNR below `least_psnr` (dB, against the autoencoder's round trip) is refused.
     """
 
     iterations: Annotated[int, Field(ge=1, le=100)] = 10
     learning_rate: Annotated[float, Field(gt=0, le=1)] = 0.01
+    least_psnr: Annotated[float, Field(ge=0, le=100)] = 20.0
 
 
 class PromptEdit(Contract):
@@ -249,10 +251,12 @@ class EditEvaluations(Contract):
 class EditReply(Contract):
     """`images[edit][fraction]` in the order of the request, at the source's size, as is `reconstruction`.
 
-    An image is null where the result has NaN or infinity.
-    `reconstruction` is the source branch: with `direct` the autoencoder's round trip. `attention` holds one mask
-    (mode L, 255 where attention is strongest) per phrase of `attention_to`; `keep_mask` (mode L, 255 = keep) is the
-    segmented object. `caption` and `prompts` are the texts as far as the text encoder read them.
+    An image is null where the result has NaN or infinity, or where the edit is refused. `refusals` has a reason or null
+    per edit, and is empty if no edit is refused. An edit is refused if the text encoder cannot read the changed words,
+    or if a phrase to weigh or to blend is not in the texts. `reconstruction` is the source branch: with `direct` the
+    autoencoder's round trip. `attention` holds one mask (mode L, 255 where attention is strongest) per phrase of
+    `attention_to`; `keep_mask` (mode L, 255 = keep) is the segmented object. `caption` and `prompts` are the texts as
+    far as the text encoder read them.
     """
 
     reconstruction: ImagePayload
@@ -262,3 +266,4 @@ class EditReply(Contract):
     evaluations: EditEvaluations
     caption: str
     prompts: list[str]
+    refusals: list[str | None] = Field(default_factory=list)

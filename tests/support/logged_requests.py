@@ -11,7 +11,9 @@ from shared.schemas.service import ServiceName
 
 
 class LoggedServices(ModelServices):
-    """Plain clients; `edits` and `corruptions` are the requests so far."""
+    """Plain clients; `edits` and `corruptions` are the requests so far. An edit to `refused_prompt` is refused."""
+
+    refused_prompt: str | None = None
 
     def __init__(self, urls: Mapping[ServiceName, str]) -> None:
         super().__init__(urls)
@@ -20,7 +22,12 @@ class LoggedServices(ModelServices):
 
     def edit(self, request: EditRequest) -> EditReply:
         self.edits.append(request)
-        return super().edit(request)
+        reply = super().edit(request)
+        if self.refused_prompt is None:
+            return reply
+        refusals = ["too long" if edit.prompt == self.refused_prompt else None for edit in request.edits]
+        images = [[None] * len(row) if refusal else row for row, refusal in zip(reply.images, refusals, strict=True)]
+        return reply.model_copy(update={"images": images, "refusals": refusals})
 
     def corrupt(self, request: CorruptRequest) -> CorruptReply:
         self.corruptions.append(request)

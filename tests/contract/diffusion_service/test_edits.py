@@ -13,7 +13,7 @@ from diffusion_service.app import create_app
 from shared.endpoints import Services
 from shared.images import decode
 from shared.schemas.base import ImagePayload
-from shared.schemas.diffusion import EditRequest, PromptEdit, Rendering, RenderRequest
+from shared.schemas.diffusion import EditRequest, NullText, PromptEdit, Rendering, RenderRequest
 from tests.support.diffusion_requests import photo
 from tests.support.service_settings import settings
 from tests.support.serving import call, serving
@@ -33,10 +33,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+ANY = NullText(least_psnr=0)  # random weights reconstruct nothing
+
+
 def request(source: ImagePayload, *prompts: str, **changes: Any) -> EditRequest:
     edits = [PromptEdit(prompt=prompt) for prompt in prompts]
     return EditRequest(
-        source=source, **{"caption": CAPTION, "edits": edits, "self_fractions": [0.5], "steps": 2, **changes}
+        source=source,
+        **{"caption": CAPTION, "edits": edits, "self_fractions": [0.5], "steps": 2, "null_text": ANY, **changes},
     )
 
 
@@ -118,5 +122,25 @@ def test_requests_that_cannot_be_edited_are_refused_with_a_reason(folder: Path) 
                 reply = await client.post("/v1/edits", json={**plain, **change})
                 assert reply.status_code == 422, reply.text
                 assert words in reply.json()["detail"]
+
+    asyncio.run(scenario())
+
+
+def test_a_long_caption_has_its_null_arm_and_edits_beyond_what_is_read_are_refused_alone(folder: Path) -> None:
+    """One edit in the last sentence of a long caption failed its whole source image, as did the null arm."""
+    long = CAPTION + " It rains and rains on." * 30
+
+    async def scenario() -> None:
+        async with serving(create_app(settings(folder / "small.toml"))) as client:
+            edits = request(photo(32, 32), long, long + " It snows.", BLUE + " It rains on.", self_fractions=[0.2, 0.6])
+            reply = await call(client, Services.edit, edits.model_copy(update={"caption": long}))
+            null, beyond, blue = reply.refusals
+            assert (null, blue) == (None, None)
+            assert "text encoder" in (beyond or "")
+            assert [[image is not None for image in row] for row in reply.images] == [
+                [True] * 2,
+                [False] * 2,
+                [True] * 2,
+            ]
 
     asyncio.run(scenario())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from diffusion_service.editors import inversion as inversion_module
 from diffusion_service.editors.inversion import Inversion, InversionItem, InversionKey, Inverter, scaled_gradient
 from diffusion_service.editors.prompt_to_prompt import Edited
 from diffusion_service.stable_diffusion import load
+from shared.problems import InvalidInput
 from shared.schemas.diffusion import LocalBlend, NullText, PhraseWeight
 from shared.weights import Weights
 from tests.support.inversions import (
@@ -51,6 +53,15 @@ def test_null_text_brings_guided_sampling_nearer_to_the_way_up(editor: Editor, m
     error = (followed.latents - goal).square().mean(dim=(1, 2, 3))
     assert torch.all(error[1:] < (drifted.latents - goal).square().mean(dim=(1, 2, 3))[1:])
     assert not torch.equal(followed.nulls[0], followed.nulls[-1])
+
+
+def test_an_inversion_that_loses_the_image_is_refused_and_direct_never_is(editor: Editor) -> None:
+    far = replace(NULL_TEXT, guidance=15.0, null_text=NullText(iterations=1, least_psnr=60))
+    (refusal,) = editor.inverter.invert(far, [InversionItem(source(), CAPTION)])
+    assert isinstance(refusal, InvalidInput)
+    assert "least_psnr" in refusal.detail
+    assert isinstance(editor.invert(replace(far, null_text=NullText(iterations=1, least_psnr=0))), Inversion)
+    assert isinstance(editor.invert(), Inversion)
 
 
 def test_null_text_trains_embeddings_and_no_weight(editor: Editor) -> None:

@@ -11,11 +11,10 @@ import pytest
 import torch
 
 from diffusion_service.editors.inversion import Inversion, InversionItem, Inverter
-from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, PromptToPromptEditor
+from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, PromptToPromptEditor, Refusal
 from diffusion_service.stable_diffusion import StableDiffusion
 from diffusion_service.steps import Steps
 from shared.images import Pixels
-from shared.problems import InvalidInput
 from shared.schemas.diffusion import LocalBlend, PhraseWeight, PromptEdit
 from tests.support.inversions import (
     BLUE,
@@ -57,6 +56,10 @@ def plain_sampling(editor: Editor, inversion: Inversion, prompt: str) -> Pixels:
             conditional = weights.predict(latents, time, states, None, ())
             latents = steps.down(step, latents, unwanted + GUIDANCE * (conditional - unwanted))
         return weights.pictures(latents)[0]
+
+
+def test_the_finest_self_attention_stays_the_targets_own(editor: Editor) -> None:
+    assert editor.weights.shared_self_attention(64**2) == 32**2
 
 
 def test_fractions_of_zero_inject_nothing(editor: Editor) -> None:
@@ -170,8 +173,8 @@ def test_items_that_cannot_be_edited_are_refused_alone(editor: Editor) -> None:
     results = editor.editor.edit(KEY, [target(inversion, BLUE), *(item for item, _ in refused)])
     assert isinstance(results[0], Edited)
     for result, (_, words) in zip(results[1:], refused, strict=True):
-        assert isinstance(result, InvalidInput)
-        assert words in result.detail
+        assert isinstance(result, Refusal)
+        assert words in result.reason
 
 
 def test_encoding_leaves_the_tokenizers_as_other_threads_know_them(editor: Editor) -> None:
@@ -185,6 +188,8 @@ def test_encoding_leaves_the_tokenizers_as_other_threads_know_them(editor: Edito
 def test_it_knows_the_layout_of_stable_diffusion_xl(tmp_path: Path) -> None:
     write_diffusion(tmp_path, xl=True)
     editor = open_editor(tmp_path)
+    # Of 128² latents at 1024²; 1.5 has 64² at 512². Layers of 32² positions are injected, those of 64² are not.
+    assert editor.weights.shared_self_attention(128**2) == 32**2
     inversion = editor.invert(QUICKLY)
     same, night = editor.edit(target(inversion, CAPTION), target(inversion, NIGHT))
     assert np.abs(same.astype(int) - inversion.reconstruction).max() <= 1

@@ -65,6 +65,31 @@ def test_all_shifts_and_their_null_arm_are_one_request(services: LoggedServices)
     assert all(row.scores["structure"] == 1.0 for row in rows)
 
 
+def test_attention_weights_and_blend_are_sent_with_the_edits_and_not_with_the_null_arm(
+    services: LoggedServices,
+) -> None:
+    replaced = {"phrase": "rainy", "replaces": ["sunny"]}
+    shifts_of(services, shifts=[NIGHT, replaced], attention="refine", reweight=2.0, blend=True)
+    (request,) = services.edits
+    night, rainy, null = request.edits
+    assert [edit.attention for edit in (night, rainy)] == ["refine", "refine"]
+    assert [(weight.phrase, weight.weight) for edit in (night, rainy) for weight in edit.weights] == [
+        ("at night", 2.0),
+        ("rainy", 2.0),
+    ]
+    assert night.blend is None, "an added phrase has no old phrase to blend with"
+    assert rainy.blend is not None
+    assert (rainy.blend.source_phrase, rainy.blend.phrase) == ("sunny", "rainy")
+    assert (null.weights, null.blend) == ([], None)
+
+
+def test_an_edit_that_the_editor_refuses_is_rejected_by_name_and_the_others_are_kept(services: LoggedServices) -> None:
+    services.refused_prompt = CAPTION.replace("sunny", "rainy")
+    night, rainy, null = shifts_of(services, shifts=[NIGHT, {"phrase": "rainy", "replaces": ["sunny"]}])
+    assert (night.verdict.accepted, night.image is not None, null.arm) == (True, True, "null")
+    assert (rainy.verdict.check, rainy.verdict.reason, rainy.image) == ("editor", "too long", None)
+
+
 def test_shifts_that_words_refuse_are_kept_and_never_rendered(services: LoggedServices) -> None:
     refused = [
         ({"phrase": "on a street"}, "no change"),

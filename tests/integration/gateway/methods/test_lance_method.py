@@ -32,7 +32,13 @@ def services() -> Iterator[CaptioningServices]:
 def lance_of(services: CaptioningServices, **parameters: Any) -> list[MethodCounterfactual]:
     """Without sham arms, unless `reference` is given."""
     anything = {"caption": {"default": -2.0}}
-    given = {"self_fractions": [0.7, 0.4], "steps": 4, "thresholds": anything, "reference": "null"}
+    given = {
+        "self_fractions": [0.7, 0.4],
+        "steps": 4,
+        "caption_prompt": "",
+        "thresholds": anything,
+        "reference": "null",
+    }
     chosen = given | parameters
     return list(lance(SOURCE, TASK, services, LanceParameters.model_validate(chosen), 1))
 
@@ -129,9 +135,11 @@ def test_nearer_to_the_new_caption_is_asked_for_without_any_threshold(services: 
 def test_a_caption_that_does_not_name_the_class_is_begun_with_it(services: CaptioningServices) -> None:
     services.source_caption = "Something on a street. It is a sunny day."
     (row, *_) = lance_of(services, factors=["weather"])
-    assert row.caption == f"A photo of a car. {services.source_caption}"
+    assert row.caption == f"A picture of a car. {services.source_caption}"
     (row, *_) = lance_of(services, factors=["weather"], label_aware=False)
     assert row.caption == services.source_caption
+    (row, *_) = lance_of(services, factors=["weather"], label_aware=False, caption_prompt="a photo of")
+    assert row.caption == "A photo of something on a street. It is a sunny day."
 
 
 @ON_SQLITE

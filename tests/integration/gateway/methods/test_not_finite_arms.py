@@ -99,7 +99,13 @@ class OverflowingEdits(LanceServices):
 
 def test_a_sweep_keeps_a_finite_attempt_and_its_broken_null_arm_refuses_it() -> None:
     limits = {"caption": {"default": -2.0}}
-    chosen = {"self_fractions": [0.4, 0.7], "steps": 4, "thresholds": limits, "reference": "null"}
+    chosen = {
+        "self_fractions": [0.4, 0.7],
+        "steps": 4,
+        "caption_prompt": "",
+        "thresholds": limits,
+        "reference": "null",
+    }
     with open_clients(OverflowingEdits(), ModelServices) as services:
         rows = list(lance(SOURCE, TASK, services, LanceParameters.model_validate(chosen), 1))
     rendered = [row for row in rows if row.image is not None]

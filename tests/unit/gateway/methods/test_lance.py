@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gateway.methods import METHODS
+from gateway.methods.caption import with_domain
 from gateway.methods.checks import judge
 from gateway.methods.counterfactual import Change, Edit, TaskDescription, Verdict
 from gateway.methods.inverted import Attempt
 from gateway.methods.lance import LANCE_CHECKS, LANCE_FACTORS, LanceParameters, best, perturb_messages, perturb_schema
+from gateway.methods.text_checks import check_stems
 from gateway.methods.word_diff import check_diff, places, word_diff
 from shared.schemas.base import ImagePayload
 from tests.support.paths import REPOSITORY
@@ -31,6 +33,54 @@ def edit(old: str, new: str, from_phrase: str, to_phrase: str) -> Edit:
 
 
 # --- The word diff.
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "added", "refused"),
+    [
+        ("A red car by day.", "A red car with a dog by day.", "with a dog", ""),
+        ("A red car.", "A shiny red car.", "shiny", ""),
+        ("A red car.", "A shiny blue car.", "shiny", "word diff"),
+        ("A red car.", "A shiny shiny red car.", "shiny", "word diff"),
+        ("A red car.", "A red car.", "shiny", "caption unchanged"),
+    ],
+)
+def test_an_edit_may_only_add_a_phrase(old: str, new: str, added: str, refused: str) -> None:
+    """LANCE's Table 5 has such edits; all of them were refused."""
+    addition = edit(old, new, "", added)
+    verdict = check_diff(addition)
+    assert (verdict.check if verdict else "") == refused
+    if not refused:
+        assert check_stems(addition, "car", ["bus"]) is None
+
+
+def test_an_addition_that_brings_in_a_class_is_refused() -> None:
+    verdict = check_stems(edit("A red car.", "A red car beside a bus.", "", "beside a bus"), "car", ["bus"])
+    assert verdict is not None
+    assert verdict.check == "other class"
+
+
+def test_only_with_additions_may_a_replaced_phrase_be_empty() -> None:
+    def least(additions: bool) -> int:
+        schema = perturb_schema(1, additions)
+        return int(schema["properties"]["edits"]["items"]["properties"]["from_phrase"]["minLength"])
+
+    assert (least(False), least(True)) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("caption", "domain", "expected"),
+    [
+        ("a dog on a beach", "a photo of", "A photo of a dog on a beach"),
+        ("A dog on a beach. It barks.", "a photo of ", "A photo of a dog on a beach. It barks."),
+        ("BMW at night", "a photo of", "A photo of BMW at night"),
+        ("A photo of a dog", "a photo of", "A photo of a dog"),
+        ("a dog", "", "a dog"),
+    ],
+)
+def test_a_caption_begins_with_its_domain(caption: str, domain: str, expected: str) -> None:
+    """Without it, an edit of the factor `domain` had nothing to replace."""
+    assert with_domain(caption, domain) == expected
 
 
 @pytest.mark.parametrize(

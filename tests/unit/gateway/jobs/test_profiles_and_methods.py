@@ -1,0 +1,42 @@
+"""Every shipped profile can plan every method, with parameters that its captioner takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.jobs.choices import plan
+from gateway.methods import METHODS
+from shared.problems import InvalidInput
+from shared.profiles import load_profile, shipped_profiles
+from shared.schemas.jobs import JobSpec
+
+LACKING = {("tiny-roads", "lance"), ("tiny-roads", "lance-r")}  # the drawn roads have no text embedder, no masked words
+
+
+def spec_of(name: str, **parameters: object) -> JobSpec:
+    return JobSpec.model_validate(
+        {"task": "name it", "methods": [{"name": name, "parameters": parameters}], "models": []}
+    )
+
+
+@pytest.mark.parametrize("profile_name", shipped_profiles())
+@pytest.mark.parametrize("method", METHODS)
+def test_every_profile_plans_every_method(profile_name: str, method: str) -> None:
+    """`modern` refused four methods at their first image, since its captioner has no beam search."""
+    profile = load_profile(profile_name)
+    if (profile_name, method) in LACKING:
+        with pytest.raises(InvalidInput, match="needs"):
+            plan(spec_of(method), profile, [])
+        return
+    (planned,) = plan(spec_of(method), profile, []).methods
+    beams = getattr(planned.parameters, "caption_beams", 1)
+    prompt = getattr(planned.parameters, "caption_prompt", "")
+    assert beams == 1 or profile.caption.engine != "openai"
+    assert not prompt or profile.caption.engine == "blip2", "a chat model takes a prompt for an instruction"
+
+
+def test_beams_that_a_server_does_not_have_are_refused_in_the_plan() -> None:
+    with pytest.raises(InvalidInput, match="caption_beams"):
+        plan(spec_of("lance", caption_beams=5), load_profile("modern"), [])
+    (lance,) = plan(spec_of("lance", caption_beams=5), load_profile("paper"), []).methods
+    assert getattr(lance.parameters, "caption_beams", 0) == 5
