@@ -15,7 +15,14 @@ from gateway.analysis.effects import Differences, Floats
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
 from gateway.analysis.power import assumed_accuracy, detectable_drop
 from gateway.analysis.reviews import Reviewed
-from gateway.analysis.validity import Screened, breakdown_point, effect_among_valid, errors_of, valid_shares
+from gateway.analysis.validity import (
+    Screened,
+    breakdown_point,
+    effect_among_valid,
+    errors_of,
+    most_valid_refused,
+    valid_shares,
+)
 from shared.schemas.results import Cell, CellEffect, CheckErrors, Interval, Standing, ValidEffect
 from shared.seeds import derive_seed
 
@@ -32,6 +39,11 @@ class Checked:
         """Draws of the valid share of a cell's accepted edits, ascending; None if the checks are uncalibrated."""
         errors = errors_of(cell.factor, self.errors)
         return None if errors is None else valid_shares(errors, self.screened[cell], seed)
+
+    def most_valid_refused(self, cell: Cell, seed: int) -> float | None:
+        """The largest share of a cell's refused edits that may be valid; None if the checks are uncalibrated."""
+        errors = errors_of(cell.factor, self.errors)
+        return None if errors is None else most_valid_refused(errors, self.screened[cell], seed)
 
 
 def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Reviewed | None = None) -> list[CellEffect]:

@@ -59,12 +59,14 @@ class Reviewed:
     """The reviews of the accepted edits of one method, for one model under test.
 
     `samples` are keyed by factor ("" for all factors) and by whether the model flipped. `cells`, and `whole` for all
-    accepted edits, hold two tallies: edits that did not flip the model, and edits that did.
+    accepted edits, hold two tallies: edits that did not flip the model, and edits that did. `valid_rejected`: the
+    largest share of rejected edits that may be valid; None if too few were reviewed.
     """
 
     samples: Mapping[tuple[str, bool], RandomSample]
     cells: Mapping[Cell, tuple[Tally, Tally]]
     whole: tuple[Tally, Tally]
+    valid_rejected: float | None = None
     source: Literal["reviews"] = field(default="reviews", init=False)
 
     def shares(self, cell: Cell, seed: int) -> Floats:
@@ -74,6 +76,10 @@ class Reviewed:
         """
         unchanged, flipped = self.draw_valid(self.cells[cell], seed, cell.factor)
         return np.sort((unchanged + flipped) / sum(tally.total for tally in self.cells[cell]))
+
+    def most_valid_refused(self, cell: Cell, seed: int) -> float | None:
+        """The largest share of refused edits that may be valid, the same in all cells."""
+        return self.valid_rejected
 
     def draw_valid(self, tallies: tuple[Tally, Tally], seed: int, factor: str = "") -> tuple[Floats, Floats]:
         """Draws of the number of valid edits, among those that did not flip the model and among those that did."""

@@ -54,6 +54,26 @@ def valid_shares(errors: CheckErrors, screened: Screened, seed: int) -> Floats:
     With a = accepted / rendered, s = P(accepted | valid), f = P(accepted | invalid): s (a − f) / (a (s − f)), each of
     the three drawn from its posterior under Jeffreys' prior; 0 if the checks are uninformative (s ≤ f).
     """
+    acceptance, sensitivity, false_positive_rate = _draw(errors, screened, seed)
+    gap = sensitivity - false_positive_rate
+    shares = sensitivity * (acceptance - false_positive_rate) / (acceptance * np.where(gap > 0, gap, np.inf))
+    return np.sort(np.clip(shares, 0, 1))
+
+
+def most_valid_refused(errors: CheckErrors, screened: Screened, seed: int) -> float:
+    """The largest share (0 … 1) of a cell's refused edits that may be valid: the 97.5 % quantile of 20,000 draws.
+
+    (1 − s) (a − f) / ((1 − a) (s − f)), in the terms of `valid_shares`; 1 if the checks are uninformative.
+    """
+    acceptance, sensitivity, false_positive_rate = _draw(errors, screened, seed)
+    gap = sensitivity - false_positive_rate
+    valid = np.clip((acceptance - false_positive_rate) / np.where(gap > 0, gap, np.nan), 0, 1)
+    shares = np.where(gap > 0, (1 - sensitivity) * valid / (1 - acceptance), 1.0)
+    return float(np.quantile(np.clip(shares, 0, 1), 0.975))
+
+
+def _draw(errors: CheckErrors, screened: Screened, seed: int) -> tuple[Floats, Floats, Floats]:
+    """Draws (20,000) of the acceptance rate a, of P(accepted | valid) and of P(accepted | invalid)."""
     random = np.random.default_rng(seed)
 
     def draw(hits: float, n: float) -> Floats:
@@ -62,10 +82,7 @@ def valid_shares(errors: CheckErrors, screened: Screened, seed: int) -> Floats:
     trials = effective_trials(screened.accepted, screened.group)
     acceptance = draw(trials * float(screened.accepted.mean()), trials)
     sensitivity = draw(errors.valid_accepted, errors.valid)
-    false_positive_rate = draw(errors.invalid_accepted, errors.invalid)
-    gap = sensitivity - false_positive_rate
-    shares = sensitivity * (acceptance - false_positive_rate) / (acceptance * np.where(gap > 0, gap, np.inf))
-    return np.sort(np.clip(shares, 0, 1))
+    return acceptance, sensitivity, draw(errors.invalid_accepted, errors.invalid)
 
 
 def among_valid(correct: Floats, level: float, errors: CheckErrors, screened: Screened, seed: int) -> ValidEffect:

@@ -77,6 +77,12 @@ def other(effect: CellEffect, estimand: str) -> str:
     )
 
 
+def bounds(effect: CellEffect) -> str:
+    """The bounds of the effect with refused edits that may be valid ("−67 to −17"), or "–" if there are none."""
+    limits = effect.bounds
+    return "–" if limits is None else f"{points(limits.low)} to {points(limits.high)}"
+
+
 def signed(value: float | None) -> str:
     """A probability or accuracy difference in points, or "–"."""
     return "–" if value is None else points(value)
@@ -142,6 +148,7 @@ FILTERS = {
     "of_valid": of_valid,
     "limit": limit,
     "other": other,
+    "bounds": bounds,
     "rate": rate,
     "interval": interval,
     "signed": signed,

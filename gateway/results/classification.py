@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
+from gateway.analysis.bounds import Refused
 from gateway.analysis.effects import Integers, Outcomes, Predictions
 from gateway.analysis.funnel import EditOutcome
 from gateway.analysis.validity import Screened
@@ -20,6 +21,7 @@ from gateway.database.tables import Job
 from gateway.results.counting import CountingColumns
 from gateway.results.failure_reasons import failure_reasons
 from gateway.results.reviewed_edits import ReviewedJob, load_reviews
+from gateway.results.screening import ScreeningColumns
 from gateway.results.segmentation import SegmentedColumns, SegmentedRows
 from gateway.results.stream import (
     Compared,
@@ -59,12 +61,13 @@ class ModelRows(NamedTuple):
 
     `outcomes` has the accepted counterfactuals with their null arms, sham arms and originals. `left_out`: no ground
     truth (in a job that has some), a class that the model does not know, or a prediction missing. `screened` has the
-    rendered edits of each cell, accepted or not.
+    rendered edits of each cell, accepted or not; `refused` those whose pairs do not count.
     """
 
     outcomes: Outcomes
     left_out: int
     screened: dict[Cell, Screened]
+    refused: dict[Cell, Refused]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +166,7 @@ class _Columns:
         self._counting = CountingColumns()
         self._codes: dict[str, int] = {}
         self._cells: defaultdict[Cell, array[int]] = defaultdict(lambda: array("q"))
-        self._screened: defaultdict[Cell, tuple[array[int], array[int]]] = defaultdict(lambda: (array("q"), array("b")))
+        self._screening = ScreeningColumns()
 
     def add(
         self,
@@ -177,18 +180,24 @@ class _Columns:
         for triple in edits:
             edit = triple.edit
             cells = dict.fromkeys(cells_of(edit, label)) if label is not None else {}
-            if edit.rendered:
-                for cell in cells:
-                    groups, verdicts = self._screened[cell]
-                    groups.append(numbers.group)
-                    verdicts.append(edit.accepted)
+            compared = triple.predictions(predictions)
+            self._screening.add(cells, numbers.group, edit, self._difference(compared, label))
             if not edit.accepted:
                 continue
-            if not self._append(numbers, edit, label, triple.predictions(predictions)):
+            if not self._append(numbers, edit, label, compared):
                 self._left_out += 1
                 continue
             for cell in cells:
                 self._cells[cell].append(len(self._number) - 1)
+
+    def _difference(self, predictions: Compared[PredictionRow], label: str | None) -> float | None:
+        """Whether the model is right on the image (0 or 1), less whether it is on the reference arm."""
+        scores = [
+            None if label is None else _score(prediction, label, self._relation)
+            for prediction in (predictions.counterfactual, predictions.reference)
+        ]
+        image, reference = scores
+        return None if image is None or reference is None else float(image.rank == 1) - float(reference.rank == 1)
 
     def _append(
         self, numbers: Numbers, edit: CounterfactualRow, label: str | None, predictions: Compared[PredictionRow]
@@ -234,11 +243,7 @@ class _Columns:
             counting=self._counting.masks(),
             cells={cell: np.asarray(members) for cell, members in self._cells.items()},
         )
-        screened = {
-            cell: Screened(np.asarray(groups), np.asarray(verdicts).astype(bool))
-            for cell, (groups, verdicts) in self._screened.items()
-        }
-        return ModelRows(outcomes, self._left_out, screened)
+        return ModelRows(outcomes, self._left_out, self._screening.screened(), self._screening.refused())
 
 
 def _renumber(order: NDArray[np.int_], codes: array[int]) -> Integers:

@@ -1,4 +1,4 @@
-"""The effect in each cell under every estimand: pairs whose arms are both accepted, and beside it the others."""
+"""What stands beside the effect in each cell: the other estimands, and bounds over refused edits."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
+import numpy as np
+
+from gateway.analysis.bounds import Refused, effect_bounds
 from gateway.analysis.certainty import LEVEL, mean_interval
 from gateway.analysis.effects import Differences, Estimand, Integers
+from gateway.analysis.findings import Checked
 from gateway.analysis.limits import LEAST_SOURCES
+from gateway.analysis.reviews import Reviewed
 from shared.schemas.results import Cell, CellEffect, OtherEffect
 from shared.seeds import derive_seed
 
@@ -42,6 +47,26 @@ def with_others(
         )
         for effect in effects
     ]
+
+
+def with_bounds(
+    effects: Sequence[CellEffect],
+    cells: Mapping[Cell, Differences],
+    refused: Mapping[Cell, Refused],
+    checked: Checked | Reviewed | None,
+    seed: int,
+) -> list[CellEffect]:
+    """The effects, each with its bounds if the refused edits that may be valid had been counted."""
+    none = Refused(np.zeros(0, np.int64), np.zeros(0))
+    bounded = []
+    for effect in effects:
+        cell = effect.cell
+        own_seed = derive_seed(seed, cell.label, cell.factor, cell.value, cell.direction)
+        share = checked.most_valid_refused(cell, own_seed) if checked else None
+        source = checked.source if checked and share is not None else "none"
+        bounds = effect_bounds(cells[cell], refused.get(cell, none), 1.0 if share is None else share, source, own_seed)
+        bounded.append(effect.model_copy(update={"bounds": bounds}))
+    return bounded
 
 
 def _other(

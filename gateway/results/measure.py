@@ -25,7 +25,7 @@ from gateway.methods.controlled import ControlledParameters
 from gateway.methods.inverted import EditingParameters
 from gateway.results.class_colours import class_colours
 from gateway.results.classification import JobRows, MethodRows, ModelRows
-from gateway.results.estimands import counted_cells, with_others
+from gateway.results.estimands import counted_cells, with_bounds, with_others
 from gateway.results.segmentation import SegmentedRows, by_source, segmentation_metrics
 from gateway.results.wording import with_sentences
 from shared.schemas.results import (
@@ -132,7 +132,8 @@ def _model_results(
     outcomes, relation = rows.outcomes, all_rows.relation
     measured = partial(differences, outcomes)
     cells, whole = counted_cells(outcomes.cells, measured), measured(np.arange(len(outcomes.source)))
-    effects = assess(cells, seed, _checked(all_rows, rows.screened, model, method, calibration))
+    checked = _checked(all_rows, rows.screened, model, method, calibration)
+    effects = with_bounds(assess(cells, seed, checked), cells, rows.refused, checked, seed)
     shams = outcomes.sham is not None
     return ModelResults(
         model=model,
@@ -157,7 +158,8 @@ def _segmenter_results(
     colours = [
         f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in class_colours(job.classes, renamed_masks(job))
     ]
-    effects = assess(cells, seed, _checked(all_rows, rows.screened, model, method, calibration))
+    checked = _checked(all_rows, rows.screened, model, method, calibration)
+    effects = with_bounds(assess(cells, seed, checked), cells, rows.refused, checked, seed)
     shams = rows.scores.sham is not None
     effects = with_others(effects, rows.scores.cells, measured, seed, shams=shams)
     return ModelResults(

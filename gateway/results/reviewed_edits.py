@@ -143,8 +143,9 @@ class _ModelColumns:
         self.cells: defaultdict[Cell, tuple[Tally, Tally]] = defaultdict(lambda: (Tally(), Tally()))
         self.whole = (Tally(), Tally())
 
-    def reviewed(self) -> Reviewed:
-        return Reviewed({key: sample.random_sample() for key, sample in self.samples.items()}, self.cells, self.whole)
+    def reviewed(self, valid_rejected: float | None = None) -> Reviewed:
+        samples = {key: sample.random_sample() for key, sample in self.samples.items()}
+        return Reviewed(samples, self.cells, self.whole, valid_rejected)
 
 
 class ReviewedJob:
@@ -190,8 +191,22 @@ class ReviewedJob:
         return self._tallies[method, True].total > 0 and not self._reviews.missing(method)
 
     def reviewed(self, model: str, method: str) -> Reviewed:
-        """The reviews of the accepted edits of a method, for one model."""
-        return self._columns[model, method].reviewed()
+        """The reviews of the edits of a method, for one model."""
+        return self._columns[model, method].reviewed(self._most_valid_rejected(method))
+
+    def _most_valid_rejected(self, method: str) -> float | None:
+        """The upper end of the share of rejected edits that are valid; None if too few were reviewed."""
+        tally = self._tallies[method, False]
+        if not self._enough_rejected(method):
+            return None
+        random = np.random.default_rng(derive_seed(0, "rejected", method))
+        share = estimate(valid_counts(tally, self._samples[method, False].random_sample(), random), tally.total)
+        return None if share is None else share.high
+
+    def _enough_rejected(self, method: str) -> bool:
+        """Whether the random sample is large enough to estimate the validity of a method's rejected edits."""
+        enough = self.is_sufficient(method) and not self._reviews.missing(method, accepted=False)
+        return enough and self._tallies[method, False].total > 0
 
     def figures(self, seed: int) -> list[MethodReviews]:
         """The figures of each method with reviews. `seed` is the seed of the analysis."""
@@ -204,7 +219,7 @@ class ReviewedJob:
         accepted, rejected = self._tallies[method, True], self._tallies[method, False]
         reviews = {name: review for name, review in self._reviews.by_edit.items() if review.method == method}
         enough = self.is_sufficient(method)
-        enough_rejected = enough and self._reviews.missing(method, accepted=False) == 0 and rejected.total > 0
+        enough_rejected = self._enough_rejected(method)
         valid = valid_counts(accepted, self._samples[method, True].random_sample(), random)
         valid_rejected = valid_counts(rejected, self._samples[method, False].random_sample(), random)
         errors: tuple[Estimate, Estimate] | tuple[None, None] = (None, None)

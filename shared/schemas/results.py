@@ -114,6 +114,22 @@ class OtherEffect(Contract):
     interval: Interval | None = None
 
 
+class Bounds(Contract):
+    """The smallest and the largest effect of a cell if refused edits that may be valid had been counted (−1 … 1).
+
+    `refused`: its rendered edits whose pairs do not count. At most a `share` of them may be valid, from the checks'
+    errors or from reviews; 1 without either (`source` "none"). `interval` adds the sampling error: it covers the effect
+    at 95 %, whichever are valid. It is None under 12 source images (or groups).
+    """
+
+    low: float
+    high: float
+    refused: int
+    share: float
+    source: Literal["none", "checks", "reviews"]
+    interval: Interval | None = None
+
+
 class CellEffect(Contract):
     """Effect of one method's edits of one cell on one model under test, minus the sham arm (without one, the null arm).
 
@@ -128,7 +144,8 @@ class CellEffect(Contract):
     effect of this size. `detectable`: the smallest drop that a tested cell of so many source images detects with 80 %
     power, given the accuracy on its null arms.
     `breakdown` (of a finding): the share of its images, 0 to 1, that may be invalid before the finding is in doubt.
-    `among_valid`: the effect corrected for the checks' errors; None if these are not known.
+    `among_valid`: the effect corrected for the checks' errors; None if these are not known. `bounds`: the effect if
+    refused edits had been counted; None in results from before there were bounds.
     """
 
     cell: Cell
@@ -147,6 +164,7 @@ class CellEffect(Contract):
     breakdown: float | None = None
     among_valid: ValidEffect | None = None
     others: list[OtherEffect] = Field(default_factory=list)
+    bounds: Bounds | None = None
     sentence: str = ""
 
     @property
