@@ -62,12 +62,12 @@ def write_report(
     errors = (calibrations or {}).get(data)
     results = measure(rows, services, None if errors is None else _calibration(data, errors, services))
     check()
-    review = ReviewList(results)
+    review = ReviewList(results, rows.reviewed.verdict)
     with reading(sessions) as session:
         selection = select_pictures(review.collect(stream_sources(session, job_id, rows.relation)), results)
         counterfactuals = session.scalars(select(Counterfactual).where(Counterfactual.id.in_(selection.ids))).all()
         views = {view.id: view for view in counterfactual_views(session, counterfactuals)}
-    results = results.model_copy(update={"review": review.order()})
+    results = review.apply(results)
     colours = class_colours(rows.job.classes, renamed_masks(rows.job))
 
     def load(digest: str) -> bytes:

@@ -103,6 +103,12 @@ def review_list(session: Session, job_id: str) -> list[str]:
     return [str(name) for name in ids or ()]
 
 
+def first_to_review(session: Session, job_id: str) -> list[str]:
+    """The leading ids of the review list that are samples of the findings."""
+    count = session.scalar(select(Report.metrics["review_first"].as_integer()).where(Report.job_id == job_id))
+    return review_list(session, job_id)[: count or 0]
+
+
 def _pool(method: str, accepted: bool, reviews: Sequence[Review]) -> PooledReview:
     decided = [review for review in reviews if review.verdict != "unsure"]
     votes = [review.verdict == "valid" and review.edit_shown is not False for review in decided]
@@ -185,6 +191,11 @@ class ReviewedJob:
                         columns.cells[cell][flipped].add(valid)
                     for factor in {"", *(change["factor"] for change in row.changes)} if is_sampled else ():
                         columns.samples[factor, flipped].add(bool(valid), group)
+
+    def verdict(self, name: str) -> bool | None:
+        """Whether the reviewers of an edit found it valid; None if nobody reviewed it or they are divided."""
+        review = self._reviews.by_edit.get(name)
+        return None if review is None else review.valid
 
     def is_sufficient(self, method: str) -> bool:
         """Whether the random sample is large enough to estimate the validity of a method's accepted edits."""

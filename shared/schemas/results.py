@@ -114,6 +114,19 @@ class OtherEffect(Contract):
     interval: Interval | None = None
 
 
+class ChangedImages(Contract):
+    """The images that make a finding: right on the reference arm and lost on the edit (gained, for an improvement).
+
+    `n` are the counted ones of its cell; `reviewed` of them people judged valid or invalid, `valid` of these are valid.
+    `sample` has the ids of a random sample of at least 10 (or all), which reviewers see first.
+    """
+
+    n: int
+    reviewed: int
+    valid: int
+    sample: list[str]
+
+
 class Bounds(Contract):
     """The smallest and the largest effect of a cell if refused edits that may be valid had been counted (−1 … 1).
 
@@ -128,6 +141,17 @@ class Bounds(Contract):
     share: float
     source: Literal["none", "checks", "reviews"]
     interval: Interval | None = None
+
+
+class Panel(Contract):
+    """How the job's reference models do in the cell of a weakness: those tested in it, and those that fail (Δ < −5).
+
+    `suspect`: all models fail, those under test and the references, so that the images may be broken, not the model.
+    """
+
+    references: list[str]
+    failing: list[str]
+    suspect: bool
 
 
 class CellEffect(Contract):
@@ -145,7 +169,8 @@ class CellEffect(Contract):
     power, given the accuracy on its null arms.
     `breakdown` (of a finding): the share of its images, 0 to 1, that may be invalid before the finding is in doubt.
     `among_valid`: the effect corrected for the checks' errors; None if these are not known. `bounds`: the effect if
-    refused edits had been counted; None in results from before there were bounds.
+    refused edits had been counted; None in results from before there were bounds. `changed` (of a finding): the images
+    that it rests on, and what reviewers found. `panel` (of a weakness): the reference models, if the job has any.
     """
 
     cell: Cell
@@ -165,6 +190,8 @@ class CellEffect(Contract):
     among_valid: ValidEffect | None = None
     others: list[OtherEffect] = Field(default_factory=list)
     bounds: Bounds | None = None
+    changed: ChangedImages | None = None
+    panel: Panel | None = None
     sentence: str = ""
 
     @property
@@ -489,10 +516,11 @@ class JobResults(Contract):
     Of the `sources`, `sources_failed` failed, most of them for the `failure_reasons` (at most five, the commonest
     first), and `sources_cancelled` were not finished when the job was cancelled. The figures are of the others.
 
+    `results` are of the models under test, `references` of the reference models.
     `reviews` has an entry for each reviewed method; `calibration` names the source of the validity estimates.
 
-    `review`: ids of at most 200 failing counterfactuals in the order in which to review them: each adds the most
-    information to those before it.
+    `review`: ids of at most 200 counterfactuals in the order in which to review them. The first `review_first` are the
+    samples of the findings, in turn; failures follow, each of which adds the most information to those before it.
     """
 
     sources: int
@@ -504,7 +532,9 @@ class JobResults(Contract):
     reviews: list[MethodReviews] = Field(default_factory=list)
     sensitivity: Sensitivity | None = None
     results: list[ModelResults]
+    references: list[ModelResults] = Field(default_factory=list)
     funnels: list[Funnel]
     costs: list[Cost]
     review: list[str] = Field(default_factory=list)
+    review_first: int = 0
     made: HowMade
