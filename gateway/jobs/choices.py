@@ -24,7 +24,7 @@ from shared.weights import Weights
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A spec with every default filled in. `kind` is that of all models under test."""
+    """A spec with every default filled in. `kind` is that of all `models`: those under test, then the references."""
 
     methods: list[JobMethod]
     models: list[ModelUnderTestInfo]
@@ -268,6 +268,16 @@ def refuse_unknown_classes(classes: Sequence[str], models: Sequence[ModelUnderTe
 
 
 def _models(spec: JobSpec, profile: Profile, available: Sequence[ModelUnderTestInfo]) -> list[ModelUnderTestInfo]:
+    """The models under test, then the reference models."""
+    tested = _tested_models(spec, profile, available)
+    if repeated := {model.name for model in tested} & set(spec.reference_models):
+        raise InvalidInput(f"{sorted(repeated)[0]!r} is under test; name other `reference_models`")
+    return [*tested, *models_by_name(spec.reference_models, available)]
+
+
+def _tested_models(
+    spec: JobSpec, profile: Profile, available: Sequence[ModelUnderTestInfo]
+) -> list[ModelUnderTestInfo]:
     """The models that the spec names, else the profile's default models of the kind of the ground truth."""
     if spec.models is not None:
         return models_by_name(spec.models, available)

@@ -26,6 +26,7 @@ from gateway.methods.inverted import EditingParameters
 from gateway.results.class_colours import class_colours
 from gateway.results.classification import JobRows, MethodRows, ModelRows
 from gateway.results.estimands import counted_cells, with_bounds, with_others
+from gateway.results.panel import with_panel
 from gateway.results.segmentation import SegmentedRows, by_source, segmentation_metrics
 from gateway.results.wording import with_sentences
 from shared.schemas.results import (
@@ -58,6 +59,10 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
         n = sum(review.accepted + review.rejected for review in reviews if review.method in reviewed)
         errors = calibration or Calibration()
         calibration = errors.model_copy(update={"source": "reviews", "n": n})
+    figures = _all_models(rows, seed, calibration)
+    panel = set(job.stored_spec.reference_models)
+    tested = [own for own in figures if own.model not in panel]
+    references = [own for own in figures if own.model in panel]
     return JobResults(
         sources=len(rows.labels) + rows.failed + rows.cancelled,
         sources_failed=rows.failed,
@@ -69,18 +74,25 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
         sensitivity=sensitivity_of(
             [label for labels in rows.labels for label in labels], job.methods, job.kind, _conditions(rows)
         ),
-        results=[
-            _model_results(pair_rows, rows, model, method, derive_seed(seed, method, model), calibration)
-            for (model, method), pair_rows in rows.models.items()
-        ]
-        + [
-            _segmenter_results(pair_rows, rows, model, method, derive_seed(seed, method, model), calibration)
-            for (model, method), pair_rows in rows.segmented.items()
-        ],
+        results=with_panel(tested, references),
+        references=references,
         funnels=[_funnel(job, method, rows.methods[method.name]) for method in job.methods],
         costs=[_cost(method, method_rows) for method, method_rows in rows.methods.items()],
         made=_provenance(job, services, seed),
     )
+
+
+def _all_models(rows: JobRows, seed: int, calibration: Calibration | None) -> list[ModelResults]:
+    """The figures of each model, reference models too, under each method."""
+    classified = [
+        _model_results(pair_rows, rows, model, method, derive_seed(seed, method, model), calibration)
+        for (model, method), pair_rows in rows.models.items()
+    ]
+    segmented = [
+        _segmenter_results(pair_rows, rows, model, method, derive_seed(seed, method, model), calibration)
+        for (model, method), pair_rows in rows.segmented.items()
+    ]
+    return classified + segmented
 
 
 def _provenance(job: Job, services: Sequence[ServiceInfo], analysis_seed: int) -> HowMade:
@@ -105,12 +117,13 @@ def _provenance(job: Job, services: Sequence[ServiceInfo], analysis_seed: int) -
 
 
 def _conditions(rows: JobRows) -> Conditions:
-    """The job's own share of edits whose pairs count, and the accuracy on their arms of its least accurate model."""
+    """The job's own share of edits whose pairs count, and the accuracy on their arms of the least accurate model."""
     edits = [edit for method_rows in rows.methods.values() for edit in method_rows.edits]
     if not edits:
         return PLANNED
     counted = sum(not (edit.rejected_by or edit.lost_to) for edit in edits) / len(edits)
-    outcomes = [pair_rows.outcomes for pair_rows in rows.models.values()]
+    references = rows.job.stored_spec.reference_models
+    outcomes = [pair_rows.outcomes for (model, _), pair_rows in rows.models.items() if model not in references]
     shares = [differences(own, np.arange(len(own.source))).null_accuracy for own in outcomes]
     least = min((share for share in shares if share is not None), default=None)
     return Conditions(counted, assumed_accuracy(least), observed=True)
