@@ -65,7 +65,8 @@ class Outcomes:
     `ordinal` orders the counterfactuals of a source; `null_arm` numbers null arms, since siblings may share one.
     `cells` names the rows of each cell; a counterfactual with several changes is in several cells. Without ground
     truth the truth is the class predicted on the original. `sham` are the predictions for sham arms (None: none), and
-    `counting` says which rows each estimand takes (None: all).
+    `counting` says which rows each estimand takes (None: all). `edit` numbers edits: seeds of one edit share a number
+    (None: each row is an edit).
     """
 
     source: Integers
@@ -78,6 +79,7 @@ class Outcomes:
     group: Integers | None = None
     sham: Predictions | None = None
     counting: Counting | None = None
+    edit: Integers | None = None
 
     @property
     def cluster(self) -> Integers:

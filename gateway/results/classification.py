@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
 from gateway.analysis.bounds import Refused
+from gateway.analysis.components import RenderingCost
 from gateway.analysis.effects import Integers, Outcomes, Predictions
 from gateway.analysis.funnel import EditOutcome
 from gateway.analysis.validity import Screened
@@ -42,18 +43,31 @@ from shared.schemas.results import Cell, FailureReason, Relation
 
 @dataclass(slots=True)
 class MethodRows:
-    """The outcome of each edit of a method, and the network evaluations of all its renderings."""
+    """The outcome of each edit of a method, the network evaluations of all its renderings, and those of its arms."""
 
     edits: list[EditOutcome] = field(default_factory=list)
     evaluations: int = 0
+    arms: int = 0
+    arm_evaluations: int = 0
 
     def add(self, row: CounterfactualRow, group: int) -> None:
         """Count an edit or null arm of a source image in this group."""
         self.evaluations += row.evaluations or 0
-        if row.arm == "edit":
+        if row.arm != "edit":
+            self.arms += 1
+            self.arm_evaluations += row.evaluations or 0
+        else:
             check, lost_to = "" if row.accepted else sys.intern(row.check), sys.intern(row.lost_to)
             shapes_checked, recaptioned = row.shapes is not None, row.recaption is not None
             self.edits.append(EditOutcome(group, row.rendered, check, shapes_checked, recaptioned, lost_to))
+
+    def cost(self) -> RenderingCost:
+        """The evaluations of one more source image and of one more rendering, whose arms may be its own or shared."""
+        rendered = max(1, sum(edit.rendered for edit in self.edits))
+        sources = max(1, len({edit.group for edit in self.edits}))
+        if self.arms >= rendered:
+            return RenderingCost(0.0, self.evaluations / rendered)
+        return RenderingCost(self.arm_evaluations / sources, (self.evaluations - self.arm_evaluations) / rendered)
 
 
 class ModelRows(NamedTuple):
@@ -163,6 +177,7 @@ class _Columns:
         self._p_truth = [array("d") for _ in Compared._fields]
         self._rank = [array("q") for _ in Compared._fields]
         self._predicted = [array("q") for _ in Compared._fields]
+        self._edit, self._edits = array("q"), 0
         self._counting = CountingColumns()
         self._codes: dict[str, int] = {}
         self._cells: defaultdict[Cell, array[int]] = defaultdict(lambda: array("q"))
@@ -177,6 +192,7 @@ class _Columns:
     ) -> None:
         """Add the edits of one method of a source image, with one model's predictions."""
         label = rows.label(predictions.get(rows.source.id), self._relation)
+        edit_numbers: dict[tuple[tuple[str, str], ...], int] = {}
         for triple in edits:
             edit = triple.edit
             cells = dict.fromkeys(cells_of(edit, label)) if label is not None else {}
@@ -187,8 +203,11 @@ class _Columns:
             if not self._append(numbers, edit, label, compared):
                 self._left_out += 1
                 continue
+            phrases = tuple((change["from_phrase"], change["to_phrase"]) for change in edit.changes)
+            self._edit.append(self._edits + edit_numbers.setdefault(phrases, len(edit_numbers)))
             for cell in cells:
                 self._cells[cell].append(len(self._number) - 1)
+        self._edits += len(edit_numbers)
 
     def _difference(self, predictions: Compared[PredictionRow], label: str | None) -> float | None:
         """Whether the model is right on the image (0 or 1), less whether it is on the reference arm."""
@@ -235,6 +254,7 @@ class _Columns:
             source=number,
             group=np.asarray(self._group),
             ordinal=np.asarray(self._ordinal),
+            edit=np.asarray(self._edit),
             null_arm=np.unique(null_arm, return_inverse=True)[1],
             original=original,
             null=null,

@@ -9,6 +9,7 @@ from importlib.metadata import version
 
 import numpy as np
 
+from gateway.analysis.components import nested_differences, variance_components
 from gateway.analysis.effects import differences
 from gateway.analysis.failure_points import failure_points
 from gateway.analysis.findings import Checked, assess
@@ -147,7 +148,8 @@ def _model_results(
     cells, whole = counted_cells(outcomes.cells, measured), measured(np.arange(len(outcomes.source)))
     checked = _checked(all_rows, rows.screened, model, method, calibration)
     effects = with_bounds(assess(cells, seed, checked), cells, rows.refused, checked, seed)
-    shams = outcomes.sham is not None
+    shams, nested = outcomes.sham is not None, nested_differences(outcomes)
+    cost = all_rows.methods[method].cost()
     return ModelResults(
         model=model,
         method=method,
@@ -159,6 +161,7 @@ def _model_results(
         cells=with_sentences(with_others(effects, outcomes.cells, measured, seed, shams=shams), cells, relation),
         metrics=paper_metrics(outcomes),
         failure_points=failure_points(outcomes) if method == "corruptions" else [],
+        variance=None if nested is None else variance_components(nested, cost, derive_seed(seed, "variance")),
     )
 
 

@@ -66,6 +66,14 @@ class Cell(Contract):
     direction: Direction
 
 
+class Estimate(Contract):
+    """An estimate with its central 95 % interval, such as a share in 0 … 1."""
+
+    value: float
+    low: float
+    high: float
+
+
 class CheckErrors(Contract):
     """Errors of the automatic checks on counterfactuals of known validity: counts of valid and invalid ones."""
 
@@ -306,6 +314,33 @@ class FailurePoints(Contract):
     median: int | None
 
 
+class NextStep(Contract):
+    """More sources, edits or seeds; `gain`: the variance that a network evaluation removes, relative to the best."""
+
+    buy: Literal["sources", "edits", "seeds"]
+    gain: float
+
+
+class VarianceComponents(Contract):
+    """Where the variance of differences in correctness (or IoU) within cells comes from, and what to buy next.
+
+    `source`: between `sources` source images (or groups); `edit`: between the `edits_per_source` edits of a source;
+    `seed`: between the `seeds_per_edit` seeds of an edit. None where no source has several edits, or no edit several
+    seeds; then the component above contains it. Costs are network evaluations, measured: of one more source image
+    without its edits, and of one more rendering. `next` has the best use of the next evaluation first.
+    """
+
+    sources: int
+    edits_per_source: float
+    seeds_per_edit: float
+    source: Estimate | None
+    edit: Estimate | None
+    seed: Estimate | None
+    evaluations_per_source: float
+    evaluations_per_rendering: float
+    next: list[NextStep]
+
+
 class ModelResults(Contract):
     """One model under test under one method. `cells` holds every cell, also those with too few images.
 
@@ -313,7 +348,8 @@ class ModelResults(Contract):
     `reference` is what effects are measured against. The papers' `metrics` are over all accepted counterfactuals and
     their null arms. `failure_points` has one entry per corruption and is empty under other methods. `metric` is fixed
     before the analysis: for a segmenter, `delta_accuracy` of a cell is the difference in the IoU of its class, or in
-    the image's mean IoU for cells of all classes; it has `segmentation` in place of `metrics`.
+    the image's mean IoU for cells of all classes; it has `segmentation` in place of `metrics`. `variance` is None under
+    12 source images, for segmenters, and in results from before it was estimated.
     """
 
     model: str
@@ -328,6 +364,7 @@ class ModelResults(Contract):
     metrics: PaperMetrics | None = None
     segmentation: SegmentationMetrics | None = None
     failure_points: list[FailurePoints] = Field(default_factory=list)
+    variance: VarianceComponents | None = None
 
     @property
     def findings(self) -> list[CellEffect]:
@@ -458,14 +495,6 @@ class Calibration(Contract):
     def corrects(self) -> bool:
         """Whether the effects of some method are corrected for invalid counterfactuals."""
         return self.source == "reviews" or bool(self.errors)
-
-
-class Estimate(Contract):
-    """A share in 0 … 1 with its central 95 % interval, from draws that impute unreviewed counterfactuals."""
-
-    value: float
-    low: float
-    high: float
 
 
 class FlippedReviews(Contract):
