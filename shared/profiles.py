@@ -338,6 +338,8 @@ class Defaults(Section):
 class CheckCalibration(Section):
     """`[calibration.DATA]`: errors of the checks on counterfactuals of a data set that people, or models, judged.
 
+    `classes` has them by method and class over all factors, for classes of which 30 or more were judged.
+
     `methods` holds them by method and factor, with the key `default` for factors not listed: the checks err differently
     on each method's output. They apply to jobs of one kind whose images one `scorer` (its revision; empty: any) judged.
     Errors on constructed faults do not belong here: the checks detect those better than a generator's own faults.
@@ -347,6 +349,7 @@ class CheckCalibration(Section):
     judged_by: Judges
     scorer: str = ""
     methods: Annotated[dict[str, dict[str, CheckErrors]], Field(min_length=1)]
+    classes: dict[str, dict[str, CheckErrors]] = Field(default_factory=dict)
 
 
 class Profile(Section):

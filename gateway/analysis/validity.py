@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from gateway.analysis.certainty import effective_trials, mean_interval
 from gateway.analysis.effects import Floats, Integers
-from gateway.analysis.limits import BEYOND
-from shared.schemas.results import CheckErrors, Interval, ValidEffect
+from gateway.analysis.limits import BEYOND, LEAST_OF_CLASS
+from shared.schemas.results import Cell, CheckErrors, Interval, Pool, ValidEffect
 
 DRAWS = 20_000
+LEAST_OF_EACH = 10  # valid ones, and as many invalid ones, of a class whose own errors are used
 SHARE_OF_ERROR = 0.2  # share of the interval's error that is spent on the valid share
 
 
@@ -46,6 +47,20 @@ def breakdown_point(bound: float) -> float:
 def errors_of(factor: str, errors: Mapping[str, CheckErrors]) -> CheckErrors | None:
     """The errors of the checks for edits of a factor, or those of `default` if the factor was not measured."""
     return errors.get(factor, errors.get("default"))
+
+
+def pooled_errors(
+    cell: Cell, errors: Mapping[str, CheckErrors], classes: Mapping[str, CheckErrors]
+) -> tuple[CheckErrors | None, Pool]:
+    """The errors of the checks for a cell, and what they are pooled over.
+
+    They are those of its class if 30 or more judged counterfactuals were of the class, 10 of them valid and 10 invalid.
+    Otherwise those of its factor over all classes, or of all factors.
+    """
+    own = classes.get(cell.label)
+    if own is not None and own.valid + own.invalid >= LEAST_OF_CLASS and min(own.valid, own.invalid) >= LEAST_OF_EACH:
+        return own, "class"
+    return errors_of(cell.factor, errors), "factor" if cell.factor in errors else "all"
 
 
 def valid_shares(errors: CheckErrors, screened: Screened, seed: int) -> Floats:
@@ -91,13 +106,18 @@ def among_valid(correct: Floats, level: float, errors: CheckErrors, screened: Sc
 
 
 def effect_among_valid(
-    correct: Floats, level: float, shares: Floats, seed: int, source: Literal["checks", "reviews"] = "checks"
+    correct: Floats,
+    level: float,
+    shares: Floats,
+    seed: int,
+    source: Literal["checks", "reviews"] = "checks",
+    pool: Pool = "all",
 ) -> ValidEffect:
     """The effect among valid counterfactuals, from per-source differences of the accepted ones.
 
-    `shares`: draws (20,000) of their valid share, ascending; `source`: the origin of the shares. The interval at
-    `level` spends a fifth of its error on the valid share (one-sided) and the rest on the observed effect (Bonferroni),
-    and covers all effects that both allow.
+    `shares`: draws (20,000) of their valid share, ascending; `source`: the origin of the shares; `pool`: what they are
+    pooled over. The interval at `level` spends a fifth of its error on the valid share (one-sided) and the rest on the
+    observed effect (Bonferroni), and covers all effects that both allow.
     """
     error = 1 - level
     observed = mean_interval(correct, 1 - (1 - SHARE_OF_ERROR) * error, seed)
@@ -114,6 +134,7 @@ def effect_among_valid(
         interval=Interval(low=low, high=high, level=level, kind=observed.kind),
         stands=high < -BEYOND or low > BEYOND,
         source=source,
+        pool=pool,
     )
 
 

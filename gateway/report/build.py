@@ -119,4 +119,4 @@ def _calibration(data: str, errors: CheckCalibration, services: Sequence[Service
         reason = f"they were measured with scorer weights {errors.scorer[:12]}, and this job used {own}"
         return Calibration(data=data, judged_by=errors.judged_by, not_used=reason)
     n = sum(by_factor["default"].valid + by_factor["default"].invalid for by_factor in errors.methods.values())
-    return Calibration(data=data, judged_by=errors.judged_by, errors=errors.methods, n=n)
+    return Calibration(data=data, judged_by=errors.judged_by, errors=errors.methods, classes=errors.classes, n=n)

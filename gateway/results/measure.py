@@ -201,7 +201,9 @@ def _checked(
     if rows.reviewed.is_sufficient(method):
         return rows.reviewed.reviewed(model, method)
     errors = calibration.errors.get(method) if calibration else None
-    return Checked(errors, screened) if errors else None
+    if not calibration or not errors:
+        return None
+    return Checked(errors, screened, calibration.classes.get(method, {}))
 
 
 def _cost(method: str, rows: MethodRows) -> Cost:

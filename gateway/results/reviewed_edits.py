@@ -146,12 +146,15 @@ class _ModelColumns:
 
     def __init__(self) -> None:
         self.samples: defaultdict[tuple[str, bool], _Sample] = defaultdict(_Sample)
+        self.classes: defaultdict[tuple[str, bool], _Sample] = defaultdict(_Sample)
         self.cells: defaultdict[Cell, tuple[Tally, Tally]] = defaultdict(lambda: (Tally(), Tally()))
         self.whole = (Tally(), Tally())
 
     def reviewed(self, valid_rejected: float | None = None) -> Reviewed:
-        samples = {key: sample.random_sample() for key, sample in self.samples.items()}
-        return Reviewed(samples, self.cells, self.whole, valid_rejected)
+        samples, classes = (
+            {key: sample.random_sample() for key, sample in columns.items()} for columns in (self.samples, self.classes)
+        )
+        return Reviewed(samples, self.cells, self.whole, valid_rejected, classes)
 
 
 class ReviewedJob:
@@ -191,6 +194,8 @@ class ReviewedJob:
                         columns.cells[cell][flipped].add(valid)
                     for factor in {"", *(change["factor"] for change in row.changes)} if is_sampled else ():
                         columns.samples[factor, flipped].add(bool(valid), group)
+                    for label in labels if is_sampled else ():
+                        columns.classes[label, flipped].add(bool(valid), group)
 
     def verdict(self, name: str) -> bool | None:
         """Whether the reviewers of an edit found it valid; None if nobody reviewed it or they are divided."""

@@ -14,6 +14,8 @@ Relation = Literal["labelled", "metamorphic"]
 Metric = Literal["accuracy", "iou"]
 # Who judged which counterfactuals are valid: people, or models (oracles, a vision-language model).
 Judges = Literal["people", "models"]
+# What the errors of the checks, or the reviewed sample, of a cell are pooled over: its class, its factor, or nothing.
+Pool = Literal["class", "factor", "all"]
 # weakness and improvement are findings; the other two are not.
 Standing = Literal["weakness", "improvement", "nothing found", "too few images"]
 
@@ -95,7 +97,8 @@ class ValidEffect(Contract):
     `valid` is the estimated share of a cell's accepted counterfactuals that is valid, `valid_low` its lower limit (at a
     fifth of the interval's error). `estimate` assumes that every invalid one contributes to the effect (the cautious
     bound); `interval` covers the effect whatever the invalid ones do. `stands`: the interval lies beyond 5 points.
-    `source`: whether `valid` is known from the checks' calibration, or from reviews of this job.
+    `source`: whether `valid` is known from the checks' calibration, or from reviews of this job. `pool`: it is that of
+    the cell's own class (with 30 or more judged counterfactuals), or of its factor, or of all, over all classes.
     """
 
     valid: float
@@ -104,6 +107,7 @@ class ValidEffect(Contract):
     interval: Interval
     stands: bool
     source: Literal["checks", "reviews"] = "checks"
+    pool: Pool = "all"
 
 
 class OtherEffect(Contract):
@@ -479,15 +483,16 @@ def _by_method(errors: object) -> object:
 class Calibration(Contract):
     """The source of validity estimates: reviews of this job, or the checks' errors measured on another data set.
 
-    `errors` are by method and factor (or `default`), measured on `n` counterfactuals of the data set `data` that
-    `judged_by` judged; empty if the job names no data set. With `source` "reviews", `n` is the number of this job's
-    reviewed counterfactuals. `not_used`: why the errors of `data` are not used; empty if they are.
+    `errors` are by method and factor (or `default`), `classes` by method and class, measured on `n` counterfactuals of
+    the data set `data` that `judged_by` judged; empty if the job names no data set. With `source` "reviews", `n` is the
+    number of this job's reviewed counterfactuals. `not_used`: why the errors of `data` are not used; empty if they are.
     """
 
     source: Literal["profile", "reviews"] = "profile"
     data: str = ""
     judged_by: Judges = "people"
     errors: Annotated[dict[str, dict[str, CheckErrors]], BeforeValidator(_by_method)] = Field(default_factory=dict)
+    classes: dict[str, dict[str, CheckErrors]] = Field(default_factory=dict)
     n: int = 0
     not_used: str = ""
 
