@@ -305,15 +305,24 @@ class Evaluator(Section):
     """`[evaluator]`: the scorer of the checks (a CLIP other than the generator's), and the models under test.
 
     `text_embedder` is a sentence-embedding model in transformers' layout with mean pooling, for the text checks;
-    `segmenter` checks the images of segmentation jobs.
+    `segmenter` checks the images of segmentation jobs. `second_scorer`, of another family than the scorer, scores every
+    rendered image too, for effects under its verdicts.
     """
 
     scorer: Weights
+    second_scorer: Weights | None = None
     text_embedder: Weights | None = None
     segmenter: ShapeJudge | None = None
     models_under_test: dict[str, ModelUnderTest] = Field(default_factory=dict)
     endpoints: dict[str, ModelEndpoint] = Field(default_factory=dict)
     max_batch: MaxBatch = 16
+
+    @model_validator(mode="after")
+    def _scorers_differ(self) -> Self:
+        first, second = self.scorer, self.second_scorer
+        if second and (first.path, first.hub, first.subfolder) == (second.path, second.hub, second.subfolder):
+            raise ValueError("second_scorer is the scorer; name weights of another family, or leave it out")
+        return self
 
     @model_validator(mode="after")
     def _judge_is_not_judged(self) -> Self:
@@ -356,8 +365,9 @@ class Profile(Section):
     """A whole profile. `methods` holds default parameters, which each method checks against its own schema.
 
     `thresholds` are per check and factor, with the key `default` for factors not listed; they are valid for the
-    scorer's weights only. `text_thresholds` are the thresholds of the text checks, for the text embedder's weights.
-    `calibration` has the measured errors of the checks at these thresholds, by data set.
+    scorer's weights only, and `second_thresholds` for those of the second scorer. `text_thresholds` are the thresholds
+    of the text checks, for the text embedder's weights. `calibration` has the measured errors of the checks at these
+    thresholds, by data set.
     """
 
     profile: About
@@ -368,6 +378,7 @@ class Profile(Section):
     defaults: Defaults
     methods: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
     thresholds: dict[str, dict[str, float]] = Field(default_factory=dict)
+    second_thresholds: dict[str, dict[str, float]] = Field(default_factory=dict)
     text_thresholds: dict[str, dict[str, float]] = Field(default_factory=dict)
     calibration: dict[str, CheckCalibration] = Field(default_factory=dict)
 
@@ -378,7 +389,7 @@ class Profile(Section):
         unknown = set(self.defaults.models) - set(self.evaluator.aliases)
         if unknown:
             raise ValueError(f"defaults.models names models under test that the profile lacks: {sorted(unknown)}")
-        tables = {**self.thresholds, **self.text_thresholds}
+        tables = {**self.thresholds, **self.second_thresholds, **self.text_thresholds}
         incomplete = sorted(check for check, values in tables.items() if "default" not in values)
         if incomplete:
             raise ValueError(f"thresholds need a `default` for factors not listed: {incomplete}")

@@ -12,6 +12,7 @@ from gateway.intake.masks import mask_reader
 from gateway.methods import METHODS, JobMethod
 from gateway.methods.checks import CHECKS
 from gateway.methods.controlled import ControlledParameters
+from gateway.methods.second_scorer import UNCALIBRATED
 from shared.problems import InvalidInput, validation_sentence
 from shared.profiles import Profile, load_profile, shipped_profiles
 from shared.schemas.base import JsonObject, Kind
@@ -117,6 +118,10 @@ def method_defaults(name: str, profile: Profile, request: JsonObject | None = No
         defaults["thresholds"] = {check: dict(limits) for check, limits in profile.thresholds.items()}
     if name in METHODS and "text_thresholds" in METHODS[name].parameters.model_fields:
         defaults["text_thresholds"] = {check: dict(limits) for check, limits in profile.text_thresholds.items()}
+    second = profile.evaluator.second_scorer is not None
+    if second and name in METHODS and "second_thresholds" in METHODS[name].parameters.model_fields:
+        limits = profile.second_thresholds or UNCALIBRATED
+        defaults["second_thresholds"] = {check: dict(values) for check, values in limits.items()}
     return defaults | profile.methods.get(name, {}) | _few_steps(name, profile, request or {})
 
 
@@ -168,6 +173,7 @@ def _profile_view(profile: Profile, active: bool) -> ProfileView:
         "depth": profile.diffusion.depth,
         "few steps": profile.diffusion.few_step.weights if profile.diffusion.few_step else None,
         "scorer": profile.evaluator.scorer,
+        "second scorer": profile.evaluator.second_scorer,
         "text embedder": profile.evaluator.text_embedder,
         "segmenter of the checks": profile.evaluator.segmenter,
         "masked words": profile.language.masked_words,

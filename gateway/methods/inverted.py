@@ -70,6 +70,10 @@ class EditingParameters(InversionParameters, ParaphraseParameters):
         dict[str, dict[str, float]],
         Field(description="Thresholds of image checks, by check and factor (or `default`); default: the profile's."),
     ] = Field(default_factory=dict)
+    second_thresholds: Annotated[
+        dict[str, dict[str, float]],
+        Field(description="The same of the profile's second scorer, which changes no verdict; default: the profile's."),
+    ] = Field(default_factory=dict)
 
 
 class SweepParameters(EditingParameters):
@@ -155,9 +159,19 @@ def check_batch(
     inputs: Inputs[EditingParameters], batch: EditedBatch, thresholds: Thresholds, checks: Sequence[str]
 ) -> list[Sweep]:
     """A sweep for each edit of the batch, with the verdict of `checks` on each of its images."""
-    edits, recaption = [edit for edit in batch.edits for _ in batch.fractions], inputs.parameters.recaption
+    edits, p = [edit for edit in batch.edits for _ in batch.fractions], inputs.parameters
     checked = iter(
-        check_images(inputs.services, inputs.image, inputs.task, batch, edits, thresholds, checks, recaption)
+        check_images(
+            inputs.services,
+            inputs.image,
+            inputs.task,
+            batch,
+            edits,
+            thresholds,
+            checks,
+            p.recaption,
+            p.second_thresholds,
+        )
     )
     cost = batch.reply.evaluations
     evaluations = round((cost.inversion + cost.source) / len(batch.edits)) + cost.edit * len(batch.fractions)

@@ -23,6 +23,7 @@ from gateway.results.counting import CountingColumns
 from gateway.results.failure_reasons import failure_reasons
 from gateway.results.reviewed_edits import ReviewedJob, load_reviews
 from gateway.results.screening import ScreeningColumns
+from gateway.results.second_scorer import SecondColumns
 from gateway.results.segmentation import SegmentedColumns, SegmentedRows
 from gateway.results.stream import (
     Compared,
@@ -75,13 +76,15 @@ class ModelRows(NamedTuple):
 
     `outcomes` has the accepted counterfactuals with their null arms, sham arms and originals. `left_out`: no ground
     truth (in a job that has some), a class that the model does not know, or a prediction missing. `screened` has the
-    rendered edits of each cell, accepted or not; `refused` those whose pairs do not count.
+    rendered edits of each cell, accepted or not; `refused` those whose pairs do not count, `second` the pairs
+    that the second scorer accepts.
     """
 
     outcomes: Outcomes
     left_out: int
     screened: dict[Cell, Screened]
     refused: dict[Cell, Refused]
+    second: SecondColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +184,7 @@ class _Columns:
         self._counting = CountingColumns()
         self._codes: dict[str, int] = {}
         self._cells: defaultdict[Cell, array[int]] = defaultdict(lambda: array("q"))
-        self._screening = ScreeningColumns()
+        self._screening, self._second = ScreeningColumns(), SecondColumns()
 
     def add(
         self,
@@ -197,7 +200,9 @@ class _Columns:
             edit = triple.edit
             cells = dict.fromkeys(cells_of(edit, label)) if label is not None else {}
             compared = triple.predictions(predictions)
-            self._screening.add(cells, numbers.group, edit, self._difference(compared, label))
+            difference = self._difference(compared, label)
+            self._screening.add(cells, numbers.group, edit, difference)
+            self._second.add(cells, numbers, triple, difference)
             if not edit.accepted:
                 continue
             if not self._append(numbers, edit, label, compared):
@@ -263,7 +268,7 @@ class _Columns:
             counting=self._counting.masks(),
             cells={cell: np.asarray(members) for cell, members in self._cells.items()},
         )
-        return ModelRows(outcomes, self._left_out, self._screening.screened(), self._screening.refused())
+        return ModelRows(outcomes, self._left_out, self._screening.screened(), self._screening.refused(), self._second)
 
 
 def _renumber(order: NDArray[np.int_], codes: array[int]) -> Integers:

@@ -14,7 +14,8 @@ from gateway.analysis.effects import Differences, Estimand, Integers
 from gateway.analysis.findings import Checked
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.reviews import Reviewed
-from shared.schemas.results import Cell, CellEffect, OtherEffect
+from gateway.results.second_scorer import SecondColumns
+from shared.schemas.results import Cell, CellEffect, OtherEffect, OtherEstimand
 from shared.seeds import derive_seed
 
 
@@ -69,9 +70,28 @@ def with_bounds(
     return bounded
 
 
-def _other(
-    effect: CellEffect, estimand: Literal["edits", "null"], differences: Differences, seed: int
-) -> OtherEffect | None:
+def with_second_scorer(effects: Sequence[CellEffect], second: SecondColumns, seed: int) -> list[CellEffect]:
+    """The effects, each with those among the pairs that both scorers accept, and that the second one accepts."""
+    estimands: tuple[tuple[OtherEstimand, Mapping[Cell, Differences]], ...] = (
+        ("both", second.both()),
+        ("second", second.second()),
+    )
+    return [
+        effect.model_copy(
+            update={
+                "others": effect.others
+                + [
+                    other
+                    for estimand, cells in estimands
+                    if effect.cell in cells and (other := _other(effect, estimand, cells[effect.cell], seed))
+                ]
+            }
+        )
+        for effect in effects
+    ]
+
+
+def _other(effect: CellEffect, estimand: OtherEstimand, differences: Differences, seed: int) -> OtherEffect | None:
     if not differences.counterfactuals:
         return None
     interval = None

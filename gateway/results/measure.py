@@ -26,7 +26,7 @@ from gateway.methods.controlled import ControlledParameters
 from gateway.methods.inverted import EditingParameters
 from gateway.results.class_colours import class_colours
 from gateway.results.classification import JobRows, MethodRows, ModelRows
-from gateway.results.estimands import counted_cells, with_bounds, with_others
+from gateway.results.estimands import counted_cells, with_bounds, with_others, with_second_scorer
 from gateway.results.panel import with_panel
 from gateway.results.segmentation import SegmentedRows, by_source, segmentation_metrics
 from gateway.results.wording import with_sentences
@@ -150,6 +150,7 @@ def _model_results(
     effects = with_bounds(assess(cells, seed, checked), cells, rows.refused, checked, seed)
     shams, nested = outcomes.sham is not None, nested_differences(outcomes)
     cost = all_rows.methods[method].cost()
+    effects = with_others(effects, outcomes.cells, measured, seed, shams=shams)
     return ModelResults(
         model=model,
         method=method,
@@ -158,7 +159,7 @@ def _model_results(
         sources=whole.sources or 0,
         counterfactuals=whole.counterfactuals,
         left_out=rows.left_out,
-        cells=with_sentences(with_others(effects, outcomes.cells, measured, seed, shams=shams), cells, relation),
+        cells=with_sentences(with_second_scorer(effects, rows.second, seed), cells, relation),
         metrics=paper_metrics(outcomes),
         failure_points=failure_points(outcomes) if method == "corruptions" else [],
         variance=None if nested is None else variance_components(nested, cost, derive_seed(seed, "variance")),
@@ -187,7 +188,7 @@ def _segmenter_results(
         sources=whole.sources or 0,
         counterfactuals=whole.counterfactuals,
         left_out=rows.left_out,
-        cells=with_sentences(effects, cells, relation, "iou"),
+        cells=with_sentences(with_second_scorer(effects, rows.second, seed), cells, relation, "iou"),
         segmentation=segmentation_metrics(rows, colours, seed),
     )
 

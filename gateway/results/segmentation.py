@@ -30,6 +30,7 @@ from gateway.analysis.segmentation import (
 from gateway.analysis.validity import Screened
 from gateway.results.counting import CountingColumns
 from gateway.results.screening import ScreeningColumns
+from gateway.results.second_scorer import SecondColumns
 from gateway.results.stream import CounterfactualRow, Numbers, PredictionRow, SourceRows, Triple, cells_of
 from shared.label_maps import unpack_counts
 from shared.schemas.masks import ALL_CLASSES
@@ -50,7 +51,7 @@ class SegmentedRows:
     """Pooled counts, and `scores`: IoU of every class of each accepted counterfactual, and their mean.
 
     `losing`, `losing_null`: whether a class detected on the original is lost on the counterfactual, or on the null arm.
-    `null_group`: the group of each null arm. `left_out`, `screened` and `refused` are as in
+    `null_group`: the group of each null arm. `left_out`, `screened`, `refused` and `second` are as in
     `classification.ModelRows`.
     """
 
@@ -65,6 +66,7 @@ class SegmentedRows:
     left_out: int
     screened: Mapping[Cell, Screened]
     refused: Mapping[Cell, Refused]
+    second: SecondColumns
 
 
 class SegmentedColumns:
@@ -83,7 +85,7 @@ class SegmentedColumns:
         self._original, self._null, self._counterfactual = array("d"), array("d"), array("d")
         self._reference, self._counting = array("d"), CountingColumns()
         self._cells: defaultdict[Cell, array[int]] = defaultdict(lambda: array("q"))
-        self._screening = ScreeningColumns()
+        self._screening, self._second = ScreeningColumns(), SecondColumns()
         self._left_out = 0
 
     def add(
@@ -102,7 +104,9 @@ class SegmentedColumns:
             cells = {label: dict.fromkeys(cells_of(edit, label)) for label in labels}
             original, null, image, reference = triple.predictions(predictions)
             for label, members in cells.items():
-                self._screening.add(members, numbers.group, edit, _difference(image, reference, label))
+                difference_of_label = _difference(image, reference, label)
+                self._screening.add(members, numbers.group, edit, difference_of_label)
+                self._second.add(members, numbers, triple, difference_of_label)
             if not edit.accepted:
                 continue
             reference = reference if edit.comparable else null
@@ -182,6 +186,7 @@ class SegmentedColumns:
             left_out=self._left_out,
             screened=self._screening.screened(),
             refused=self._screening.refused(),
+            second=self._second,
         )
 
 

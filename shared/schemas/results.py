@@ -16,6 +16,7 @@ Metric = Literal["accuracy", "iou"]
 Judges = Literal["people", "models"]
 # What the errors of the checks, or the reviewed sample, of a cell are pooled over: its class, its factor, or nothing.
 Pool = Literal["class", "factor", "all"]
+OtherEstimand = Literal["edits", "null", "both", "second"]
 # weakness and improvement are findings; the other two are not.
 Standing = Literal["weakness", "improvement", "nothing found", "too few images"]
 
@@ -114,11 +115,12 @@ class OtherEffect(Contract):
     """The effect in a cell for another choice of pairs or of reference arm; it has no test and gives no finding.
 
     `edits`: accepted edits, whether or not their null or sham arms are accepted; it makes edits look better than they
-    are. `null`: against the null arm, both arms accepted, if the main estimate is against sham arms. `interval` is
-    None under 12 source images (or groups).
+    are. `null`: against the null arm, both arms accepted, if the main estimate is against sham arms. `both`: pairs that
+    the profile's second scorer accepts as well; `second`: pairs that it accepts, whatever the first one says.
+    `interval` is None under 12 source images (or groups).
     """
 
-    estimand: Literal["edits", "null"]
+    estimand: OtherEstimand
     sources: int
     counterfactuals: int
     delta_accuracy: float
