@@ -38,6 +38,7 @@ def spec_of(
     calibration: str | None,
     masks: Path | None = None,
     group_by: Literal["image", "folder"] = "image",
+    reference_models: Sequence[str] = (),
 ) -> JobSpec:
     """The job's spec. The gateway's defaults apply to options left out. `masks` is a JSON file."""
     spec: dict[str, object] = {"task_description": task, "seed": seed}
@@ -45,6 +46,8 @@ def spec_of(
         spec["methods"] = list(methods)
     if models is not None:
         spec["models"] = list(models)
+    if reference_models:
+        spec["reference_models"] = list(reference_models)
     if label_map:
         spec["label_map"] = dict(parse_pair(text) for text in label_map)
     if no_labels:

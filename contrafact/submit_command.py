@@ -23,6 +23,10 @@ Labels = Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="
 Methods = Annotated[list[str] | None, typer.Option(help="default: the profile's")]
 Models = Annotated[list[str] | None, typer.Option(help="model under test; default: the profile's")]
 NoModels = Annotated[bool, typer.Option("--no-models", help="only generate")]
+ReferenceModels = Annotated[
+    list[str] | None,
+    typer.Option("--reference-model", help="not under test: a weakness where all of these fail, too, is suspect"),
+]
 Parameters = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="parameter (METHOD.NAME=VALUE with several)")
 ]
@@ -51,6 +55,7 @@ def submit(
     method: Methods = None,
     model: Models = None,
     no_models: NoModels = False,
+    reference_model: ReferenceModels = None,
     parameter: Parameters = None,
     label_map: LabelMap = None,
     no_labels: NoLabels = False,
@@ -71,7 +76,10 @@ def submit(
         methods = method_choices(parameter or [], method or [], lambda: client.methods().methods)
         models = [] if no_models else model
         classes = set() if models == [] else {name for view in _models(client) for name in view.classes}
-        spec = spec_of(task, methods, models, label_map or [], seed, no_labels, calibration, masks, group_by)
+        references = reference_model or []
+        spec = spec_of(
+            task, methods, models, label_map or [], seed, no_labels, calibration, masks, group_by, references
+        )
         if dry_run:
             plan = plan_job(client, spec, images, labels, classes, messages)
             print_output(plan.model_dump_json() if as_json else plan_text.plan(plan))

@@ -85,6 +85,10 @@ def _add_endpoints(service: ModelService[EvaluatorModel]) -> None:
     async def embeddings(request: EmbedRequest, deadline: float) -> EmbedReply:
         return await service.model.embed(request, deadline)
 
+    @service.post(Services.second_embed)
+    async def second_embeddings(request: EmbedRequest, deadline: float) -> EmbedReply:
+        return await service.model.second_embed(request, deadline)
+
     @service.post(Services.embed_texts)
     async def text_embeddings(request: EmbedTextsRequest, deadline: float) -> EmbedTextsReply:
         return await service.model.embed_texts(request, deadline)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -57,7 +58,7 @@ WINDOWS = 4  # the number of requests for new texts that fill the queue
 
 @dataclass(frozen=True, slots=True)
 class BatchKey:
-    """Items with equal keys share a batch: the same kind of network, and the same network if it is under test."""
+    """Items with equal keys share a batch: the same kind of network, and the same network if there are several."""
 
     kind: Literal["classifier", "segmenter", "image embedding", "text embedding", "sentence embedding"]
     network: Any = None
@@ -90,9 +91,15 @@ class EvaluatorModel:
                 self._segmenter = ImageSegmenter(self._judge, device=device)
             self.weights += [info_in_tf32(info, device) for info in self._judge.infos()]
         self._scorer.embed_texts(["warm-up"])
+        self._second: Scorer | None = None
+        if profile.second_scorer is not None:
+            self._second = Scorer(profile.second_scorer, device=device)
+            self._second.embed_texts(["warm-up"])
+            self.weights.append(info_in_tf32(profile.second_scorer.info("second scorer"), device))
         self._batcher = make_batcher(self._compute, profile.max_batch, on_stop=uploads.close)
         window = self._batcher.policy.capacity // WINDOWS
-        self._texts = KnownTexts(self._embed_new_texts, window)
+        self._texts = KnownTexts(partial(self._embed_new_texts, self._scorer), window)
+        self._second_texts = KnownTexts(partial(self._embed_new_texts, self._second), window)
         self._sentences = KnownTexts(self._embed_new_sentences, window)
 
     async def predict(self, request: PredictRequest, deadline: float) -> PredictReply:
@@ -133,12 +140,21 @@ class EvaluatorModel:
 
     async def embed(self, request: EmbedRequest, deadline: float) -> EmbedReply:
         """Embeddings of images and texts in the scorer's space."""
+        return await self._embed(request, self._scorer, self._texts, deadline)
+
+    async def second_embed(self, request: EmbedRequest, deadline: float) -> EmbedReply:
+        """The same in the second scorer's space; raises InvalidInput if the profile has none."""
+        if self._second is None:
+            raise InvalidInput("this profile has no second scorer; name one as [evaluator.second_scorer]")
+        return await self._embed(request, self._second, self._second_texts, deadline)
+
+    async def _embed(self, request: EmbedRequest, scorer: Scorer, texts: KnownTexts, deadline: float) -> EmbedReply:
         images = await _decode(request.images)
         of_images, of_texts = await asyncio.gather(
-            self._batcher.submit_all(images, key=BatchKey("image embedding"), deadline=deadline),
-            self._texts.embeddings(request.texts, deadline),
+            self._batcher.submit_all(images, key=BatchKey("image embedding", scorer), deadline=deadline),
+            texts.embeddings(request.texts, deadline),
         )
-        return EmbedReply(images=of_images, texts=of_texts, logit_scale=self._scorer.logit_scale)
+        return EmbedReply(images=of_images, texts=of_texts, logit_scale=scorer.logit_scale)
 
     async def embed_texts(self, request: EmbedTextsRequest, deadline: float) -> EmbedTextsReply:
         """Embeddings of texts by the text embedder; raises InvalidInput if the profile has none."""
@@ -160,8 +176,8 @@ class EvaluatorModel:
         places = self._judge.places(self._segmenter.classes, request.classes)
         return await asyncio.to_thread(shapes_reply, request, maps, places)
 
-    async def _embed_new_texts(self, texts: Sequence[str], deadline: float) -> list[list[float]]:
-        return await self._batcher.submit_all(texts, key=BatchKey("text embedding"), deadline=deadline)
+    async def _embed_new_texts(self, scorer: Scorer | None, texts: Sequence[str], deadline: float) -> list[list[float]]:
+        return await self._batcher.submit_all(texts, key=BatchKey("text embedding", scorer), deadline=deadline)
 
     async def _embed_new_sentences(self, texts: Sequence[str], deadline: float) -> list[list[float]]:
         embedder = self._text_embedder
@@ -191,7 +207,8 @@ class EvaluatorModel:
                 rows = self._text_embedder.embed(sentences, key.length)
             else:
                 with tensor_float_32(torch, self.device):
-                    rows = self._scorer.embed_images(images) if images else self._scorer.embed_texts(texts)
+                    scorer: Scorer = key.network
+                    rows = scorer.embed_images(images) if images else scorer.embed_texts(texts)
         except torch.OutOfMemoryError as error:
             torch.cuda.empty_cache()
             raise OutOfMemory(f"the device has too little memory for {len(items)} items at once") from error

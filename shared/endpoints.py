@@ -108,6 +108,9 @@ class Services(ABC):
         "evaluator_service", "/v1/examinations", ExamineRequest, ExamineReply, "predicting", EXAMINATION_SECONDS
     )
     embed = Endpoint("evaluator_service", "/v1/embeddings", EmbedRequest, EmbedReply, "checking", per_image="images")
+    second_embed = Endpoint(
+        "evaluator_service", "/v1/second-embeddings", EmbedRequest, EmbedReply, "checking", per_image="images"
+    )
     embed_texts = Endpoint("evaluator_service", "/v1/text-embeddings", EmbedTextsRequest, EmbedTextsReply, "proposing")
     structure = Endpoint(
         "evaluator_service", "/v1/structure", StructureRequest, StructureReply, "checking", per_image="agreements"

@@ -71,6 +71,7 @@ def hub_files(profile: Profile, servers: bool = False) -> list[HubFiles]:
         diffusion.segmenter,
         diffusion.depth,
         evaluator.scorer,
+        evaluator.second_scorer,
         evaluator.text_embedder,
         evaluator.segmenter,
     ]

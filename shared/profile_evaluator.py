@@ -106,15 +106,24 @@ class Evaluator(Section):
     """`[evaluator]`: the scorer of the checks (a CLIP other than the generator's), and the models under test.
 
     `text_embedder` is a sentence-embedding model in transformers' layout with mean pooling, for the text checks;
-    `segmenter` checks the images of segmentation jobs.
+    `segmenter` checks the images of segmentation jobs. `second_scorer`, of another family than the scorer, scores every
+    rendered image too, for effects under its verdicts.
     """
 
     scorer: Weights
+    second_scorer: Weights | None = None
     text_embedder: Weights | None = None
     segmenter: ShapeJudge | None = None
     models_under_test: dict[str, ModelUnderTest] = Field(default_factory=dict)
     endpoints: dict[str, ModelEndpoint] = Field(default_factory=dict)
     max_batch: MaxBatch = 16
+
+    @model_validator(mode="after")
+    def _scorers_differ(self) -> Self:
+        first, second = self.scorer, self.second_scorer
+        if second and (first.path, first.hub, first.subfolder) == (second.path, second.hub, second.subfolder):
+            raise ValueError("second_scorer is the scorer; name weights of another family, or leave it out")
+        return self
 
     @model_validator(mode="after")
     def _judge_is_not_judged(self) -> Self:

@@ -91,6 +91,8 @@ class Defaults(Section):
 class CheckCalibration(Section):
     """`[calibration.DATA]`: errors of the checks on counterfactuals of a data set that people, or models, judged.
 
+    `classes` has them by method and class over all factors, for classes of which 30 or more were judged.
+
     `methods` holds them by method and factor, with the key `default` for factors not listed: the checks err differently
     on each method's output. They apply to jobs of one kind whose images one `scorer` (its revision; empty: any) judged.
     Errors on constructed faults do not belong here: the checks detect those better than a generator's own faults.
@@ -100,14 +102,16 @@ class CheckCalibration(Section):
     judged_by: Judges
     scorer: str = ""
     methods: Annotated[dict[str, dict[str, CheckErrors]], Field(min_length=1)]
+    classes: dict[str, dict[str, CheckErrors]] = Field(default_factory=dict)
 
 
 class Profile(Section):
     """A whole profile. `methods` holds default parameters, which each method checks against its own schema.
 
     `thresholds` are per check and factor, with the key `default` for factors not listed; they are valid for the
-    scorer's weights only. `text_thresholds` are the thresholds of the text checks, for the text embedder's weights.
-    `calibration` has the measured errors of the checks at these thresholds, by data set.
+    scorer's weights only, and `second_thresholds` for those of the second scorer. `text_thresholds` are the thresholds
+    of the text checks, for the text embedder's weights. `calibration` has the measured errors of the checks at these
+    thresholds, by data set.
     """
 
     profile: About
@@ -118,6 +122,7 @@ class Profile(Section):
     defaults: Defaults
     methods: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
     thresholds: dict[str, dict[str, float]] = Field(default_factory=dict)
+    second_thresholds: dict[str, dict[str, float]] = Field(default_factory=dict)
     text_thresholds: dict[str, dict[str, float]] = Field(default_factory=dict)
     calibration: dict[str, CheckCalibration] = Field(default_factory=dict)
 
@@ -128,7 +133,7 @@ class Profile(Section):
         unknown = set(self.defaults.models) - set(self.evaluator.aliases)
         if unknown:
             raise ValueError(f"defaults.models names models under test that the profile lacks: {sorted(unknown)}")
-        tables = {**self.thresholds, **self.text_thresholds}
+        tables = {**self.thresholds, **self.second_thresholds, **self.text_thresholds}
         incomplete = sorted(check for check, values in tables.items() if "default" not in values)
         if incomplete:
             raise ValueError(f"thresholds need a `default` for factors not listed: {incomplete}")

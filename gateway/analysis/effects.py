@@ -65,7 +65,8 @@ class Outcomes:
     `ordinal` orders the counterfactuals of a source; `null_arm` numbers null arms, since siblings may share one.
     `cells` names the rows of each cell; a counterfactual with several changes is in several cells. Without ground
     truth the truth is the class predicted on the original. `sham` are the predictions for sham arms (None: none), and
-    `counting` says which rows each estimand takes (None: all).
+    `counting` says which rows each estimand takes (None: all). `edit` numbers edits: seeds of one edit share a number
+    (None: each row is an edit).
     """
 
     source: Integers
@@ -78,6 +79,7 @@ class Outcomes:
     group: Integers | None = None
     sham: Predictions | None = None
     counting: Counting | None = None
+    edit: Integers | None = None
 
     @property
     def cluster(self) -> Integers:
@@ -134,7 +136,7 @@ class Differences:
     Means are over the counterfactuals of a source image, then over the source images of a group; most often a group is
     one source image. Arrays of one length m, in the order of `group` (ascending); `sources`
     (None: one in each group) and `counterfactuals` are how many went into them. `null_accuracy`: how often the model is
-    right on their reference arms (0 … 1), None of segmenters.
+    right on their reference arms (0 … 1), None of segmenters. `sizes`: the counterfactuals of each group (None: alike).
     """
 
     group: Integers
@@ -143,6 +145,7 @@ class Differences:
     counterfactuals: int
     sources: int | None = None
     null_accuracy: float | None = None
+    sizes: Integers | None = None
 
 
 class Units(NamedTuple):
@@ -170,6 +173,11 @@ class Units(NamedTuple):
         group_sums = np.bincount(self.group_of_source, source_means, len(self.group))
         return np.asarray(group_sums / np.bincount(self.group_of_source, minlength=len(self.group)))
 
+    @property
+    def rows_of_group(self) -> Integers:
+        """The number of rows of each group, in the order of `group`."""
+        return np.bincount(self.group_of_source, self.rows_of_source, len(self.group)).astype(np.int64)
+
 
 def differences(outcomes: Outcomes, rows: Integers, estimand: Estimand = "pairs") -> Differences:
     """Per-group differences of those counterfactuals at `rows` that the estimand takes."""
@@ -186,4 +194,5 @@ def differences(outcomes: Outcomes, rows: Integers, estimand: Estimand = "pairs"
         len(rows),
         units.sources,
         float(reference.correct[rows].mean()) if len(rows) else None,
+        units.rows_of_group,
     )

@@ -15,23 +15,40 @@ from gateway.analysis.effects import Differences, Floats
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
 from gateway.analysis.power import assumed_accuracy, detectable_drop
 from gateway.analysis.reviews import Reviewed
-from gateway.analysis.validity import Screened, breakdown_point, effect_among_valid, errors_of, valid_shares
-from shared.schemas.results import Cell, CellEffect, CheckErrors, Interval, Standing, ValidEffect
+from gateway.analysis.validity import (
+    Screened,
+    breakdown_point,
+    effect_among_valid,
+    most_valid_refused,
+    pooled_errors,
+    valid_shares,
+)
+from shared.schemas.results import Cell, CellEffect, CheckErrors, Interval, Pool, Standing, ValidEffect
 from shared.seeds import derive_seed
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The checks' errors by factor, and the rendered edits of each cell with their verdicts."""
+    """The checks' errors by factor, and by class; and the rendered edits of each cell with their verdicts."""
 
     errors: Mapping[str, CheckErrors]
     screened: Mapping[Cell, Screened]
+    classes: Mapping[str, CheckErrors] = field(default_factory=dict)
     source: Literal["checks"] = field(default="checks", init=False)
+
+    def pool(self, cell: Cell) -> Pool:
+        """What the errors of a cell are pooled over."""
+        return pooled_errors(cell, self.errors, self.classes)[1]
 
     def shares(self, cell: Cell, seed: int) -> Floats | None:
         """Draws of the valid share of a cell's accepted edits, ascending; None if the checks are uncalibrated."""
-        errors = errors_of(cell.factor, self.errors)
+        errors, _ = pooled_errors(cell, self.errors, self.classes)
         return None if errors is None else valid_shares(errors, self.screened[cell], seed)
+
+    def most_valid_refused(self, cell: Cell, seed: int) -> float | None:
+        """The largest share of a cell's refused edits that may be valid; None if the checks are uncalibrated."""
+        errors, _ = pooled_errors(cell, self.errors, self.classes)
+        return None if errors is None else most_valid_refused(errors, self.screened[cell], seed)
 
 
 def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Reviewed | None = None) -> list[CellEffect]:
@@ -80,7 +97,7 @@ def _among_valid(
     shares = None if checked is None else checked.shares(cell, seed)
     if checked is None or shares is None:
         return None
-    return effect_among_valid(correct, level, shares, seed, checked.source)
+    return effect_among_valid(correct, level, shares, seed, checked.source, checked.pool(cell))
 
 
 def _untested(cell: Cell, differences: Differences) -> CellEffect:

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from gateway.analysis.certainty import effective_trials
 from gateway.analysis.effects import Floats, Integers
+from gateway.analysis.limits import LEAST_OF_CLASS
 from gateway.analysis.validity import DRAWS
-from shared.schemas.results import Cell, Estimate
+from shared.schemas.results import Cell, Estimate, Pool
 
 LEAST_ACCEPTED, LEAST_REJECTED = 20, 10  # size of the random sample from which an estimate is reported
 
@@ -58,33 +59,54 @@ class Tally:
 class Reviewed:
     """The reviews of the accepted edits of one method, for one model under test.
 
-    `samples` are keyed by factor ("" for all factors) and by whether the model flipped. `cells`, and `whole` for all
-    accepted edits, hold two tallies: edits that did not flip the model, and edits that did.
+    `samples` are keyed by factor ("" for all factors) and by whether the model flipped, `classes` likewise by class.
+    `cells`, and `whole` for all accepted edits, hold two tallies: edits that did not flip the model, and edits that
+    did. `valid_rejected`: the largest share of rejected edits that may be valid; None if too few were reviewed.
     """
 
     samples: Mapping[tuple[str, bool], RandomSample]
     cells: Mapping[Cell, tuple[Tally, Tally]]
     whole: tuple[Tally, Tally]
+    valid_rejected: float | None = None
+    classes: Mapping[tuple[str, bool], RandomSample] = field(default_factory=dict)
     source: Literal["reviews"] = field(default="reviews", init=False)
 
-    def shares(self, cell: Cell, seed: int) -> Floats:
-        """Draws (20,000) of the valid share of a cell's accepted edits, ascending.
+    def pool(self, cell: Cell) -> Pool:
+        """The sample that stands for a cell: its class, if 30 or more are reviewed; its factor, if 20 are; or all.
 
-        Uses the sample of the cell's own factor where that is large enough, else the sample of all factors.
+        A cell whose edits are all reviewed needs no sample.
         """
-        unchanged, flipped = self.draw_valid(self.cells[cell], seed, cell.factor)
+        if not sum(tally.open for tally in self.cells[cell]) or _size(self.classes, cell.label) >= LEAST_OF_CLASS:
+            return "class"
+        return "factor" if _size(self.samples, cell.factor) >= LEAST_ACCEPTED else "all"
+
+    def shares(self, cell: Cell, seed: int) -> Floats:
+        """Draws (20,000) of the valid share of a cell's accepted edits, ascending."""
+        unchanged, flipped = self.draw_valid(self.cells[cell], seed, cell)
         return np.sort((unchanged + flipped) / sum(tally.total for tally in self.cells[cell]))
 
-    def draw_valid(self, tallies: tuple[Tally, Tally], seed: int, factor: str = "") -> tuple[Floats, Floats]:
-        """Draws of the number of valid edits, among those that did not flip the model and among those that did."""
+    def most_valid_refused(self, cell: Cell, seed: int) -> float | None:
+        """The largest share of refused edits that may be valid, the same in all cells."""
+        return self.valid_rejected
+
+    def draw_valid(self, tallies: tuple[Tally, Tally], seed: int, cell: Cell | None = None) -> tuple[Floats, Floats]:
+        """Draws of the number of valid edits, among those that did not flip the model and among those that did.
+
+        The others of a cell are estimated from the sample of its pool; without a cell, from all.
+        """
         random = np.random.default_rng(seed)
-        size = sum(len(self.samples[factor, flip].valid) for flip in (False, True) if (factor, flip) in self.samples)
-        factor = factor if size >= LEAST_ACCEPTED else ""
+        pool = "all" if cell is None else self.pool(cell)
+        samples = self.classes if pool == "class" else self.samples
+        name = "" if cell is None or pool == "all" else cell.label if pool == "class" else cell.factor
         unchanged, flipped = (
-            valid_counts(tally, self.samples.get((factor, flip)), random)
+            valid_counts(tally, samples.get((name, flip)), random)
             for flip, tally in zip((False, True), tallies, strict=True)
         )
         return unchanged, flipped
+
+
+def _size(samples: Mapping[tuple[str, bool], RandomSample], name: str) -> int:
+    return sum(len(samples[name, flip].valid) for flip in (False, True) if (name, flip) in samples)
 
 
 def valid_counts(tally: Tally, sample: RandomSample | None, random: np.random.Generator) -> Floats:

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from gateway.analysis.certainty import effective_trials, mean_interval
 from gateway.analysis.effects import Floats, Integers
-from gateway.analysis.limits import BEYOND
-from shared.schemas.results import CheckErrors, Interval, ValidEffect
+from gateway.analysis.limits import BEYOND, LEAST_OF_CLASS
+from shared.schemas.results import Cell, CheckErrors, Interval, Pool, ValidEffect
 
 DRAWS = 20_000
+LEAST_OF_EACH = 10  # valid ones, and as many invalid ones, of a class whose own errors are used
 SHARE_OF_ERROR = 0.2  # share of the interval's error that is spent on the valid share
 
 
@@ -48,12 +49,46 @@ def errors_of(factor: str, errors: Mapping[str, CheckErrors]) -> CheckErrors | N
     return errors.get(factor, errors.get("default"))
 
 
+def pooled_errors(
+    cell: Cell, errors: Mapping[str, CheckErrors], classes: Mapping[str, CheckErrors]
+) -> tuple[CheckErrors | None, Pool]:
+    """The errors of the checks for a cell, and what they are pooled over.
+
+    They are those of its class if 30 or more judged counterfactuals were of the class, 10 of them valid and 10 invalid.
+    Otherwise those of its factor over all classes, or of all factors.
+    """
+    own = classes.get(cell.label)
+    if own is not None and own.valid + own.invalid >= LEAST_OF_CLASS and min(own.valid, own.invalid) >= LEAST_OF_EACH:
+        return own, "class"
+    return errors_of(cell.factor, errors), "factor" if cell.factor in errors else "all"
+
+
 def valid_shares(errors: CheckErrors, screened: Screened, seed: int) -> Floats:
     """Draws (20,000) of the share of accepted edits that is valid, ascending, in 0 … 1.
 
     With a = accepted / rendered, s = P(accepted | valid), f = P(accepted | invalid): s (a − f) / (a (s − f)), each of
     the three drawn from its posterior under Jeffreys' prior; 0 if the checks are uninformative (s ≤ f).
     """
+    acceptance, sensitivity, false_positive_rate = _draw(errors, screened, seed)
+    gap = sensitivity - false_positive_rate
+    shares = sensitivity * (acceptance - false_positive_rate) / (acceptance * np.where(gap > 0, gap, np.inf))
+    return np.sort(np.clip(shares, 0, 1))
+
+
+def most_valid_refused(errors: CheckErrors, screened: Screened, seed: int) -> float:
+    """The largest share (0 … 1) of a cell's refused edits that may be valid: the 97.5 % quantile of 20,000 draws.
+
+    (1 − s) (a − f) / ((1 − a) (s − f)), in the terms of `valid_shares`; 1 if the checks are uninformative.
+    """
+    acceptance, sensitivity, false_positive_rate = _draw(errors, screened, seed)
+    gap = sensitivity - false_positive_rate
+    valid = np.clip((acceptance - false_positive_rate) / np.where(gap > 0, gap, np.nan), 0, 1)
+    shares = np.where(gap > 0, (1 - sensitivity) * valid / (1 - acceptance), 1.0)
+    return float(np.quantile(np.clip(shares, 0, 1), 0.975))
+
+
+def _draw(errors: CheckErrors, screened: Screened, seed: int) -> tuple[Floats, Floats, Floats]:
+    """Draws (20,000) of the acceptance rate a, of P(accepted | valid) and of P(accepted | invalid)."""
     random = np.random.default_rng(seed)
 
     def draw(hits: float, n: float) -> Floats:
@@ -62,10 +97,7 @@ def valid_shares(errors: CheckErrors, screened: Screened, seed: int) -> Floats:
     trials = effective_trials(screened.accepted, screened.group)
     acceptance = draw(trials * float(screened.accepted.mean()), trials)
     sensitivity = draw(errors.valid_accepted, errors.valid)
-    false_positive_rate = draw(errors.invalid_accepted, errors.invalid)
-    gap = sensitivity - false_positive_rate
-    shares = sensitivity * (acceptance - false_positive_rate) / (acceptance * np.where(gap > 0, gap, np.inf))
-    return np.sort(np.clip(shares, 0, 1))
+    return acceptance, sensitivity, draw(errors.invalid_accepted, errors.invalid)
 
 
 def among_valid(correct: Floats, level: float, errors: CheckErrors, screened: Screened, seed: int) -> ValidEffect:
@@ -74,13 +106,18 @@ def among_valid(correct: Floats, level: float, errors: CheckErrors, screened: Sc
 
 
 def effect_among_valid(
-    correct: Floats, level: float, shares: Floats, seed: int, source: Literal["checks", "reviews"] = "checks"
+    correct: Floats,
+    level: float,
+    shares: Floats,
+    seed: int,
+    source: Literal["checks", "reviews"] = "checks",
+    pool: Pool = "all",
 ) -> ValidEffect:
     """The effect among valid counterfactuals, from per-source differences of the accepted ones.
 
-    `shares`: draws (20,000) of their valid share, ascending; `source`: the origin of the shares. The interval at
-    `level` spends a fifth of its error on the valid share (one-sided) and the rest on the observed effect (Bonferroni),
-    and covers all effects that both allow.
+    `shares`: draws (20,000) of their valid share, ascending; `source`: the origin of the shares; `pool`: what they are
+    pooled over. The interval at `level` spends a fifth of its error on the valid share (one-sided) and the rest on the
+    observed effect (Bonferroni), and covers all effects that both allow.
     """
     error = 1 - level
     observed = mean_interval(correct, 1 - (1 - SHARE_OF_ERROR) * error, seed)
@@ -97,6 +134,7 @@ def effect_among_valid(
         interval=Interval(low=low, high=high, level=level, kind=observed.kind),
         stands=high < -BEYOND or low > BEYOND,
         source=source,
+        pool=pool,
     )
 
 

@@ -83,6 +83,7 @@ class StoredSpec(Contract):
     masks: MaskSpec | None = None
     label_map: dict[str, str] = Field(default_factory=dict)
     calibration: str | None = None
+    reference_models: list[str] = Field(default_factory=list)
     revision: str = ""
 
 

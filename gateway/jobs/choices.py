@@ -12,6 +12,7 @@ from gateway.intake.masks import mask_reader
 from gateway.methods import METHODS, JobMethod
 from gateway.methods.checks import CHECKS
 from gateway.methods.controlled import ControlledParameters
+from gateway.methods.second_scorer import UNCALIBRATED
 from shared.problems import InvalidInput, validation_sentence
 from shared.profiles import Profile, load_profile, shipped_profiles
 from shared.schemas.base import JsonObject, Kind
@@ -24,7 +25,7 @@ from shared.weights import Weights
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A spec with every default filled in. `kind` is that of all models under test."""
+    """A spec with every default filled in. `kind` is that of all `models`: those under test, then the references."""
 
     methods: list[JobMethod]
     models: list[ModelUnderTestInfo]
@@ -129,6 +130,10 @@ def method_defaults(name: str, profile: Profile, request: JsonObject | None = No
     if name in METHODS and "text_thresholds" in METHODS[name].parameters.model_fields:
         defaults["text_thresholds"] = {check: dict(limits) for check, limits in profile.text_thresholds.items()}
     defaults |= _caption_defaults(name, profile)
+    second = profile.evaluator.second_scorer is not None
+    if second and name in METHODS and "second_thresholds" in METHODS[name].parameters.model_fields:
+        limits = profile.second_thresholds or UNCALIBRATED
+        defaults["second_thresholds"] = {check: dict(values) for check, values in limits.items()}
     return defaults | profile.methods.get(name, {}) | _few_steps(name, profile, request or {})
 
 
@@ -192,6 +197,7 @@ def _profile_view(profile: Profile, active: bool) -> ProfileView:
         "depth": profile.diffusion.depth,
         "few steps": profile.diffusion.few_step.weights if profile.diffusion.few_step else None,
         "scorer": profile.evaluator.scorer,
+        "second scorer": profile.evaluator.second_scorer,
         "text embedder": profile.evaluator.text_embedder,
         "segmenter of the checks": profile.evaluator.segmenter,
         "masked words": profile.language.masked_words,
@@ -292,6 +298,16 @@ def refuse_unknown_classes(classes: Sequence[str], models: Sequence[ModelUnderTe
 
 
 def _models(spec: JobSpec, profile: Profile, available: Sequence[ModelUnderTestInfo]) -> list[ModelUnderTestInfo]:
+    """The models under test, then the reference models."""
+    tested = _tested_models(spec, profile, available)
+    if repeated := {model.name for model in tested} & set(spec.reference_models):
+        raise InvalidInput(f"{sorted(repeated)[0]!r} is under test; name other `reference_models`")
+    return [*tested, *models_by_name(spec.reference_models, available)]
+
+
+def _tested_models(
+    spec: JobSpec, profile: Profile, available: Sequence[ModelUnderTestInfo]
+) -> list[ModelUnderTestInfo]:
     """The models that the spec names, else the profile's default models of the kind of the ground truth."""
     if spec.models is not None:
         return models_by_name(spec.models, available)

@@ -42,8 +42,8 @@ def _of_image(parameters: Contract) -> tuple[int, int]:
     if isinstance(parameters, LanceParameters | LanceRParameters):
         return _swept(parameters, parameters.counterfactuals_per_image)
     if isinstance(parameters, DillemaParameters):
-        edits = parameters.counterfactuals_per_image
-        return edits, min(edits, _REGIONS) if parameters.same_seed else edits
+        edits, seeds = parameters.counterfactuals_per_image, parameters.seeds_per_edit
+        return edits * seeds, seeds * (min(edits, _REGIONS) if parameters.same_seed else edits)
     if isinstance(parameters, ShiftsParameters):
         return len(parameters.shifts), 1
     if isinstance(parameters, CorruptionsParameters):

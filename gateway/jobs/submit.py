@@ -115,7 +115,8 @@ class _DryRunPlace:
 
 def _plan(context: Context, owner: str, spec: JobSpec) -> Plan:
     names = context.profile.defaults.models if spec.models is None else spec.models
-    return plan(spec, context.profile, models.all_models(context, owner) if names else [])
+    named = bool(names or spec.reference_models)
+    return plan(spec, context.profile, models.all_models(context, owner) if named else [])
 
 
 def _sources(context: Context, owner: str, submission: Submission, job_plan: Plan) -> list[SourceFile]:

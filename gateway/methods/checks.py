@@ -35,6 +35,7 @@ import numpy as np
 from gateway.methods.counterfactual import ACCEPTED, Edit, MethodImage, Scores, TaskDescription, Verdict
 from gateway.methods.image_scores import label_set, score_images
 from gateway.methods.recaption import NewCaption, recaption_images
+from gateway.methods.second_scorer import with_second
 from shared.endpoints import Services
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import ShapesReply, ShapesRequest, StructureRequest
@@ -80,6 +81,7 @@ def check_images(
     thresholds: Thresholds,
     checks: Sequence[str] = CHECKS,
     recaption: bool = False,
+    second: Thresholds | None = None,
 ) -> list[tuple[Verdict, Scores]]:
     """Verdict and scores of each image of a reply; `edits` has the edit of each image in order, None for a null arm.
 
@@ -87,7 +89,8 @@ def check_images(
 
     The scores are those of `score_images`, and `structure`, `recaption`, `shapes` and `things` (0 to 1). `checks`
     decide the verdict. Sends one request for structure, one for shapes in segmentation jobs, and two for captions with
-    `recaption`, since a reply holds at most 15 images.
+    `recaption`, since a reply holds at most 15 images. With thresholds of a `second` scorer, its scores and verdict are
+    among the scores (`second_scorer.py`).
     """
     if len(edits) != len(reply.images):
         raise ValueError(
@@ -98,7 +101,9 @@ def check_images(
         return [(NOT_FINITE, {})] * len(edits)
     pictures = Pictures([image for image, _ in finite], reply.keep_mask)
     checked = iter(
-        _check_finite(services, source, task, pictures, [edit for _, edit in finite], thresholds, checks, recaption)
+        _check_finite(
+            services, source, task, pictures, [edit for _, edit in finite], thresholds, checks, recaption, second
+        )
     )
     return [(NOT_FINITE, {}) if image is None else next(checked) for image in reply.images]
 
@@ -112,18 +117,26 @@ def _check_finite(
     thresholds: Thresholds,
     checks: Sequence[str],
     recaption: bool,
+    second: Thresholds | None,
 ) -> list[tuple[Verdict, Scores]]:
     agreements = services.structure(StructureRequest(source=source.image, images=reply.images, mask=reply.keep_mask))
-    scored = score_images(services, source, task, reply.images, edits, words="word" in checks)
+    words = "word" in checks
+    scored = score_images(services.embed, source, task, reply.images, edits, words=words)
+    scored_again: Sequence[Scores | None] = [None] * len(edits)
+    if second:
+        scored_again = score_images(services.second_embed, source, task, reply.images, edits, words=words)
     shapes = shape_scores(services, source, task, reply.images)
     new_captions = recaption_images(services, source, task, reply.images) if recaption else [None] * len(reply.images)
     results = []
-    for edit, agreement, own, shape, new in zip(
-        edits, agreements.agreements, scored, shapes, new_captions, strict=True
+    for edit, agreement, own, again, shape, new in zip(
+        edits, agreements.agreements, scored, scored_again, shapes, new_captions, strict=True
     ):
         scores = {"structure": agreement, **own, **shape}
         if new:
             scores["recaption"] = new.named
+        if again is not None:
+            of_arm = [check for check in checks if (edit and edit.changes) or check in ARM_CHECKS]
+            scores = with_second(scores, again, edit, {**RECAPTION_LIMIT, **thresholds}, second, of_arm)
         verdict = (
             ACCEPTED
             if edit is None or not edit.changes

@@ -68,6 +68,10 @@ class ControlledParameters(ParaphraseParameters):
         dict[str, dict[str, float]],
         Field(description="Thresholds of image checks, by check and factor (or `default`); default: the profile's."),
     ] = Field(default_factory=dict)
+    second_thresholds: Annotated[
+        dict[str, dict[str, float]],
+        Field(description="The same of the profile's second scorer, which changes no verdict; default: the profile's."),
+    ] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _each_kind_once(self) -> Self:
@@ -165,7 +169,14 @@ def _check_reply(
     p = inputs.parameters
     edits = [edit for edit, _ in arms]
     checked = check_images(
-        inputs.services, inputs.image, inputs.task, reply, edits, p.thresholds, recaption=p.recaption
+        inputs.services,
+        inputs.image,
+        inputs.task,
+        reply,
+        edits,
+        p.thresholds,
+        recaption=p.recaption,
+        second=p.second_thresholds,
     )
     for (_, rendering), image, (verdict, scores) in zip(arms, reply.images, checked, strict=True):
         control = reply.controls.get(rendering.region)  # missing if no image of the region is finite

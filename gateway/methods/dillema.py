@@ -124,8 +124,9 @@ def dillema(
     alternatives = partial(find_alternatives, inputs, caption)  # 3, when a keyword is tried
     changes = spread_changes(inputs, keywords, alternatives, p.edits_per_counterfactual, p.alternatives_per_keyword)
     rewritten = (rewrite_caption(inputs, proposal) for proposal in changes)  # 4
-    siblings = until_enough(rewritten, p.counterfactuals_per_image, same_edit=p.same_caption)
-    proposals = with_seeds(inputs, [*refused_proposals(keywords), *siblings], same_seed=p.same_seed)
+    seeds = p.seeds_per_edit
+    siblings = until_enough(rewritten, p.counterfactuals_per_image, same_edit=p.same_caption, seeds=seeds)
+    proposals = with_seeds(inputs, [*refused_proposals(keywords), *siblings], same_seed=p.same_seed, seeds=seeds)
     region = partial(region_of, parameters=p, masked=bool(task.mask_classes))
     compared = render_with_null_arms(inputs, caption, proposals, region)  # 5
     yield from rows(inputs.lineage(exchanges=[], rendering=None), caption, proposals, *compared)
@@ -288,8 +289,11 @@ class DillemaParameters(ControlledParameters):
     same_caption: Annotated[
         bool, Field(description="All counterfactuals of an image share one new caption, with a seed each.")
     ] = False
+    seeds_per_edit: Annotated[
+        int, Field(ge=1, le=8, description="Renderings of each edit, with a seed and a null arm each.")
+    ] = 1
     same_seed: Annotated[
-        bool, Field(description="All counterfactuals of an image share one seed, and so one null arm per region.")
+        bool, Field(description="All edits of an image share their seeds, and so one null arm per seed and region.")
     ] = False
     caption_prompt: Annotated[str, Field(max_length=500, description="Prefix given to the captioner.")] = ""
     caption_min_tokens: Annotated[int, Field(ge=0, le=200, description="Shortest caption.")] = 0

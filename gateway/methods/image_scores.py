@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from gateway.methods.counterfactual import Edit, MethodImage, Scores, TaskDescription
 from shared.chunks import chunks
-from shared.endpoints import Services
 from shared.schemas.base import ImagePayload
-from shared.schemas.evaluation import EmbedRequest
+from shared.schemas.evaluation import EmbedReply, EmbedRequest
 
 Vector = NDArray[np.float64]
+Embed = Callable[[EmbedRequest], EmbedReply]  # the scorer's call, or the second scorer's
 
 _ZERO = 1e-6  # a shorter difference of unit vectors has no direction
 # Zero-shot prompts, averaged per class as CLIP's authors do (arXiv 2103.00020, section 3.1.4).
@@ -24,7 +24,7 @@ MAX_TEXTS = 256  # per message
 
 
 def score_images(
-    services: Services,
+    embed: Embed,
     source: MethodImage,
     task: TaskDescription,
     images: Sequence[ImagePayload],
@@ -32,7 +32,9 @@ def score_images(
     *,
     words: bool,
 ) -> list[Scores]:
-    """The scores of images of one source; `edits` has the edit of each image in order, None for a null arm.
+    """The scores of images of one source by the scorer that `embed` calls.
+
+    `edits` has the edit of each image in order, None for a null arm.
 
     likeness      cosine of image and source
     match         cosine of image and new caption
@@ -49,7 +51,7 @@ def score_images(
     """
     changes = [change for edit in edits if edit and words for change in edit.changes]
     phrases = list(dict.fromkeys(phrase for change in changes for phrase in (change.from_phrase, change.to_phrase)))
-    vectors = _embed(services, source, task, images, edits, phrases)
+    vectors = _embed(embed, source, task, images, edits, phrases)
     results = []
     for image, edit in zip(vectors.images, edits, strict=True):
         scores = {**vectors.caption_scores(image, edit), **vectors.label_scores(image)}
@@ -107,7 +109,7 @@ class _Embedded:
 
 
 def _embed(
-    services: Services,
+    embed: Embed,
     source: MethodImage,
     task: TaskDescription,
     images: Sequence[ImagePayload],
@@ -118,11 +120,11 @@ def _embed(
     classes = label_set(source, task)
     templates = TEMPLATES if (len(classes) + len(words)) * len(TEMPLATES) <= MAX_PROMPTS else TEMPLATES[:1]
     texts = [*captions, *_prompts(words, templates)]
-    first = services.embed(EmbedRequest(images=[source.image, *images], texts=texts[:MAX_TEXTS]))
-    vectors = np.asarray([*first.texts, *_embed_texts(services, texts[MAX_TEXTS:])])
+    first = embed(EmbedRequest(images=[source.image, *images], texts=texts[:MAX_TEXTS]))
+    vectors = np.asarray([*first.texts, *_embed_texts(embed, texts[MAX_TEXTS:])])
     # Class prompts have separate messages: they are the same for every image, so each is recorded once.
     names = [label.split(",")[0] for label in classes]
-    of_classes = np.asarray(_embed_texts(services, _prompts(names, templates)))
+    of_classes = np.asarray(_embed_texts(embed, _prompts(names, templates)))
     return _Embedded(
         source=np.asarray(first.images[0]),
         images=np.asarray(first.images[1:]),
@@ -138,10 +140,10 @@ def _prompts(names: Sequence[str], templates: Sequence[str]) -> list[str]:
     return [template.format(name) for name in names for template in templates]
 
 
-def _embed_texts(services: Services, texts: Sequence[str]) -> list[list[float]]:
+def _embed_texts(embed: Embed, texts: Sequence[str]) -> list[list[float]]:
     rows: list[list[float]] = []
     for part in chunks(texts, MAX_TEXTS):
-        rows += services.embed(EmbedRequest(texts=list(part))).texts
+        rows += embed(EmbedRequest(texts=list(part))).texts
     return rows
 
 

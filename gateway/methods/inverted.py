@@ -89,6 +89,10 @@ class EditingParameters(InversionParameters, ParaphraseParameters):
         dict[str, dict[str, float]],
         Field(description="Thresholds of image checks, by check and factor (or `default`); default: the profile's."),
     ] = Field(default_factory=dict)
+    second_thresholds: Annotated[
+        dict[str, dict[str, float]],
+        Field(description="The same of the profile's second scorer, which changes no verdict; default: the profile's."),
+    ] = Field(default_factory=dict)
 
 
 class SweepParameters(EditingParameters):
@@ -200,9 +204,19 @@ def check_batch(
 
     An edit that the editor refuses is refused as `editor`, with its reason.
     """
-    edits, recaption = [edit for edit in batch.edits for _ in batch.fractions], inputs.parameters.recaption
+    edits, p = [edit for edit in batch.edits for _ in batch.fractions], inputs.parameters
     checked = iter(
-        check_images(inputs.services, inputs.image, inputs.task, batch, edits, thresholds, checks, recaption)
+        check_images(
+            inputs.services,
+            inputs.image,
+            inputs.task,
+            batch,
+            edits,
+            thresholds,
+            checks,
+            p.recaption,
+            p.second_thresholds,
+        )
     )
     cost = batch.reply.evaluations
     evaluations = round((cost.inversion + cost.source) / len(batch.edits)) + cost.edit * len(batch.fractions)

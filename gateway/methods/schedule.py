@@ -176,18 +176,25 @@ def until_accepted(proposals: Iterable[Proposal], count: int) -> Iterator[Propos
             return
 
 
-def until_enough(proposals: Iterable[Proposal], count: int, *, same_edit: bool) -> list[Proposal]:
-    """The proposals until `count` are accepted. With `same_edit`, the first accepted proposal is repeated instead."""
-    if not same_edit:
-        return list(until_accepted(proposals, count))
-    tried = list(until_accepted(proposals, 1))
-    return [*tried, *[proposal for proposal in tried if proposal.verdict.accepted] * (count - 1)]
+def until_enough(proposals: Iterable[Proposal], count: int, *, same_edit: bool, seeds: int = 1) -> list[Proposal]:
+    """The proposals until `count` are accepted; each accepted one comes `seeds` times in a row.
+
+    With `same_edit`, the first accepted proposal is repeated instead, `count` · `seeds` times.
+    """
+    tried = until_accepted(proposals, 1 if same_edit else count)
+    times = count * seeds if same_edit else seeds
+    return [copy for proposal in tried for copy in [proposal] * (times if proposal.verdict.accepted else 1)]
 
 
-def with_seeds(inputs: Inputs[Contract], proposals: Sequence[Proposal], *, same_seed: bool) -> list[Proposal]:
-    """The proposals with the seeds of their renderings: one seed each, or the same seed for all."""
-    seeds = [inputs.derive_seed("render", 0 if same_seed else ordinal) for ordinal in range(len(proposals))]
-    return [replace(proposal, seed=seed) for proposal, seed in zip(proposals, seeds, strict=True)]
+def with_seeds(
+    inputs: Inputs[Contract], proposals: Sequence[Proposal], *, same_seed: bool, seeds: int = 1
+) -> list[Proposal]:
+    """The proposals with the seeds of their renderings: one seed each, or the same `seeds` seeds for every edit."""
+    chosen, place = [], 0
+    for ordinal, proposal in enumerate(proposals):
+        chosen.append(inputs.derive_seed("render", place % seeds if same_seed else ordinal))
+        place += proposal.verdict.accepted
+    return [replace(proposal, seed=seed) for proposal, seed in zip(proposals, chosen, strict=True)]
 
 
 def accepted_proposals(proposals: Sequence[Proposal]) -> list[Proposal]:

@@ -34,6 +34,7 @@ def needed_weights(profile: Profile) -> dict[ServiceName, list[Weights | Server]
         "diffusion_service": diffusion,
         "evaluator_service": [
             evaluator.scorer,
+            evaluator.second_scorer,
             evaluator.text_embedder,
             evaluator.segmenter,
             *evaluator.models_under_test.values(),

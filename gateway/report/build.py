@@ -62,12 +62,12 @@ def write_report(
     errors = (calibrations or {}).get(data)
     results = measure(rows, services, None if errors is None else _calibration(data, errors, services))
     check()
-    review = ReviewList(results)
+    review = ReviewList(results, rows.reviewed.verdict)
     with reading(sessions) as session:
         selection = select_pictures(review.collect(stream_sources(session, job_id, rows.relation)), results)
         counterfactuals = session.scalars(select(Counterfactual).where(Counterfactual.id.in_(selection.ids))).all()
         views = {view.id: view for view in counterfactual_views(session, counterfactuals)}
-    results = results.model_copy(update={"review": review.order()})
+    results = review.apply(results)
     colours = class_colours(rows.job.classes, renamed_masks(rows.job))
 
     def load(digest: str) -> bytes:
@@ -119,4 +119,4 @@ def _calibration(data: str, errors: CheckCalibration, services: Sequence[Service
         reason = f"they were measured with scorer weights {errors.scorer[:12]}, and this job used {own}"
         return Calibration(data=data, judged_by=errors.judged_by, not_used=reason)
     n = sum(by_factor["default"].valid + by_factor["default"].invalid for by_factor in errors.methods.values())
-    return Calibration(data=data, judged_by=errors.judged_by, errors=errors.methods, n=n)
+    return Calibration(data=data, judged_by=errors.judged_by, errors=errors.methods, classes=errors.classes, n=n)

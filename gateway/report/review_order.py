@@ -1,25 +1,59 @@
 """The failures of a job that people should review first, from a stream of its source images.
 
-Only the largest failures of each fault are kept, so memory does not grow with the job.
+First a random sample of the images that each finding rests on: ids are digests, so the largest ids are one (the random
+sample of the whole job begins at the smallest). Then the largest failures of each fault; only these are kept, so memory
+does not grow with the job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from heapq import nsmallest
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from heapq import nlargest, nsmallest
+from itertools import chain, zip_longest
 
 from gateway.analysis.priority import Failure, Fault, evidence, review_order
 from gateway.results.stream import CounterfactualRow, PredictionRow, SourceRows, cells_of, triples
-from shared.schemas.results import JobResults
+from gateway.results.wording import with_reviews
+from shared.schemas.results import CellEffect, ChangedImages, JobResults
 
 MAX_LISTED = 200
 MAX_PER_FAULT = 50
+SAMPLE = 10  # images of each finding that reviewers see first
+
+Verdict = Callable[[str], bool | None]  # whether the reviewers of a counterfactual found it valid; None if undecided
+
+
+@dataclass(slots=True)
+class _Changed:
+    """The changed images of a finding: `sign` is −1 for images that are lost, 1 for those that are gained."""
+
+    sign: int
+    n: int = 0
+    reviewed: int = 0
+    valid: int = 0
+    sample: list[str] = field(default_factory=list)
+
+    def add(self, name: str, valid: bool | None) -> None:
+        self.n += 1
+        self.reviewed += valid is not None
+        self.valid += valid is True
+        self.sample = nlargest(SAMPLE, [*self.sample, name])
+
+    def images(self) -> ChangedImages:
+        return ChangedImages(n=self.n, reviewed=self.reviewed, valid=self.valid, sample=self.sample)
 
 
 class ReviewList:
     """Collects failures from a stream of source images, then orders them for review."""
 
-    def __init__(self, results: JobResults) -> None:
+    def __init__(self, results: JobResults, verdict: Verdict = lambda name: None) -> None:
+        self._verdict = verdict
+        self._changed = {
+            Fault(figures.model, figures.method, effect.cell): _Changed(-1 if effect.standing == "weakness" else 1)
+            for figures in results.results
+            for effect in figures.findings
+        }
         self._models = list(dict.fromkeys(figures.model for figures in results.results))
         self._relation = results.results[0].relation if results.results else "labelled"
         self._evidence = {
@@ -33,16 +67,54 @@ class ReviewList:
     def collect(self, sources: Iterable[SourceRows]) -> Iterator[SourceRows]:
         """Yield the source images unchanged and collect their failures."""
         for rows in sources:
+            self._collect_changed(rows)
             for failure in self._failures(rows):
                 for fault in failure.faults:
                     candidates = [*self._largest[fault], failure]
                     self._largest[fault] = nsmallest(MAX_PER_FAULT, candidates, key=lambda item: (-item.loss, item.id))
             yield rows
 
-    def order(self) -> list[str]:
+    def apply(self, results: JobResults) -> JobResults:
+        """The results with the order of review, and with the changed images of each finding."""
+        first = self._samples()
+        models = [
+            figures.model_copy(
+                update={"cells": [self._with_changed(figures.model, figures.method, cell) for cell in figures.cells]}
+            )
+            for figures in results.results
+        ]
+        order = [*first, *(name for name in self._order() if name not in set(first))][:MAX_LISTED]
+        return results.model_copy(update={"results": models, "review": order, "review_first": len(first)})
+
+    def _samples(self) -> list[str]:
+        """The samples of all findings, one image of each in turn; an image of several findings once."""
+        in_turn = chain.from_iterable(zip_longest(*(changed.sample for changed in self._changed.values())))
+        return list(dict.fromkeys(name for name in in_turn if name is not None))[:MAX_LISTED]
+
+    def _with_changed(self, model: str, method: str, effect: CellEffect) -> CellEffect:
+        changed = self._changed.get(Fault(model, method, effect.cell))
+        return effect if changed is None else with_reviews(effect, changed.images())
+
+    def _order(self) -> list[str]:
         """At most 200 ids of counterfactuals. Each adds as much evidence as possible to those before it."""
         failures = {failure.id: failure for largest in self._largest.values() for failure in largest}
         return review_order(failures.values(), self._evidence, MAX_LISTED)
+
+    def _collect_changed(self, rows: SourceRows) -> None:
+        """Add the counted edits of a source image that are changed to the findings whose cells they are in."""
+        for model in self._models:
+            predictions = rows.predictions_of(model)
+            for triple in triples(rows.counterfactuals):
+                compared = triple.predictions(predictions)
+                reference, image = compared.reference, compared.counterfactual
+                if not triple.edit.counted or reference is None or image is None:
+                    continue
+                for label in rows.labels(compared.original, self._relation):
+                    sign = int(image.holds(label)) - int(reference.holds(label))
+                    for cell in dict.fromkeys(cells_of(triple.edit, label)):
+                        changed = self._changed.get(Fault(model, triple.edit.method, cell))
+                        if changed is not None and changed.sign == sign:
+                            changed.add(triple.edit.id, self._verdict(triple.edit.id))
 
     def _failures(self, rows: SourceRows) -> Iterator[Failure]:
         by_model = {model: rows.predictions_of(model) for model in self._models}

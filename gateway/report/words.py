@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from gateway.analysis.segmentation import lost_classes
 from shared.schemas.jobs import ChangeView, ModelOpinion, PredictionView
-from shared.schemas.results import Cell, CellEffect, Rate
+from shared.schemas.results import Cell, CellEffect, Rate, VarianceComponents
 from shared.wording import NO_FINDING, interval, limits, p_value, percent, points, review_sentence
 
 _TOKENS = re.compile(r"\w+(?:['’-]\w+)*|\s+|[^\w\s]")
@@ -75,6 +75,29 @@ def other(effect: CellEffect, estimand: str) -> str:
     return points(other_effect.delta_accuracy) + (
         f", {interval(other_effect.interval)}" if other_effect.interval else ""
     )
+
+
+def bounds(effect: CellEffect) -> str:
+    """The bounds of the effect with refused edits that may be valid ("−67 to −17"), or "–" if there are none."""
+    limits = effect.bounds
+    return "–" if limits is None else f"{points(limits.low)} to {points(limits.high)}"
+
+
+def variance(components: VarianceComponents) -> str:
+    """The shares of the variance components, and what the next rendering buys: two sentences."""
+    parts = {
+        "source images": components.source,
+        "edits of a source image": components.edit,
+        "seeds of an edit": components.seed,
+    }
+    values = {name: part.value for name, part in parts.items() if part is not None}
+    total = sum(values.values())
+    if not total:
+        return "The differences within cells do not vary."
+    shares = ", ".join(f"{round(100 * value / total)} % between {name}" for name, value in values.items())
+    best, *others = components.next
+    rest = " and ".join(f"{step.buy} {round(100 * step.gain)} %" for step in others)
+    return f"Variance within cells: {shares}. The next rendering is best spent on more {best.buy} (= 100 %; {rest})."
 
 
 def signed(value: float | None) -> str:
@@ -142,6 +165,8 @@ FILTERS = {
     "of_valid": of_valid,
     "limit": limit,
     "other": other,
+    "bounds": bounds,
+    "variance": variance,
     "rate": rate,
     "interval": interval,
     "signed": signed,

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
+from gateway.analysis.bounds import Refused
+from gateway.analysis.components import RenderingCost
 from gateway.analysis.effects import Integers, Outcomes, Predictions
 from gateway.analysis.funnel import EditOutcome
 from gateway.analysis.validity import Screened
@@ -20,6 +22,8 @@ from gateway.database.tables import Job
 from gateway.results.counting import CountingColumns
 from gateway.results.failure_reasons import failure_reasons
 from gateway.results.reviewed_edits import ReviewedJob, load_reviews
+from gateway.results.screening import ScreeningColumns
+from gateway.results.second_scorer import SecondColumns
 from gateway.results.segmentation import SegmentedColumns, SegmentedRows
 from gateway.results.stream import (
     Compared,
@@ -40,18 +44,31 @@ from shared.schemas.results import Cell, FailureReason, Relation
 
 @dataclass(slots=True)
 class MethodRows:
-    """The outcome of each edit of a method, and the network evaluations of all its renderings."""
+    """The outcome of each edit of a method, the network evaluations of all its renderings, and those of its arms."""
 
     edits: list[EditOutcome] = field(default_factory=list)
     evaluations: int = 0
+    arms: int = 0
+    arm_evaluations: int = 0
 
     def add(self, row: CounterfactualRow, group: int) -> None:
         """Count an edit or null arm of a source image in this group."""
         self.evaluations += row.evaluations or 0
-        if row.arm == "edit":
+        if row.arm != "edit":
+            self.arms += 1
+            self.arm_evaluations += row.evaluations or 0
+        else:
             check, lost_to = "" if row.accepted else sys.intern(row.check), sys.intern(row.lost_to)
             shapes_checked, recaptioned = row.shapes is not None, row.recaption is not None
             self.edits.append(EditOutcome(group, row.rendered, check, shapes_checked, recaptioned, lost_to))
+
+    def cost(self) -> RenderingCost:
+        """The evaluations of one more source image and of one more rendering, whose arms may be its own or shared."""
+        rendered = max(1, sum(edit.rendered for edit in self.edits))
+        sources = max(1, len({edit.group for edit in self.edits}))
+        if self.arms >= rendered:
+            return RenderingCost(0.0, self.evaluations / rendered)
+        return RenderingCost(self.arm_evaluations / sources, (self.evaluations - self.arm_evaluations) / rendered)
 
 
 class ModelRows(NamedTuple):
@@ -59,12 +76,15 @@ class ModelRows(NamedTuple):
 
     `outcomes` has the accepted counterfactuals with their null arms, sham arms and originals. `left_out`: no ground
     truth (in a job that has some), a class that the model does not know, or a prediction missing. `screened` has the
-    rendered edits of each cell, accepted or not.
+    rendered edits of each cell, accepted or not; `refused` those whose pairs do not count, `second` the pairs
+    that the second scorer accepts.
     """
 
     outcomes: Outcomes
     left_out: int
     screened: dict[Cell, Screened]
+    refused: dict[Cell, Refused]
+    second: SecondColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +180,11 @@ class _Columns:
         self._p_truth = [array("d") for _ in Compared._fields]
         self._rank = [array("q") for _ in Compared._fields]
         self._predicted = [array("q") for _ in Compared._fields]
+        self._edit, self._edits = array("q"), 0
         self._counting = CountingColumns()
         self._codes: dict[str, int] = {}
         self._cells: defaultdict[Cell, array[int]] = defaultdict(lambda: array("q"))
-        self._screened: defaultdict[Cell, tuple[array[int], array[int]]] = defaultdict(lambda: (array("q"), array("b")))
+        self._screening, self._second = ScreeningColumns(), SecondColumns()
 
     def add(
         self,
@@ -174,21 +195,33 @@ class _Columns:
     ) -> None:
         """Add the edits of one method of a source image, with one model's predictions."""
         label = rows.label(predictions.get(rows.source.id), self._relation)
+        edit_numbers: dict[tuple[tuple[str, str], ...], int] = {}
         for triple in edits:
             edit = triple.edit
             cells = dict.fromkeys(cells_of(edit, label)) if label is not None else {}
-            if edit.rendered:
-                for cell in cells:
-                    groups, verdicts = self._screened[cell]
-                    groups.append(numbers.group)
-                    verdicts.append(edit.accepted)
+            compared = triple.predictions(predictions)
+            difference = self._difference(compared, label)
+            self._screening.add(cells, numbers.group, edit, difference)
+            self._second.add(cells, numbers, triple, difference)
             if not edit.accepted:
                 continue
-            if not self._append(numbers, edit, label, triple.predictions(predictions)):
+            if not self._append(numbers, edit, label, compared):
                 self._left_out += 1
                 continue
+            phrases = tuple((change["from_phrase"], change["to_phrase"]) for change in edit.changes)
+            self._edit.append(self._edits + edit_numbers.setdefault(phrases, len(edit_numbers)))
             for cell in cells:
                 self._cells[cell].append(len(self._number) - 1)
+        self._edits += len(edit_numbers)
+
+    def _difference(self, predictions: Compared[PredictionRow], label: str | None) -> float | None:
+        """Whether the model is right on the image (0 or 1), less whether it is on the reference arm."""
+        scores = [
+            None if label is None else _score(prediction, label, self._relation)
+            for prediction in (predictions.counterfactual, predictions.reference)
+        ]
+        image, reference = scores
+        return None if image is None or reference is None else float(image.rank == 1) - float(reference.rank == 1)
 
     def _append(
         self, numbers: Numbers, edit: CounterfactualRow, label: str | None, predictions: Compared[PredictionRow]
@@ -226,6 +259,7 @@ class _Columns:
             source=number,
             group=np.asarray(self._group),
             ordinal=np.asarray(self._ordinal),
+            edit=np.asarray(self._edit),
             null_arm=np.unique(null_arm, return_inverse=True)[1],
             original=original,
             null=null,
@@ -234,11 +268,7 @@ class _Columns:
             counting=self._counting.masks(),
             cells={cell: np.asarray(members) for cell, members in self._cells.items()},
         )
-        screened = {
-            cell: Screened(np.asarray(groups), np.asarray(verdicts).astype(bool))
-            for cell, (groups, verdicts) in self._screened.items()
-        }
-        return ModelRows(outcomes, self._left_out, screened)
+        return ModelRows(outcomes, self._left_out, self._screening.screened(), self._screening.refused(), self._second)
 
 
 def _renumber(order: NDArray[np.int_], codes: array[int]) -> Integers:

@@ -1,4 +1,4 @@
-"""The effect in each cell under every estimand: pairs whose arms are both accepted, and beside it the others."""
+"""What stands beside the effect in each cell: the other estimands, and bounds over refused edits."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
+import numpy as np
+
+from gateway.analysis.bounds import Refused, effect_bounds
 from gateway.analysis.certainty import LEVEL, mean_interval
 from gateway.analysis.effects import Differences, Estimand, Integers
+from gateway.analysis.findings import Checked
 from gateway.analysis.limits import LEAST_SOURCES
-from shared.schemas.results import Cell, CellEffect, OtherEffect
+from gateway.analysis.reviews import Reviewed
+from gateway.results.second_scorer import SecondColumns
+from shared.schemas.results import Cell, CellEffect, OtherEffect, OtherEstimand
 from shared.seeds import derive_seed
 
 
@@ -44,9 +50,48 @@ def with_others(
     ]
 
 
-def _other(
-    effect: CellEffect, estimand: Literal["edits", "null"], differences: Differences, seed: int
-) -> OtherEffect | None:
+def with_bounds(
+    effects: Sequence[CellEffect],
+    cells: Mapping[Cell, Differences],
+    refused: Mapping[Cell, Refused],
+    checked: Checked | Reviewed | None,
+    seed: int,
+) -> list[CellEffect]:
+    """The effects, each with its bounds if the refused edits that may be valid had been counted."""
+    none = Refused(np.zeros(0, np.int64), np.zeros(0))
+    bounded = []
+    for effect in effects:
+        cell = effect.cell
+        own_seed = derive_seed(seed, cell.label, cell.factor, cell.value, cell.direction)
+        share = checked.most_valid_refused(cell, own_seed) if checked else None
+        source = checked.source if checked and share is not None else "none"
+        bounds = effect_bounds(cells[cell], refused.get(cell, none), 1.0 if share is None else share, source, own_seed)
+        bounded.append(effect.model_copy(update={"bounds": bounds}))
+    return bounded
+
+
+def with_second_scorer(effects: Sequence[CellEffect], second: SecondColumns, seed: int) -> list[CellEffect]:
+    """The effects, each with those among the pairs that both scorers accept, and that the second one accepts."""
+    estimands: tuple[tuple[OtherEstimand, Mapping[Cell, Differences]], ...] = (
+        ("both", second.both()),
+        ("second", second.second()),
+    )
+    return [
+        effect.model_copy(
+            update={
+                "others": effect.others
+                + [
+                    other
+                    for estimand, cells in estimands
+                    if effect.cell in cells and (other := _other(effect, estimand, cells[effect.cell], seed))
+                ]
+            }
+        )
+        for effect in effects
+    ]
+
+
+def _other(effect: CellEffect, estimand: OtherEstimand, differences: Differences, seed: int) -> OtherEffect | None:
     if not differences.counterfactuals:
         return None
     interval = None

@@ -9,6 +9,7 @@ from importlib.metadata import version
 
 import numpy as np
 
+from gateway.analysis.components import nested_differences, variance_components
 from gateway.analysis.effects import differences
 from gateway.analysis.failure_points import failure_points
 from gateway.analysis.findings import Checked, assess
@@ -25,7 +26,8 @@ from gateway.methods.controlled import ControlledParameters
 from gateway.methods.inverted import EditingParameters
 from gateway.results.class_colours import class_colours
 from gateway.results.classification import JobRows, MethodRows, ModelRows
-from gateway.results.estimands import counted_cells, with_others
+from gateway.results.estimands import counted_cells, with_bounds, with_others, with_second_scorer
+from gateway.results.panel import with_panel
 from gateway.results.segmentation import SegmentedRows, by_source, segmentation_metrics
 from gateway.results.wording import with_sentences
 from shared.schemas.results import (
@@ -58,6 +60,10 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
         n = sum(review.accepted + review.rejected for review in reviews if review.method in reviewed)
         errors = calibration or Calibration()
         calibration = errors.model_copy(update={"source": "reviews", "n": n})
+    figures = _all_models(rows, seed, calibration)
+    panel = set(job.stored_spec.reference_models)
+    tested = [own for own in figures if own.model not in panel]
+    references = [own for own in figures if own.model in panel]
     return JobResults(
         sources=len(rows.labels) + rows.failed + rows.cancelled,
         sources_failed=rows.failed,
@@ -69,18 +75,25 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
         sensitivity=sensitivity_of(
             [label for labels in rows.labels for label in labels], job.methods, job.kind, _conditions(rows)
         ),
-        results=[
-            _model_results(pair_rows, rows, model, method, derive_seed(seed, method, model), calibration)
-            for (model, method), pair_rows in rows.models.items()
-        ]
-        + [
-            _segmenter_results(pair_rows, rows, model, method, derive_seed(seed, method, model), calibration)
-            for (model, method), pair_rows in rows.segmented.items()
-        ],
+        results=with_panel(tested, references),
+        references=references,
         funnels=[_funnel(job, method, rows.methods[method.name]) for method in job.methods],
         costs=[_cost(method, method_rows) for method, method_rows in rows.methods.items()],
         made=_provenance(job, services, seed),
     )
+
+
+def _all_models(rows: JobRows, seed: int, calibration: Calibration | None) -> list[ModelResults]:
+    """The figures of each model, reference models too, under each method."""
+    classified = [
+        _model_results(pair_rows, rows, model, method, derive_seed(seed, method, model), calibration)
+        for (model, method), pair_rows in rows.models.items()
+    ]
+    segmented = [
+        _segmenter_results(pair_rows, rows, model, method, derive_seed(seed, method, model), calibration)
+        for (model, method), pair_rows in rows.segmented.items()
+    ]
+    return classified + segmented
 
 
 def _provenance(job: Job, services: Sequence[ServiceInfo], analysis_seed: int) -> HowMade:
@@ -105,12 +118,13 @@ def _provenance(job: Job, services: Sequence[ServiceInfo], analysis_seed: int) -
 
 
 def _conditions(rows: JobRows) -> Conditions:
-    """The job's own share of edits whose pairs count, and the accuracy on their arms of its least accurate model."""
+    """The job's own share of edits whose pairs count, and the accuracy on their arms of the least accurate model."""
     edits = [edit for method_rows in rows.methods.values() for edit in method_rows.edits]
     if not edits:
         return PLANNED
     counted = sum(not (edit.rejected_by or edit.lost_to) for edit in edits) / len(edits)
-    outcomes = [pair_rows.outcomes for pair_rows in rows.models.values()]
+    references = rows.job.stored_spec.reference_models
+    outcomes = [pair_rows.outcomes for (model, _), pair_rows in rows.models.items() if model not in references]
     shares = [differences(own, np.arange(len(own.source))).null_accuracy for own in outcomes]
     least = min((share for share in shares if share is not None), default=None)
     return Conditions(counted, assumed_accuracy(least), observed=True)
@@ -132,8 +146,11 @@ def _model_results(
     outcomes, relation = rows.outcomes, all_rows.relation
     measured = partial(differences, outcomes)
     cells, whole = counted_cells(outcomes.cells, measured), measured(np.arange(len(outcomes.source)))
-    effects = assess(cells, seed, _checked(all_rows, rows.screened, model, method, calibration))
-    shams = outcomes.sham is not None
+    checked = _checked(all_rows, rows.screened, model, method, calibration)
+    effects = with_bounds(assess(cells, seed, checked), cells, rows.refused, checked, seed)
+    shams, nested = outcomes.sham is not None, nested_differences(outcomes)
+    cost = all_rows.methods[method].cost()
+    effects = with_others(effects, outcomes.cells, measured, seed, shams=shams)
     return ModelResults(
         model=model,
         method=method,
@@ -142,9 +159,10 @@ def _model_results(
         sources=whole.sources or 0,
         counterfactuals=whole.counterfactuals,
         left_out=rows.left_out,
-        cells=with_sentences(with_others(effects, outcomes.cells, measured, seed, shams=shams), cells, relation),
+        cells=with_sentences(with_second_scorer(effects, rows.second, seed), cells, relation),
         metrics=paper_metrics(outcomes),
         failure_points=failure_points(outcomes) if method == "corruptions" else [],
+        variance=None if nested is None else variance_components(nested, cost, derive_seed(seed, "variance")),
     )
 
 
@@ -157,7 +175,8 @@ def _segmenter_results(
     colours = [
         f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in class_colours(job.classes, renamed_masks(job))
     ]
-    effects = assess(cells, seed, _checked(all_rows, rows.screened, model, method, calibration))
+    checked = _checked(all_rows, rows.screened, model, method, calibration)
+    effects = with_bounds(assess(cells, seed, checked), cells, rows.refused, checked, seed)
     shams = rows.scores.sham is not None
     effects = with_others(effects, rows.scores.cells, measured, seed, shams=shams)
     return ModelResults(
@@ -169,7 +188,7 @@ def _segmenter_results(
         sources=whole.sources or 0,
         counterfactuals=whole.counterfactuals,
         left_out=rows.left_out,
-        cells=with_sentences(effects, cells, relation, "iou"),
+        cells=with_sentences(with_second_scorer(effects, rows.second, seed), cells, relation, "iou"),
         segmentation=segmentation_metrics(rows, colours, seed),
     )
 
@@ -183,7 +202,9 @@ def _checked(
     if rows.reviewed.is_sufficient(method):
         return rows.reviewed.reviewed(model, method)
     errors = calibration.errors.get(method) if calibration else None
-    return Checked(errors, screened) if errors else None
+    if not calibration or not errors:
+        return None
+    return Checked(errors, screened, calibration.classes.get(method, {}))
 
 
 def _cost(method: str, rows: MethodRows) -> Cost:

@@ -103,6 +103,12 @@ def review_list(session: Session, job_id: str) -> list[str]:
     return [str(name) for name in ids or ()]
 
 
+def first_to_review(session: Session, job_id: str) -> list[str]:
+    """The leading ids of the review list that are samples of the findings."""
+    count = session.scalar(select(Report.metrics["review_first"].as_integer()).where(Report.job_id == job_id))
+    return review_list(session, job_id)[: count or 0]
+
+
 def _pool(method: str, accepted: bool, reviews: Sequence[Review]) -> PooledReview:
     decided = [review for review in reviews if review.verdict != "unsure"]
     votes = [review.verdict == "valid" and review.edit_shown is not False for review in decided]
@@ -140,11 +146,15 @@ class _ModelColumns:
 
     def __init__(self) -> None:
         self.samples: defaultdict[tuple[str, bool], _Sample] = defaultdict(_Sample)
+        self.classes: defaultdict[tuple[str, bool], _Sample] = defaultdict(_Sample)
         self.cells: defaultdict[Cell, tuple[Tally, Tally]] = defaultdict(lambda: (Tally(), Tally()))
         self.whole = (Tally(), Tally())
 
-    def reviewed(self) -> Reviewed:
-        return Reviewed({key: sample.random_sample() for key, sample in self.samples.items()}, self.cells, self.whole)
+    def reviewed(self, valid_rejected: float | None = None) -> Reviewed:
+        samples, classes = (
+            {key: sample.random_sample() for key, sample in columns.items()} for columns in (self.samples, self.classes)
+        )
+        return Reviewed(samples, self.cells, self.whole, valid_rejected, classes)
 
 
 class ReviewedJob:
@@ -184,14 +194,35 @@ class ReviewedJob:
                         columns.cells[cell][flipped].add(valid)
                     for factor in {"", *(change["factor"] for change in row.changes)} if is_sampled else ():
                         columns.samples[factor, flipped].add(bool(valid), group)
+                    for label in labels if is_sampled else ():
+                        columns.classes[label, flipped].add(bool(valid), group)
+
+    def verdict(self, name: str) -> bool | None:
+        """Whether the reviewers of an edit found it valid; None if nobody reviewed it or they are divided."""
+        review = self._reviews.by_edit.get(name)
+        return None if review is None else review.valid
 
     def is_sufficient(self, method: str) -> bool:
         """Whether the random sample is large enough to estimate the validity of a method's accepted edits."""
         return self._tallies[method, True].total > 0 and not self._reviews.missing(method)
 
     def reviewed(self, model: str, method: str) -> Reviewed:
-        """The reviews of the accepted edits of a method, for one model."""
-        return self._columns[model, method].reviewed()
+        """The reviews of the edits of a method, for one model."""
+        return self._columns[model, method].reviewed(self._most_valid_rejected(method))
+
+    def _most_valid_rejected(self, method: str) -> float | None:
+        """The upper end of the share of rejected edits that are valid; None if too few were reviewed."""
+        tally = self._tallies[method, False]
+        if not self._enough_rejected(method):
+            return None
+        random = np.random.default_rng(derive_seed(0, "rejected", method))
+        share = estimate(valid_counts(tally, self._samples[method, False].random_sample(), random), tally.total)
+        return None if share is None else share.high
+
+    def _enough_rejected(self, method: str) -> bool:
+        """Whether the random sample is large enough to estimate the validity of a method's rejected edits."""
+        enough = self.is_sufficient(method) and not self._reviews.missing(method, accepted=False)
+        return enough and self._tallies[method, False].total > 0
 
     def figures(self, seed: int) -> list[MethodReviews]:
         """The figures of each method with reviews. `seed` is the seed of the analysis."""
@@ -204,7 +235,7 @@ class ReviewedJob:
         accepted, rejected = self._tallies[method, True], self._tallies[method, False]
         reviews = {name: review for name, review in self._reviews.by_edit.items() if review.method == method}
         enough = self.is_sufficient(method)
-        enough_rejected = enough and self._reviews.missing(method, accepted=False) == 0 and rejected.total > 0
+        enough_rejected = self._enough_rejected(method)
         valid = valid_counts(accepted, self._samples[method, True].random_sample(), random)
         valid_rejected = valid_counts(rejected, self._samples[method, False].random_sample(), random)
         errors: tuple[Estimate, Estimate] | tuple[None, None] = (None, None)

@@ -10,11 +10,11 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.analysis.bounds import Refused
 from gateway.analysis.certainty import LEVEL, clustered_rate, mean_interval
 from gateway.analysis.effects import Differences, Estimand, Integers, Scores, Units
 from gateway.analysis.segmentation import (
@@ -29,6 +29,8 @@ from gateway.analysis.segmentation import (
 )
 from gateway.analysis.validity import Screened
 from gateway.results.counting import CountingColumns
+from gateway.results.screening import ScreeningColumns
+from gateway.results.second_scorer import SecondColumns
 from gateway.results.stream import CounterfactualRow, Numbers, PredictionRow, SourceRows, Triple, cells_of
 from shared.label_maps import unpack_counts
 from shared.schemas.masks import ALL_CLASSES
@@ -49,7 +51,8 @@ class SegmentedRows:
     """Pooled counts, and `scores`: IoU of every class of each accepted counterfactual, and their mean.
 
     `losing`, `losing_null`: whether a class detected on the original is lost on the counterfactual, or on the null arm.
-    `null_group`: the group of each null arm. `left_out` and `screened` are as in `classification.ModelRows`.
+    `null_group`: the group of each null arm. `left_out`, `screened`, `refused` and `second` are as in
+    `classification.ModelRows`.
     """
 
     classes: tuple[str, ...]
@@ -62,6 +65,8 @@ class SegmentedRows:
     losing_null: NDArray[np.bool_]
     left_out: int
     screened: Mapping[Cell, Screened]
+    refused: Mapping[Cell, Refused]
+    second: SecondColumns
 
 
 class SegmentedColumns:
@@ -80,7 +85,7 @@ class SegmentedColumns:
         self._original, self._null, self._counterfactual = array("d"), array("d"), array("d")
         self._reference, self._counting = array("d"), CountingColumns()
         self._cells: defaultdict[Cell, array[int]] = defaultdict(lambda: array("q"))
-        self._screened: defaultdict[Cell, tuple[array[int], array[int]]] = defaultdict(lambda: (array("q"), array("b")))
+        self._screening, self._second = ScreeningColumns(), SecondColumns()
         self._left_out = 0
 
     def add(
@@ -97,13 +102,13 @@ class SegmentedColumns:
         for triple in edits:
             edit = triple.edit
             cells = {label: dict.fromkeys(cells_of(edit, label)) for label in labels}
-            if edit.rendered:
-                for cell in chain.from_iterable(cells.values()):
-                    self._screened[cell][0].append(numbers.group)
-                    self._screened[cell][1].append(edit.accepted)
+            original, null, image, reference = triple.predictions(predictions)
+            for label, members in cells.items():
+                difference_of_label = _difference(image, reference, label)
+                self._screening.add(members, numbers.group, edit, difference_of_label)
+                self._second.add(members, numbers, triple, difference_of_label)
             if not edit.accepted:
                 continue
-            original, null, image, reference = triple.predictions(predictions)
             reference = reference if edit.comparable else null
             if not (original and null and image and original.overlaps and null.overlaps and image.overlaps):
                 self._left_out += 1
@@ -179,11 +184,17 @@ class SegmentedColumns:
             null_group=np.asarray(self._null_group),
             losing_null=np.asarray(self._losing_null).astype(bool),
             left_out=self._left_out,
-            screened={
-                cell: Screened(np.asarray(numbers), np.asarray(verdicts).astype(bool))
-                for cell, (numbers, verdicts) in self._screened.items()
-            },
+            screened=self._screening.screened(),
+            refused=self._screening.refused(),
+            second=self._second,
         )
+
+
+def _difference(image: PredictionRow | None, reference: PredictionRow | None, label: str) -> float | None:
+    """The IoU of a class (or of all) on an image, less that on its reference arm."""
+    if not (image and reference and image.overlaps and reference.overlaps):
+        return None
+    return with_mean(image.overlaps)[label] - with_mean(reference.overlaps)[label]
 
 
 def by_source(scores: Scores, rows: Integers, estimand: Estimand = "pairs") -> Differences:
@@ -191,7 +202,8 @@ def by_source(scores: Scores, rows: Integers, estimand: Estimand = "pairs") -> D
     rows = scores.counted(rows, estimand)
     units = Units.of(scores.source[scores.image[rows]], scores.cluster[scores.image[rows]])
     means = units.means(scores.counterfactual[rows] - scores.reference(estimand)[rows])
-    return Differences(units.group, means, np.full(len(means), np.nan), len(rows), units.sources)
+    unknown = np.full(len(means), np.nan)
+    return Differences(units.group, means, unknown, len(rows), units.sources, sizes=units.rows_of_group)
 
 
 def segmentation_metrics(rows: SegmentedRows, colours: Sequence[str], seed: int) -> SegmentationMetrics:

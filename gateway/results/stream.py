@@ -38,7 +38,8 @@ class SourceRow(NamedTuple):
 class CounterfactualRow(NamedTuple):
     """An edit, null arm or sham arm, as far as the figures need it; `evaluations` are the editor's network evaluations.
 
-    `shapes` and `recaption` are the scores of these checks, None where they were not made. `null_check` and `lost_to`
+    `shapes` and `recaption` are the scores of these checks, `second` whether the second scorer accepts the image (1 or
+    0); None where they were not made. `null_check` and `lost_to`
     of an edit are as in `tables.Counterfactual`.
     """
 
@@ -59,6 +60,7 @@ class CounterfactualRow(NamedTuple):
     sham_ordinal: int | None = None
     null_check: str | None = None
     lost_to: str = ""
+    second: float | None = None
 
     @property
     def counted(self) -> bool:
@@ -126,6 +128,11 @@ class Triple(Generic[Row]):
     null: Row | None
     edit: Row
     sham: Row | None = None
+
+    @property
+    def arm(self) -> Row | None:
+        """The arm that the edit is measured against: its sham arm, or else its null arm."""
+        return self.null if self.edit.sham_ordinal is None else self.sham
 
     def predictions(self, by_image: Mapping[str, Answer]) -> Compared[Answer]:
         """The predictions for the three images, from one model's predictions by image id."""
@@ -239,7 +246,7 @@ def stream_sources(session: Session, job_id: str, relation: Relation) -> Iterato
             c.position, c.id, c.source_image_id, c.method, c.ordinal, c.arm, c.null_ordinal, c.changes,
             c.image_digest.is_not(None), c.accepted, c.check, c.evaluations,
             c.scores["shapes"].as_float(), c.scores["recaption"].as_float(),
-            c.sham_ordinal, c.null_check, c.lost_to,
+            c.sham_ordinal, c.null_check, c.lost_to, c.scores["second_accepted"].as_float(),
         )
         .where(c.job_id == job_id)
         .order_by(c.position, c.method, c.ordinal)

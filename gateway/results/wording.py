@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from gateway.analysis.effects import Differences, Floats
 from shared.schemas.masks import ALL_CLASSES
-from shared.schemas.results import Cell, CellEffect, Metric, Relation
+from shared.schemas.results import Cell, CellEffect, ChangedImages, Metric, Panel, Relation
 from shared.wording import points
 
 
@@ -19,6 +19,24 @@ def with_sentences(
         effect.model_copy(update={"sentence": effect_sentence(effect, cells[effect.cell].correct, relation, metric)})
         for effect in effects
     ]
+
+
+def with_reviews(effect: CellEffect, changed: ChangedImages) -> CellEffect:
+    """A finding with its changed images; its sentence says how many of them were reviewed, and are valid."""
+    sentence = effect.sentence
+    if changed.reviewed:
+        change = "lost" if effect.standing == "weakness" else "gained"
+        sentence += f"; {changed.reviewed} of the {changed.n} {change} images reviewed, {changed.valid} valid"
+    return effect.model_copy(update={"changed": changed, "sentence": sentence})
+
+
+def panel_sentence(panel: Panel) -> str:
+    """How the reference models do in the cell of a finding."""
+    if panel.suspect:
+        return "; suspect: every reference model fails here, too, so the images may be broken"
+    if not panel.references:
+        return "; no reference model has enough images here"
+    return f"; {len(panel.failing)} of {len(panel.references)} reference models fail here"
 
 
 def change_in_words(cell: Cell) -> str:
@@ -88,5 +106,6 @@ def _validity(effect: CellEffect) -> str:
     invalid, most = round(100 * (1 - valid.valid)), math.ceil(100 * (1 - valid.valid_low))
     low, high = points(valid.interval.low), points(valid.interval.high)
     source = "reviews found" if valid.source == "reviews" else "the checks pass"
-    sentence += f"; {source} about {invalid} % invalid images (at most {most} %), which leaves "
+    pooled = "" if valid.pool == "class" else ", pooled over classes"
+    sentence += f"; {source} about {invalid} % invalid images (at most {most} %{pooled}), which leaves "
     return f"{sentence}{points(valid.estimate)} points, {low} to {high}{'' if valid.stands else ' (inconclusive)'}"

@@ -1,6 +1,7 @@
-"""The next edit to review: the most informative failures, mixed with a random sample of accepted and rejected edits.
+"""The next edit to review: first a sample of each finding's changed images, then the most informative failures.
 
-A seed decides which of the three comes next, so that the order does not reveal the checks' verdict on an image.
+The latter are mixed with a random sample of accepted and rejected edits: a seed decides which of the three comes next,
+so that the order does not reveal the checks' verdict on an image.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from sqlalchemy.orm import Session
 from gateway.analysis.reviews import LEAST_REJECTED
 from gateway.database.tables import Counterfactual, Job, Review
 from gateway.methods import METHODS
-from gateway.results.reviewed_edits import load_reviews, review_list
+from gateway.results.reviewed_edits import first_to_review, load_reviews, review_list
 from shared.seeds import derive_seed
 
 REVIEWABLE_SHARE = 0.1  # share of the rejected edits whose images are kept for review
@@ -58,7 +59,8 @@ def next_up(session: Session, job: Job, reviewer: str) -> NextUp:
         "rejected": next((name for name in session.scalars(reviewable) if name not in reviewed_ids), None),
     }
     turn = _TURNS[derive_seed("review", job.id, reviewer, len(reviewed)) % len(_TURNS)]
-    by_preference = [candidates[turn], *candidates.values()]
+    first = next((name for name in first_to_review(session, job.id) if name not in reviewed_ids), None)
+    by_preference = [first, candidates[turn], *candidates.values()]
     reviews = load_reviews(session, job.id)
     return NextUp(
         counterfactual=next((name for name in by_preference if name is not None), None),

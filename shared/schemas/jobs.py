@@ -87,6 +87,14 @@ class JobSpec(Contract):
         list[Name] | None,
         Field(max_length=20, description="models under test; default: the profile's; an empty list only generates"),
     ] = None
+    reference_models: Annotated[
+        list[Name],
+        Field(
+            max_length=10,
+            description="models that predict on the same images but are not under test: a weakness in whose cell they "
+            "all fail, too, is marked as suspect",
+        ),
+    ] = Field(default_factory=list)
     classes: Annotated[
         list[Label] | None,
         Field(
@@ -128,11 +136,14 @@ class JobSpec(Contract):
         for field, names in (
             ("methods", [method.name for method in self.methods or []]),
             ("models", self.models or []),
+            ("reference_models", self.reference_models),
             ("classes", self.classes or []),
         ):
             repeated = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
             if repeated:
                 raise ValueError(f"{field} names {', '.join(repeated)} more than once; name each once")
+        if self.models == [] and self.reference_models:
+            raise ValueError("reference_models: the job tests no model; name `models`, or leave `reference_models` out")
         if self.masks is not None and self.classes is not None:
             raise ValueError("classes: with `masks`, the classes are those of `masks`; leave `classes` out")
         if self.masks is not None and self.ground_truth == "none":

@@ -14,6 +14,9 @@ Relation = Literal["labelled", "metamorphic"]
 Metric = Literal["accuracy", "iou"]
 # Who judged which counterfactuals are valid: people, or models (oracles, a vision-language model).
 Judges = Literal["people", "models"]
+# What the errors of the checks, or the reviewed sample, of a cell are pooled over: its class, its factor, or nothing.
+Pool = Literal["class", "factor", "all"]
+OtherEstimand = Literal["edits", "null", "both", "second"]
 # weakness and improvement are findings; the other two are not.
 Standing = Literal["weakness", "improvement", "nothing found", "too few images"]
 
@@ -66,6 +69,14 @@ class Cell(Contract):
     direction: Direction
 
 
+class Estimate(Contract):
+    """An estimate with its central 95 % interval, such as a share in 0 … 1."""
+
+    value: float
+    low: float
+    high: float
+
+
 class CheckErrors(Contract):
     """Errors of the automatic checks on counterfactuals of known validity: counts of valid and invalid ones."""
 
@@ -87,7 +98,8 @@ class ValidEffect(Contract):
     `valid` is the estimated share of a cell's accepted counterfactuals that is valid, `valid_low` its lower limit (at a
     fifth of the interval's error). `estimate` assumes that every invalid one contributes to the effect (the cautious
     bound); `interval` covers the effect whatever the invalid ones do. `stands`: the interval lies beyond 5 points.
-    `source`: whether `valid` is known from the checks' calibration, or from reviews of this job.
+    `source`: whether `valid` is known from the checks' calibration, or from reviews of this job. `pool`: it is that of
+    the cell's own class (with 30 or more judged counterfactuals), or of its factor, or of all, over all classes.
     """
 
     valid: float
@@ -96,22 +108,64 @@ class ValidEffect(Contract):
     interval: Interval
     stands: bool
     source: Literal["checks", "reviews"] = "checks"
+    pool: Pool = "all"
 
 
 class OtherEffect(Contract):
     """The effect in a cell for another choice of pairs or of reference arm; it has no test and gives no finding.
 
     `edits`: accepted edits, whether or not their null or sham arms are accepted; it makes edits look better than they
-    are. `null`: against the null arm, both arms accepted, if the main estimate is against sham arms. `interval` is
-    None under 12 source images (or groups).
+    are. `null`: against the null arm, both arms accepted, if the main estimate is against sham arms. `both`: pairs that
+    the profile's second scorer accepts as well; `second`: pairs that it accepts, whatever the first one says.
+    `interval` is None under 12 source images (or groups).
     """
 
-    estimand: Literal["edits", "null"]
+    estimand: OtherEstimand
     sources: int
     counterfactuals: int
     delta_accuracy: float
     delta_probability: float | None
     interval: Interval | None = None
+
+
+class ChangedImages(Contract):
+    """The images that make a finding: right on the reference arm and lost on the edit (gained, for an improvement).
+
+    `n` are the counted ones of its cell; `reviewed` of them people judged valid or invalid, `valid` of these are valid.
+    `sample` has the ids of a random sample of at least 10 (or all), which reviewers see first.
+    """
+
+    n: int
+    reviewed: int
+    valid: int
+    sample: list[str]
+
+
+class Bounds(Contract):
+    """The smallest and the largest effect of a cell if refused edits that may be valid had been counted (−1 … 1).
+
+    `refused`: its rendered edits whose pairs do not count. At most a `share` of them may be valid, from the checks'
+    errors or from reviews; 1 without either (`source` "none"). `interval` adds the sampling error: it covers the effect
+    at 95 %, whichever are valid. It is None under 12 source images (or groups).
+    """
+
+    low: float
+    high: float
+    refused: int
+    share: float
+    source: Literal["none", "checks", "reviews"]
+    interval: Interval | None = None
+
+
+class Panel(Contract):
+    """How the job's reference models do in the cell of a weakness: those tested in it, and those that fail (Δ < −5).
+
+    `suspect`: all models fail, those under test and the references, so that the images may be broken, not the model.
+    """
+
+    references: list[str]
+    failing: list[str]
+    suspect: bool
 
 
 class CellEffect(Contract):
@@ -128,7 +182,9 @@ class CellEffect(Contract):
     effect of this size. `detectable`: the smallest drop that a tested cell of so many source images detects with 80 %
     power, given the accuracy on its null arms.
     `breakdown` (of a finding): the share of its images, 0 to 1, that may be invalid before the finding is in doubt.
-    `among_valid`: the effect corrected for the checks' errors; None if these are not known.
+    `among_valid`: the effect corrected for the checks' errors; None if these are not known. `bounds`: the effect if
+    refused edits had been counted; None in results from before there were bounds. `changed` (of a finding): the images
+    that it rests on, and what reviewers found. `panel` (of a weakness): the reference models, if the job has any.
     """
 
     cell: Cell
@@ -147,6 +203,9 @@ class CellEffect(Contract):
     breakdown: float | None = None
     among_valid: ValidEffect | None = None
     others: list[OtherEffect] = Field(default_factory=list)
+    bounds: Bounds | None = None
+    changed: ChangedImages | None = None
+    panel: Panel | None = None
     sentence: str = ""
 
     @property
@@ -261,6 +320,33 @@ class FailurePoints(Contract):
     median: int | None
 
 
+class NextStep(Contract):
+    """More sources, edits or seeds; `gain`: the variance that a network evaluation removes, relative to the best."""
+
+    buy: Literal["sources", "edits", "seeds"]
+    gain: float
+
+
+class VarianceComponents(Contract):
+    """Where the variance of differences in correctness (or IoU) within cells comes from, and what to buy next.
+
+    `source`: between `sources` source images (or groups); `edit`: between the `edits_per_source` edits of a source;
+    `seed`: between the `seeds_per_edit` seeds of an edit. None where no source has several edits, or no edit several
+    seeds; then the component above contains it. Costs are network evaluations, measured: of one more source image
+    without its edits, and of one more rendering. `next` has the best use of the next evaluation first.
+    """
+
+    sources: int
+    edits_per_source: float
+    seeds_per_edit: float
+    source: Estimate | None
+    edit: Estimate | None
+    seed: Estimate | None
+    evaluations_per_source: float
+    evaluations_per_rendering: float
+    next: list[NextStep]
+
+
 class ModelResults(Contract):
     """One model under test under one method. `cells` holds every cell, also those with too few images.
 
@@ -268,7 +354,8 @@ class ModelResults(Contract):
     `reference` is what effects are measured against. The papers' `metrics` are over all accepted counterfactuals and
     their null arms. `failure_points` has one entry per corruption and is empty under other methods. `metric` is fixed
     before the analysis: for a segmenter, `delta_accuracy` of a cell is the difference in the IoU of its class, or in
-    the image's mean IoU for cells of all classes; it has `segmentation` in place of `metrics`.
+    the image's mean IoU for cells of all classes; it has `segmentation` in place of `metrics`. `variance` is None under
+    12 source images, for segmenters, and in results from before it was estimated.
     """
 
     model: str
@@ -283,6 +370,7 @@ class ModelResults(Contract):
     metrics: PaperMetrics | None = None
     segmentation: SegmentationMetrics | None = None
     failure_points: list[FailurePoints] = Field(default_factory=list)
+    variance: VarianceComponents | None = None
 
     @property
     def findings(self) -> list[CellEffect]:
@@ -397,15 +485,16 @@ def _by_method(errors: object) -> object:
 class Calibration(Contract):
     """The source of validity estimates: reviews of this job, or the checks' errors measured on another data set.
 
-    `errors` are by method and factor (or `default`), measured on `n` counterfactuals of the data set `data` that
-    `judged_by` judged; empty if the job names no data set. With `source` "reviews", `n` is the number of this job's
-    reviewed counterfactuals. `not_used`: why the errors of `data` are not used; empty if they are.
+    `errors` are by method and factor (or `default`), `classes` by method and class, measured on `n` counterfactuals of
+    the data set `data` that `judged_by` judged; empty if the job names no data set. With `source` "reviews", `n` is the
+    number of this job's reviewed counterfactuals. `not_used`: why the errors of `data` are not used; empty if they are.
     """
 
     source: Literal["profile", "reviews"] = "profile"
     data: str = ""
     judged_by: Judges = "people"
     errors: Annotated[dict[str, dict[str, CheckErrors]], BeforeValidator(_by_method)] = Field(default_factory=dict)
+    classes: dict[str, dict[str, CheckErrors]] = Field(default_factory=dict)
     n: int = 0
     not_used: str = ""
 
@@ -413,14 +502,6 @@ class Calibration(Contract):
     def corrects(self) -> bool:
         """Whether the effects of some method are corrected for invalid counterfactuals."""
         return self.source == "reviews" or bool(self.errors)
-
-
-class Estimate(Contract):
-    """A share in 0 … 1 with its central 95 % interval, from draws that impute unreviewed counterfactuals."""
-
-    value: float
-    low: float
-    high: float
 
 
 class FlippedReviews(Contract):
@@ -471,10 +552,11 @@ class JobResults(Contract):
     Of the `sources`, `sources_failed` failed, most of them for the `failure_reasons` (at most five, the commonest
     first), and `sources_cancelled` were not finished when the job was cancelled. The figures are of the others.
 
+    `results` are of the models under test, `references` of the reference models.
     `reviews` has an entry for each reviewed method; `calibration` names the source of the validity estimates.
 
-    `review`: ids of at most 200 failing counterfactuals in the order in which to review them: each adds the most
-    information to those before it.
+    `review`: ids of at most 200 counterfactuals in the order in which to review them. The first `review_first` are the
+    samples of the findings, in turn; failures follow, each of which adds the most information to those before it.
     """
 
     sources: int
@@ -486,7 +568,9 @@ class JobResults(Contract):
     reviews: list[MethodReviews] = Field(default_factory=list)
     sensitivity: Sensitivity | None = None
     results: list[ModelResults]
+    references: list[ModelResults] = Field(default_factory=list)
     funnels: list[Funnel]
     costs: list[Cost]
     review: list[str] = Field(default_factory=list)
+    review_first: int = 0
     made: HowMade

@@ -152,3 +152,15 @@ def test_a_submitted_job_warns_of_file_names_that_look_like_frames(gateway: Gate
     assert "--group-by folder" in without_groups.stderr
     assert "--group-by folder" not in with_groups.stderr
     assert "groups    1" in with_groups.stderr
+
+
+def test_reference_models_join_the_models_of_a_job_and_none_of_them_is_under_test(gateway: Gateway) -> None:
+    tested = ask(gateway).json()["models"]
+    others = [model["name"] for model in gateway.client.get("/models").json()["models"] if model["name"] not in tested]
+    reply = ask(gateway, reference_models=tested[:1])
+    assert reply.status_code == 422
+    assert tested[0] in reply.json()["detail"]
+    if others:
+        named = ask(gateway, models=tested[:1], reference_models=others[:1]).json()
+        assert named["models"] == [tested[0], others[0]]
+    assert ask(gateway, models=[], reference_models=tested[:1]).status_code == 422

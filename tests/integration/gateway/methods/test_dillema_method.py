@@ -160,3 +160,16 @@ def test_a_question_without_a_valid_reply_refuses_its_edits_by_name_and_is_not_a
     assert changed >= set(from_phrases)
     assert bool(changed) == bool(from_phrases)
     assert len(set(requests)) == len(requests)
+
+
+def test_several_seeds_render_each_edit_several_times_with_null_arms_of_their_own(services: Services) -> None:
+    """With `same_seed` all edits share these seeds, and so the null arms."""
+    for same_seed in (False, True):
+        made = dillema_of(services, counterfactuals_per_image=2, seeds_per_edit=3, same_seed=same_seed)
+        by_caption: dict[str, list[int]] = {}
+        for row in made:
+            if row.arm == "edit" and row.image is not None and row.edit is not None:
+                by_caption.setdefault(row.edit.new_caption, []).append(row.seed)
+        assert len(by_caption) == 2
+        assert all(len(set(seeds)) == len(seeds) == 3 for seeds in by_caption.values())
+        assert len({seed for seeds in by_caption.values() for seed in seeds}) == (3 if same_seed else 6)

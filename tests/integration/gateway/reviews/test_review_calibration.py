@@ -9,10 +9,11 @@ import pytest
 from sqlalchemy import select
 
 from gateway.database.sessions import Sessions
-from gateway.database.tables import Counterfactual, Report, Review
+from gateway.database.tables import Counterfactual, Job, Report, Review
 from gateway.queue import job_states
 from gateway.report.build import build_report
 from gateway.results.reviewed_edits import load_reviews
+from gateway.reviews.queue import next_up
 from shared.schemas.results import JobResults
 from shared.storage import DirectoryStore
 from tests.support.drawn_job import add_drawn_job
@@ -151,3 +152,30 @@ def test_the_failures_listed_first_are_no_lot(sessions: Sessions, store: Directo
     assert set(listed[:2]) <= reviews.prioritised
     assert not any(reviews.is_sampled(name) for name in reviews.prioritised)
     assert all(reviews.is_sampled(name) for name in lot[:30] if name not in reviews.prioritised)
+
+
+def test_a_finding_offers_a_sample_of_its_failures_and_says_how_many_are_valid(
+    sessions: Sessions, store: DirectoryStore
+) -> None:
+    before = build_report(sessions, store, "drawn")
+    finding = before.results[0].findings[0]
+    assert finding.changed is not None
+    assert (finding.changed.reviewed, finding.changed.valid) == (0, 0)
+    assert len(finding.changed.sample) == min(10, finding.changed.n)
+    changed = [effect.changed.sample for figures in before.results for effect in figures.findings if effect.changed]
+    assert set(before.review[: before.review_first]) == {name for sample in changed for name in sample}
+    assert len(set(before.review)) == len(before.review) > before.review_first > 0
+    first = before.review[: before.review_first]
+    for name in first:
+        with sessions() as session:
+            following = next_up(session, session.get_one(Job, "drawn"), "ann").counterfactual
+        assert following == name, "these come first"
+        say(sessions, [name], "invalid" if name == finding.changed.sample[0] else "valid")
+    with sessions() as session:
+        assert next_up(session, session.get_one(Job, "drawn"), "ann").counterfactual not in first
+    after = build_report(sessions, store, "drawn").results[0].findings[0]
+    assert after.cell == finding.cell
+    assert after.changed is not None
+    assert (after.changed.n, after.changed.sample) == (finding.changed.n, finding.changed.sample)
+    assert after.changed.reviewed >= len(finding.changed.sample)
+    assert after.changed.valid == after.changed.reviewed - 1

@@ -57,6 +57,19 @@ def test_a_cell_has_its_own_pictures_and_those_of_its_factor() -> None:
     assert np.all(np.diff(many.shares(CELL, 1)) >= 0)
 
 
+def test_a_class_has_its_own_sample_where_that_is_large_enough() -> None:
+    samples = {("weather", True): sample(40, 0), ("weather", False): sample(20, 0)}
+    tallies = {CELL: (Tally(), Tally(open=30))}
+    pools = []
+    for invalid in (28, 30):
+        classes = {("bus", True): sample(0, invalid), ("car", True): sample(90, 0)}
+        reviewed = Reviewed(samples, tallies, (Tally(), Tally()), None, classes)
+        pools.append((reviewed.pool(CELL), np.median(reviewed.shares(CELL, 1)) > 0.5))
+    assert pools == [("factor", True), ("class", False)]
+    all_reviewed = Reviewed({}, {CELL: (Tally(), Tally(valid=12))}, (Tally(), Tally()))
+    assert all_reviewed.pool(CELL) == "class"
+
+
 def test_a_finding_whose_pictures_were_all_seen_is_not_provisional() -> None:
     cells = {CELL: Differences(np.arange(40), np.repeat([-1.0, 0.0], [32, 8]), np.zeros(40), 40)}
     fully_reviewed = Reviewed({}, {CELL: (Tally(valid=8), Tally(valid=30, invalid=2))}, (Tally(), Tally()))

@@ -68,6 +68,22 @@ def test_a_finding_has_its_breakdown_point_and_what_the_checks_leave_of_it() -> 
     assert blind.provisional
 
 
+def test_errors_are_of_the_class_where_enough_were_judged_and_otherwise_pooled() -> None:
+    cells = {CELL: Differences(np.arange(40), np.repeat([-1.0, 0.0], [32, 8]), np.zeros(40), 40)}
+    screen = {CELL: screened(40, 0.7)}
+    few = CheckErrors(valid=18, valid_accepted=17, invalid=11, invalid_accepted=10)
+    one_sided = CheckErrors(valid=60, valid_accepted=50, invalid=9, invalid_accepted=9)
+    stands = []
+    for own in (few, one_sided, BLIND):
+        (effect,) = assess(cells, 1, Checked({"default": GOOD}, screen, {"bus": own, "car": BLIND}))
+        assert effect.among_valid is not None
+        stands.append((effect.among_valid.pool, effect.among_valid.stands))
+    assert stands == [("all", True), ("all", True), ("class", False)]
+    (by_factor,) = assess(cells, 1, Checked({"default": BLIND, "weather": GOOD}, screen))
+    assert by_factor.among_valid is not None
+    assert by_factor.among_valid.pool == "factor"
+
+
 def test_errors_are_of_the_factor_or_of_all() -> None:
     cells = {CELL: Differences(np.arange(20), -np.ones(20), np.zeros(20), 20)}
     other = Checked({"background": GOOD}, {CELL: screened(20, 0.9)})

@@ -18,6 +18,8 @@ from gateway.methods import METHODS, JobMethod
         ("shifts", {"shifts": ["at night", "in fog", "in rain"]}, (3, 1, 1)),
         ("dillema", {"counterfactuals_per_image": 5}, (5, 5, 0)),
         ("dillema", {"counterfactuals_per_image": 5, "same_seed": True, "reference": "sham"}, (5, 2, 2)),
+        ("dillema", {"counterfactuals_per_image": 3, "seeds_per_edit": 2}, (6, 6, 0)),
+        ("dillema", {"counterfactuals_per_image": 3, "seeds_per_edit": 2, "same_seed": True}, (6, 4, 0)),
         ("corruptions", {"corruptions": ["fog"]}, (5, 1, 0)),
         ("reconstruction", {}, (1, 0, 0)),
     ],

@@ -78,7 +78,7 @@ def test_invalid_images_are_stated_with_their_source() -> None:
         effects_of(cells, validity=Checked({"default": errors}, screened))["night"].sentence for errors in (good, blind)
     )
     assert "; the checks pass about " in checked
-    assert " %), which leaves −" in checked
+    assert " %, pooled over classes), which leaves −" in checked
     assert doubtful.endswith(" (inconclusive)")
     tallies = (Tally(valid=8), Tally(valid=30, invalid=2))
     reviewed = effects_of(cells, validity=Reviewed({}, {cell("night"): tallies}, (Tally(), Tally())))["night"]

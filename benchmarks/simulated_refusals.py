@@ -1,0 +1,128 @@
+"""Do the bounds over refused valid edits contain the truth? `python -m benchmarks.simulated_refusals`.
+
+Tables with known truth: checks refuse valid edits, and refuse those on which the model fails more often (or less
+often) than the others, so that the estimate is biased. The truth is the effect over all valid edits.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from gateway.analysis.bounds import Refused, effect_bounds
+from gateway.analysis.certainty import LEVEL, mean_interval
+from gateway.analysis.effects import Differences, Units
+from gateway.analysis.validity import Screened, most_valid_refused
+from shared.schemas.results import CheckErrors
+from shared.seeds import derive_seed
+
+SIBLINGS = 2
+RATE = 0.95
+CALIBRATED = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """One setting: images, true drop, share of valid edits, and P(refused | valid) where the model is right or wrong.
+
+    `calibrated`: the checks' errors were measured on 300 valid and 300 invalid images; otherwise every refused edit may
+    be valid.
+    """
+
+    sources: int
+    drop: float
+    valid: float
+    refused_if_right: float
+    refused_if_wrong: float
+    calibrated: bool
+
+
+class RefusalRow(NamedTuple):
+    """Bias of the estimate, widths, and how often bounds and intervals contain the truth, over the tables."""
+
+    bias: float
+    sample_in_bounds: float
+    truth_in_bounds: float
+    truth_in_interval: float
+    truth_in_plain_interval: float
+    width: float
+
+
+def refusals_grid() -> list[Refusals]:
+    """All settings."""
+    return [
+        Refusals(sources, drop, valid, *refused, calibrated)
+        for sources in (20, 100)
+        for drop in (0.0, 0.3)
+        for valid in (0.9, 0.6)
+        for refused in ((0.2, 0.2), (0.1, 0.5), (0.4, 0.1))
+        for calibrated in (False, True)
+    ]
+
+
+def simulate_refusals(setting: Refusals, seed: int) -> RefusalRow:
+    """The bounds of one random cell of a setting."""
+    random = np.random.default_rng(seed)
+    source = np.repeat(np.arange(setting.sources), SIBLINGS)
+    null = (random.random(setting.sources) < RATE)[source]
+    valid = random.random(len(source)) < setting.valid
+    right = np.where(valid, random.random(len(source)) < RATE - setting.drop, random.random(len(source)) < 0.3)
+    refusal = np.where(right, setting.refused_if_right, setting.refused_if_wrong)
+    accepted = valid & (random.random(len(source)) >= refusal)
+    difference = right.astype(float) - null
+    counted = _differences(source[accepted], difference[accepted])
+    share, errors = 1.0, _errors(setting, random)
+    if setting.calibrated:
+        share = most_valid_refused(errors, Screened(source, accepted), seed)
+    refused = Refused(source[~accepted], difference[~accepted])
+    bounds = effect_bounds(counted, refused, share, "checks" if setting.calibrated else "none", seed)
+    plain = mean_interval(counted.correct, LEVEL, seed)
+    interval = bounds.interval or plain
+    sample = float(_differences(source[valid], difference[valid]).correct.mean())
+    truth = -setting.drop
+    return RefusalRow(
+        float(counted.correct.mean()) - truth,
+        bounds.low - 1e-9 <= sample <= bounds.high + 1e-9,
+        bounds.low <= truth <= bounds.high,
+        interval.low <= truth <= interval.high,
+        plain.low <= truth <= plain.high,
+        bounds.high - bounds.low,
+    )
+
+
+def _differences(source: np.ndarray, difference: np.ndarray) -> Differences:
+    units = Units.of(source, source)
+    means = units.means(difference)
+    return Differences(units.group, means, means, len(source), sizes=units.rows_of_group)
+
+
+def _errors(setting: Refusals, random: np.random.Generator) -> CheckErrors:
+    """A calibration set of the same checks; no invalid edit is accepted."""
+    right = RATE - setting.drop
+    refused = right * setting.refused_if_right + (1 - right) * setting.refused_if_wrong
+    accepted = int(random.binomial(CALIBRATED, 1 - refused))
+    return CheckErrors(valid=CALIBRATED, valid_accepted=accepted, invalid=CALIBRATED, invalid_accepted=0)
+
+
+def mean_row(setting: Refusals, tables: int) -> RefusalRow:
+    """The means over the tables of a setting."""
+    rows = [simulate_refusals(setting, derive_seed("refusals", repr(setting), table)) for table in range(tables)]
+    return RefusalRow(*np.mean(np.array(rows, float), axis=0).tolist())
+
+
+def main() -> None:
+    """Print a row for each setting."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tables", type=int, default=100)
+    tables = parser.parse_args().tables
+    for setting in refusals_grid():
+        row = mean_row(setting, tables)
+        shares = " ".join(f"{value:6.1%}" for value in row[1:5])
+        print(f"{setting}: bias {100 * row.bias:+5.1f}, {shares}, width {100 * row.width:.0f} points", flush=True)
+
+
+if __name__ == "__main__":
+    main()

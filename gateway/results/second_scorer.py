@@ -1,0 +1,56 @@
+"""The edits whose pairs the second scorer accepts, whatever the first one says of them."""
+
+from __future__ import annotations
+
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable
+
+import numpy as np
+
+from gateway.analysis.effects import Differences, Units
+from gateway.results.stream import CounterfactualRow, Numbers, Triple
+from shared.schemas.results import Cell
+
+
+class _Pairs:
+    def __init__(self) -> None:
+        self.source, self.group, self.difference, self.counted = array("q"), array("q"), array("d"), array("b")
+
+    def differences(self, both: bool) -> Differences | None:
+        kept = np.asarray(self.counted).astype(bool) if both else np.ones(len(self.source), bool)
+        if not kept.any():
+            return None
+        units = Units.of(np.asarray(self.source)[kept], np.asarray(self.group)[kept])
+        means = units.means(np.asarray(self.difference)[kept])
+        unknown = np.full(len(means), np.nan)
+        return Differences(units.group, means, unknown, int(kept.sum()), units.sources, sizes=units.rows_of_group)
+
+
+class SecondColumns:
+    """Collects the pairs of one method that the second scorer accepts, edit by edit, with one model's scores."""
+
+    def __init__(self) -> None:
+        self._pairs: defaultdict[Cell, _Pairs] = defaultdict(_Pairs)
+
+    def add(
+        self, cells: Iterable[Cell], numbers: Numbers, triple: Triple[CounterfactualRow], difference: float | None
+    ) -> None:
+        """Add an edit to its cells. `difference`: its score less that of its reference arm; None if not known."""
+        edit, arm = triple.edit, triple.arm
+        if difference is None or not edit.second or (arm is not None and not arm.second):
+            return
+        for cell in cells:
+            pairs = self._pairs[cell]
+            pairs.source.append(numbers.source)
+            pairs.group.append(numbers.group)
+            pairs.difference.append(difference)
+            pairs.counted.append(edit.counted)
+
+    def both(self) -> dict[Cell, Differences]:
+        """The pairs that both scorers accept."""
+        return {cell: own for cell, pairs in self._pairs.items() if (own := pairs.differences(both=True))}
+
+    def second(self) -> dict[Cell, Differences]:
+        """The pairs that the second scorer accepts."""
+        return {cell: own for cell, pairs in self._pairs.items() if (own := pairs.differences(both=False))}

@@ -1,0 +1,77 @@
+"""Bounds over refused edits: exact against every choice, and with known truth."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.simulated_refusals import Refusals, mean_row
+from gateway.analysis.bounds import Refused, effect_bounds
+from gateway.analysis.effects import Differences, Units
+from gateway.analysis.validity import Screened, most_valid_refused
+from shared.schemas.results import CheckErrors
+
+EDITS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([-1.0, -0.5, 0.0, 1.0])), max_size=6)
+
+
+def counted(edits: list[tuple[int, float]]) -> Differences:
+    source = np.array([edit[0] for edit in edits])
+    units = Units.of(source, source)
+    means = units.means(np.array([edit[1] for edit in edits]))
+    return Differences(units.group, means, means, len(edits), sizes=units.rows_of_group)
+
+
+@given(EDITS.filter(bool), EDITS, st.sampled_from([0.0, 0.3, 0.5, 1.0]))
+def test_the_bounds_are_those_of_the_best_and_worst_choice(
+    edits: list[tuple[int, float]], refused: list[tuple[int, float]], share: float
+) -> None:
+    columns = Refused(np.array([edit[0] for edit in refused], int), np.array([edit[1] for edit in refused], float))
+    bounds = effect_bounds(counted(edits), columns, share, "none", 1)
+    most = int(np.ceil(share * len(refused) - 1e-9))
+    effects = [
+        float(counted([*edits, *chosen]).correct.mean())
+        for size in range(most + 1)
+        for chosen in combinations(refused, size)
+    ]
+    assert (bounds.low, bounds.high) == pytest.approx((min(effects), max(effects)))
+    assert (bounds.refused, bounds.interval) == (len(refused), None)
+
+
+def test_an_unknown_outcome_may_be_anything() -> None:
+    edits = counted([(source, 0.0) for source in range(20)])
+    bounds = effect_bounds(edits, Refused(np.arange(10), np.full(10, np.nan)), 1.0, "none", 1)
+    assert (bounds.low, bounds.high) == pytest.approx((-0.25, 0.25))
+    assert bounds.interval is not None
+    assert bounds.interval.low < bounds.low
+    assert bounds.interval.high > bounds.high
+
+
+def test_without_refused_edits_the_bounds_are_the_estimate() -> None:
+    edits = counted([(source, -1.0) for source in range(20)])
+    bounds = effect_bounds(edits, Refused(np.zeros(0, int), np.zeros(0)), 1.0, "none", 1)
+    assert (bounds.low, bounds.high, bounds.refused) == (-1, -1, 0)
+
+
+def test_the_share_of_valid_refused_edits_covers_the_one_that_made_the_counts() -> None:
+    random = np.random.default_rng(3)
+    valid = random.random(4_000) < 0.5
+    accepted = random.random(4_000) < np.where(valid, 0.8, 0.02)
+    errors = CheckErrors(valid=400, valid_accepted=320, invalid=400, invalid_accepted=8)
+    truth = (valid & ~accepted).sum() / (~accepted).sum()
+    assert truth < most_valid_refused(errors, Screened(np.arange(4_000), accepted), 1) < truth + 0.1
+    blind = CheckErrors(valid=50, valid_accepted=40, invalid=50, invalid_accepted=48)
+    assert most_valid_refused(blind, Screened(np.arange(4_000), accepted), 1) == 1
+
+
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_bounds_contain_the_truth_where_checks_refuse_failures(calibrated: bool) -> None:
+    """The estimate is 10 points too mild and its interval misses; the bounds of each table contain its truth."""
+    row = mean_row(Refusals(100, 0.3, 0.9, 0.1, 0.5, calibrated), 12)
+    assert row.bias > 0.07
+    assert row.truth_in_plain_interval < 0.8
+    assert row.sample_in_bounds >= 0.9
+    assert row.truth_in_interval >= 0.9
