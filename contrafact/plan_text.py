@@ -10,6 +10,7 @@ from rich.text import Text
 
 from shared.schemas.plans import JobPlan
 from shared.schemas.results import DetectableDrop, Sensitivity
+from shared.wording import checks_off_lines
 
 CLASSES_SHOWN = 20
 
@@ -23,6 +24,7 @@ def plan(job_plan: JobPlan) -> RenderableType:
         f"images    {job_plan.images}, {job_plan.labelled} with ground truth"
         + (f"; {job_plan.missing} to upload" if job_plan.missing else ""),
         *(f"unchecked {name}: no check of its images has a threshold, so noise passes" for name in job_plan.unchecked),
+        *(f"off       {line}" for line in checks_off_lines(job_plan.checks_off)),
         *(
             f"renders   {cost.method}: at most {cost.edits:,} edits, {cost.null_arms:,} null arms, "
             f"{cost.sham_arms:,} sham arms"

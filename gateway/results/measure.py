@@ -16,8 +16,9 @@ from gateway.analysis.funnel import funnel
 from gateway.analysis.metrics import paper_metrics
 from gateway.analysis.power import assumed_accuracy
 from gateway.analysis.reviews import Reviewed
-from gateway.analysis.validity import Screened
+from gateway.analysis.validity import Screened, errors_of
 from gateway.database.tables import Job
+from gateway.jobs.checks_off import checks_off
 from gateway.jobs.sensitivity import PLANNED, Conditions, sensitivity_of
 from gateway.jobs.task_description import renamed_masks
 from gateway.methods import METHODS, JobMethod
@@ -51,7 +52,7 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
     seed = derive_seed("analysis", job.seed)
     checked = [method for method in rows.methods if METHODS[method].checked]
     reviewed = [method for method in checked if rows.reviewed.is_sufficient(method)]
-    calibrated = {*reviewed, *(calibration.errors if calibration else ())}
+    calibrated = {*reviewed, *_calibrated(rows, calibration)}
     provisional = not checked or not calibrated.issuperset(checked)
     reviews = rows.reviewed.figures(seed)
     if reviewed:
@@ -65,6 +66,7 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
         failure_reasons=rows.failure_reasons,
         provisional=provisional,
         calibration=calibration,
+        checks_off=checks_off(job.methods, job.kind),
         reviews=reviews,
         sensitivity=sensitivity_of(
             [label for labels in rows.labels for label in labels], job.methods, job.kind, _conditions(rows)
@@ -81,6 +83,19 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
         costs=[_cost(method, method_rows) for method, method_rows in rows.methods.items()],
         made=_provenance(job, services, seed),
     )
+
+
+def _calibrated(rows: JobRows, calibration: Calibration | None) -> set[str]:
+    """The methods whose check errors are known for every factor that their edits change."""
+    errors = calibration.errors if calibration else {}
+    pairs = [(method, pair.screened) for (_, method), pair in rows.models.items()]
+    pairs += [(method, pair.screened) for (_, method), pair in rows.segmented.items()]
+    unknown = {
+        method
+        for method, screened in pairs
+        if method in errors and any(errors_of(cell.factor, errors[method]) is None for cell in screened)
+    }
+    return set(errors) - unknown
 
 
 def _provenance(job: Job, services: Sequence[ServiceInfo], analysis_seed: int) -> HowMade:
