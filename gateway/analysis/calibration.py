@@ -127,13 +127,14 @@ def half_width(valid: int, invalid: int, more: int) -> float:
 
 
 def separation(images: ScoredImages) -> dict[str, float]:
-    """Check → the probability that a valid image scores above an invalid one (AUROC), for checks that scored all."""
-    valid = images.kind == VALID
-    return {
-        images.checks[place]: auroc(images.scores[valid, place], images.scores[~valid, place])
-        for place in images.complete
-        if valid.any() and not valid.all()
-    }
+    """Check → the probability that a valid image scores above an invalid one (AUROC), of the images that it scored."""
+    areas = {}
+    for place, check in enumerate(images.checks):
+        scores, is_scored = images.scores[:, place], ~np.isnan(images.scores[:, place])
+        valid, invalid = is_scored & (images.kind == VALID), is_scored & (images.kind != VALID)
+        if valid.any() and invalid.any():
+            areas[check] = auroc(scores[valid], scores[invalid])
+    return areas
 
 
 def fit_held_out(sample: JudgedSample, images: ScoredImages, half: Booleans) -> FittedThresholds | None:

@@ -49,8 +49,8 @@ class ScoredImages:
 
     @property
     def complete(self) -> tuple[int, ...]:
-        """The places of the checks that scored every image."""
-        return tuple(np.flatnonzero(~np.isnan(self.scores).any(axis=0)).tolist())
+        """The places of the checks that scored every passable image."""
+        return tuple(np.flatnonzero(~np.isnan(self.scores[self.passable]).any(axis=0)).tolist())
 
 
 def fit_by_factor(images: ScoredImages) -> dict[str, dict[str, float]]:
@@ -74,8 +74,8 @@ def fit_by_factor(images: ScoredImages) -> dict[str, dict[str, float]]:
 def fit(images: ScoredImages) -> dict[str, float]:
     """Check → lowest score: the set that accepts the fewest invalid images and refuses at most `REFUSED` of valid ones.
 
-    Checks that did not score every image are left out. Ties go to the lower thresholds. Raises ValueError without valid
-    images.
+    Checks that did not score every passable image are left out. Ties go to the lower thresholds. Raises ValueError
+    without valid images.
     """
     valid = images.kind == VALID
     if not valid.any():
@@ -99,7 +99,8 @@ def fit(images: ScoredImages) -> dict[str, float]:
 
 def _candidates(valid: Floats) -> list[float]:
     """Candidate thresholds, just below the quantiles of the valid scores."""
-    return sorted({float(np.quantile(valid, share, method="lower")) - 1e-4 for share in _SHARES})
+    known = valid[~np.isnan(valid)]
+    return sorted({float(np.quantile(known, share, method="lower")) - 1e-4 for share in _SHARES if len(known)} or {0.0})
 
 
 def margins(images: ScoredImages, thresholds: FactorThresholds, scale: Mapping[str, float]) -> Floats:
@@ -130,7 +131,7 @@ def held_out_margins(images: ScoredImages, half: Booleans) -> Floats:
         others = images.subset(~own)
         thresholds = fit_by_factor(others)
         valid = others.scores[others.kind == VALID]
-        scale = {check: float(np.std(valid[:, others.checks.index(check)])) or 1.0 for check in thresholds}
+        scale = {check: float(np.nanstd(valid[:, others.checks.index(check)])) or 1.0 for check in thresholds}
         least[own] = margins(images.subset(own), thresholds, scale)
     return least
 

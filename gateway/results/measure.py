@@ -88,13 +88,9 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
 def _calibrated(rows: JobRows, calibration: Calibration | None) -> set[str]:
     """The methods whose check errors are known for every factor that their edits change."""
     errors = calibration.errors if calibration else {}
-    pairs = [(method, pair.screened) for (_, method), pair in rows.models.items()]
-    pairs += [(method, pair.screened) for (_, method), pair in rows.segmented.items()]
-    unknown = {
-        method
-        for method, screened in pairs
-        if method in errors and any(errors_of(cell.factor, errors[method]) is None for cell in screened)
-    }
+    cells = [(method, cell) for (_, method), pair in rows.models.items() for cell in pair.screened]
+    cells += [(method, cell) for (_, method), pair in rows.segmented.items() for cell in pair.screened]
+    unknown = {method for method, cell in cells if method in errors and errors_of(cell.factor, errors[method]) is None}
     return set(errors) - unknown
 
 

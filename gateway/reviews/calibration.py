@@ -8,6 +8,7 @@ scores, verdicts and predictions. Reviews that extend the sample may come from a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from gateway.analysis.calibration import (
     more_needed,
     separation,
 )
-from gateway.analysis.thresholds import VALID, Booleans, ScoredImages
+from gateway.analysis.thresholds import VALID, Booleans, ScoredImages, margins
 from gateway.database.columns import StoredChange
 from gateway.database.tables import Counterfactual, Job, JobService, Review, SourceImage
 from gateway.jobs import jobs
@@ -166,7 +167,9 @@ def _method_calibration(session: Session, job: Job, method: JobMethod, sample: _
     decided = {name: verdict for name, verdict in sample.verdicts.items() if verdict is not None}
     edits = _edits(session, job.id, decided)
     judged = _judged(edits, decided)
-    images = _scored(edits, judged, METHODS[method.name].checks)
+    images = _scored(edits, judged, method)
+    fitted = fit_held_out(judged, images, _half(job, edits))
+    thresholds = {check: dict(limits) for check, limits in method.thresholds.items()}
     return MethodCalibration(
         method=method.name,
         rendered=sample.rendered,
@@ -175,10 +178,10 @@ def _method_calibration(session: Session, job: Job, method: JobMethod, sample: _
         more=sample.more,
         half_width=sample.half_width,
         errors=error_rates(judged),
-        thresholds={check: dict(limits) for check, limits in method.thresholds.items()},
+        thresholds=thresholds,
         checks_off=checks_off([method], job.kind).get(method.name, []),
         separation=separation(images),
-        fitted=fit_held_out(judged, images, _half(job, edits)),
+        fitted=fitted and fitted.model_copy(update={"thresholds": {**thresholds, **fitted.thresholds}}),
         sweeps=isinstance(method.parameters, SweepParameters),
     )
 
@@ -202,22 +205,29 @@ def _judged(edits: Sequence[_Edit], verdicts: Mapping[str, bool]) -> JudgedSampl
     )
 
 
-def _scored(edits: Sequence[_Edit], judged: JudgedSample, checks: Sequence[str]) -> ScoredImages:
-    """Edits as arrays for the fit. An edit is not passable if the label check ranks another class first, or if a check
-    refused it that has no threshold.
+def _scored(edits: Sequence[_Edit], judged: JudgedSample, method: JobMethod) -> ScoredImages:
+    """Edits as arrays for the fit.
+
+    An edit is not passable if the label check ranks another class first, if a check refused it that is not by score,
+    or if it fails the job's threshold of a check that did not score every edit and so cannot be fitted.
     """
-    scored = tuple(check for check in checks if check in _BY_SCORE and any(check in edit.scores for edit in edits))
+    checks = [check for check in METHODS[method.name].checks if check in _BY_SCORE]
+    scored = tuple(check for check in checks if any(check in edit.scores for edit in edits))
     scores = [[edit.scores.get(check, np.nan) for check in scored] for edit in edits]
     passable = [
         edit.scores.get("label_margin", 1.0) > 0 and (edit.accepted or edit.check in _BY_SCORE) for edit in edits
     ]
-    return ScoredImages(
+    images = ScoredImages(
         checks=scored,
         scores=np.array(scores, np.float64).reshape(len(edits), len(scored)),
         kind=np.where(judged.valid, VALID, 1),
         passable=np.array(passable, np.bool_),
         factors=judged.factors,
     )
+    kept = {check: method.thresholds[check] for check in scored if check in method.thresholds}
+    for place in images.complete:
+        kept.pop(scored[place], None)
+    return replace(images, passable=images.passable & (margins(images, kept, dict.fromkeys(kept, 1.0)) >= 0))
 
 
 def _half(job: Job, edits: Sequence[_Edit]) -> Booleans:
