@@ -9,13 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner, Result
 
-from gateway.database.tables import Counterfactual
+from contrafact.cli import app
+from gateway.database.tables import Counterfactual, JobService
 from gateway.report.build import build_report
+from shared.profiles import load_profile
 from shared.schemas.calibration import JobCalibration
+from shared.schemas.service import ServiceInfo, WeightsInfo
 from shared.seeds import derive_seed
 from tests.support.drawn_job import add_drawn_job
 from tests.support.gateway_under_test import Gateway, key_of, serve_gateway
+from tests.support.small_profile import write_profile
 
 PAGE = "/jobs/drawn/review?sample=calibration"
 
@@ -34,6 +39,19 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
                 edit.null_check = ""
         build_report(served.context.sessions, served.context.store, "drawn")
         yield served
+
+
+def evaluator(scorer: str) -> ServiceInfo:
+    weights = WeightsInfo(role="scorer", id="clip", revision=scorer, dtype="float32", licence="MIT")
+    return ServiceInfo(
+        service="evaluator_service",
+        profile="small",
+        device="cpu",
+        deterministic=True,
+        revision="1",
+        weights=[weights],
+        version="1",
+    )
 
 
 def page(gateway: Gateway, path: str = PAGE) -> str:
@@ -124,6 +142,51 @@ def test_the_page_ends_with_the_sample_and_refuses_what_it_does_not_know(gateway
     assert gateway.client.get("/jobs/drawn/review?sample=other").status_code == 422
     assert gateway.client.get("/jobs/none/calibration").status_code == 404
     assert 'review?sample=calibration">Calibrate the checks</a>' in page(gateway, "/jobs/drawn/view")
+
+
+def test_the_command_line_prints_the_errors_and_writes_a_profile(gateway: Gateway, tmp_path: Path) -> None:
+    def contrafact(*arguments: str, code: int = 0) -> Result:
+        result = CliRunner().invoke(app, list(arguments), env={"CONTRAFACT_URL": str(gateway.client.base_url)})
+        assert result.exit_code == code, result.output
+        return result
+
+    profile = write_profile(tmp_path)
+    before = profile.read_text(encoding="utf-8")
+    with gateway.context.sessions.begin() as session:
+        session.merge(JobService(job_id="drawn", service="evaluator_service", revision="1", info=evaluator("a" * 40)))
+    shown = contrafact("calibrate", "drawn")
+    assert "weather" in shown.stdout
+    assert f"of {calibration(gateway).methods[0].rendered} reviewed" in shown.stderr
+    assert "/jobs/drawn/review?sample=calibration" in shown.stderr
+    as_json = contrafact("calibrate", "drawn", "--json").stdout
+    assert JobCalibration.model_validate_json(as_json) == calibration(gateway)
+    assert "--write" in contrafact("calibrate", "drawn", "--profile", str(profile)).stderr
+    assert "--profile" in contrafact("calibrate", "drawn", "--write", code=2).stderr
+    assert profile.read_text(encoding="utf-8") == before
+    arguments = ("calibrate", "drawn", "--profile", str(profile), "--write", "--data", "streets")
+    assert "--calibration streets" in contrafact(*arguments).stderr
+    measured = load_profile(str(profile)).calibration["streets"]
+    (method,) = calibration(gateway).methods
+    assert (measured.scorer, measured.judged) == ("a" * 40, method.answered - method.undecided)
+    assert measured.methods == {"dillema": {rates.factor: rates.errors for rates in method.errors if rates.factor}}
+    assert measured.thresholds == {"dillema": {}}
+    contrafact(*arguments, "--fitted")
+    assert set(load_profile(str(profile)).calibration["streets"].thresholds["dillema"]) == {"structure"}
+
+
+def test_too_few_reviews_write_nothing_and_say_how_many_more(gateway: Gateway, tmp_path: Path) -> None:
+    add_drawn_job(gateway.context.sessions, gateway.context.store, "unreviewed", per_class=4)
+    with gateway.context.sessions.begin() as session:
+        session.add(
+            JobService(job_id="unreviewed", service="evaluator_service", revision="1", info=evaluator("a" * 40))
+        )
+    profile = write_profile(tmp_path)
+    before = profile.read_text(encoding="utf-8")
+    arguments = ["calibrate", "unreviewed", "--profile", str(profile), "--write"]
+    result = CliRunner().invoke(app, arguments, env={"CONTRAFACT_URL": str(gateway.client.base_url)})
+    assert result.exit_code == 2
+    assert "Review about 20 more" in result.stderr
+    assert profile.read_text(encoding="utf-8") == before
 
 
 def test_two_reviewers_share_one_sample(tmp_path: Path) -> None:
