@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from contrafact import export_command, model_commands, printing, repair_commands, review_commands, suite_commands
+from contrafact.calibrate_command import calibrate
 from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output
 from contrafact.job_files import parse_pair
 from contrafact.job_progress import follow_job, print_findings
@@ -147,5 +148,6 @@ app.command()(repair_commands.repair)
 app.add_typer(repair_commands.repairs, name="repairs")
 app.command()(review_commands.review)
 app.command()(review_commands.reviews)
+app.command()(calibrate)
 add_operator_commands(app)
 main: Callable[[], None] = app

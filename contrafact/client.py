@@ -15,6 +15,7 @@ import httpx
 from contrafact.connection import RETRY_SECONDS, Connection, Unreachable, pages, repeat_until_ready
 from contrafact.counted_file import CountedFile, Report
 from shared.problems import NotReady
+from shared.schemas.calibration import JobCalibration
 from shared.schemas.jobs import (
     CounterfactualView,
     EventView,
@@ -142,6 +143,10 @@ class Client:
         """All reviews of a job, newest first, page by page."""
         for page in pages(partial(self._gateway.get, ReviewsPage, f"/jobs/{job}/reviews")):
             yield from page.reviews
+
+    def calibration(self, job: str) -> JobCalibration:
+        """The errors of a job's checks, from the reviews of its calibration sample."""
+        return self._gateway.get(JobCalibration, f"/jobs/{job}/calibration")
 
     def report_anew(self, job: str) -> JobDetail:
         """Rebuild the report of a finished job with its current reviews."""
@@ -297,6 +302,10 @@ class Client:
     def gallery_of(self, job: str) -> str:
         """The URL of the page with a job's accepted counterfactuals."""
         return str(self._gateway.http.base_url.join(f"jobs/{job}/view?verdict=accepted#gallery"))
+
+    def calibration_page_of(self, job: str) -> str:
+        """The URL of the page that shows a job's calibration sample."""
+        return str(self._gateway.http.base_url.join(f"jobs/{job}/review?sample=calibration"))
 
     def events(self, job: str) -> Iterator[EventView]:
         """Yield the job's events until it ends. Resumes a broken connection after the last event."""

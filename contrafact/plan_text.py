@@ -10,6 +10,7 @@ from rich.text import Text
 
 from shared.schemas.plans import JobPlan
 from shared.schemas.results import DetectableDrop, Sensitivity
+from shared.wording import checks_off_lines
 
 CLASSES_SHOWN = 20
 
@@ -22,7 +23,7 @@ def plan(job_plan: JobPlan) -> RenderableType:
         f"models    {', '.join(job_plan.models) or 'none'}",
         f"images    {job_plan.images}, {job_plan.labelled} with ground truth"
         + (f"; {job_plan.missing} to upload" if job_plan.missing else ""),
-        *(f"unchecked {name}: no check of its images has a threshold, so noise passes" for name in job_plan.unchecked),
+        *checks(job_plan),
         *(
             f"renders   {cost.method}: at most {cost.edits:,} edits, {cost.null_arms:,} null arms, "
             f"{cost.sham_arms:,} sham arms"
@@ -33,6 +34,15 @@ def plan(job_plan: JobPlan) -> RenderableType:
         *(f"unusable  {failure.name or failure.position}: {failure.reason}" for failure in job_plan.failures),
     ]
     return Group(Text("\n".join(lines)), sensitivity(job_plan.sensitivity))
+
+
+def checks(job_plan: JobPlan) -> list[str]:
+    """A line for each method whose images no check can refuse, and for each with checks that refuse nothing."""
+    unchecked = [
+        f"unchecked {name}: no check of its images has a threshold, so noise passes" for name in job_plan.unchecked
+    ]
+    off = {name: names for name, names in job_plan.checks_off.items() if name not in job_plan.unchecked}
+    return [*unchecked, *(f"off       {line}" for line in checks_off_lines(off))]
 
 
 def scaling(job_plan: JobPlan) -> list[str]:

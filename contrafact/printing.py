@@ -26,7 +26,7 @@ from shared.schemas.results import (
 )
 from shared.schemas.reviews import ReviewView
 from shared.stages import in_flight, stage_words
-from shared.wording import NO_FINDING, interval, p_value, percent, points, review_sentence
+from shared.wording import NO_FINDING, checks_off_lines, interval, p_value, percent, points, review_sentence
 
 PROVISIONAL = "Provisional: the error rates of the automatic checks are unknown for {}. Look at the images yourself."
 
@@ -78,7 +78,8 @@ def _check_notes(results: JobResults) -> str:
 def _check_error_notes(results: JobResults) -> str:
     calibration = results.calibration
     of = "some methods" if calibration is not None and calibration.corrects else "these images"
-    lines = [PROVISIONAL.format(of)] if results.provisional else []
+    lines = [f"Checks that are off: {line}" for line in checks_off_lines(results.checks_off)]
+    lines += [PROVISIONAL.format(of)] if results.provisional else []
     lines += [review_sentence(method_reviews) for method_reviews in results.reviews]
     if calibration is not None and calibration.not_used:
         lines.append(

@@ -104,10 +104,10 @@ def _finish(client: Client, detail: JobDetail, wait: bool, as_json: bool) -> Non
 
 
 def _print_plan(client: Client, detail: JobDetail) -> None:
-    """Print the job's size, and what its plan says on scaling, groups and power."""
+    """Print the job's size, and what its plan says on checks that are off, scaling, groups and power."""
     messages.print(f"job {detail.id} of {detail.images} images, {detail.labelled} with ground truth")
     plan = client.plan_of(detail.id)
-    for line in [*plan_text.scaling(plan), *plan_text.grouping(plan)]:
+    for line in [*plan_text.checks(plan), *plan_text.scaling(plan), *plan_text.grouping(plan)]:
         messages.print(line, markup=False, soft_wrap=True)
     messages.print(plan_text.sensitivity(plan.sensitivity))
 

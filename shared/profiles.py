@@ -91,18 +91,23 @@ class Defaults(Section):
 class CheckCalibration(Section):
     """`[calibration.DATA]`: errors of the checks on counterfactuals of a data set that people, or models, judged.
 
-    `classes` has them by method and class over all factors, for classes of which 30 or more were judged.
+    `methods` holds them by method and factor: the checks err differently on each method's output. `default` is for
+    factors not listed; without it their errors are unknown. They apply to jobs of one kind whose images one `scorer`
+    (its revision; empty: any) judged. Errors on constructed faults do not belong here: the checks detect those better
+    than a generator's own faults. `classes` has them by method and class over all
+    factors, for classes of which 30 or more were judged.
 
-    `methods` holds them by method and factor, with the key `default` for factors not listed: the checks err differently
-    on each method's output. They apply to jobs of one kind whose images one `scorer` (its revision; empty: any) judged.
-    Errors on constructed faults do not belong here: the checks detect those better than a generator's own faults.
+    `thresholds`: method → check → factor (or `default`) → lowest score. The errors hold for these, so a job with this
+    calibration uses them in place of the profile's own. `judged`: how many counterfactuals were judged; 0 if unknown.
     """
 
     kind: Annotated[Kind, Field(validation_alias=KIND)] = "classification"
     judged_by: Judges
     scorer: str = ""
+    judged: Annotated[int, Field(ge=0)] = 0
     methods: Annotated[dict[str, dict[str, CheckErrors]], Field(min_length=1)]
     classes: dict[str, dict[str, CheckErrors]] = Field(default_factory=dict)
+    thresholds: dict[str, dict[str, dict[str, float]]] = Field(default_factory=dict)
 
 
 class Profile(Section):
@@ -138,9 +143,14 @@ class Profile(Section):
         if incomplete:
             raise ValueError(f"thresholds need a `default` for factors not listed: {incomplete}")
         for data, calibration in self.calibration.items():
-            incomplete = sorted(method for method, errors in calibration.methods.items() if "default" not in errors)
+            incomplete = sorted(
+                f"{method}.{check}"
+                for method, own in calibration.thresholds.items()
+                for check, values in own.items()
+                if "default" not in values
+            )
             if incomplete:
-                raise ValueError(f"calibration.{data} needs a `default` for factors not listed: {incomplete}")
+                raise ValueError(f"calibration.{data}.thresholds need a `default` for factors not listed: {incomplete}")
         return self
 
     def threshold(self, check: str, factor: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 from shared.schemas.results import Estimate, Interval, MethodReviews, Rate
 
@@ -73,6 +74,15 @@ def review_sentence(reviews: MethodReviews) -> str:
         more = f"{reviews.more_rejected} more randomly sampled rejected images"
         clauses.append(f"review {more} to measure the checks' errors")
     return "; ".join(clauses)
+
+
+def checks_off_lines(checks_off: Mapping[str, Sequence[str]]) -> list[str]:
+    """A line for each method with checks that have no threshold: "dillema: label, fit refuse nothing: ..."."""
+    return [
+        f"{method}: {', '.join(checks)} refuse{'' if len(checks) > 1 else 's'} nothing, because the profile has no "
+        "threshold; `contrafact calibrate` fits one"
+        for method, checks in checks_off.items()
+    ]
 
 
 def _estimated(share: Estimate) -> str:

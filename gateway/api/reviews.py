@@ -7,7 +7,8 @@ from fastapi import APIRouter
 from gateway.api.dependencies import Cursor, Gateway, JobId, Limit, Owner, Reviewer, problems
 from gateway.database.sessions import reading
 from gateway.jobs import jobs
-from gateway.reviews import reviews
+from gateway.reviews import calibration, reviews
+from shared.schemas.calibration import JobCalibration
 from shared.schemas.jobs import JobDetail
 from shared.schemas.reviews import ReviewRequest, ReviewsPage, ReviewView
 
@@ -28,6 +29,16 @@ def list_reviews(job: JobId, gateway: Gateway, owner: Owner, cursor: Cursor = No
     """All reviews of a job, newest first."""
     with reading(gateway.sessions) as session:
         return reviews.listing(session, owner, job, cursor, limit)
+
+
+@router.get("/jobs/{job}/calibration", responses=problems(s404="no such job"))
+def show_calibration(job: JobId, gateway: Gateway, owner: Owner) -> JobCalibration:
+    """The errors of the checks by method and factor, from the reviews of a random sample, and thresholds fitted on it.
+
+    The page `/jobs/{job}/review?sample=calibration` shows the sample.
+    """
+    with reading(gateway.sessions) as session:
+        return calibration.calibration_of(session, owner, job)
 
 
 @router.post("/jobs/{job}/report", status_code=202, responses=problems(s404="no such job", s409="the job is not done"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from gateway.intake.intake import refuse_unknown_labels
 from gateway.intake.masks import mask_reader
 from gateway.methods import METHODS, JobMethod
-from gateway.methods.checks import CHECKS
 from gateway.methods.controlled import ControlledParameters
 from gateway.methods.second_scorer import UNCALIBRATED
 from shared.problems import InvalidInput, validation_sentence
@@ -51,7 +50,8 @@ def plan(spec: JobSpec, profile: Profile, available: Sequence[ModelUnderTestInfo
         )
     _check_calibration(spec, profile, kind)
     classes = _classes(spec, models, kind)
-    methods = [_method(name, request, profile, kind) for name, request in parameters.items()]
+    thresholds = {} if spec.calibration is None else profile.calibration[spec.calibration].thresholds
+    methods = [_method(name, request, profile, kind, thresholds.get(name)) for name, request in parameters.items()]
     _check_beams(methods, profile)
     return Plan(methods, models, classes, kind)
 
@@ -149,21 +149,6 @@ def _caption_defaults(name: str, profile: Profile) -> JsonObject:
     return {parameter: value for parameter, value in suited.items() if parameter in fields}
 
 
-def unchecked_methods(methods: Sequence[JobMethod], kind: Kind) -> list[str]:
-    """The methods that render new images without any check that could reject one, even an image of noise.
-
-    The checks `shapes` and `things` apply to segmentation jobs only.
-    """
-    deciding = set(CHECKS) - (set() if kind == "segmentation" else {"shapes", "things"})
-    return [
-        method.name
-        for method in methods
-        if isinstance(parameters := method.parameters, ControlledParameters)
-        and not parameters.recaption
-        and not deciding & set(parameters.thresholds)
-    ]
-
-
 def _few_steps(name: str, profile: Profile, request: JsonObject) -> JsonObject:
     """Steps and guidance of the profile's few-step weights, for a method that they render by default."""
     few_step = profile.diffusion.few_step
@@ -226,11 +211,18 @@ def _check_needs(name: str, profile: Profile) -> None:
             )
 
 
-def _method(name: str, request: JsonObject, profile: Profile, kind: Kind) -> JobMethod:
-    """A method with the request's parameters over those of the profile, in the method's type."""
+def _method(
+    name: str, request: JsonObject, profile: Profile, kind: Kind, calibrated: Mapping[str, Mapping[str, float]] | None
+) -> JobMethod:
+    """A method with the request's parameters over those of the profile, in the method's type.
+
+    `calibrated`: the thresholds that the errors of the job's calibration hold for; None: the profile's own.
+    """
     if name not in METHODS:
         raise InvalidInput(f"unknown method {name!r}; choose from {', '.join(METHODS)}")
     defaults = _protected_things(name, profile, kind) | method_defaults(name, profile, request)
+    if calibrated is not None:
+        defaults["thresholds"] = {check: dict(limits) for check, limits in calibrated.items()}
     try:
         parameters = METHODS[name].parameters.model_validate(defaults | request)
     except ValidationError as error:

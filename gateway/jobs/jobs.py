@@ -22,7 +22,8 @@ from gateway.database.pagination import SortKey, page_of
 from gateway.database.sessions import insert_missing
 from gateway.database.tables import Image, Job, Report, SourceImage
 from gateway.intake.sources import KeptMask, SourceFile
-from gateway.jobs.choices import Plan, unchecked_methods
+from gateway.jobs.checks_off import checks_off, unchecked_methods
+from gateway.jobs.choices import Plan
 from gateway.jobs.progress import progress
 from gateway.jobs.renderings import planned_renderings
 from gateway.jobs.sensitivity import sensitivity_of
@@ -133,6 +134,7 @@ def plan_of(session: Session, owner: str, job_id: str, working_side: int) -> Job
         kind=job.kind,
         methods=[method.choice() for method in job.methods],
         unchecked=unchecked_methods(job.methods, job.kind),
+        checks_off=checks_off(job.methods, job.kind),
         models=job.models,
         classes=job.classes,
         profile=job.profile,

@@ -16,7 +16,8 @@ from gateway.intake.mask_files import MaskShelf, SentMasks
 from gateway.intake.masks import MaskReader, mask_reader
 from gateway.intake.sources import KeptImage, NamedFile, SourceFile, truths_of
 from gateway.jobs import jobs
-from gateway.jobs.choices import Plan, class_lists, plan, unchecked_methods
+from gateway.jobs.checks_off import checks_off, unchecked_methods
+from gateway.jobs.choices import Plan, class_lists, plan
 from gateway.jobs.renderings import planned_renderings
 from gateway.jobs.sensitivity import sensitivity_of
 from gateway.models_under_test import models
@@ -74,6 +75,7 @@ def plan_submission(context: Context, owner: str, submission: Submission) -> Job
         kind=job_plan.kind,
         methods=[method.choice() for method in job_plan.methods],
         unchecked=unchecked_methods(job_plan.methods, job_plan.kind),
+        checks_off=checks_off(job_plan.methods, job_plan.kind),
         models=[model.name for model in job_plan.models],
         classes=job_plan.classes or sorted(set(labels)),
         profile=context.profile.profile.name,

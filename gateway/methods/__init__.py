@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
 from pydantic import ConfigDict, JsonValue, ValidationError
 
 from gateway.methods import corruptions, dillema, lance, lance_r, reconstruction, shifts
+from gateway.methods.checks import CHECKS, Thresholds
+from gateway.methods.controlled import ControlledParameters
 from gateway.methods.counterfactual import Method
-from gateway.methods.inverted import InversionParameters
+from gateway.methods.inverted import EditingParameters, InversionParameters
 from shared.problems import NotFound
 from shared.schemas.base import Contract
 from shared.schemas.jobs import MethodChoice
@@ -23,7 +25,8 @@ class MethodSpec:
     """A method as users see it. `revision` changes with its prompts and code, and with it the ids of its results.
 
     `needs`: optional weights that it requires, by their names in the profile. `checked`: whether its images are
-    checked, so that the errors of the checks count.
+    checked, so that the errors of the checks count. `checks` judge them, in order, each at a threshold of the profile
+    or of `default_thresholds`; a check without either only scores.
     """
 
     function: Method
@@ -34,6 +37,8 @@ class MethodSpec:
     revision: str
     needs: tuple[Literal["text_embedder", "masked_words"], ...] = ()
     checked: bool = True
+    checks: tuple[str, ...] = CHECKS
+    default_thresholds: Thresholds = field(default_factory=dict)
 
 
 METHODS: dict[str, MethodSpec] = {
@@ -55,6 +60,8 @@ METHODS: dict[str, MethodSpec] = {
         "and prompt-to-prompt; the best of a sweep is kept.",
         revision=lance.REVISION,
         needs=("text_embedder",),
+        checks=lance.LANCE_CHECKS,
+        default_thresholds=lance.DEFAULT_THRESHOLDS,
     ),
     "lance-r": MethodSpec(
         function=lance_r.lance_r,
@@ -65,6 +72,8 @@ METHODS: dict[str, MethodSpec] = {
         "model, made in the image as LANCE makes its edits.",
         revision=lance_r.REVISION,
         needs=("masked_words",),
+        checks=lance_r.WORD_CHECKS,
+        default_thresholds=lance.DEFAULT_THRESHOLDS,
     ),
     "reconstruction": MethodSpec(
         function=reconstruction.reconstruction,
@@ -123,6 +132,13 @@ class JobMethod:
                 f"method {self.name!r} {there} in this version; submit the job again, or use the version that made it"
             )
         return METHODS[self.name]
+
+    @property
+    def thresholds(self) -> Thresholds:
+        """The thresholds of its image checks: its parameters over its defaults; empty if it has no checks."""
+        if not isinstance(self.parameters, ControlledParameters | EditingParameters):
+            return {}
+        return {**METHODS[self.name].default_thresholds, **self.parameters.thresholds}
 
     def choice(self) -> MethodChoice:
         """The method as requests and replies have it, with parameters in JSON."""

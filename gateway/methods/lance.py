@@ -35,6 +35,7 @@ from pydantic import Field, TypeAdapter
 
 from gateway.methods.arms import RenderedArm, rows
 from gateway.methods.caption import with_domain, write_caption
+from gateway.methods.checks import Thresholds
 from gateway.methods.counterfactual import ACCEPTED, Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.inverted import (
     Attempt,
@@ -210,6 +211,9 @@ LANCE_CHECKS = (
 )
 
 
+DEFAULT_THRESHOLDS: Thresholds = {"caption": {"default": 0.0}, "word": {"default": 0.0}}
+
+
 def keep_best(
     inputs: Inputs[SweepParameters], batch: EditedBatch, checks: Sequence[str] = LANCE_CHECKS
 ) -> list[RenderedArm[float]]:
@@ -217,7 +221,7 @@ def keep_best(
 
     `caption` and LANCE-R's `word` have a default threshold of 0: the image is closer to the new text than to the old.
     """
-    thresholds = {"caption": {"default": 0.0}, "word": {"default": 0.0}} | inputs.parameters.thresholds
+    thresholds = {**DEFAULT_THRESHOLDS, **inputs.parameters.thresholds}
     sweeps = check_batch(inputs, batch, thresholds, checks)
     return [sweep.arm(best(sweep.attempts), inputs.seed) for sweep in sweeps]
 

@@ -13,8 +13,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gateway.database.sessions import Sessions, reading
-from gateway.database.tables import Counterfactual, JobService, Report
+from gateway.database.tables import Counterfactual, Job, JobService, Report
 from gateway.jobs.task_description import renamed_masks
+from gateway.methods import METHODS
 from gateway.report.page import report_page
 from gateway.report.pictures import select_pictures
 from gateway.report.review_order import ReviewList
@@ -24,7 +25,7 @@ from gateway.results.measure import measure
 from gateway.results.stream import stream_sources
 from gateway.results.views import counterfactual_views
 from shared.profiles import CheckCalibration
-from shared.schemas.results import Calibration, JobResults
+from shared.schemas.results import Calibration, CheckErrors, JobResults
 from shared.schemas.service import ServiceInfo
 from shared.storage import ObjectStore, image_key
 
@@ -60,7 +61,7 @@ def write_report(
     check()
     data = rows.job.stored_spec.calibration or ""
     errors = (calibrations or {}).get(data)
-    results = measure(rows, services, None if errors is None else _calibration(data, errors, services))
+    results = measure(rows, services, None if errors is None else _calibration(data, errors, services, rows.job))
     check()
     review = ReviewList(results, rows.reviewed.verdict)
     with reading(sessions) as session:
@@ -111,12 +112,31 @@ def services_of(session: Session, job_id: str) -> list[ServiceInfo]:
     return services
 
 
-def _calibration(data: str, errors: CheckCalibration, services: Sequence[ServiceInfo]) -> Calibration:
-    """The errors of the checks on a data set; none if they were measured with other scorer weights than the job's."""
+def _calibration(data: str, errors: CheckCalibration, services: Sequence[ServiceInfo], job: Job) -> Calibration:
+    """The errors of the checks on a data set; none if they were measured with other scorer weights than the job's.
+
+    Errors of a method are left out if they were measured at other thresholds than the job's.
+    """
     scorers = {weights.revision for info in services for weights in info.weights if weights.role == "scorer"}
     if errors.scorer and scorers != {errors.scorer}:
         own = ", ".join(sorted(revision[:12] for revision in scorers)) or "unrecorded ones"
         reason = f"they were measured with scorer weights {errors.scorer[:12]}, and this job used {own}"
         return Calibration(data=data, judged_by=errors.judged_by, not_used=reason)
-    n = sum(by_factor["default"].valid + by_factor["default"].invalid for by_factor in errors.methods.values())
-    return Calibration(data=data, judged_by=errors.judged_by, errors=errors.methods, classes=errors.classes, n=n)
+    other = [
+        method.name
+        for method in job.methods
+        if method.name in errors.thresholds
+        and {**METHODS[method.name].default_thresholds, **errors.thresholds[method.name]} != method.thresholds
+    ]
+    by_method = {name: by_factor for name, by_factor in errors.methods.items() if name not in other}
+    n = errors.judged or sum(_judged(by_factor) for by_factor in by_method.values())
+    reason = f"the thresholds of {', '.join(other)} were changed after this job" if other and not by_method else ""
+    return Calibration(
+        data=data, judged_by=errors.judged_by, errors=by_method, classes=errors.classes, n=n, not_used=reason
+    )
+
+
+def _judged(by_factor: Mapping[str, CheckErrors]) -> int:
+    """The number of judged counterfactuals of a method: those of `default`, else the sum over factors."""
+    counted = [by_factor["default"]] if "default" in by_factor else by_factor.values()
+    return sum(errors.valid + errors.invalid for errors in counted)

@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 from gateway.analysis.segmentation import lost_classes
 from shared.schemas.jobs import ChangeView, ModelOpinion, PredictionView
 from shared.schemas.results import Cell, CellEffect, Rate, VarianceComponents
-from shared.wording import NO_FINDING, interval, limits, p_value, percent, points, review_sentence
+from shared.wording import NO_FINDING, checks_off_lines, interval, limits, p_value, percent, points, review_sentence
 
 _TOKENS = re.compile(r"\w+(?:['’-]\w+)*|\s+|[^\w\s]")
 
@@ -161,6 +161,7 @@ FILTERS = {
     "lost_classes": describe_lost_classes,
     "shortened": shortened,
     "review_sentence": review_sentence,
+    "checks_off": checks_off_lines,
     "percent": percent,
     "of_valid": of_valid,
     "limit": limit,

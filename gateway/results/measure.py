@@ -17,8 +17,9 @@ from gateway.analysis.funnel import funnel
 from gateway.analysis.metrics import paper_metrics
 from gateway.analysis.power import assumed_accuracy
 from gateway.analysis.reviews import Reviewed
-from gateway.analysis.validity import Screened
+from gateway.analysis.validity import Screened, errors_of
 from gateway.database.tables import Job
+from gateway.jobs.checks_off import checks_off
 from gateway.jobs.sensitivity import PLANNED, Conditions, sensitivity_of
 from gateway.jobs.task_description import renamed_masks
 from gateway.methods import METHODS, JobMethod
@@ -53,7 +54,7 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
     seed = derive_seed("analysis", job.seed)
     checked = [method for method in rows.methods if METHODS[method].checked]
     reviewed = [method for method in checked if rows.reviewed.is_sufficient(method)]
-    calibrated = {*reviewed, *(calibration.errors if calibration else ())}
+    calibrated = {*reviewed, *_calibrated(rows, calibration)}
     provisional = not checked or not calibrated.issuperset(checked)
     reviews = rows.reviewed.figures(seed)
     if reviewed:
@@ -71,6 +72,7 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
         failure_reasons=rows.failure_reasons,
         provisional=provisional,
         calibration=calibration,
+        checks_off=checks_off(job.methods, job.kind),
         reviews=reviews,
         sensitivity=sensitivity_of(
             [label for labels in rows.labels for label in labels], job.methods, job.kind, _conditions(rows)
@@ -94,6 +96,15 @@ def _all_models(rows: JobRows, seed: int, calibration: Calibration | None) -> li
         for (model, method), pair_rows in rows.segmented.items()
     ]
     return classified + segmented
+
+
+def _calibrated(rows: JobRows, calibration: Calibration | None) -> set[str]:
+    """The methods whose check errors are known for every factor that their edits change."""
+    errors = calibration.errors if calibration else {}
+    cells = [(method, cell) for (_, method), pair in rows.models.items() for cell in pair.screened]
+    cells += [(method, cell) for (_, method), pair in rows.segmented.items() for cell in pair.screened]
+    unknown = {method for method, cell in cells if method in errors and errors_of(cell.factor, errors[method]) is None}
+    return set(errors) - unknown
 
 
 def _provenance(job: Job, services: Sequence[ServiceInfo], analysis_seed: int) -> HowMade:

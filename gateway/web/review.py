@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
@@ -12,7 +13,8 @@ from gateway.database.sessions import reading
 from gateway.jobs import jobs
 from gateway.results import counterfactuals
 from gateway.reviews import reviews
-from gateway.reviews.queue import next_up
+from gateway.reviews.calibration import Turn, next_turn
+from gateway.reviews.queue import NextUp, next_up
 from gateway.web.rendering import render
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
@@ -25,12 +27,22 @@ def show_review(
     owner: Owner,
     reviewer: Reviewer,
     counterfactual: Annotated[str | None, Query(max_length=64)] = None,
+    sample: Literal["calibration"] | None = None,
+    method: Annotated[str | None, Query(max_length=50)] = None,
 ) -> HTMLResponse:
-    """The named or the next counterfactual for this reviewer, with their earlier review."""
+    """The named or the next counterfactual for this reviewer, with their earlier review.
+
+    `sample=calibration`: the next of the calibration sample, of all methods or of `method`.
+    """
     with reading(gateway.sessions) as session:
         row = jobs.find(session, owner, job)
-        turn = next_up(session, row, reviewer)
+        if sample is None:
+            turn: NextUp | Turn = next_up(session, row, reviewer)
+        else:
+            turn = next_turn(session, row, reviewer, method)
         id = counterfactual or turn.counterfactual
         view = counterfactuals.detail(session, owner, job, id) if id else None
         review = reviews.review_of(session, reviewer, id) if id else None
-    return render("review.html", job_id=job, job=row, turn=turn, view=view, review=review)
+    chosen = {name: value for name, value in (("sample", sample), ("method", method)) if value is not None}
+    path = f"/jobs/{job}/review" + (f"?{urlencode(chosen)}" if chosen else "")
+    return render("review.html", job_id=job, job=row, turn=turn, view=view, review=review, sample=sample, path=path)

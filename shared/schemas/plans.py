@@ -26,6 +26,7 @@ class JobPlan(Contract):
     `images` counts the usable images, `labelled` those of them with a ground truth, `missing` those that are not
     uploaded yet (a dry run assumes that they are usable); `failures` lists the first 20 unusable ones. `unchecked`
     names the methods whose images no check can refuse, noise included, because the profile has no thresholds for them.
+    `checks_off`: method → its checks that refuse nothing, because the profile has no threshold for them.
     `renderings` is what each method costs at most. `groups` is None where each image is its own; then
     `look_like_sequences` says that file names suggest frames of sequences.
     """
@@ -34,6 +35,7 @@ class JobPlan(Contract):
     kind: Kind = "classification"
     methods: list[MethodChoice]
     unchecked: list[str] = Field(default_factory=list)
+    checks_off: dict[str, list[str]] = Field(default_factory=dict)
     models: list[str]
     classes: list[str]
     profile: str

@@ -557,6 +557,8 @@ class JobResults(Contract):
 
     `review`: ids of at most 200 counterfactuals in the order in which to review them. The first `review_first` are the
     samples of the findings, in turn; failures follow, each of which adds the most information to those before it.
+
+    `checks_off`: method → its image checks that refuse nothing, because the profile has no threshold for them.
     """
 
     sources: int
@@ -565,6 +567,7 @@ class JobResults(Contract):
     failure_reasons: list[FailureReason] = Field(default_factory=list)
     provisional: bool
     calibration: Calibration | None = None
+    checks_off: dict[str, list[str]] = Field(default_factory=dict)
     reviews: list[MethodReviews] = Field(default_factory=list)
     sensitivity: Sensitivity | None = None
     results: list[ModelResults]

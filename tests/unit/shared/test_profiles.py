@@ -75,6 +75,7 @@ TINY = shipped_profiles()["tiny"].read_text()
 UNLISTED = """[calibration.streets]
 judged_by = "people"
 methods.lance.weather = { valid = 2, valid_accepted = 1, invalid = 2, invalid_accepted = 1 }
+thresholds.lance.match = { weather = 0.2 }
 """
 SOME = '{ path = "x", licence = "none", gigabytes = 1 }'
 LORA = '{ path = "x", file = "a.safetensors", licence = "none", gigabytes = 1 }'
@@ -94,7 +95,7 @@ MODERN = shipped_profiles()["modern"].read_text()
         ("[diffusion.controlnets.canny]", "[diffusion.controlnets.depth]", "depth needs `depth`"),
         ("[diffusion.controlnets.canny]", "[diffusion.controlnets.segmentation]", "needs `segmenter` and `palette`"),
         ("[defaults]", "[thresholds.nearer]\nweather = 0.2\n[defaults]", "thresholds need a `default`"),
-        ("[defaults]", f"{UNLISTED}[defaults]", "calibration.streets needs a `default`"),
+        ("[defaults]", f"{UNLISTED}[defaults]", "calibration.streets.thresholds need a `default`"),
         ("[defaults]", "[defaults", "is not valid TOML"),
     ],
 )

@@ -77,6 +77,34 @@ def test_errors_of_another_method_do_not_enter(tmp_path: Path) -> None:
     assert (finding.provisional, finding.among_valid) == (True, None)
 
 
+def test_a_factor_that_was_not_measured_stays_provisional(tmp_path: Path) -> None:
+    sessions, store = add_calibrated_job(tmp_path)
+    errors = CheckErrors(valid=200, valid_accepted=180, invalid=200, invalid_accepted=6)
+    measured = {"tinyworld": CheckCalibration(judged_by="people", methods={"dillema": {"background": errors}})}
+    results = build_report(sessions, store, "drawn", [], measured)
+    assert results.provisional, "weather was not measured"
+    (finding,) = results.results[0].findings
+    assert (finding.cell.factor, finding.provisional, finding.among_valid) == ("weather", True, None)
+    cells = [effect for effect in results.results[0].cells if effect.cell.factor == "background"]
+    assert any(effect.among_valid is not None for effect in cells)
+    both = measured["tinyworld"].model_copy(update={"methods": {"dillema": {"background": errors, "weather": errors}}})
+    assert not build_report(sessions, store, "drawn", [], {"tinyworld": both}).provisional
+
+
+def test_errors_at_other_thresholds_than_the_jobs_are_not_used(tmp_path: Path) -> None:
+    sessions, store = add_calibrated_job(tmp_path)
+    (measured,) = calibrations("dillema").values()
+    moved = measured.model_copy(update={"thresholds": {"dillema": {"label": {"default": 0.5}}}})
+    results = build_report(sessions, store, "drawn", [], {"tinyworld": moved})
+    assert results.provisional
+    assert results.calibration is not None
+    assert "thresholds" in results.calibration.not_used
+    with sessions.begin() as session:
+        parameters = {"counterfactuals_per_image": 4, "thresholds": {"label": {"default": 0.5}}}
+        session.get_one(Job, "drawn").methods = [read_method("dillema", parameters)]
+    assert not build_report(sessions, store, "drawn", [], {"tinyworld": moved}).provisional
+
+
 def add_method(sessions: Sessions, method: str) -> None:
     """Give the drawn job a second method, with the same images and predictions as its first."""
     with sessions.begin() as session:

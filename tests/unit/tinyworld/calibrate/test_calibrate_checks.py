@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tomllib
 from collections import Counter
 from typing import get_args
@@ -10,20 +9,12 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from gateway.analysis.thresholds import REFUSED
 from gateway.methods.checks import judge
 from gateway.methods.counterfactual import Change, Edit, Factor
 from tests.support.scene_fields import differing_fields
 from tinyworld.calibrate.broken import Kind, Trial, calibration_edits
-from tinyworld.calibrate.thresholds import (
-    REFUSED,
-    auroc,
-    held_out,
-    limits,
-    table,
-    thresholds,
-    toml,
-    with_thresholds,
-)
+from tinyworld.calibrate.thresholds import held_out, limits, table, thresholds, toml, with_thresholds
 from tinyworld.judges.trials import FIELDS, proposal, proposals
 from tinyworld.objects.captions import read
 from tinyworld.objects.world import EDIT_FACTOR, sample_scene
@@ -67,7 +58,7 @@ def test_a_factor_with_few_good_images_uses_the_threshold_of_all_factors() -> No
 
 
 def test_without_good_images_the_error_says_what_to_do() -> None:
-    with pytest.raises(ValueError, match="take more scenes"):
+    with pytest.raises(ValueError, match="take more images"):
         limits([trial for trial in trials(3) if trial.kind != "good"])
 
 
@@ -80,11 +71,6 @@ def test_figures_are_measured_on_held_out_scenes() -> None:
     assert sum(line.strip().startswith("second: ") for line in lines) == 2
     for _, accepted, worst in judged:
         assert accepted == (worst >= 0)
-
-
-def test_area_under_the_curve_counts_pairs() -> None:
-    assert auroc([2, 3], [1, 2]) == pytest.approx(0.875)
-    assert math.isnan(auroc([], [1.0]))
 
 
 def test_thresholds_are_written_once_and_read_as_they_were() -> None:

@@ -1,0 +1,156 @@
+"""How often does a finding stand that a generator made? Tables with a known truth, before and after calibration.
+
+A sound model is right on 95 % of valid images. In one of eight cells the generator swaps the class in half of its
+renderings, and the model rightly reads the other class, so the cell looks like a weakness. The checks accept invalid
+images nearly as often as valid ones, as on LANCE's natural output (`tinyworld/labels`: 22 of 29 valid and 17 of 28
+invalid images). Before: the errors of the checks come from constructed faults, which they detect well. After: people
+review a random sample of the table's own edits (`gateway.analysis.calibration`).
+Run: `python -m benchmarks.simulated_calibration --tables 200`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.simulated_attacks import VALUES
+from gateway.analysis.calibration import JudgedSample, error_rates
+from gateway.analysis.certainty import clustered_rate
+from gateway.analysis.effects import Differences, Floats
+from gateway.analysis.findings import Checked, assess
+from gateway.analysis.validity import Screened
+from shared.schemas.results import Cell, CellEffect, CheckErrors
+from shared.seeds import derive_seed
+
+RATE = 0.95  # accuracy of the model on valid images
+FACTOR = "weather"
+# LANCE's image checks on constructed faults (docs/measurements/checks.md): 57 of 71 valid, 20 of 319 invalid accepted.
+CONSTRUCTED = CheckErrors(valid=71, valid_accepted=57, invalid=319, invalid_accepted=20)
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """How often the checks accept valid and invalid images of natural output (0 … 1)."""
+
+    valid: float
+    invalid: float
+
+
+NATURAL = Checks(22 / 29, 17 / 28)
+SHARP = Checks(0.85, 0.05)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """`swapped`: share of renderings of the first cell that show another class; `elsewhere`: share of the other cells'
+    that lack their edit, on which the model does as on valid ones. `drop`: true loss of the model in the first cell.
+    """
+
+    name: str
+    checks: Checks
+    sources: int = 80
+    swapped: float = 0.5
+    elsewhere: float = 0.1
+    drop: float = 0.0
+
+
+SCENARIOS = (
+    Scenario("sound model, checks as on LANCE's output", NATURAL),
+    Scenario("sound model, checks as on LANCE's output", NATURAL, sources=300),
+    Scenario("sound model, half of the other cells invalid, too", NATURAL, elsewhere=0.5),
+    Scenario("sound model, sharp checks", SHARP),
+    Scenario("model loses 60 points, no swaps, checks as on LANCE's output", NATURAL, swapped=0.0, drop=0.6),
+    Scenario("model loses 60 points, no swaps, sharp checks", SHARP, swapped=0.0, drop=0.6),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One job: an edit of every source image in every cell (sources × cells), and the model on null arms."""
+
+    valid: NDArray[np.bool_]
+    accepted: NDArray[np.bool_]
+    right: NDArray[np.bool_]
+    null: NDArray[np.bool_]
+
+    def cells(self) -> dict[Cell, Differences]:
+        """Differences of the accepted edits of each cell."""
+        return {
+            _cell(value): _differences(self.right[chosen, place].astype(float) - self.null[chosen])
+            for place, value in enumerate(VALUES)
+            if (chosen := self.accepted[:, place]).any()
+        }
+
+    def screened(self) -> dict[Cell, Screened]:
+        """The verdicts on all rendered edits of each cell."""
+        sources = np.arange(len(self.null))
+        return {_cell(value): Screened(sources, self.accepted[:, place]) for place, value in enumerate(VALUES)}
+
+    def reviewed(self, n: int, random: np.random.Generator) -> CheckErrors | None:
+        """The errors of the checks after people judged n edits, sampled at random; None if these are too few."""
+        sampled = random.permutation(self.valid.size)[:n]
+        source = sampled // len(VALUES)
+        sample = JudgedSample(self.valid.ravel()[sampled], self.accepted.ravel()[sampled], source, [(FACTOR,)] * n)
+        return error_rates(sample)[0].errors
+
+
+def draw(scenario: Scenario, random: np.random.Generator) -> Table:
+    """A random table of a scenario."""
+    shape = (scenario.sources, len(VALUES))
+    first = np.arange(len(VALUES)) == 0
+    valid = random.random(shape) >= np.where(first, scenario.swapped, scenario.elsewhere)
+    accepted = random.random(shape) < np.where(valid, scenario.checks.valid, scenario.checks.invalid)
+    right = random.random(shape) < RATE - np.where(first, scenario.drop, 0.0)
+    return Table(valid, accepted, right & (valid | ~first), random.random(scenario.sources) < RATE)
+
+
+def stands(table: Table, errors: CheckErrors | None, seed: int) -> bool:
+    """Whether a finding of the table stands, given the errors of the checks (None: findings are provisional)."""
+    checked = None if errors is None else Checked({FACTOR: errors}, table.screened())
+    return any(_stands(effect) for effect in assess(table.cells(), seed, checked))
+
+
+def _stands(effect: CellEffect) -> bool:
+    return effect.standing in ("weakness", "improvement") and not effect.provisional
+
+
+def simulate(scenario: Scenario, sizes: tuple[int, ...], tables: int) -> Mapping[str, list[bool]]:
+    """Whether a finding stands in each of `tables` tables, by the source of the checks' errors."""
+    outcomes: dict[str, list[bool]] = {"constructed faults": [], **{f"{n} reviewed": [] for n in sizes}}
+    for number in range(tables):
+        seed = derive_seed("calibration", scenario.name, scenario.sources, number)
+        random = np.random.default_rng(seed)
+        table = draw(scenario, random)
+        outcomes["constructed faults"].append(stands(table, CONSTRUCTED, seed))
+        for n in sizes:
+            outcomes[f"{n} reviewed"].append(stands(table, table.reviewed(n, random), seed))
+    return outcomes
+
+
+def _differences(correct: Floats) -> Differences:
+    return Differences(np.arange(len(correct)), correct, correct, len(correct), len(correct))
+
+
+def _cell(value: str) -> Cell:
+    return Cell.model_validate({"label": "bus", "factor": FACTOR, "value": value, "direction": "to"})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", type=int, default=200)
+    parser.add_argument("--reviewed", type=int, nargs="+", default=[60, 120, 240], help="edits that people judge")
+    arguments = parser.parse_args()
+    for scenario in SCENARIOS:
+        print(f"{scenario.name}, {scenario.sources} images", flush=True)
+        for errors, stood in simulate(scenario, tuple(arguments.reviewed), arguments.tables).items():
+            rate = clustered_rate(np.array(stood), np.arange(len(stood)))
+            interval = f"{100 * rate.low:.0f} to {100 * rate.high:.0f}"
+            print(f"  errors from {errors:<22} stands in {rate.count} of {rate.n} ({interval} %)", flush=True)
+
+
+if __name__ == "__main__":
+    main()

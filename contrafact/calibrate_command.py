@@ -1,0 +1,126 @@
+"""`contrafact calibrate`: errors of the checks from people's reviews, and a profile that uses them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output
+from contrafact.profile_calibration import calibration_tables, chosen_errors, write_profile
+from shared.schemas.calibration import CheckErrorRates, JobCalibration, MethodCalibration
+from shared.schemas.results import Rate
+from shared.wording import limits, percent
+
+
+def calibrate(
+    job: JobId,
+    profile: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="your profile's TOML file; with --write it is changed")
+    ] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="write the errors and their thresholds into --profile")
+    ] = False,
+    data: Annotated[str, typer.Option(help="name of the data set in the profile; default: job-JOB")] = "",
+    fitted: Annotated[
+        bool, typer.Option("--fitted", help="take the thresholds fitted on the sample, with their held-out errors")
+    ] = False,
+    as_json: Json = False,
+    url: Url = URL,
+    api_key: Key = "",
+) -> None:
+    """Measure the errors of the image checks from the reviews of a random sample, and write them into your profile."""
+    if write and profile is None:
+        raise typer.BadParameter("name the profile to write to with --profile FILE")
+    name = data or f"job-{job}"
+    with open_client(url, api_key) as client:
+        calibration = client.calibration(job)
+        print_output(calibration.model_dump_json() if as_json else calibration_table(calibration, fitted))
+        for line in advice(calibration):
+            messages.print(line, markup=False, soft_wrap=True)
+        messages.print(f"The sample: {client.calibration_page_of(job)}", markup=False, soft_wrap=True)
+        if profile is None:
+            return
+        tables = calibration_tables(name, calibration, fitted)
+        if write:
+            write_profile(profile, name, tables)
+            messages.print(
+                f"[calibration.{name}] is in {profile}. Restart the services with this profile, and submit with "
+                f"--calibration {name}.",
+                markup=False,
+                soft_wrap=True,
+            )
+        else:
+            messages.print(f"\nWith --write, {profile} gets:\n\n{tables}", markup=False, soft_wrap=True)
+
+
+def calibration_table(calibration: JobCalibration, fitted: bool) -> RenderableType:
+    """The errors by method and factor, and the separation of each check."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in ("method", "factor", "valid, refused", "invalid, accepted", "in the profile"):
+        table.add_column(column, overflow="fold")
+    for method in calibration.methods:
+        for rates in chosen_errors(method, fitted)[0]:
+            refused, accepted = _rate(rates.rejected_if_valid), _rate(rates.accepted_if_invalid)
+            table.add_row(method.method, rates.factor or "all", refused, accepted, _use(rates))
+    return Group(table, *(Text(line) for method in calibration.methods for line in _check_lines(method)))
+
+
+def _rate(rate: Rate) -> str:
+    return "none" if not rate.n else f"{percent(rate.value)} of {rate.n} ({limits(rate)})"
+
+
+def _use(rates: CheckErrorRates) -> str:
+    if rates.errors is None:
+        return "no: too few"
+    if rates.factor is None:
+        return ""
+    return "errors of all factors" if rates.pooled else "yes"
+
+
+def _check_lines(method: MethodCalibration) -> list[str]:
+    """Lines on the checks of one method: how well they separate, which are off, and how fitted thresholds do."""
+    lines = []
+    if method.separation:
+        scores = ", ".join(f"{check} {value:.2f}" for check, value in method.separation.items())
+        lines.append(f"{method.method}: AUROC of the scores: {scores}")
+    if method.checks_off:
+        lines.append(f"{method.method}: without a threshold: {', '.join(method.checks_off)}")
+    if method.fitted is not None:
+        pooled = method.fitted.errors[0]
+        lines.append(
+            f"{method.method}: thresholds fitted on half of the source images refuse "
+            f"{_rate(pooled.rejected_if_valid)} valid and accept {_rate(pooled.accepted_if_invalid)} invalid images of "
+            f"the other half; AUROC {method.fitted.auroc:.2f}"
+        )
+    if method.fitted is not None and method.sweeps:
+        lines.append(
+            f"{method.method}: its thresholds also choose among renderings, so --fitted keeps those of the job. Set "
+            "the fitted ones in the profile, run a new job, and review that"
+        )
+    return lines
+
+
+def advice(calibration: JobCalibration) -> list[str]:
+    """What is too few, and how many more reviews change it."""
+    lines = []
+    for method in calibration.methods:
+        progress = f"{method.method}: {method.answered} of {method.rendered} reviewed"
+        if method.undecided:
+            progress += f", {method.undecided} of them undecided"
+        width = f"± {100 * method.half_width:.0f} points or less"
+        if method.errors[0].errors is None:
+            lines.append(
+                f"{progress}. Too few: errors need 10 valid and 10 invalid images. Review about {method.more} more."
+                if method.more
+                else f"{progress}. Too few valid or invalid images, and none are left. Calibrate on a larger job."
+            )
+        elif method.more:
+            lines.append(f"{progress}. {method.more} more give intervals of {width}.")
+        else:
+            lines.append(f"{progress}: the whole sample. A larger job gives narrower intervals.")
+    return lines

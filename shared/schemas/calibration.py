@@ -1,0 +1,78 @@
+"""The contract of `GET /jobs/{job}/calibration`: errors of the checks from people's reviews of a random sample."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from shared.schemas.base import Contract, Kind
+from shared.schemas.results import CheckErrors, Rate
+
+Thresholds = dict[str, dict[str, float]]
+
+
+class CheckErrorRates(Contract):
+    """Errors of the checks on the sampled edits of a method that change one factor (None: all of them).
+
+    `images` of them have a verdict. `errors` are the counts that a profile stores; None if there are fewer than 10
+    valid or 10 invalid ones. They are numbers of independent images, so they are smaller than the sample where several
+    edits share a source image. `pooled`: the factor has too few, so they are those of all factors.
+    """
+
+    factor: str | None
+    images: int
+    rejected_if_valid: Rate
+    accepted_if_invalid: Rate
+    errors: CheckErrors | None
+    pooled: bool
+
+
+class FittedThresholds(Contract):
+    """Thresholds fitted on the sample: check → factor (or `default`) → lowest score.
+
+    `errors` and `auroc` (of the least margin over all thresholds) were measured two-fold: on source images that did not
+    choose the thresholds.
+    """
+
+    thresholds: Thresholds
+    errors: list[CheckErrorRates]
+    auroc: float
+
+
+class MethodCalibration(Contract):
+    """The calibration sample of one method: its rendered edits, accepted or rejected, in a random order.
+
+    `rendered` edits are in the order; the first `answered` of them have a review, and `undecided` of these have no
+    verdict (unsure, or reviewers disagree). `more`: about how many more decided reviews give 10 valid and 10 invalid
+    edits, at the shares so far; if there are enough, the next 25. `half_width`: the most that the intervals of both
+    errors extend to each side after them, 0 … 1.
+
+    `errors`: over all factors, then by factor. `thresholds` are those of the job, for which they hold; `checks_off`
+    are checks without a threshold. `separation` is the AUROC of each check's score. `fitted`: None if there are too few
+    reviews. `sweeps`: thresholds also choose among several renderings of an edit, so errors at other thresholds are
+    not known from this sample.
+    """
+
+    method: str
+    rendered: int
+    answered: int
+    undecided: int
+    more: int
+    half_width: float
+    errors: list[CheckErrorRates]
+    thresholds: Thresholds
+    checks_off: list[str]
+    separation: dict[str, float]
+    fitted: FittedThresholds | None
+    sweeps: bool
+
+
+class JobCalibration(Contract):
+    """`GET /jobs/{job}/calibration`. `scorer`: the revision of the scorer's weights; empty if several made the job."""
+
+    job: str
+    kind: Kind
+    scorer: Annotated[str, Field(description="revision of the scorer's weights; empty if several were used")]
+    profile: str
+    methods: list[MethodCalibration]

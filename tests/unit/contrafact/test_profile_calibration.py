@@ -1,0 +1,145 @@
+"""`[calibration.DATA]` is written into a profile; all else keeps its text, and a broken file is never written."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from contrafact.profile_calibration import calibration_tables, with_tables, write_profile
+from shared.profiles import SHIPPED, load_profile
+from shared.schemas.calibration import CheckErrorRates, FittedThresholds, JobCalibration, MethodCalibration
+from shared.schemas.results import CheckErrors, Rate
+from tests.support.small_profile import write_profile as write_small_profile
+
+JOB_THRESHOLDS = {"structure": {"default": 0.2, "weather": 0.15}}
+FITTED = {"structure": {"default": 0.31}, "label": {"default": 0.5}}
+
+
+def rates(factor: str | None, accepted: int, pooled: bool = False) -> CheckErrorRates:
+    rate = Rate(count=3, n=30, value=0.1, low=0.03, high=0.26, sources=30)
+    errors = CheckErrors(valid=30, valid_accepted=27, invalid=30, invalid_accepted=accepted)
+    return CheckErrorRates(
+        factor=factor, images=60, rejected_if_valid=rate, accepted_if_invalid=rate, errors=errors, pooled=pooled
+    )
+
+
+def calibration(method: str = "dillema", sweeps: bool = False, scorer: str = "abc") -> JobCalibration:
+    return JobCalibration(
+        job="j1",
+        kind="classification",
+        scorer=scorer,
+        profile="mine",
+        methods=[
+            MethodCalibration(
+                method=method,
+                rendered=90,
+                answered=62,
+                undecided=2,
+                more=25,
+                half_width=0.1,
+                errors=[rates(None, 9), rates("weather", 7), rates("domain", 9, pooled=True)],
+                thresholds=JOB_THRESHOLDS,
+                checks_off=["label"],
+                separation={},
+                fitted=FittedThresholds(thresholds=FITTED, errors=[rates(None, 4), rates("weather", 4)], auroc=0.9),
+                sweeps=sweeps,
+            )
+        ],
+    )
+
+
+def test_the_tables_hold_errors_by_factor_and_the_thresholds_that_they_hold_for() -> None:
+    table = tomllib.loads(calibration_tables("our streets", calibration(), fitted=False))["calibration"]["our streets"]
+    assert (table["judged_by"], table["scorer"], table["judged"]) == ("people", "abc", 60)
+    assert {factor: errors["invalid_accepted"] for factor, errors in table["methods"]["dillema"].items()} == {
+        "weather": 7,
+        "domain": 9,
+    }, "factors without a reviewed image stay unknown: there is no default"
+    assert table["thresholds"] == {"dillema": JOB_THRESHOLDS}
+    fitted = tomllib.loads(calibration_tables("d", calibration(), fitted=True))["calibration"]["d"]
+    assert fitted["thresholds"] == {"dillema": FITTED}
+    assert fitted["methods"]["dillema"]["weather"]["invalid_accepted"] == 4
+    swept = tomllib.loads(calibration_tables("d", calibration("lance", sweeps=True), fitted=True))["calibration"]["d"]
+    assert swept["thresholds"] == {"lance": JOB_THRESHOLDS}
+    assert swept["methods"]["lance"]["weather"]["invalid_accepted"] == 7
+
+
+def test_several_scorers_or_too_few_reviews_are_refused() -> None:
+    with pytest.raises(ValueError, match="scorer"):
+        calibration_tables("d", calibration(scorer=""), fitted=False)
+    (method,) = calibration().methods
+    method = method.model_copy(update={"errors": [rates(None, 9).model_copy(update={"errors": None})]})
+    few = calibration().model_copy(update={"methods": [method]})
+    with pytest.raises(ValueError, match="10 valid and 10 invalid"):
+        calibration_tables("d", few, fitted=False)
+
+
+PROFILE = """# Ours.
+[profile]
+name = "mine"   # a comment
+
+# Of the streets.
+[calibration.streets]
+judged_by = "models"
+
+# not of the calibration
+
+# Of the park.
+[calibration.park]
+judged_by = "people"
+[calibration.streets.methods.lance]
+default = { valid = 1, valid_accepted = 1, invalid = 1, invalid_accepted = 0 }
+# The end.
+"""
+
+
+def test_only_the_named_calibration_is_replaced() -> None:
+    tables = calibration_tables("streets", calibration(), fitted=False)
+    once = with_tables(PROFILE, "streets", tables)
+    parsed, before = tomllib.loads(once), tomllib.loads(PROFILE)
+    assert parsed["calibration"]["streets"]["judged"] == 60
+    assert parsed["calibration"]["park"] == before["calibration"]["park"]
+    assert "lance" not in parsed["calibration"]["streets"]["methods"]
+    for comment in ("# Ours.", "# a comment", "# not of the calibration", "# Of the park.", "# The end."):
+        assert comment in once
+    assert "# Of the streets." not in once
+    assert with_tables(once, "streets", tables) == once
+    added = with_tables(PROFILE, "night", calibration_tables("night", calibration(), fitted=False))
+    assert added.startswith(PROFILE.rstrip())
+    quoted = with_tables(PROFILE, "a b", calibration_tables("a b", calibration(), fitted=False))
+    assert with_tables(quoted, "a b", calibration_tables("a b", calibration(), fitted=False)) == quoted
+
+
+@pytest.mark.parametrize(
+    "text", ['calibration = { streets = { judged_by = "people" } }\n', '[calibration]\nstreets.judged_by = "people"\n']
+)
+def test_a_form_that_is_not_a_table_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="streets"):
+        with_tables(text, "streets", calibration_tables("streets", calibration(), fitted=False))
+
+
+def test_a_profile_is_replaced_by_one_that_loads_and_otherwise_unchanged(tmp_path: Path) -> None:
+    path = write_small_profile(tmp_path)
+    before = path.read_text(encoding="utf-8")
+    path.chmod(0o640)
+    write_profile(path, "streets", calibration_tables("streets", calibration(), fitted=False))
+    measured = load_profile(str(path)).calibration["streets"]
+    assert measured.methods["dillema"]["weather"].invalid_accepted == 7
+    assert measured.thresholds == {"dillema": JOB_THRESHOLDS}
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert path.read_text(encoding="utf-8").startswith(before.rstrip())
+    written = path.read_text(encoding="utf-8")
+    broken = calibration_tables("streets", calibration(), fitted=False).replace("valid = 30", "valid = 3")
+    with pytest.raises(ValueError, match="more accepted than measured"):
+        write_profile(path, "streets", broken)
+    assert path.read_text(encoding="utf-8") == written
+    assert [child.name for child in tmp_path.iterdir()] == ["small.toml"]
+
+
+def test_shipped_and_missing_profiles_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="copy it"):
+        write_profile(SHIPPED / "tiny.toml", "streets", "")
+    with pytest.raises(ValueError, match="no profile"):
+        write_profile(tmp_path / "none.toml", "streets", "")
