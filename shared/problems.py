@@ -180,7 +180,7 @@ def from_reply(status: int, body: bytes, retry_after: str | None = None) -> Prob
         document = json.loads(body)
         name = document["type"].removeprefix(PREFIX)
         detail = str(document["detail"])
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return DependencyFailed(f"a service answered {status} without a problem document: {body[:200]!r}")
     members = {key: value for key, value in document.items() if key not in Problem("").body("")}
     for cls in _tree(Problem):
