@@ -30,6 +30,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pydantic import JsonValue
 from pydantic_core import ErrorDetails
 
+from shared.http_statuses import retry_seconds
+
 PREFIX = "urn:contrafact:problem:"
 MEDIA_TYPE = "application/problem+json"
 MAX_LISTED_ERRORS = 20
@@ -175,7 +177,7 @@ def _tree(cls: type[Problem]) -> Iterator[type[Problem]]:
 
 def from_reply(status: int, body: bytes, retry_after: str | None = None) -> Problem:
     """Return the problem in a service's reply as its own class; `DependencyFailed` for any other reply."""
-    seconds = float(retry_after) if retry_after and retry_after.isdigit() else None
+    seconds = retry_seconds(retry_after)
     try:
         document = json.loads(body)
         name = document["type"].removeprefix(PREFIX)
