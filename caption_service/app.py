@@ -10,6 +10,7 @@ import transformers
 from fastapi import FastAPI
 
 from caption_service.engines import ENGINES, Captioner
+from shared.characters import storable
 from shared.devices import Loading, torch_service
 from shared.endpoints import Services
 from shared.profiles import Caption
@@ -33,6 +34,6 @@ def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | No
 
     @service.post(Services.caption)
     async def captions(request: CaptionRequest, deadline: float) -> CaptionReply:
-        return CaptionReply(captions=await service.model.caption(request, deadline))
+        return CaptionReply(captions=[storable(text) for text in await service.model.caption(request, deadline)])
 
     return service.app

@@ -9,6 +9,7 @@ from transformers import AutoImageProcessor, AutoModelForDepthEstimation
 
 from shared.images import Pixels
 from shared.load_progress import reading
+from shared.problems import NotFinite
 from shared.weights import Weights
 
 
@@ -27,10 +28,12 @@ class DepthEstimator:
 
     @torch.inference_mode()
     def depth(self, image: Pixels) -> Pixels:
-        """Depth of an RGB image, height × width: 0 for the farthest pixels, 255 for the nearest."""
+        """Depth of an RGB image, height × width: 0 for the farthest pixels, 255 for the nearest. Raises NotFinite."""
         inputs = self._processor(images=Image.fromarray(image), return_tensors="pt")
         pixel_values = inputs["pixel_values"].to(self._model.device, self._model.dtype)
         near = self._model(pixel_values=pixel_values).predicted_depth.float()[:, None]
+        if not near.isfinite().all():
+            raise NotFinite("the estimated depth has NaN or infinity; set CONTRAFACT_DTYPE to float32 or bfloat16")
         near = torch.nn.functional.interpolate(near, size=image.shape[:2], mode="bicubic")[0, 0]
         least, most = near.min(), near.max()
         scaled = (near - least) / (most - least).clamp(min=torch.finfo(near.dtype).tiny)

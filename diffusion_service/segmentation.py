@@ -13,7 +13,10 @@ from transformers import AutoImageProcessor, AutoModelForSemanticSegmentation
 from shared.devices import tensor_float_32
 from shared.images import Pixels
 from shared.load_progress import reading
+from shared.problems import NotFinite
 from shared.weights import Weights
+
+NOT_FINITE = "the segmenter's output has NaN or infinity; set CONTRAFACT_DTYPE to float32 or bfloat16"
 
 LabelMap = NDArray[np.int64]
 
@@ -44,11 +47,13 @@ class Segmenter:
 
     @torch.inference_mode()
     def label_map(self, image: Pixels) -> LabelMap:
-        """Height × width indices into `labels`, of an RGB image."""
+        """Height × width indices into `labels`, of an RGB image. Raises NotFinite."""
         inputs = self._processor(images=Image.fromarray(image), return_tensors="pt")
         pixel_values = inputs["pixel_values"].to(self._model.device, self._model.dtype)
         with tensor_float_32(torch, self._model.device.type):
             logits = self._model(pixel_values=pixel_values).logits.float()
+        if not logits.isfinite().all():
+            raise NotFinite(NOT_FINITE)
         classes = torch.nn.functional.interpolate(logits, size=image.shape[:2], mode="bilinear").argmax(dim=1)[0]
         return np.asarray(classes.cpu().numpy(), np.int64)
 

@@ -9,6 +9,7 @@ from pydantic import JsonValue
 
 from llm_service.engines import LanguageModel
 from llm_service.schemas import checked_validator
+from shared.characters import is_storable, storable
 from shared.completion import Completion
 from shared.problems import GenerationFailed
 from shared.schemas.language import GenerateReply, GenerateRequest
@@ -16,6 +17,7 @@ from shared.seeds import derive_seed
 
 # Greedy decoding would repeat the same reply, so the retry of a greedy request samples.
 RETRY_TEMPERATURE = 0.7
+_MAX_FAULT = 300  # characters
 
 
 async def generate(model: LanguageModel, request: GenerateRequest, deadline: float) -> GenerateReply:
@@ -32,7 +34,7 @@ async def generate(model: LanguageModel, request: GenerateRequest, deadline: flo
         if fault is None:
             return GenerateReply(
                 value=value,
-                text=completion.text,
+                text=storable(completion.text),
                 attempts=attempt,
                 prompt_tokens=completion.prompt_tokens,
                 completion_tokens=completion.completion_tokens,
@@ -49,11 +51,17 @@ def read(completion: Completion, validator: Draft202012Validator) -> tuple[JsonV
     if not completion.finished:
         return None, f"cut off after {completion.completion_tokens} tokens (raise max_tokens or shorten the prompt)"
     try:
-        value: JsonValue = json.loads(completion.text)
-    except json.JSONDecodeError as error:
-        return None, f"not JSON ({error})"
+        value: JsonValue = json.loads(completion.text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:  # ValueError also for a number of thousands of digits
+        return None, f"not JSON ({error})"[:_MAX_FAULT]
+    if not is_storable(value):
+        return None, "has U+0000, or half of a surrogate pair, which cannot be stored"
     violation = next(iter(validator.iter_errors(value)), None)
-    return value, None if violation is None else f"{violation.json_path}: {violation.message}"[:300]
+    return value, None if violation is None else f"{violation.json_path}: {violation.message}"[:_MAX_FAULT]
+
+
+def _refuse_constant(name: str) -> JsonValue:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _retry(request: GenerateRequest) -> GenerateRequest:

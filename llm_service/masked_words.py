@@ -12,7 +12,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from shared.control_words import control_words, refuse_control_words
 from shared.load_progress import reading
-from shared.problems import InvalidInput, OutOfMemory
+from shared.problems import InvalidInput, NotFinite, OutOfMemory
 from shared.schemas.language import Filling, FillReply, FillRequest, Gap
 from shared.schemas.service import WeightsInfo
 from shared.service import MakeBatcher
@@ -24,6 +24,7 @@ MIN_LETTERS = 2  # per word; vocabularies have single letters as tokens
 _WORD_STARTS = ("Ġ", "▁")  # prefixes of a word's first token, in vocabularies that have them
 
 Candidates = list[tuple[str, float]]
+NOT_FINITE = "the masked language model's output has NaN or infinity; set CONTRAFACT_DTYPE to float32 or bfloat16"
 
 
 class MaskedWords:
@@ -79,7 +80,7 @@ class MaskedWords:
         return tuple(row)
 
     @torch.inference_mode()
-    def _run(self, length: int, rows: Sequence[tuple[int, ...]]) -> list[Candidates]:
+    def _run(self, length: int, rows: Sequence[tuple[int, ...]]) -> list[Candidates | NotFinite]:
         try:
             probabilities = self._probabilities(length, rows)
         except torch.OutOfMemoryError as error:
@@ -88,7 +89,11 @@ class MaskedWords:
         best = probabilities.topk(min(MAX_WORDS, len(self._ids)))
         return [
             [(self._words[int(self._ids[index])], float(value)) for value, index in zip(values, indices, strict=True)]
-            for values, indices in zip(best.values.cpu(), best.indices, strict=True)
+            if finite
+            else NotFinite(NOT_FINITE)
+            for values, indices, finite in zip(
+                best.values.cpu(), best.indices, probabilities.isfinite().all(dim=1).tolist(), strict=True
+            )
         ]
 
     def _probabilities(self, length: int, rows: Sequence[tuple[int, ...]]) -> Tensor:

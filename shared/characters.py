@@ -1,10 +1,16 @@
-"""Find characters that make a text look like another: controls, line breaks and changes of the writing direction."""
+"""Find characters that make a text look like another (controls, line breaks, changes of the writing direction).
+
+Also those that a database cannot hold: U+0000, and half of a surrogate pair.
+"""
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from collections.abc import Mapping
 
 _DECEPTIVE = frozenset({"Cc", "Cs", "Zl", "Zp"})  # controls, surrogates, line and paragraph separators
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _DIRECTION_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
@@ -26,3 +32,21 @@ def refuse_deceptive(text: str) -> str:
     if deceptive := next(filter(is_deceptive, text), None):
         raise ValueError(f"it holds the control character U+{ord(deceptive):04X}; leave it out")
     return text
+
+
+def is_storable(value: object) -> bool:
+    """Whether no text in nested JSON holds a character that Postgres or UTF-8 cannot hold."""
+    match value:
+        case str():
+            return _UNSTORABLE.search(value) is None
+        case Mapping():
+            return all(is_storable(key) and is_storable(member) for key, member in value.items())
+        case list() | tuple():
+            return all(map(is_storable, value))
+        case _:
+            return True
+
+
+def storable(text: str) -> str:
+    """Replace the characters that cannot be stored by U+FFFD."""
+    return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -1,4 +1,4 @@
-"""Interpret the HTTP status of an external server (a language server, a model under test)."""
+"""Interpret the HTTP status and `Retry-After` of an external server (a language server, a model under test)."""
 
 from __future__ import annotations
 
@@ -11,3 +11,8 @@ _ABOUT_THE_CONNECTION = frozenset({401, 402, 403, 404, 405, 407, 410})  # the op
 def refuses_content(status: int) -> bool:
     """Whether the server refuses the content and would refuse it again (400, 413, 415, 422 and similar statuses)."""
     return 400 <= status < 500 and status not in RETRIED | _ABOUT_THE_CONNECTION
+
+
+def retry_seconds(header: str | None) -> float | None:
+    """The seconds of a `Retry-After` header; None if there is none, or it is a date."""
+    return float(header) if header and header.isascii() and header.isdigit() else None

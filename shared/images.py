@@ -49,6 +49,7 @@ _UPRIGHT = {
 }  # the transposition that undoes each EXIF orientation
 _INFLATED_AT_ONCE = 1024**2  # bytes
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_JPEG = ("JPEG", "MPO")  # cameras write a preview after the photograph (MPO); the first picture is used
 _START_OF_SCAN = b"\xff\xda"
 # Offsets in a PNG: 8 bytes signature, 8 chunk head, 4 width, 4 height, then a byte each.
 _PNG_SIZE, _PNG_BIT_DEPTH, _PNG_COLOUR, _PNG_INTERLACE = 16, 24, 25, 28
@@ -216,10 +217,10 @@ def _check(image: Image.Image, data: bytes, max_pixels: int) -> None:
         raise TooLarge(f"the image has {size} pixels, more than {max_pixels}; scale it down")
     if max(image.size) > MAX_SHAPE * min(image.size):
         raise InvalidInput(f"the image has {size} pixels, more than {MAX_SHAPE} times as long as wide; cut it")
-    if image.format == "JPEG" and data.count(_START_OF_SCAN) > MAX_JPEG_SCANS:
+    if image.format in _JPEG and data.count(_START_OF_SCAN) > MAX_JPEG_SCANS:
         raise TooLarge(f"the JPEG has more than {MAX_JPEG_SCANS} scans; save it again, not progressive")
-    if (frames := getattr(image, "n_frames", 1)) > 1:
-        raise InvalidInput(f"the file holds {frames} pictures (animated, or of several views); send one as a file")
+    if image.format not in _JPEG and (frames := getattr(image, "n_frames", 1)) > 1:
+        raise InvalidInput(f"the file holds {frames} pictures (it is animated); send one as a file")
     # Pillow opens 16-bit colour PNGs as RGB with 8 bits; only the header states the true bit depth.
     if image.mode not in _CONVERTIBLE or (image.format == "PNG" and data[_PNG_BIT_DEPTH] == 16):
         raise InvalidInput(f"the image has more than 8 bits a channel (mode {image.mode}); convert it to 8 bits")

@@ -30,6 +30,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pydantic import JsonValue
 from pydantic_core import ErrorDetails
 
+from shared.http_statuses import retry_seconds
+
 PREFIX = "urn:contrafact:problem:"
 MEDIA_TYPE = "application/problem+json"
 MAX_LISTED_ERRORS = 20
@@ -175,12 +177,12 @@ def _tree(cls: type[Problem]) -> Iterator[type[Problem]]:
 
 def from_reply(status: int, body: bytes, retry_after: str | None = None) -> Problem:
     """Return the problem in a service's reply as its own class; `DependencyFailed` for any other reply."""
-    seconds = float(retry_after) if retry_after and retry_after.isdigit() else None
+    seconds = retry_seconds(retry_after)
     try:
         document = json.loads(body)
         name = document["type"].removeprefix(PREFIX)
         detail = str(document["detail"])
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return DependencyFailed(f"a service answered {status} without a problem document: {body[:200]!r}")
     members = {key: value for key, value in document.items() if key not in Problem("").body("")}
     for cls in _tree(Problem):

@@ -42,7 +42,7 @@ from shared.asgi import AccessLog, BoundedRequests
 from shared.batch_metrics import BatchMetrics
 from shared.batch_queue import BatchPolicy
 from shared.batching import MicroBatcher
-from shared.device_errors import is_device_failure
+from shared.device_errors import is_device_failure, is_out_of_memory
 from shared.endpoints import HEALTHZ, INFO, METRICS, READYZ, Description, Endpoint, Reply
 from shared.endpoints import Request as RequestBody
 from shared.gpu import gpu_of
@@ -244,11 +244,13 @@ class ModelService(Generic[Model]):
                 model = self._load_model(self.batcher)
             self._gpu = gpu_of(model.device)
             self._model = model
-        except Exception as error:  # reported by /readyz
+        except BaseException as error:  # also a panic of a compiled library; reported by /readyz
             self._failure = f"{type(error).__name__}: {error}"
             logger.exception("%s failed to load", self.name)
             if is_device_failure(error):
                 self._health.report(f"the accelerator failed while the weights were loaded: {error}")
+            elif is_out_of_memory(error):  # another process may free it
+                self._health.report(f"there is too little memory for the weights: {error}")
         else:
             logger.info("%s is ready", self.name, extra={"device": model.device})
 

@@ -145,9 +145,11 @@ class ControlNetEditor:
         segmenter = self.images.segmenter
         if not prepared.regions or segmenter is None:
             return rendered
-        return replace(
-            rendered, outcomes=region_outcomes(prepared.regions, segmenter.label_map(image), segmenter.labels, image)
-        )
+        try:
+            label_map = segmenter.label_map(image)
+        except NotFinite as problem:
+            return problem
+        return replace(rendered, outcomes=region_outcomes(prepared.regions, label_map, segmenter.labels, image))
 
     def _compute_regions(self, source: Source, classes: tuple[str, ...]) -> tuple[Region, ...]:
         label_map = self.images.labels(source)

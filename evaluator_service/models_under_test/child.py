@@ -32,7 +32,7 @@ from evaluator_service.models_under_test.spawner import Connections
 from shared import logging as json_logging
 from shared.device_errors import is_device_failure, is_out_of_memory
 from shared.images import Pixels
-from shared.problems import Problem
+from shared.problems import NotFinite, Problem
 
 MEBIBYTE = 1024**2
 MAX_DETAIL = 1000
@@ -168,6 +168,8 @@ def _outputs(model: Classifier | Segmenter, images: Sequence[Pixels]) -> tuple[R
 def _failure(error: Exception) -> Reply:
     """Describe a failure by the first error in its chain of causes that can be classified."""
     detail = error.detail if isinstance(error, Problem) else f"{type(error).__name__}: {' '.join(str(error).split())}"
+    if isinstance(error, NotFinite):
+        return Reply(failure="not finite", detail=detail[:MAX_DETAIL])
     cause: BaseException | None = error
     while cause is not None:
         if is_out_of_memory(cause) or "bad_alloc" in str(cause):

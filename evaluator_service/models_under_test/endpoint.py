@@ -24,7 +24,7 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from shared.chunks import chunks
-from shared.http_statuses import RETRIED, refuses_content
+from shared.http_statuses import RETRIED, refuses_content, retry_seconds
 from shared.images import Pixels, decode, png_header
 from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, Problem
 from shared.profile_evaluator import ModelEndpoint
@@ -111,7 +111,8 @@ class _Server:
                         raise self._failed(f"refused: {failure}")
                 if attempt == ATTEMPTS:
                     raise DependencyFailed(f"the model at {self._endpoint.url} failed {ATTEMPTS} times: {failure}")
-                pause = float(retry_after) if retry_after.isdigit() else 0.25 * 2**attempt
+                seconds = retry_seconds(retry_after)
+                pause = 0.25 * 2**attempt if seconds is None else seconds
                 await asyncio.sleep(max(0.0, min(pause, LONGEST_PAUSE, deadline - time.monotonic())))
         raise DeadlineExceeded(f"no answer from the model at {self._endpoint.url} before the deadline")
 
@@ -134,7 +135,7 @@ class _Server:
                     if len(body) > max_bytes:
                         raise DependencyFailed(f"the model at {url} sent more than {max_bytes:,} bytes")
             elif refuses_content(reply.status_code):
-                async for chunk in reply.aiter_bytes():
+                async for chunk in reply.aiter_raw():
                     body += chunk
                     if len(body) >= _REFUSAL_BYTES:
                         break

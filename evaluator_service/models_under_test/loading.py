@@ -18,7 +18,7 @@ from evaluator_service.models_under_test.onnx_models import OnnxClassifier, Onnx
 from evaluator_service.models_under_test.outputs import NOT_FINITE
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from shared.images import Pixels
-from shared.problems import InvalidInput, OutOfMemory, Problem, validation_sentence
+from shared.problems import InvalidInput, NotFinite, OutOfMemory, Problem, validation_sentence
 from shared.profile_evaluator import ModelUnderTest
 from shared.schemas.base import Kind
 from shared.schemas.models import ONNX_NAME, read_description
@@ -93,6 +93,8 @@ def try_out(model: Classifier | Segmenter, count: int = len(_LOOKS)) -> None:
             model.label_maps(pictures)
             return
         rows = model.probabilities(pictures)
+    except NotFinite as problem:
+        raise InvalidInput(problem.detail) from problem
     except Problem:
         raise
     except torch.OutOfMemoryError as error:

@@ -77,7 +77,7 @@ class Reply(Message):
     Outputs are float64 rows of probabilities, or a uint8 label map per image.
     """
 
-    failure: Literal["", "refused", "memory", "device"] = ""
+    failure: Literal["", "refused", "memory", "device", "not finite"] = ""
     detail: str = ""
     kind: Kind = "classification"
     classes: list[str] = []

@@ -20,7 +20,7 @@ from evaluator_service.models_under_test.preprocessing import Prepare, described
 from evaluator_service.models_under_test.segmentation import MAX_CLASSES, label_map
 from shared.chunks import chunks
 from shared.images import Pixels
-from shared.problems import InvalidInput
+from shared.problems import InvalidInput, NotFinite
 from shared.schemas.base import Kind
 from shared.schemas.models import CONFIG_NAME, DESCRIPTION_NAME, ONNX_NAME, PROCESSOR_NAME, ModelDescription
 
@@ -72,7 +72,7 @@ class OnnxSegmenter:
         """Per image (height × width × 3) the index in `classes` of every pixel; see `ImageSegmenter.label_maps`."""
         rows = torch.from_numpy(self._file.rows(images)).float()
         if not torch.isfinite(rows).all():
-            raise InvalidInput(NOT_FINITE)
+            raise NotFinite(NOT_FINITE)
         columns = self._outputs.index_map()
         return [label_map(logits, image.shape[:2], columns) for image, logits in zip(images, rows, strict=True)]
 

@@ -88,7 +88,8 @@ class Sandbox:
     def run(self, images: Sequence[Pixels]) -> list[NDArray[Any] | NotFinite]:
         """Probabilities, or the label map, of each image (height × width × 3); NotFinite for NaN or infinity.
 
-        Raises as `load` does, and OutOfMemory if fewer images may fit.
+        Raises as `load` does, OutOfMemory if fewer images may fit, and NotFinite if a segmenter's output is not finite
+        for one of them.
         """
         until = time.monotonic() + self.limits.batch_seconds + GRACE_SECONDS
         try:
@@ -174,7 +175,7 @@ class Sandbox:
         if reply.failure == "device":
             self.close()  # every later call of the process would fail too
             return DeviceFailed(f"the accelerator failed in the process of an uploaded model: {reply.detail}")
-        return InvalidInput(reply.detail)
+        return (NotFinite if reply.failure == "not finite" else InvalidInput)(reply.detail)
 
     def _too_large(self, reply: Reply, load: str) -> ModelStopped:
         self.close()  # it is quarantined, so release its memory

@@ -16,7 +16,7 @@ from evaluator_service.models_under_test.hub import load_hub_model, own_names
 from evaluator_service.models_under_test.outputs import NOT_FINITE, ClassNames, NamedOutputs
 from evaluator_service.models_under_test.preprocessing import processors
 from shared.images import Pixels
-from shared.problems import InvalidInput
+from shared.problems import InvalidInput, NotFinite
 from shared.schemas.base import Kind
 from shared.weights import Weights
 
@@ -44,11 +44,12 @@ class ImageSegmenter:
         """Per image (height × width × 3) the index in `classes` of every pixel, height × width.
 
         Logits are resized bilinearly to the image's size before the argmax, as transformers' own post-processing does.
+        Raises NotFinite if one of them is NaN or infinite.
         """
         pixel_values = torch.from_numpy(self._prepare(images))
         logits = self._model(pixel_values.to(self._model.device, self._model.dtype)).logits.float()
         if not torch.isfinite(logits).all():
-            raise InvalidInput(NOT_FINITE)
+            raise NotFinite(NOT_FINITE)
         columns = self._outputs.index_map()
         return [label_map(rows, image.shape[:2], columns) for image, rows in zip(images, logits, strict=True)]
 

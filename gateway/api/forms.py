@@ -17,6 +17,7 @@ from starlette.requests import Request
 
 from gateway.intake.sources import NamedFile
 from gateway.jobs.submit import Submission
+from shared.characters import is_storable
 from shared.problems import InvalidInput, Malformed, Overloaded, TooLarge, validation_sentence
 from shared.schemas.base import Contract, JsonObject
 from shared.schemas.jobs import JobRequest, JobSpec
@@ -31,7 +32,7 @@ MANY_IMAGES = (
 
 Message = TypeVar("Message", bound=Contract)
 
-_NUL = "{name} contains the character U+0000, which cannot be stored; remove it"
+_UNSTORABLE = "{name} contains a character that cannot be stored (U+0000, or half of a surrogate pair); remove it"
 
 REQUEST_BODY: JsonObject = {
     "requestBody": {
@@ -229,7 +230,7 @@ async def part_of(form: FormData, name: str, max_bytes: int) -> bytes | None:
 def parse(message: type[Message], data: bytes, name: str) -> Message:
     """A contract from the JSON of a part. Raises Malformed and InvalidInput."""
     if b"\\u0000" in data:
-        raise InvalidInput(_NUL.format(name=name))
+        raise InvalidInput(_UNSTORABLE.format(name=name))
     try:
         return message.model_validate_json(data)
     except ValidationError as error:
@@ -238,8 +239,8 @@ def parse(message: type[Message], data: bytes, name: str) -> Message:
 
 def validated(message: type[Message], fields: Mapping[str, object], name: str) -> Message:
     """A contract from the fields of a form. Raises InvalidInput."""
-    if _holds_nul(fields):
-        raise InvalidInput(_NUL.format(name=name))
+    if not is_storable(fields):
+        raise InvalidInput(_UNSTORABLE.format(name=name))
     try:
         return message.model_validate(fields)
     except ValidationError as error:
@@ -250,15 +251,3 @@ def _refusal(error: ValidationError, name: str) -> Malformed | InvalidInput:
     errors = error.errors(include_url=False, include_context=False, include_input=False)
     unreadable = any(item["type"] == "json_invalid" for item in errors)
     return (Malformed if unreadable else InvalidInput)(f"{name}: {validation_sentence(errors)}")
-
-
-def _holds_nul(value: object) -> bool:
-    match value:
-        case str():
-            return "\0" in value
-        case Mapping():
-            return any(_holds_nul(key) or _holds_nul(member) for key, member in value.items())
-        case list() | tuple():
-            return any(map(_holds_nul, value))
-        case _:
-            return False

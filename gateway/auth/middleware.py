@@ -40,6 +40,7 @@ REVIEWS = re.compile(r"/jobs/[^/]+/(reviews(/|$)|report$)")  # a suite's name ma
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 SMALL_BODY_BYTES = 64 * 1024
 MANIFEST_BYTES = 64 * 1024**2  # JSON is parsed in memory: some 300,000 images
+MAX_BYTES_IN_MEMORY = 512 * 1024**2  # of all bodies that come in at a time, except forms, whose files are on disk
 LUMP_BYTES = 8 * 1024**2  # bodies of unknown length are counted in steps of this size
 
 COOKIE = "contrafact_session"
@@ -59,7 +60,8 @@ class Access:
         self._context = context
         settings = context.settings
         self._limits = Limits(settings.key_requests_per_minute, settings.key_bytes_per_hour)
-        self._spool = Spool(settings.max_spooled_bytes)
+        self._forms = Spool(settings.max_spooled_bytes)
+        self._in_memory = Spool(min(MAX_BYTES_IN_MEMORY, settings.max_spooled_bytes))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -67,27 +69,26 @@ class Access:
             return
         headers = Headers(scope=scope)
         send = _as_declared(send)
-        with self._spool.counting() as spooled:
-            await self._respond(scope, headers, receive, send, spooled)
+        is_form = scope["method"] == "POST" and headers.get("content-type", "").lower().startswith("multipart/")
+        spool = self._forms if is_form else self._in_memory
+        with spool.counting() as spooled:
+            try:
+                body = await self._admit(scope, headers, receive, spool, spooled)
+            except Problem as problem:
+                await _refusal(problem, scope, headers)(scope, receive, send)
+                return
+            except DATABASE_AWAY as error:
+                logger.warning("the database does not answer: %s", error)
+                await problem_reply(no_database(), scope["path"])(scope, receive, send)
+                return
+            try:
+                await self._app(scope, body, send)
+            except ClientDisconnect:
+                logger.info("the client left while it was sending", extra={"path": scope["path"]})
 
-    async def _respond(
-        self, scope: Scope, headers: Headers, receive: Receive, send: Send, spooled: Callable[[int], None]
-    ) -> None:
-        try:
-            body = await self._admit(scope, headers, receive, spooled)
-        except Problem as problem:
-            await _refusal(problem, scope, headers)(scope, receive, send)
-            return
-        except DATABASE_AWAY as error:
-            logger.warning("the database does not answer: %s", error)
-            await problem_reply(no_database(), scope["path"])(scope, receive, send)
-            return
-        try:
-            await self._app(scope, body, send)
-        except ClientDisconnect:
-            logger.info("the client left while it was sending", extra={"path": scope["path"]})
-
-    async def _admit(self, scope: Scope, headers: Headers, receive: Receive, spooled: Callable[[int], None]) -> Receive:
+    async def _admit(
+        self, scope: Scope, headers: Headers, receive: Receive, spool: Spool, spooled: Callable[[int], None]
+    ) -> Receive:
         """The body, counted against the limits of key and process. Sets owner and reviewer in `scope["state"]`.
 
         Raises Problem.
@@ -111,7 +112,7 @@ class Access:
                 await asyncio.to_thread(self._book, key_hash, 0, size)
 
         if declared:
-            self._spool.refuse_without_room(declared)
+            spool.refuse_without_room(declared)
             await pay(declared)
         return _counted(receive, most, declared or 0, pay, spooled)
 

@@ -23,6 +23,7 @@ from gateway.intake.archive_members import ArchiveLimits, Content
 from gateway.intake.archives import open_members
 from gateway.intake.sources import NamedFile
 from shared.archives import is_archive
+from shared.characters import is_storable
 from shared.problems import InvalidInput, Malformed, TooLarge, validation_sentence
 from shared.schemas.models import (
     CONFIG_NAME,
@@ -43,7 +44,7 @@ Format = Literal["safetensors", "onnx"]
 
 MAX_FILES = 1_000
 MAX_JSON_BYTES = 4 * 1024**2
-MAX_HEADER_BYTES = 100 * 1024**2  # safetensors' own limit
+MAX_HEADER_BYTES = 4 * 1024**2  # some 30,000 tensors; parsing takes 30 times as much memory
 PIECE_BYTES = 1024**2
 
 _REFUSED = {
@@ -190,11 +191,15 @@ def _check_json(path: Path) -> None:
         raise TooLarge(f"{path.name} is larger than {MAX_JSON_BYTES:,} bytes")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-        forbidden = _forbidden(value)
+        forbidden, is_stored = _forbidden(value), is_storable(value)
     except (ValueError, RecursionError) as error:
         raise Malformed(f"{path.name} is not JSON in UTF-8: {str(error)[:200]}") from error
     if not isinstance(value, dict):
         raise Malformed(f"{path.name} is not a JSON object")
+    if not is_stored:
+        raise Malformed(
+            f"{path.name} has a text that cannot be stored (U+0000, or half of a surrogate pair); change it"
+        )
     if forbidden is not None:
         raise InvalidInput(f"{path.name} has {forbidden}; a model under test must be self-contained")
 
@@ -220,12 +225,14 @@ def _check_safetensors(path: Path) -> None:
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        if size < 10 or length > min(MAX_HEADER_BYTES, size - 8):
+        if size < 10 or length > size - 8:
             raise Malformed(f"{path.name} is not a safetensors file; save the model with save_pretrained")
+        if length > MAX_HEADER_BYTES:
+            raise TooLarge(f"{path.name} has a header of more than {MAX_HEADER_BYTES:,} bytes; save it in shards")
         try:
             header = json.loads(file.read(length).decode())
             ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
+        except (ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise Malformed(f"{path.name} is not a safetensors file; save the model with save_pretrained") from error
     if max(ends, default=0) != size - 8 - length:
         raise Malformed(f"{path.name} is not as long as its header says; it was cut off, send it again")

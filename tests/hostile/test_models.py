@@ -44,6 +44,12 @@ def test_no_archive_becomes_a_model_or_breaks_the_gateway(gateway: Gateway, case
     assert_refused(reply, reply.status_code, "")
 
 
+def header(content: bytes) -> bytes:
+    """A safetensors file without tensors."""
+    return struct.pack("<Q", len(content)) + content
+
+
+LONG_HEADER = header(b'{"a":[' + b"[]," * (30 * 1024**2) + b"[]]}")
 PICKLE = pickle.dumps(Evil())
 CASES: list[tuple[str, list[tuple[str, bytes]], int, str]] = [
     ("a pickle by name", package_with(pytorch_model__bin=PICKLE), 422, "may hold a pickle"),
@@ -53,6 +59,15 @@ CASES: list[tuple[str, list[tuple[str, bytes]], int, str]] = [
     ("a picture", [("model.png", picture())], 422, "there are no weights"),
     ("a path", [("../../config.json", b"{}")], 422, "there are no weights"),
     ("a header of exabytes", package_with(model__safetensors=struct.pack("<Q", 2**62)), 400, "not a safetensors file"),
+    ("a header of 90 MB", package_with(model__safetensors=LONG_HEADER), 413, "more than 4,194,304 bytes"),
+    (
+        "an infinite offset",
+        package_with(model__safetensors=header(b'{"a":{"data_offsets":[0,Infinity]}}')),
+        400,
+        "not a",
+    ),
+    ("a class with U+0000", package_with(config__json=b'{"id2label": {"0": "a\\u0000"}}'), 400, "cannot be stored"),
+    ("a class with half a character", package_with(config__json=b'{"id2label": {"0": "\\ud800"}}'), 400, "stored"),
     ("offsets beyond the file", package_with(model__safetensors=safetensors(9)[:-1]), 400, "not as long as"),
     ("code", package_with(modeling_evil__py=b"import os"), 422, "is code"),
     ("remote code", package_with(config__json=b'{"auto_map": {"AutoModel": "evil--x.Y"}}'), 422, "`auto_map`"),

@@ -188,6 +188,18 @@ def test_an_image_that_gives_nan_fails_alone(attack: Callable[..., None], store:
     attack(scenario, max_wait_seconds=0.5)
 
 
+def test_an_image_that_gives_a_segmenter_nan_fails_alone(attack: Callable[..., None], store: PackageStore) -> None:
+    async def scenario(served: Evaluator) -> None:
+        upload = store.add(models.segmenter_not_a_number_on_white())
+        assert (await served.examine(upload)).status_code == 200
+        good, bad = await asyncio.gather(served.segment(upload, GREY), served.segment(upload, WHITE))
+        assert (good.status_code, bad.status_code) == (200, 500), (good.text, bad.text)
+        assert bad.json()["type"] == NOT_FINITE
+        assert await served.quarantined() == {}
+
+    attack(scenario, max_wait_seconds=0.5)
+
+
 async def ended_while_it_runs(served: Evaluator, upload: UploadedModel, how: signal.Signals) -> httpx.Response:
     """The reply to a prediction without end whose process gets a signal."""
     before = descendants()

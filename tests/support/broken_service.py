@@ -78,6 +78,15 @@ def memory() -> FastAPI:
     return _service(fail)
 
 
+def crowded() -> FastAPI:
+    """There is no memory for the weights, for example because a dead process still has it."""
+    return ModelService("broken_service", "1", SETTINGS, _load_in_vain).app
+
+
+def _load_in_vain(make_batcher: MakeBatcher) -> Squares:
+    raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
 def _service(break_device: Callable[[], None]) -> FastAPI:
     service = ModelService("broken_service", "1", SETTINGS, lambda make: Squares(make, break_device))
 

@@ -16,7 +16,7 @@ from embedded.serving import ListeningPort
 from evaluator_service.app import create_app
 from shared.images import encode
 from shared.schemas.base import ImagePayload
-from shared.schemas.evaluation import ExamineRequest, ModelsReply, PredictRequest, UploadedModel
+from shared.schemas.evaluation import ExamineRequest, ModelsReply, PredictRequest, SegmentRequest, UploadedModel
 from shared.service_settings import ServiceSettings
 from tests.support.archives import tarred
 from tests.support.serving import serving
@@ -73,6 +73,11 @@ class Evaluator:
         name, upload = (model, None) if isinstance(model, str) else (model.digest, model)
         request = PredictRequest(model=name, upload=upload, images=list(images) or [GREY])
         return await self._client.post("/v1/predictions", content=request.model_dump_json())
+
+    async def segment(self, model: UploadedModel, *images: ImagePayload) -> httpx.Response:
+        """`POST /v1/segmentations` of an upload."""
+        request = SegmentRequest(model=model.digest, upload=model, images=list(images))
+        return await self._client.post("/v1/segmentations", content=request.model_dump_json())
 
     async def quarantined(self) -> dict[str, str]:
         """Digests with their reasons, as `GET /v1/models` lists them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,10 @@ from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Ren
 from diffusion_service.palettes import palette
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import load
-from shared.problems import InvalidInput
+from shared.problems import InvalidInput, NotFinite
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import ControlKind, Controls, ControlStrength, Rendering, RenderRequest, chosen_controls
+from tests.support.broken_weights import spoil
 from tests.support.control_sources import source
 from tests.support.controlnet_items import PHOTO, weights
 from tests.support.small_diffusion import write_control, write_depth, write_diffusion, write_segmenter
@@ -53,6 +55,18 @@ def rendered(editor: ControlNetEditor, *controls: ControlStrength, region: str =
     (outcome,) = editor.render(key, [RenderItem(source(), rendering, "")])
     assert isinstance(outcome, Rendered), outcome
     return outcome
+
+
+def test_an_estimator_or_a_segmenter_that_computes_nan_gives_no_control_image(folder: Path, tmp_path: Path) -> None:
+    for name, part in (("segmenter", "decode_head.classifier"), ("estimator", "head")):
+        shutil.copytree(folder / name, tmp_path / name)
+        spoil(tmp_path / name, part)
+    segmenter = Segmenter(weights(tmp_path / "segmenter"), ["object"], device="cpu")
+    with pytest.raises(NotFinite):
+        ControlImages(segmenter).keep(source())
+    depth = DepthEstimator(weights(tmp_path / "estimator"), device="cpu")
+    with pytest.raises(NotFinite):
+        ControlImages(None, depth=depth).image(source(), "depth", "full")
 
 
 def strength(kind: ControlKind, **changes: float) -> ControlStrength:

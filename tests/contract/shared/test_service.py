@@ -133,6 +133,19 @@ def test_alive_at_once_ready_when_loaded(squares: Squares, url: str) -> None:
     assert ask(url, 7).json() == {"square": 49}
 
 
+class PanicException(BaseException):
+    """As pyo3 names it."""
+
+
+def test_a_panic_while_weights_are_loaded_is_a_failure_to_load() -> None:
+    def load(make_batcher: MakeBatcher) -> Squares:
+        raise PanicException("called `Option::unwrap()` on a `None` value")
+
+    with listening(square_service(load, ServiceSettings())) as url:
+        wait_for(lambda: "failed" in HTTP.get(f"{url}/readyz").json(), PATIENCE)
+        assert "PanicException" in HTTP.get(f"{url}/readyz").json()["detail"]
+
+
 def test_not_ready_is_a_problem_that_says_when_to_come_back() -> None:
     squares = Squares()
     squares.loads.clear()

@@ -23,13 +23,20 @@ HTTP = httpx.Client(timeout=PATIENCE, trust_env=False, headers={"Connection": "c
 @contextmanager
 def serving(name: str, directory: Path) -> Iterator[tuple[Part, str]]:
     """A service of `tests.support.broken_service` that is ready, and its address."""
+    with process(name, directory) as (part, url):
+        part.wait()
+        yield part, url
+
+
+@contextmanager
+def process(name: str, directory: Path) -> Iterator[tuple[Part, str]]:
+    """A service of `tests.support.broken_service`, started, and its address."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [*UVICORN, f"tests.support.broken_service:{name}", "--port", str(port)]
     part = Part(name, command, lambda: status(f"{url}/readyz") == 200, directory / "log")
     part.start()
     try:
-        part.wait()
         yield part, url
     finally:
         part.kill()
@@ -86,6 +93,13 @@ def test_a_service_whose_batch_never_ends_fails_its_probe_and_ends(tmp_path: Pat
             assert exit_code(part) == EXIT_CODE
         (message,) = critical_lines(part)
         assert "CONTRAFACT_MAX_BATCH_SECONDS" in message
+
+
+def test_a_service_that_lacks_memory_for_its_weights_ends_so_that_it_is_started_again(tmp_path: Path) -> None:
+    with process("crowded", tmp_path) as (part, _):
+        assert exit_code(part) == EXIT_CODE
+        (message,) = critical_lines(part)
+        assert "CUDA out of memory" in message
 
 
 def test_a_lack_of_memory_that_a_library_reports_is_no_broken_device(tmp_path: Path) -> None:

@@ -144,6 +144,26 @@ def not_a_number_on_white() -> dict[str, bytes]:
     return onnx_package(nodes, {"limit": np.float32(0.9)})
 
 
+def segmenter_not_a_number_on_white() -> dict[str, bytes]:
+    """A segmenter that answers NaN to bright images, which the trial does not have."""
+    nodes = [
+        helper.make_node("ReduceMean", ["pixels"], ["mean"], axes=[2, 3]),
+        helper.make_node("Sub", ["limit", "mean"], ["below"]),
+        helper.make_node("Sqrt", ["below"], ["root"]),
+        helper.make_node("Add", ["pixels", "root"], ["logits"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("pixels", TensorProto.FLOAT, ["b", 3, SIDE, SIDE])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["b", 3, SIDE, SIDE])],
+        [numpy_helper.from_array(np.float32(0.9), "limit")],
+    )
+    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 17)])
+    description = {**json.loads(DESCRIPTION), "kind": "segmentation"}
+    return {"model.onnx": bytes(model.SerializeToString()), "contrafact.json": json.dumps(description).encode()}
+
+
 def brightness() -> dict[str, bytes]:
     """A harmless model."""
     node = helper.make_node("ReduceMean", ["pixels"], ["logits"], axes=[2, 3], keepdims=0)

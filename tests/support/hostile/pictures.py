@@ -176,7 +176,6 @@ REFUSED = [
     ),
     RefusedPicture("animated PNG", lambda: _animated("PNG"), 422, "2 pictures"),
     RefusedPicture("animated WebP", lambda: _animated("WEBP"), 422, "2 pictures"),
-    RefusedPicture("JPEG of several pictures", lambda: _animated("MPO"), 422, "2 pictures"),
     RefusedPicture(
         "PNG that claims two thousand million frames",
         lambda: png(header(2, 2), bytes(14), chunk(b"acTL", struct.pack(">II", 2**31, 0))),
@@ -276,6 +275,7 @@ ACCEPTED = [
     AcceptedPicture("PNG that is a zip", lambda: saved(ramp()) + _polyglot_zip(), _plain),
     AcceptedPicture("PNG that is a page", lambda: saved(ramp()) + PAYLOAD, _plain),
     AcceptedPicture("PNG with the letters of a tar", _tar_inside, lambda: np.zeros((2, 2, 3))),
+    AcceptedPicture("JPEG of several pictures", lambda: _animated("MPO"), lambda: _decoded(saved(ramp(), "JPEG"))),
     AcceptedPicture(
         "JPEG with a program in its comment",
         lambda: saved(ramp(), "JPEG", comment=PAYLOAD, quality=95),

@@ -7,6 +7,7 @@ import base64
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -82,6 +83,25 @@ def test_an_endpoint_that_refuses_an_image_makes_it_invalid_input_and_is_not_ask
     with pytest.raises(InvalidInput, match=f"status {status}: smaller than 32 pixels$"):
         asyncio.run(endpoint(answer).probabilities([b"one"], time.monotonic() + 120))
     assert len(requests) == 1
+
+
+def test_a_refusal_whose_compression_is_broken_is_still_a_refusal() -> None:
+    broken = httpx.Response(422, headers={"Content-Encoding": "gzip"}, stream=httpx.ByteStream(b"not gzip"))
+    with pytest.raises(InvalidInput, match="status 422"):
+        asyncio.run(endpoint(lambda request: broken).probabilities([b"one"], time.monotonic() + 120))
+
+
+@pytest.mark.parametrize("wait", ["²", "9" * 400])
+def test_an_odd_time_to_wait_is_no_error(wait: str) -> None:
+    replies = [httpx.Response(503, headers={"Retry-After": wait.encode()})]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return replies.pop() if replies else httpx.Response(200, json={"probabilities": rows(request).tolist()})
+
+    deadline = time.monotonic() + 3  # it waits no longer than this
+    with suppress(DeadlineExceeded):
+        assert asyncio.run(endpoint(answer).probabilities([b"one"], deadline)) == [[0.25, 0.75]]
+    assert not replies
 
 
 def test_an_endpoint_that_refuses_a_batch_is_asked_for_its_images() -> None:

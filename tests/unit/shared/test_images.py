@@ -104,6 +104,13 @@ def test_animations_are_refused() -> None:
         images.canonical(saved(frames[0], save_all=True, append_images=frames[1:]))
 
 
+def test_of_a_jpeg_of_several_pictures_the_first_is_kept() -> None:
+    """Cameras write a preview after the photograph (Multi-Picture Format)."""
+    photograph, preview = gradient(), gradient().resize((4, 4))
+    several = saved(photograph, "MPO", save_all=True, append_images=[preview], quality=95)
+    assert images.canonical(several).digest == images.canonical(saved(photograph, "JPEG", quality=95)).digest
+
+
 def test_pixels_are_limited_before_decoding() -> None:
     bomb = saved(Image.new("1", (30_000, 30_000)))
     with pytest.raises(TooLarge, match="more than 40000000"):
