@@ -26,6 +26,7 @@ from gateway.methods.lance import LanceParameters
 from shared.arithmetic import native_weights
 from shared.chunks import chunks
 from shared.images import Pixels
+from shared.profile_diffusion import Diffusion
 from shared.profiles import Profile, load_profile
 from shared.schemas.diffusion import PromptEdit, Rendering
 from shared.schemas.service import WeightsInfo
@@ -94,20 +95,9 @@ def arms_of(
     ours = _loaded(profile, device)
     diffusion = profile.diffusion
     few_step = few_steps_of(diffusion, ours)
-    single = profile.diffusion.model_copy(
-        update={
-            "base": profile.diffusion.base.model_copy(update={"dtype": "float32"}),
-            "controlnets": {
-                kind: weights.model_copy(update={"dtype": "float32"})
-                for kind, weights in profile.diffusion.controlnets.items()
-            },
-        }
-    )
+    single = _in_single_precision(diffusion)
     theirs = _loaded(profile.model_copy(update={"diffusion": single}), device)
-    segmenter_weights = profile.diffusion.segmenter
-    segmenter = (
-        Segmenter(segmenter_weights, profile.diffusion.keep_labels, device=device) if segmenter_weights else None
-    )
+    segmenter = Segmenter(diffusion.segmenter, diffusion.keep_labels, device=device) if diffusion.segmenter else None
     plain = PipelineLoop(single, segmenter, device)
     lance = LanceParameters.model_validate(method_defaults("lance", profile))
     paper = replace(paper, guidance=lance.guidance, learning_rate=lance.null_text.learning_rate)
@@ -125,6 +115,17 @@ def arms_of(
     infos = [diffusion.base.info("base"), diffusion.controlnets["canny"].info("controlnet")]
     infos += diffusion.few_step.infos() if diffusion.few_step else []
     return Arms(arms, infos, Judge(profile, segmenter) if judged and segmenter else None)
+
+
+def _in_single_precision(diffusion: Diffusion) -> Diffusion:
+    return diffusion.model_copy(
+        update={
+            "base": diffusion.base.model_copy(update={"dtype": "float32"}),
+            "controlnets": {
+                kind: weights.model_copy(update={"dtype": "float32"}) for kind, weights in diffusion.controlnets.items()
+            },
+        }
+    )
 
 
 def _loaded(profile: Profile, device: str) -> StableDiffusion:

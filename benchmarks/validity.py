@@ -190,13 +190,17 @@ def assess(
     )
 
 
-def main() -> None:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sources", type=int, default=60)
     parser.add_argument("--calibration", type=int, default=80, help="valid pictures, and as many invalid ones")
     parser.add_argument("--valid", type=float, default=0.6, help="share of the pictures that are valid")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    arguments = _parser().parse_args()
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     profile = load_profile("tiny")

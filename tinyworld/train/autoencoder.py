@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from shared.chunks import chunks
 from tinyworld.augmentation import SIDE
-from tinyworld.datasets.captioned_pictures import DOMAINS
+from tinyworld.datasets.captioned_pictures import PICTURE_DOMAINS
 from tinyworld.datasets.generator_pictures import Material, material
 from tinyworld.domains import add_domain
 from tinyworld.drawing.sheet import contact_sheet
@@ -156,7 +156,7 @@ def main() -> None:
     recipe = Recipe(run, args.minutes * 60, args.batch, args.rate, weight_decay=0.01, checkpoint_every=120)
     progress = train(model, _Crops(data, args.batch, on).loss, recipe)
     standardise(model, np.stack([data.image(row) for row in range(min(256, data.count))]), on)
-    shown = DOMAINS[args.domain]
+    shown = PICTURE_DOMAINS[args.domain]
     held_out = np.stack([shown.picture(scene) for scene in shown.scenes(0, 128, "calibration")])
     back = round_trip(model, held_out, on)
     quality = round(psnr(held_out, back), 2)

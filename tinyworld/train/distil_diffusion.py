@@ -178,8 +178,7 @@ def publish(student: UNet2DConditionModel, folder: Path, record: dict[str, objec
     )
 
 
-def main() -> None:
-    """The command."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=70)
     parser.add_argument("--steps", type=int, default=4, help="of the student")
@@ -193,7 +192,12 @@ def main() -> None:
     parser.add_argument("--run", help="folder under runs/, else the domain's")
     add_domain(parser)
     parser.add_argument("--publish", action="store_true", help="write the weights as soon as the budget is spent")
-    args = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    """The command."""
+    args = _parser().parse_args()
     torch.set_num_threads(args.threads)
     on = device()
     kinds = [kind for kind in CONTROL_KINDS if (weights_of(args.domain) / "diffusion" / FOLDERS[kind]).exists()]

@@ -8,6 +8,7 @@ minutes what labels alone teach in hours. Failures (`failures.py`) have no objec
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from transformers import ConvNextImageProcessorPil, PreTrainedModel, ViTImageProcessorPil
 
 from tinyworld.augmentation import LARGEST_SHIFT, SIDE, as_pixel_values, degrade, shifted
-from tinyworld.datasets.degradations import Fields, degraded, random_fields
+from tinyworld.datasets.degradations import SUFFERED, Fields, degraded, random_fields
 from tinyworld.datasets.oracle_pictures import (
     FAILED,
     REDRAWN,
@@ -40,10 +41,9 @@ from tinyworld.judges.oracles.objects import (
     place_weights,
     pooled,
     readings,
-    split_readings,
     targets_with_none,
 )
-from tinyworld.networks.factor_heads import factor_loss
+from tinyworld.networks.factor_heads import factor_loss, split_factors
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.oracles import new_oracle
 from tinyworld.objects.pictures import mirrored_targets, rendered
@@ -77,6 +77,12 @@ def train_oracle(name: str, seconds: float, seed: int) -> None:
 
     progress = train(model, loss_of, recipe)
     settle_heads(model, own, name, fields, recipe.seed)
+    record = {"tensors taken over from an earlier oracle": started_from, **recipe_record(recipe, progress)}
+    _publish(model, name, record)
+
+
+def _publish(model: PreTrainedModel, name: str, record: Mapping[str, object]) -> None:
+    """Save the model and its image processor, judge what was saved, and write the card."""
     folder = WEIGHTS / "oracles" / name
     parameters = save_model(model, folder)
     _save_processor(name)
@@ -96,9 +102,8 @@ def train_oracle(name: str, seconds: float, seed: int) -> None:
             "round_trips": ROUND_TRIPS,
             "redrawn": REDRAWN[name],
             "failures": FAILED,
-            "tensors taken over from an earlier oracle": started_from,
             "parameters": parameters,
-            **recipe_record(recipe, progress),
+            **record,
         },
     )
     print(results, flush=True)
@@ -147,7 +152,7 @@ def settle_heads(model: nn.Module, own: OraclePictures, name: str, fields: Field
         targets.append(wanted)
     wanted = torch.cat(targets)
     weights, biases = (
-        split_readings(model.get_parameter(f"classifier.1.{part}").detach()[None]) for part in ("weight", "bias")
+        split_factors(model.get_parameter(f"classifier.1.{part}").detach()[None], READ) for part in ("weight", "bias")
     )
     for place, factor in enumerate(READ):
         if factor not in _PART:
@@ -200,7 +205,7 @@ def batch(
         if random.random() < 0.5:
             image, mask, wanted = image[:, ::-1], mask[:, ::-1], mirrored_targets(wanted)
         down, right = (int(by) for by in random.integers(-LARGEST_SHIFT, LARGEST_SHIFT + 1, size=2))
-        images.append(degraded(shifted(np.ascontiguousarray(image), (down, right)), name, fields, random))
+        images.append(degraded(shifted(np.ascontiguousarray(image), (down, right)), SUFFERED[name], fields, random))
         masks.append(shifted(np.ascontiguousarray(mask), (down, right)))
         targets.append(wanted)
     parts = parts_at_places(np.stack(masks), torch.stack(targets))
