@@ -175,7 +175,7 @@ def _lance(name: str, weights: StableDiffusion, how: LanceParameters, batch: int
         items = [EditItem(inversion, edit, fraction) for edit in edits for fraction in fractions]
         edit_key = EditKey(width, height, how.steps, how.guidance, None)
         editor = PromptToPromptEditor(weights)
-        edited = [result for some in chunks(items, batch) for result in editor.edit(edit_key, some)]
+        edited = [result for chunk in chunks(items, batch) for result in editor.edit(edit_key, chunk)]
         pictures = [result.image for result in edited if isinstance(result, Edited)]
         assert len(pictures) == len(items)
         return list(chunks(pictures, len(fractions)))
@@ -202,7 +202,7 @@ def _dillema(editor: ControlNetEditor, dtype: str, profile: Profile, meter: Mete
         at = editor.source(source.image)
         key = BatchKey(*at.geometry.padded, p.steps, p.guidance, p.strengths)
         items = [RenderItem(at, rendering, p.negative_prompt) for rendering in _renderings(source, p, segmenter)]
-        rendered = [result for some in chunks(items, batch) for result in editor.render(key, some)]
+        rendered = [result for chunk in chunks(items, batch) for result in editor.render(key, chunk)]
         assert all(isinstance(result, Rendered) for result in rendered)
         return [[result.image] for result in rendered if isinstance(result, Rendered)]
 

@@ -104,9 +104,9 @@ class _Crops:
 def round_trip(model: AutoencoderKL, images: NDArray[np.uint8], on: torch.device) -> NDArray[np.uint8]:
     """Pictures encoded (posterior mean) and decoded, a few at a time."""
     done = []
-    for some in chunks(images, 16):
+    for chunk in chunks(images, 16):
         with autocast(on):
-            latents = model.encode(to_model(some, on)).latent_dist.mean
+            latents = model.encode(to_model(chunk, on)).latent_dist.mean
             done.append(to_pictures(model.decode(latents).sample))
     return np.concatenate(done)
 

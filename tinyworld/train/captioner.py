@@ -59,7 +59,7 @@ class SayFactors(nn.Module):
         self.query_heads = FactorHeads(2 * WIDTH, self.names)
         model.vision_model.rate_factor = 0.5
 
-    def loss(self, values: Tensor, ids: Tensor, weights: Tensor, wanted: Tensor) -> Tensor:
+    def loss(self, values: Tensor, ids: Tensor, weights: Tensor, expected: Tensor) -> Tensor:
         """Weighted next-token loss plus the factor losses. ids, weights (batch, tokens), ids from `BOS` to `EOS`."""
         images = torch.full((len(ids), QUERIES), IMAGE)
         prompt = torch.cat([images, ids], dim=1)
@@ -71,7 +71,7 @@ class SayFactors(nn.Module):
         on_patches = self.tower_heads(torch.cat([patches.mean(1), patches.amax(1)], dim=1))
         queries = self.model.language_projection(output.qformer_outputs.last_hidden_state)
         on_queries = self.query_heads(torch.cat([queries.mean(1), queries.amax(1)], dim=1))
-        factors = (factor_loss(logits, wanted, 3.0, self.names) for logits in (on_patches, on_queries))
+        factors = (factor_loss(logits, expected, 3.0, self.names) for logits in (on_patches, on_queries))
         return sum((0.3 * loss for loss in factors), start=spoken)
 
 
@@ -119,9 +119,9 @@ def train_captioner(
     recipe = Recipe(run, 0.64 * seconds, batch=48, learning_rate=1.5e-3, seed=seed + 1)
 
     def loss_of(_: nn.Module, step: int) -> Tensor:
-        values, descriptions, wanted = batch(data, step, recipe)
+        values, descriptions, expected = batch(data, step, recipe)
         with autocast("cpu"):
-            return model.loss(values, *tokens_and_weights(processor, descriptions), wanted)
+            return model.loss(values, *tokens_and_weights(processor, descriptions), expected)
 
     progress = train(model, loss_of, recipe)
     record = {"pictures": pictures, "tower": trained_tower.record, **recipe_record(recipe, progress)}

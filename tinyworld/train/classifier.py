@@ -132,7 +132,7 @@ def judge(model: nn.Module, count: int = 1_000, per_cell: int = 200) -> dict[str
 def predicted(model: nn.Module, images: list[Pixels]) -> np.ndarray:
     """Class names."""
     model.eval()
-    batches = (as_pixel_values(np.stack(some)) for some in chunks(images, 50))
+    batches = (as_pixel_values(np.stack(chunk)) for chunk in chunks(images, 50))
     places = torch.cat([model(pixel_values=values).logits.argmax(1) for values in batches])
     return np.array([CLASSES[int(place)] for place in places])
 

@@ -109,9 +109,9 @@ class Teacher:
     ) -> Tensor:
         nothing = self.no_text.expand(len(text), -1, -1)
         without = self._residuals(latents, times, nothing, controls)
-        wanted = predicted(self.generator.unet, latents, times, text, residuals)
-        unwanted = predicted(self.generator.unet, latents, times, nothing, without)
-        return unwanted + self._guidance * (wanted - unwanted)
+        conditional = predicted(self.generator.unet, latents, times, text, residuals)
+        unconditional = predicted(self.generator.unet, latents, times, nothing, without)
+        return unconditional + self._guidance * (conditional - unconditional)
 
     def _residuals(
         self, latents: Tensor, times: Tensor, text: Tensor, controls: dict[ControlKind, Tensor]

@@ -130,9 +130,9 @@ def train_scorer(
     recipe = Recipe(run, 0.63 * seconds, batch=64, learning_rate=1e-3, seed=seed + 1)
 
     def loss_of(_: nn.Module, step: int) -> Tensor:
-        values, wanted, texts, stated, prompts = batch(data, step, recipe)
+        values, expected, texts, stated, prompts = batch(data, step, recipe)
         with autocast("cpu"):
-            return model.loss(values, wanted, _ids(tokenizer, texts), stated, _ids(tokenizer, prompts))
+            return model.loss(values, expected, _ids(tokenizer, texts), stated, _ids(tokenizer, prompts))
 
     progress = train(model, loss_of, recipe)
     record = {"pictures": pictures, "round_trips": len(data) - pictures, "tower": trained_tower.record}
@@ -205,8 +205,8 @@ def judge(
 def embedded_images(model: CLIPModel, images: list[Pixels]) -> Tensor:
     """Unit embeddings (n, width)."""
     parts = [
-        model.get_image_features(pixel_values=as_pixel_values(np.stack(some))).pooler_output
-        for some in chunks(images, 50)
+        model.get_image_features(pixel_values=as_pixel_values(np.stack(chunk))).pooler_output
+        for chunk in chunks(images, 50)
     ]
     return nn.functional.normalize(torch.cat(parts), dim=-1)
 

@@ -98,8 +98,8 @@ def train_text_encoder(
     Training ends after `seconds` or, where given, `steps`, with the one that is spent first.
     """
     weights, names = weights_of(domain) / "diffusion", PICTURE_DOMAINS[domain].values
-    texts, wanted = zip(*(captioned(index, domain) for index in range(CAPTIONS)), strict=True)
-    wanted_all = torch.tensor(wanted)
+    texts, expected = zip(*(captioned(index, domain) for index in range(CAPTIONS)), strict=True)
+    expected_all = torch.tensor(expected)
     recipe = Recipe(
         run_name("text-encoder", domain, start), seconds, batch=96, learning_rate=1.5e-3, seed=seed, steps=steps
     )
@@ -114,7 +114,7 @@ def train_text_encoder(
     def loss_of(model: nn.Module, step: int) -> Tensor:
         rows = torch.randint(CAPTIONS, (recipe.batch,))
         logits = model(token_ids(tokenizer, [texts[int(row)] for row in rows]))
-        return factor_loss(logits, wanted_all[rows], names=names)
+        return factor_loss(logits, expected_all[rows], names=names)
 
     progress = train(model, loss_of, recipe)
     command = command_of("tinyworld.train.text_encoder", domain, start)
@@ -146,15 +146,15 @@ def _publish(
 @torch.no_grad()
 def judge(model: nn.Module, tokenizer: CLIPTokenizer, domain: str = "objects", count: int = 2_000) -> dict[str, object]:
     """Accuracy per stated factor on captions of other scenes, and the share of captions that do not fit."""
-    texts, wanted = zip(*(captioned(index, domain, held_out=True) for index in range(count)), strict=True)
+    texts, expected = zip(*(captioned(index, domain, held_out=True) for index in range(count)), strict=True)
     guesses = []
-    for some in chunks(texts, 100):
-        logits = model(token_ids(tokenizer, list(some)))
+    for chunk in chunks(texts, 100):
+        logits = model(token_ids(tokenizer, list(chunk)))
         guesses.append(torch.stack([logit.argmax(1) for logit in logits], dim=1))
     names = PICTURE_DOMAINS[domain].values
     lengths = [len(ids) for ids in tokenizer(list(texts)).input_ids]
     return {
-        "accuracy of stated factors": factor_accuracy(torch.cat(guesses), torch.tensor(wanted), names),
+        "accuracy of stated factors": factor_accuracy(torch.cat(guesses), torch.tensor(expected), names),
         "captions judged": count,
         "longest caption in tokens": max(lengths),
         "captions cut at 77 tokens": sum(length > MAX_LENGTH for length in lengths),

@@ -43,11 +43,11 @@ def tower_accuracy(tower: FactorTower, domain: PictureDomain[Any], count: int = 
     tower.eval()
     scenes = domain.scenes(0, count)
     guesses = []
-    for some in chunks(scenes, 50):
-        images = np.stack([domain.picture(scene) for scene in some])
+    for chunk in chunks(scenes, 50):
+        images = np.stack([domain.picture(scene) for scene in chunk])
         guesses.append(torch.stack([logit.argmax(1) for logit in tower(as_pixel_values(images))[0]], dim=1))
-    wanted = torch.tensor([domain.targets(domain.shown(scene)) for scene in scenes])
-    return {"tower alone, accuracy": factor_accuracy(torch.cat(guesses), wanted, tower.names)}
+    expected = torch.tensor([domain.targets(domain.shown(scene)) for scene in scenes])
+    return {"tower alone, accuracy": factor_accuracy(torch.cat(guesses), expected, tower.names)}
 
 
 class TrainedTower(NamedTuple):

@@ -73,8 +73,8 @@ def load_oracles() -> list[PreTrainedModel]:
 def readings(oracle: PreTrainedModel, images: Sequence[Pixels]) -> Readings:
     """An oracle's readings of RGB images of 128 × 128 × 3."""
     values, probabilities, places = [], [], []
-    for some in chunks(images, 50):
-        located = logits_at_places(oracle, as_pixel_values(np.stack(some)))
+    for chunk in chunks(images, 50):
+        located = logits_at_places(oracle, as_pixel_values(np.stack(chunk)))
         best = [logit.softmax(1).max(1) for logit in pooled(located)]
         values.append(torch.stack([column.indices for column in best], dim=1))
         probabilities.append(torch.stack([column.values for column in best], dim=1))

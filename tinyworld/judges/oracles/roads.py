@@ -35,8 +35,8 @@ def readings(model: PreTrainedModel, images: Sequence[Image]) -> Tensor:
     """An oracle's readings of images of 128 x 128 x 3: indices into the values of `READ`, (n x factors)."""
     model.eval()
     batches = []
-    for some in chunks(images, 50):
-        logits = model(pixel_values=as_pixel_values(np.stack(some))).logits
+    for chunk in chunks(images, 50):
+        logits = model(pixel_values=as_pixel_values(np.stack(chunk))).logits
         by_factor = split_factors(logits, READ)
         batches.append(torch.stack([of_factor.argmax(1) for of_factor in by_factor], dim=1))
     return torch.cat(batches)

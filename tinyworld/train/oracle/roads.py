@@ -37,9 +37,9 @@ def train_oracle(name: str, out: Path, *, seconds: float, count: int, judged: in
     """Train the oracle `name` of `ORACLES` on `count` images, evaluate it, save it with a card; returns its folder."""
     plan = PLANS[ORACLES[name]]
     data = pictures(plan.split, count, partial(sample_scene, plan.split))
-    wanted = torch.tensor([targets(scene_factors(scene), READ) for scene in data.scenes])
+    expected = torch.tensor([targets(scene_factors(scene), READ) for scene in data.scenes])
     images: list[Image] = [*data.images, *through_autoencoder(np.asarray(data.images[: plan.round_trips]))]
-    wanted = torch.cat([wanted, wanted[: plan.round_trips]])
+    expected = torch.cat([expected, expected[: plan.round_trips]])
     recipe = Recipe(
         f"roads/{name}", seconds, batch=32, learning_rate=1.5e-3, warmup_steps=40, ema=0.99, seed=plan.seed + 10
     )
@@ -54,7 +54,7 @@ def train_oracle(name: str, out: Path, *, seconds: float, count: int, judged: in
         values = as_pixel_values(np.stack(batch)).to(memory_format=torch.channels_last)
         with autocast("cpu"):
             logits = model(pixel_values=values).logits
-        return factor_loss(split_factors(logits, READ), wanted[torch.from_numpy(rows)], names=READ)
+        return factor_loss(split_factors(logits, READ), expected[torch.from_numpy(rows)], names=READ)
 
     progress = train(model, loss_of, recipe)
     trained_by = f"python -m tinyworld.train.oracle --domain roads {name} --seconds {seconds:g} --pictures {count}"
@@ -87,12 +87,12 @@ def _publish(
 
 def judge(model: PreTrainedModel, scenes: list[Scene]) -> dict[str, object]:
     """Accuracy per factor on renders of scenes, clean and degraded."""
-    wanted = torch.tensor([targets(scene_factors(scene), READ) for scene in scenes])
+    expected = torch.tensor([targets(scene_factors(scene), READ) for scene in scenes])
     clean = [render(scene).image for scene in scenes]
     random = np.random.default_rng(0)
     report: dict[str, object] = {"pictures judged": len(scenes)}
     for name, images in (("clean", clean), ("spoilt", [degrade(image, random, 2.0) for image in clean])):
-        report[f"accuracy, {name}"] = factor_accuracy(readings(model, images), wanted, READ)
+        report[f"accuracy, {name}"] = factor_accuracy(readings(model, images), expected, READ)
     return report
 
 

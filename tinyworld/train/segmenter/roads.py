@@ -128,8 +128,8 @@ def train_segmenter(
             labels.append(label)
         with autocast("cpu"):
             logits = segmented(model, as_pixel_values(np.stack(images)))
-        wanted = torch.from_numpy(np.stack(labels)).long()
-        return nn.functional.cross_entropy(logits, wanted, weights, ignore_index=CLASSES.index("void"))
+        expected = torch.from_numpy(np.stack(labels)).long()
+        return nn.functional.cross_entropy(logits, expected, weights, ignore_index=CLASSES.index("void"))
 
     progress = train(model, loss_of, recipe)
     trained_by = f"python -m tinyworld.train.segmenter --domain roads {name} --seconds {seconds:g} --pictures {count}"
