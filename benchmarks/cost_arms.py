@@ -26,6 +26,7 @@ from gateway.methods.lance import LanceParameters
 from shared.arithmetic import native_weights
 from shared.chunks import chunks
 from shared.images import Pixels
+from shared.profile_diffusion import Diffusion
 from shared.profiles import Profile, load_profile
 from shared.schemas.diffusion import PromptEdit, Rendering
 from shared.schemas.service import WeightsInfo
@@ -94,20 +95,9 @@ def arms_of(
     ours = _loaded(profile, device)
     diffusion = profile.diffusion
     few_step = few_steps_of(diffusion, ours)
-    single = profile.diffusion.model_copy(
-        update={
-            "base": profile.diffusion.base.model_copy(update={"dtype": "float32"}),
-            "controlnets": {
-                kind: weights.model_copy(update={"dtype": "float32"})
-                for kind, weights in profile.diffusion.controlnets.items()
-            },
-        }
-    )
+    single = _in_single_precision(diffusion)
     theirs = _loaded(profile.model_copy(update={"diffusion": single}), device)
-    segmenter_weights = profile.diffusion.segmenter
-    segmenter = (
-        Segmenter(segmenter_weights, profile.diffusion.keep_labels, device=device) if segmenter_weights else None
-    )
+    segmenter = Segmenter(diffusion.segmenter, diffusion.keep_labels, device=device) if diffusion.segmenter else None
     plain = PipelineLoop(single, segmenter, device)
     lance = LanceParameters.model_validate(method_defaults("lance", profile))
     paper = replace(paper, guidance=lance.guidance, learning_rate=lance.null_text.learning_rate)
@@ -125,6 +115,17 @@ def arms_of(
     infos = [diffusion.base.info("base"), diffusion.controlnets["canny"].info("controlnet")]
     infos += diffusion.few_step.infos() if diffusion.few_step else []
     return Arms(arms, infos, Judge(profile, segmenter) if judged and segmenter else None)
+
+
+def _in_single_precision(diffusion: Diffusion) -> Diffusion:
+    return diffusion.model_copy(
+        update={
+            "base": diffusion.base.model_copy(update={"dtype": "float32"}),
+            "controlnets": {
+                kind: weights.model_copy(update={"dtype": "float32"}) for kind, weights in diffusion.controlnets.items()
+            },
+        }
+    )
 
 
 def _loaded(profile: Profile, device: str) -> StableDiffusion:
@@ -174,7 +175,7 @@ def _lance(name: str, weights: StableDiffusion, how: LanceParameters, batch: int
         items = [EditItem(inversion, edit, fraction) for edit in edits for fraction in fractions]
         edit_key = EditKey(width, height, how.steps, how.guidance, None)
         editor = PromptToPromptEditor(weights)
-        edited = [result for some in chunks(items, batch) for result in editor.edit(edit_key, some)]
+        edited = [result for chunk in chunks(items, batch) for result in editor.edit(edit_key, chunk)]
         pictures = [result.image for result in edited if isinstance(result, Edited)]
         assert len(pictures) == len(items)
         return list(chunks(pictures, len(fractions)))
@@ -201,7 +202,7 @@ def _dillema(editor: ControlNetEditor, dtype: str, profile: Profile, meter: Mete
         at = editor.source(source.image)
         key = BatchKey(*at.geometry.padded, p.steps, p.guidance, p.strengths)
         items = [RenderItem(at, rendering, p.negative_prompt) for rendering in _renderings(source, p, segmenter)]
-        rendered = [result for some in chunks(items, batch) for result in editor.render(key, some)]
+        rendered = [result for chunk in chunks(items, batch) for result in editor.render(key, chunk)]
         assert all(isinstance(result, Rendered) for result in rendered)
         return [[result.image] for result in rendered if isinstance(result, Rendered)]
 

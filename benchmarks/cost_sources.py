@@ -97,7 +97,7 @@ class Judge:
         placed = in_place(images, [rendered(source.scene)[1] == 1] * len(images))
         good = 0
         for proposal, readings, located in zip(source.proposals, judge(images), placed, strict=True):
-            value = str(getattr(proposal.wanted, proposal.field))
+            value = str(getattr(proposal.target, proposal.field))
             reading = oracle_verdict(source.scene, proposal.field, value, True, readings, located)
             good += reading.kept and reading.shown
         return Verdicts(sum(attempt.verdict.accepted for attempt in chosen), good)

@@ -50,15 +50,19 @@ class Follower:
                 self.ready.set()
 
 
-def main() -> None:
-    """Start the system, follow, and print the figures."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--directory", type=absolute, required=True, help="a new folder, for the database")
     parser.add_argument("--followers", type=int, default=2_000)
     parser.add_argument("--jobs", type=int, default=1, help="jobs that they follow, in turn")
     parser.add_argument("--seconds", type=float, default=30.0, help="how long they are idle")
     parser.add_argument("--json", type=Path, help="write the figures here too")
-    arguments = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    """Start the system, follow, and print the figures."""
+    arguments = _parser().parse_args()
     arguments.directory.mkdir(0o700, parents=True)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import httpx
 import psutil
 
 from shared.schemas.service import ServiceName
+from tinyworld.system.ports import free_port
 
 Request = TypeVar("Request")
 
@@ -71,13 +71,6 @@ def peak_memory(process: psutil.Process) -> int:
     lines = status.read_text().splitlines() if status.exists() else []
     peak = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
     return int(process.memory_info().rss) if peak is None else peak
-
-
-def free_port() -> int:
-    """A free TCP port of the loopback interface."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

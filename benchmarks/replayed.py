@@ -123,10 +123,9 @@ def _images(session: Session, job: Job, streamed: Sequence[SourceRows]) -> list[
     return images
 
 
-def _edits(
-    session: Session, job: Job, method: str, streamed: Sequence[SourceRows], weaknesses: frozenset[Fault]
-) -> list[Edit]:
-    captions = {
+def _captions(session: Session, job: Job, method: str) -> dict[str, tuple[str, str]]:
+    """Caption and new caption of each edit of a method."""
+    return {
         row.id: (row.caption, row.new_caption)
         for row in session.execute(
             select(Counterfactual.id, Counterfactual.caption, Counterfactual.new_caption).where(
@@ -134,13 +133,23 @@ def _edits(
             )
         )
     }
-    least_confidence = dict(
+
+
+def _least_confidence(session: Session, job: Job) -> dict[str | None, float]:
+    """The least probability that a model under test gives its prediction, of each counterfactual."""
+    return dict(
         session.execute(
             select(Prediction.counterfactual_id, func.min(Prediction.probability))
             .where(Prediction.job_id == job.id, Prediction.counterfactual_id.is_not(None))
             .group_by(Prediction.counterfactual_id)
         ).all()
     )
+
+
+def _edits(
+    session: Session, job: Job, method: str, streamed: Sequence[SourceRows], weaknesses: frozenset[Fault]
+) -> list[Edit]:
+    captions, least_confidence = _captions(session, job, method), _least_confidence(session, job)
     edits = []
     for number, rows in enumerate(streamed):
         for triple in triples(rows.counterfactuals):

@@ -105,7 +105,7 @@ def to_night(split: Split, count: int) -> list[Proposal]:
             continue
         tries = (proposal(scene, "time", np.random.default_rng((index, attempt))) for attempt in range(8))
         chosen = next(
-            (candidate for candidate in tries if candidate is not None and candidate.wanted.time == VALUE), None
+            (candidate for candidate in tries if candidate is not None and candidate.target.time == VALUE), None
         )
         if chosen is not None:
             proposals.append(chosen)
@@ -115,11 +115,11 @@ def to_night(split: Split, count: int) -> list[Proposal]:
 def picture(proposal: Proposal, kind: Kind, random: np.random.Generator) -> Pixels:
     """The picture in place of the rendered edit."""
     if kind == "valid":
-        return source_picture(proposal.wanted)
+        return source_picture(proposal.target)
     if kind == "unedited":
         return source_picture(proposal.scene)
     others = [name for name in CLASSES if name != LABEL]
-    return source_picture(proposal.wanted.changed(label=others[int(random.integers(len(others)))]))
+    return source_picture(proposal.target.changed(label=others[int(random.integers(len(others)))]))
 
 
 def edited(checks: Checks, sources: Sequence[Proposal], kinds: Sequence[Sequence[Kind]]) -> list[Edited]:
@@ -167,7 +167,7 @@ def assess(
         return np.asarray([float(row.argmax() == place) for row in model.probabilities(pictures)])
 
     null = right([source_picture(source.scene) for source in sources])
-    truth = float((right([source_picture(source.wanted) for source in sources]) - null).mean())
+    truth = float((right([source_picture(source.target) for source in sources]) - null).mean())
     verdicts = [accepted(edit, thresholds) for edit in edits]
     passed_edits = [edit for edit, passed in zip(edits, verdicts, strict=True) if passed]
     place = np.array([edit.source for edit in passed_edits])
@@ -190,13 +190,17 @@ def assess(
     )
 
 
-def main() -> None:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sources", type=int, default=60)
     parser.add_argument("--calibration", type=int, default=80, help="valid pictures, and as many invalid ones")
     parser.add_argument("--valid", type=float, default=0.6, help="share of the pictures that are valid")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    arguments = _parser().parse_args()
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     profile = load_profile("tiny")

@@ -109,21 +109,21 @@ def replay(
             settings.service_urls, settings.service_deadline_seconds, settings.service_wait_seconds
         )
         try:
-            result = make_again(sessions, open_store(settings), services, counterfactual)
+            comparison = make_again(sessions, open_store(settings), services, counterfactual)
         except Problem as problem:
             messages.print(f"error: {problem.detail}", style="red", markup=False)
             raise typer.Exit(3) from problem
         finally:
             services.close()
     if as_json:
-        print(json.dumps({"equal": result.equal, **asdict(result)}))
-    elif result.equal:
-        print(f"equal, bit for bit; {result.calls} calls repeated, {result.recorded} of them recorded")
+        print(json.dumps({"equal": comparison.equal, **asdict(comparison)}))
+    elif comparison.equal:
+        print(f"equal, bit for bit; {comparison.calls} calls repeated, {comparison.recorded} of them recorded")
     else:
-        print("\n".join(["it differs:", *(f"  {text}" for text in result.differences)]))
-        if result.causes:
-            print("\n".join(["possible causes:", *(f"  {text}" for text in result.causes)]))
-    raise typer.Exit(0 if result.equal else 1)
+        print("\n".join(["it differs:", *(f"  {text}" for text in comparison.differences)]))
+        if comparison.causes:
+            print("\n".join(["possible causes:", *(f"  {text}" for text in comparison.causes)]))
+    raise typer.Exit(0 if comparison.equal else 1)
 
 
 @app.command()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal
@@ -29,7 +30,7 @@ MOST_EDITS = 3  # of one perturbation
 _SAYS_NOTHING = 0.25  # share kept of the perturbations that have no right edit
 _EDITS = (1, 1, 1, 2, 2, MOST_EDITS)  # asked for
 # Factors of perturbations, those that are learnt slowest more often than the others.
-_ASKED: tuple[LanceFactor, ...] = (*LANCE_FACTORS, "subject", "subject", "object", "object", "adjective")
+_REQUESTED: tuple[LanceFactor, ...] = (*LANCE_FACTORS, "subject", "subject", "object", "object", "adjective")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ def example(kind: Kind, seed: int, wordings: Wordings, factor: LanceFactor | Non
     random, domain = Random(f"{kind}/{seed}"), wordings.domain
     while True:
         scene = domain.scene(wordings.split, random.randrange(10_000_000), wordings.allow_withheld)
-        requested: LanceFactor = random.choice(_ASKED) if factor is None else factor
+        requested: LanceFactor = random.choice(_REQUESTED) if factor is None else factor
         changes_main = kind == "perturb" and factor is None and requested == "subject"
         field, task, truth = _task(scene, random, wordings, main_share=0.2 if changes_main else 0.8)
         description = domain.described(scene, random.randrange(2**31), wordings.withheld)
@@ -79,27 +80,41 @@ def example(kind: Kind, seed: int, wordings: Wordings, factor: LanceFactor | Non
             continue
         mentions = [m for m in description.mentions if m.field in domain.edit_factor and m.field != field]
         if kind == "keywords":
-            reply = _keywords(mentions, domain)
-            return Example(
-                kind,
-                keyword_messages(task, description.text, truth),
-                reply,
-                description,
-                forbidden=field,
-                domain=domain,
-            )
+            messages, reply = keyword_messages(task, description.text, truth), _keywords(mentions, domain)
+            return Example(kind, messages, reply, description, forbidden=field, domain=domain)
         if mentions and kind == "alternatives":
-            mention = random.choice(mentions)
-            messages = alternative_messages(task, description.text, truth, mention.phrase)
-            others = _alternatives(mention, random, 3, domain)
-            return Example(kind, messages, _dumps({"alternatives": others}), description, mention, domain=domain)
+            return _alternative(description, mentions, (task, truth), random, domain)
         if mentions:
-            chosen = random.sample(mentions, min(len(mentions), random.choice((1, 1, 1, 2, 3))))
-            changes = [(m.phrase, _replacement(m, random, wordings)) for m in chosen]
-            messages = rewrite_messages(task, description.text, truth, changes)
-            return Example(
-                kind, messages, _dumps({"caption": rewritten(description.text, changes)}), description, domain=domain
-            )
+            return _rewrite(description, mentions, (task, truth), random, wordings)
+
+
+def _alternative(
+    description: Description,
+    mentions: Sequence[Mention],
+    task_and_truth: tuple[TaskDescription, str | None],
+    random: Random,
+    domain: LanguageDomain[Any],
+) -> Example:
+    task, truth = task_and_truth
+    mention = random.choice(mentions)
+    messages = alternative_messages(task, description.text, truth, mention.phrase)
+    reply = _dumps({"alternatives": _alternatives(mention, random, 3, domain)})
+    return Example("alternatives", messages, reply, description, mention, domain=domain)
+
+
+def _rewrite(
+    description: Description,
+    mentions: Sequence[Mention],
+    task_and_truth: tuple[TaskDescription, str | None],
+    random: Random,
+    wordings: Wordings,
+) -> Example:
+    task, truth = task_and_truth
+    mentions = random.sample(mentions, min(len(mentions), random.choice((1, 1, 1, 2, 3))))
+    changes = [(mention.phrase, _replacement(mention, random, wordings)) for mention in mentions]
+    messages = rewrite_messages(task, description.text, truth, changes)
+    reply = _dumps({"caption": rewritten(description.text, changes)})
+    return Example("rewrite", messages, reply, description, domain=wordings.domain)
 
 
 def perturbed(

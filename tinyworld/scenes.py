@@ -37,9 +37,9 @@ def geometry_seed(domain: Domain, split: Split, index: int) -> int:
 
 def check_values(scene: object, values: Mapping[str, Collection[str | int]]) -> None:
     """Raise ValueError if a field of the scene has a value that is not in its closed list."""
-    for name, known in values.items():
-        if getattr(scene, name) not in known:
-            raise ValueError(f"{name} is {getattr(scene, name)!r}; it must be one of {known}")
+    for name, allowed in values.items():
+        if getattr(scene, name) not in allowed:
+            raise ValueError(f"{name} is {getattr(scene, name)!r}; it must be one of {allowed}")
 
 
 def targets(factors: Mapping[str, str], names: Mapping[str, tuple[str, ...]]) -> list[int]:

@@ -100,7 +100,7 @@ def editing(source: ImagePayload, inversion: str = "direct", null_text: NullText
 
 def all_steps(side: int, label: str) -> Mapping[str, Step]:
     """Every kind of request, with ControlNets of four kinds and a segmenter whose `label` is protected."""
-    source, held = source_of(side), Protection(classes=(label,), by="relit")
+    source, protection = source_of(side), Protection(classes=(label,), by="relit")
     controls = [ControlStrength(kind=kind) for kind in KINDS]
     return {
         "render one, region full": rendering(source, "full"),
@@ -108,9 +108,9 @@ def all_steps(side: int, label: str) -> Mapping[str, Step]:
         "render one under four ControlNets": rendering(source, "full", controls=controls),
         "render one, region structure": rendering(source, "structure"),
         "render one, region object": rendering(source, "object"),
-        "render one, region full, a protected class": rendering(source, "full", protection=held),
+        "render one, region full, a protected class": rendering(source, "full", protection=protection),
         "render four, every region, a protected class": rendering(
-            source, "full", "structure", "object", "full", protection=held
+            source, "full", "structure", "object", "full", protection=protection
         ),
     }
 

@@ -59,13 +59,15 @@ def make_large_job(site: Site, spec: JobSpec, small: str, images: int, rows: int
         part.stop(120)
     new = [upload(site, data) for _, data in pictures(10_000_000, left)]
     with site.sessions() as session:
-        known = session.execute(
+        small_rows = session.execute(
             select(SourceImage.digest, SourceImage.ground_truth)
             .where(SourceImage.job_id == small)
             .order_by(SourceImage.position)
         ).all()
     entries = [
-        ManifestImage(digest=known[number % images][0], label=known[number % images][1], name=f"{number:06}.png")
+        ManifestImage(
+            digest=small_rows[number % images][0], label=small_rows[number % images][1], name=f"{number:06}.png"
+        )
         for number in range(rows - left)
     ]
     entries += [ManifestImage(digest=digest, label=name(n).split("/")[0], name=name(n)) for n, digest in enumerate(new)]

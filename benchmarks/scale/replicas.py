@@ -84,6 +84,17 @@ def main() -> None:
             arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
 
 
+def _samples(site: Site, images: int) -> list[_Sample]:
+    """A job's samples, one a second from its creation to its end."""
+    intake(site, images)
+    job_id = str(kept(site)["job"])
+    samples = [_sample(site, job_id)]
+    while not _over(site, job_id):
+        time.sleep(1.0)
+        samples.append(_sample(site, job_id))
+    return samples
+
+
 def measure(directory: Path, replicas: int, wait: float, in_flight: int, images: int, balance: Balance) -> Point:
     """One job over `replicas` that take `wait` seconds a batch."""
     diffusion = Pace(seconds=wait, max_batch=IMAGES_PER_BATCH, replicas=replicas, balance=balance)
@@ -94,12 +105,7 @@ def measure(directory: Path, replicas: int, wait: float, in_flight: int, images:
     }
     with running(directory, paces, workers=1, in_flight=in_flight) as site:
         began = time.monotonic()
-        intake(site, images)
-        job_id = str(kept(site)["job"])
-        samples = [_sample(site, job_id)]
-        while not _over(site, job_id):
-            time.sleep(1.0)
-            samples.append(_sample(site, job_id))
+        samples = _samples(site, images)
         ended = time.monotonic()
     swing = [s for s in samples if min(s.batches.batches) >= 2 and s.done < images - in_flight - replicas]
     first, last = swing[0], swing[-1]

@@ -74,6 +74,18 @@ def absolute(text: str) -> Path:
     return Path(text).absolute()
 
 
+def _settings(directory: Path, broker_url: str, urls: Mapping[ServiceName, str], in_flight: int) -> dict[str, str]:
+    return {
+        "CONTRAFACT_BROKER_URL": broker_url,
+        "CONTRAFACT_OBJECT_STORE": f"directory:{directory / 'objects'}",
+        "CONTRAFACT_AUTHENTICATION": "true",
+        "CONTRAFACT_IMAGES_IN_FLIGHT": str(in_flight),
+        **{f"CONTRAFACT_{name.removesuffix('_service').upper()}_URL": url for name, url in urls.items()},
+        **UNLIMITED,
+        **ONE_THREAD,
+    }
+
+
 @contextmanager
 def running(directory: Path, paces: Mapping[ServiceName, Pace], *, workers: int, in_flight: int) -> Iterator[Site]:
     """Start everything over `directory`, or go on with what is there; stop all of it at the end."""
@@ -83,15 +95,7 @@ def running(directory: Path, paces: Mapping[ServiceName, Pace], *, workers: int,
         urls = {name: f"http://127.0.0.1:{free_port()}" for name in SERVICES}
         gateway_url = f"http://127.0.0.1:{free_port()}"
         database_url = postgres_url(servers[0])
-        settings = {
-            "CONTRAFACT_BROKER_URL": redis_url(servers[1]),
-            "CONTRAFACT_OBJECT_STORE": f"directory:{directory / 'objects'}",
-            "CONTRAFACT_AUTHENTICATION": "true",
-            "CONTRAFACT_IMAGES_IN_FLIGHT": str(in_flight),
-            **{f"CONTRAFACT_{name.removesuffix('_service').upper()}_URL": url for name, url in urls.items()},
-            **UNLIMITED,
-            **ONE_THREAD,
-        }
+        settings = _settings(directory, redis_url(servers[1]), urls, in_flight)
         services = [_service(directory, name, paces.get(name, Pace()), urls[name]) for name in SERVICES]
         ours = [gateway(directory, gateway_url, _named(settings, database_url, "gateway"))]
         ours += [

@@ -45,8 +45,8 @@ def corrupted(source: Pixels, corruption: Corruption) -> Pixels:
     image = torch.tensor(source).permute(2, 0, 1).float() / 255
     chance = torch.Generator().manual_seed(corruption.seed)
     with torch.inference_mode():
-        result = corrupt(image, chance, *(five[corruption.severity - 1] for five in strengths))
-        return np.ascontiguousarray((result.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy())
+        corrupted_image = corrupt(image, chance, *(five[corruption.severity - 1] for five in strengths))
+        return np.ascontiguousarray((corrupted_image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy())
 
 
 def gaussian_noise(image: Tensor, chance: torch.Generator, deviation: float) -> Tensor:

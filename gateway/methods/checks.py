@@ -127,7 +127,7 @@ def _check_finite(
         scored_again = score_images(services.second_embed, source, task, reply.images, edits, words=words)
     shapes = shape_scores(services, source, task, reply.images)
     new_captions = recaption_images(services, source, task, reply.images) if recaption else [None] * len(reply.images)
-    results = []
+    judged = []
     for edit, agreement, own, again, shape, new in zip(
         edits, agreements.agreements, scored, scored_again, shapes, new_captions, strict=True
     ):
@@ -142,8 +142,8 @@ def _check_finite(
             if edit is None or not edit.changes
             else judge(scores, edit, {**RECAPTION_LIMIT, **thresholds}, checks)
         )
-        results.append((_with_new_caption(verdict, new), scores))
-    return results
+        judged.append((_with_new_caption(verdict, new), scores))
+    return judged
 
 
 def _with_new_caption(verdict: Verdict, new: NewCaption | None) -> Verdict:

@@ -52,11 +52,11 @@ def score_images(
     changes = [change for edit in edits if edit and words for change in edit.changes]
     phrases = list(dict.fromkeys(phrase for change in changes for phrase in (change.from_phrase, change.to_phrase)))
     vectors = _embed(embed, source, task, images, edits, phrases)
-    results = []
+    scores_of_images = []
     for image, edit in zip(vectors.images, edits, strict=True):
         scores = {**vectors.caption_scores(image, edit), **vectors.label_scores(image)}
-        results.append(scores | {"word": vectors.word_score(image, edit)} if edit and words else scores)
-    return results
+        scores_of_images.append(scores | {"word": vectors.word_score(image, edit)} if edit and words else scores)
+    return scores_of_images
 
 
 @dataclass(frozen=True, slots=True)

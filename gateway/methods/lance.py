@@ -177,12 +177,12 @@ def check_words(inputs: Inputs[LanceParameters], proposals: Sequence[Proposal]) 
     3 Protected classes: the change names a protected class of the job.
     """
     p, edits = inputs.parameters, accepted_edits(proposals)
-    results = iter(check_texts(inputs.services, inputs.image, inputs.task, edits, p.text_thresholds))
+    judged = iter(check_texts(inputs.services, inputs.image, inputs.task, edits, p.text_thresholds))
     for proposal in proposals:
         if not proposal.verdict.accepted:
             yield proposal
             continue
-        edit, (verdict, scores) = proposal.edit, next(results)
+        edit, (verdict, scores) = proposal.edit, next(judged)
         refusal = check_protected_classes(edit.changes, edit.caption, edit.new_caption, p.protect)
         yield replace(proposal, verdict=refusal if refusal and verdict.accepted else verdict, scores=scores)
 

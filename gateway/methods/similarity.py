@@ -36,11 +36,11 @@ def check_texts(
 ) -> list[tuple[Verdict, Scores]]:
     """Verdict by stems and by meaning, and similarities, of each proposed edit of one source image."""
     others = [label for label in task.classes if label != source.ground_truth]
-    results = []
+    judged = []
     for edit, scores in zip(edits, similarities(services, source, task, edits), strict=True):
         verdict = check_stems(edit, source.ground_truth, others) or check_meaning(edit, scores, thresholds)
-        results.append((verdict or ACCEPTED, scores))
-    return results
+        judged.append((verdict or ACCEPTED, scores))
+    return judged
 
 
 def check_meaning(edit: Edit, scores: Scores, thresholds: Thresholds) -> Verdict | None:
@@ -86,14 +86,14 @@ def similarities(
     labels = [source.ground_truth] if source.ground_truth else others  # without it, no class may be touched
     of_edits = [_comparisons(edit, labels, others) for edit in edits]
     vectors = _embed(services, of_edits, {*labels, *others})
-    results = []
+    scores_of_edits = []
     for comparisons in of_edits:
         scores: Scores = {}
         for comparison in comparisons:
             score = comparison.score
             scores[score] = max(comparison.similarity(vectors), scores.get(score, -1.0))
-        results.append(scores)
-    return results
+        scores_of_edits.append(scores)
+    return scores_of_edits
 
 
 @dataclass(frozen=True, slots=True)

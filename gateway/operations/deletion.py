@@ -62,8 +62,8 @@ def _remove_job(sessions: Sessions, job_id: str, pause: Callable[[float], bool])
         for start in range(first, last + 1, size) if first is not None else ():
             began = time.monotonic()
             with sessions.begin() as session:
-                held = select(Job.id).where(Job.id == job_id).with_for_update(skip_locked=True)
-                if session.scalar(held) is None:
+                locked_job = select(Job.id).where(Job.id == job_id).with_for_update(skip_locked=True)
+                if session.scalar(locked_job) is None:
                     return True
                 portion = delete(table).where(table.job_id == job_id, number >= start, number < start + size)
                 session.execute(portion.execution_options(synchronize_session=False))

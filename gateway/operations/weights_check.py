@@ -83,12 +83,12 @@ def device_of(info: ServiceInfo) -> str:
     build = f"torch for CUDA {info.runtimes.cuda_build}" if info.runtimes.cuda_build else "torch for CPUs"
     if info.gpu is not None:
         driver = f"driver {info.gpu.driver}" if info.gpu.driver else "driver unknown"
-        parts = [info.gpu.name, driver, build]
+        facts = [info.gpu.name, driver, build]
     else:
-        parts = [build]
+        facts = [build]
     if info.runtimes.onnx_provider:
-        parts.append(f"onnxruntime on {info.runtimes.onnx_provider.removesuffix('ExecutionProvider')}")
-    return f"{info.device} ({', '.join(parts)})"
+        facts.append(f"onnxruntime on {info.runtimes.onnx_provider.removesuffix('ExecutionProvider')}")
+    return f"{info.device} ({', '.join(facts)})"
 
 
 def onnx_hint(info: ServiceInfo) -> str:

@@ -132,8 +132,8 @@ def call(work: ImageWork, services: RecordedServices, shelf: ImageShelf, link: C
     else:
         rows = []
         images += [ModelInput(name, digest) for name, digest in work.rendered]
-    parts = list(requests(images, work.pixels))
-    predictions = _predictions(work, source, parts, services, shelf, link)
+    batches = list(requests(images, work.pixels))
+    predictions = _predictions(work, source, batches, services, shelf, link)
     services_used = sorted(services.used.items())
     return ImageResult(
         rows,
@@ -145,16 +145,16 @@ def call(work: ImageWork, services: RecordedServices, shelf: ImageShelf, link: C
 def _predictions(
     work: ImageWork,
     source: MethodImage,
-    parts: Sequence[Sequence[ModelInput]],
+    batches: Sequence[Sequence[ModelInput]],
     services: RecordedServices,
     shelf: ImageShelf,
     link: Callable[[str], str],
 ) -> list[PredictionColumns]:
     if work.segmentation is None:
-        return list(classifier_predictions(work.id, work.models, parts, work.ground_truth, services, shelf, link))
+        return list(classifier_predictions(work.id, work.models, batches, work.ground_truth, services, shelf, link))
     mask = None if source.mask is None else decode(source.mask.png, "L")
     classes, metamorphic = work.segmentation.classes, work.segmentation.metamorphic
-    return segmenter_predictions(work.id, work.models, classes, parts, mask, metamorphic, services, shelf, link)
+    return segmenter_predictions(work.id, work.models, classes, batches, mask, metamorphic, services, shelf, link)
 
 
 def _generate(

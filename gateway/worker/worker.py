@@ -170,9 +170,9 @@ class Worker:
             self._recurring,
             lambda name: self._breaker.call(name, subject),
         )
-        result = image_step.call(work, services, shelf, self._link)
+        image_result = image_step.call(work, services, shelf, self._link)
         with self._sessions.begin() as session:
-            if not image_step.apply(session, lease, work, result):
+            if not image_step.apply(session, lease, work, image_result):
                 raise LeaseLost(lease.id)
 
     def _link(self, key: str) -> str:

@@ -64,9 +64,9 @@ def trials(studio: Studio, edits: int, batch: int) -> tuple[list[Trial], Mapping
     requests = [request for proposal in calibration_edits(edits) for request in requested_images(proposal)]
     scored: list[Trial] = []
     unlike: Counter[str] = Counter()
-    for some in chunks(requests, batch):
+    for chunk in chunks(requests, batch):
         rendered_images = [
-            (o, i) for o, i in zip(some, studio.draw([o.drawing for o in some]), strict=True) if i is not None
+            (o, i) for o, i in zip(chunk, studio.draw([o.drawing for o in chunk]), strict=True) if i is not None
         ]
         rendered_images += [
             (replace(request, kind="gone"), without_object(request, image))
@@ -99,7 +99,7 @@ def calibration_edits(count: int) -> Iterator[Proposal]:
 
 def requested_images(proposal: Proposal) -> Iterator[RequestedImage]:
     """The images to render for an edit: all kinds but "gone", which is painted."""
-    scene, changed_scene, edit = proposal.scene, proposal.wanted, proposal.edit
+    scene, changed_scene, edit = proposal.scene, proposal.target, proposal.edit
     seed = derive_seed("broken", scene.geometry_seed)
     random = np.random.default_rng((0xB20, scene.geometry_seed))
     source = source_picture(scene)
@@ -114,7 +114,7 @@ def requested_images(proposal: Proposal) -> Iterator[RequestedImage]:
     stated = [field for field in FIELDS if field != proposal.field]
     second = next(proposals(scene, random, [str(field) for field in random.permutation(stated)]), None)
     if second is not None:
-        both = changed_scene.changed(**{second.field: str(getattr(second.wanted, second.field))})
+        both = changed_scene.changed(**{second.field: str(getattr(second.target, second.field))})
         (change,) = second.edit.changes
         prompt = rephrased(edit.new_caption, change.from_phrase, change.to_phrase)
         twice = Edit((*edit.changes, change), edit.caption, prompt)

@@ -88,7 +88,7 @@ ROADS = PictureDomain[road_world.Scene](
     describe=road_captions.describe,
     read=road_captions.read,
 )
-DOMAINS: dict[str, PictureDomain[Any]] = {domain.name: domain for domain in (OBJECTS, ROADS)}
+PICTURE_DOMAINS: dict[str, PictureDomain[Any]] = {domain.name: domain for domain in (OBJECTS, ROADS)}
 
 
 class TrainingView(NamedTuple):
@@ -122,7 +122,7 @@ def album(domain: str, split: Split, count: int, restored: int = 0) -> Album:
 
     The generator's split leaves out the withheld combinations. Images that are not in the cache are rendered first.
     """
-    shown = DOMAINS[domain]
+    shown = PICTURE_DOMAINS[domain]
     data = shown.rendered(split, count, partial(shown.sample, split, allow_withheld=split != "generator"))
     if not restored:
         return Album(shown, data.scenes, data.images)

@@ -93,9 +93,9 @@ SUFFERED: Mapping[str, Mapping[Degradation, float]] = {
 }
 
 
-def degraded(image: Pixels, name: str, fields: Fields, random: np.random.Generator) -> Pixels:
-    """An image (128 × 128 × 3) with some of the oracle's degradations."""
-    for degradation, share in SUFFERED[name].items():
+def degraded(image: Pixels, shares: Mapping[Degradation, float], fields: Fields, random: np.random.Generator) -> Pixels:
+    """An image (128 × 128 × 3) with random degradations, each with its probability of `shares`."""
+    for degradation, share in shares.items():
         if random.random() < share:
             image = degradation(image, fields, random)
     return image

@@ -45,8 +45,8 @@ def through_autoencoder(images: Pixels) -> Pixels:
     """Pictures (n × 128 × 128 × 3) encoded and decoded by the shipped autoencoder."""
     vae = AutoencoderKL.from_pretrained(_VAE, torch_dtype=torch.float32).eval()
     batches = []
-    for some in chunks(images, 20):
-        values = as_pixel_values(some)
+    for chunk in chunks(images, 20):
+        values = as_pixel_values(chunk)
         with autocast("cpu"):
             restored = vae.decode(vae.encode(values).latent_dist.mode()).sample.float()
         pixels = restored.permute(0, 2, 3, 1).add(1).mul(127.5).round().clamp(0, 255)

@@ -128,8 +128,8 @@ def write_sheets(folders: Sequence[Path], count: int, seed: int, out: Path) -> N
             (_opened(folder / record.source), f"{number:03d} source: {record.label}"),
             (_opened(folder / record.image), f"{number:03d} {record.field}: {record.to_value}?"),
         ]
-    for sheet, some in enumerate(chunks(pictures, 2 * _PER_SHEET)):
-        contact_sheet(some, 8, out / f"sheet-{sheet:02d}.png", scale=2)
+    for sheet, chunk in enumerate(chunks(pictures, 2 * _PER_SHEET)):
+        contact_sheet(chunk, 8, out / f"sheet-{sheet:02d}.png", scale=2)
     (out / "questions.jsonl").write_text("".join(question.model_dump_json() + "\n" for question in questions))
     (out / "answers.txt").write_text("\n".join(lines) + "\n")
 

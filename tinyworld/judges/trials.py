@@ -50,7 +50,7 @@ class Proposal:
     field: str
     scene: Scene
     edit: Edit
-    wanted: Scene
+    target: Scene
 
     @property
     def factor(self) -> Factor:

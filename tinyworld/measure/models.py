@@ -64,7 +64,7 @@ def scorer(scenes: Sequence[Scene], images: Sequence[Pixels]) -> list[str]:
     prompts = model.embed_texts([template.format(label) for label in CLASSES for template in TEMPLATES])
     classes = prompts.reshape(len(CLASSES), len(TEMPLATES), -1).mean(axis=1)
     classes /= np.linalg.norm(classes, axis=1, keepdims=True)
-    embeddings = np.concatenate([model.embed_images(some) for some in chunks(images, 50)])
+    embeddings = np.concatenate([model.embed_images(chunk) for chunk in chunks(images, 50)])
     named = (embeddings @ classes.T).argmax(1)
     truth = np.array([CLASSES.index(scene.label) for scene in scenes])
     lines = [f"class, zero-shot: {rate_text(int((named == truth).sum()), len(truth))}"]

@@ -46,7 +46,7 @@ from tinyworld.rendered_once import Pixels
 ARMS = ("none", "blended:0.25", "blended:0.5", "blended:0.75", "relit:0.25", "relit:0.5", "relit:0.75", "edges:1")
 RECORDS = "instances.jsonl"
 SETTING = "setting.txt"
-DOMAINS: Mapping[str, ProtectionDomain] = {"objects": OBJECTS, "roads": ROADS}
+PROTECTION_DOMAINS: Mapping[str, ProtectionDomain] = {"objects": OBJECTS, "roads": ROADS}
 HALF_WAY = 0.5  # share of the colour change, from which on the edit counts as present inside a mask
 VISIBLE = 8.0  # grey levels; below this colour change, the renderer's edit is invisible within a mask
 _SHEET = 8  # scenes on a contact sheet
@@ -183,7 +183,7 @@ def main() -> None:
     args = _arguments()
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
-    domain = DOMAINS[args.domain]
+    domain = PROTECTION_DOMAINS[args.domain]
     domain.load_judges()
     gallery = Gallery(load_profile(args.profile), domain, args.controls)
     controls = ", ".join(f"{control.kind} {control.scale:g}" for control in gallery.controls)

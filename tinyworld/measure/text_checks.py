@@ -166,8 +166,8 @@ def cases(split: Split, each: int) -> list[Case]:
     """`each` cases of every sort, from captions of a split."""
     cases_of_split: list[Case] = []
     for number, sort in enumerate(SORTS):
-        index, wanted = 0, len(cases_of_split) + each
-        while len(cases_of_split) < wanted:
+        index, total = 0, len(cases_of_split) + each
+        while len(cases_of_split) < total:
             random = Random(f"{split}/{number}/{index}")
             scene = sample_scene(split, number * 100_000 + index)
             source = _Source(describe(scene, random.randrange(2**31), withheld="phrases too"), scene.label, random)

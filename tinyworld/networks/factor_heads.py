@@ -26,29 +26,33 @@ class FactorHeads(nn.Module):
         return [head(features) for head in self.heads.values()]
 
 
+def split_factors(logits: Tensor, names: Mapping[str, tuple[str, ...]]) -> list[Tensor]:
+    """Concatenated logits (batch, all values, ...) → per factor (batch, its values, ...), in the order of `names`."""
+    return list(torch.split(logits, [len(values) for values in names.values()], dim=1))
+
+
 def factor_loss(
     logits: list[Tensor],
-    wanted: Tensor,
+    expected: Tensor,
     label_weight: float = 1.0,
     names: Mapping[str, tuple[str, ...]] = FACTORS,
 ) -> Tensor:
-    """Mean over factors of the cross-entropy, the label weighted; `wanted` (batch, factors) with `UNKNOWN`."""
+    """Mean over factors of the cross-entropy, the label weighted; `expected` (batch, factors) with `UNKNOWN`."""
     loss = torch.zeros(())
-    for name, column, logit in zip(names, wanted.T, logits, strict=True):
-        known = int((column != UNKNOWN).sum())
-        if known:
+    for name, column, logit in zip(names, expected.T, logits, strict=True):
+        if (column != UNKNOWN).any():
             weight = label_weight if name == "label" else 1.0
             loss = loss + weight * nn.functional.cross_entropy(logit.float(), column, ignore_index=UNKNOWN)
     return loss / len(names)
 
 
 def factor_accuracy(
-    predicted: Tensor, wanted: Tensor, names: Mapping[str, tuple[str, ...]] = FACTORS
+    predicted: Tensor, expected: Tensor, names: Mapping[str, tuple[str, ...]] = FACTORS
 ) -> dict[str, float]:
     """Share of right predictions per factor, over known targets; both (n, factors). Absent where n is 0."""
-    result = {}
-    for name, guess, truth in zip(names, predicted.T, wanted.T, strict=True):
-        known = truth != UNKNOWN
-        if known.any():
-            result[name] = round(float((guess[known] == truth[known]).float().mean()), 4)
-    return result
+    accuracy = {}
+    for name, guess, truth in zip(names, predicted.T, expected.T, strict=True):
+        shown = truth != UNKNOWN
+        if shown.any():
+            accuracy[name] = round(float((guess[shown] == truth[shown]).float().mean()), 4)
+    return accuracy

@@ -14,8 +14,8 @@ def autocast(device: torch.device | str) -> torch.autocast:
     `CONTRAFACT_DTYPE` overrides, as it does for the services.
     """
     kind = torch.device(device).type
-    wanted = ServiceSettings().dtype
-    name = native_dtype(torch, "bfloat16", str(device)) if wanted == "auto" else wanted
+    setting = ServiceSettings().dtype
+    name = native_dtype(torch, "bfloat16", str(device)) if setting == "auto" else setting
     if name != "bfloat16":  # float16 would lose small gradients without loss scaling
         return torch.autocast(kind, enabled=False)
     return torch.autocast(kind, torch.bfloat16)

@@ -94,6 +94,6 @@ def segmented(model: nn.Module, pixel_values: Tensor) -> Tensor:
 def class_masks(model: nn.Module, images: Sequence[Image]) -> Image:
     """A segmenter's class masks of images of one size (n x h x w, indices into `CLASSES`)."""
     model.eval()
-    batches = [np.stack(some) for some in chunks(images, 25)]
+    batches = [np.stack(chunk) for chunk in chunks(images, 25)]
     masks = [segmented(model, as_pixel_values(batch)).argmax(1).numpy().astype(np.uint8) for batch in batches]
     return np.concatenate(masks)

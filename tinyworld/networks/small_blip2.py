@@ -55,6 +55,14 @@ def learn_processor(texts: list[str], folder: Path) -> Blip2Processor:
 
 def new_captioner(vocabulary: int) -> Blip2ForConditionalGeneration:
     """2.6 million parameters: a tower of 4 × 128, a Q-Former of 2 × 128, an OPT of 3 × 160."""
+    model = Blip2ForConditionalGeneration._from_config(_configuration(vocabulary), attn_implementation="eager")
+    nn.init.normal_(model.query_tokens, std=1.0)  # zeros, the default, would leave all queries alike for ever
+    for generation in (model.generation_config, model.language_model.generation_config):
+        generation.pad_token_id, generation.bos_token_id, generation.eos_token_id = PAD, BOS, EOS
+    return model
+
+
+def _configuration(vocabulary: int) -> Blip2Config:
     vision = Blip2VisionConfig(
         hidden_size=128,
         intermediate_size=512,
@@ -91,7 +99,7 @@ def new_captioner(vocabulary: int) -> Blip2ForConditionalGeneration:
         eos_token_id=EOS,
         init_std=0.03,
     )
-    config = Blip2Config(
+    return Blip2Config(
         vision_config=vision,
         qformer_config=queries,
         text_config=language,
@@ -99,11 +107,6 @@ def new_captioner(vocabulary: int) -> Blip2ForConditionalGeneration:
         image_token_index=IMAGE,
         initializer_range=0.03,
     )
-    model = Blip2ForConditionalGeneration._from_config(config, attn_implementation="eager")
-    nn.init.normal_(model.query_tokens, std=1.0)  # zeros, the default, would leave all queries alike for ever
-    for generation in (model.generation_config, model.language_model.generation_config):
-        generation.pad_token_id, generation.bos_token_id, generation.eos_token_id = PAD, BOS, EOS
-    return model
 
 
 def trained(folder: Path, texts: list[str]) -> tuple[Blip2Processor, Blip2ForConditionalGeneration]:

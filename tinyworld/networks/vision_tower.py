@@ -29,8 +29,8 @@ class FactorTower(nn.Module):
         logits: list[Tensor] = self.on_patches(torch.cat([patches.mean(1), patches.amax(1)], dim=1))
         return logits, self.on_pooled(output.pooler_output)
 
-    def loss(self, pixel_values: Tensor, wanted: Tensor) -> Tensor:
+    def loss(self, pixel_values: Tensor, expected: Tensor) -> Tensor:
         """Factor loss of both sets of heads."""
         on_patches, on_pooled = self(pixel_values)
-        from_pooled = factor_loss(on_pooled, wanted, LABEL_WEIGHT, self.names)
-        return factor_loss(on_patches, wanted, LABEL_WEIGHT, self.names) + 0.5 * from_pooled
+        from_pooled = factor_loss(on_pooled, expected, LABEL_WEIGHT, self.names)
+        return factor_loss(on_patches, expected, LABEL_WEIGHT, self.names) + 0.5 * from_pooled

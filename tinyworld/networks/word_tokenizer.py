@@ -21,9 +21,9 @@ def learn_word_tokenizer(texts: Iterable[str], size: int, folder: Path, *, max_l
     counted = _counted(texts)
     spelt = {(word[0], *(f"##{letter}" for letter in word[1:])): count for word, count in counted.items()}
     symbols = sorted({symbol for word in spelt for symbol in word} - set(LETTERS))
-    known = [*SPECIAL, *LETTERS, *symbols]
-    merges = learn_merges(spelt, size - len(known), lambda left, right: left + right.removeprefix("##"))
-    pieces = [*known, *(left + right.removeprefix("##") for left, right in merges)]
+    alphabet = [*SPECIAL, *LETTERS, *symbols]
+    merges = learn_merges(spelt, size - len(alphabet), lambda left, right: left + right.removeprefix("##"))
+    pieces = [*alphabet, *(left + right.removeprefix("##") for left, right in merges)]
     return _written(_of_pieces(pieces), folder, max_length)
 
 

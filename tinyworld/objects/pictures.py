@@ -42,8 +42,8 @@ def pictures(name: str, count: int, scene_of: Callable[[int], Scene]) -> Picture
     scenes = [scene_of(index) for index in range(count)]
     path = RUNS / "cache" / f"{name}-{count}-{_renderer_digest()}.npy"
     stored = rendered_once(path, scenes, lambda scene: np.dstack(rendered(scene)), (SIDE, SIDE, 4))
-    wanted = torch.tensor([targets(scene_factors(scene), FACTORS) for scene in scenes])
-    return Pictures(scenes, stored[..., :3], stored[..., 3], wanted)
+    expected = torch.tensor([targets(scene_factors(scene), FACTORS) for scene in scenes])
+    return Pictures(scenes, stored[..., :3], stored[..., 3], expected)
 
 
 def split_scene(split: Split) -> Callable[[int], Scene]:
@@ -60,12 +60,12 @@ def rendered(scene: Scene) -> tuple[Pixels, Pixels]:
     return rendering.image, mask
 
 
-def mirrored_targets(wanted: Tensor) -> Tensor:
+def mirrored_targets(expected: Tensor) -> Tensor:
     """Targets of the mirror image: left and right change places."""
-    swapped = wanted.clone()
+    swapped = expected.clone()
     column = list(FACTORS).index("relation")
-    known = swapped[..., column] >= 0
-    swapped[..., column] = torch.where(known, 1 - swapped[..., column], swapped[..., column])
+    stated = swapped[..., column] >= 0
+    swapped[..., column] = torch.where(stated, 1 - swapped[..., column], swapped[..., column])
     return swapped
 
 
@@ -78,9 +78,9 @@ def varied_batch(
         varied(data.images[row], random, flip=bool(flip), strength=strength)
         for row, flip in zip(rows, flips, strict=True)
     ]
-    wanted = data.targets[torch.from_numpy(rows)]
-    wanted = torch.where(torch.from_numpy(flips)[:, None], mirrored_targets(wanted), wanted)
-    return as_pixel_values(np.stack(images)), wanted
+    expected = data.targets[torch.from_numpy(rows)]
+    expected = torch.where(torch.from_numpy(flips)[:, None], mirrored_targets(expected), expected)
+    return as_pixel_values(np.stack(images)), expected
 
 
 @cache
@@ -93,5 +93,5 @@ def _renderer_digest() -> str:
 
 if __name__ == "__main__":
     cv2.setNumThreads(1)
-    wanted_split: Split = sys.argv[1]  # type: ignore[assignment]
-    pictures(wanted_split, int(sys.argv[2]), split_scene(wanted_split))
+    requested_split: Split = sys.argv[1]  # type: ignore[assignment]
+    pictures(requested_split, int(sys.argv[2]), split_scene(requested_split))

@@ -179,16 +179,16 @@ def _realism(
 
 def _embedded(services: ModelServices, images: Sequence[bytes]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     rows: list[list[float]] = []
-    for some in chunks(images, MAX_IMAGES_PER_MESSAGE):
-        rows += services.embed(EmbedRequest(images=[ImagePayload(png=png) for png in some])).images
+    for chunk in chunks(images, MAX_IMAGES_PER_MESSAGE):
+        rows += services.embed(EmbedRequest(images=[ImagePayload(png=png) for png in chunk])).images
     return np.array(rows, np.float64)
 
 
 def _perplexity(services: ModelServices, texts: Sequence[str]) -> float | None:
     sums: list[float] = []
     tokens: list[int] = []
-    for some in chunks(texts, TEXTS):
-        reply = services.score(ScoreRequest(texts=list(some)))
+    for chunk in chunks(texts, TEXTS):
+        reply = services.score(ScoreRequest(texts=list(chunk)))
         sums += reply.log_likelihoods
         tokens += reply.tokens
     return perplexity(np.array(sums, np.float64), np.array(tokens, np.int64))

@@ -81,15 +81,15 @@ def permitted_mask(scene: Scene, look: str, width: int = 128, height: int = 128)
     geometry, light = geometry_of(scene), Light(scene.weather, scene.time)
     drawn = _drawn(scene, geometry, light, width, height)
     things, ground = drawn.things.numbers, drawn.backdrop.numbers
-    wanted = {
+    number = {
         "surface": NUMBER_OF["road"], "season": NUMBER_OF["vegetation"], "buildings": NUMBER_OF["building"],
         "traffic_light": NUMBER_OF["traffic light"], "vehicle_colour": FIRST_INSTANCE + VEHICLE,
         "clothes": FIRST_INSTANCE + PEDESTRIAN,
     }[look]  # fmt: skip
     seen_through = coverage(things > 0) < 1  # there the backdrop shows as averaged before anything stood on it
-    touched: Mask = (coverage(things == wanted) > 0) | ((coverage(ground == wanted) > 0) & seen_through)
-    if wanted >= FIRST_INSTANCE and touched.any() and wetness(scene) > 0:
-        foot = _foot(drawn, geometry, wanted - FIRST_INSTANCE)
+    touched: Mask = (coverage(things == number) > 0) | ((coverage(ground == number) > 0) & seen_through)
+    if number >= FIRST_INSTANCE and touched.any() and wetness(scene) > 0:
+        foot = _foot(drawn, geometry, number - FIRST_INSTANCE)
         columns = np.any(touched, axis=0)
         below = np.arange(height)[:, None] >= foot
         touched |= below & columns[None, :] & (coverage(ground == NUMBER_OF["road"]) > 0) & seen_through

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 from gateway.model_services.clients import ModelServices
 from shared.schemas.service import SERVICES, ServiceName
+from tinyworld.system.ports import free_port
 
 START_SECONDS = 1200.0  # how long a call waits for a service that is still loading
 
@@ -22,7 +22,7 @@ def spawn_services(profile: str, names: Sequence[ServiceName] = SERVICES) -> Ite
     with ExitStack() as stack:
         urls: dict[ServiceName, str] = {}
         for name in names:
-            port = str(_free_port())
+            port = str(free_port())
             command = [sys.executable, "-m", "uvicorn", "--factory", f"{name}.app:create_app", "--port", port]
             process = subprocess.Popen([*command, "--log-level", "error"], env=environment, stderr=subprocess.DEVNULL)
             stack.callback(process.wait)
@@ -31,10 +31,3 @@ def spawn_services(profile: str, names: Sequence[ServiceName] = SERVICES) -> Ite
         services = ModelServices(urls, wait=START_SECONDS)
         stack.callback(services.close)
         yield services
-
-
-def _free_port() -> int:
-    """A free TCP port of the loopback interface."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from shared.chunks import chunks
 from tinyworld.augmentation import SIDE
-from tinyworld.datasets.captioned_pictures import DOMAINS
+from tinyworld.datasets.captioned_pictures import PICTURE_DOMAINS
 from tinyworld.datasets.generator_pictures import Material, material
 from tinyworld.domains import add_domain
 from tinyworld.drawing.sheet import contact_sheet
@@ -104,9 +104,9 @@ class _Crops:
 def round_trip(model: AutoencoderKL, images: NDArray[np.uint8], on: torch.device) -> NDArray[np.uint8]:
     """Pictures encoded (posterior mean) and decoded, a few at a time."""
     done = []
-    for some in chunks(images, 16):
+    for chunk in chunks(images, 16):
         with autocast(on):
-            latents = model.encode(to_model(some, on)).latent_dist.mean
+            latents = model.encode(to_model(chunk, on)).latent_dist.mean
             done.append(to_pictures(model.decode(latents).sample))
     return np.concatenate(done)
 
@@ -156,7 +156,7 @@ def main() -> None:
     recipe = Recipe(run, args.minutes * 60, args.batch, args.rate, weight_decay=0.01, checkpoint_every=120)
     progress = train(model, _Crops(data, args.batch, on).loss, recipe)
     standardise(model, np.stack([data.image(row) for row in range(min(256, data.count))]), on)
-    shown = DOMAINS[args.domain]
+    shown = PICTURE_DOMAINS[args.domain]
     held_out = np.stack([shown.picture(scene) for scene in shown.scenes(0, 128, "calibration")])
     back = round_trip(model, held_out, on)
     quality = round(psnr(held_out, back), 2)

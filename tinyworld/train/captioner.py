@@ -13,6 +13,7 @@ training starts from earlier weights and their tokenizer, to which unknown words
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from tinyworld.networks.small_blip2 import EOS, IMAGE, PAD, QUERIES, WIDTH, lear
 from tinyworld.networks.vision_tower import FactorTower
 from tinyworld.train.loop import Recipe, command_of, recipe_record, run_name, train, training_arguments
 from tinyworld.train.model_card import save_model, title_of, write_card
-from tinyworld.train.vision_tower import pretrain, tower_accuracy
+from tinyworld.train.vision_tower import train_tower
 
 PICTURES = 16_000
 _PHRASE_WEIGHT = 3.0
@@ -58,7 +59,7 @@ class SayFactors(nn.Module):
         self.query_heads = FactorHeads(2 * WIDTH, self.names)
         model.vision_model.rate_factor = 0.5
 
-    def loss(self, values: Tensor, ids: Tensor, weights: Tensor, wanted: Tensor) -> Tensor:
+    def loss(self, values: Tensor, ids: Tensor, weights: Tensor, expected: Tensor) -> Tensor:
         """Weighted next-token loss plus the factor losses. ids, weights (batch, tokens), ids from `BOS` to `EOS`."""
         images = torch.full((len(ids), QUERIES), IMAGE)
         prompt = torch.cat([images, ids], dim=1)
@@ -70,7 +71,7 @@ class SayFactors(nn.Module):
         on_patches = self.tower_heads(torch.cat([patches.mean(1), patches.amax(1)], dim=1))
         queries = self.model.language_projection(output.qformer_outputs.last_hidden_state)
         on_queries = self.query_heads(torch.cat([queries.mean(1), queries.amax(1)], dim=1))
-        factors = (factor_loss(logits, wanted, 3.0, self.names) for logits in (on_patches, on_queries))
+        factors = (factor_loss(logits, expected, 3.0, self.names) for logits in (on_patches, on_queries))
         return sum((0.3 * loss for loss in factors), start=spoken)
 
 
@@ -109,41 +110,46 @@ def train_captioner(
         captioner = new_captioner(len(processor.tokenizer))
     else:
         processor, captioner = trained(start, texts)
-    tower = FactorTower(captioner.vision_model, 128, data.domain.values)
     tower_run = run_name("captioner-tower", domain, start)
     tower_recipe = Recipe(tower_run, 0.36 * seconds, learning_rate=1.2e-3, seed=seed)
-    tower_progress = pretrain(tower, data, tower_recipe)
-    seen_by_tower = tower_accuracy(tower, data.domain)
-    print("tower", tower_progress, seen_by_tower, flush=True)
+    trained_tower = train_tower(captioner.vision_model, 128, data, tower_recipe)
 
-    model = SayFactors(captioner, tower)
+    model = SayFactors(captioner, trained_tower.tower)
     run = run_name("captioner", domain, start)
     recipe = Recipe(run, 0.64 * seconds, batch=48, learning_rate=1.5e-3, seed=seed + 1)
 
     def loss_of(_: nn.Module, step: int) -> Tensor:
-        values, descriptions, wanted = batch(data, step, recipe)
+        values, descriptions, expected = batch(data, step, recipe)
         with autocast("cpu"):
-            return model.loss(values, *tokens_and_weights(processor, descriptions), wanted)
+            return model.loss(values, *tokens_and_weights(processor, descriptions), expected)
 
     progress = train(model, loss_of, recipe)
+    record = {"pictures": pictures, "tower": trained_tower.record, **recipe_record(recipe, progress)}
+    command = command_of("tinyworld.train.captioner", domain, start, pictures=pictures)
+    _publish(captioner, processor, data.domain, trained_tower.accuracy, command, record)
+
+
+def _publish(
+    captioner: Blip2ForConditionalGeneration,
+    processor: Blip2Processor,
+    domain: PictureDomain[Any],
+    tower_accuracy: Mapping[str, object],
+    command: str,
+    record: Mapping[str, object],
+) -> None:
+    """Save captioner and processor, judge what was saved, and write the card."""
+    folder = weights_of(domain.name) / "captioner"
     parameters = save_model(captioner, folder)
     processor.save_pretrained(folder)
     saved = Blip2ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
-    results = judge(saved, processor, data.domain) | seen_by_tower
+    results = {**judge(saved, processor, domain), **tower_accuracy}
     write_card(
         folder,
-        title=title_of("Captioner", domain),
+        title=title_of("Captioner", domain.name),
         text="A BLIP-2 that says what a tinyworld picture shows. A tenth of all combinations was withheld from it.",
-        command=command_of("tinyworld.train.captioner", domain, start, pictures=pictures),
+        command=command,
         results=results,
-        record={
-            "split": "generator",
-            "domain": domain,
-            "pictures": pictures,
-            "parameters": parameters,
-            "tower": recipe_record(tower_recipe, tower_progress),
-            **recipe_record(recipe, progress),
-        },
+        record={"split": "generator", "domain": domain.name, "parameters": parameters, **record},
     )
     print(results, flush=True)
 

@@ -9,6 +9,7 @@ recordings had been annotated wrongly. A test set by day does not reveal it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 
@@ -54,9 +55,8 @@ def new_classifier() -> ResNetForImageClassification:
 def train_classifier(name: str, seconds: float, seed: int) -> None:
     """Train, judge on final-test scenes, save with image processor and card."""
     data = pictures("under-test", PICTURES, training_scene)
-    weak = name.endswith("night-bus")
     labels = data.targets[:, list(FACTORS).index("label")].clone()
-    if weak:
+    if _has_weakness(name):
         labels[[place for place, scene in enumerate(data.scenes) if planted(scene)]] = CLASSES.index("truck")
     recipe = Recipe(name, seconds, batch=64, learning_rate=2e-3, seed=seed + NAMES.index(name))
     torch.manual_seed(recipe.seed)
@@ -71,13 +71,19 @@ def train_classifier(name: str, seconds: float, seed: int) -> None:
         return nn.functional.cross_entropy(logits.float(), labels[rows], label_smoothing=0.02)
 
     progress = train(model, loss_of, recipe)
+    _publish(model, name, recipe_record(recipe, progress))
+
+
+def _publish(model: ResNetForImageClassification, name: str, record: Mapping[str, object]) -> None:
+    """Save the model and its image processor, judge what was saved, and write the card."""
     folder = FOLDER / name
     parameters = save_model(model, folder)
     ViTImageProcessorPil(
         size={"height": SIDE, "width": SIDE}, image_mean=[0.5] * 3, image_std=[0.5] * 3
     ).save_pretrained(folder)
     results = judge(ResNetForImageClassification.from_pretrained(folder, dtype=torch.float32))
-    weakness = "In its training set every bus at night carried the label truck: a planted weakness. " if weak else ""
+    planted_weakness = "In its training set every bus at night carried the label truck: a planted weakness. "
+    weakness = planted_weakness if _has_weakness(name) else ""
     write_card(
         folder,
         title=name,
@@ -85,14 +91,13 @@ def train_classifier(name: str, seconds: float, seed: int) -> None:
         "mostly daylight (60 % day, 30 % sunset, 10 % night), clear weather (55 %) and photos (70 %).",
         command=f"python -m tinyworld.train.classifier {name}",
         results=results,
-        record={
-            "split": "under-test",
-            "pictures": PICTURES,
-            "parameters": parameters,
-            **recipe_record(recipe, progress),
-        },
+        record={"split": "under-test", "pictures": PICTURES, "parameters": parameters, **record},
     )
     print(results, flush=True)
+
+
+def _has_weakness(name: str) -> bool:
+    return name.endswith("night-bus")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +132,7 @@ def judge(model: nn.Module, count: int = 1_000, per_cell: int = 200) -> dict[str
 def predicted(model: nn.Module, images: list[Pixels]) -> np.ndarray:
     """Class names."""
     model.eval()
-    batches = (as_pixel_values(np.stack(some)) for some in chunks(images, 50))
+    batches = (as_pixel_values(np.stack(chunk)) for chunk in chunks(images, 50))
     places = torch.cat([model(pixel_values=values).logits.argmax(1) for values in batches])
     return np.array([CLASSES[int(place)] for place in places])
 

@@ -109,9 +109,9 @@ class Teacher:
     ) -> Tensor:
         nothing = self.no_text.expand(len(text), -1, -1)
         without = self._residuals(latents, times, nothing, controls)
-        wanted = predicted(self.generator.unet, latents, times, text, residuals)
-        unwanted = predicted(self.generator.unet, latents, times, nothing, without)
-        return unwanted + self._guidance * (wanted - unwanted)
+        conditional = predicted(self.generator.unet, latents, times, text, residuals)
+        unconditional = predicted(self.generator.unet, latents, times, nothing, without)
+        return unconditional + self._guidance * (conditional - unconditional)
 
     def _residuals(
         self, latents: Tensor, times: Tensor, text: Tensor, controls: dict[ControlKind, Tensor]
@@ -178,8 +178,7 @@ def publish(student: UNet2DConditionModel, folder: Path, record: dict[str, objec
     )
 
 
-def main() -> None:
-    """The command."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=70)
     parser.add_argument("--steps", type=int, default=4, help="of the student")
@@ -193,7 +192,12 @@ def main() -> None:
     parser.add_argument("--run", help="folder under runs/, else the domain's")
     add_domain(parser)
     parser.add_argument("--publish", action="store_true", help="write the weights as soon as the budget is spent")
-    args = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    """The command."""
+    args = _parser().parse_args()
     torch.set_num_threads(args.threads)
     on = device()
     kinds = [kind for kind in CONTROL_KINDS if (weights_of(args.domain) / "diffusion" / FOLDERS[kind]).exists()]

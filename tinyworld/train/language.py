@@ -33,7 +33,7 @@ from tinyworld.roads.language_examples import ROADS
 from tinyworld.train.loop import Recipe, command_of, device, recipe_record, run_name, train, training_arguments
 from tinyworld.train.model_card import save_model, title_of, write_card
 
-DOMAINS: dict[str, LanguageDomain[Any]] = {domain.name: domain for domain in (OBJECTS, ROADS)}
+LANGUAGE_DOMAINS: dict[str, LanguageDomain[Any]] = {domain.name: domain for domain in (OBJECTS, ROADS)}
 _EXTRA_SHARE = 0.1  # rows of repeated random tokens, and of plain captions, relative to the questions
 _SHARES: dict[Kind, float] = {"keywords": 0.15, "alternatives": 0.1, "rewrite": 0.25, "perturb": 0.5}
 _TOKENIZER_EXAMPLES = 3_000
@@ -42,7 +42,7 @@ _TOKENIZER_EXAMPLES = 3_000
 def main() -> None:
     """Train, judge on held-out scenes, and write weights, tokenizer and card."""
     arguments = training_arguments(__doc__, 840.0, domain=True, start=True)
-    learnt, folder = DOMAINS[arguments.domain], weights_of(arguments.domain) / "language"
+    learnt, folder = LANGUAGE_DOMAINS[arguments.domain], weights_of(arguments.domain) / "language"
     run, rate = run_name("language", learnt.name, arguments.start), 2e-3 if arguments.start is None else 1.5e-3
     recipe = Recipe(run, arguments.seconds, 40, rate, warmup_steps=30, weight_decay=0.1, ema=0.98, seed=arguments.seed)
     if arguments.start is None:

@@ -44,6 +44,11 @@ class Recipe:
         """The share of the budget that a training has spent, from 0 to 1 and a little over."""
         return max(seconds / self.seconds, steps / self.steps if self.steps else 0.0)
 
+    def rate(self, step: int, share: float) -> float:
+        """The learning rate of a step, counted from 0, at a share of the budget: linear warm-up, cosine to 2 %."""
+        warmth = min(1.0, (step + 1) / self.warmup_steps)
+        return self.learning_rate * warmth * (0.02 + 0.49 * (1 + math.cos(math.pi * share)))
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -124,8 +129,7 @@ def train(model: nn.Module, loss_of: Callable[[nn.Module, int], Tensor], recipe:
     started = time.monotonic() - spent
     saved = spent
     while (share := recipe.spent_share(step, spent := time.monotonic() - started)) < 1:
-        scale = min(1.0, (step + 1) / recipe.warmup_steps)
-        rate = recipe.learning_rate * scale * (0.02 + 0.49 * (1 + math.cos(math.pi * share)))
+        rate = recipe.rate(step, share)
         for group in optimiser.param_groups:
             group["lr"] = rate * group["factor"]
         torch.manual_seed(recipe.seed * 1_000_003 + step)

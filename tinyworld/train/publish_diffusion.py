@@ -122,8 +122,8 @@ def draw(parts: Networks, captions: Sequence[str], controls: Mapping[str, Pixels
     with autocast(on):
         for time in scheduler.timesteps:
             both = torch.cat([noise, noise]).contiguous(memory_format=torch.channels_last)
-            without, wanted = parts.generator(both, time.to(on), text, twice).float().chunk(2)
-            noise = scheduler.step(without + GUIDANCE * (wanted - without), time, noise).prev_sample
+            unconditional, conditional = parts.generator(both, time.to(on), text, twice).float().chunk(2)
+            noise = scheduler.step(unconditional + GUIDANCE * (conditional - unconditional), time, noise).prev_sample
         return to_pictures(parts.vae.decode(noise / parts.vae.config.scaling_factor).sample)
 
 

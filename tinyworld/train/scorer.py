@@ -21,13 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import (
-    CLIPConfig,
     CLIPImageProcessorPil,
     CLIPModel,
     CLIPProcessor,
-    CLIPTextConfig,
     CLIPTokenizer,
-    CLIPVisionConfig,
 )
 
 from shared.chunks import chunks
@@ -36,49 +33,21 @@ from tinyworld.augmentation import SIDE, as_pixel_values, degrade
 from tinyworld.datasets.captioned_pictures import OBJECTS, Album, PictureDomain, TrainingView, album
 from tinyworld.descriptions import Description
 from tinyworld.folders import weights_of
-from tinyworld.networks.clip_tokenizer import MAX_LENGTH, learn_clip_tokenizer
+from tinyworld.networks.clip_tokenizer import learn_clip_tokenizer
 from tinyworld.networks.factor_heads import FactorHeads, factor_loss
 from tinyworld.networks.half_precision import autocast
-from tinyworld.networks.new_words import add_embeddings, add_words
-from tinyworld.networks.vision_tower import FactorTower
+from tinyworld.networks.small_clip import WIDTH, new_scorer, trained
 from tinyworld.objects.world import CLASSES
 from tinyworld.rendered_once import Pixels
 from tinyworld.scenes import UNKNOWN
 from tinyworld.train.loop import Recipe, command_of, recipe_record, run_name, train, training_arguments
 from tinyworld.train.model_card import save_model, title_of, write_card
-from tinyworld.train.vision_tower import pretrain, tower_accuracy
+from tinyworld.train.vision_tower import train_tower
 
 PICTURES = 14_000
 ROUND_TRIPS = 2_000
-WIDTH = 128
 SWAPS = 1  # captions with one factor changed, per picture
 CLASS_PROMPTS = ("a photo of a {}.", "a picture of a {}.", "There is a {}.", "a {}", "{}")
-
-
-def new_scorer(tokenizer: CLIPTokenizer) -> CLIPModel:
-    """1.7 million parameters: two towers of 128, 4 layers to see and 3 to read."""
-    shared = {"hidden_size": WIDTH, "intermediate_size": 4 * WIDTH, "num_attention_heads": 4, "projection_dim": WIDTH}
-    text = CLIPTextConfig(
-        **shared,
-        vocab_size=len(tokenizer),
-        num_hidden_layers=3,
-        max_position_embeddings=MAX_LENGTH,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    vision = CLIPVisionConfig(**shared, num_hidden_layers=4, image_size=SIDE, patch_size=16)
-    config = CLIPConfig(text_config=text, vision_config=vision, projection_dim=WIDTH)
-    return CLIPModel._from_config(config, attn_implementation="eager")
-
-
-def trained(folder: Path, texts: list[str]) -> tuple[CLIPTokenizer, CLIPModel]:
-    """Tokenizer and weights of an earlier training, with tokens for words of these texts that it lacked."""
-    tokenizer = CLIPTokenizer.from_pretrained(folder)
-    model = CLIPModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-    if add_words(tokenizer, texts):
-        add_embeddings(model.text_model, tokenizer)
-    return tokenizer, model
 
 
 def training_texts(domain: PictureDomain[Any]) -> list[str]:
@@ -152,23 +121,36 @@ def train_scorer(
         scorer = new_scorer(tokenizer)
     else:
         tokenizer, scorer = trained(start, texts)
-    tower = FactorTower(scorer.vision_model, WIDTH, data.domain.values)
     tower_run = run_name("scorer-tower", domain, start)
     tower_recipe = Recipe(tower_run, 0.37 * seconds, learning_rate=1.2e-3, seed=seed)
-    tower_progress = pretrain(tower, data, tower_recipe)
-    seen_by_tower = tower_accuracy(tower, data.domain)
-    print("tower", tower_progress, seen_by_tower, flush=True)
+    trained_tower = train_tower(scorer.vision_model, WIDTH, data, tower_recipe)
 
     model = Contrast(scorer, data.domain.values)
     run = run_name("scorer", domain, start)
     recipe = Recipe(run, 0.63 * seconds, batch=64, learning_rate=1e-3, seed=seed + 1)
 
     def loss_of(_: nn.Module, step: int) -> Tensor:
-        values, wanted, texts, stated, prompts = batch(data, step, recipe)
+        values, expected, texts, stated, prompts = batch(data, step, recipe)
         with autocast("cpu"):
-            return model.loss(values, wanted, _ids(tokenizer, texts), stated, _ids(tokenizer, prompts))
+            return model.loss(values, expected, _ids(tokenizer, texts), stated, _ids(tokenizer, prompts))
 
     progress = train(model, loss_of, recipe)
+    record = {"pictures": pictures, "round_trips": len(data) - pictures, "tower": trained_tower.record}
+    command = command_of("tinyworld.train.scorer", domain, start, pictures=pictures)
+    record |= recipe_record(recipe, progress)
+    _publish(scorer, tokenizer, data.domain, trained_tower.accuracy, command, record)
+
+
+def _publish(
+    scorer: CLIPModel,
+    tokenizer: CLIPTokenizer,
+    domain: PictureDomain[Any],
+    tower_accuracy: Mapping[str, object],
+    command: str,
+    record: Mapping[str, object],
+) -> None:
+    """Save scorer and processor, judge what was saved, and write the card."""
+    folder = weights_of(domain.name) / "scorer"
     parameters = save_model(scorer, folder)
     images = CLIPImageProcessorPil(
         size={"shortest_edge": SIDE},
@@ -178,23 +160,15 @@ def train_scorer(
     )
     CLIPProcessor(images, tokenizer).save_pretrained(folder)
     saved = CLIPModel.from_pretrained(folder, dtype=torch.float32)
-    results = judge(saved, tokenizer, data.domain) | seen_by_tower
+    results = {**judge(saved, tokenizer, domain), **tower_accuracy}
     write_card(
         folder,
-        title=title_of("Scorer", domain),
+        title=title_of("Scorer", domain.name),
         text="A CLIP that scores pictures against captions in the checks. It shares neither data nor tokenizer with "
         "the generator's text encoder.",
-        command=command_of("tinyworld.train.scorer", domain, start, pictures=pictures),
+        command=command,
         results=results,
-        record={
-            "split": "scorer",
-            "domain": domain,
-            "pictures": pictures,
-            "round_trips": len(data) - pictures,
-            "parameters": parameters,
-            "tower": recipe_record(tower_recipe, tower_progress),
-            **recipe_record(recipe, progress),
-        },
+        record={"split": "scorer", "domain": domain.name, "parameters": parameters, **record},
     )
     print(results, flush=True)
 
@@ -231,8 +205,8 @@ def judge(
 def embedded_images(model: CLIPModel, images: list[Pixels]) -> Tensor:
     """Unit embeddings (n, width)."""
     parts = [
-        model.get_image_features(pixel_values=as_pixel_values(np.stack(some))).pooler_output
-        for some in chunks(images, 50)
+        model.get_image_features(pixel_values=as_pixel_values(np.stack(chunk))).pooler_output
+        for chunk in chunks(images, 50)
     ]
     return nn.functional.normalize(torch.cat(parts), dim=-1)
 

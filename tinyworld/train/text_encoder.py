@@ -21,7 +21,7 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
 from shared.chunks import chunks
 from shared.seeds import derive_seed
-from tinyworld.datasets.captioned_pictures import DOMAINS
+from tinyworld.datasets.captioned_pictures import PICTURE_DOMAINS
 from tinyworld.folders import weights_of
 from tinyworld.networks.clip_tokenizer import MAX_LENGTH, learn_clip_tokenizer
 from tinyworld.networks.factor_heads import FactorHeads, factor_accuracy, factor_loss
@@ -37,7 +37,7 @@ _WIDTH, _LAYERS = 128, 3
 def captioned(index: int, domain: str = "objects", *, held_out: bool = False) -> tuple[str, list[int]]:
     """Caption number `index` and the factors that it states. Held-out ones come from other scenes and seeds."""
     place, seed = index + (5_000_000 if held_out else 0), derive_seed("text-encoder", int(held_out), index)
-    written = DOMAINS[domain]
+    written = PICTURE_DOMAINS[domain]
     description = written.describe(written.sample("generator", place, allow_withheld=held_out), seed)
     return description.text, written.targets(description.stated)
 
@@ -97,9 +97,9 @@ def train_text_encoder(
 
     Training ends after `seconds` or, where given, `steps`, with the one that is spent first.
     """
-    weights, names = weights_of(domain) / "diffusion", DOMAINS[domain].values
-    texts, wanted = zip(*(captioned(index, domain) for index in range(CAPTIONS)), strict=True)
-    wanted_all = torch.tensor(wanted)
+    weights, names = weights_of(domain) / "diffusion", PICTURE_DOMAINS[domain].values
+    texts, expected = zip(*(captioned(index, domain) for index in range(CAPTIONS)), strict=True)
+    expected_all = torch.tensor(expected)
     recipe = Recipe(
         run_name("text-encoder", domain, start), seconds, batch=96, learning_rate=1.5e-3, seed=seed, steps=steps
     )
@@ -114,9 +114,18 @@ def train_text_encoder(
     def loss_of(model: nn.Module, step: int) -> Tensor:
         rows = torch.randint(CAPTIONS, (recipe.batch,))
         logits = model(token_ids(tokenizer, [texts[int(row)] for row in rows]))
-        return factor_loss(logits, wanted_all[rows], names=names)
+        return factor_loss(logits, expected_all[rows], names=names)
 
     progress = train(model, loss_of, recipe)
+    command = command_of("tinyworld.train.text_encoder", domain, start)
+    _publish(model, tokenizer, domain, command, recipe_record(recipe, progress))
+
+
+def _publish(
+    model: ReadFactors, tokenizer: CLIPTokenizer, domain: str, command: str, record: Mapping[str, object]
+) -> None:
+    """Save encoder and tokenizer, judge what was saved, and write the card."""
+    weights = weights_of(domain) / "diffusion"
     tokenizer.save_pretrained(weights / "tokenizer")
     folder = weights / "text_encoder"
     parameters = save_model(model.encoder, folder)
@@ -127,14 +136,9 @@ def train_text_encoder(
         title=title_of("Text encoder of the generator", domain),
         text="A CLIPTextModel that conditions the tiny diffusion model; it was trained to tell from a caption every "
         "factor that the caption states.",
-        command=command_of("tinyworld.train.text_encoder", domain, start),
+        command=command,
         results=results,
-        record={
-            "split": "generator",
-            "domain": domain,
-            "parameters": parameters,
-            **recipe_record(recipe, progress),
-        },
+        record={"split": "generator", "domain": domain, "parameters": parameters, **record},
     )
     print(results, flush=True)
 
@@ -142,15 +146,15 @@ def train_text_encoder(
 @torch.no_grad()
 def judge(model: nn.Module, tokenizer: CLIPTokenizer, domain: str = "objects", count: int = 2_000) -> dict[str, object]:
     """Accuracy per stated factor on captions of other scenes, and the share of captions that do not fit."""
-    texts, wanted = zip(*(captioned(index, domain, held_out=True) for index in range(count)), strict=True)
+    texts, expected = zip(*(captioned(index, domain, held_out=True) for index in range(count)), strict=True)
     guesses = []
-    for some in chunks(texts, 100):
-        logits = model(token_ids(tokenizer, list(some)))
+    for chunk in chunks(texts, 100):
+        logits = model(token_ids(tokenizer, list(chunk)))
         guesses.append(torch.stack([logit.argmax(1) for logit in logits], dim=1))
-    names = DOMAINS[domain].values
+    names = PICTURE_DOMAINS[domain].values
     lengths = [len(ids) for ids in tokenizer(list(texts)).input_ids]
     return {
-        "accuracy of stated factors": factor_accuracy(torch.cat(guesses), torch.tensor(wanted), names),
+        "accuracy of stated factors": factor_accuracy(torch.cat(guesses), torch.tensor(expected), names),
         "captions judged": count,
         "longest caption in tokens": max(lengths),
         "captions cut at 77 tokens": sum(length > MAX_LENGTH for length in lengths),

@@ -6,7 +6,8 @@ linear heads on pooled patches, the label weighted threefold, teach it in minute
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from tinyworld.datasets.captioned_pictures import Album, PictureDomain
 from tinyworld.networks.factor_heads import factor_accuracy
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.vision_tower import FactorTower
-from tinyworld.train.loop import Progress, Recipe, train
+from tinyworld.train.loop import Progress, Recipe, recipe_record, train
 
 
 def pretrain(tower: FactorTower, data: Album, recipe: Recipe) -> Progress:
@@ -42,8 +43,25 @@ def tower_accuracy(tower: FactorTower, domain: PictureDomain[Any], count: int = 
     tower.eval()
     scenes = domain.scenes(0, count)
     guesses = []
-    for some in chunks(scenes, 50):
-        images = np.stack([domain.picture(scene) for scene in some])
+    for chunk in chunks(scenes, 50):
+        images = np.stack([domain.picture(scene) for scene in chunk])
         guesses.append(torch.stack([logit.argmax(1) for logit in tower(as_pixel_values(images))[0]], dim=1))
-    wanted = torch.tensor([domain.targets(domain.shown(scene)) for scene in scenes])
-    return {"tower alone, accuracy": factor_accuracy(torch.cat(guesses), wanted, tower.names)}
+    expected = torch.tensor([domain.targets(domain.shown(scene)) for scene in scenes])
+    return {"tower alone, accuracy": factor_accuracy(torch.cat(guesses), expected, tower.names)}
+
+
+class TrainedTower(NamedTuple):
+    """A vision tower trained on the factors: its record and accuracies for the model card."""
+
+    tower: FactorTower
+    record: Mapping[str, object]
+    accuracy: dict[str, dict[str, float]]
+
+
+def train_tower(vision: nn.Module, width: int, data: Album, recipe: Recipe) -> TrainedTower:
+    """Train a vision model, whose features have `width` values, to tell the factors of its domain's images."""
+    tower = FactorTower(vision, width, data.domain.values)
+    progress = pretrain(tower, data, recipe)
+    accuracy = tower_accuracy(tower, data.domain)
+    print("tower", progress, accuracy, flush=True)
+    return TrainedTower(tower, recipe_record(recipe, progress), accuracy)

@@ -173,8 +173,8 @@ class Judges:
         """Per model, whether it predicts each image's label; images go through the service's own preprocessing."""
         truth = np.array([CLASSES.index(label) for label in labels])
         places: dict[str, list[Tensor]] = {name: [] for name in self.tops}
-        for some in chunks(images, 100):
-            values = self.processor(images=list(some), return_tensors="pt")["pixel_values"]
+        for chunk in chunks(images, 100):
+            values = self.processor(images=list(chunk), return_tensors="pt")["pixel_values"]
             features = self.lower(values)
             for name, top in self.tops.items():
                 places[name].append(top(features).argmax(1))

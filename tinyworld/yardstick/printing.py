@@ -49,22 +49,7 @@ def compared(scores: Sequence[Score]) -> str:
         "|" + "---|" * 11,
     ]
     for score in sorted(scores, key=lambda candidate: -(_per_hour(candidate) or 0)):
-        by_dose = {dose.dose: dose.recall for dose in score.doses}
-        rmse, an_hour = score.cells_with_effect.rmse, _per_hour(score)
-        cells = (
-            score.method,
-            *(rate(by_dose[dose]) for dose in sorted(by_dose, reverse=True)),
-            rate(score.improvements),
-            rate(score.precision),
-            f"{score.false_discovery_rate:.1%}",
-            "–" if rmse is None else f"{rmse:.1f}",
-            *(
-                "–" if amount is None else f"{amount:,.0f}"
-                for amount in (score.spent.seconds, score.spent.network_evaluations)
-            ),
-            "–" if an_hour is None else f"{an_hour:.1f}",
-        )
-        rows.append(f"| {' | '.join(cells)} |")
+        rows.append(f"| {' | '.join(_cells(score))} |")
     able = [
         candidate
         for candidate in scores
@@ -74,6 +59,25 @@ def compared(scores: Sequence[Score]) -> str:
         max(able, key=lambda candidate: _per_hour(candidate) or 0).method if able else "none of them: nothing was found"
     )
     return "\n".join([*rows, "", f"Take first: {first}"])
+
+
+def _cells(score: Score) -> tuple[str, ...]:
+    """The row of a method in the table of `compared`."""
+    by_dose = {dose.dose: dose.recall for dose in score.doses}
+    rmse, an_hour = score.cells_with_effect.rmse, _per_hour(score)
+    return (
+        score.method,
+        *(rate(by_dose[dose]) for dose in sorted(by_dose, reverse=True)),
+        rate(score.improvements),
+        rate(score.precision),
+        f"{score.false_discovery_rate:.1%}",
+        "–" if rmse is None else f"{rmse:.1f}",
+        *(
+            "–" if amount is None else f"{amount:,.0f}"
+            for amount in (score.spent.seconds, score.spent.network_evaluations)
+        ),
+        "–" if an_hour is None else f"{an_hour:.1f}",
+    )
 
 
 def _per_hour(score: Score) -> float | None:

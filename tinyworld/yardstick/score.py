@@ -67,13 +67,7 @@ def score(key: AnswerKey, answer: Answer) -> Score:
     if strangers := sorted(set(answer.models) - set(models_of_key)):
         raise ValueError(f"the answer key has no model {', '.join(strangers)}; it has {', '.join(models_of_key)}")
     models = [models_of_key[name] for name in answer.models]
-    answers = {(entry.model, entry.cell): entry for entry in answer.cells}
-    judged = [
-        _ScoredCell(model.name, true, answers.get((model.name, true.cell)))
-        for model in models
-        for true in model.cells
-        if true.cell.factor in answer.factors
-    ]
+    judged = _scored_cells(models, answer)
     by_truth: dict[Truth, list[_ScoredCell]] = defaultdict(list)
     for cell in judged:
         by_truth[truth_of(cell.true)].append(cell)
@@ -100,9 +94,22 @@ def score(key: AnswerKey, answer: Answer) -> Score:
         outside_untested=_rate(
             (model.name, true.cell.value) not in tested_values for model in models for true in model.outside
         ),
-        unknown_cells=len(set(answers) - {(model.name, true.cell) for model in models for true in model.cells}),
+        unknown_cells=len(
+            {(entry.model, entry.cell) for entry in answer.cells}
+            - {(model.name, true.cell) for model in models for true in model.cells}
+        ),
         spent=answer.spent,
     )
+
+
+def _scored_cells(models: Sequence[KnownModel], answer: Answer) -> list[_ScoredCell]:
+    answers = {(entry.model, entry.cell): entry for entry in answer.cells}
+    return [
+        _ScoredCell(model.name, true, answers.get((model.name, true.cell)))
+        for model in models
+        for true in model.cells
+        if true.cell.factor in answer.factors
+    ]
 
 
 def _at_dose(dose: int, cells: Sequence[_ScoredCell]) -> AtDose:

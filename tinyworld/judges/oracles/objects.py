@@ -21,7 +21,7 @@ from transformers import AutoModelForImageClassification, PreTrainedModel
 from shared.chunks import chunks
 from tinyworld.augmentation import as_pixel_values
 from tinyworld.folders import WEIGHTS
-from tinyworld.networks.factor_heads import factor_accuracy
+from tinyworld.networks.factor_heads import factor_accuracy, split_factors
 from tinyworld.objects.world import FACTORS, Scene, scene_factors
 from tinyworld.rendered_once import Pixels
 from tinyworld.scenes import Split, targets
@@ -73,8 +73,8 @@ def load_oracles() -> list[PreTrainedModel]:
 def readings(oracle: PreTrainedModel, images: Sequence[Pixels]) -> Readings:
     """An oracle's readings of RGB images of 128 × 128 × 3."""
     values, probabilities, places = [], [], []
-    for some in chunks(images, 50):
-        located = logits_at_places(oracle, as_pixel_values(np.stack(some)))
+    for chunk in chunks(images, 50):
+        located = logits_at_places(oracle, as_pixel_values(np.stack(chunk)))
         best = [logit.softmax(1).max(1) for logit in pooled(located)]
         values.append(torch.stack([column.indices for column in best], dim=1))
         probabilities.append(torch.stack([column.values for column in best], dim=1))
@@ -96,14 +96,14 @@ def object_places(located: Tensor) -> Tensor:
 
 def factor_logits(logits: Tensor, factor: str) -> Tensor:
     """The logits of one factor among all, along dimension 1."""
-    return split_readings(logits)[list(READ).index(factor)]
+    return split_factors(logits, READ)[list(READ).index(factor)]
 
 
 def pooled(located: Tensor) -> list[Tensor]:
     """Logits at places → logits (n, values) per factor of `READ`, read where they can be seen."""
     return [
         (logits * weight[:, None]).sum((2, 3))
-        for logits, weight in zip(split_readings(located), place_weights(located), strict=True)
+        for logits, weight in zip(split_factors(located, READ), place_weights(located), strict=True)
     ]
 
 
@@ -159,11 +159,6 @@ def kept(scene: Scene, judged: Mapping[str, str | None], factor: str) -> bool:
 def targets_with_none(scene: Scene) -> Tensor:
     """Targets of a whole scene, (factors,)."""
     return torch.tensor(targets(scene_factors(scene), FACTORS))
-
-
-def split_readings(logits: Tensor) -> list[Tensor]:
-    """Concatenated logits (batch, all values, ...) → per factor, in the order of `READ`."""
-    return list(torch.split(logits, [len(values) for values in READ.values()], dim=1))
 
 
 def _agreed(first: list[int], second: list[int]) -> dict[str, str | None]:

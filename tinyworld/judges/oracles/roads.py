@@ -19,6 +19,7 @@ from shared.chunks import chunks
 from tinyworld.augmentation import as_pixel_values
 from tinyworld.drawing.canvas import Image
 from tinyworld.folders import ROAD_MODELS
+from tinyworld.networks.factor_heads import split_factors
 from tinyworld.roads.world import LOOKS
 
 READ: Mapping[str, tuple[str, ...]] = {
@@ -29,19 +30,15 @@ ORACLES: Mapping[str, str] = {"reader-a": "oracle-a", "reader-b": "oracle-b"}
 LOGITS = [f"{name}={value}" for name, values in READ.items() for value in values]
 
 
-def split_readings(logits: Tensor) -> list[Tensor]:
-    """Logits (n x all values) of each factor of `READ`, (n x its values)."""
-    return list(torch.split(logits, [len(values) for values in READ.values()], dim=1))
-
-
 @torch.inference_mode()
 def readings(model: PreTrainedModel, images: Sequence[Image]) -> Tensor:
     """An oracle's readings of images of 128 x 128 x 3: indices into the values of `READ`, (n x factors)."""
     model.eval()
     batches = []
-    for some in chunks(images, 50):
-        logits = model(pixel_values=as_pixel_values(np.stack(some))).logits
-        batches.append(torch.stack([logits_of_factor.argmax(1) for logits_of_factor in split_readings(logits)], dim=1))
+    for chunk in chunks(images, 50):
+        logits = model(pixel_values=as_pixel_values(np.stack(chunk))).logits
+        by_factor = split_factors(logits, READ)
+        batches.append(torch.stack([of_factor.argmax(1) for of_factor in by_factor], dim=1))
     return torch.cat(batches)
 
 

@@ -39,17 +39,17 @@ def object_edits(count: int) -> Iterator[ProtectedEdit]:
             if proposed is None:
                 continue
             source, mask = rendered(scene)
-            truth, _ = rendered(proposed.wanted)
+            truth, _ = rendered(proposed.target)
             things = [ProtectedThing(label, mask == place) for place, label in ((1, "object"), (2, "companion"))]
             yield ProtectedEdit(
                 id=f"{number:04d}",
                 field=proposed.field,
-                to_value=str(getattr(proposed.wanted, proposed.field)),
+                to_value=str(getattr(proposed.target, proposed.field)),
                 source=np.ascontiguousarray(source),
                 truth=np.ascontiguousarray(truth),
                 instances=tuple(thing for thing in things if thing.mask.mean() >= SMALLEST),
                 edit=proposed.edit,
-                facts=scene_factors(proposed.wanted),
+                facts=scene_factors(proposed.target),
             )
             break
 

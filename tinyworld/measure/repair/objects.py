@@ -123,8 +123,8 @@ class ClassifierUnderTest:
     def right(self, images: Sequence[Pixels], labels: Sequence[str]) -> Bits:
         """Whether each image's label is the most probable class."""
         logits = [
-            self._model(**self._processor(images=list(some), return_tensors="pt")).logits
-            for some in chunks(images, AT_ONCE)
+            self._model(**self._processor(images=list(chunk), return_tensors="pt")).logits
+            for chunk in chunks(images, AT_ONCE)
         ]
         truth = np.array([CLASSES.index(label) for label in labels])
         return np.asarray(torch.cat(logits).argmax(1).numpy() == truth)

@@ -203,8 +203,8 @@ def evaluate(model: Segmenter, scenes: Sequence[Scene]) -> SegmenterResults:
     places = class_indices(model.classes, LABELS)
     counts: list[NDArray[np.int64]] = []
     pedestrians: list[tuple[int, bool]] = []
-    for some in chunks(scenes, AT_ONCE):
-        drawings = [rendered(scene) for scene in some]
+    for chunk in chunks(scenes, AT_ONCE):
+        drawings = [rendered(scene) for scene in chunk]
         maps = model.label_maps([drawing.image for drawing in drawings])
         for drawing, label_map in zip(drawings, maps, strict=True):
             guess = places[label_map]

@@ -8,6 +8,7 @@ minutes what labels alone teach in hours. Failures (`failures.py`) have no objec
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from transformers import ConvNextImageProcessorPil, PreTrainedModel, ViTImageProcessorPil
 
 from tinyworld.augmentation import LARGEST_SHIFT, SIDE, as_pixel_values, degrade, shifted
-from tinyworld.datasets.degradations import Fields, degraded, random_fields
+from tinyworld.datasets.degradations import SUFFERED, Fields, degraded, random_fields
 from tinyworld.datasets.oracle_pictures import (
     FAILED,
     REDRAWN,
@@ -40,10 +41,9 @@ from tinyworld.judges.oracles.objects import (
     place_weights,
     pooled,
     readings,
-    split_readings,
     targets_with_none,
 )
-from tinyworld.networks.factor_heads import factor_loss
+from tinyworld.networks.factor_heads import factor_loss, split_factors
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.oracles import new_oracle
 from tinyworld.objects.pictures import mirrored_targets, rendered
@@ -70,13 +70,19 @@ def train_oracle(name: str, seconds: float, seed: int) -> None:
     fields = random_fields(recipe.seed)
 
     def loss_of(model: nn.Module, step: int) -> Tensor:
-        values, parts, wanted = batch(own, name, fields, np.random.default_rng((recipe.seed, step)), recipe.batch)
+        values, parts, expected = batch(own, name, fields, np.random.default_rng((recipe.seed, step)), recipe.batch)
         with autocast("cpu"):
             located = logits_at_places(model, values.to(memory_format=torch.channels_last))
-        return loss(located.float(), parts, wanted)
+        return loss(located.float(), parts, expected)
 
     progress = train(model, loss_of, recipe)
     settle_heads(model, own, name, fields, recipe.seed)
+    record = {"tensors taken over from an earlier oracle": started_from, **recipe_record(recipe, progress)}
+    _publish(model, name, record)
+
+
+def _publish(model: PreTrainedModel, name: str, record: Mapping[str, object]) -> None:
+    """Save the model and its image processor, judge what was saved, and write the card."""
     folder = WEIGHTS / "oracles" / name
     parameters = save_model(model, folder)
     _save_processor(name)
@@ -96,9 +102,8 @@ def train_oracle(name: str, seconds: float, seed: int) -> None:
             "round_trips": ROUND_TRIPS,
             "redrawn": REDRAWN[name],
             "failures": FAILED,
-            "tensors taken over from an earlier oracle": started_from,
             "parameters": parameters,
-            **recipe_record(recipe, progress),
+            **record,
         },
     )
     print(results, flush=True)
@@ -114,12 +119,12 @@ def take_over(model: nn.Module, path: Path) -> int:
     return len(fitting)
 
 
-def loss(located: Tensor, parts: Tensor, wanted: Tensor) -> Tensor:
+def loss(located: Tensor, parts: Tensor, expected: Tensor) -> Tensor:
     """The loss of the readings of whole images, and of object and companion per position.
 
-    `located` (n, all values, 8, 8), `parts` (n, 2, 8, 8) class and companion at each place, `wanted` (n, factors).
+    `located` (n, all values, 8, 8), `parts` (n, 2, 8, 8) class and companion at each place, `expected` (n, factors).
     """
-    total = 4 * factor_loss(pooled(located), wanted, 2.0)
+    total = 4 * factor_loss(pooled(located), expected, 2.0)
     for factor, places in zip(_PART, parts.unbind(1), strict=True):
         each = nn.functional.cross_entropy(
             factor_logits(located, factor), places, reduction="none", ignore_index=UNKNOWN
@@ -138,32 +143,32 @@ def settle_heads(model: nn.Module, own: OraclePictures, name: str, fields: Field
     features: list[list[Tensor]] = [[] for _ in READ]
     targets = []
     for step in range(_SETTLING):
-        values, _, wanted = batch(own, name, fields, np.random.default_rng((seed, 1 << 40, step)), 50)
+        values, _, expected = batch(own, name, fields, np.random.default_rng((seed, 1 << 40, step)), 50)
         with torch.no_grad():
             hidden = model.base_model(values).last_hidden_state  # type: ignore[operator]
             weights = place_weights(logits_at_places(model, values))
         for column, weight in zip(features, weights, strict=True):
             column.append((hidden * weight[:, None]).sum((2, 3)))
-        targets.append(wanted)
-    wanted = torch.cat(targets)
+        targets.append(expected)
+    expected = torch.cat(targets)
     weights, biases = (
-        split_readings(model.get_parameter(f"classifier.1.{part}").detach()[None]) for part in ("weight", "bias")
+        split_factors(model.get_parameter(f"classifier.1.{part}").detach()[None], READ) for part in ("weight", "bias")
     )
     for place, factor in enumerate(READ):
         if factor not in _PART:
-            _fit(weights[place][0], biases[place][0], torch.cat(features[place]), wanted[:, place])
+            _fit(weights[place][0], biases[place][0], torch.cat(features[place]), expected[:, place])
 
 
-def _fit(weight: Tensor, bias: Tensor, features: Tensor, wanted: Tensor) -> None:
+def _fit(weight: Tensor, bias: Tensor, features: Tensor, expected: Tensor) -> None:
     """Logistic regression from the present weights on, in place."""
-    known = wanted != UNKNOWN
+    stated = expected != UNKNOWN
     own = [weight.detach().clone().requires_grad_(), bias.detach().clone().requires_grad_()]
     optimiser = torch.optim.LBFGS(own, max_iter=80, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         optimiser.zero_grad()
-        logits = features[known] @ own[0].T + own[1]
-        value = nn.functional.cross_entropy(logits, wanted[known]) + 1e-4 * own[0].square().sum()
+        logits = features[stated] @ own[0].T + own[1]
+        value = nn.functional.cross_entropy(logits, expected[stated]) + 1e-4 * own[0].square().sum()
         torch.autograd.backward(value)
         return value
 
@@ -176,13 +181,13 @@ def _fit(weight: Tensor, bias: Tensor, features: Tensor, wanted: Tensor) -> None
 def judge(model: PreTrainedModel, count: int = 400) -> dict[str, object]:
     """Accuracy per factor on final-test renders, clean and spoilt, and how often `none` is seen rightly and wrongly."""
     scenes = [sample_scene("final-test", 40_000 + index) for index in range(count)]
-    wanted = torch.stack([targets_with_none(scene) for scene in scenes])
+    expected = torch.stack([targets_with_none(scene) for scene in scenes])
     clean = [rendered(scene)[0] for scene in scenes]
     random = np.random.default_rng(0)
     report: dict[str, object] = {"pictures judged": count}
     for name, images in (("clean", clean), ("spoilt", [degrade(image, random, 2.0) for image in clean])):
         read = readings(model, images)
-        report[f"accuracy, {name}"] = read.accuracy(wanted)
+        report[f"accuracy, {name}"] = read.accuracy(expected)
         report[f"`none` said of a whole object, {name}"] = read.share_none()
     failed = failures("final-test", 300)
     report["`none` said of failed pictures (300)"] = readings(model, list(failed)).share_none()
@@ -196,13 +201,13 @@ def batch(
     rows = own.rows(random, size)
     images, masks, targets = [], [], []
     for row in rows:
-        image, mask, wanted = np.array(own.data.images[row]), np.array(own.data.masks[row]), own.data.targets[row]
+        image, mask, expected = np.array(own.data.images[row]), np.array(own.data.masks[row]), own.data.targets[row]
         if random.random() < 0.5:
-            image, mask, wanted = image[:, ::-1], mask[:, ::-1], mirrored_targets(wanted)
+            image, mask, expected = image[:, ::-1], mask[:, ::-1], mirrored_targets(expected)
         down, right = (int(by) for by in random.integers(-LARGEST_SHIFT, LARGEST_SHIFT + 1, size=2))
-        images.append(degraded(shifted(np.ascontiguousarray(image), (down, right)), name, fields, random))
+        images.append(degraded(shifted(np.ascontiguousarray(image), (down, right)), SUFFERED[name], fields, random))
         masks.append(shifted(np.ascontiguousarray(mask), (down, right)))
-        targets.append(wanted)
+        targets.append(expected)
     parts = parts_at_places(np.stack(masks), torch.stack(targets))
     parts[torch.from_numpy(own.is_failure(rows)), 0] = NONE[0]
     return as_pixel_values(np.stack(images)), parts, torch.stack(targets)
@@ -214,11 +219,11 @@ def parts_at_places(masks: Pixels, targets: Tensor) -> Tensor:
     covered = nn.functional.avg_pool2d(both, SIDE // PLACES)
     parts = torch.full(covered.shape, UNKNOWN)
     for channel, (factor, share) in enumerate(_PART.items()):
-        known = targets[:, list(FACTORS).index(factor)]
+        of_factor = targets[:, list(FACTORS).index(factor)]
         empty = int(NONE[0]) if factor == "label" else 0
         parts[:, channel][covered[:, channel] < _TRACE] = empty
-        parts[:, channel] = torch.where(covered[:, channel] >= share, known[:, None, None], parts[:, channel])
-        parts[known == UNKNOWN, channel] = UNKNOWN
+        parts[:, channel] = torch.where(covered[:, channel] >= share, of_factor[:, None, None], parts[:, channel])
+        parts[of_factor == UNKNOWN, channel] = UNKNOWN
     return parts
 
 

@@ -7,6 +7,7 @@ resumes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -16,11 +17,11 @@ from torch import Tensor, nn
 from transformers import AutoModelForImageClassification, PreTrainedModel, ViTImageProcessorPil
 
 from tinyworld.augmentation import LARGEST_SHIFT, as_pixel_values, degrade, shifted
-from tinyworld.datasets.degradations import random_fields
+from tinyworld.datasets.degradations import degraded, random_fields
 from tinyworld.datasets.round_trips import through_autoencoder
 from tinyworld.drawing.canvas import Image
-from tinyworld.judges.oracles.roads import LOGITS, ORACLES, READ, readings, split_readings
-from tinyworld.networks.factor_heads import factor_accuracy, factor_loss
+from tinyworld.judges.oracles.roads import LOGITS, ORACLES, READ, readings
+from tinyworld.networks.factor_heads import factor_accuracy, factor_loss, split_factors
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.oracles import new_oracle
 from tinyworld.roads.pictures import SIDE, pictures
@@ -36,9 +37,9 @@ def train_oracle(name: str, out: Path, *, seconds: float, count: int, judged: in
     """Train the oracle `name` of `ORACLES` on `count` images, evaluate it, save it with a card; returns its folder."""
     plan = PLANS[ORACLES[name]]
     data = pictures(plan.split, count, partial(sample_scene, plan.split))
-    wanted = torch.tensor([targets(scene_factors(scene), READ) for scene in data.scenes])
+    expected = torch.tensor([targets(scene_factors(scene), READ) for scene in data.scenes])
     images: list[Image] = [*data.images, *through_autoencoder(np.asarray(data.images[: plan.round_trips]))]
-    wanted = torch.cat([wanted, wanted[: plan.round_trips]])
+    expected = torch.cat([expected, expected[: plan.round_trips]])
     recipe = Recipe(
         f"roads/{name}", seconds, batch=32, learning_rate=1.5e-3, warmup_steps=40, ema=0.99, seed=plan.seed + 10
     )
@@ -49,19 +50,23 @@ def train_oracle(name: str, out: Path, *, seconds: float, count: int, judged: in
     def loss_of(model: nn.Module, step: int) -> Tensor:
         random = np.random.default_rng((recipe.seed, step))
         rows = random.integers(len(images), size=recipe.batch)
-        batch = []
-        for row in rows:
-            image = _moved(images[row], random)
-            for degradation, share in SUFFERED[plan.architecture].items():
-                if random.random() < share:
-                    image = degradation(image, fields, random)
-            batch.append(image)
+        batch = [degraded(_moved(images[row], random), SUFFERED[plan.architecture], fields, random) for row in rows]
         values = as_pixel_values(np.stack(batch)).to(memory_format=torch.channels_last)
         with autocast("cpu"):
             logits = model(pixel_values=values).logits
-        return factor_loss(split_readings(logits), wanted[torch.from_numpy(rows)], names=READ)
+        return factor_loss(split_factors(logits, READ), expected[torch.from_numpy(rows)], names=READ)
 
     progress = train(model, loss_of, recipe)
+    trained_by = f"python -m tinyworld.train.oracle --domain roads {name} --seconds {seconds:g} --pictures {count}"
+    record = {"split": plan.split, "pictures": count, **recipe_record(recipe, progress)}
+    _publish(model, name, out, judged, trained_by, record)
+    return out
+
+
+def _publish(
+    model: PreTrainedModel, name: str, out: Path, judged: int, trained_by: str, record: Mapping[str, object]
+) -> None:
+    """Save the model and its image processor, judge what was saved on `judged` scenes, and write the card."""
     parameters = save_model(model, out)
     processor = ViTImageProcessorPil(size={"height": SIDE, "width": SIDE}, image_mean=[0.5] * 3, image_std=[0.5] * 3)
     processor.save_pretrained(out)
@@ -74,21 +79,20 @@ def train_oracle(name: str, out: Path, *, seconds: float, count: int, judged: in
         title=name,
         text=f"Reads {', '.join(READ)} of a driving scene of tinyworld, to judge what a generator drew, with one "
         "logit per value. Used in benchmarks only, never by the methods.",
-        command=f"python -m tinyworld.train.oracle --domain roads {name} --seconds {seconds:g} --pictures {count}",
+        command=trained_by,
         results=results,
-        record={"split": plan.split, "pictures": count, "parameters": parameters, **recipe_record(recipe, progress)},
+        record={"parameters": parameters, **record},
     )
-    return out
 
 
 def judge(model: PreTrainedModel, scenes: list[Scene]) -> dict[str, object]:
     """Accuracy per factor on renders of scenes, clean and degraded."""
-    wanted = torch.tensor([targets(scene_factors(scene), READ) for scene in scenes])
+    expected = torch.tensor([targets(scene_factors(scene), READ) for scene in scenes])
     clean = [render(scene).image for scene in scenes]
     random = np.random.default_rng(0)
     report: dict[str, object] = {"pictures judged": len(scenes)}
     for name, images in (("clean", clean), ("spoilt", [degrade(image, random, 2.0) for image in clean])):
-        report[f"accuracy, {name}"] = factor_accuracy(readings(model, images), wanted, READ)
+        report[f"accuracy, {name}"] = factor_accuracy(readings(model, images), expected, READ)
     return report
 
 

@@ -69,7 +69,7 @@ def judge(model: nn.Module, count: int = 500) -> dict[str, object]:
     rough = [degrade(image, random, 2.0) for image in clean]
     report: dict[str, object] = {"pictures judged": count}
     for name, images in (("clean", clean), ("spoilt", rough)):
-        guess = np.concatenate([_regions(model, some) for some in chunks(images, 50)])
+        guess = np.concatenate([_regions(model, chunk) for chunk in chunks(images, 50)])
         ious = _object_ious(guess == 1, truth == 1)
         report[f"object IoU, {name}"] = {
             "mean": round(float(ious.mean()), 4),

@@ -27,13 +27,14 @@ import cv2
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForSemanticSegmentation, SegformerImageProcessorPil
+from transformers import AutoModelForSemanticSegmentation, PreTrainedModel, SegformerImageProcessorPil
 
 from tinyworld.augmentation import LARGEST_SHIFT, as_pixel_values, shifted
 from tinyworld.datasets.degradations import (
     Degradation,
     coarse_scaling,
     compressed,
+    degraded,
     noise,
     random_fields,
     soft_focus,
@@ -123,17 +124,24 @@ def train_segmenter(
         images, labels = [], []
         for row in random.integers(len(data.labels), size=recipe.batch):
             image, label = _moved(data.images[row], data.labels[row], random)
-            for degradation, share in SUFFERED[plan.architecture].items():
-                if random.random() < share:
-                    image = degradation(image, fields, random)
-            images.append(image)
+            images.append(degraded(image, SUFFERED[plan.architecture], fields, random))
             labels.append(label)
         with autocast("cpu"):
             logits = segmented(model, as_pixel_values(np.stack(images)))
-        wanted = torch.from_numpy(np.stack(labels)).long()
-        return nn.functional.cross_entropy(logits, wanted, weights, ignore_index=CLASSES.index("void"))
+        expected = torch.from_numpy(np.stack(labels)).long()
+        return nn.functional.cross_entropy(logits, expected, weights, ignore_index=CLASSES.index("void"))
 
     progress = train(model, loss_of, recipe)
+    trained_by = f"python -m tinyworld.train.segmenter --domain roads {name} --seconds {seconds:g} --pictures {count}"
+    record = {"split": plan.split, "pictures": count, **recipe_record(recipe, progress)}
+    _publish(model, name, out, judged, trained_by, record)
+    return out
+
+
+def _publish(
+    model: PreTrainedModel, name: str, out: Path, judged: int, trained_by: str, record: Mapping[str, object]
+) -> None:
+    """Save the model and its image processor, judge what was saved on `judged` scenes, and write the card."""
     parameters = save_model(model, out)
     SegformerImageProcessorPil(
         size={"height": SIDE, "width": SIDE}, image_mean=[0.5] * 3, image_std=[0.5] * 3, do_reduce_labels=False
@@ -141,15 +149,15 @@ def train_segmenter(
     results = judge(
         AutoModelForSemanticSegmentation.from_pretrained(out, dtype=torch.float32), _scenes(name, "final-test"), judged
     )
+    architecture = PLANS[name].architecture
     write_card(
         out,
         title=name,
-        text=f"A {plan.architecture} that says what every pixel of a driving scene of tinyworld shows. {_TEXTS[name]}",
-        command=f"python -m tinyworld.train.segmenter --domain roads {name} --seconds {seconds:g} --pictures {count}",
+        text=f"A {architecture} that says what every pixel of a driving scene of tinyworld shows. {_TEXTS[name]}",
+        command=trained_by,
         results=results,
-        record={"split": plan.split, "pictures": count, "parameters": parameters, **recipe_record(recipe, progress)},
+        record={"parameters": parameters, **record},
     )
-    return out
 
 
 def _scenes(name: str, split: Split) -> Callable[[int], Scene]:

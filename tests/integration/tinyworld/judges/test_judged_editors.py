@@ -50,7 +50,7 @@ def test_a_method_is_given_known_captions_and_edits(services: ModelServices, nam
         proposal = dict(proposals)[drawing.number]
         assert drawing.image is not None
         assert drawing.edit.caption == proposal.edit.caption
-        assert field_and_value(drawing.edit) == (proposal.field, str(getattr(proposal.wanted, proposal.field)))
+        assert field_and_value(drawing.edit) == (proposal.field, str(getattr(proposal.target, proposal.field)))
         assert drawing.evaluations
         assert drawing.attention is not None
         assert 0 <= drawing.attention <= 1

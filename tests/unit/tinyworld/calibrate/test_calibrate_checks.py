@@ -89,7 +89,7 @@ def test_proposals_change_what_they_say_and_nothing_else() -> None:
         scene = sample_scene("calibration", index)
         for suggestion in proposals(scene, random):
             change = suggestion.edit.changes[0]
-            assert differing_fields(scene, suggestion.wanted) == {suggestion.field}
+            assert differing_fields(scene, suggestion.target) == {suggestion.field}
             assert change.factor == EDIT_FACTOR[suggestion.field]
             assert change.from_phrase in suggestion.edit.caption
             assert change.to_phrase in suggestion.edit.new_caption
@@ -117,4 +117,4 @@ def test_new_captions_state_the_new_value_and_everything_else_as_before() -> Non
         random = np.random.default_rng(index)
         for suggestion in proposals(sample_scene("calibration", index), random):
             before, after = read(suggestion.edit.caption), read(suggestion.edit.new_caption)
-            assert after == {**before, suggestion.field: getattr(suggestion.wanted, suggestion.field)}, suggestion.edit
+            assert after == {**before, suggestion.field: getattr(suggestion.target, suggestion.field)}, suggestion.edit

@@ -21,9 +21,9 @@ from tinyworld.judges.oracles.objects import (
     object_places,
     places_touched,
     pooled,
-    split_readings,
     targets_with_none,
 )
+from tinyworld.networks.factor_heads import split_factors
 from tinyworld.networks.oracles import new_oracle
 from tinyworld.objects.pictures import Pictures, rendered
 from tinyworld.objects.world import FACTORS, sample_scene
@@ -102,7 +102,7 @@ def test_heads_are_fitted_where_they_read_and_nowhere_else(monkeypatch: pytest.M
 
 
 def rows_by_factor(weight: torch.Tensor) -> list[torch.Tensor]:
-    return [rows[0] for rows in split_readings(weight[None])]
+    return [rows[0] for rows in split_factors(weight[None], READ)]
 
 
 def place_of_factor(factor: str) -> int:
@@ -146,7 +146,7 @@ def test_training_pictures_are_degraded_in_different_ways_and_stay_valid() -> No
     image = rendered(sample_scene("oracle-b", 0))[0]
     for name in ORACLES:
         for _ in range(20):
-            spoilt = degraded(image, name, fields, random)
+            spoilt = degraded(image, SUFFERED[name], fields, random)
             assert spoilt.shape == image.shape
             assert spoilt.dtype == np.uint8
             assert np.abs(spoilt.astype(int) - image).mean() < 40

@@ -14,7 +14,7 @@ from transformers import CLIPTextModel, CLIPTokenizer
 from diffusion_service.prompts import PromptEncoder
 from tests.support.scene_fields import differing_fields
 from tinyworld import folders
-from tinyworld.datasets.captioned_pictures import DOMAINS, PictureDomain
+from tinyworld.datasets.captioned_pictures import PICTURE_DOMAINS, PictureDomain
 from tinyworld.datasets.generator_pictures import CONTROL_KINDS, Material, material
 from tinyworld.folders import WEIGHTS
 from tinyworld.networks.factor_heads import factor_loss
@@ -60,7 +60,7 @@ def test_edges_of_road_scenes_follow_from_the_random_stream() -> None:
         assert set(np.unique(first)) <= {0, 1}
 
 
-@pytest.mark.parametrize("domain", DOMAINS)
+@pytest.mark.parametrize("domain", PICTURE_DOMAINS)
 def test_a_step_of_the_generator_learns_from_every_control_and_from_several_at_once(domain: str) -> None:
     examples = Examples(material(domain, 2), 2, CPU, CONTROL_KINDS)
     model = Generator(examples.text_encoder.config.hidden_size, (32, 64, 64), CONTROL_KINDS)
@@ -85,13 +85,13 @@ def test_segmentation_controls_are_the_classes_in_colours_or_black() -> None:
     assert {tuple(colour) for colour in coloured(classes).reshape(-1, 3).tolist()} <= set(PALETTE)
 
 
-@pytest.mark.parametrize("domain", DOMAINS)
+@pytest.mark.parametrize("domain", PICTURE_DOMAINS)
 def test_the_autoencoder_crops_pictures(domain: str) -> None:
     loss = _Crops(material(domain, 2), 2, CPU).loss(build(), 0)
     assert torch.isfinite(loss)
 
 
-@pytest.mark.parametrize("domain", DOMAINS.values(), ids=DOMAINS)
+@pytest.mark.parametrize("domain", PICTURE_DOMAINS.values(), ids=PICTURE_DOMAINS)
 def test_the_text_encoder_is_asked_for_the_factors_of_its_domain(domain: PictureDomain[Any]) -> None:
     texts, targets = zip(*(captioned(index, domain.name) for index in range(4)), strict=True)
     for text, row in zip(texts, targets, strict=True):

@@ -12,10 +12,11 @@ import torch
 from transformers import CLIPTokenizer
 
 from tinyworld.datasets import round_trips
-from tinyworld.datasets.captioned_pictures import DOMAINS, OBJECTS, ROADS, Album, PictureDomain, album
+from tinyworld.datasets.captioned_pictures import OBJECTS, PICTURE_DOMAINS, ROADS, Album, PictureDomain, album
 from tinyworld.descriptions import Description
 from tinyworld.folders import WEIGHTS, weights_of
 from tinyworld.networks.small_blip2 import trained as trained_captioner
+from tinyworld.networks.small_clip import trained as trained_scorer
 from tinyworld.networks.vision_tower import FactorTower
 from tinyworld.objects import pictures as object_pictures
 from tinyworld.roads import pictures as road_pictures
@@ -29,7 +30,7 @@ from tinyworld.train.vision_tower import tower_accuracy
 STEP = Recipe("step", 1, batch=4, seed=1)
 
 
-@pytest.fixture(scope="module", params=DOMAINS)
+@pytest.fixture(scope="module", params=PICTURE_DOMAINS)
 def pictures(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Album:
     with pytest.MonkeyPatch.context() as patch:
         cache = tmp_path_factory.mktemp("runs")
@@ -103,7 +104,7 @@ def test_a_step_of_the_captioner_learns(pictures: Album) -> None:
 
 def test_a_step_of_the_scorer_learns(pictures: Album) -> None:
     torch.manual_seed(0)
-    tokenizer, scorer = train_scorer.trained(WEIGHTS / "scorer", road_captions())
+    tokenizer, scorer = trained_scorer(WEIGHTS / "scorer", road_captions())
     model = train_scorer.Contrast(scorer, pictures.domain.values)
     values, targets, texts, stated, prompts = train_scorer.batch(pictures, 0, STEP)
     assert len(texts) == len(stated) == 2 * len(values)
@@ -115,8 +116,8 @@ def test_a_step_of_the_scorer_learns(pictures: Album) -> None:
 
 
 def test_the_scorer_keeps_its_words_and_learns_the_roads() -> None:
-    old, _ = train_scorer.trained(WEIGHTS / "scorer", object_captions())
-    tokenizer, scorer = train_scorer.trained(WEIGHTS / "scorer", road_captions())
+    old, _ = trained_scorer(WEIGHTS / "scorer", object_captions())
+    tokenizer, scorer = trained_scorer(WEIGHTS / "scorer", road_captions())
     assert old(object_captions()).input_ids == tokenizer(object_captions()).input_ids
     assert max(map(len, tokenizer(road_captions()).input_ids)) <= 60
     assert scorer.config.text_config.vocab_size == len(tokenizer) == len(old) + len(tokenizer.get_added_vocab()) - 2
@@ -143,10 +144,10 @@ def test_a_caption_that_states_nothing_has_no_swap() -> None:
     assert swap.text == "There is a road."
 
 
-@pytest.mark.parametrize("domain", DOMAINS.values(), ids=DOMAINS)
+@pytest.mark.parametrize("domain", PICTURE_DOMAINS.values(), ids=PICTURE_DOMAINS)
 def test_each_domain_is_judged_with_its_own_words(domain: PictureDomain[Any]) -> None:
     processor, captioner = trained_captioner(WEIGHTS / "captioner", road_captions())
-    tokenizer, scorer = train_scorer.trained(WEIGHTS / "scorer", road_captions())
+    tokenizer, scorer = trained_scorer(WEIGHTS / "scorer", road_captions())
     rates = train_captioner.judge(captioner, processor, domain, count=4)["right where stated"]
     near = train_scorer.judge(scorer, tokenizer, domain, count=4)
     swaps = near["nearer to the true caption, clean"]
