@@ -104,4 +104,4 @@ account_autocreate = true
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], *map(int, sys.argv[4:5]), *sys.argv[5:6])
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]), *sys.argv[5:6])
