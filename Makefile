@@ -42,7 +42,7 @@ lint: install-dev ## style, and the import rules between packages
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports
 
 typecheck: install-dev ## mypy, strict
-	$(BIN)/mypy $(PACKAGES) benchmarks docs/generate.py docs/hooks.py
+	$(BIN)/mypy $(PACKAGES) benchmarks docs/generate.py docs/hooks.py tests
 
 # Most tests wait for processes that they start, so two at a time take little more than half as long.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile

@@ -9,6 +9,7 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,10 @@ def post_job(url: str) -> str:
     reply = httpx.post(f"{url}/jobs", files=[*files, ("spec", ("", spec, "application/json"))], timeout=120)
     assert reply.status_code == 202, reply.text
     return str(reply.json()["id"])
+
+
+def is_done(url: str, job: str) -> bool:
+    return bool(show(url, job)["state"] == "done")
 
 
 def show(address: str, job: str) -> dict[str, Any]:
@@ -129,9 +134,9 @@ def test_a_system_works_on_after_another_one_of_its_process_has_stopped(tmp_path
             with run_embedded(tmp_path / "second", service_urls=urls) as second:
                 jobs = {system.base_url: post_job(system.base_url) for system in (first, second)}
                 for address, job in jobs.items():
-                    wait_for(lambda at=address, name=job: show(at, name)["state"] == "done")
+                    wait_for(partial(is_done, address, job))
             job = post_job(first.base_url)
-            wait_for(lambda: show(first.base_url, job)["state"] == "done")
+            wait_for(partial(is_done, first.base_url, job))
 
 
 def test_a_directory_serves_one_process_at_a_time(tmp_path: Path) -> None:

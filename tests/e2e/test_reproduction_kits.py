@@ -81,7 +81,7 @@ def write_shift(folder: Path, images: int) -> Path:
 def test_lance_on_imagenet_folders_and_again_without_a_new_job(tmp_path: Path) -> None:
     data = write_imagenet(tmp_path / "imagenet", 8)
     with running(tmp_path / "system", "tiny") as url:
-        arguments = [
+        arguments: list[str | Path] = [
             *("lance", data / "val", "--classes", data / "classes.txt", "--out", tmp_path / "out", "--url", url),
             *("--model", f"street={WEIGHTS}/models_under_test/street-classifier"),
             *("--model", f"clip=zero-shot:{WEIGHTS}/scorer", "--features", WEIGHTS / "scorer"),

@@ -10,13 +10,14 @@ from benchmarks.scale.__main__ import SPEC, intake, kept, reading_costs, work
 from benchmarks.scale.copied_rows import make_large_job
 from benchmarks.scale.deletion import make_large, measure
 from benchmarks.scale.site import Pace, running
+from shared.schemas.service import ServiceName
 
 IMAGES, ROWS, UNWORKED = 60, 3_060, 30
 
 
 @pytest.mark.slow
 def test_a_large_job_costs_an_image_what_a_small_one_does(tmp_path: Path) -> None:
-    paces = {"diffusion_service": Pace(seconds=0.05, replicas=2)}
+    paces: dict[ServiceName, Pace] = {"diffusion_service": Pace(seconds=0.05, replicas=2)}
     with running(tmp_path, paces, workers=2, in_flight=4) as site:
         intake(site, IMAGES)
         job = str(kept(site)["job"])

@@ -170,8 +170,7 @@ def test_secrets_are_where_they_belong(release: Object) -> None:
                 assert not secret, name
             if "HF_TOKEN" in secret:
                 assert container["name"] == "weights"
-    secrets = kind(release, "Secret")
-    for secret in secrets.values():
+    for stored in kind(release, "Secret").values():
         needed = {
             value.removeprefix("secret ")
             for _, pod in pods(release)
@@ -179,8 +178,8 @@ def test_secrets_are_where_they_belong(release: Object) -> None:
             for value in environment(container).values()
             if value.startswith("secret ")
         }
-        assert needed - {"HF_TOKEN"} <= secret["stringData"].keys()
-        assert "postgresql+psycopg://" in secret["stringData"]["CONTRAFACT_DATABASE_URL"]
+        assert needed - {"HF_TOKEN"} <= stored["stringData"].keys()
+        assert "postgresql+psycopg://" in stored["stringData"]["CONTRAFACT_DATABASE_URL"]
 
 
 def test_every_component_is_under_the_default_policy_and_state_is_closed(release: Object) -> None:

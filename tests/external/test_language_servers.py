@@ -21,6 +21,7 @@ from transformers import AutoTokenizer
 from llm_service.app import create_app
 from llm_service.engines.transformers import load_transformers
 from llm_service.schemas import checked_validator
+from shared.completion import Completion
 from shared.devices import Loading
 from shared.endpoints import Services
 from shared.profiles import load_profile
@@ -219,26 +220,7 @@ def tgi_server(folder: Path) -> FastAPI:
         grammar = body["response_format"]
         if grammar["type"] != "json" or body.get("temperature") == 0:
             return JSONResponse({"error": "Input validation error", "error_type": "validation"}, 422)
-        generation = GenerateRequest(
-            messages=[Message(**message) for message in body["messages"]],
-            json_schema=grammar["value"],
-            temperature=body.get("temperature") or 0.0,
-            max_tokens=body["max_tokens"],
-            seed=body["seed"],
-        )
-        reply = await service.model.write(generation, time.monotonic() + 60)
-        choice = {
-            "index": 0,
-            "finish_reason": "stop" if reply.finished else "length",
-            "message": {"role": "assistant", "content": reply.text},
-        }
-        usage = {
-            "prompt_tokens": reply.prompt_tokens,
-            "completion_tokens": reply.completion_tokens,
-            "total_tokens": reply.prompt_tokens + reply.completion_tokens,
-        }
-        head = {"id": "", "model": "m", "created": 0, "system_fingerprint": "3", "object": "chat.completion"}
-        return JSONResponse({**head, "choices": [choice], "usage": usage})
+        return JSONResponse(chat_completion(await service.model.write(generation_of(body), time.monotonic() + 60)))
 
     @service.app.post("/")
     async def generate_text(request: Request) -> Response:
@@ -251,6 +233,33 @@ def tgi_server(folder: Path) -> FastAPI:
         return JSONResponse([{"generated_text": "x", "details": details}])
 
     return service.app
+
+
+def generation_of(body: dict[str, Any]) -> GenerateRequest:
+    """Our request for the text that a chat request of TGI's contract asks for."""
+    return GenerateRequest(
+        messages=[Message(**message) for message in body["messages"]],
+        json_schema=body["response_format"]["value"],
+        temperature=body.get("temperature") or 0.0,
+        max_tokens=body["max_tokens"],
+        seed=body["seed"],
+    )
+
+
+def chat_completion(reply: Completion) -> dict[str, object]:
+    """The reply of TGI's chat contract."""
+    choice = {
+        "index": 0,
+        "finish_reason": "stop" if reply.finished else "length",
+        "message": {"role": "assistant", "content": reply.text},
+    }
+    usage = {
+        "prompt_tokens": reply.prompt_tokens,
+        "completion_tokens": reply.completion_tokens,
+        "total_tokens": reply.prompt_tokens + reply.completion_tokens,
+    }
+    head = {"id": "", "model": "m", "created": 0, "system_fingerprint": "3", "object": "chat.completion"}
+    return {**head, "choices": [choice], "usage": usage}
 
 
 def test_tgi_through_the_hub_client(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,8 @@ from diffusion_service.control_images import Source
 from diffusion_service.editors.controlnet import BatchKey, Rendered, RenderItem
 from diffusion_service.geometry import fit
 from diffusion_service.stable_diffusion import StableDiffusion, load
-from shared.images import digest
-from shared.problems import InvalidInput
+from shared.images import Pixels, digest
+from shared.problems import Problem
 from shared.schemas.diffusion import ControlStrength, Rendering
 from shared.weights import Dtype, Weights
 
@@ -42,5 +43,5 @@ def load_networks(folder: Path, dtype: Dtype = "float32") -> StableDiffusion:
     return load(weights(folder / "base", dtype), {"canny": weights(folder / "control", dtype)}, device="cpu")
 
 
-def images(rendered: list[Rendered | InvalidInput]) -> list[np.ndarray]:
+def images(rendered: Sequence[Rendered | Problem]) -> list[Pixels]:
     return [outcome.image for outcome in rendered if isinstance(outcome, Rendered)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from shared.images import encode
+from shared.images import Pixels, decode, encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import Rendering, RenderRequest
 
@@ -16,6 +16,12 @@ RANDOM = np.random.default_rng(6)
 def photo(width: int = 64, height: int = 64) -> ImagePayload:
     """Noise of this size."""
     return ImagePayload(png=encode(RANDOM.integers(0, 256, (height, width, 3), dtype=np.uint8)))
+
+
+def pixels(image: ImagePayload | None) -> Pixels:
+    """A reply's image; fails where it was not finite."""
+    assert image is not None
+    return decode(image.png)
 
 
 def request(source: ImagePayload, *renderings: Rendering, **changes: Any) -> RenderRequest:

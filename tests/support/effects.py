@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gateway.analysis.certainty import Floats
-from gateway.analysis.effects import Differences
+from gateway.analysis.effects import Differences, Floats
 from shared.schemas.results import Cell
 
 

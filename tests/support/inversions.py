@@ -15,6 +15,7 @@ from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, EditKey
 from diffusion_service.geometry import fit
 from diffusion_service.stable_diffusion import StableDiffusion, load
 from shared.images import Pixels, digest
+from shared.problems import NotFinite
 from shared.schemas.diffusion import NullText, PromptEdit
 from shared.weights import Weights
 
@@ -77,9 +78,16 @@ def target(inversion: Inversion, prompt: str, fraction: float = 0.5, **changes: 
     return EditItem(inversion, PromptEdit.model_validate({"prompt": prompt, **changes}), fraction)
 
 
+def picture(weights: StableDiffusion, latents: torch.Tensor) -> Pixels:
+    """The picture of the first latents, which are finite."""
+    image = weights.pictures(latents)[0]
+    assert not isinstance(image, NotFinite)
+    return image
+
+
 def round_trip(editor: Editor, pixels: Pixels = PHOTO) -> Pixels:
     with torch.no_grad():
-        return editor.weights.pictures(editor.weights.encode(pixels))[0]
+        return picture(editor.weights, editor.weights.encode(pixels))
 
 
 def rows_of(unet: torch.nn.Module, rows: list[int]) -> torch.utils.hooks.RemovableHandle:

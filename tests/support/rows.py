@@ -32,7 +32,8 @@ def add_job(sessions: Sessions, job_id: str, images: int, *, minute: int = 0, **
 def let_time_pass(sessions: Sessions, seconds: float) -> None:
     """Every lease as if `seconds` had passed since: its expiry is set back in the database."""
     with sessions.begin() as session:
-        for table in (SourceImage, Job):
-            for row in session.scalars(select(table).where(table.lease_token.is_not(None)).with_for_update()):
-                assert row.lease_expires_at is not None
-                row.lease_expires_at -= timedelta(seconds=seconds)
+        images = session.scalars(select(SourceImage).where(SourceImage.lease_token.is_not(None)).with_for_update())
+        jobs = session.scalars(select(Job).where(Job.lease_token.is_not(None)).with_for_update())
+        for row in (*images, *jobs):
+            assert row.lease_expires_at is not None
+            row.lease_expires_at -= timedelta(seconds=seconds)

@@ -50,7 +50,7 @@ def write_diffusion(folder: Path, *, prediction: str = "epsilon", scheduler: str
     kinds = {"ddim": DDIMScheduler, "unipc": UniPCMultistepScheduler}
     zero_snr = {"timestep_spacing": "trailing", "rescale_betas_zero_snr": True} if prediction == "v_prediction" else {}
     kinds[scheduler](prediction_type=prediction, **zero_snr).save_pretrained(base / "scheduler")
-    layout = {"_class_name": "StableDiffusionPipeline"}
+    layout: dict[str, object] = {"_class_name": "StableDiffusionPipeline"}
     if xl:
         layout |= {
             "text_encoder_2": ["transformers", "CLIPTextModelWithProjection"],

@@ -48,7 +48,7 @@ def as_onnx(model: torch.nn.Module, batch: int | None = None, names: Sequence[st
         torch.onnx.export(
             model.eval(),
             (torch.zeros(batch or 1, 3, 64, 64),),
-            output,
+            output,  # type: ignore[arg-type]  # this exporter writes to a buffer, too
             dynamo=False,
             input_names=["pixel_values"],
             output_names=list(names),

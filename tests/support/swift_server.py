@@ -104,4 +104,5 @@ account_autocreate = true
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], *map(int, sys.argv[4:5]), *sys.argv[5:6])
+    port = int(sys.argv[4]) if sys.argv[4:] else 0
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], port, *sys.argv[5:6])

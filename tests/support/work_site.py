@@ -146,6 +146,16 @@ class SlowReport:
         self._put(key, data)
 
 
+def work_until(worker: Worker, condition: Callable[[], bool]) -> None:
+    """Let the worker take steps until the condition holds."""
+
+    def holds() -> bool:
+        worker.step()
+        return condition()
+
+    wait_for(holds)
+
+
 def wait_for(
     condition: Callable[[], bool],
     seconds: float = 600.0,

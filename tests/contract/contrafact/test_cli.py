@@ -91,8 +91,8 @@ def test_a_job_without_successful_images_exits_with_its_reason_and_a_code(testse
         serve(small) as services,
         run_embedded(tmp_path / "data", service_urls=dict.fromkeys(SERVICES, services)) as system,
     ):
-        submitted = [system.base_url, "submit", testset, *TASK, "--model", "m1", "--wait"]
-        job, first, *others = contrafact(*submitted, code=1)[0].splitlines()
+        submitted = ["submit", testset, *TASK, "--model", "m1", "--wait"]
+        job, first, *others = contrafact(system.base_url, *submitted, code=1)[0].splitlines()
         assert (first, others) == ("3 of 3 source images failed:", ["  3: this picture is refused"])
         view = json.loads(contrafact(system.base_url, "status", job, "--json", code=1)[0])
         assert (view["state"], view["report"]) == ("failed", f"/jobs/{job}/report")

@@ -47,8 +47,9 @@ class SlowGateway:
         connection, _ = listener.accept()
         with connection, connection.makefile("rb") as request:
             self._may_read.wait(HANG_SECONDS)
-            headers = http.client.parse_headers(request) if request.readline() else {}
-            request.read(int(headers.get("Content-Length", 0)))
+            if request.readline():
+                headers = http.client.parse_headers(request)
+                request.read(int(headers.get("Content-Length", 0)))
 
 
 @contextmanager

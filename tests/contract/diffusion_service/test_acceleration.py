@@ -21,14 +21,15 @@ from diffusion_service.attention import install
 from diffusion_service.editors.controlnet import ControlNetEditor
 from diffusion_service.stable_diffusion import load
 from shared.arithmetic import DtypeChoice
+from shared.schemas.diffusion import ControlKind
 from shared.service_settings import AttentionKernel, CompileMode, ServiceSettings
-from shared.weights import Dtype
+from shared.weights import Dtype, Weights
 from tests.support.controlnet_items import KEY, images, item, weights
 
 
 def editor(folder: Path, options: Acceleration) -> ControlNetEditor:
     torch.set_num_threads(1)
-    controls = {"canny": weights(folder / "control")}
+    controls: dict[ControlKind, Weights] = {"canny": weights(folder / "control")}
     networks = load(weights(folder / "base"), controls, device="cpu", acceleration=options)
     install(networks.unet)
     return ControlNetEditor(networks, None)
@@ -83,7 +84,8 @@ def test_nothing_is_compiled_without_a_compiler(
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
-    for mode, device in (("default", "cpu"), ("default", "cuda:0"), ("reduce-overhead", "cuda:0")):
+    cases: list[tuple[CompileMode, str]] = [("default", "cpu"), ("default", "cuda:0"), ("reduce-overhead", "cuda:0")]
+    for mode, device in cases:
         caplog.clear()
         gpu_of_capability(monkeypatch, 9)
         assert replace(OFF, compile=mode).on(device, "float32") == OFF
@@ -193,7 +195,7 @@ def test_what_rounds_differently_is_part_of_the_revision() -> None:
     ],
 )
 def test_an_autoencoder_that_overflows_is_never_in_float16(
-    chosen: str, device: str, overflows: bool, expected: torch.dtype, caplog: pytest.LogCaptureFixture
+    chosen: DtypeChoice, device: str, overflows: bool, expected: torch.dtype, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = replace(OFF, vae_dtype=chosen)
     assert options.coder_dtype(torch.float16, device, overflows) == expected

@@ -84,7 +84,8 @@ def test_each_kind_shows_its_own_of_the_source(editor: ControlNetEditor) -> None
 
 
 def test_several_are_what_diffusers_adds_up(editor: ControlNetEditor) -> None:
-    networks, kinds = editor._weights, ("canny", "segmentation")
+    networks = editor._weights
+    kinds: tuple[ControlKind, ...] = ("canny", "segmentation")
     random = torch.Generator().manual_seed(1)
     latents, states = torch.randn(2, 4, 16, 16, generator=random), torch.randn(2, 77, 32, generator=random)
     controls = [

@@ -92,9 +92,9 @@ def test_it_computes_what_the_reference_pipeline_computes(folder: Path, editor: 
 def test_layouts_of_stable_diffusion_1_and_2(tmp_path: Path, prediction: str, scheduler: str) -> None:
     write_diffusion(tmp_path, prediction=prediction, scheduler=scheduler)
     editor = open_editor(tmp_path)
-    pair = images(editor.render(KEY, [item(), item(seed=4)]))
-    assert not np.array_equal(*pair)
-    assert np.array_equal(images(editor.render(KEY, [item(), item(seed=4)]))[1], pair[1]), "no state stays behind"
+    first, second = images(editor.render(KEY, [item(), item(seed=4)]))
+    assert not np.array_equal(first, second)
+    assert np.array_equal(images(editor.render(KEY, [item(), item(seed=4)]))[1], second), "no state stays behind"
 
 
 def test_layout_of_stable_diffusion_xl(tmp_path: Path) -> None:

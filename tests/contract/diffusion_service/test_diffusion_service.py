@@ -16,7 +16,7 @@ from shared.images import decode
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import Rendering
 from shared.schemas.service import ServiceInfo
-from tests.support.diffusion_requests import photo, request
+from tests.support.diffusion_requests import photo, pixels, request
 from tests.support.service_settings import settings
 from tests.support.serving import call, serving
 
@@ -31,7 +31,7 @@ def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
                 Rendering(prompt="A red car.", seed=1),
             )
             reply = await call(client, Services.render, first_request)
-            assert [decode(image.png).shape for image in reply.images] == [(70, 90, 3)] * 3
+            assert [pixels(image).shape for image in reply.images] == [(70, 90, 3)] * 3
             assert reply.images[0] == reply.images[2], "the null arm of equal inputs is the same image"
             assert set(reply.controls) == {"full", "structure"}
             assert reply.keep_mask is not None
@@ -48,7 +48,7 @@ def test_images_controls_and_masks_have_the_sources_size(folder: Path, size: tup
             reply = await call(
                 client, Services.render, request(photo(*size), Rendering(prompt="Snow.", seed=1, region="structure"))
             )
-            assert decode(reply.images[0].png).shape == (size[1], size[0], 3)
+            assert pixels(reply.images[0]).shape == (size[1], size[0], 3)
             assert reply.keep_mask is not None
             for mask in (reply.controls["structure"], reply.keep_mask):
                 assert decode(mask.png, "L").shape == (size[1], size[0])
@@ -86,7 +86,8 @@ def test_requests_that_cannot_be_rendered_are_refused_with_a_reason(folder: Path
                 reply = await client.post("/v1/renderings", content=refused.model_dump_json())
                 assert reply.status_code == status
                 assert words in reply.json()["detail"]
-            for change in ({"steps": 0}, {"editor": "magic"}, {"renderings": []}, {"unknown": 1}):
+            changes: list[dict[str, object]] = [{"steps": 0}, {"editor": "magic"}, {"renderings": []}, {"unknown": 1}]
+            for change in changes:
                 reply = await client.post("/v1/renderings", json={**full.model_dump(mode="json"), **change})
                 assert reply.status_code == 422
                 assert next(iter(change)) in reply.json()["detail"]

@@ -14,7 +14,7 @@ from shared.endpoints import Services
 from shared.images import decode
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import EditRequest, NullText, PromptEdit, Rendering, RenderRequest
-from tests.support.diffusion_requests import photo
+from tests.support.diffusion_requests import photo, pixels
 from tests.support.service_settings import settings
 from tests.support.serving import call, serving
 from tests.support.small_diffusion import write_diffusion
@@ -51,10 +51,10 @@ def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
             reply = await call(client, Services.edit, night)
             assert [len(row) for row in reply.images] == [2, 2]
             for image in [reply.reconstruction, *(image for row in reply.images for image in row)]:
-                assert decode(image.png).shape == (35, 45, 3)
+                assert pixels(image).shape == (35, 45, 3)
             masks = [decode(mask.png, "L") for mask in reply.attention]
             assert [mask.shape for mask in masks] == [(35, 45)] * 2
-            assert not np.array_equal(*masks)
+            assert not np.array_equal(masks[0], masks[1])
             assert min(mask.max() for mask in masks) > 200
             assert reply.evaluations.model_dump() == {"inversion": 2, "source": 2, "edit": 4}
             assert (reply.caption, reply.prompts) == (CAPTION, [NIGHT, CAPTION])
@@ -110,7 +110,7 @@ def test_requests_that_cannot_be_edited_are_refused_with_a_reason(folder: Path) 
             night = request(photo(32, 32), NIGHT)
             plain = night.model_dump(mode="json")
             many = [{"prompt": NIGHT}] * 4
-            for change, words in [
+            cases: list[tuple[dict[str, object], str]] = [
                 ({"attention_to": ["zebra"]}, "no phrase “zebra”"),
                 ({"control": "object"}, "segmenter"),
                 ({"caption": "x" * 600}, "too long for the text encoder"),
@@ -118,7 +118,8 @@ def test_requests_that_cannot_be_edited_are_refused_with_a_reason(folder: Path) 
                 ({"self_fractions": [1.5]}, "self_fractions"),
                 ({"inversion": "magic"}, "inversion"),
                 ({"seed": 1}, "unknown field seed"),
-            ]:
+            ]
+            for change, words in cases:
                 reply = await client.post("/v1/edits", json={**plain, **change})
                 assert reply.status_code == 422, reply.text
                 assert words in reply.json()["detail"]

@@ -15,6 +15,7 @@ from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, PromptT
 from diffusion_service.stable_diffusion import StableDiffusion
 from diffusion_service.steps import Steps
 from shared.images import Pixels
+from shared.problems import NotFinite
 from shared.schemas.diffusion import LocalBlend, PhraseWeight, PromptEdit
 from tests.support.inversions import (
     BLUE,
@@ -31,6 +32,7 @@ from tests.support.inversions import (
     Editor,
     new_inverter,
     open_editor,
+    picture,
     round_trip,
     source,
     target,
@@ -55,7 +57,7 @@ def plain_sampling(editor: Editor, inversion: Inversion, prompt: str) -> Pixels:
             unwanted = weights.predict(latents, time, null, None, ())
             conditional = weights.predict(latents, time, states, None, ())
             latents = steps.down(step, latents, unwanted + GUIDANCE * (conditional - unwanted))
-        return weights.pictures(latents)[0]
+        return picture(weights, latents)
 
 
 def test_the_finest_self_attention_stays_the_targets_own(editor: Editor) -> None:
@@ -71,8 +73,8 @@ def test_fractions_of_zero_inject_nothing(editor: Editor) -> None:
 def test_every_fraction_and_option_makes_an_image_of_its_own(editor: Editor) -> None:
     """The reference code's sweep re-weights for its first value only."""
     inversion = editor.invert()
-    weigh = {"weights": [PhraseWeight(phrase="blue car", weight=4)]}
-    blend = {"blend": LocalBlend(source_phrase="red car", phrase="blue car", threshold=0.999)}
+    weigh: dict[str, object] = {"weights": [PhraseWeight(phrase="blue car", weight=4)]}
+    blend: dict[str, object] = {"blend": LocalBlend(source_phrase="red car", phrase="blue car", threshold=0.999)}
     options: list[dict[str, object]] = [{}, {"attention": "refine"}, {"cross_fraction": 0.3}, weigh, blend]
     items = [target(inversion, BLUE, fraction, **option) for option in options for fraction in (0.0, 0.5, 1.0)]
     images = editor.edit(*items)
@@ -84,7 +86,7 @@ def test_local_blend_keeps_the_source_outside(editor: Editor, monkeypatch: pytes
     inversion, final = editor.invert(), list[torch.Tensor]()
     pictures = StableDiffusion.pictures
 
-    def noting(weights: StableDiffusion, latents: torch.Tensor) -> list[Pixels]:
+    def noting(weights: StableDiffusion, latents: torch.Tensor) -> list[Pixels | NotFinite]:
         final.append(latents)
         return pictures(weights, latents)
 

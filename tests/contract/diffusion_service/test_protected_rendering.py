@@ -15,10 +15,11 @@ from diffusion_service.editors.controlnet import ControlNetEditor, Rendered
 from shared.endpoints import Services
 from shared.images import decode
 from shared.problems import InvalidInput
-from shared.schemas.diffusion import Protection, Rendering, RenderRequest
+from shared.schemas.diffusion import Protection, ProtectionKind, Rendering, RenderRequest
 from tests.support.control_sources import source
 from tests.support.controlnet_items import load_networks, weights
 from tests.support.diffusion_requests import photo
+from tests.support.inversions import picture
 from tests.support.protected_items import KEY, HalfSegmenter, Watched, image, item
 from tests.support.service_settings import settings
 from tests.support.serving import call, serving
@@ -32,13 +33,14 @@ def editor(folder: Path) -> ControlNetEditor:
 
 def test_a_strength_of_zero_and_no_mechanism_leave_every_bit(editor: ControlNetEditor) -> None:
     (plain,) = image(editor, item(None))
-    for by, strength in [("none", 1.0), ("blended", 0.0), ("relit", 0.0), ("edges", 0.0)]:
+    cases: list[tuple[ProtectionKind, float]] = [("none", 1.0), ("blended", 0.0), ("relit", 0.0), ("edges", 0.0)]
+    for by, strength in cases:
         assert np.array_equal(image(editor, item(by, strength))[0], plain), by
 
 
 def test_every_mechanism_acts_and_more_strength_holds_more(editor: ControlNetEditor) -> None:
     (plain,) = image(editor, item(None))
-    target = editor._weights.pictures(editor._weights.encode(source().image))[0].astype(float)
+    target = picture(editor._weights, editor._weights.encode(source().image)).astype(float)
     for by in ("blended", "relit", "edges"):
         assert not np.array_equal(image(editor, item(by))[0], plain), by
     # Of eight seeds: with random weights a single one may nearly tie at a half.
@@ -106,12 +108,13 @@ def test_the_service_answers_in_the_sources_pixels(folder: Path) -> None:
             unprotected = await call(client, Services.render, plain)
             assert unprotected.protection is None
             assert unprotected.images != reply.images
-            for update, says in [
+            cases: list[tuple[dict[str, object], str]] = [
                 ({"controls": [{"kind": "depth"}]}, "no ControlNet for depth"),
                 ({"control": "segmentation"}, "no ControlNet for segmentation"),
                 ({"protection": {"classes": []}}, "classes"),
                 ({"controls": [{"kind": "canny", "start": 0.5, "end": 0.2}]}, "let it end later"),
-            ]:
+            ]
+            for update, says in cases:
                 refusal = await client.post("/v1/renderings", json={**plain.model_dump(mode="json"), **update})
                 assert refusal.status_code == 422
                 assert says in refusal.json()["detail"]

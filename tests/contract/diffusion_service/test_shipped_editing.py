@@ -15,9 +15,11 @@ from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, EditKey
 from diffusion_service.geometry import fit
 from diffusion_service.stable_diffusion import StableDiffusion, load
 from shared.arithmetic import native_weights
-from shared.images import Pixels, digest
+from shared.images import digest
 from shared.profiles import load_profile
 from shared.schemas.diffusion import NullText, PromptEdit
+from tests.support.inversions import picture
+from tinyworld.measure.sham import psnr
 from tinyworld.objects.captions import caption
 from tinyworld.objects.render import render
 from tinyworld.objects.world import sample_scene
@@ -52,10 +54,6 @@ def items(weights: StableDiffusion) -> list[InversionItem]:
     return inversions
 
 
-def psnr(first: Pixels, second: Pixels) -> float:
-    return float(10 * np.log10(255**2 / np.mean((first.astype(float) - second.astype(float)) ** 2)))
-
-
 def test_null_text_reconstructs_within_half_a_decibel_of_the_round_trip(weights: StableDiffusion) -> None:
     inverter = Inverter(weights, lambda *_: None, lambda _: None)
     sources = items(weights)
@@ -65,7 +63,7 @@ def test_null_text_reconstructs_within_half_a_decibel_of_the_round_trip(weights:
         assert isinstance(exact, Inversion)
         assert isinstance(near, Inversion)
         with torch.no_grad():
-            round_trip = weights.pictures(weights.encode(item.source.image))[0]
+            round_trip = picture(weights, weights.encode(item.source.image))
         assert np.array_equal(exact.reconstruction, round_trip)
         assert psnr(near.reconstruction, item.source.image) > psnr(round_trip, item.source.image) - 0.5
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import Request, Response
 from pydantic import SecretStr, ValidationError
 from typer.testing import CliRunner
 
@@ -110,10 +111,10 @@ def test_keys_and_cookies_are_in_no_answer_log_or_row(log: io.StringIO, locked: 
 
 
 def test_an_unexpected_error_is_not_quoted_and_its_traceback_is_masked(locked: Gateway, log: io.StringIO) -> None:
-    def broken() -> None:
+    def broken(_: Request) -> Response:
         raise RuntimeError(f"cannot reach postgresql://ann:{CANARY}@db/contrafact with {KEY}")
 
-    locked.app.router.add_route("/broken", lambda request: broken())
+    locked.app.router.add_route("/broken", broken)
     with locked.context.sessions.begin() as session:
         create_key(session, "ann", key=KEY)
     reply = locked.client.get("/broken", headers={"Authorization": f"Bearer {KEY}"})

@@ -115,11 +115,14 @@ def test_until_it_is_ready_it_says_what_is_loaded_and_how_far_it_is(squares: Squ
         body = HTTP.get(f"{url}/readyz").json()
         return body.get("loading", ""), body.get("gigabytes_loaded", 0), body.get("gigabytes_total", 0)
 
+    def reached(expected: tuple[str, float, float]) -> bool:
+        return state() == expected
+
     with listening(square_service(load, ServiceSettings())) as url:
         for expected, gate in zip(
             [("first (one/first)", 0, 8), ("others.second (two/second)", 2, 8), (WARM_UP, 8, 8)], gates, strict=True
         ):
-            wait_for(lambda expected=expected: state() == expected)
+            wait_for(partial(reached, expected))
             reply = HTTP.get(f"{url}/readyz")
             assert reply.status_code == 503
             assert reply.json()["seconds"] >= 0
@@ -234,10 +237,11 @@ def test_stopping_finishes_what_waits(squares: Squares) -> None:
     app = square_service(squares.load, ServiceSettings())
     replies: list[httpx.Response] = []
 
-    def collect(number: int) -> None:
-        replies.append(ask(url, number))
-
     with ExitStack() as calls, listening(app) as url:
+
+        def collect(number: int) -> None:
+            replies.append(ask(url, number))
+
         ready(url)
         squares.close()
         calls.enter_context(background(partial(collect, 1), partial(collect, 2), release=squares.runs.set))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from huggingface_hub.errors import HTTPError
+from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # of the Hub's own HTTP library
 
 from shared import fetch_weights
 from shared.fetch_weights import LISTING, HubFiles, hub_files

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,7 +121,7 @@ RENDERINGS = [
 ]
 MESSAGES = [*PICTURES, *SCHEMAS, *RENDERINGS]
 
-ODD_PICTURES = {
+ODD_PICTURES: dict[str, tuple[str, Callable[[dict[str, str]], dict[str, object]]]] = {
     "caption_service": ("/v1/captions", lambda image: {"images": [image], "max_tokens": 4}),
     "diffusion_service": (
         "/v1/renderings",

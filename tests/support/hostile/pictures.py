@@ -230,7 +230,7 @@ ACCEPTED = [
     AcceptedPicture(
         "1 × 1 pixel", lambda: saved(Image.new("RGB", (1, 1), (7, 8, 9))), lambda: np.full((1, 1, 3), (7, 8, 9))
     ),
-    AcceptedPicture("1 × 50 pixels", lambda: saved(Image.new("RGB", (1, 50))), lambda: np.zeros((50, 1, 3))),
+    AcceptedPicture("1 × 50 pixels", lambda: saved(Image.new("RGB", (1, 50))), lambda: np.zeros((50, 1, 3), np.uint8)),
     AcceptedPicture("palette", lambda: saved(ramp().convert("P")), lambda: _as("P")),
     AcceptedPicture("one bit", lambda: saved(ramp().convert("1")), lambda: _as("1")),
     AcceptedPicture("grey", lambda: saved(ramp().convert("L")), lambda: _as("L")),
@@ -241,7 +241,7 @@ ACCEPTED = [
     AcceptedPicture(
         "unknown critical chunk",
         lambda: png(header(2, 2), bytes(14), chunk(b"EVIL", b"x")),
-        lambda: np.zeros((2, 2, 3)),
+        lambda: np.zeros((2, 2, 3), np.uint8),
     ),
     AcceptedPicture("lossless WebP", lambda: saved(ramp(), "WEBP", lossless=True), _plain),
     AcceptedPicture("progressive JPEG", lambda: scans(1, 32), lambda: _decoded(scans(1, 32))),
@@ -253,7 +253,7 @@ ACCEPTED = [
     AcceptedPicture(
         "pixel data that goes on for 64 MB",
         lambda: SIGNATURE + header(2, 2) + chunk(b"IDAT", deflated(64 * 1024**2)) + chunk(b"IEND", b""),
-        lambda: np.zeros((2, 2, 3)),
+        lambda: np.zeros((2, 2, 3), np.uint8),
     ),
     _orientation(1, 0, False),
     _orientation(2, 0, True),
@@ -274,7 +274,7 @@ ACCEPTED = [
     AcceptedPicture("a script in every kind of metadata", _with_secrets, _plain),
     AcceptedPicture("PNG that is a zip", lambda: saved(ramp()) + _polyglot_zip(), _plain),
     AcceptedPicture("PNG that is a page", lambda: saved(ramp()) + PAYLOAD, _plain),
-    AcceptedPicture("PNG with the letters of a tar", _tar_inside, lambda: np.zeros((2, 2, 3))),
+    AcceptedPicture("PNG with the letters of a tar", _tar_inside, lambda: np.zeros((2, 2, 3), np.uint8)),
     AcceptedPicture("JPEG of several pictures", lambda: _animated("MPO"), lambda: _decoded(saved(ramp(), "JPEG"))),
     AcceptedPicture(
         "JPEG with a program in its comment",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -104,20 +105,13 @@ def test_it_is_judged_by_the_map_that_it_gives_under_test(folder: Path) -> None:
     trainable = TrainableSegmenter(weights(folder), classes, device="cpu")
     random = np.random.default_rng(1)
     sizes = [(48, 64), (40, 40), (33, 70)]
-    lessons = [
-        TrainingExample(
-            random.integers(0, 255, (*size, 3), dtype=np.uint8), "", random.choice([0, 1, VOID], size).astype(np.uint8)
-        )
-        for size in sizes
-    ]
-    judgement = trainable.judge([lambda example=example: example for example in lessons])
+    masks = [random.choice([0, 1, VOID], size).astype(np.uint8) for size in sizes]
+    lessons = [TrainingExample(random.integers(0, 255, (*mask.shape, 3), dtype=np.uint8), "", mask) for mask in masks]
+    judgement = trainable.judge([partial(lessons.__getitem__, place) for place in range(len(lessons))])
     maps = ImageSegmenter(weights(folder), device="cpu").label_maps([example.image for example in lessons])
     table = class_indices(trainable._outputs.classes, classes)
     assert table[trainable._outputs.classes.index("road")] == OTHER
-    expected = [
-        pack_counts(confusion(example.mask, table[label_map], 2))
-        for example, label_map in zip(lessons, maps, strict=True)
-    ]
+    expected = [pack_counts(confusion(mask, table[label_map], 2)) for mask, label_map in zip(masks, maps, strict=True)]
     assert judgement.confusion == expected
 
 

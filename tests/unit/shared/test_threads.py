@@ -1,6 +1,7 @@
 """Threads of a model: the cores that the process may use, not those of the host."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -53,9 +54,9 @@ def test_openmp_threads_are_those_of_the_outermost_level(value: str, threads: in
     assert openmp_threads({}) is None
 
 
-def write(folder: Path, files: dict[str, str | dict[str, str]]) -> None:
+def write(folder: Path, files: Mapping[str, str | Mapping[str, str]]) -> None:
     for name, content in files.items():
-        if isinstance(content, dict):
+        if not isinstance(content, str):
             (folder / name).mkdir()
             write(folder / name, content)
         else:

@@ -66,9 +66,9 @@ def test_a_model_belongs_to_its_owner_alone(gateway: Gateway, ann: dict[str, str
     assert not [model for model in client.get("/models", headers=ben).json()["models"] if model["uploaded"]]
     detail(client.get(place, headers=ben), 404)
     detail(client.delete(place, headers=ben), 404)
-    job = {"files": {"images": picture()}, "data": {"spec": '{"task": "classify", "models": ["mine"]}'}}
-    assert "'mine'" in detail(client.post("/jobs", headers=ben, **job), 422)
-    assert client.post("/jobs", headers=ann, **job).status_code == 202
+    files, spec = {"images": picture()}, {"spec": '{"task": "classify", "models": ["mine"]}'}
+    assert "'mine'" in detail(client.post("/jobs", headers=ben, files=files, data=spec), 422)
+    assert client.post("/jobs", headers=ann, files=files, data=spec).status_code == 202
     assert add(gateway, ben).status_code == 201, "a name is one's own, too"
     detail(client.get("/models"), 401)
 

@@ -12,12 +12,14 @@ from sqlalchemy import delete, update
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
 from gateway.database.tables import Counterfactual, Prediction, Report, SourceImage
 from gateway.report.build import build_report
-from gateway.report.words import marked_caption, percent
+from gateway.report.words import marked_caption
 from gateway.results.classification import load_rows
 from gateway.results.measure import measure
 from shared.schemas.results import Calibration, JobResults
 from shared.storage import DirectoryStore
+from shared.wording import percent
 from tests.support.drawn_job import add_drawn_job
+from tests.support.json_values import value_at
 
 Measured = tuple[Sessions, DirectoryStore, JobResults, str]
 
@@ -49,10 +51,11 @@ def test_figures_count_only_accepted_counterfactuals(measured: Measured) -> None
     assert funnel.refused_by_text[0].check == "class words"
     assert funnel.rendered == funnel.proposed - funnel.refused_by_text[0].count
     for result in results.results:
+        assert result.metrics is not None
         assert result.counterfactuals == funnel.accepted.count == result.metrics.error_rate.n
         assert result.left_out == 0
     assert results.costs[0].evaluations == 40 * funnel.rendered
-    assert results.made.parameters["dillema"]["counterfactuals_per_image"] == 4
+    assert value_at(results.made.parameters, "dillema", "counterfactuals_per_image") == 4
 
 
 def test_building_the_report_again_gives_the_same_page_and_the_stored_figures(measured: Measured) -> None:
@@ -131,6 +134,7 @@ def test_without_ground_truth_predictions_are_compared_with_those_of_the_origina
         results = measure(load_rows(session, "unlabelled"))
     for result in results.results:
         assert result.relation == "metamorphic"
+        assert result.metrics is not None
         assert result.metrics.accuracy[0].originals.value == 1.0
         assert result.metrics.error_rate == result.metrics.flips
     assert "Too few images" in _report(sessions, store, "unlabelled")

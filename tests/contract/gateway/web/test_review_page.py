@@ -61,7 +61,9 @@ def test_failures_and_random_samples_of_both_verdicts_come_mixed_each_once(clien
     for _ in range(60):
         text = page(client)
         names.append(counterfactual_on(text))
-        missing.append(int(re.search(r"(\d+) more randomly|large enough()", text)[1] or 0))
+        remaining = re.search(r"(\d+) more randomly|large enough()", text)
+        assert remaining is not None
+        missing.append(int(remaining[1] or 0))
         review = {"verdict": "valid", "realism": 5, "note": "as it was"}
         assert client.put(f"/jobs/drawn/reviews/{names[-1]}", json=review).status_code == 200
     assert len(set(names)) == 60

@@ -17,6 +17,7 @@ from shared.profiles import load_profile
 from shared.schemas.results import Cell, JobResults
 from tinyworld.judges.trials import Drawing, Studio, source_picture
 from tinyworld.measure.counterfactuals import edits_in_turn
+from tinyworld.measure.sham import psnr
 
 FIRST = 9_200_000  # scenes that no figure rests on
 EDITS = 8
@@ -74,8 +75,3 @@ def demo(folder: Path, monkeypatch: pytest.MonkeyPatch, dtype: str) -> JobResult
     monkeypatch.setenv("CONTRAFACT_URL", "")
     monkeypatch.setenv("CONTRAFACT_DTYPE", dtype)
     return run_demo(folder, per_class=25)
-
-
-def psnr(first: Pixels, second: Pixels) -> float:
-    """In decibels."""
-    return float(10 * np.log10(255**2 / max(np.mean((first.astype(float) - second.astype(float)) ** 2), 1e-9)))

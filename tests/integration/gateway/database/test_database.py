@@ -13,6 +13,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import func, inspect, make_url, select, text, update
 from sqlalchemy.exc import IntegrityError, StatementError, TimeoutError
 
+from gateway.database.columns import SourceImageState
 from gateway.database.counts import count_rows
 from gateway.database.events import add_event
 from gateway.database.sessions import Sessions, database_now, migrate, migration_config, open_engine, reading
@@ -75,7 +76,7 @@ def test_migrating_with_rows_keeps_them(sessions: Sessions) -> None:
 def test_migrating_counts_the_images_and_edits_of_jobs(sessions: Sessions) -> None:
     add_job(sessions, "empty", images=0)
     add_job(sessions, "j", images=6)
-    states = ("done", "done", "failed", "pending", "cancelled", "pending")
+    states: tuple[SourceImageState, ...] = ("done", "done", "failed", "pending", "cancelled", "pending")
     with sessions.begin() as session:
         for image, state in zip(session.get_one(Job, "j").source_images, states, strict=True):
             image.state, image.ground_truth = state, "car" if state == "done" else None

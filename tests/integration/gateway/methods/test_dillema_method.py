@@ -17,6 +17,7 @@ from shared.images import encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.language import GenerateReply, GenerateRequest
 from tests.support.captioned_services import CAPTION, Services, captioned
+from tests.support.json_values import value_at
 from tinyworld.objects.captions import read
 from tinyworld.objects.world import CLASSES
 
@@ -61,8 +62,8 @@ def test_every_edit_has_its_null_arm(services: Services) -> None:
         null = rows[row.null_ordinal]
         assert null.arm == "null"
         assert null.seed == row.seed
-        assert null.lineage["rendering"]["prompt"] == CAPTION
-        assert null.lineage["rendering"]["region"] == row.lineage["rendering"]["region"]
+        assert value_at(null.lineage, "rendering", "prompt") == CAPTION
+        assert value_at(null.lineage, "rendering", "region") == value_at(row.lineage, "rendering", "region")
         assert null.image is not None
     assert len(edits_of(rows)) == 4
     assert len({row.seed for row in edits_of(rows)}) == 4

@@ -17,7 +17,7 @@ from shared.storage import DirectoryStore
 from tests.support.databases import ON_SQLITE
 from tests.support.lance_services import SOURCE, TASK, LanceServices
 from tests.support.small_services import CAPTION, SmallServices, open_clients, serve
-from tests.support.work_site import Site, wait_for
+from tests.support.work_site import Site, work_until
 
 
 class Overflowing(SmallServices):
@@ -45,7 +45,7 @@ def job_with(
         site = Site(sessions, DirectoryStore(directory / "objects"), small, url)
         site.add_job(images=1)
         worker = site.worker()
-        wait_for(lambda: worker.step() or site.state() == "done")
+        work_until(worker, lambda: site.state() == "done")
         assert [image.state for image in site.images()] == ["done"]
         for client in site.clients:
             client.close()

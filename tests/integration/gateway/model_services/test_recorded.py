@@ -146,6 +146,7 @@ def test_predictions_of_the_same_pixels_are_found_whatever_their_compression(ben
 
 def test_a_reply_whose_image_was_removed_is_made_again(bench: Bench) -> None:
     image = bench.services().render(RENDER).images[0]
+    assert image is not None
     digest = ImageShelf(bench.store, bench.sessions, "ann").keep(image.png)
     bench.store.delete(image_key(digest))
     assert bench.services().render(RENDER).images[0] == image

@@ -141,7 +141,7 @@ def test_an_uploaded_model_and_its_onnx_export_say_the_same_the_second_without_r
 def test_a_model_that_does_not_fit_the_job_is_not_added(system: System) -> None:
     renamed = system.upload(system.hub, name="vehicles", classes=["automobile", "coach", "ship"])
     assert renamed.status_code == 201, renamed.text
-    spec = {**SPEC, "models": ["vehicles"]}
+    spec: dict[str, object] = {**SPEC, "models": ["vehicles"]}
     labels = ("manifest", ("labels.csv", b"file,label\ncar-0.png,car\nbus-1.png,bus\n"))
     refusal = system.client.post("/jobs", files=[*images(), labels, ("spec", ("spec", json.dumps(spec).encode()))])
     assert refusal.status_code == 422

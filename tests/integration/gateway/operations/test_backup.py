@@ -43,7 +43,7 @@ def test_a_restored_backup_can_make_its_results_again(sessions: Sessions, databa
         site.worker().step()
         with sessions.begin() as session:
             create_key(session, "ann")
-        command = [tool("pg_dump"), "--format=custom", f"--file={dump}", plain(database_url)]
+        command: list[str] = [str(tool("pg_dump")), "--format=custom", f"--file={dump}", plain(database_url)]
         subprocess.run(command, check=True)
         shutil.copytree(tmp_path / "objects", tmp_path / "copied")
 

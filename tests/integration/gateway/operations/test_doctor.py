@@ -44,11 +44,9 @@ def services() -> Iterator[str]:
 
 @pytest.fixture
 def settings(database_url: str, tmp_path: Path, services: str) -> Settings:
-    return Settings(
-        database_url=database_url,
-        object_store=f"directory:{tmp_path / 'objects'}",
-        **{f"{name}_url": services for name in ("caption", "llm", "diffusion", "evaluator")},
-    )
+    urls = {f"{name}_url": services for name in ("caption", "llm", "diffusion", "evaluator")}
+    store = f"directory:{tmp_path / 'objects'}"
+    return Settings.model_validate({"database_url": database_url, "object_store": store, **urls})
 
 
 def doctor_answers(settings: Settings) -> dict[str, Answer]:

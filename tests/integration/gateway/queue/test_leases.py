@@ -191,7 +191,8 @@ def test_a_small_job_behind_a_large_one_finishes_long_before_it(sessions: Sessio
                 ended[lease.job_id] += 1
                 last[lease.job_id] = turns
         with sessions.begin() as session:
-            in_progress[:] = [lease for _ in range(in_flight) if (lease := claim(session, LEASE)) is not None]
+            claimed = [claim(session, LEASE) for _ in range(in_flight)]
+            in_progress[:] = [lease for lease in claimed if lease is not None]
         turns += 1
 
     for _ in range(5):  # the large job has every place before the small one comes

@@ -22,7 +22,7 @@ from shared.storage import DirectoryStore
 from tests.support.databases import ON_SQLITE
 from tests.support.rows import add_job
 from tests.support.small_services import SmallServices, serve
-from tests.support.work_site import QUICK, Site, wait_for
+from tests.support.work_site import QUICK, Site, work_until
 
 SIZES = (4, 8, 14)  # each within the share of one message
 
@@ -107,7 +107,7 @@ def test_the_counters_of_a_job_are_those_of_its_rows(site: Site) -> None:
     worker = site.worker()
 
     def counts_of(job: str) -> dict[str, int]:
-        wait_for(lambda: worker.step() is None and site.state(job) != "running")
+        work_until(worker, lambda: site.state(job) != "running")
         with site.sessions() as session:
             counts = session.get_one(Job, job).counts
             assert Counter(counts) == count_rows(session, job)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from pydantic import JsonValue
 from sqlalchemy import select
 
 from gateway.analysis.segmentation import overlaps
@@ -22,7 +23,7 @@ from shared.storage import image_key
 from tests.support.databases import ON_SQLITE
 from tests.support.segmentation_jobs import MASKS, add_job, scenes
 from tests.support.small_services import ROAD_CLASSES
-from tests.support.work_site import Site, wait_for
+from tests.support.work_site import Site, work_until
 
 
 def test_a_job_with_masks_is_judged_pixel_by_pixel(site: Site) -> None:
@@ -46,8 +47,11 @@ def test_a_job_with_masks_is_judged_pixel_by_pixel(site: Site) -> None:
         ).all()
     together = np.zeros((3, 4), np.int64)
     for position, digest, row in rows:
-        image, mask = decode(site.store.get(image_key(digest))), drawn[position][1]
+        mask = drawn[position][1]
         assert mask is not None
+        assert digest is not None
+        assert row.map_digest is not None
+        image = decode(site.store.get(image_key(digest)))
         predicted = np.minimum(image.mean(axis=2) // 86, 2).astype(np.uint8)
         counts = confusion(mask, predicted, 3)
         together += counts
@@ -96,7 +100,8 @@ def test_a_cell_is_the_mean_over_counterfactuals_less_the_null_arm(site: Site) -
         assert scores.correct == pytest.approx(expected)
     again = measure(rows)
     assert again.results == site.metrics().results
-    assert {shown.label for shown in again.sensitivity.classes if again.sensitivity} == set(ROAD_CLASSES)
+    assert again.sensitivity is not None
+    assert {shown.label for shown in again.sensitivity.classes} == set(ROAD_CLASSES)
 
 
 @ON_SQLITE
@@ -119,7 +124,7 @@ def test_an_image_without_a_mask_is_left_out_and_one_that_went_missing_fails_alo
     assert lost is not None
     site.store.delete(image_key(lost))
     worker = site.worker()
-    wait_for(lambda: worker.step() or site.state() == "done")
+    work_until(worker, lambda: site.state() == "done")
     images = site.images()
     assert [image.state for image in images][:2] == ["done", "done"]
     assert images[2].state == "failed"
@@ -163,7 +168,7 @@ def test_filters_know_the_classes_of_masks_and_what_was_lost(site: Site) -> None
 
 @ON_SQLITE
 def test_the_failure_point_of_an_image_is_where_a_class_is_lost_first(site: Site) -> None:
-    corruptions = [{"name": "corruptions", "parameters": {"corruptions": ["fog"]}}]
+    corruptions: list[dict[str, object]] = [{"name": "corruptions", "parameters": {"corruptions": ["fog"]}}]
     add_job(site, "job", scenes(2), corruptions)
     site.worker().step()
     with site.sessions() as session:
@@ -175,12 +180,14 @@ def test_the_failure_point_of_an_image_is_where_a_class_is_lost_first(site: Site
         ).all()
     for image in page.images:
         (point,) = image.points
-        lost = sorted(int(value.rpartition(" ")[2]) for at, value, flip in flips if at == image.position and flip)
+        lost = sorted(int(str(value).rpartition(" ")[2]) for at, value, flip in flips if at == image.position and flip)
         assert point.severity == (lost[0] if lost else None)
 
 
 def test_edits_may_not_name_things_or_else_any_class() -> None:
-    things = [{**label, "thing": label["name"] == "car"} for label in MASKS["classes"] if isinstance(label, dict)]
+    things: list[JsonValue] = [
+        {"name": name, "index": n, "thing": name == "car"} for n, name in enumerate(ROAD_CLASSES)
+    ]
     job = Job(classes=["sky", "road", "vehicle"], kind="segmentation", spec={"masks": MASKS})
     assert protected_classes(job) == ("sky", "road", "car")
     job.spec = {"masks": {"classes": things}, "label_map": {"car": "vehicle"}}

@@ -22,9 +22,10 @@ from shared.schemas.results import Cell, MeanOverlap
 from shared.schemas.suites import CellComparison, RunResults, SuiteRequest
 from shared.storage import image_key
 from tests.support.databases import ON_SQLITE
+from tests.support.json_values import value_at
 from tests.support.segmentation_jobs import add_job, scenes
 from tests.support.small_services import ROAD_CLASSES, SEGMENTER
-from tests.support.work_site import Site, wait_for
+from tests.support.work_site import Site, work_until
 
 SOURCES = 16
 RENDERING = ("caption", "generate", "render", "edit", "structure", "shapes", "corrupt")
@@ -38,7 +39,7 @@ def release(revision: str = "1", kind: Kind = "segmentation", classes: list[str]
 
 def work_off(site: Site, job: str) -> None:
     worker = site.worker()
-    wait_for(lambda: bool(worker.step()) or site.state(job) == "done", 120)
+    work_until(worker, lambda: site.state(job) == "done")
 
 
 def freeze(site: Site) -> str:
@@ -117,7 +118,7 @@ def test_a_run_repeats_the_predictions_of_a_deleted_job(site: Site) -> None:
         view = suites.show(session, LOCAL_OWNER, "roads")
         spec = session.get_one(Job, run).spec
     assert (view.kind, view.classes, view.sources) == ("segmentation", ROAD_CLASSES, SOURCES)
-    assert spec["masks"]["void"] == [255]
+    assert value_at(spec, "masks", "void") == [255]
 
 
 @ON_SQLITE

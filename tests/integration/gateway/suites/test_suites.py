@@ -189,7 +189,7 @@ def test_suites_are_their_owners_and_hidden_among_jobs(site: Site) -> None:
 def test_outcomes_may_choose_what_is_frozen(site: Site) -> None:
     with site.sessions() as session:
         flips = select(Counterfactual.id).join(Prediction, Prediction.counterfactual_id == Counterfactual.id)
-        chosen = flips.where(Prediction.model == "m1", Prediction.flipped, Counterfactual.arm == "edit")
+        chosen = flips.where(Prediction.model == "m1", Prediction.flipped.is_(True), Counterfactual.arm == "edit")
         classes = set(session.scalars(chosen))
     assert classes, "the small services flip some"
     suite = freeze(site, filters={"flipped": True, "model": "m1"})

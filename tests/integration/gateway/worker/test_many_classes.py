@@ -27,7 +27,9 @@ from tests.support.small_services import SmallServices, serve
 from tests.support.work_site import QUICK, Site, wait_for
 
 CLASSES = ["car", *(f"thing number {number}" for number in range(999))]
-SHIFTS = [{"name": "shifts", "parameters": {"shifts": ["at night", "in the snow"], "steps": 2}}]
+SHIFTS: list[dict[str, object]] = [
+    {"name": "shifts", "parameters": {"shifts": ["at night", "in the snow"], "steps": 2}}
+]
 
 
 @dataclass

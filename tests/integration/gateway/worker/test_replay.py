@@ -13,12 +13,14 @@ from gateway.database.tables import Counterfactual, Job, RecordedCall
 from gateway.model_services.clients import ModelServices
 from gateway.report.build import build_report
 from gateway.worker.replay import Replay, replay
-from shared.images import decode, encode
+from shared.images import encode
 from shared.problems import NotFound
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import RenderReply, RenderRequest
 from shared.schemas.service import SERVICES, ServiceInfo, WeightsInfo
 from tests.support.databases import ON_SQLITE
+from tests.support.diffusion_requests import pixels
+from tests.support.json_values import value_at
 from tests.support.small_services import SmallServices
 from tests.support.work_site import Site
 
@@ -32,7 +34,7 @@ class Shaken(SmallServices):
         reply = super()._renderings(request)
         if not self.shaken:
             return reply
-        first = decode(reply.images[0].png)
+        first = pixels(reply.images[0])
         first[0, :2] = np.where(first[0, :2] > 100, first[0, :2] - 3, first[0, :2] + 3)
         return reply.model_copy(update={"images": [ImagePayload(png=encode(first)), *reply.images[1:]]})
 
@@ -113,7 +115,7 @@ def test_other_parameters_and_seeds_are_reported(site: Site) -> None:
     with site.sessions.begin() as session:
         row = session.get_one(Counterfactual, counterfactual)
         row.seed += 1
-        row.lineage["parameters"]["steps"] = 77
+        value_at(row.lineage, "parameters")["steps"] = 77
         flag_modified(row, "lineage")
     differences = again(site).differences
     assert any("steps: 77" in text for text in differences)

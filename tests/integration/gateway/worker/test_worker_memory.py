@@ -52,7 +52,7 @@ def test_a_step_drops_images_that_are_saved(site: Site, traced: None, monkeypatc
         kept.append(tracemalloc.get_traced_memory()[0])
 
     services = RecordedServices(clients, site.sessions, shelf, work.owner_id, note)
-    result = image_step.call(work, services, shelf, site.store.link)
+    result = image_step.call(work, services, shelf, lambda key: site.store.link(key, 60))
     note()
     digests = [row["image_digest"] for row in result.counterfactuals]
     assert len(digests) == len(ALL) * len(SEVERITIES) + 1

@@ -9,9 +9,10 @@ from gateway.jobs import jobs
 from gateway.queue import leases
 from shared.problems import InvalidInput
 from tests.support.databases import ON_SQLITE
+from tests.support.json_values import value_at
 from tests.support.small_services import SmallServices, serve
 from tests.support.threads import background
-from tests.support.work_site import QUICK, Site, SlowReport, wait_for
+from tests.support.work_site import QUICK, Site, SlowReport, work_until
 
 
 @ON_SQLITE
@@ -69,8 +70,8 @@ def test_a_report_needs_no_service_and_names_those_that_made_the_results(site: S
     site.worker(wait=0).step()
     assert site.state() == "done"
     metrics = site.metrics()
-    assert [info["revision"] for info in metrics.made.services.values()] == ["2"]
-    replaced = {info["revision"] for info in metrics.made.replaced_services}
+    assert [value_at(info, "revision") for info in metrics.made.services.values()] == ["2"]
+    replaced = {value_at(info, "revision") for info in metrics.made.replaced_services}
     assert replaced == {"1"}
 
 
@@ -79,7 +80,7 @@ def test_a_job_without_successful_images_fails_and_its_report_begins_with_the_re
     site.add_job(images=2)
     site.small.troubles = [InvalidInput("this picture is refused")] * 6
     worker = site.worker()
-    wait_for(lambda: worker.step() or site.state() != "running")
+    work_until(worker, lambda: site.state() != "running")
     with site.sessions() as session:
         job = session.get_one(Job, "job")
         events = [event.payload["state"] for event in session.scalars(select(Event).where(Event.kind == "job"))]
@@ -91,7 +92,7 @@ def test_a_job_without_successful_images_fails_and_its_report_begins_with_the_re
     assert page.index("this picture is refused") < page.index('aria-label="Verdict per model under test"')
     with site.sessions.begin() as session:
         jobs.retry(session, LOCAL_OWNER, "job")
-    wait_for(lambda: worker.step() or site.state() != "running")
+    work_until(worker, lambda: site.state() != "running")
     assert (site.state(), site.metrics().failure_reasons) == ("done", [])
 
 

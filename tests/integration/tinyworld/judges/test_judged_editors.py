@@ -26,8 +26,9 @@ class Watching(SmallServices):
 
     def _edits(self, request: EditRequest) -> EditReply:
         reply = super()._edits(request)
-        left_half = np.zeros(decode(request.source.png).shape[:2], np.uint8)
-        left_half[:, : left_half.shape[1] // 2] = 255
+        height, width = decode(request.source.png).shape[:2]
+        left_half = np.zeros((height, width), np.uint8)
+        left_half[:, : width // 2] = 255
         return reply.model_copy(update={"attention": [ImagePayload(png=encode(left_half))] * len(request.attention_to)})
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from gateway.analysis.betting import betting_interval
 from gateway.analysis.certainty import (
-    betting_interval,
     bootstrap_t,
     clustered_rate,
     images_needed,

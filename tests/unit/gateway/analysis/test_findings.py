@@ -22,7 +22,7 @@ def test_q_values_equal_those_of_statsmodels(size: int) -> None:
     effects = assess(graded(size), seed=size)
     p_values = np.array([effect.p_value for effect in effects])
     _, expected, _, _ = multipletests(p_values, alpha=0.05, method="fdr_bh")
-    np.testing.assert_allclose([effect.q_value for effect in effects], expected, atol=1e-12, rtol=0)
+    np.testing.assert_allclose(np.array([effect.q_value for effect in effects], float), expected, atol=1e-12, rtol=0)
 
 
 def test_a_family_without_cells_has_no_findings() -> None:

@@ -169,6 +169,7 @@ def test_a_mean_overlap_lies_in_its_interval_and_weighs_sources_alike(rows: list
     overlap = clustered(scores, source, "iou", seed)
     means = [scores[source == place].mean() for place in np.unique(source)]
     assert overlap.value == pytest.approx(np.mean(means))
+    assert overlap.value is not None
     assert 0 <= overlap.low <= overlap.value + 1e-9
     assert overlap.value - 1e-9 <= overlap.high <= 1
     assert (overlap.n, overlap.sources) == (len(rows), len(means))

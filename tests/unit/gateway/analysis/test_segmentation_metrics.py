@@ -79,8 +79,8 @@ def test_overlaps_and_accuracies_are_those_of_scikit_learn(drawn: Maps) -> None:
 
 @given(first=maps(), second=maps())
 def test_pooled_counts_are_those_of_the_pixels_together(first: Maps, second: Maps) -> None:
-    together = [np.concatenate([mask.ravel(), other.ravel()])[None] for mask, other in zip(first, second, strict=True)]
-    assert (confusion(*first, CLASSES) + confusion(*second, CLASSES) == confusion(*together, CLASSES)).all()
+    truth, predicted = (np.concatenate([a.ravel(), b.ravel()])[None] for a, b in zip(first, second, strict=True))
+    assert (confusion(*first, CLASSES) + confusion(*second, CLASSES) == confusion(truth, predicted, CLASSES)).all()
 
 
 def test_a_map_of_another_size_is_no_map_of_the_image() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 
 from gateway.methods.checks import check_images, judge, skipped_checks
 from gateway.methods.counterfactual import Change, Edit, Factor, MethodImage, TaskDescription
@@ -56,8 +57,8 @@ class Scorer:
         )
 
 
-def unit(vector: Sequence[float]) -> list[float]:
-    return [float(value) for value in np.asarray(vector, float) / np.linalg.norm(vector)]
+def unit(vector: ArrayLike) -> list[float]:
+    return [float(value) for value in np.asarray(vector, float) / np.linalg.norm(np.asarray(vector, float))]
 
 
 def edit(*factors: Factor) -> Edit:
@@ -71,7 +72,7 @@ def reply(*images: bytes) -> RenderReply:
 
 def check(*images: bytes, edits: Sequence[Edit | None] | None = None, **how: Any) -> list[Any]:
     arms = edits if edits is not None else [edit()] * len(images)
-    arguments = {"source": SOURCE, "task": TASK, "thresholds": THRESHOLDS, "services": Scorer()} | how
+    arguments: dict[str, Any] = {"source": SOURCE, "task": TASK, "thresholds": THRESHOLDS, "services": Scorer()} | how
     return check_images(
         arguments["services"], arguments["source"], arguments["task"], reply(*images), arms, arguments["thresholds"]
     )

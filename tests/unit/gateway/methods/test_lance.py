@@ -232,7 +232,10 @@ def test_parameters_are_described_and_wrong_ones_refused() -> None:
     described = LanceParameters.model_json_schema()["properties"]
     page = (REPOSITORY / "docs" / "reference" / "parameters.md").read_text()
     assert all(f"`{parameter}`" in page for parameter in described)
-    for wrong in ({"factors": ["style"]}, {"factors": []}, {"self_fractions": [1.5]}, {"self_fractions": []}):
+    refused: list[dict[str, object]] = [
+        {"factors": ["style"]}, {"factors": []}, {"self_fractions": [1.5]}, {"self_fractions": []},
+    ]  # fmt: skip
+    for wrong in refused:
         with pytest.raises(ValidationError, match=r"factors|self_fractions"):
             LanceParameters.model_validate(wrong)
 

@@ -81,17 +81,21 @@ def test_proposals_end_with_the_last_accepted_one_that_is_wanted() -> None:
     assert list(until_accepted([B, A, B], 2)) == [B, A, B]
 
 
+def exchange(question: str) -> Exchange:
+    return Exchange(question=question, messages=[], reply="", temperature=0.0, seed=1)
+
+
 def test_changes_are_spread_over_the_accepted_keywords_and_repeated_values_are_refused() -> None:
     def keyword(phrase: str, verdict: Verdict = ACCEPTED) -> Proposal:
         edit = Edit((Change("weather", phrase, "", phrase, ""),), "caption", "")
-        return Proposal(edit, 0, verdict, exchanges=({"question": "keywords"},))
+        return Proposal(edit, 0, verdict, exchanges=(exchange("keywords"),))
 
     reached: list[str] = []
 
     def alternatives(old: Change) -> tuple[list[Change], Exchange]:
         reached.append(old.from_phrase)
         new = [replace(old, to_phrase=text, to_value=value) for text, value in (("a", "x"), ("b", "X"), ("c", "y"))]
-        return new, {"question": old.from_phrase}
+        return new, exchange(old.from_phrase)
 
     image = MethodImage("image", ImagePayload(png=b""), None)
     services = ModelServices({})
@@ -103,7 +107,7 @@ def test_changes_are_spread_over_the_accepted_keywords_and_repeated_values_are_r
     assert Counter(change.verdict.check for change in changes) == {"": 4, "duplicate edit": 2}
     for change in changes:
         (only,) = change.edit.changes
-        assert change.exchanges == ({"question": "keywords"}, {"question": only.from_phrase})
+        assert change.exchanges == (exchange("keywords"), exchange(only.from_phrase))
 
 
 def test_enough_are_several_edits_or_one_edit_several_times() -> None:

@@ -11,7 +11,8 @@ import pytest
 from gateway.methods import METHODS
 from gateway.methods.checks import judge
 from gateway.methods.counterfactual import Change, Edit
-from gateway.methods.lance import LANCE_CHECKS, LanceParameters, SweepParameters
+from gateway.methods.inverted import SweepParameters
+from gateway.methods.lance import LANCE_CHECKS, LanceParameters
 from shared.profiles import SHIPPED, load_profile
 from tinyworld.calibrate.broken import Kind, Trial
 from tinyworld.calibrate.edits import toml, with_thresholds

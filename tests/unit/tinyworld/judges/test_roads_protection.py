@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from transformers import AutoImageProcessor, AutoModelForImageClassification
+from transformers.models.segformer.image_processing_pil_segformer import SegformerImageProcessorPil
 
 from shared.profile_diffusion import Diffusion
 from shared.profiles import Profile, load_profile
@@ -121,7 +122,7 @@ def test_training_a_reader_resumes_and_writes_the_hub_layout(
     monkeypatch.setattr(loop, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(pictures, "CACHE", tmp_path / "cache")
     oracle = ORACLES[name]
-    monkeypatch.setitem(train_oracle.PLANS, oracle, replace(train_segmenter.PLANS[oracle], round_trips=2))
+    monkeypatch.setitem(train_segmenter.PLANS, oracle, replace(train_segmenter.PLANS[oracle], round_trips=2))
     steps, seconds = [], 0.2
     for _ in range(2):
         folder = train_oracle.train_oracle(name, tmp_path / "model", seconds=seconds, count=6, judged=2)
@@ -159,7 +160,7 @@ def saved_segmenter(folder: Path, name: str, label: str) -> Path:
     head.bias.data.zero_()
     head.bias.data[CLASSES.index(label)] = 1.0
     model.save_pretrained(folder / name)
-    train_segmenter.SegformerImageProcessorPil(
+    SegformerImageProcessorPil(
         size={"height": 128, "width": 128}, image_mean=[0.5] * 3, image_std=[0.5] * 3, do_reduce_labels=False
     ).save_pretrained(folder / name)
     return folder / name

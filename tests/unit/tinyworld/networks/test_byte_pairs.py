@@ -26,11 +26,13 @@ def test_the_most_frequent_pair_is_merged_and_ties_go_by_the_alphabet() -> None:
 
 
 def _clip(texts: list[str], folder: Path) -> list[str]:
-    return learn_clip_tokenizer(texts, 100, folder).tokenize("Red buses at night")
+    tokens: list[str] = learn_clip_tokenizer(texts, 100, folder).tokenize("Red buses at night")
+    return tokens
 
 
 def _words(texts: list[str], folder: Path) -> list[str]:
-    return learn_word_tokenizer(texts, 200, folder, max_length=48).tokenize("Red buses at night")
+    tokens: list[str] = learn_word_tokenizer(texts, 200, folder, max_length=48).tokenize("Red buses at night")
+    return tokens
 
 
 @pytest.mark.parametrize(

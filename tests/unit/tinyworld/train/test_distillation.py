@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from diffusers import DDIMScheduler
@@ -15,7 +17,7 @@ STEPS, BATCH = 4, 4
 
 
 @pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examples]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "tinyworld.objects.pictures.RUNS", tmp_path_factory.mktemp("distillation")
@@ -74,4 +76,5 @@ def guided(teacher: Teacher, target: Target, row: int, latents: Tensor, time: in
     conditional, unwanted = (
         generator(latents, torch.tensor([time]), states, controls) for states in (text, teacher.no_text)
     )
-    return unwanted + 2.5 * (conditional - unwanted)
+    result: Tensor = unwanted + 2.5 * (conditional - unwanted)
+    return result

@@ -10,9 +10,9 @@ import torch
 from diffusers import AutoencoderKL
 
 from diffusion_service.stable_diffusion import load
-from shared.schemas.diffusion import ControlKind
 from shared.weights import REPOSITORY, Weights
 from tinyworld.datasets.generator_edits import edit
+from tinyworld.datasets.generator_pictures import ControlKind
 from tinyworld.train import publish_diffusion
 from tinyworld.train.diffusion import FOLDERS, Generator
 

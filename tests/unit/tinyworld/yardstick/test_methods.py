@@ -16,7 +16,7 @@ from tinyworld.yardstick.formats import Agreement, AtDose, Score, Spent
 from tinyworld.yardstick.printing import compared
 
 RATE = wilson(9, 10).model_dump()
-METRICS = {
+METRICS: dict[str, object] = {
     "accuracy": [],
     "error_rate": RATE,
     "error_rate_null": RATE,

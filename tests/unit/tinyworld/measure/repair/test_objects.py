@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.repairs.figures import share_interval
-from shared.schemas.repairs import CONTROLS, TRAINED, Arm, RepairRequest, RepairView
+from shared.schemas.repairs import CONTROLS, TRAINED, Arm, RepairRequest
+from tests.support.repair_views import finished_repair
 from tinyworld.measure.repair.objects import ClassifierUnderTest, ObjectTruth, judge_repair, planted_values
 from tinyworld.measure.repair.printing import table
 from tinyworld.measure.repair.records import COMMITTED, MeasuredRepairs, RepairedModel, best_control, committed
@@ -74,12 +74,9 @@ class PartlyWrongClassifier:
 
 
 def measured_model() -> RepairedModel:
-    models: dict[Arm, PartlyWrongClassifier] = {
-        "before": PartlyWrongClassifier(2),
-        "repaired": PartlyWrongClassifier(9),
-    } | {arm: PartlyWrongClassifier(4) for arm in CONTROLS}
-    now = datetime(2026, 1, 1, tzinfo=UTC)
-    view = RepairView.model_construct(result=None, created_at=now, finished_at=now)
+    models: dict[Arm, PartlyWrongClassifier] = dict.fromkeys(CONTROLS, PartlyWrongClassifier(4))
+    models |= {"before": PartlyWrongClassifier(2), "repaired": PartlyWrongClassifier(9)}
+    view = finished_repair()
     return judge_repair("a model", [NIGHT_BUS], models, TRUTH, view)  # type: ignore[arg-type]
 
 
@@ -88,6 +85,7 @@ def test_ground_truth_gives_the_gain_and_the_cost_of_a_repair() -> None:
     (plant,) = judged.plants
     assert (plant.before_as_it_is, plant.before, plant.after["repaired"]) == (1.0, 0.2, 0.9)
     assert plant.over_best_control.difference == pytest.approx(0.5)
+    assert plant.won_back is not None
     assert plant.won_back == pytest.approx(0.875)
     assert plant.won_back_low is not None
     assert plant.won_back_high is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +12,9 @@ from transformers import SegformerImageProcessorPil
 
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from gateway.analysis.limits import LEAST_SOURCES
-from shared.schemas.repairs import CONTROLS, TRAINED, Arm, RepairRequest, RepairView
+from shared.schemas.repairs import CONTROLS, TRAINED, Arm, RepairRequest
 from shared.weights import Weights
+from tests.support.repair_views import finished_repair
 from tinyworld.drawing.canvas import Image
 from tinyworld.judges.segmentation import class_ious
 from tinyworld.measure.repair.records import (
@@ -110,13 +110,9 @@ class PartlyBlindSegmenter:
 
 @pytest.fixture(scope="module")
 def measured_model() -> RepairedModel:
-    half = PartlyBlindSegmenter(5)
-    models: dict[Arm, PartlyBlindSegmenter] = {
-        "before": PartlyBlindSegmenter(10),
-        "repaired": PartlyBlindSegmenter(0),
-    } | dict.fromkeys(CONTROLS, half)
-    now = datetime(2026, 1, 1, tzinfo=UTC)
-    view = RepairView.model_construct(result=None, created_at=now, finished_at=now)
+    models: dict[Arm, PartlyBlindSegmenter] = dict.fromkeys(CONTROLS, PartlyBlindSegmenter(5))
+    models |= {"before": PartlyBlindSegmenter(10), "repaired": PartlyBlindSegmenter(0)}
+    view = finished_repair()
     return judge_repair("a model", NIGHT, models, TRUTH, view)
 
 
@@ -167,8 +163,8 @@ def test_a_real_segmenter_is_judged_as_the_models_judge_judges(tmp_path: Path) -
     assert figures.mean_iou == pytest.approx(expected["mean"], abs=1e-3)
     alone = class_ious(guesses[:1], drawings[0].classes[None])
     assert judged.overlaps("road")[0] == pytest.approx(alone["road"], abs=1e-3)
-    expected = [alone[name] for place, name in enumerate(CLASSES) if place and (drawings[0].classes == place).any()]
-    assert judged.overlaps()[0] == pytest.approx(np.mean(expected), abs=1e-3)
+    shown = [alone[name] for place, name in enumerate(CLASSES) if place and (drawings[0].classes == place).any()]
+    assert judged.overlaps()[0] == pytest.approx(np.mean(shown), abs=1e-3)
 
 
 def test_loss_and_won_back_of_hand_made_arms() -> None:
