@@ -47,4 +47,4 @@ class Pace:
 
 def _largest(images: Sequence[Pixels]) -> int:
     """Pixels of the largest image."""
-    return max(image.shape[0] * image.shape[1] for image in images)
+    return max(int(image.shape[0] * image.shape[1]) for image in images)
