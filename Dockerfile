@@ -8,7 +8,7 @@ ARG PYTHON_IMAGE=python:3.11.17-slim
 FROM ${PYTHON_IMAGE} AS base
 # The base image has no bytecode, and a container cannot write any: each health check would compile its imports again.
 RUN useradd --uid 10001 --user-group --no-create-home --home-dir /tmp contrafact \
-    && install -d -o contrafact -g contrafact /weights \
+    && install -d -o contrafact -g contrafact /weights /quarantine \
     && python -m compileall -q -x '/(tests?|site-packages)/' "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 ENV PATH=/venv/bin:$PATH \
     PYTHONPATH=/app \

@@ -1,7 +1,7 @@
 """The micro-batcher: one or a few threads run a model on the compatible items that are waiting.
 
     submit ──► queue (bounded; full → Overloaded) ──► batch of equal keys ──► run(key, items) in a model thread
-                 expired, cancelled: dropped before they run             out of memory → halved and retried
+                 expired, cancelled: dropped before they run             out of memory, too long → halved and retried
                                                                          one item's fault → each item alone
                                                                          device failure → reported to `ModelHealth`
 
@@ -35,16 +35,20 @@ from shared.problems import (
 from shared.turns import ComputeTurns, current_start_time
 
 
+class BatchTooLong(Exception):
+    """`run` refuses to compute so many items at once, because it would take too long; the batch is halved."""
+
+
 class MicroBatcher(Generic[Key, Item, Result]):
     """Runs `run(key, items) -> results` in its own threads, on batches of waiting items with equal keys.
 
     `run` must return one result per item, in their order; a result that is an exception is raised to its own caller
-    only. A batch for which `run` raises `OutOfMemory`, or a library's own error of that kind, is halved. One for which
-    it raises `InvalidInput` or `NotFinite` runs again item by item, so that only the item at fault fails. The batcher
-    takes a turn from `turns` before it calls `run`: a process that embeds several services passes the same object to
-    all of them, which bounds the number of batches that are computed concurrently. Device failures
-    in `run` are reported to `health`; once it has a fault, items are refused. `on_stop` is called when the batcher has
-    drained, in the thread that ends last.
+    only. A batch for which `run` raises `OutOfMemory` or `BatchTooLong`, or a library's own error of lack of memory, is
+    halved. One for which it raises `InvalidInput` or `NotFinite` runs again item by item, so that only the item at
+    fault fails. The batcher takes a turn from `turns` before it calls `run`: a process that embeds several services
+    passes the same object to all of them, which bounds the number of batches that are computed concurrently. Device
+    failures in `run` are reported to `health`; once it has a fault, items are refused. `on_stop` is called when the
+    batcher has drained, in the thread that ends last.
     """
 
     def __init__(
@@ -151,12 +155,12 @@ class MicroBatcher(Generic[Key, Item, Result]):
     def _smaller_batches(
         self, batch: list[Entry[Key, Item, Result]], error: Exception
     ) -> list[list[Entry[Key, Item, Result]]]:
-        """What to run after a batch failed: halves for lack of memory, each item alone if one of them is at fault."""
+        """What to run after a batch failed: halves for lack of memory or time, each item alone if one is at fault."""
         if len(batch) == 1:
             return []
         if isinstance(error, InvalidInput | NotFinite) and not isinstance(error, ModelStopped):
             return [[entry] for entry in batch]
-        if self.policy.deterministic or not is_out_of_memory(error):
+        if self.policy.deterministic or not (isinstance(error, BatchTooLong) or is_out_of_memory(error)):
             return []
         half = (len(batch) + 1) // 2
         return [batch[:half], batch[half:]]

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator_service.models_under_test.messages import Limits
+from evaluator_service.models_under_test.pace import Pace
 from evaluator_service.models_under_test.quarantine import Quarantine
 from evaluator_service.models_under_test.sandbox import ProcessKilled, Sandbox
 from evaluator_service.models_under_test.spawner import Spawner
@@ -48,6 +49,7 @@ class RunningModel:
         self.kind, self.classes = sandbox.kind, sandbox.classes
         self.users = 0
         self._digest, self._sandbox, self._quarantine = digest, sandbox, quarantine
+        self._pace = Pace(sandbox.limits.batch_seconds)
         self._batcher: MicroBatcher[None, Pixels, NDArray[Any]] = make_batcher(
             self._run, sandbox.limits.max_batch, on_stop=sandbox.close
         )
@@ -68,7 +70,9 @@ class RunningModel:
     def _run(self, _: None, images: Sequence[Pixels]) -> list[NDArray[Any] | NotFinite]:
         if self.ended:  # during an earlier batch: this one waited, and leaves no mark
             raise DependencyFailed("the process of the model ended before this batch; the next request starts it again")
-        with guarded(self._quarantine, self._digest, self._quarantine.clear):
+        if not self._sandbox.limits.deterministic:  # its batches have one size
+            self._pace.check(images)
+        with self._pace.timed(images), guarded(self._quarantine, self._digest, self._quarantine.clear):
             return self._sandbox.run(images)
 
 

@@ -157,11 +157,7 @@ class ModelServices(Services):
             CALLS.labels(service, path, outcome).observe(time.monotonic() - started)
         if reply.status_code == 200:
             return reply.content
-        problem = from_reply(reply.status_code, reply.content, reply.headers.get("Retry-After"))
-        explained = type(problem) not in (Problem, DependencyFailed)
-        if not explained and reply.status_code not in (429, 502, 503, 504):  # those may be the answers of a proxy
-            raise BrokenOff(f"{service} failed at {path}: {problem.detail}")
-        raise problem
+        raise _problem(service, path, reply)  # not by a local name: its traceback keeps this frame, and so the bodies
 
     def _reply(
         self, verb: str, url: str, body: bytes | None, headers: Mapping[str, str], timeout: httpx.Timeout
@@ -185,6 +181,15 @@ def is_passing(problem: Problem) -> bool:
     if isinstance(problem, GenerationFailed | OutOfMemory):
         return False
     return isinstance(problem, Overloaded | NotReady | DependencyFailed | DeadlineExceeded)
+
+
+def _problem(service: ServiceName, path: str, reply: httpx.Response) -> Problem:
+    """The problem that an error reply states, or BrokenOff if the service does not explain its error."""
+    problem = from_reply(reply.status_code, reply.content, reply.headers.get("Retry-After"))
+    explained = type(problem) not in (Problem, DependencyFailed)
+    if explained or reply.status_code in (429, 502, 503, 504):  # those may be the answers of a proxy
+        return problem
+    return BrokenOff(f"{service} failed at {path}: {problem.detail}")
 
 
 def _read(message: type[Reply], body: bytes, service: ServiceName) -> Reply:

@@ -29,7 +29,7 @@ class HttpThread:
         self, verb: str, url: str, body: bytes | None, headers: Mapping[str, str], timeout: httpx.Timeout
     ) -> Future[httpx.Response]:
         """Send a request. The future's `result` raises what httpx raises; its `cancel` ends the request."""
-        request = self.client.request(verb, url, content=body, headers=headers, timeout=timeout)
+        request = self._response(verb, url, body, headers, timeout)
         return asyncio.run_coroutine_threadsafe(request, self._running_loop())
 
     def close(self) -> None:
@@ -43,6 +43,14 @@ class HttpThread:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(CLOSE_SECONDS)
         loop.close()
+
+    async def _response(
+        self, verb: str, url: str, body: bytes | None, headers: Mapping[str, str], timeout: httpx.Timeout
+    ) -> httpx.Response:
+        response = await self.client.request(verb, url, content=body, headers=headers, timeout=timeout)
+        # httpx's stream refers to its response: a cycle, which keeps both bodies until a garbage collection.
+        response.stream = httpx.ByteStream(response.content)
+        return response
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._starting:

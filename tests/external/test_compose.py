@@ -25,6 +25,7 @@ from shared.profiles import load_profile
 from shared.service import ModelService
 from shared.service_settings import ServiceSettings
 from tests.support.compose_files import BASE, GPU, ROOT, SECRETS, composed
+from tests.support.image_steps import stages
 
 FILES = {"tiny": (BASE,), "paper": (BASE, GPU)}
 MODEL_SERVICES = ("caption-service", "llm-service", "diffusion-service", "evaluator-service")
@@ -301,6 +302,19 @@ def test_an_uploaded_model_fits_beside_the_evaluator() -> None:
         assert default_memory_mib("cpu", limit) * 2**20 + EVALUATOR_BYTES <= limit
     chosen = composed(BASE, variables=SECRETS | {"CONTRAFACT_UPLOAD_MEMORY_MIB": "1024"})["services"]
     assert chosen["evaluator-service"]["environment"]["CONTRAFACT_UPLOAD_MEMORY_MIB"] == "1024"
+
+
+def test_a_volume_remembers_quarantined_models(services: dict[str, Service]) -> None:
+    evaluator = services["evaluator-service"]
+    folder = evaluator["environment"]["CONTRAFACT_QUARANTINE"]
+    volumes = dict(volume.split(":")[:2] for volume in evaluator["volumes"] if ":" in volume)
+    assert volumes["quarantine"] == folder
+    assert "quarantine" in composed(BASE)["volumes"]
+    # A named volume takes its owner from the folder in the image, so that user 10001 may write to it.
+    (step,) = [rest for head, rest in stages(ROOT / "Dockerfile")["base"][1] if "install -d" in rest and head == "RUN"]
+    owned = re.search(r"install -d -o contrafact -g contrafact ([^&\\]*)", step)
+    assert owned
+    assert folder in owned[1].split()
 
 
 def test_models_compute_with_the_threads_that_one_variable_names() -> None:

@@ -264,6 +264,22 @@ def test_weights_are_fetched_once_and_read_by_all(releases: dict[str, Object]) -
                 assert {"name": "weights", "mountPath": "/weights", "readOnly": True} in container["volumeMounts"]
 
 
+def test_the_evaluator_keeps_quarantined_models_on_a_volume(releases: dict[str, Object]) -> None:
+    for name, release in releases.items():
+        for room in SERVICES:
+            spec = kind(release, "Deployment")[f"{room}-service"]["spec"]["template"]["spec"]
+            (service,) = [item for item in spec["containers"] if item["name"] == f"{room}-service"]
+            volumes = [volume for volume in spec["volumes"] if volume["name"] == "quarantine"]
+            folder = environment(service).get("CONTRAFACT_QUARANTINE")
+            if room != "evaluator":
+                assert (volumes, folder) == ([], None), name
+                continue
+            assert {"name": "quarantine", "mountPath": folder} in service["volumeMounts"], name
+            claim = {"persistentVolumeClaim": {"claimName": "quarantined-models"}}
+            expected = claim if name == "external" else {"emptyDir": {}}
+            assert volumes == [{"name": "quarantine", **expected}], name
+
+
 def test_the_language_server_is_that_of_compose_and_of_the_profile(releases: dict[str, Object]) -> None:
     command = composed(BASE, GPU)["services"]["language-server"]["command"]
     server = load_profile("paper").language.server

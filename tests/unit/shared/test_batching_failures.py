@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared.batching import BatchTooLong
 from shared.problems import DeviceFailed, InvalidInput, ModelStopped, NotFinite, NotReady, OutOfMemory, Problem
 from tests.support.batching import PATIENCE, Recorder, batcher, soon, submit_together
 from tests.support.work_site import wait_for
@@ -24,6 +25,22 @@ def test_out_of_memory_halves_until_it_fits(items: list[int], fits: int) -> None
     owner.drain()
     assert replies == [item * item for item in items]
     assert [item for _, batch in run.batches if len(batch) <= fits for item in batch] == items
+
+
+def test_a_batch_that_would_take_too_long_is_halved_until_it_may_run() -> None:
+    batches: list[int] = []
+
+    def run(_: str, items: Sequence[int]) -> list[int]:
+        if len(items) > 2 * len(batches) + 1:
+            raise BatchTooLong("not timed yet")
+        batches.append(len(items))
+        return [item * item for item in items]
+
+    owner = batcher(run, max_batch=8)
+    replies = asyncio.run(owner.submit_all(range(8), key="a", deadline=soon()))
+    owner.drain()
+    assert replies == [item * item for item in range(8)]
+    assert batches == [1, 1, 2, 4]
 
 
 def test_out_of_memory_of_one_item_alone_is_its_own_failure() -> None:
