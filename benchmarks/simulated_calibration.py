@@ -34,14 +34,16 @@ CONSTRUCTED = CheckErrors(valid=71, valid_accepted=57, invalid=319, invalid_acce
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """How often the checks accept valid and invalid images of natural output (0 … 1)."""
+    """How often the checks accept valid and invalid images of natural output, and swapped ones if differently."""
 
     valid: float
     invalid: float
+    swapped: float | None = None
 
 
 NATURAL = Checks(22 / 29, 17 / 28)
 SHARP = Checks(0.85, 0.05)
+BLIND_TO_SWAPS = Checks(0.85, 0.05, swapped=0.85)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ SCENARIOS = (
     Scenario("sound model, checks as on LANCE's output", NATURAL, sources=300),
     Scenario("sound model, half of the other cells invalid, too", NATURAL, elsewhere=0.5),
     Scenario("sound model, sharp checks", SHARP),
+    Scenario("sound model, checks sharp but blind to swaps", BLIND_TO_SWAPS),
     Scenario("model loses 60 points, no swaps, checks as on LANCE's output", NATURAL, swapped=0.0, drop=0.6),
     Scenario("model loses 60 points, no swaps, sharp checks", SHARP, swapped=0.0, drop=0.6),
 )
@@ -103,7 +106,9 @@ def draw(scenario: Scenario, random: np.random.Generator) -> Table:
     shape = (scenario.sources, len(VALUES))
     first = np.arange(len(VALUES)) == 0
     valid = random.random(shape) >= np.where(first, scenario.swapped, scenario.elsewhere)
-    accepted = random.random(shape) < np.where(valid, scenario.checks.valid, scenario.checks.invalid)
+    checks = scenario.checks
+    invalid = np.where(first & (checks.swapped is not None), checks.swapped or 0.0, checks.invalid)
+    accepted = random.random(shape) < np.where(valid, checks.valid, invalid)
     right = random.random(shape) < RATE - np.where(first, scenario.drop, 0.0)
     return Table(valid, accepted, right & (valid | ~first), random.random(scenario.sources) < RATE)
 

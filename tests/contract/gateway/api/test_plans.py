@@ -69,7 +69,11 @@ def test_a_plan_names_methods_whose_images_no_check_can_refuse(
 ) -> None:
     """`shapes` looks at images of segmentation jobs only."""
     methods = [{"name": "dillema", "parameters": {"thresholds": thresholds}}]
-    assert ask(gateway, methods=methods).json()["unchecked"] == unchecked
+    planned = ask(gateway, methods=methods).json()
+    assert planned["unchecked"] == unchecked
+    assert planned["checks_off"] == {
+        "dillema": [check for check in ("structure", "caption", "label", "fit") if check not in thresholds]
+    }
     job = ask(gateway, dry_run="false", methods=methods).json()
     assert gateway.client.get(f"/jobs/{job['id']}/plan").json()["unchecked"] == unchecked
 

@@ -108,6 +108,8 @@ def test_the_page_is_self_contained_well_formed_and_accessible(measured: Measure
     [
         "flipped: bus → truck",
         "uncalibrated",
+        "Checks that are off",
+        "dillema: structure, caption, label, fit refuse nothing",
         "<ins>",
         "Null arm",
         "rejected by structure",
