@@ -26,7 +26,16 @@ from shared.schemas.results import (
 )
 from shared.schemas.reviews import ReviewView
 from shared.stages import in_flight, stage_words
-from shared.wording import NO_FINDING, checks_off_lines, interval, p_value, percent, points, review_sentence
+from shared.wording import (
+    NO_FINDING,
+    checks_off_lines,
+    interval,
+    nothing_accepted,
+    p_value,
+    percent,
+    points,
+    review_sentence,
+)
 
 PROVISIONAL = "Provisional: the error rates of the automatic checks are unknown for {}. Look at the images yourself."
 
@@ -46,7 +55,7 @@ def findings(results: JobResults) -> RenderableType:
             lines.append(_findings_table(model_results.findings))
             lines += [Padding(Text(f"• {effect.sentence}"), (0, 0, 0, 2)) for effect in model_results.findings]
         else:
-            lines.append(Text(f"  {NO_FINDING}"))
+            lines.append(Text(f"  {nothing_accepted(results, model_results.method) or NO_FINDING}"))
         if model_results.segmentation is not None:
             lines.append(_classes_table(model_results.segmentation))
         lines.append(Text(""))

@@ -18,6 +18,7 @@ from shared.seeds import derive_seed
 # Greedy decoding would repeat the same reply, so the retry of a greedy request samples.
 RETRY_TEMPERATURE = 0.7
 _MAX_FAULT = 300  # characters
+_MAX_TEXT = 100_000  # characters; a reply has at most 4,096 tokens
 
 
 async def generate(model: LanguageModel, request: GenerateRequest, deadline: float) -> GenerateReply:
@@ -50,6 +51,8 @@ def read(completion: Completion, validator: Draft202012Validator) -> tuple[JsonV
     """Parse a reply: its value, and what is wrong with it (None if it is valid)."""
     if not completion.finished:
         return None, f"cut off after {completion.completion_tokens} tokens (raise max_tokens or shorten the prompt)"
+    if len(completion.text) > _MAX_TEXT:  # by a server that ignores max_tokens; each edit of the reply keeps its text
+        return None, f"longer than {_MAX_TEXT:,} characters"
     try:
         value: JsonValue = json.loads(completion.text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:  # ValueError also for a number of thousands of digits

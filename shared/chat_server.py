@@ -5,6 +5,7 @@ Import this module only if the profile names such a server: the client takes hal
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from asyncio import timeout
@@ -20,7 +21,7 @@ from pydantic import ValidationError
 
 from shared.completion import Completion
 from shared.http_statuses import refuses_content
-from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput
+from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, NotFinite
 from shared.weights import Server
 
 ATTEMPTS = 3
@@ -94,7 +95,8 @@ class ChatServer:
     async def score(self, text: str, deadline: float) -> tuple[float, int]:
         """Sum of the natural-log probabilities of all tokens of the text except the first, and their number.
 
-        Uses `/completions` with `echo`, as vLLM offers it; raises DependencyFailed for a server without it.
+        Uses `/completions` with `echo`, as vLLM offers it; raises DependencyFailed for a server without it, and
+        NotFinite.
         """
         async with self._problems(deadline):
             reply = await self._client.completions.create(
@@ -115,7 +117,13 @@ class ChatServer:
         if len(values) < 2 or values[0] is not None:
             raise DependencyFailed(f"{self.server.url} does not score prompts (`echo` with `logprobs`); vLLM does")
         scored = [value for value in values[1:-1] if value is not None]
-        return sum(scored), len(scored)
+        try:
+            total = sum(scored)
+        except TypeError as error:
+            raise DependencyFailed(f"{self.server.url} returned log-probabilities that are no numbers") from error
+        if not math.isfinite(total):
+            raise NotFinite(f"{self.server.url} returned log-probabilities with NaN or infinity")
+        return total, len(scored)
 
     @asynccontextmanager
     async def _problems(self, deadline: float) -> AsyncIterator[None]:

@@ -5,9 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from shared.schemas.results import Estimate, Interval, MethodReviews, Rate
+from shared.schemas.results import Estimate, Interval, JobResults, MethodReviews, Rate
 
 NO_FINDING = "No finding: no effect is both significant (Benjamini-Hochberg at 5 %) and beyond 5 points."
+
+
+def nothing_accepted(results: JobResults, method: str) -> str:
+    """A sentence on a method whose edits were all refused, or that proposed none; empty if some were accepted."""
+    funnel = next((funnel for funnel in results.funnels if funnel.method == method), None)
+    if funnel is None or funnel.accepted.count:
+        return ""
+    if not funnel.proposed:
+        return "No edit was proposed for these images."
+    refusals = [*funnel.refused_by_text, *funnel.refused_by_image]
+    commonest = max(refusals, key=lambda refusal: refusal.count, default=None)
+    most = f"; most often ({commonest.count}) for: {commonest.check}" if commonest else ""
+    return f"None of {funnel.proposed} proposed edits was accepted{most}."
 
 
 def points(share: float) -> str:

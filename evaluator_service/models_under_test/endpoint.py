@@ -17,6 +17,7 @@ import base64
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import ClassVar, TypeVar
 
 import httpx
@@ -135,10 +136,11 @@ class _Server:
                     if len(body) > max_bytes:
                         raise DependencyFailed(f"the model at {url} sent more than {max_bytes:,} bytes")
             elif refuses_content(reply.status_code):
-                async for chunk in reply.aiter_raw():
-                    body += chunk
-                    if len(body) >= _REFUSAL_BYTES:
-                        break
+                with suppress(httpx.DecodingError):  # the status is enough
+                    async for chunk in reply.aiter_bytes():
+                        body += chunk
+                        if len(body) >= _REFUSAL_BYTES:
+                            break
                 del body[_REFUSAL_BYTES:]
             return reply.status_code, bytes(body), reply.headers.get("retry-after", "")
 

@@ -12,7 +12,17 @@ from markupsafe import Markup, escape
 from gateway.analysis.segmentation import lost_classes
 from shared.schemas.jobs import ChangeView, ModelOpinion, PredictionView
 from shared.schemas.results import Cell, CellEffect, Rate, VarianceComponents
-from shared.wording import NO_FINDING, checks_off_lines, interval, limits, p_value, percent, points, review_sentence
+from shared.wording import (
+    NO_FINDING,
+    checks_off_lines,
+    interval,
+    limits,
+    nothing_accepted,
+    p_value,
+    percent,
+    points,
+    review_sentence,
+)
 
 _TOKENS = re.compile(r"\w+(?:['’-]\w+)*|\s+|[^\w\s]")
 
@@ -177,4 +187,9 @@ FILTERS = {
     "with_code": with_code,
     "date_and_time": date_and_time,
 }
-GLOBALS = {"marked_caption": marked_caption, "holds": holds, "NO_FINDING": NO_FINDING}
+GLOBALS = {
+    "marked_caption": marked_caption,
+    "holds": holds,
+    "nothing_accepted": nothing_accepted,
+    "NO_FINDING": NO_FINDING,
+}

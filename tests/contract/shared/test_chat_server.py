@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 
 from shared.chat_server import ATTEMPTS, ChatServer
 from shared.completion import Completion
-from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, Problem
+from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, NotFinite, Problem
 from shared.weights import Server
 from tests.support.language_servers import listening
 
@@ -199,6 +199,16 @@ def test_a_score_is_the_sum_over_the_prompts_tokens() -> None:
 def test_a_server_that_does_not_score_the_prompt_is_a_failed_dependency(choice: dict[str, Any] | None) -> None:
     server = RecordingServer(JSONResponse({"choices": [choice] if choice else []}))
     with pytest.raises(DependencyFailed):
+        run_against(server, lambda chat: chat.score("a bus", time.monotonic() + 60))
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"), [("NaN", NotFinite), ("-Infinity", NotFinite), ('"a"', DependencyFailed)]
+)
+def test_a_log_probability_that_is_no_number_is_a_problem(value: str, problem: type[Problem]) -> None:
+    body = '{"choices": [{"logprobs": {"token_logprobs": [null, -1.5, %s, -9.0]}}]}' % value  # noqa: UP031
+    server = RecordingServer(Response(body, media_type="application/json"))
+    with pytest.raises(problem):
         run_against(server, lambda chat: chat.score("a bus", time.monotonic() + 60))
 
 

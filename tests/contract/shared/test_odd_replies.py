@@ -56,8 +56,9 @@ def answer(
         PHRASE % r"su\u0000nny",
         PHRASE % r"su\ud800nny",
         PHRASE % ("x" * 1_000_000),
+        PHRASE % "sunny" + " " * 1_000_000,
     ],
-    ids=["open lists", "deep lists", "long number", "NaN", "U+0000", "half a pair", "a megabyte"],
+    ids=["open lists", "deep lists", "long number", "NaN", "U+0000", "half a pair", "a megabyte", "blanks"],
 )
 def test_a_reply_that_cannot_be_used_is_a_failed_generation(tmp_path: Path, written: str) -> None:
     body = generate_request("A bus.").model_dump_json()

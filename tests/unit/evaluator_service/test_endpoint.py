@@ -93,7 +93,7 @@ def test_a_refusal_whose_compression_is_broken_is_still_a_refusal() -> None:
 
 @pytest.mark.parametrize("wait", ["²", "9" * 400])
 def test_an_odd_time_to_wait_is_no_error(wait: str) -> None:
-    replies = [httpx.Response(503, headers={"Retry-After": wait.encode()})]
+    replies = [httpx.Response(503, headers={b"Retry-After": wait.encode()})]
 
     def answer(request: httpx.Request) -> httpx.Response:
         return replies.pop() if replies else httpx.Response(200, json={"probabilities": rows(request).tolist()})

@@ -17,7 +17,7 @@ from gateway.results.classification import load_rows
 from gateway.results.measure import measure
 from shared.schemas.results import Calibration, JobResults
 from shared.storage import DirectoryStore
-from shared.wording import percent
+from shared.wording import nothing_accepted, percent
 from tests.support.drawn_job import add_drawn_job
 from tests.support.json_values import value_at
 
@@ -145,7 +145,23 @@ def test_without_ground_truth_predictions_are_compared_with_those_of_the_origina
 def test_a_job_with_nothing_in_it_still_reports(measured: Measured) -> None:
     sessions, store, _, _ = measured
     add_drawn_job(sessions, store, "empty", per_class=0)
-    assert "none" in _report(sessions, store, "empty")
+    page = _report(sessions, store, "empty")
+    assert "No edit was proposed" in page
+    assert "Too few images to tell" not in page, "more images would not help"
+
+
+def test_a_job_whose_edits_were_all_refused_names_the_commonest_check(measured: Measured) -> None:
+    sessions, store, _, _ = measured
+    add_drawn_job(sessions, store, "refused", per_class=1)
+    with sessions.begin() as session:
+        edits = update(Counterfactual).where(Counterfactual.job_id == "refused", Counterfactual.arm == "edit")
+        session.execute(edits.values(accepted=False, check="match", reason="too far from the caption"))
+    with sessions() as session:
+        results = measure(load_rows(session, "refused"))
+    sentence = nothing_accepted(results, "dillema")
+    assert "match" in sentence
+    assert sentence in _report(sessions, store, "refused")
+    assert nothing_accepted(measured[2], "dillema") == ""
 
 
 def test_images_without_predictions_are_left_out_and_counted(measured: Measured) -> None:
