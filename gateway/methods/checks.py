@@ -134,7 +134,7 @@ def _check_finite(
         scores = {"structure": agreement, **own, **shape}
         if new:
             scores["recaption"] = new.named
-        if again is not None:
+        if again is not None and second is not None:
             of_arm = [check for check in checks if (edit and edit.changes) or check in ARM_CHECKS]
             scores = with_second(scores, again, edit, {**RECAPTION_LIMIT, **thresholds}, second, of_arm)
         verdict = (

@@ -83,7 +83,7 @@ class ReviewList:
             )
             for figures in results.results
         ]
-        order = [*first, *(name for name in self._order() if name not in set(first))][:MAX_LISTED]
+        order = [*first, *(name for name in self.order() if name not in set(first))][:MAX_LISTED]
         return results.model_copy(update={"results": models, "review": order, "review_first": len(first)})
 
     def _samples(self) -> list[str]:
@@ -95,7 +95,7 @@ class ReviewList:
         changed = self._changed.get(Fault(model, method, effect.cell))
         return effect if changed is None else with_reviews(effect, changed.images())
 
-    def _order(self) -> list[str]:
+    def order(self) -> list[str]:
         """At most 200 ids of counterfactuals. Each adds as much evidence as possible to those before it."""
         failures = {failure.id: failure for largest in self._largest.values() for failure in largest}
         return review_order(failures.values(), self._evidence, MAX_LISTED)
