@@ -103,7 +103,7 @@ def _edits(session: Session, job: Job, cell: Cell, method: str | None = None) ->
 
 def _parameters(session: Session, job: Job, cells: Iterable[Cell], method: str) -> JsonObject:
     if method != "shifts":
-        return {"factors": sorted({cell.factor for cell in cells})}
+        return {"factors": [*sorted({cell.factor for cell in cells})]}
     by_change: dict[tuple[str, str], list[Counterfactual]] = {}
     for cell in cells:
         by_change.setdefault((cell.factor, cell.value), []).extend(_edits(session, job, cell))

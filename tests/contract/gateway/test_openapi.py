@@ -24,6 +24,7 @@ PROMISED = {
     "GET /jobs/{job}/results", "GET /jobs/{job}/results/{counterfactual}", "GET /jobs/{job}/events",
     "GET /jobs/{job}/failure-points", "GET /jobs/{job}/report", "GET /jobs/{job}/export",
     "PUT /jobs/{job}/reviews/{counterfactual}", "GET /jobs/{job}/reviews", "POST /jobs/{job}/report",
+    "POST /jobs/{job}/confirmation",
     "POST /suites", "GET /suites", "GET /suites/{suite}", "DELETE /suites/{suite}",
     "POST /suites/{suite}/runs", "GET /suites/{suite}/runs/{run}", "GET /suites/{suite}/runs/{run}/results",
     "PUT /images/{digest}", "GET /images/{digest}", "HEAD /images/{digest}",
