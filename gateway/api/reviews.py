@@ -5,11 +5,12 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from gateway.api.dependencies import Cursor, Gateway, JobId, Limit, Owner, Reviewer, problems
+from gateway.confirmations.orders import confirm
 from gateway.database.sessions import reading
 from gateway.jobs import jobs
 from gateway.reviews import calibration, reviews
 from shared.schemas.calibration import JobCalibration
-from shared.schemas.jobs import JobDetail
+from shared.schemas.jobs import ConfirmationRequest, JobDetail
 from shared.schemas.reviews import ReviewRequest, ReviewsPage, ReviewView
 
 router = APIRouter(tags=["reviews"])
@@ -39,6 +40,15 @@ def show_calibration(job: JobId, gateway: Gateway, owner: Owner) -> JobCalibrati
     """
     with reading(gateway.sessions) as session:
         return calibration.calibration_of(session, owner, job)
+
+
+@router.post("/jobs/{job}/confirmation", status_code=202, responses=problems(s404="no such job", s409="no weakness"))
+def confirm_findings(job: JobId, request: ConfirmationRequest, gateway: Gateway, owner: Owner) -> JobDetail:
+    """Start a job that tests the weaknesses of a job again, with an unrelated editor.
+
+    When it is done, `POST /jobs/{job}/report` adds its verdicts to the findings.
+    """
+    return confirm(gateway, owner, job, request)
 
 
 @router.post("/jobs/{job}/report", status_code=202, responses=problems(s404="no such job", s409="the job is not done"))

@@ -21,6 +21,7 @@ from gateway.report.pictures import select_pictures
 from gateway.report.review_order import ReviewList
 from gateway.results.class_colours import class_colours
 from gateway.results.classification import load_rows
+from gateway.results.confirmation import load_confirmations, with_confirmations
 from gateway.results.measure import measure
 from gateway.results.stream import stream_sources
 from gateway.results.views import counterfactual_views
@@ -58,10 +59,12 @@ def write_report(
     with reading(sessions) as session:
         rows = load_rows(session, job_id)
         services = services_of(session, job_id) if services is None else services
+        confirming = load_confirmations(session, rows.job)
     check()
     data = rows.job.stored_spec.calibration or ""
     errors = (calibrations or {}).get(data)
     results = measure(rows, services, None if errors is None else _calibration(data, errors, services, rows.job))
+    results = with_confirmations(results, confirming)
     check()
     review = ReviewList(results, rows.reviewed.verdict)
     with reading(sessions) as session:

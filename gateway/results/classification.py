@@ -63,12 +63,18 @@ class MethodRows:
             self.edits.append(EditOutcome(group, row.rendered, check, shapes_checked, recaptioned, lost_to))
 
     def cost(self) -> RenderingCost:
-        """The evaluations of one more source image and of one more rendering, whose arms may be its own or shared."""
+        """The evaluations of one more source image and of one more rendering, whose arms may be its own or shared.
+
+        Where edits took none (corruptions) or they were not recorded, each image costs 1.
+        """
         rendered = max(1, sum(edit.rendered for edit in self.edits))
         sources = max(1, len({edit.group for edit in self.edits}))
+        edits, arms = self.evaluations - self.arm_evaluations, self.arm_evaluations
+        if edits <= 0:
+            edits, arms = rendered, self.arms
         if self.arms >= rendered:
-            return RenderingCost(0.0, self.evaluations / rendered)
-        return RenderingCost(self.arm_evaluations / sources, (self.evaluations - self.arm_evaluations) / rendered)
+            return RenderingCost(0.0, (edits + arms) / rendered)
+        return RenderingCost(arms / sources, edits / rendered)
 
 
 class ModelRows(NamedTuple):

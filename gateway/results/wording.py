@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from gateway.analysis.effects import Differences, Floats
 from shared.schemas.masks import ALL_CLASSES
-from shared.schemas.results import Cell, CellEffect, ChangedImages, Metric, Panel, Relation
+from shared.schemas.results import Cell, CellEffect, ChangedImages, Confirmation, Metric, Panel, Relation
 from shared.wording import points
 
 
@@ -37,6 +37,15 @@ def panel_sentence(panel: Panel) -> str:
     if not panel.references:
         return "; no reference model has enough images here"
     return f"; {len(panel.failing)} of {len(panel.references)} reference models fail here"
+
+
+def confirmation_sentence(confirmation: Confirmation) -> str:
+    """What an unrelated editor says of a finding: "; confirmed by `shifts`: −60 points, −80 to −31, 30 images"."""
+    effect, limits = confirmation.delta_accuracy, confirmation.interval
+    if effect is None or limits is None:
+        return f"; `{confirmation.method}` has too few images to confirm it ({confirmation.sources})"
+    figures = f"{points(effect)} points, {points(limits.low)} to {points(limits.high)}, {confirmation.sources} images"
+    return f"; {confirmation.verdict} by `{confirmation.method}`: {figures}"
 
 
 def change_in_words(cell: Cell) -> str:

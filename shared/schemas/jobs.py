@@ -129,6 +129,10 @@ class JobSpec(Contract):
             "check errors measured on it; default: none, the errors are unknown"
         ),
     ] = None
+    confirms: Annotated[
+        str | None,
+        Field(max_length=64, description="the job whose findings this one tests again, with an unrelated editor"),
+    ] = None
     seed: Annotated[int, Field(ge=0, lt=2**53)] = 0
 
     @model_validator(mode="after")
@@ -149,6 +153,12 @@ class JobSpec(Contract):
         if self.masks is not None and self.ground_truth == "none":
             raise ValueError("ground_truth is none, but `masks` are ground truth; leave one of the two out")
         return self
+
+
+class ConfirmationRequest(Contract):
+    """`POST /jobs/{job}/confirmation`. `shifts` for findings of `dillema`, `dillema` for those of other methods."""
+
+    confirm_with: Literal["shifts", "dillema"] = "shifts"
 
 
 class ManifestImage(Contract):

@@ -168,6 +168,21 @@ class Panel(Contract):
     suspect: bool
 
 
+class Confirmation(Contract):
+    """What a job with an unrelated editor shows for a weakness: its effect for the same model in the same cell.
+
+    `confirmed`: its 95 % interval is below −5 points. Under 12 source images there are "too few images", and no
+    interval.
+    """
+
+    job: str
+    method: str
+    verdict: Literal["confirmed", "not confirmed", "too few images"]
+    sources: int
+    delta_accuracy: float | None = None
+    interval: Interval | None = None
+
+
 class CellEffect(Contract):
     """Effect of one method's edits of one cell on one model under test, minus the sham arm (without one, the null arm).
 
@@ -184,7 +199,8 @@ class CellEffect(Contract):
     `breakdown` (of a finding): the share of its images, 0 to 1, that may be invalid before the finding is in doubt.
     `among_valid`: the effect corrected for the checks' errors; None if these are not known. `bounds`: the effect if
     refused edits had been counted; None in results from before there were bounds. `changed` (of a finding): the images
-    that it rests on, and what reviewers found. `panel` (of a weakness): the reference models, if the job has any.
+    that it rests on, and what reviewers found. `panel` (of a weakness): the reference models, if the job has any;
+    `confirmation`: what a job with another editor shows, if one was asked to confirm it.
     """
 
     cell: Cell
@@ -206,6 +222,7 @@ class CellEffect(Contract):
     bounds: Bounds | None = None
     changed: ChangedImages | None = None
     panel: Panel | None = None
+    confirmation: Confirmation | None = None
     sentence: str = ""
 
     @property

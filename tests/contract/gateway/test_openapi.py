@@ -25,6 +25,7 @@ PROMISED = {
     "GET /jobs/{job}/failure-points", "GET /jobs/{job}/report", "GET /jobs/{job}/export",
     "PUT /jobs/{job}/reviews/{counterfactual}", "GET /jobs/{job}/reviews", "POST /jobs/{job}/report",
     "GET /jobs/{job}/calibration",
+    "POST /jobs/{job}/confirmation",
     "POST /suites", "GET /suites", "GET /suites/{suite}", "DELETE /suites/{suite}",
     "POST /suites/{suite}/runs", "GET /suites/{suite}/runs/{run}", "GET /suites/{suite}/runs/{run}/results",
     "PUT /images/{digest}", "GET /images/{digest}", "HEAD /images/{digest}",

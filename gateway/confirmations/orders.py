@@ -1,0 +1,131 @@
+"""Orders the job that tests the weaknesses of another one again: its sources, changes and models, another editor.
+
+`shifts` (inversion and prompt-to-prompt) tests the findings of methods that render new images, with the phrases of each
+cell. `dillema` (text-to-image under control) tests those of methods that invert the source; it takes no phrases, so its
+edits are restricted to the factors of the cells.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gateway.context import Context
+from gateway.database.sessions import reading
+from gateway.database.tables import Counterfactual, Job, Report, SourceImage
+from gateway.jobs import jobs
+from gateway.jobs.submit import Submission, submit
+from gateway.results.counterfactuals import Filters, conditions
+from shared.problems import Conflict, InvalidInput
+from shared.schemas.base import JsonObject
+from shared.schemas.jobs import ConfirmationRequest, JobDetail, JobSpec, ManifestImage, MethodChoice
+from shared.schemas.results import Cell, JobResults
+
+RENDERS_NEW_IMAGES = frozenset({"dillema"})
+MOST_SHIFTS, MOST_PHRASES = 12, 20  # limits of the parameters of `shifts`
+
+
+@dataclass(frozen=True, slots=True)
+class _Findings:
+    """The cells to test again, and the source images of their pairs, by position."""
+
+    cells: list[Cell]
+    sources: list[SourceImage]
+
+
+def confirm(context: Context, owner: str, job_id: str, request: ConfirmationRequest) -> JobDetail:
+    """Start the job that tests the weaknesses of a finished job again.
+
+    Raises NotFound; Conflict if the job has no report or no weakness that the method can test; InvalidInput for a job
+    without labels, and what `submit` raises.
+    """
+    with reading(context.sessions) as session:
+        job = jobs.find(session, owner, job_id)
+        results = _results(session, job)
+        findings = _findings(session, job, results, request.confirm_with)
+        choice = MethodChoice(
+            name=request.confirm_with, parameters=_parameters(session, job, findings.cells, request.confirm_with)
+        )
+        spec = JobSpec.model_validate(
+            {
+                "task_description": job.task_description,
+                "methods": [choice],
+                "models": [name for name in job.models if name not in job.stored_spec.reference_models],
+                "classes": job.classes,
+                "seed": job.seed,
+                "confirms": job.id,
+            }
+        )
+        images = [_manifest_image(source) for source in findings.sources]
+    return submit(context, owner, Submission(spec, uploaded=images, idempotency_key=f"confirm-{job_id}-{choice.name}"))
+
+
+def _results(session: Session, job: Job) -> JobResults:
+    report = session.get(Report, job.id)
+    if report is None or job.state != "done":
+        raise Conflict("the job has no report yet; confirm its findings when it is done")
+    if job.kind != "classification" or any(figures.relation != "labelled" for figures in report.results.results):
+        raise InvalidInput("only findings of classifiers on images with ground truth can be confirmed")
+    return report.results
+
+
+def _findings(session: Session, job: Job, results: JobResults, method: str) -> _Findings:
+    """The weaknesses of methods with an unrelated editor; for `shifts`, those of changes *to* a value."""
+    cells, names = dict[Cell, None](), set[str]()
+    for figures in results.results:
+        related = (figures.method in RENDERS_NEW_IMAGES) == (method in RENDERS_NEW_IMAGES)
+        for effect in figures.findings:
+            if related or effect.standing != "weakness" or (method == "shifts" and effect.cell.direction == "from"):
+                continue
+            cells[effect.cell] = None
+            names |= {edit.source_image_id for edit in _edits(session, job, effect.cell, figures.method)}
+    if not cells:
+        raise Conflict(
+            f"{method!r} can test no weakness of this job again: it needs one of a method with an unrelated editor"
+        )
+    sources = session.scalars(select(SourceImage).where(SourceImage.job_id == job.id).order_by(SourceImage.position))
+    return _Findings(list(cells), [source for source in sources if source.id in names])
+
+
+def _edits(session: Session, job: Job, cell: Cell, method: str | None = None) -> Sequence[Counterfactual]:
+    """The counted edits of a cell that change one thing."""
+    values = {"value" if cell.direction == "to" else "from": cell.value}
+    filters = Filters.model_validate(
+        {"method": method, "factor": cell.factor, "class": cell.label, "verdict": "counted", **values}
+    )
+    edits = select(Counterfactual).where(Counterfactual.job_id == job.id, Counterfactual.arm == "edit")
+    return session.scalars(edits.where(*conditions(filters)).order_by(Counterfactual.id)).all()
+
+
+def _parameters(session: Session, job: Job, cells: Iterable[Cell], method: str) -> JsonObject:
+    if method != "shifts":
+        return {"factors": [*sorted({cell.factor for cell in cells})]}
+    by_change: dict[tuple[str, str], list[Counterfactual]] = {}
+    for cell in cells:
+        by_change.setdefault((cell.factor, cell.value), []).extend(_edits(session, job, cell))
+    shifts = [_shift(factor, value, edits) for (factor, value), edits in by_change.items()]
+    return {"shifts": [*shifts[:MOST_SHIFTS]]}
+
+
+def _shift(factor: str, value: str, edits: Sequence[Counterfactual]) -> JsonObject:
+    """The commonest phrase of a change, in place of the phrases that it replaced."""
+    new = Counter(edit.changes[0]["to_phrase"] for edit in edits)
+    old = Counter(edit.changes[0]["from_phrase"] for edit in edits if edit.changes[0]["from_phrase"])
+    phrase = min(new, key=lambda name: (-new[name], name))[:100]
+    replaced = sorted(old, key=lambda name: (-old[name], name))[:MOST_PHRASES]
+    return {"phrase": phrase, "factor": factor, "value": value, "replaces": [name[:100] for name in replaced]}
+
+
+def _manifest_image(source: SourceImage) -> ManifestImage:
+    return ManifestImage.model_validate(
+        {
+            "digest": source.digest,
+            "label": source.ground_truth,
+            "group": source.group_name,
+            "name": source.file_name,
+        }
+    )

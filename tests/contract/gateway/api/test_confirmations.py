@@ -1,0 +1,100 @@
+"""`POST /jobs/{job}/confirmation`: an unrelated editor tests a job's weaknesses again; the findings say how it went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, select, update
+
+from gateway.database.sessions import Sessions
+from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
+from gateway.report.build import build_report
+from shared.schemas.results import Confirmation
+from tests.support.drawn_job import add_drawn_job
+from tests.support.gateway_under_test import Gateway, serve_gateway
+
+NAMES = {"night-bus": "m1", "sound": "m2"}
+
+
+@pytest.fixture
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A finished job `drawn` whose model `m1` fails on buses at night, with its report."""
+    with serve_gateway(tmp_path_factory.mktemp("gateway")) as served:
+        sessions = served.context.sessions
+        add_drawn_job(sessions, served.context.store, per_class=14)
+        with sessions.begin() as session:
+            session.execute(update(Job).values(models=list(NAMES.values())))
+            for old, new in NAMES.items():
+                session.execute(update(Prediction).where(Prediction.model == old).values(model=new))
+        build_report(sessions, served.context.store, "drawn", [])
+        yield served
+
+
+def finish(sessions: Sessions, job: str, value: str, images: int, right: bool) -> None:
+    """Give the confirming job an edit and a null arm of its first images; the model `m1` is right on the arms."""
+    edits: list[dict[str, Any]] = []
+    predictions: list[dict[str, Any]] = []
+    with sessions.begin() as session:
+        sources = session.scalars(select(SourceImage).where(SourceImage.job_id == job)).all()
+        for source in sources:
+            common = {"job_id": job, "source_image_id": source.id}
+            truth = source.ground_truth
+            shown = {"model": "m1", "probability": 0.9, "ground_truth_probability": 0.9, "top": []}
+            opinions = [(None, True)]
+            if source.position < images:
+                opinions += [(f"{source.id}-0", right), (f"{source.id}-1", True)]
+                change = {"factor": "weather", "from_value": "day", "to_value": value}
+                row = {"position": source.position, "method": "shifts", "seed": 0, "caption": "", "lineage": {}}
+                arm = {**common, **row, "image_digest": source.digest, "accepted": True, "null_check": ""}
+                changes = [{**change, "from_phrase": "day", "to_phrase": value}]
+                edits.append(
+                    {**arm, "id": f"{source.id}-0", "ordinal": 0, "arm": "edit", "null_ordinal": 1, "changes": changes}
+                )
+                edits.append(
+                    {**arm, "id": f"{source.id}-1", "ordinal": 1, "arm": "null", "null_ordinal": None, "changes": []}
+                )
+            for name, correct in opinions:
+                values = {"predicted": truth if correct else "boat", "rank": 1 if correct else 2}
+                key = f"{name or source.id}-m1"
+                predictions.append({**common, **shown, **values, "id": key, "counterfactual_id": name})
+        session.execute(insert(Counterfactual), edits)
+        session.execute(insert(Prediction), predictions)
+        session.execute(update(SourceImage).where(SourceImage.job_id == job).values(state="done"))
+        session.execute(update(Job).where(Job.id == job).values(state="done"))
+
+
+@pytest.mark.parametrize(
+    ("images", "right", "verdict"),
+    [(20, False, "confirmed"), (20, True, "not confirmed"), (5, False, "too few images")],
+)
+def test_a_weakness_is_tested_again_and_says_how_it_went(
+    gateway: Gateway, images: int, right: bool, verdict: str
+) -> None:
+    reply = gateway.client.post("/jobs/drawn/confirmation", json={"confirm_with": "shifts"})
+    assert reply.status_code == 202, reply.text
+    job = reply.json()
+    (method,) = job["methods"]
+    phrases = [(shift["phrase"], shift["value"]) for shift in method["parameters"]["shifts"]]
+    assert (method["name"], phrases) == ("shifts", [("night", "night")])
+    assert job["models"] == ["m1", "m2"]
+    assert 12 <= job["images"] == job["labelled"] <= 14
+    assert gateway.client.post("/jobs/drawn/confirmation", json={}).json()["id"] == job["id"], "started once"
+    sessions, store = gateway.context.sessions, gateway.context.store
+    finish(sessions, job["id"], "night", images, right)
+    build_report(sessions, store, job["id"], [])
+    results = build_report(sessions, store, "drawn", [])
+    findings = [effect for figures in results.results for effect in figures.findings if figures.model == "m1"]
+    at_night = next(effect for effect in findings if effect.cell.value == "night")
+    assert isinstance(at_night.confirmation, Confirmation)
+    assert (at_night.confirmation.verdict, at_night.confirmation.job) == (verdict, job["id"])
+    assert at_night.confirmation.sources == min(images, job["images"])
+    assert "`shifts`" in at_night.sentence
+
+
+def test_what_cannot_be_confirmed_is_refused_with_what_is_missing(gateway: Gateway) -> None:
+    same = gateway.client.post("/jobs/drawn/confirmation", json={"confirm_with": "dillema"})
+    assert same.status_code == 409
+    assert "unrelated editor" in same.json()["detail"]
+    assert gateway.client.post("/jobs/nothing/confirmation", json={}).status_code == 404
