@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from shared.schemas.designs import Design
 from shared.schemas.plans import JobPlan
 from shared.schemas.results import DetectableDrop, Sensitivity
 
@@ -22,6 +23,7 @@ def plan(job_plan: JobPlan) -> RenderableType:
         f"models    {', '.join(job_plan.models) or 'none'}",
         f"images    {job_plan.images}, {job_plan.labelled} with ground truth"
         + (f"; {job_plan.missing} to upload" if job_plan.missing else ""),
+        *_design(job_plan.design),
         *(f"unchecked {name}: no check of its images has a threshold, so noise passes" for name in job_plan.unchecked),
         *(
             f"renders   {cost.method}: at most {cost.edits:,} edits, {cost.null_arms:,} null arms, "
@@ -33,6 +35,15 @@ def plan(job_plan: JobPlan) -> RenderableType:
         *(f"unusable  {failure.name or failure.position}: {failure.reason}" for failure in job_plan.failures),
     ]
     return Group(Text("\n".join(lines)), sensitivity(job_plan.sensitivity))
+
+
+def _design(design: Design) -> list[str]:
+    """Lines on the changes that every image gets, and on the budget, if the job has a design."""
+    if design.kind == "free":
+        return []
+    values = ", ".join(f"{chosen.value} ({chosen.factor})" for chosen in design.values)
+    lines = [f"design    {design.kind}" + (f"; every image: {values}" if values else "")]
+    return lines if design.budget is None else [*lines, f"budget    {design.budget:,} renderings of each method"]
 
 
 def scaling(job_plan: JobPlan) -> list[str]:

@@ -12,6 +12,7 @@ from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from shared.problems import validation_sentence
 from shared.schemas.base import KIND, Kind
+from shared.schemas.designs import USUAL_VALUES, ChosenValues
 from shared.schemas.diffusion import ControlKind
 from shared.schemas.masks import MAX_MASK_CLASSES
 from shared.schemas.results import CheckErrors, Judges
@@ -329,10 +330,11 @@ class Evaluator(Section):
 
 
 class Defaults(Section):
-    """`[defaults]` of a job that names no methods or models under test."""
+    """`[defaults]` of a job that names no methods, models under test or, in a balanced design, values."""
 
     methods: Annotated[list[str], Field(min_length=1)]
     models: list[str] = Field(default_factory=list)
+    values: Annotated[ChosenValues, Field(min_length=1)] = USUAL_VALUES
 
 
 class CheckCalibration(Section):

@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from gateway.methods import JobMethod, read_method
 from shared.schemas.base import Contract, JsonObject, Kind
+from shared.schemas.designs import DesignKind
 from shared.schemas.jobs import JobState
 from shared.schemas.masks import MaskSpec
 from shared.schemas.service import ServiceInfo
@@ -83,6 +84,8 @@ class StoredSpec(Contract):
     masks: MaskSpec | None = None
     label_map: dict[str, str] = Field(default_factory=dict)
     calibration: str | None = None
+    design: DesignKind = "free"
+    budget: int | None = None
     revision: str = ""
 
 

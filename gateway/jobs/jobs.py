@@ -23,6 +23,7 @@ from gateway.database.sessions import insert_missing
 from gateway.database.tables import Image, Job, Report, SourceImage
 from gateway.intake.sources import KeptMask, SourceFile
 from gateway.jobs.choices import Plan, unchecked_methods
+from gateway.jobs.designs import design_of
 from gateway.jobs.progress import progress
 from gateway.jobs.renderings import planned_renderings
 from gateway.jobs.sensitivity import sensitivity_of
@@ -145,6 +146,7 @@ def plan_of(session: Session, owner: str, job_id: str, working_side: int) -> Job
         look_like_sequences=look_like_sequences(row.file_name for row in rows),
         at_working_side=sum(max(row.width, row.height) >= working_side for row in rows),
         failures=[],
+        design=design_of(job.stored_spec.design, job.stored_spec.budget, job.methods),
         renderings=planned_renderings(job.methods, len(labels)),
         sensitivity=sensitivity_of(chain.from_iterable(labels), job.methods, job.kind),
     )

@@ -20,6 +20,7 @@ from gateway.report.pictures import select_pictures
 from gateway.report.review_order import ReviewList
 from gateway.results.class_colours import class_colours
 from gateway.results.classification import load_rows
+from gateway.results.designs import design_results
 from gateway.results.measure import measure
 from gateway.results.stream import stream_sources
 from gateway.results.views import counterfactual_views
@@ -57,6 +58,7 @@ def write_report(
     with reading(sessions) as session:
         rows = load_rows(session, job_id)
         services = services_of(session, job_id) if services is None else services
+        design = design_results(session, job_id)
     check()
     data = rows.job.stored_spec.calibration or ""
     errors = (calibrations or {}).get(data)
@@ -67,7 +69,7 @@ def write_report(
         selection = select_pictures(review.collect(stream_sources(session, job_id, rows.relation)), results)
         counterfactuals = session.scalars(select(Counterfactual).where(Counterfactual.id.in_(selection.ids))).all()
         views = {view.id: view for view in counterfactual_views(session, counterfactuals)}
-    results = results.model_copy(update={"review": review.order()})
+    results = results.model_copy(update={"review": review.order(), "design": design})
     colours = class_colours(rows.job.classes, renamed_masks(rows.job))
 
     def load(digest: str) -> bytes:

@@ -158,3 +158,24 @@ def test_a_submitted_job_warns_of_file_names_that_look_like_frames(gateway: Gate
     assert "--group-by folder" in without_groups.stderr
     assert "--group-by folder" not in with_groups.stderr
     assert "groups    1" in with_groups.stderr
+
+
+def test_a_balanced_plan_names_the_values_of_every_image_and_its_cost(gateway: Gateway) -> None:
+    plan = ask(gateway, design="balanced", values=["weather=night", "domain=sketch"], budget=1_000).json()
+    values = [{"factor": "weather", "value": "night"}, {"factor": "domain", "value": "sketch"}]
+    assert plan["design"] == {"kind": "balanced", "values": values, "budget": 1_000}
+    assert plan["renderings"][0]["edits"] == 2 * plan["images"]
+    job = ask(gateway, "false", design="balanced", values=["weather=night", "domain=sketch"], budget=1_000).json()
+    assert gateway.client.get(f"/jobs/{job['id']}/plan").json()["design"] == plan["design"]
+    refused = ask(gateway, design="balanced", budget=1)
+    assert (refused.status_code, "budget" in refused.json()["detail"]) == (422, True)
+
+
+def test_the_command_line_plans_a_balanced_job(gateway: Gateway, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(picture())
+    arguments = [str(tmp_path / "a.png"), "--task", "name it", "--design", "balanced", "--value", "weather=night"]
+    result = CliRunner().invoke(
+        app, ["submit", *arguments, "--dry-run", "--json", "--url", str(gateway.client.base_url)]
+    )
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["design"]["values"] == [{"factor": "weather", "value": "night"}]
