@@ -135,6 +135,9 @@ class Differences:
     one source image. Arrays of one length m, in the order of `group` (ascending); `sources`
     (None: one in each group) and `counterfactuals` are how many went into them. `null_accuracy`: how often the model is
     right on their reference arms (0 … 1), None of segmenters.
+
+    `horizon`: the differences are in the order in which they were seen, and their test may end at any time; it was
+    planned for this many. None: their number was fixed. `tested`: False if they selected what is tested.
     """
 
     group: Integers
@@ -143,6 +146,8 @@ class Differences:
     counterfactuals: int
     sources: int | None = None
     null_accuracy: float | None = None
+    horizon: int | None = None
+    tested: bool = True
 
 
 class Units(NamedTuple):

@@ -1,7 +1,8 @@
-"""The design of a job: which values its methods change every source image to, within its budget of renderings.
+"""The design of a job: which values its methods change source images to, within its budget of renderings.
 
-In a balanced design the methods that choose their changes (DILLEMA, LANCE) get the same values for every source image,
-as their parameter `values`. Shifts, corruptions and reconstruction treat all images alike by themselves.
+In a balanced or adaptive design the methods that choose their changes (DILLEMA, LANCE) get the same values for every
+source image, as their parameter `values`; an adaptive job gives each image some of them (`rounds.py`). Shifts,
+corruptions and reconstruction treat all images alike by themselves.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from gateway.methods.dillema import DillemaParameters
 from gateway.methods.lance import LanceParameters
 from gateway.methods.lance_r import LanceRParameters
 from shared.problems import InvalidInput
-from shared.schemas.designs import ChosenValue, Design, DesignKind
+from shared.schemas.designs import MOST_VALUES, ChosenValue, Design, DesignKind
 from shared.schemas.jobs import JobSpec
 
 
@@ -32,9 +33,13 @@ def with_design(plan: Plan, spec: JobSpec, usual: Sequence[ChosenValue], images:
     """
     if spec.design == "free":
         if own := [method.name for method in plan.methods if values_of(method)]:
-            raise InvalidInput(f"the parameter `values` of {', '.join(own)} needs `design` balanced; set it on the job")
+            raise InvalidInput(
+                f"the parameter `values` of {', '.join(own)} needs `design` balanced or adaptive; set it on the job"
+            )
         return plan
-    methods = [_method(method, spec, usual, images) for method in plan.methods]
+    # An adaptive job spends its budget round by round, so it limits no values.
+    limited = spec if spec.design == "balanced" else spec.model_copy(update={"budget": None})
+    methods = [_method(method, limited, usual, images) for method in plan.methods]
     if spec.values and not any(map(values_of, methods)):
         raise InvalidInput(f"no method of this job takes `values`: {', '.join(method.name for method in methods)}")
     return replace(plan, methods=methods)
@@ -65,7 +70,7 @@ def _method(method: JobMethod, spec: JobSpec, usual: Sequence[ChosenValue], imag
         if own := spec.values or parameters.values:
             method = with_values(method, _own_values(method.name, own, factors))
         else:
-            most = parameters.counterfactuals_per_image
+            most = parameters.counterfactuals_per_image if spec.design == "balanced" else MOST_VALUES
             of_factors = [chosen for chosen in usual if chosen.factor in factors][:most]
             method = with_values(method, _affordable(method, of_factors, spec.budget, images))
     if _exceeds(method, spec.budget, images):

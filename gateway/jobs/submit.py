@@ -18,7 +18,7 @@ from gateway.intake.sources import KeptImage, NamedFile, SourceFile, truths_of
 from gateway.jobs import jobs
 from gateway.jobs.choices import Plan, class_lists, plan, unchecked_methods
 from gateway.jobs.designs import design_of, with_design
-from gateway.jobs.renderings import planned_renderings
+from gateway.jobs.rounds import planned_rounds, renderings_of_design
 from gateway.jobs.sensitivity import sensitivity_of
 from gateway.models_under_test import models
 from gateway.storage import images
@@ -52,7 +52,9 @@ def submit(context: Context, owner: str, submission: Submission) -> JobDetail:
     sources = _labelled(_sources(context, owner, submission, job_plan), spec, job_plan)
     usable = sum(not source.failure for source in sources)
     job_plan = with_design(job_plan, spec, context.profile.defaults.values, usable)
-    order = jobs.Order(spec, job_plan, context.profile.profile.name, sources, submission.idempotency_key)
+    spec, screening = planned_rounds(spec, job_plan, sources)
+    profile = context.profile.profile.name
+    order = jobs.Order(spec, job_plan, profile, sources, submission.idempotency_key, screening)
     with context.sessions.begin() as session:
         images.record_images(session, owner, [source.image for source in sources if source.image is not None])
         images.record_masks(session, owner, [source.mask for source in sources if source.mask is not None])
@@ -72,6 +74,7 @@ def plan_submission(context: Context, owner: str, submission: Submission) -> Job
     sources = _labelled(_existing_sources(context, owner, submission, job_plan), spec, job_plan)
     usable = [source for source in sources if not source.failure]
     job_plan = with_design(job_plan, spec, context.profile.defaults.values, len(usable))
+    spec, _ = planned_rounds(spec, job_plan, sources)
     labels = [label for source in usable for label in truths_of(source)]
     return JobPlan(
         task_description=spec.task_description,
@@ -95,7 +98,7 @@ def plan_submission(context: Context, owner: str, submission: Submission) -> Job
         look_like_sequences=look_like_sequences(source.name for source in usable),
         failures=_failures(sources)[: jobs.MAX_FAILURES],
         design=design_of(spec.design, spec.budget, job_plan.methods),
-        renderings=planned_renderings(job_plan.methods, len(usable)),
+        renderings=renderings_of_design(spec.design, spec.budget, job_plan.methods, len(usable)),
         sensitivity=sensitivity_of(labels, job_plan.methods, job_plan.kind),
     )
 

@@ -22,6 +22,7 @@ from gateway.results.class_colours import class_colours
 from gateway.results.classification import load_rows
 from gateway.results.designs import design_results
 from gateway.results.measure import measure
+from gateway.results.rounds import rounds_of
 from gateway.results.stream import stream_sources
 from gateway.results.views import counterfactual_views
 from shared.profiles import CheckCalibration
@@ -58,11 +59,12 @@ def write_report(
     with reading(sessions) as session:
         rows = load_rows(session, job_id)
         services = services_of(session, job_id) if services is None else services
-        design = design_results(session, job_id)
+        rounds = rounds_of(session, job_id)
+        design = design_results(session, job_id, rounds)
     check()
     data = rows.job.stored_spec.calibration or ""
     errors = (calibrations or {}).get(data)
-    results = measure(rows, services, None if errors is None else _calibration(data, errors, services))
+    results = measure(rows, services, None if errors is None else _calibration(data, errors, services), rounds)
     check()
     review = ReviewList(results)
     with reading(sessions) as session:

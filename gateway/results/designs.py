@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from gateway.database.tables import Counterfactual, Job, SourceImage
 from gateway.jobs.designs import design_of
-from shared.schemas.designs import CellSpending, DesignResults
+from gateway.jobs.rounds import positions_given
+from shared.schemas.designs import CellSpending, DesignResults, RoundPlan
 
 
-def design_results(session: Session, job_id: str) -> DesignResults:
+def design_results(session: Session, job_id: str, rounds: Sequence[RoundPlan] = ()) -> DesignResults:
     """The design of a job and what it spent where, in the order of method, class, factor and value."""
     job, c = session.get_one(Job, job_id), Counterfactual
     design = design_of(job.stored_spec.design, job.stored_spec.budget, job.methods)
@@ -18,28 +21,24 @@ def design_results(session: Session, job_id: str) -> DesignResults:
     results = DesignResults(**dict(design), rendered=rendered)
     if design.kind == "free":
         return results
-    place = (c.method, SourceImage.ground_truth, c.factor, c.to_value)
+    group = (c.method, SourceImage.ground_truth, c.factor, c.to_value)
     figures = (func.count(), func.count(c.image_digest), func.sum(case((c.counted, 1), else_=0)))
     rows = session.execute(
-        select(*place, *figures)
+        select(*group, *figures)
         .join(SourceImage, c.source_image_id == SourceImage.id)
         .where(c.job_id == job_id, c.arm == "edit", c.factor.is_not(None))
-        .group_by(*place)
-        .order_by(*place)
+        .group_by(*group)
+        .order_by(*group)
     )
-    return results.model_copy(
-        update={
-            "cells": [
-                CellSpending(
-                    method=method,
-                    label=label,
-                    factor=factor,
-                    value=value,
-                    proposed=proposed,
-                    rendered=shown,
-                    counted=counted,
-                )
-                for method, label, factor, value, proposed, shown, counted in rows
-            ]
-        }
-    )
+    given = {(label, chosen.factor, chosen.value): place for (label, chosen), place in positions_given(rounds).items()}
+    cells = []
+    for method, label, factor, value, proposed, shown, counted in rows:
+        cell = CellSpending(
+            method=method, label=label, factor=factor, value=value, proposed=proposed, rendered=shown, counted=counted
+        )
+        if place := given.get((label, factor, value)):
+            images = {"screening": len(place.screening), "confirming": len(place.confirming)}
+            cell = cell.model_copy(update=images)
+        cells.append(cell)
+    edits = [sum(len(place.screening) + len(place.confirming) for place in plan.places) for plan in rounds]
+    return results.model_copy(update={"cells": cells, "rounds": edits})

@@ -26,8 +26,10 @@ from gateway.methods.inverted import EditingParameters
 from gateway.results.class_colours import class_colours
 from gateway.results.classification import JobRows, MethodRows, ModelRows
 from gateway.results.estimands import counted_cells, with_others
+from gateway.results.rounds import confirmed_cells
 from gateway.results.segmentation import SegmentedRows, by_source, segmentation_metrics
 from gateway.results.wording import with_sentences
+from shared.schemas.designs import RoundPlan
 from shared.schemas.results import (
     Calibration,
     Cell,
@@ -41,11 +43,16 @@ from shared.schemas.service import ServiceInfo
 from shared.seeds import derive_seed
 
 
-def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Calibration | None = None) -> JobResults:
+def measure(
+    rows: JobRows,
+    services: Sequence[ServiceInfo] = (),
+    calibration: Calibration | None = None,
+    rounds: Sequence[RoundPlan] = (),
+) -> JobResults:
     """All figures of a job. The same rows give the same figures, bit for bit.
 
     `calibration`: errors of the checks on images like the job's; None if unknown. If people reviewed enough edits of a
-    method, their reviews replace these errors.
+    method, their reviews replace these errors. `rounds`, of an adaptive job: they say which images test which cells.
     """
     job = rows.job
     seed = derive_seed("analysis", job.seed)
@@ -70,7 +77,7 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
             [label for labels in rows.labels for label in labels], job.methods, job.kind, _conditions(rows)
         ),
         results=[
-            _model_results(pair_rows, rows, model, method, derive_seed(seed, method, model), calibration)
+            _model_results(pair_rows, rows, model, method, derive_seed(seed, method, model), calibration, rounds)
             for (model, method), pair_rows in rows.models.items()
         ]
         + [
@@ -127,11 +134,18 @@ def _funnel(job: Job, method: JobMethod, rows: MethodRows) -> Funnel:
 
 
 def _model_results(
-    rows: ModelRows, all_rows: JobRows, model: str, method: str, seed: int, calibration: Calibration | None
+    rows: ModelRows,
+    all_rows: JobRows,
+    model: str,
+    method: str,
+    seed: int,
+    calibration: Calibration | None,
+    rounds: Sequence[RoundPlan],
 ) -> ModelResults:
     outcomes, relation = rows.outcomes, all_rows.relation
     measured = partial(differences, outcomes)
-    cells, whole = counted_cells(outcomes.cells, measured), measured(np.arange(len(outcomes.source)))
+    cells = confirmed_cells(counted_cells(outcomes.cells, measured), rounds)
+    whole = measured(np.arange(len(outcomes.source)))
     effects = assess(cells, seed, _checked(all_rows, rows.screened, model, method, calibration))
     shams = outcomes.sham is not None
     return ModelResults(
@@ -142,7 +156,9 @@ def _model_results(
         sources=whole.sources or 0,
         counterfactuals=whole.counterfactuals,
         left_out=rows.left_out,
-        cells=with_sentences(with_others(effects, outcomes.cells, measured, seed, shams=shams), cells, relation),
+        cells=with_sentences(
+            effects if rounds else with_others(effects, outcomes.cells, measured, seed, shams=shams), cells, relation
+        ),
         metrics=paper_metrics(outcomes),
         failure_points=failure_points(outcomes) if method == "corruptions" else [],
     )

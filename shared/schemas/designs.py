@@ -10,7 +10,7 @@ from shared.schemas.base import Contract
 
 Factor = Literal["subject", "object", "background", "adjective", "domain", "weather", "other"]
 FACTORS: tuple[Factor, ...] = ("subject", "object", "background", "adjective", "domain", "weather", "other")
-DesignKind = Literal["free", "balanced"]
+DesignKind = Literal["free", "balanced", "adaptive"]
 MOST_VALUES = 30
 MOST_RENDERINGS = 10_000_000
 
@@ -48,7 +48,8 @@ def repeated_values(values: tuple[ChosenValue, ...]) -> list[str]:
 class Design(Contract):
     """The design of a job as its plan and its report state it.
 
-    `values`: the changes that every source image gets, in their order; empty in a free design. `budget`: the most
+    `values`: the changes that every source image gets, in their order, or in an adaptive design the changes that images
+    may get; empty in a free design. `budget`: the most
     images that each method may render, null and sham arms included; None: no limit.
     """
 
@@ -59,7 +60,11 @@ class Design(Contract):
 
 class CellSpending(Contract):
     """How the renderings of one method were spent on a cell: `proposed` edits of its source images, how many of them
-    were `rendered`, and how many have a pair that counts."""
+    were `rendered`, and how many have a pair that counts.
+
+    In an adaptive design `screening` and `confirming` count the source images that got the value in order to find
+    suspects, and to test a suspect. Only the latter enter its test. Else both are None.
+    """
 
     method: str
     label: Annotated[str | None, Field(description="class of the ground truth; null without one")]
@@ -68,16 +73,51 @@ class CellSpending(Contract):
     proposed: int
     rendered: int
     counted: int
+    screening: int | None = None
+    confirming: int | None = None
+
+
+class PlaceShare(Contract):
+    """What a round gives a place, which is a class and a value: positions of source images that get the value.
+
+    `screening` images are to find suspects; `confirming` images are of a suspect's test, which is planned for `horizon`
+    images that count (0: it is not tested).
+    """
+
+    label: str
+    chosen: ChosenValue
+    screening: list[int] = Field(default_factory=list)
+    confirming: list[int] = Field(default_factory=list)
+    horizon: int = 0
+
+
+class RoundPlan(Contract):
+    """A round of an adaptive job. A plan without places ends the rounds."""
+
+    number: int
+    places: list[PlaceShare]
+
+    def values_of(self, position: int) -> tuple[ChosenValue, ...]:
+        """The values that a source image gets in this round."""
+        return tuple(
+            place.chosen for place in self.places if position in place.screening or position in place.confirming
+        )
+
+    def positions(self) -> list[int]:
+        """The source images that get any value in this round, ascending."""
+        return sorted({position for place in self.places for position in (*place.screening, *place.confirming)})
 
 
 class DesignResults(Design):
     """The design of a finished job, and what it spent where.
 
-    `rendered` counts the images of edits, null and sham arms. `cells` is empty in a free design.
+    `rendered` counts the images of edits, null and sham arms. `cells` is empty in a free design. `rounds`, of an
+    adaptive design: the edits of each round.
     """
 
     rendered: int = 0
     cells: list[CellSpending] = Field(default_factory=list)
+    rounds: list[int] = Field(default_factory=list)
 
 
 # What a balanced job changes if neither the job nor the profile names values: changes of time, weather and kind of
