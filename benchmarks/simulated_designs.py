@@ -166,14 +166,16 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=200, help="simulated jobs of every setting and design")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    rows = [row for setting in settings() for row in measure(setting, arguments.jobs)]
     command = f"python -m benchmarks.simulated_designs --jobs {arguments.jobs}"
-    record = {"command": command, "rows": [asdict(row) for row in rows]}
-    arguments.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    for row in rows:
-        print(
-            f"{row.setting}  {row.design:<8} recall {row.recall:.2f}  jobs with an invented finding {row.invented:.3f}"
-        )
+    rows: list[Row] = []
+    for setting in settings():  # the file is written after every setting, so that a long run can be interrupted
+        for row in measure(setting, arguments.jobs):
+            rows.append(row)
+            print(
+                f"{setting}  {row.design:<8} recall {row.recall:.2f}  jobs with an invented finding {row.invented:.3f}"
+            )
+        record = {"command": command, "rows": [asdict(row) for row in rows]}
+        arguments.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -42,7 +42,8 @@ def _design(design: Design) -> list[str]:
     if design.kind == "free":
         return []
     values = ", ".join(f"{chosen.value} ({chosen.factor})" for chosen in design.values)
-    lines = [f"design    {design.kind}" + (f"; every image: {values}" if values else "")]
+    images = "every image" if design.kind == "balanced" else "to choose from"
+    lines = [f"design    {design.kind}" + (f"; {images}: {values}" if values else "")]
     return lines if design.budget is None else [*lines, f"budget    {design.budget:,} renderings of each method"]
 
 

@@ -34,13 +34,18 @@ GroupBy = Annotated[
     typer.Option(help="folder: the images of a folder count as one, as for frames of a video"),
 ]
 Design = Annotated[
-    DesignKind, typer.Option(help="balanced: every image gets the same changes, so that cells fill evenly")
+    DesignKind,
+    typer.Option(help="balanced: every image gets the same changes; adaptive: most renderings go to suspects"),
 ]
 Values = Annotated[
     list[str] | None,
-    typer.Option("--value", metavar="FACTOR=VALUE", help="change of a balanced design, such as weather=night"),
+    typer.Option(
+        "--value", metavar="FACTOR=VALUE", help="change of a balanced or adaptive design, such as weather=night"
+    ),
 ]
-Budget = Annotated[int | None, typer.Option(metavar="N", help="most renderings of a method, in a balanced design")]
+Budget = Annotated[
+    int | None, typer.Option(metavar="N", help="most renderings of a method, in a balanced or adaptive design")
+]
 Masks = Annotated[
     Path | None, typer.Option(help="JSON of the spec's `masks`: what the masks in the folder `masks` mean")
 ]
