@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from typer.testing import CliRunner
 
 from contrafact.cli import app
-from gateway.database.tables import Image, Job, OwnedImage, Table, Upload
+from gateway.database.tables import Image, Job, JobRound, OwnedImage, Table, Upload
 from tests.support.gateway_under_test import Gateway, picture
 
 TASK = "classify the vehicle"
@@ -179,3 +179,30 @@ def test_the_command_line_plans_a_balanced_job(gateway: Gateway, tmp_path: Path)
     )
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["design"]["values"] == [{"factor": "weather", "value": "night"}]
+
+
+def test_an_adaptive_job_plans_its_first_round_within_the_budget(gateway: Gateway) -> None:
+    spec = {"design": "adaptive", "values": ["weather=night"], "budget": 40}
+    plan = ask(gateway, **spec).json()
+    assert (plan["design"]["kind"], plan["design"]["budget"]) == ("adaptive", 40)
+    assert sum(plan["renderings"][0][kind] for kind in ("edits", "null_arms", "sham_arms")) <= 40
+    job = ask(gateway, "false", **spec).json()
+    with gateway.context.sessions() as session:
+        first = session.get_one(JobRound, (job["id"], 0)).plan
+    assert {(place.label, len(place.screening)) for place in first.places} == {("bus", 5), ("car", 3)}
+    assert ask(gateway, "false", design="adaptive", values=["weather=night"]).json()["id"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        ({"budget": 20}, "budget"),
+        ({"ground_truth": "none"}, "class"),
+        ({"methods": ["dillema", "lance"]}, "methods"),
+        ({"methods": ["corruptions"], "values": []}, "method"),
+        ({"models": []}, "models"),
+    ],
+)
+def test_what_an_adaptive_design_cannot_steer_is_refused(gateway: Gateway, spec: dict[str, Any], named: str) -> None:
+    refused = ask(gateway, **{"design": "adaptive", "values": ["weather=night"], **spec})
+    assert (refused.status_code, named in refused.json()["detail"]) == (422, True)
