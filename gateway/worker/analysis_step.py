@@ -46,7 +46,7 @@ def analyse(
         finished = leases.finish(session, lease, failure)
         if finished:
             store_report(session, lease.job_id, key, results)
-            if plan is not None:  # an empty plan, so that what is added to the job later starts no round
+            if plan is not None and not failure:  # without places: what is added to the job later starts no round
                 session.add(JobRound(job_id=lease.job_id, number=plan.number, plan=plan))
             state = session.get_one(Job, lease.job_id).state
             if state == "done":

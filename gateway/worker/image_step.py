@@ -303,15 +303,18 @@ class _Round(TypedDict, total=False):
 
 
 def _round(session: Session, job: Job, image: SourceImage) -> _Round:
-    """What an image gets in the current round of an adaptive job; empty in any other job."""
-    latest = select(JobRound.plan).where(JobRound.job_id == job.id).order_by(JobRound.number.desc()).limit(1)
-    plan = session.scalar(latest)
-    if plan is None:
+    """What an image gets in the last round of an adaptive job that includes it; empty in any other job.
+
+    An image that failed gets no values in later rounds, so that round is the one to repeat.
+    """
+    plans = session.scalars(select(JobRound.plan).where(JobRound.job_id == job.id).order_by(JobRound.number)).all()
+    if not plans:
         return {}
+    given = [values for plan in plans if (values := plan.values_of(image.position))]
     last = session.scalar(select(func.max(Counterfactual.ordinal)).where(Counterfactual.source_image_id == image.id))
     predicted = session.scalar(select(Prediction.id).where(Prediction.source_image_id == image.id).limit(1))
     return {
-        "values": plan.values_of(image.position),
+        "values": given[-1] if given else (),
         "first_ordinal": 0 if last is None else last + 1,
         "predicted": predicted is not None,
     }

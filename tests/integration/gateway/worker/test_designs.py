@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import delete, select
 
-from gateway.database.tables import LOCAL_OWNER, Job, JobRound
+from gateway.database.tables import LOCAL_OWNER, Counterfactual, Job, JobRound, Prediction, SourceImage
 from gateway.intake.sources import KeptImage, SourceFile
 from gateway.jobs import jobs
 from gateway.jobs.choices import Plan
@@ -138,3 +139,22 @@ def test_a_report_made_again_starts_no_round(site: Site) -> None:
         jobs.rebuild_report(session, LOCAL_OWNER, "job")
     work_until_done(site)
     assert rounds_of_job(site) == rounds
+
+
+@ON_SQLITE
+def test_an_image_that_failed_is_repeated_with_the_values_of_its_round(site: Site) -> None:
+    add_adaptive_job(site)
+    work_until_done(site)
+    first = rounds_of_job(site)[0]
+    position = next(p for p in first.positions() if not any(p in plan.positions() for plan in rounds_of_job(site)[1:]))
+    with site.sessions.begin() as session:  # as if it had failed in the first round
+        source = session.get_one(SourceImage, f"job-{position}")
+        source.state, source.generated = "failed", False
+        for table in (Counterfactual, Prediction):
+            session.execute(delete(table).where(table.source_image_id == source.id))
+        jobs.retry(session, LOCAL_OWNER, "job")
+    work_until_done(site)
+    with site.sessions() as session:
+        mine = select(Counterfactual).where(Counterfactual.source_image_id == source.id, Counterfactual.arm == "edit")
+        values = [row.to_value for row in session.scalars(mine.order_by(Counterfactual.ordinal))]
+    assert values == [chosen.value for chosen in first.values_of(position)]
