@@ -19,6 +19,7 @@ from contrafact.client import Client
 from contrafact.progress_display import show_progress, show_upload
 from shared.archives import is_archive
 from shared.manifests import ManifestRow, folder_labels, match_rows, parse_manifest
+from shared.schemas.designs import DesignKind
 from shared.schemas.jobs import JobDetail, JobRequest, JobSpec, ManifestImage, MethodChoice, MethodInfo
 from shared.schemas.masks import MaskSpec
 from shared.schemas.plans import JobPlan
@@ -39,6 +40,9 @@ def spec_of(
     masks: Path | None = None,
     group_by: Literal["image", "folder"] = "image",
     reference_models: Sequence[str] = (),
+    design: DesignKind = "free",
+    values: Sequence[str] = (),
+    budget: int | None = None,
 ) -> JobSpec:
     """The job's spec. The gateway's defaults apply to options left out. `masks` is a JSON file."""
     spec: dict[str, object] = {"task_description": task, "seed": seed}
@@ -56,6 +60,8 @@ def spec_of(
         spec["calibration"] = calibration
     if group_by != "image":
         spec["group_by"] = group_by
+    if design != "free" or values or budget is not None:
+        spec |= {"design": design, "values": list(values), "budget": budget}
     if masks is not None:
         spec["masks"] = MaskSpec.model_validate_json(masks.read_bytes())
     return JobSpec.model_validate(spec)

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from shared.schemas.designs import Design
 from shared.schemas.plans import JobPlan
 from shared.schemas.results import DetectableDrop, Sensitivity
 from shared.wording import checks_off_lines
@@ -23,6 +24,7 @@ def plan(job_plan: JobPlan) -> RenderableType:
         f"models    {', '.join(job_plan.models) or 'none'}",
         f"images    {job_plan.images}, {job_plan.labelled} with ground truth"
         + (f"; {job_plan.missing} to upload" if job_plan.missing else ""),
+        *_design(job_plan.design),
         *checks(job_plan),
         *(
             f"renders   {cost.method}: at most {cost.edits:,} edits, {cost.null_arms:,} null arms, "
@@ -43,6 +45,16 @@ def checks(job_plan: JobPlan) -> list[str]:
     ]
     off = {name: names for name, names in job_plan.checks_off.items() if name not in job_plan.unchecked}
     return [*unchecked, *(f"off       {line}" for line in checks_off_lines(off))]
+
+
+def _design(design: Design) -> list[str]:
+    """Lines on the changes that every image gets, and on the budget, if the job has a design."""
+    if design.kind == "free":
+        return []
+    values = ", ".join(f"{chosen.value} ({chosen.factor})" for chosen in design.values)
+    images = "every image" if design.kind == "balanced" else "to choose from"
+    lines = [f"design    {design.kind}" + (f"; {images}: {values}" if values else "")]
+    return lines if design.budget is None else [*lines, f"budget    {design.budget:,} renderings of each method"]
 
 
 def scaling(job_plan: JobPlan) -> list[str]:

@@ -15,6 +15,7 @@ from contrafact.job_files import method_choices, plan_job, spec_of, submit_job
 from contrafact.job_progress import follow_job, print_findings
 from contrafact.progress_display import show_progress
 from shared.problems import NotReady
+from shared.schemas.designs import DesignKind
 from shared.schemas.jobs import JobDetail, ModelView
 
 Images = Annotated[list[Path], typer.Argument(exists=True, help="image files, folders, or one zip or tar")]
@@ -35,6 +36,19 @@ NoLabels = Annotated[bool, typer.Option("--no-labels", help="ignore folder names
 GroupBy = Annotated[
     Literal["image", "folder"],
     typer.Option(help="folder: the images of a folder count as one, as for frames of a video"),
+]
+Design = Annotated[
+    DesignKind,
+    typer.Option(help="balanced: every image gets the same changes; adaptive: most renderings go to suspects"),
+]
+Values = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--value", metavar="FACTOR=VALUE", help="change of a balanced or adaptive design, such as weather=night"
+    ),
+]
+Budget = Annotated[
+    int | None, typer.Option(metavar="N", help="most renderings of a method, in a balanced or adaptive design")
 ]
 Masks = Annotated[
     Path | None, typer.Option(help="JSON of the spec's `masks`: what the masks in the folder `masks` mean")
@@ -60,6 +74,9 @@ def submit(
     label_map: LabelMap = None,
     no_labels: NoLabels = False,
     group_by: GroupBy = "image",
+    design: Design = "free",
+    value: Values = None,
+    budget: Budget = None,
     masks: Masks = None,
     calibration: Calibration = None,
     seed: int = 0,
@@ -76,9 +93,20 @@ def submit(
         methods = method_choices(parameter or [], method or [], lambda: client.methods().methods)
         models = [] if no_models else model
         classes = set() if models == [] else {name for view in _models(client) for name in view.classes}
-        references = reference_model or []
         spec = spec_of(
-            task, methods, models, label_map or [], seed, no_labels, calibration, masks, group_by, references
+            task,
+            methods,
+            models,
+            label_map or [],
+            seed,
+            no_labels,
+            calibration,
+            masks,
+            group_by,
+            reference_model or (),
+            design,
+            value or (),
+            budget,
         )
         if dry_run:
             plan = plan_job(client, spec, images, labels, classes, messages)

@@ -13,6 +13,7 @@ from shared.problems import validation_sentence
 from shared.profile_diffusion import Diffusion
 from shared.profile_evaluator import Evaluator
 from shared.schemas.base import KIND, Kind
+from shared.schemas.designs import USUAL_VALUES, ChosenValues
 from shared.schemas.results import CheckErrors, Judges
 from shared.weights import REPOSITORY, MaxBatch, Section, Server, Weights
 
@@ -82,10 +83,11 @@ class Language(Section):
 
 
 class Defaults(Section):
-    """`[defaults]` of a job that names no methods or models under test."""
+    """`[defaults]` of a job that names no methods, models under test or, in a balanced design, values."""
 
     methods: Annotated[list[str], Field(min_length=1)]
     models: list[str] = Field(default_factory=list)
+    values: Annotated[ChosenValues, Field(min_length=1)] = USUAL_VALUES
 
 
 class CheckCalibration(Section):

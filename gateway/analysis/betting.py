@@ -29,27 +29,47 @@ def betting_p(differences: Floats, beyond: float, seed: int) -> float:
 
     P(p ≤ α) ≤ P(refuted at α) ≤ α, and the interval at level 1 − p lies beyond ±`beyond`. The grid is 1 … 1e-9.
     """
-    unit, bound = _unit(differences, seed), (1 + beyond) / 2
-    means = np.full(len(_LEVELS), bound)
-    rejected = refuted(unit, means, _LEVELS / 2) | refuted(1 - unit, means, _LEVELS / 2)
+    return _p_beyond(_unit(differences, seed), beyond)
+
+
+def _p_beyond(unit: Floats, beyond: float, horizon: int | None = None) -> float:
+    means = np.full(len(_LEVELS), (1 + beyond) / 2)
+    rejected = refuted(unit, means, _LEVELS / 2, horizon) | refuted(1 - unit, means, _LEVELS / 2, horizon)
     not_rejected = np.flatnonzero(~rejected)
     count = int(not_rejected[0]) if len(not_rejected) else len(_LEVELS)
     return 1.0 if count == 0 else float(_LEVELS[count - 1])
 
 
-def refuted(unit: Floats, means: Floats, alpha: Floats | float) -> NDArray[np.bool_]:
+def anytime_interval(differences: Floats, level: float, horizon: int) -> tuple[float, float]:
+    """As `betting_interval`, from differences in the order in which they were seen, whenever one looks at them.
+
+    `horizon`: the number of differences that the bets were planned for, fixed before the first one was seen.
+    """
+    unit = (np.asarray(differences) + 1) / 2
+    low = _largest_refuted(unit, (1 - level) / 2, horizon)
+    high = 1 - _largest_refuted(1 - unit, (1 - level) / 2, horizon)
+    return 2 * low - 1, 2 * high - 1
+
+
+def anytime_p(differences: Floats, beyond: float, horizon: int) -> float:
+    """As `betting_p`, from differences in the order in which they were seen, whenever one looks at them."""
+    return _p_beyond((np.asarray(differences) + 1) / 2, beyond, horizon)
+
+
+def refuted(unit: Floats, means: Floats, alpha: Floats | float, horizon: int | None = None) -> NDArray[np.bool_]:
     """Whether a bet on higher values refutes each candidate mean at `alpha`.
 
     `unit`: rounds × sequences, values in 0 … 1. Each round broadcasts with `means` and `alpha`: one sequence against
-    many candidates, or many sequences against one candidate.
+    many candidates, or many sequences against one candidate. `horizon`: the number of rounds that stakes aim at (None:
+    all of them). A candidate that is refuted stays refuted whatever follows, because then nothing is staked.
     """
-    rounds = len(unit)
+    rounds = len(unit) if horizon is None else horizon
     target = np.log(1 / np.asarray(alpha))
     wealth = np.zeros(np.broadcast(unit[0], means, target).shape)  # natural logarithms
     squares = means * (1 - means) + wealth  # one pseudo-observation of the largest possible variance
     for index, value in enumerate(unit):
         missing = np.maximum(target - wealth, 0)
-        stake = np.minimum(np.sqrt(2 * missing / (rounds - index) * (index + 1) / squares), 1 / means)
+        stake = np.minimum(np.sqrt(2 * missing / max(1, rounds - index) * (index + 1) / squares), 1 / means)
         wealth += np.log(np.maximum(1 + stake * (value - means), 1e-300))
         squares += (value - means) ** 2
     return np.asarray(wealth >= target - 1e-12)
@@ -59,7 +79,7 @@ def _unit(differences: Floats, seed: int) -> Floats:
     return np.asarray((np.random.default_rng(seed).permutation(differences) + 1) / 2)
 
 
-def _largest_refuted(unit: Floats, alpha: float) -> float:
+def _largest_refuted(unit: Floats, alpha: float, horizon: int | None = None) -> float:
     """The largest candidate mean on a grid of 0 … 1 that a bet on higher values refutes at `alpha`; 0 if none."""
     means = np.linspace(0, 1, _MEANS)[1:-1]
-    return float(means[refuted(unit, means, alpha)].max(initial=0.0))
+    return float(means[refuted(unit, means, alpha, horizon)].max(initial=0.0))

@@ -137,6 +137,9 @@ class Differences:
     one source image. Arrays of one length m, in the order of `group` (ascending); `sources`
     (None: one in each group) and `counterfactuals` are how many went into them. `null_accuracy`: how often the model is
     right on their reference arms (0 … 1), None of segmenters. `sizes`: the counterfactuals of each group (None: alike).
+
+    `horizon`: the differences are in the order in which they were seen, and their test may end at any time; it was
+    planned for this many. None: their number was fixed. `tested`: False if they selected what is tested.
     """
 
     group: Integers
@@ -146,6 +149,8 @@ class Differences:
     sources: int | None = None
     null_accuracy: float | None = None
     sizes: Integers | None = None
+    horizon: int | None = None
+    tested: bool = True
 
 
 class Units(NamedTuple):

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 from scipy.stats import false_discovery_control
 
+from gateway.analysis.betting import anytime_interval, anytime_p
 from gateway.analysis.certainty import LEVEL, images_needed, mean_interval, p_beyond
 from gateway.analysis.effects import Differences, Floats
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
@@ -60,20 +61,22 @@ def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Revi
     / family (false coverage rate: Benjamini & Yekutieli 2005), lies beyond 5 points. `seed` belongs to the job, model
     and method. `checked`: the validity of accepted edits, from the checks' errors or from reviews; None if unknown.
     """
-    family = [cell for cell, differences in cells.items() if len(differences.correct) >= LEAST_SOURCES]
+    family = [
+        cell for cell, differences in cells.items() if differences.tested and len(differences.correct) >= LEAST_SOURCES
+    ]
     seeds = {cell: derive_seed(seed, cell.label, cell.factor, cell.value, cell.direction) for cell in family}
-    p_values = np.array([p_beyond(cells[cell].correct, BEYOND, seeds[cell]) for cell in family])
+    p_values = np.array([_p_value(cells[cell], seeds[cell]) for cell in family])
     q_values = false_discovery_control(p_values)
     rejected = int((q_values <= FALSE_DISCOVERY_RATE).sum())
     effects = [_untested(cell, differences) for cell, differences in cells.items() if cell not in seeds]
     for cell, p_value, q_value in zip(family, p_values, q_values, strict=True):
         correct = cells[cell].correct
         level = 1 - FALSE_DISCOVERY_RATE * rejected / len(family) if q_value <= FALSE_DISCOVERY_RATE else None
-        selected = None if level is None else mean_interval(correct, level, seeds[cell])
+        selected = None if level is None else _interval(cells[cell], level, seeds[cell])
         standing = _standing(selected)
         effect = _untested(cell, cells[cell]).model_copy(
             update={
-                "interval": mean_interval(correct, LEVEL, seeds[cell]),
+                "interval": _interval(cells[cell], LEVEL, seeds[cell]),
                 "selected_interval": selected,
                 "p_value": float(p_value),
                 "q_value": float(q_value),
@@ -85,6 +88,19 @@ def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Revi
         )
         effects.append(effect)
     return sorted(effects, key=_strength)
+
+
+def _p_value(differences: Differences, seed: int) -> float:
+    if differences.horizon is None:
+        return p_beyond(differences.correct, BEYOND, seed)
+    return anytime_p(differences.correct, BEYOND, differences.horizon)
+
+
+def _interval(differences: Differences, level: float, seed: int) -> Interval:
+    if differences.horizon is None:
+        return mean_interval(differences.correct, level, seed)
+    low, high = anytime_interval(differences.correct, level, differences.horizon)
+    return Interval(low=low, high=high, level=level, kind="betting")
 
 
 def _breakdown(selected: Interval | None) -> float | None:

@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from gateway.methods import JobMethod, read_method
 from shared.schemas.base import Contract, JsonObject, Kind
+from shared.schemas.designs import DesignKind
 from shared.schemas.jobs import JobState
 from shared.schemas.masks import MaskSpec
 from shared.schemas.service import ServiceInfo
@@ -84,6 +85,8 @@ class StoredSpec(Contract):
     label_map: dict[str, str] = Field(default_factory=dict)
     calibration: str | None = None
     reference_models: list[str] = Field(default_factory=list)
+    design: DesignKind = "free"
+    budget: int | None = None
     revision: str = ""
 
 

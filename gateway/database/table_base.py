@@ -18,6 +18,7 @@ from gateway.database.columns import (
 from gateway.database.sessions import UtcDateTime
 from gateway.methods import JobMethod
 from shared.schemas.base import JsonObject, Kind
+from shared.schemas.designs import RoundPlan
 from shared.schemas.jobs import JobState, Stage
 from shared.schemas.repairs import RepairProgress, RepairRequest, RepairResult
 from shared.schemas.reviews import ReviewVerdict
@@ -60,6 +61,7 @@ class Table(DeclarativeBase):
         RepairProgress: ContractColumn(RepairProgress),
         RepairRequest: ContractColumn(RepairRequest),
         RepairResult: ContractColumn(RepairResult),
+        RoundPlan: ContractColumn(RoundPlan),
         ServiceInfo: ContractColumn(ServiceInfo),
         SuiteFilters: ContractColumn(SuiteFilters, exclude_none=True),
         JobState: String(16),

@@ -47,6 +47,7 @@ from gateway.database.table_base import (
 from gateway.methods import JobMethod
 from shared.logging import request_id
 from shared.schemas.base import JsonObject, Kind
+from shared.schemas.designs import RoundPlan
 from shared.schemas.jobs import JobState, Stage
 from shared.schemas.results import JobResults
 from shared.schemas.service import ServiceInfo
@@ -325,6 +326,20 @@ class JobService(Table):
     service: Mapped[str] = mapped_column(String(50), primary_key=True)
     revision: Mapped[str] = mapped_column(String(200), primary_key=True)
     info: Mapped[ServiceInfo]
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class JobRound(Table):
+    """A round of an adaptive job, from 0: which source images get which values. It is written once, never changed.
+
+    The first is planned with the job, each later one from the rows of those before it (`gateway.results.rounds`).
+    """
+
+    __tablename__ = "job_rounds"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    plan: Mapped[RoundPlan]
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 

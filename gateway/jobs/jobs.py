@@ -18,19 +18,22 @@ from sqlalchemy.orm import Session
 from gateway.analysis.priority import turns
 from gateway.database.columns import JobColumns, SourceImageColumns
 from gateway.database.events import add_event
+from gateway.database.owner_tables import Image
 from gateway.database.pagination import SortKey, page_of
 from gateway.database.sessions import insert_missing
-from gateway.database.tables import Image, Job, Report, SourceImage
+from gateway.database.tables import Job, JobRound, Report, SourceImage
 from gateway.intake.sources import KeptMask, SourceFile
 from gateway.jobs.checks_off import checks_off, unchecked_methods
 from gateway.jobs.choices import Plan
+from gateway.jobs.designs import design_of
 from gateway.jobs.progress import progress
-from gateway.jobs.renderings import planned_renderings
+from gateway.jobs.rounds import renderings_of_design
 from gateway.jobs.sensitivity import sensitivity_of
 from gateway.operations.deletion import mark_deleted
 from gateway.queue import job_states
 from shared.manifests import look_like_sequences
 from shared.problems import Conflict, NotFound
+from shared.schemas.designs import RoundPlan
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.jobs import ImageFailure, JobDetail, JobsPage, JobSpec, JobView
 from shared.schemas.plans import JobPlan
@@ -41,13 +44,14 @@ MAX_FAILURES = 20
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The input of a new job: the spec, its plan, and the source images in their order."""
+    """The input of a new job: the spec, its plan, the source images in their order, an adaptive job's first round."""
 
     spec: JobSpec
     plan: Plan
     profile: str
     sources: Sequence[SourceFile]
     idempotency_key: str | None = None
+    screening: RoundPlan | None = None
 
     @property
     def hash(self) -> str:
@@ -82,6 +86,8 @@ def create(session: Session, owner: str, order: Order) -> tuple[str, bool]:
         insert(SourceImage),
         [_source_row(job_id, position, source, turn[position]) for position, source in enumerate(order.sources)],
     )
+    if order.screening is not None:
+        session.add(JobRound(job_id=job_id, number=0, plan=order.screening))
     counts = {
         "images": len(order.sources),
         "labelled": sum((source.label is not None) + (_mask(source) is not None) for source in order.sources),
@@ -147,7 +153,8 @@ def plan_of(session: Session, owner: str, job_id: str, working_side: int) -> Job
         look_like_sequences=look_like_sequences(row.file_name for row in rows),
         at_working_side=sum(max(row.width, row.height) >= working_side for row in rows),
         failures=[],
-        renderings=planned_renderings(job.methods, len(labels)),
+        design=design_of(job.stored_spec.design, job.stored_spec.budget, job.methods),
+        renderings=renderings_of_design(job.stored_spec.design, job.stored_spec.budget, job.methods, len(labels)),
         sensitivity=sensitivity_of(chain.from_iterable(labels), job.methods, job.kind),
     )
 

@@ -39,10 +39,13 @@ def planned_renderings(methods: Sequence[JobMethod], images: int) -> list[Planne
 
 def _of_image(parameters: Contract) -> tuple[int, int]:
     """Edits and null arms of one source image."""
-    if isinstance(parameters, LanceParameters | LanceRParameters):
+    if isinstance(parameters, LanceRParameters):
         return _swept(parameters, parameters.counterfactuals_per_image)
+    if isinstance(parameters, LanceParameters):
+        return _swept(parameters, len(parameters.values) or parameters.counterfactuals_per_image)
     if isinstance(parameters, DillemaParameters):
-        edits, seeds = parameters.counterfactuals_per_image, parameters.seeds_per_edit
+        edits = len(parameters.values) or parameters.counterfactuals_per_image
+        seeds = 1 if parameters.values else parameters.seeds_per_edit
         return edits * seeds, seeds * (min(edits, _REGIONS) if parameters.same_seed else edits)
     if isinstance(parameters, ShiftsParameters):
         return len(parameters.shifts), 1

@@ -12,6 +12,7 @@ from gateway.analysis.power import ACCURACY, POWER, detectable_drop, sources_nee
 from gateway.methods import JobMethod
 from gateway.methods.corruptions import CorruptionsParameters
 from gateway.methods.dillema import DillemaParameters
+from gateway.methods.lance import LanceParameters
 from gateway.methods.shifts import ShiftsParameters
 from shared.schemas.base import Contract, Kind
 from shared.schemas.corruptions import SEVERITIES
@@ -115,6 +116,8 @@ def _edits(parameters: Contract) -> int:
             return -(-len(corruptions) * len(SEVERITIES) // 2)
         case ShiftsParameters(shifts=shifts):
             return len(shifts)
+        case DillemaParameters(values=[_, *_] as values) | LanceParameters(values=[_, *_] as values):
+            return len(values)
         case DillemaParameters(counterfactuals_per_image=counterfactuals, edits_per_counterfactual=edits):
             return counterfactuals * edits
         case _:

@@ -18,7 +18,8 @@ from gateway.intake.sources import KeptImage, NamedFile, SourceFile, truths_of
 from gateway.jobs import jobs
 from gateway.jobs.checks_off import checks_off, unchecked_methods
 from gateway.jobs.choices import Plan, class_lists, plan
-from gateway.jobs.renderings import planned_renderings
+from gateway.jobs.designs import design_of, with_design
+from gateway.jobs.rounds import planned_rounds, renderings_of_design
 from gateway.jobs.sensitivity import sensitivity_of
 from gateway.models_under_test import models
 from gateway.storage import images
@@ -50,7 +51,11 @@ def submit(context: Context, owner: str, submission: Submission) -> JobDetail:
     spec = submission.spec
     job_plan = _plan(context, owner, spec)
     sources = _labelled(_sources(context, owner, submission, job_plan), spec, job_plan)
-    order = jobs.Order(spec, job_plan, context.profile.profile.name, sources, submission.idempotency_key)
+    usable = sum(not source.failure for source in sources)
+    job_plan = with_design(job_plan, spec, context.profile.defaults.values, usable)
+    spec, screening = planned_rounds(spec, job_plan, sources)
+    profile = context.profile.profile.name
+    order = jobs.Order(spec, job_plan, profile, sources, submission.idempotency_key, screening)
     with context.sessions.begin() as session:
         images.record_images(session, owner, [source.image for source in sources if source.image is not None])
         images.record_masks(session, owner, [source.mask for source in sources if source.mask is not None])
@@ -69,6 +74,8 @@ def plan_submission(context: Context, owner: str, submission: Submission) -> Job
     job_plan = _plan(context, owner, spec)
     sources = _labelled(_existing_sources(context, owner, submission, job_plan), spec, job_plan)
     usable = [source for source in sources if not source.failure]
+    job_plan = with_design(job_plan, spec, context.profile.defaults.values, len(usable))
+    spec, _ = planned_rounds(spec, job_plan, sources)
     labels = [label for source in usable for label in truths_of(source)]
     return JobPlan(
         task_description=spec.task_description,
@@ -92,7 +99,8 @@ def plan_submission(context: Context, owner: str, submission: Submission) -> Job
         groups=jobs.group_count(source.group for source in usable),
         look_like_sequences=look_like_sequences(source.name for source in usable),
         failures=_failures(sources)[: jobs.MAX_FAILURES],
-        renderings=planned_renderings(job_plan.methods, len(usable)),
+        design=design_of(spec.design, spec.budget, job_plan.methods),
+        renderings=renderings_of_design(spec.design, spec.budget, job_plan.methods, len(usable)),
         sensitivity=sensitivity_of(labels, job_plan.methods, job_plan.kind),
     )
 

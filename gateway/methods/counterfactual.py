@@ -13,9 +13,9 @@ from typing import Any, Literal, Protocol
 from gateway.methods.lineage import Lineage
 from shared.endpoints import Services
 from shared.schemas.base import ImagePayload
+from shared.schemas.designs import FACTORS as FACTORS
+from shared.schemas.designs import Factor as Factor
 
-Factor = Literal["subject", "object", "background", "adjective", "domain", "weather", "other"]
-FACTORS: tuple[Factor, ...] = ("subject", "object", "background", "adjective", "domain", "weather", "other")
 Arm = Literal["edit", "null", "sham"]
 Scores = dict[str, float]  # by name; each check has its own range
 

@@ -31,6 +31,7 @@ from pydantic import Field, TypeAdapter, model_validator
 
 from gateway.methods.arms import rows
 from gateway.methods.caption import write_caption
+from gateway.methods.chosen_values import chosen_changes, with_value_seeds
 from gateway.methods.controlled import ControlledParameters, render_with_null_arms
 from gateway.methods.counterfactual import (
     ACCEPTED,
@@ -56,6 +57,7 @@ from gateway.methods.questions import (
 from gateway.methods.schedule import Inputs, Proposal, refused_proposals, spread_changes, until_enough, with_seeds
 from gateway.methods.text_checks import check_caption, check_change, check_keyword, check_protected_classes
 from shared.endpoints import Services
+from shared.schemas.designs import ChosenValues
 from shared.schemas.diffusion import ControlRegion
 from shared.schemas.language import Message
 
@@ -97,6 +99,14 @@ ALTERNATIVES = Question(
     '{"alternatives":[{"phrase":"along railways","value":"railway"},{"phrase":"beside rivers","value":"river"}]}',
     TypeAdapter(dict[Literal["alternatives"], list[dict[Literal["phrase", "value"], str]]]),
 )
+VALUE = Question(
+    "value",
+    f"{_INTRODUCTION} Write a phrase that can stand in place of the phrase in the caption and says the value. Write "
+    "no phrase if none fits there. The answer to the task must stay the same.",
+    f"{_EXAMPLE}\nPhrase: near stables\nValue: railway",
+    '{"alternatives":[{"phrase":"along railways","value":"railway"}]}',
+    ALTERNATIVES.reply,
+)
 REWRITE = Question(
     "rewrite",
     f"{_INTRODUCTION} Write the caption with each change made. Copy everything else word for word. The "
@@ -122,11 +132,16 @@ def dillema(
     caption = write_caption(image, services, parameters)  # 1
     keywords = find_keywords(inputs, caption)  # 2
     alternatives = partial(find_alternatives, inputs, caption)  # 3, when a keyword is tried
-    changes = spread_changes(inputs, keywords, alternatives, p.edits_per_counterfactual, p.alternatives_per_keyword)
-    rewritten = (rewrite_caption(inputs, proposal) for proposal in changes)  # 4
-    seeds = p.seeds_per_edit
-    siblings = until_enough(rewritten, p.counterfactuals_per_image, same_edit=p.same_caption, seeds=seeds)
-    proposals = with_seeds(inputs, [*refused_proposals(keywords), *siblings], same_seed=p.same_seed, seeds=seeds)
+    if p.values:
+        changes = chosen_changes(caption, keywords, p.values, alternatives)
+        rewritten = (rewrite_caption(inputs, proposal) for proposal in changes)  # 4
+        proposals = with_value_seeds(inputs, rewritten, same_seed=p.same_seed)
+    else:
+        changes = spread_changes(inputs, keywords, alternatives, p.edits_per_counterfactual, p.alternatives_per_keyword)
+        rewritten = (rewrite_caption(inputs, proposal) for proposal in changes)  # 4
+        seeds = p.seeds_per_edit
+        siblings = until_enough(rewritten, p.counterfactuals_per_image, same_edit=p.same_caption, seeds=seeds)
+        proposals = with_seeds(inputs, [*refused_proposals(keywords), *siblings], same_seed=p.same_seed, seeds=seeds)
     region = partial(region_of, parameters=p, masked=bool(task.mask_classes))
     compared = render_with_null_arms(inputs, caption, proposals, region)  # 5
     yield from rows(inputs.lineage(exchanges=[], rendering=None), caption, proposals, *compared)
@@ -159,15 +174,20 @@ def find_keywords(inputs: Inputs[DillemaParameters], caption: str) -> list[Propo
 
 
 def find_alternatives(
-    inputs: Inputs[DillemaParameters], caption: str, keyword: Change
+    inputs: Inputs[DillemaParameters], caption: str, keyword: Change, attempt: int = 0, value: str = ""
 ) -> tuple[list[Change], Exchange]:
-    """Step 3: other phrases for a keyword, each with another value, and the exchange. Raises InvalidReply."""
+    """Step 3: other phrases for a keyword, each with another value, and the exchange. Raises InvalidReply.
+
+    `value`: ask for this value instead. `attempt` counts repetitions of a question, which have other seeds.
+    """
     p, truth = inputs.parameters, inputs.image.ground_truth
-    messages = alternative_messages(inputs.task, caption, truth, keyword.from_phrase)
-    schema = alternative_schema(p.alternatives_per_keyword)
-    seed = inputs.derive_seed("alternatives", f"{caption}/{keyword.from_phrase}")
+    question = VALUE if value else ALTERNATIVES
+    messages = alternative_messages(inputs.task, caption, truth, keyword.from_phrase, value)
+    schema = value_schema() if value else alternative_schema(p.alternatives_per_keyword)
+    repetition = [attempt] if attempt else []
+    seed = inputs.derive_seed("alternatives", f"{caption}/{keyword.from_phrase}", *repetition)
     reply, exchange = ask(
-        inputs.services, ALTERNATIVES, messages, schema, seed=seed, max_tokens=256, temperature=p.temperature
+        inputs.services, question, messages, schema, seed=seed, max_tokens=256, temperature=p.temperature
     )
     return [replace(keyword, to_phrase=new["phrase"], to_value=new["value"]) for new in reply["alternatives"]], exchange
 
@@ -220,9 +240,12 @@ def keyword_messages(task: TaskDescription, caption: str, ground_truth: str | No
     return KEYWORDS.messages(_describe(task, caption, ground_truth))
 
 
-def alternative_messages(task: TaskDescription, caption: str, ground_truth: str | None, phrase: str) -> list[Message]:
-    """The question for step 3: what can replace one phrase."""
-    return ALTERNATIVES.messages(f"{_describe(task, caption, ground_truth)}\nPhrase: {phrase}")
+def alternative_messages(
+    task: TaskDescription, caption: str, ground_truth: str | None, phrase: str, value: str = ""
+) -> list[Message]:
+    """The question for step 3: what can replace one phrase; or what says `value` in its place."""
+    text = f"{_describe(task, caption, ground_truth)}\nPhrase: {phrase}"
+    return VALUE.messages(f"{text}\nValue: {value}") if value else ALTERNATIVES.messages(text)
 
 
 def rewrite_messages(
@@ -250,13 +273,18 @@ def alternative_schema(most: int) -> Schema:
     return object_schema(alternatives={"type": "array", "items": alternative, "minItems": 1, "maxItems": most})
 
 
+def value_schema() -> Schema:
+    """Schema of step 3's reply if the value is named: at most one phrase."""
+    return object_schema(alternatives={**alternative_schema(1)["properties"]["alternatives"], "minItems": 0})
+
+
 def rewrite_schema() -> Schema:
     """Schema of step 4's reply."""
     return object_schema(caption=text_schema(600))
 
 
 def prompt_digest() -> str:
-    """SHA-256 over all prompts, rendered for fixed inputs, and the schemas."""
+    """SHA-256 over the prompts that every job uses (not `VALUE`), rendered for fixed inputs, and the schemas."""
     task = TaskDescription("task")
     messages = [
         *keyword_messages(task, "caption", "class"),
@@ -282,6 +310,9 @@ class DillemaParameters(ControlledParameters):
     factors: Annotated[
         tuple[Factor, ...] | None, Field(min_length=1, description="Only these factors change; null allows all.")
     ] = None
+    values: Annotated[
+        ChosenValues, Field(description="Every image gets these changes, set by the job's `design`; none: the model's.")
+    ] = ()
     control_region: Annotated[
         Literal["keep", "full"],
         Field(description="keep: control by the edges of what must stay; full: by all edges (the paper)."),
@@ -310,4 +341,11 @@ class DillemaParameters(ControlledParameters):
     def _images_differ(self) -> DillemaParameters:
         if self.same_caption and self.same_seed and self.counterfactuals_per_image > 1:
             raise ValueError("same_caption with same_seed renders one image many times: choose one of them")
+        if self.values and self.several_changes:
+            raise ValueError("chosen values are one change each: leave out same_caption and edits_per_counterfactual")
         return self
+
+    @property
+    def several_changes(self) -> bool:
+        """Whether siblings share a caption, or a caption has several changes."""
+        return self.same_caption or self.edits_per_counterfactual > 1

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
@@ -36,7 +37,16 @@ from pydantic import Field, TypeAdapter
 from gateway.methods.arms import RenderedArm, rows
 from gateway.methods.caption import with_domain, write_caption
 from gateway.methods.checks import Thresholds
-from gateway.methods.counterfactual import ACCEPTED, Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
+from gateway.methods.chosen_values import chosen_edits
+from gateway.methods.counterfactual import (
+    ACCEPTED,
+    Change,
+    Edit,
+    Factor,
+    MethodCounterfactual,
+    MethodImage,
+    TaskDescription,
+)
 from gateway.methods.inverted import (
     Attempt,
     EditedBatch,
@@ -62,6 +72,7 @@ from gateway.methods.text_checks import check_protected_classes
 from gateway.methods.word_diff import check_diff
 from gateway.methods.words import names_class
 from shared.endpoints import Services
+from shared.schemas.designs import ChosenValues
 from shared.schemas.language import Message
 
 # --- The prompt. The tiny language model is trained on it (tests/contract/tinyworld/weights/test_prompts.py).
@@ -78,21 +89,34 @@ class PerturbedCaption:
     caption: str
 
 
-PERTURB = Question(
-    "perturb",
+_PERTURB = (
     "You help to test a vision model. Write edits of the caption. Each edit changes one thing that belongs to the "
     "factor and nothing else, so that the answer to the task stays the same. Factors: subject (what the picture "
     "is of), object (another thing nearby), background (the place), adjective (colour, size, pattern), domain "
     "(kind of picture), weather (and time of day). Copy from_phrase exactly; to_phrase stands in its place; the "
     "values are the plainest words for both; caption is the whole caption with that edit made and all else word "
-    "for word. Write no edits where the caption says nothing of the factor or where the answer could change.",
-    "Task: name the animal\nClass: horse\nFactor: background\nEdits: 2\n"
-    "Caption:\nOne brown horse grazes near stables. Strong winds blow this early morning.",
-    '{"edits":[{"from_phrase":"near stables","from_value":"stable","to_phrase":"along railways","to_value":"railway",'
-    '"caption":"One brown horse grazes along railways. Strong winds blow this early morning."},'
+    "for word. Write no edits where the caption says nothing of the factor or where the answer could change."
+)
+_EXAMPLE = "One brown horse grazes near stables. Strong winds blow this early morning."
+_EDIT = (
+    '{"from_phrase":"near stables","from_value":"stable","to_phrase":"along railways","to_value":"railway",'
+    '"caption":"One brown horse grazes along railways. Strong winds blow this early morning."}'
+)
+PERTURB = Question(
+    "perturb",
+    _PERTURB,
+    f"Task: name the animal\nClass: horse\nFactor: background\nEdits: 2\nCaption:\n{_EXAMPLE}",
+    f'{{"edits":[{_EDIT},'
     '{"from_phrase":"near stables","from_value":"stable","to_phrase":"beside rivers","to_value":"river",'
     '"caption":"One brown horse grazes beside rivers. Strong winds blow this early morning."}]}',
     TypeAdapter(dict[Literal["edits"], list[PerturbedCaption]]),
+)
+VALUE = Question(
+    "value",
+    f"{_PERTURB} The edit changes to the value that is named.",
+    f"Task: name the animal\nClass: horse\nFactor: background\nValue: railway\nEdits: 1\nCaption:\n{_EXAMPLE}",
+    f'{{"edits":[{_EDIT}]}}',
+    PERTURB.reply,
 )
 
 
@@ -119,9 +143,13 @@ def lance(
     inputs = Inputs("lance", REVISION, image, task, services, parameters, seed)
     caption = name_class(inputs, write_caption(image, services, parameters))  # 1
     caption = with_domain(caption, parameters.caption_prompt)
-    edits = [perturb_caption(inputs, caption, factor) for factor in dict.fromkeys(parameters.factors)]  # 2
-    checked = check_words(inputs, refuse_duplicates(round_robin(edits)))  # 3
-    proposals = list(until_accepted(checked, parameters.counterfactuals_per_image))
+    if parameters.values:
+        chosen = chosen_edits(caption, parameters.values, partial(perturb_caption, inputs, caption))  # 2
+        proposals = list(check_words(inputs, list(chosen)))  # 3
+    else:
+        edits = [perturb_caption(inputs, caption, factor) for factor in dict.fromkeys(parameters.factors)]  # 2
+        checked = check_words(inputs, refuse_duplicates(round_robin(edits)))  # 3
+        proposals = list(until_accepted(checked, parameters.counterfactuals_per_image))
     batches = sweep_fractions(inputs, caption, accepted_edits(proposals))  # 4
     arms = [arm for batch in batches for arm in keep_best(inputs, batch)]  # 5
     compared = with_compared_arms(inputs, caption, accepted_edits(proposals), arms, LANCE_CHECKS)
@@ -139,15 +167,19 @@ def name_class(inputs: Inputs[LanceParameters], caption: str) -> str:
     return f"{domain[0].upper()}{domain[1:]} {article} {name}. {caption}"
 
 
-def perturb_caption(inputs: Inputs[LanceParameters], caption: str, factor: LanceFactor) -> list[Proposal]:
+def perturb_caption(
+    inputs: Inputs[LanceParameters], caption: str, factor: Factor, attempt: int = 0, value: str = ""
+) -> list[Proposal]:
     """Step 2: edits of the caption that change one thing of a factor. The word diff refuses edits that change more.
 
-    Without a valid reply the result is one refused edit of this factor.
+    Without a valid reply the result is one refused edit of this factor. `value`: ask for one edit to it. `attempt`
+    counts repetitions of a question, which have other seeds.
     """
-    p, most = inputs.parameters, inputs.parameters.edits_per_factor
-    question = PERTURB_OR_ADD if p.additions else PERTURB
-    messages = perturb_messages(inputs.task, caption, inputs.image.ground_truth, factor, most, question)
-    schema, seed = perturb_schema(most, p.additions), inputs.derive_seed(factor, caption)
+    p, most = inputs.parameters, 1 if value else inputs.parameters.edits_per_factor
+    question = VALUE if value else PERTURB_OR_ADD if p.additions else PERTURB
+    messages = perturb_messages(inputs.task, caption, inputs.image.ground_truth, factor, most, question, value)
+    schema = perturb_schema(most, p.additions and not value)
+    seed = inputs.derive_seed(factor, caption, *([attempt] if attempt else []))
     longest = _TOKENS_PER_EDIT * most
     try:
         reply, exchange = ask(
@@ -245,16 +277,19 @@ def perturb_messages(
     task: TaskDescription,
     caption: str,
     ground_truth: str | None,
-    factor: LanceFactor,
+    factor: Factor,
     most: int,
     question: Question[dict[Literal["edits"], list[PerturbedCaption]]] = PERTURB,
+    value: str = "",
 ) -> list[Message]:
-    """The question for step 2: up to `most` edits of the caption that change one thing of a factor.
+    """The question for step 2: up to `most` edits of the caption that change one thing of a factor, or to `value`.
 
     The caption starts on a new line, so that its first word has the same tokens as in the reply.
     """
     class_line = f"\nClass: {ground_truth}" if ground_truth is not None else ""
-    return question.messages(f"Task: {task.text}{class_line}\nFactor: {factor}\nEdits: {most}\nCaption:\n{caption}")
+    value_line = f"\nValue: {value}" if value else ""
+    text = f"Task: {task.text}{class_line}\nFactor: {factor}{value_line}\nEdits: {most}\nCaption:\n{caption}"
+    return question.messages(text)
 
 
 def perturb_schema(most: int, additions: bool = False) -> Schema:
@@ -271,7 +306,7 @@ def perturb_schema(most: int, additions: bool = False) -> Schema:
 
 
 def prompt_digest() -> str:
-    """SHA-256 over the prompt, rendered for fixed inputs, and the schema."""
+    """SHA-256 over the prompt that every job uses (not `VALUE`), rendered for fixed inputs, and the schema."""
     task = TaskDescription("task")
     messages = [
         message
@@ -304,6 +339,9 @@ class LanceParameters(SweepParameters):
     counterfactuals_per_image: Annotated[
         int, Field(ge=1, le=30, description="Maximum number of rendered edits per image, spread over the factors.")
     ] = 6
+    values: Annotated[
+        ChosenValues, Field(description="Every image gets these changes, set by the job's `design`; none: the model's.")
+    ] = ()
     protect: ProtectedClasses = ()
     temperature: Annotated[float, Field(ge=0, le=2, description="Of the language model.")] = 0.7
     label_aware: Annotated[

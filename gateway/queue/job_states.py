@@ -112,6 +112,19 @@ def analyse_again(session: Session, job_id: str) -> bool:
     return True
 
 
+def reopen_for_round(session: Session, job_id: str, positions: Sequence[int]) -> int:
+    """Make finished images of a running job pending again, for the next round of an adaptive job. Returns how many."""
+    return len(
+        session.scalars(
+            update(SourceImage)
+            .where(SourceImage.job_id == job_id, SourceImage.state == "done", SourceImage.position.in_(positions))
+            .values(state="pending", generated=False, updated_at=utc_now(), **_FRESH)
+            .returning(SourceImage.position)
+            .execution_options(synchronize_session=False)
+        ).all()
+    )
+
+
 def _reopen(session: Session, states: Sequence[SourceImageState], *which: ColumnElement[bool]) -> dict[str, int]:
     """Make source images in these states pending again, with fresh counts. Returns how many there were of each."""
     counts: dict[str, int] = {}

@@ -146,6 +146,11 @@ def finish(session: Session, lease: Lease, failure: str = "") -> bool:
     return _end_lease(session, lease, {"state": "done", "failure": "", "generated": True})
 
 
+def continue_job(session: Session, lease: Lease) -> bool:
+    """End the lease of a job that goes on: it keeps running. Returns False when the lease no longer holds."""
+    return _end_lease(session, lease, {})
+
+
 def fail(session: Session, lease: Lease, reason: str, max_attempts: int, delay: float = 1.0) -> bool:
     """Record a failure that the row itself caused: retry after `delay` seconds, or `failed` with the reason.
 

@@ -22,7 +22,9 @@ from gateway.report.review_order import ReviewList
 from gateway.results.class_colours import class_colours
 from gateway.results.classification import load_rows
 from gateway.results.confirmation import load_confirmations, with_confirmations
+from gateway.results.designs import design_results
 from gateway.results.measure import measure
+from gateway.results.rounds import rounds_of
 from gateway.results.stream import stream_sources
 from gateway.results.views import counterfactual_views
 from shared.profiles import CheckCalibration
@@ -60,18 +62,20 @@ def write_report(
         rows = load_rows(session, job_id)
         services = services_of(session, job_id) if services is None else services
         confirming = load_confirmations(session, rows.job)
+        rounds = rounds_of(session, job_id)
+        design = design_results(session, job_id, rounds)
     check()
     data = rows.job.stored_spec.calibration or ""
     errors = (calibrations or {}).get(data)
-    results = measure(rows, services, None if errors is None else _calibration(data, errors, services, rows.job))
-    results = with_confirmations(results, confirming)
+    calibration = None if errors is None else _calibration(data, errors, services, rows.job)
+    results = with_confirmations(measure(rows, services, calibration, rounds), confirming)
     check()
     review = ReviewList(results, rows.reviewed.verdict)
     with reading(sessions) as session:
         selection = select_pictures(review.collect(stream_sources(session, job_id, rows.relation)), results)
         counterfactuals = session.scalars(select(Counterfactual).where(Counterfactual.id.in_(selection.ids))).all()
         views = {view.id: view for view in counterfactual_views(session, counterfactuals)}
-    results = review.apply(results)
+    results = review.apply(results).model_copy(update={"design": design})
     colours = class_colours(rows.job.classes, renamed_masks(rows.job))
 
     def load(digest: str) -> bytes:

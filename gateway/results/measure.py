@@ -29,8 +29,10 @@ from gateway.results.class_colours import class_colours
 from gateway.results.classification import JobRows, MethodRows, ModelRows
 from gateway.results.estimands import counted_cells, with_bounds, with_others, with_second_scorer
 from gateway.results.panel import with_panel
+from gateway.results.rounds import confirmed_cells
 from gateway.results.segmentation import SegmentedRows, by_source, segmentation_metrics
 from gateway.results.wording import with_sentences
+from shared.schemas.designs import RoundPlan
 from shared.schemas.results import (
     Calibration,
     Cell,
@@ -44,11 +46,16 @@ from shared.schemas.service import ServiceInfo
 from shared.seeds import derive_seed
 
 
-def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Calibration | None = None) -> JobResults:
+def measure(
+    rows: JobRows,
+    services: Sequence[ServiceInfo] = (),
+    calibration: Calibration | None = None,
+    rounds: Sequence[RoundPlan] = (),
+) -> JobResults:
     """All figures of a job. The same rows give the same figures, bit for bit.
 
     `calibration`: errors of the checks on images like the job's; None if unknown. If people reviewed enough edits of a
-    method, their reviews replace these errors.
+    method, their reviews replace these errors. `rounds`, of an adaptive job: they say which images test which cells.
     """
     job = rows.job
     seed = derive_seed("analysis", job.seed)
@@ -61,7 +68,7 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
         n = sum(review.accepted + review.rejected for review in reviews if review.method in reviewed)
         errors = calibration or Calibration()
         calibration = errors.model_copy(update={"source": "reviews", "n": n})
-    figures = _all_models(rows, seed, calibration)
+    figures = _all_models(rows, seed, calibration, rounds)
     panel = set(job.stored_spec.reference_models)
     tested = [own for own in figures if own.model not in panel]
     references = [own for own in figures if own.model in panel]
@@ -85,10 +92,12 @@ def measure(rows: JobRows, services: Sequence[ServiceInfo] = (), calibration: Ca
     )
 
 
-def _all_models(rows: JobRows, seed: int, calibration: Calibration | None) -> list[ModelResults]:
+def _all_models(
+    rows: JobRows, seed: int, calibration: Calibration | None, rounds: Sequence[RoundPlan]
+) -> list[ModelResults]:
     """The figures of each model, reference models too, under each method."""
     classified = [
-        _model_results(pair_rows, rows, model, method, derive_seed(seed, method, model), calibration)
+        _model_results(pair_rows, rows, model, method, derive_seed(seed, method, model), calibration, rounds)
         for (model, method), pair_rows in rows.models.items()
     ]
     segmented = [
@@ -152,16 +161,24 @@ def _funnel(job: Job, method: JobMethod, rows: MethodRows) -> Funnel:
 
 
 def _model_results(
-    rows: ModelRows, all_rows: JobRows, model: str, method: str, seed: int, calibration: Calibration | None
+    rows: ModelRows,
+    all_rows: JobRows,
+    model: str,
+    method: str,
+    seed: int,
+    calibration: Calibration | None,
+    rounds: Sequence[RoundPlan],
 ) -> ModelResults:
     outcomes, relation = rows.outcomes, all_rows.relation
     measured = partial(differences, outcomes)
-    cells, whole = counted_cells(outcomes.cells, measured), measured(np.arange(len(outcomes.source)))
+    cells = confirmed_cells(counted_cells(outcomes.cells, measured), rounds)
+    whole = measured(np.arange(len(outcomes.source)))
     checked = _checked(all_rows, rows.screened, model, method, calibration)
     effects = with_bounds(assess(cells, seed, checked), cells, rows.refused, checked, seed)
     shams, nested = outcomes.sham is not None, nested_differences(outcomes)
     cost = all_rows.methods[method].cost()
-    effects = with_others(effects, outcomes.cells, measured, seed, shams=shams)
+    if not rounds:
+        effects = with_others(effects, outcomes.cells, measured, seed, shams=shams)
     return ModelResults(
         model=model,
         method=method,

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from gateway.database.events import add_event
-from gateway.database.sessions import Sessions
-from gateway.database.tables import Job
-from gateway.queue import leases
+from gateway.database.sessions import Sessions, reading
+from gateway.database.tables import Job, JobRound
+from gateway.queue import job_states, leases
 from gateway.queue.leases import Lease
 from gateway.report.build import report_key, store_report, write_report
+from gateway.results.rounds import next_round
 from gateway.worker.held_leases import LeaseLost
 from shared.profiles import CheckCalibration
+from shared.schemas.designs import RoundPlan
 from shared.schemas.results import JobResults
 from shared.storage import ObjectStore
 
@@ -27,7 +29,16 @@ def analyse(
     calibrations: Mapping[str, CheckCalibration],
     check: Callable[[], None],
 ) -> None:
-    """Write the report of the leased job and end the job. Raises LeaseLost, and what `write_report` raises."""
+    """Write the report of the leased job and end the job, or start the next round of an adaptive one.
+
+    Raises LeaseLost, and what `write_report` raises.
+    """
+    with reading(sessions) as session:
+        plan = next_round(session, lease.job_id)
+    check()
+    if plan is not None and plan.places:
+        start_round(sessions, lease, plan)
+        return
     key = report_key(lease.job_id, lease.token)
     results = write_report(sessions, store, lease.job_id, key, calibrations=calibrations, check=check)
     failure = failure_of(results)
@@ -35,6 +46,8 @@ def analyse(
         finished = leases.finish(session, lease, failure)
         if finished:
             store_report(session, lease.job_id, key, results)
+            if plan is not None and not failure:  # without places: what is added to the job later starts no round
+                session.add(JobRound(job_id=lease.job_id, number=plan.number, plan=plan))
             state = session.get_one(Job, lease.job_id).state
             if state == "done":
                 add_event(session, lease.job_id, "job", {"state": "done"})
@@ -43,6 +56,19 @@ def analyse(
     if not finished:
         store.delete(key)
         raise LeaseLost(lease.id)
+
+
+def start_round(sessions: Sessions, lease: Lease, plan: RoundPlan) -> None:
+    """Make the images of a round pending and end the lease. Raises LeaseLost, and then nothing has changed.
+
+    Locks images before the job, as every other transaction does.
+    """
+    with sessions.begin() as session:
+        images = job_states.reopen_for_round(session, lease.job_id, plan.positions())
+        if not leases.continue_job(session, lease):
+            raise LeaseLost(lease.job_id)
+        session.add(JobRound(job_id=lease.job_id, number=plan.number, plan=plan))
+        add_event(session, lease.job_id, "job", {"state": "running", "round": plan.number}, {"done": -images})
 
 
 def failure_of(results: JobResults) -> str:

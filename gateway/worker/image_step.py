@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from pydantic_core import to_jsonable_python
 from sqlalchemy import func, insert, select
@@ -22,9 +23,11 @@ from gateway.database.columns import (
 )
 from gateway.database.counts import edit_counts, total
 from gateway.database.events import add_event
+from gateway.database.owner_tables import Image
 from gateway.database.sessions import Sessions, insert_missing, reading
 from gateway.database.table_base import utc_now
-from gateway.database.tables import Counterfactual, Image, Job, JobService, Prediction, SourceImage
+from gateway.database.tables import Counterfactual, Job, JobRound, JobService, Prediction, SourceImage
+from gateway.jobs.designs import with_values
 from gateway.jobs.task_description import task_description_of
 from gateway.methods import METHODS, JobMethod
 from gateway.methods.counterfactual import Change, MethodCounterfactual, MethodImage, TaskDescription
@@ -38,6 +41,7 @@ from gateway.worker.messages import ModelInput, requests
 from gateway.worker.segment_step import segmenter_predictions
 from shared.images import decode
 from shared.schemas.base import ImagePayload, JsonObject
+from shared.schemas.designs import ChosenValue
 from shared.seeds import derive_id
 
 
@@ -56,6 +60,8 @@ class ImageWork:
 
     `pixels` is width × height, `occurrence` the number of equal images before it in the job. `rendered` holds the ids
     and digests of its counterfactuals if they exist already; then `models` are those without predictions for them.
+    `values`, in a job of rounds: what the image gets in this round; `first_ordinal` counts its counterfactuals of
+    earlier rounds, and `predicted` says that its original has predictions.
     """
 
     id: str
@@ -72,6 +78,9 @@ class ImageWork:
     seed: int
     segmentation: Segmentation | None = None
     rendered: tuple[tuple[str, str], ...] | None = None
+    values: tuple[ChosenValue, ...] | None = None
+    first_ordinal: int = 0
+    predicted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +125,7 @@ def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
             seed=job.seed,
             segmentation=_segmentation(session, job, image),
             rendered=_rendered(session, image) if image.generated else None,
+            **_round(session, job, image),
         )
 
 
@@ -134,6 +144,8 @@ def call(work: ImageWork, services: RecordedServices, shelf: ImageShelf, link: C
         images += [ModelInput(name, digest) for name, digest in work.rendered]
     batches = list(requests(images, work.pixels))
     predictions = _predictions(work, source, batches, services, shelf, link)
+    if work.predicted and work.rendered is None:
+        predictions = [row for row in predictions if row["counterfactual_id"] is not None]
     services_used = sorted(services.used.items())
     return ImageResult(
         rows,
@@ -165,10 +177,10 @@ def _generate(
 ) -> list[CounterfactualColumns]:
     """The rows of the counterfactuals, whose images are saved."""
     rows: list[CounterfactualColumns] = []
-    for method in work.methods:
-        run = method.spec.function
-        for counterfactual in run(source, work.task_description, services, method.parameters, work.seed):
-            rows.append(row_of(work, method.name, counterfactual, shelf))
+    for method in work.methods if work.values != () else ():
+        run, steered = method.spec.function, method if work.values is None else with_values(method, work.values)
+        for counterfactual in run(source, work.task_description, services, steered.parameters, work.seed):
+            rows.append(row_of(work, method.name, renumbered(counterfactual, work.first_ordinal), shelf))
     shelf.save({digest for row in rows for digest in (row["image_digest"], row["control_digest"]) if digest})
     return rows
 
@@ -209,6 +221,17 @@ def source_of(work: ImageWork, shelf: ImageShelf) -> MethodImage:
     digest = work.segmentation.mask_digest if work.segmentation else None
     mask = None if digest is None else ImagePayload(png=shelf.load(digest))
     return MethodImage(f"{work.digest}/{work.occurrence}", payload, work.ground_truth, mask)
+
+
+def renumbered(counterfactual: MethodCounterfactual, first: int) -> MethodCounterfactual:
+    """The counterfactual with ordinals that follow those of earlier rounds."""
+    null, sham = counterfactual.null_ordinal, counterfactual.sham_ordinal
+    return replace(
+        counterfactual,
+        ordinal=counterfactual.ordinal + first,
+        null_ordinal=None if null is None else null + first,
+        sham_ordinal=None if sham is None else sham + first,
+    )
 
 
 def row_of(
@@ -270,6 +293,32 @@ def _segmentation(session: Session, job: Job, image: SourceImage) -> Segmentatio
     if job.kind != "segmentation":
         return None
     return Segmentation(tuple(job.classes), image.mask_digest, relation_of(session, job.id) == "metamorphic")
+
+
+class _Round(TypedDict, total=False):
+    """The part of `ImageWork` that rounds decide."""
+
+    values: tuple[ChosenValue, ...]
+    first_ordinal: int
+    predicted: bool
+
+
+def _round(session: Session, job: Job, image: SourceImage) -> _Round:
+    """What an image gets in the last round of an adaptive job that includes it; empty in any other job.
+
+    An image that failed gets no values in later rounds, so that round is the one to repeat.
+    """
+    plans = session.scalars(select(JobRound.plan).where(JobRound.job_id == job.id).order_by(JobRound.number)).all()
+    if not plans:
+        return {}
+    given = [values for plan in plans if (values := plan.values_of(image.position))]
+    last = session.scalar(select(func.max(Counterfactual.ordinal)).where(Counterfactual.source_image_id == image.id))
+    predicted = session.scalar(select(Prediction.id).where(Prediction.source_image_id == image.id).limit(1))
+    return {
+        "values": given[-1] if given else (),
+        "first_ordinal": 0 if last is None else last + 1,
+        "predicted": predicted is not None,
+    }
 
 
 def _rendered(session: Session, image: SourceImage) -> tuple[tuple[str, str], ...]:

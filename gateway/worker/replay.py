@@ -11,10 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from gateway.database.columns import CounterfactualColumns
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Report, SourceImage
+from gateway.jobs.designs import with_values
+from gateway.methods import JobMethod
 from gateway.methods.counterfactual import MethodCounterfactual
 from gateway.model_services.clients import ModelServices
 from gateway.model_services.recorded import ImageShelf, RecordedServices
@@ -24,6 +27,7 @@ from gateway.worker.image_step import ImageWork
 from shared.endpoints import Endpoint, Reply, Request, Services
 from shared.images import decode
 from shared.problems import NotFound
+from shared.schemas.designs import ChosenValues
 from shared.schemas.service import SERVICES, ServiceInfo
 from shared.storage import ObjectMissing, ObjectStore
 
@@ -104,8 +108,32 @@ def _load(sessions: Sessions, counterfactual_id: str) -> tuple[Counterfactual, I
 def _repeat(row: Counterfactual, work: ImageWork, shelf: ImageShelf, services: Services) -> MethodCounterfactual | None:
     method = next(method for method in work.methods if method.name == row.method)
     run, source = method.spec.function, image_step.source_of(work, shelf)
+    if work.values is not None:
+        method = _of_round(method, row)
     counterfactuals = run(source, work.task_description, services, method.parameters, work.seed)
-    return next((repeated for repeated in counterfactuals if repeated.ordinal == row.ordinal), None)
+    if work.values is None:
+        return next((repeated for repeated in counterfactuals if repeated.ordinal == row.ordinal), None)
+    return next((repeated for repeated in counterfactuals if _is_same(row, repeated)), None)
+
+
+def _of_round(method: JobMethod, row: Counterfactual) -> JobMethod:
+    """The method with the values that its source image got in the row's round, from the row's lineage."""
+    parameters = row.lineage.get("parameters")
+    values = parameters.get("values", []) if isinstance(parameters, dict) else []
+    return with_values(method, TypeAdapter(ChosenValues).validate_python(values))
+
+
+def _is_same(row: Counterfactual, repeated: MethodCounterfactual) -> bool:
+    """Whether a repetition is of the row's arm, seed, captions and rendering; ordinals count over all rounds."""
+    edit = repeated.edit
+    return (row.arm, row.seed, row.new_caption, row.lineage.get("rendering")) == (
+        repeated.arm,
+        repeated.seed,
+        edit.new_caption if edit else "",
+        repeated.lineage.get("rendering"),
+    ) and [change["to_value"] for change in row.changes] == [
+        change.to_value for change in (edit.changes if edit else ())
+    ]
 
 
 def _differences(then: Counterfactual, now: CounterfactualColumns, shelf: ImageShelf) -> Iterator[str]:

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from shared.schemas.base import TASK_DESCRIPTION, Contract, Kind
+from shared.schemas.designs import Design
 from shared.schemas.jobs import ImageFailure, MethodChoice
 from shared.schemas.results import Sensitivity
 
@@ -27,8 +28,9 @@ class JobPlan(Contract):
     uploaded yet (a dry run assumes that they are usable); `failures` lists the first 20 unusable ones. `unchecked`
     names the methods whose images no check can refuse, noise included, because the profile has no thresholds for them.
     `checks_off`: method → its checks that refuse nothing, because the profile has no threshold for them.
-    `renderings` is what each method costs at most. `groups` is None where each image is its own; then
-    `look_like_sequences` says that file names suggest frames of sequences.
+    `design` has the values that every image gets in a balanced design. `renderings` is what each method costs at most.
+    `groups` is None where each image is its own; then `look_like_sequences` says that file names suggest frames of
+    sequences.
     """
 
     task_description: Annotated[str, Field(validation_alias=TASK_DESCRIPTION)]
@@ -48,5 +50,6 @@ class JobPlan(Contract):
     groups: int | None = None
     look_like_sequences: bool = False
     failures: list[ImageFailure]
+    design: Design = Field(default_factory=Design)
     renderings: list[PlannedRenderings] = Field(default_factory=list)
     sensitivity: Sensitivity

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from shared.schemas.base import TASK_DESCRIPTION, Contract
+from shared.schemas.designs import DesignResults
 
 Direction = Literal["to", "from"]
 # labelled: against the ground truth. metamorphic: without one, so the prediction on the source image must not change.
@@ -587,6 +588,7 @@ class JobResults(Contract):
     checks_off: dict[str, list[str]] = Field(default_factory=dict)
     reviews: list[MethodReviews] = Field(default_factory=list)
     sensitivity: Sensitivity | None = None
+    design: Annotated[DesignResults | None, Field(description="null in reports of older versions")] = None
     results: list[ModelResults]
     references: list[ModelResults] = Field(default_factory=list)
     funnels: list[Funnel]

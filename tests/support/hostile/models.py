@@ -157,7 +157,7 @@ def segmenter_not_a_number_on_white() -> dict[str, bytes]:
         "g",
         [helper.make_tensor_value_info("pixels", TensorProto.FLOAT, ["b", 3, SIDE, SIDE])],
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["b", 3, SIDE, SIDE])],
-        [numpy_helper.from_array(np.float32(0.9), "limit")],
+        [numpy_helper.from_array(np.array(0.9, np.float32), "limit")],
     )
     model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 17)])
     description = {**json.loads(DESCRIPTION), "kind": "segmentation"}

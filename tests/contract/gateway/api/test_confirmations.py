@@ -42,7 +42,7 @@ def finish(sessions: Sessions, job: str, value: str, images: int, right: bool) -
             common = {"job_id": job, "source_image_id": source.id}
             truth = source.ground_truth
             shown = {"model": "m1", "probability": 0.9, "ground_truth_probability": 0.9, "top": []}
-            opinions = [(None, True)]
+            opinions: list[tuple[str | None, bool]] = [(None, True)]
             if source.position < images:
                 opinions += [(f"{source.id}-0", right), (f"{source.id}-1", True)]
                 change = {"factor": "weather", "from_value": "day", "to_value": value}

@@ -12,7 +12,8 @@ from sqlalchemy import func, select
 from typer.testing import CliRunner
 
 from contrafact.cli import app
-from gateway.database.tables import Image, Job, OwnedImage, Table, Upload
+from gateway.database.owner_tables import Image, OwnedImage, Upload
+from gateway.database.tables import Job, JobRound, Table
 from tests.support.archives import zipped
 from tests.support.gateway_under_test import Gateway, picture
 
@@ -168,3 +169,51 @@ def test_reference_models_join_the_models_of_a_job_and_none_of_them_is_under_tes
         named = ask(gateway, models=tested[:1], reference_models=others[:1]).json()
         assert named["models"] == [tested[0], others[0]]
     assert ask(gateway, models=[], reference_models=tested[:1]).status_code == 422
+
+
+def test_a_balanced_plan_names_the_values_of_every_image_and_its_cost(gateway: Gateway) -> None:
+    plan = ask(gateway, design="balanced", values=["weather=night", "domain=sketch"], budget=1_000).json()
+    values = [{"factor": "weather", "value": "night"}, {"factor": "domain", "value": "sketch"}]
+    assert plan["design"] == {"kind": "balanced", "values": values, "budget": 1_000}
+    assert plan["renderings"][0]["edits"] == 2 * plan["images"]
+    job = ask(gateway, "false", design="balanced", values=["weather=night", "domain=sketch"], budget=1_000).json()
+    assert gateway.client.get(f"/jobs/{job['id']}/plan").json()["design"] == plan["design"]
+    refused = ask(gateway, design="balanced", budget=1)
+    assert (refused.status_code, "budget" in refused.json()["detail"]) == (422, True)
+
+
+def test_the_command_line_plans_a_balanced_job(gateway: Gateway, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(picture())
+    arguments = [str(tmp_path / "a.png"), "--task", "name it", "--design", "balanced", "--value", "weather=night"]
+    result = CliRunner().invoke(
+        app, ["submit", *arguments, "--dry-run", "--json", "--url", str(gateway.client.base_url)]
+    )
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["design"]["values"] == [{"factor": "weather", "value": "night"}]
+
+
+def test_an_adaptive_job_plans_its_first_round_within_the_budget(gateway: Gateway) -> None:
+    spec: dict[str, Any] = {"design": "adaptive", "values": ["weather=night"], "budget": 40}
+    plan = ask(gateway, **spec).json()
+    assert (plan["design"]["kind"], plan["design"]["budget"]) == ("adaptive", 40)
+    assert sum(plan["renderings"][0][kind] for kind in ("edits", "null_arms", "sham_arms")) <= 40
+    job = ask(gateway, "false", **spec).json()
+    with gateway.context.sessions() as session:
+        first = session.get_one(JobRound, (job["id"], 0)).plan
+    assert {(place.label, len(place.screening)) for place in first.places} == {("bus", 5), ("car", 3)}
+    assert ask(gateway, "false", design="adaptive", values=["weather=night"]).json()["id"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        ({"budget": 20}, "budget"),
+        ({"ground_truth": "none"}, "class"),
+        ({"methods": ["dillema", "lance"]}, "methods"),
+        ({"methods": ["corruptions"], "values": []}, "method"),
+        ({"models": []}, "models"),
+    ],
+)
+def test_what_an_adaptive_design_cannot_steer_is_refused(gateway: Gateway, spec: dict[str, Any], named: str) -> None:
+    refused = ask(gateway, **{"design": "adaptive", "values": ["weather=night"], **spec})
+    assert (refused.status_code, named in refused.json()["detail"]) == (422, True)

@@ -12,6 +12,7 @@ from gateway.database.tables import Counterfactual, Job, Prediction
 from gateway.methods import read_method
 from gateway.report.build import build_report
 from shared.profiles import CheckCalibration
+from shared.schemas.base import JsonObject
 from shared.schemas.results import CheckErrors
 from shared.schemas.service import ServiceInfo, WeightsInfo
 from shared.storage import DirectoryStore
@@ -100,7 +101,7 @@ def test_errors_at_other_thresholds_than_the_jobs_are_not_used(tmp_path: Path) -
     assert results.calibration is not None
     assert "thresholds" in results.calibration.not_used
     with sessions.begin() as session:
-        parameters = {"counterfactuals_per_image": 4, "thresholds": {"label": {"default": 0.5}}}
+        parameters: JsonObject = {"counterfactuals_per_image": 4, "thresholds": {"label": {"default": 0.5}}}
         session.get_one(Job, "drawn").methods = [read_method("dillema", parameters)]
     assert not build_report(sessions, store, "drawn", [], {"tinyworld": moved}).provisional
 

@@ -151,7 +151,7 @@ def test_a_job_of_both_gives_rows_that_are_counted(sessions: Sessions, tmp_path:
             cells = session.scalars(
                 select(Counterfactual.to_value).where(Counterfactual.method == "shifts", Counterfactual.arm == "edit")
             ).all()
-        rebuilt, left_out, _ = rows.models["m1", "reconstruction"]
+        rebuilt, left_out = rows.models["m1", "reconstruction"][:2]
         assert (len(rebuilt.source), left_out, rebuilt.cells) == (3, 0, {})
         assert np.array_equal(rebuilt.null.predicted, rebuilt.original.predicted)
         assert Counter(cells) == {"night": 3, "snow": 3}

@@ -53,7 +53,7 @@ def test_siblings_that_agree_count_as_one_image() -> None:
     alone = error_rates(judged(np.random.default_rng(1), 40))[0].errors
     sample = judged(np.random.default_rng(1), 40)
     tripled = JudgedSample(
-        *(np.repeat(part, 3) for part in (sample.valid, sample.accepted, sample.group)), [*sample.factors] * 3
+        np.repeat(sample.valid, 3), np.repeat(sample.accepted, 3), np.repeat(sample.group, 3), [*sample.factors] * 3
     )
     together = error_rates(tripled)[0].errors
     assert alone is not None

@@ -60,11 +60,11 @@ def test_a_cell_has_its_own_pictures_and_those_of_its_factor() -> None:
 def test_a_class_has_its_own_sample_where_that_is_large_enough() -> None:
     samples = {("weather", True): sample(40, 0), ("weather", False): sample(20, 0)}
     tallies = {CELL: (Tally(), Tally(open=30))}
-    pools = []
+    pools: list[tuple[str, bool]] = []
     for invalid in (28, 30):
         classes = {("bus", True): sample(0, invalid), ("car", True): sample(90, 0)}
         reviewed = Reviewed(samples, tallies, (Tally(), Tally()), None, classes)
-        pools.append((reviewed.pool(CELL), np.median(reviewed.shares(CELL, 1)) > 0.5))
+        pools.append((reviewed.pool(CELL), bool(np.median(reviewed.shares(CELL, 1)) > 0.5)))
     assert pools == [("factor", True), ("class", False)]
     all_reviewed = Reviewed({}, {CELL: (Tally(), Tally(valid=12))}, (Tally(), Tally()))
     assert all_reviewed.pool(CELL) == "class"

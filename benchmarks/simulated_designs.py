@@ -1,0 +1,182 @@
+"""Power and false findings of a job's designs at equal renderings, on tables with known truth.
+
+`python -m benchmarks.simulated_designs`: jobs of 4 classes and 7 values with a pool of source images of each class. One
+place (a class and a value) has a true drop; all others have none, or one of 4 points. *Even*: every place gets equally
+many source images, as in a free or balanced design. *Adaptive*: `gateway.analysis.allocation`. Both render the same
+number of edits. Without drop every finding is invented.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import false_discovery_control
+
+from gateway.analysis.allocation import Share, Suspicion, allocate, is_cleared, round_budgets
+from gateway.analysis.betting import anytime_p
+from gateway.analysis.certainty import p_beyond
+from gateway.analysis.effects import Floats
+from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
+from shared.seeds import derive_seed
+
+RESULTS = Path(__file__).parent / "results" / "designs.json"
+CLASSES, VALUES = 4, 7
+PLACES = tuple(f"{label}/{value}" for label in range(CLASSES) for value in range(VALUES))
+ACCURACY = 0.95
+COUNTED = 0.71  # share of edits whose pairs count: the yardstick's (850 of 1,200)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """`pool`: source images of each class. `edits`: renderings without arms. `drop` is of `planted` places (0 … 1);
+    `elsewhere` of all others."""
+
+    pool: int
+    edits: int
+    drop: float
+    planted: int = 1
+    elsewhere: float = 0.0
+
+    def drop_at(self, place: str) -> float:
+        return self.drop if PLACES.index(place) < self.planted else self.elsewhere
+
+
+@dataclass(slots=True)
+class Taken:
+    """The differences of a place in the order of rounds, its edits so far, and its test."""
+
+    screened: list[float] = field(default_factory=list)
+    confirmed: list[float] = field(default_factory=list)
+    edits: int = 0
+    given: int = 0
+    horizon: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The share of planted places found, and of jobs with an invented finding, in `jobs` simulated jobs."""
+
+    setting: Setting
+    design: str
+    jobs: int
+    recall: float
+    invented: float
+    edits: float
+
+
+def draw(edits: int, drop: float, random: np.random.Generator) -> Floats:
+    """Differences of the pairs that count, of so many edits with independent errors on both arms."""
+    count = int(random.binomial(edits, COUNTED))
+    worse, better = ACCURACY * (1 - ACCURACY + drop), (1 - ACCURACY) * (ACCURACY - drop)
+    uniform = random.random(count)
+    return np.where(uniform < worse, -1.0, np.where(uniform > 1 - better, 1.0, 0.0))
+
+
+def findings(p_values: dict[str, float], means: dict[str, float]) -> set[str]:
+    """The places with a drop whose test Benjamini-Hochberg rejects."""
+    if not p_values:
+        return set()
+    q_values = false_discovery_control(list(p_values.values()))
+    rejected = [place for place, q in zip(p_values, q_values, strict=True) if q <= FALSE_DISCOVERY_RATE]
+    return {place for place in rejected if means[place] < 0}
+
+
+def even_job(setting: Setting, seed: int) -> tuple[set[str], int]:
+    """The findings of a job that gives every place equally many images, and its edits."""
+    random = np.random.default_rng(seed)
+    each = min(setting.pool, setting.edits // len(PLACES))
+    taken = {place: draw(each, setting.drop_at(place), random) for place in PLACES}
+    tested = {place: pairs for place, pairs in taken.items() if len(pairs) >= LEAST_SOURCES}
+    p_values = {place: p_beyond(pairs, BEYOND, seed) for place, pairs in tested.items()}
+    return findings(p_values, {place: float(pairs.mean()) for place, pairs in tested.items()}), each * len(PLACES)
+
+
+def adaptive_job(setting: Setting, seed: int) -> tuple[set[str], int]:
+    """The findings of an adaptive job, and its edits."""
+    random = np.random.default_rng(seed)
+    taken = {place: Taken() for place in PLACES}
+    first, *rest = round_budgets(setting.edits)
+    spend({place: Share(screening=min(setting.pool, first // len(PLACES))) for place in PLACES}, taken, setting, random)
+    carried = setting.edits - sum(rest) - sum(place.edits for place in taken.values())
+    for number, edits in enumerate(rest):
+        before = sum(place.edits for place in taken.values())
+        decided = found(taken)
+        suspicions = {place: suspicion_of(taken[place], setting, place in decided) for place in PLACES}
+        spend(allocate(suspicions, edits + carried, len(rest) - number), taken, setting, random)
+        carried += edits - (sum(place.edits for place in taken.values()) - before)
+    return found(taken), sum(place.edits for place in taken.values())
+
+
+def spend(shares: dict[str, Share], taken: dict[str, Taken], setting: Setting, random: np.random.Generator) -> None:
+    for place, share in shares.items():
+        own, drop = taken[place], setting.drop_at(place)
+        own.screened += draw(share.screening, drop, random).tolist()
+        own.confirmed += draw(share.confirming, drop, random).tolist()
+        own.edits += share.screening + share.confirming
+        own.given += share.confirming
+        own.horizon = share.horizon or own.horizon
+
+
+def suspicion_of(taken: Taken, setting: Setting, decided: bool) -> Suspicion:
+    pairs = [*taken.screened, *taken.confirmed]
+    drop = -float(np.mean(pairs)) if pairs else 0.0
+    yield_ = len(pairs) / taken.edits if taken.edits else 1.0
+    free = setting.pool - taken.edits
+    suspicion = Suspicion(drop, len(pairs), free, yield_, taken.horizon, taken.given)
+    return replace(suspicion, decided=decided or is_cleared(suspicion, len(taken.confirmed)))
+
+
+def found(taken: dict[str, Taken]) -> set[str]:
+    tested = {place: np.array(own.confirmed) for place, own in taken.items() if len(own.confirmed) >= LEAST_SOURCES}
+    p_values = {place: anytime_p(pairs, BEYOND, taken[place].horizon) for place, pairs in tested.items()}
+    return findings(p_values, {place: float(pairs.mean()) for place, pairs in tested.items()})
+
+
+def measure(setting: Setting, jobs: int) -> list[Row]:
+    """Both designs in one setting."""
+    rows = []
+    planted = {place for place in PLACES if setting.drop_at(place) > BEYOND}
+    for name, job in (("even", even_job), ("adaptive", adaptive_job)):
+        results = [job(setting, derive_seed("designs", name, number)) for number in range(jobs)]
+        recall = np.mean([len(result & planted) / max(1, len(planted)) for result, _ in results])
+        invented = np.mean([bool(result - planted) for result, _ in results])
+        edits = np.mean([count for _, count in results])
+        rows.append(Row(setting, name, jobs, float(recall), float(invented), float(edits)))
+    return rows
+
+
+def settings() -> Sequence[Setting]:
+    """The yardstick's small size in renderings, with a pool as large as needed, and its full size."""
+    return [
+        *(Setting(300, 1_200, drop) for drop in (0.0, 0.15, 0.3, 0.6)),
+        *(Setting(300, 1_200, 0.3, planted) for planted in (3, 6)),
+        Setting(60, 1_200, 0.3),
+        Setting(300, 2_400, 0.15),
+        Setting(300, 1_200, 0.0, elsewhere=0.04),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=200, help="simulated jobs of every setting and design")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    command = f"python -m benchmarks.simulated_designs --jobs {arguments.jobs}"
+    rows: list[Row] = []
+    for setting in settings():  # the file is written after every setting, so that a long run can be interrupted
+        for row in measure(setting, arguments.jobs):
+            rows.append(row)
+            print(
+                f"{setting}  {row.design:<8} recall {row.recall:.2f}  jobs with an invented finding {row.invented:.3f}"
+            )
+        record = {"command": command, "rows": [asdict(row) for row in rows]}
+        arguments.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

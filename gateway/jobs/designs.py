@@ -1,0 +1,117 @@
+"""The design of a job: which values its methods change source images to, within its budget of renderings.
+
+In a balanced or adaptive design the methods that choose their changes (DILLEMA, LANCE) get the same values for every
+source image, as their parameter `values`; an adaptive job gives each image some of them (`rounds.py`). Shifts,
+corruptions and reconstruction treat all images alike by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gateway.jobs.choices import Plan
+from gateway.jobs.renderings import planned_renderings
+from gateway.methods import JobMethod
+from gateway.methods.counterfactual import FACTORS
+from gateway.methods.dillema import DillemaParameters
+from gateway.methods.lance import LanceParameters
+from gateway.methods.lance_r import LanceRParameters
+from shared.problems import InvalidInput
+from shared.schemas.designs import MOST_VALUES, ChosenValue, Design, DesignKind
+from shared.schemas.jobs import JobSpec
+
+
+def with_design(plan: Plan, spec: JobSpec, usual: Sequence[ChosenValue], images: int) -> Plan:
+    """The plan with the values of its methods, for so many usable images. `usual`: the profile's values.
+
+    A job's own values apply to every method that takes values; without them, those in a method's parameters. Without
+    both a method gets the first of the usual values
+    of its factors, as many as it makes counterfactuals of an image in a free design, or fewer within the budget. Raises
+    InvalidInput for a value of a factor that a method does not change, for a method that draws its changes by chance,
+    and if the budget is too small.
+    """
+    if spec.design == "free":
+        if own := [method.name for method in plan.methods if values_of(method)]:
+            raise InvalidInput(
+                f"the parameter `values` of {', '.join(own)} needs `design` balanced or adaptive; set it on the job"
+            )
+        return plan
+    # An adaptive job spends its budget round by round, so it limits no values.
+    limited = spec if spec.design == "balanced" else spec.model_copy(update={"budget": None})
+    methods = [_method(method, limited, usual, images) for method in plan.methods]
+    if spec.values and not any(map(values_of, methods)):
+        raise InvalidInput(f"no method of this job takes `values`: {', '.join(method.name for method in methods)}")
+    return replace(plan, methods=methods)
+
+
+def values_of(method: JobMethod) -> list[ChosenValue]:
+    """The values that a method changes every source image to; empty if it takes none."""
+    parameters = method.parameters
+    return [*parameters.values] if isinstance(parameters, DillemaParameters | LanceParameters) else []
+
+
+def design_of(kind: DesignKind, budget: int | None, methods: Sequence[JobMethod]) -> Design:
+    """The design of a job with these methods."""
+    values = dict.fromkeys((chosen.factor, chosen.value) for method in methods for chosen in values_of(method))
+    return Design(
+        kind=kind, values=[ChosenValue(factor=factor, value=value) for factor, value in values], budget=budget
+    )
+
+
+def _method(method: JobMethod, spec: JobSpec, usual: Sequence[ChosenValue], images: int) -> JobMethod:
+    parameters = method.parameters
+    if isinstance(parameters, LanceRParameters):
+        raise InvalidInput("lance-r draws its words by chance, so it cannot be balanced; leave it out of `methods`")
+    if isinstance(parameters, DillemaParameters | LanceParameters):
+        if isinstance(parameters, DillemaParameters) and parameters.several_changes:
+            raise InvalidInput("a balanced design makes one change each: leave out same_caption and set one edit each")
+        factors = parameters.factors or FACTORS
+        if own := spec.values or parameters.values:
+            method = with_values(method, _own_values(method.name, own, factors))
+        else:
+            most = parameters.counterfactuals_per_image if spec.design == "balanced" else MOST_VALUES
+            of_factors = [chosen for chosen in usual if chosen.factor in factors][:most]
+            method = with_values(method, _affordable(method, of_factors, spec.budget, images))
+    if _exceeds(method, spec.budget, images):
+        raise InvalidInput(
+            f"{method.name} renders up to {renderings(method, images):,} images, and `budget` is {spec.budget:,}; "
+            "raise it, or bring fewer values or images"
+        )
+    return method
+
+
+def _own_values(method: str, values: Sequence[ChosenValue], factors: Sequence[str]) -> Sequence[ChosenValue]:
+    for chosen in values:
+        if chosen.factor not in factors:
+            raise InvalidInput(
+                f"{method} does not change the factor {chosen.factor!r} of the value {chosen.value!r}; "
+                f"its factors are {', '.join(factors)}"
+            )
+    return values
+
+
+def _affordable(
+    method: JobMethod, values: Sequence[ChosenValue], budget: int | None, images: int
+) -> Sequence[ChosenValue]:
+    """The first of the values, as many as the budget allows, and at least one."""
+    if not values:
+        raise InvalidInput(f"the profile has no values for the factors of {method.name}; name `values`")
+    while len(values) > 1 and _exceeds(with_values(method, values), budget, images):
+        values = values[:-1]
+    return values
+
+
+def with_values(method: JobMethod, values: Sequence[ChosenValue]) -> JobMethod:
+    """The method with these values."""
+    return replace(method, parameters=method.parameters.model_copy(update={"values": tuple(values)}))
+
+
+def renderings(method: JobMethod, images: int) -> int:
+    """The most images that a method renders, null and sham arms included."""
+    (plan,) = planned_renderings([method], images)
+    return plan.edits + plan.null_arms + plan.sham_arms
+
+
+def _exceeds(method: JobMethod, budget: int | None, images: int) -> bool:
+    return budget is not None and renderings(method, images) > budget

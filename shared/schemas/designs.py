@@ -1,0 +1,140 @@
+"""The design of a job: which changes each source image gets, and how many images may be rendered."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from shared.schemas.base import Contract
+
+Factor = Literal["subject", "object", "background", "adjective", "domain", "weather", "other"]
+FACTORS: tuple[Factor, ...] = ("subject", "object", "background", "adjective", "domain", "weather", "other")
+DesignKind = Literal["free", "balanced", "adaptive"]
+MOST_VALUES = 30
+MOST_RENDERINGS = 10_000_000
+
+
+def _on_one_line(value: Any) -> Any:
+    return " ".join(value.split()) if isinstance(value, str) else value
+
+
+class ChosenValue(Contract):
+    """A value that counterfactuals change to, such as night (weather); `"weather=night"` is short for it."""
+
+    factor: Factor
+    value: Annotated[str, Field(min_length=1, max_length=40), BeforeValidator(_on_one_line)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        factor, equals, name = value.partition("=")
+        if not equals:
+            raise ValueError(f"{value!r}: write FACTOR=VALUE, such as weather=night")
+        return {"factor": factor.strip(), "value": name.strip()}
+
+
+ChosenValues = Annotated[tuple[ChosenValue, ...], Field(max_length=MOST_VALUES)]
+
+
+def repeated_values(values: tuple[ChosenValue, ...]) -> list[str]:
+    """The values that occur more than once, whatever their case."""
+    names = [f"{chosen.factor}={chosen.value}".lower() for chosen in values]
+    return sorted({name for name in names if names.count(name) > 1})
+
+
+class Design(Contract):
+    """The design of a job as its plan and its report state it.
+
+    `values`: the changes that every source image gets, in their order, or in an adaptive design the changes that images
+    may get; empty in a free design. `budget`: the most
+    images that each method may render, null and sham arms included; None: no limit.
+    """
+
+    kind: DesignKind = "free"
+    values: list[ChosenValue] = Field(default_factory=list)
+    budget: int | None = None
+
+
+class CellSpending(Contract):
+    """How the renderings of one method were spent on a cell: `proposed` edits of its source images, how many of them
+    were `rendered`, and how many have a pair that counts.
+
+    In an adaptive design `screening` and `confirming` count the source images that got the value in order to find
+    suspects, and to test a suspect. Only the latter enter its test. Else both are None.
+    """
+
+    method: str
+    label: Annotated[str | None, Field(description="class of the ground truth; null without one")]
+    factor: str
+    value: str
+    proposed: int
+    rendered: int
+    counted: int
+    screening: int | None = None
+    confirming: int | None = None
+
+
+class PlaceShare(Contract):
+    """What a round gives a place, which is a class and a value: positions of source images that get the value.
+
+    `screening` images are to find suspects; `confirming` images are of a suspect's test, which is planned for `horizon`
+    images that count (0: it is not tested).
+    """
+
+    label: str
+    chosen: ChosenValue
+    screening: list[int] = Field(default_factory=list)
+    confirming: list[int] = Field(default_factory=list)
+    horizon: int = 0
+
+
+class RoundPlan(Contract):
+    """A round of an adaptive job. A plan without places ends the rounds."""
+
+    number: int
+    places: list[PlaceShare]
+
+    def values_of(self, position: int) -> tuple[ChosenValue, ...]:
+        """The values that a source image gets in this round."""
+        return tuple(
+            place.chosen for place in self.places if position in place.screening or position in place.confirming
+        )
+
+    def positions(self) -> list[int]:
+        """The source images that get any value in this round, ascending."""
+        return sorted({position for place in self.places for position in (*place.screening, *place.confirming)})
+
+
+class DesignResults(Design):
+    """The design of a finished job, and what it spent where.
+
+    `rendered` counts the images of edits, null and sham arms. `cells` is empty in a free design. `rounds`, of an
+    adaptive design: the edits of each round.
+    """
+
+    rendered: int = 0
+    cells: list[CellSpending] = Field(default_factory=list)
+    rounds: list[int] = Field(default_factory=list)
+
+
+# What a balanced job changes if neither the job nor the profile names values: changes of time, weather and kind of
+# picture that any photograph can show.
+USUAL_VALUES: tuple[ChosenValue, ...] = tuple(
+    ChosenValue(factor=factor, value=value)
+    for factor, value in (
+        ("weather", "night"),
+        ("weather", "snow"),
+        ("weather", "fog"),
+        ("weather", "rain"),
+        ("weather", "sunset"),
+        ("domain", "sketch"),
+        ("domain", "painting"),
+        ("background", "forest"),
+        ("background", "beach"),
+        ("background", "city"),
+        ("background", "desert"),
+    )
+)

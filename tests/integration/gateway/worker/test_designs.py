@@ -1,0 +1,160 @@
+"""Jobs of balanced and adaptive design: which source images get which values, and what the report says of it."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import delete, select
+
+from gateway.database.tables import LOCAL_OWNER, Counterfactual, Job, JobRound, Prediction, SourceImage
+from gateway.intake.sources import KeptImage, SourceFile
+from gateway.jobs import jobs
+from gateway.jobs.choices import Plan
+from gateway.jobs.rounds import first_round
+from gateway.queue import leases
+from gateway.results.rounds import rounds_of
+from shared.schemas.designs import RoundPlan
+from shared.schemas.evaluation import ModelUnderTestInfo
+from tests.support.rows import let_time_pass
+from tests.support.small_services import CLASSES
+from tests.support.work_site import Site, wait_for
+
+ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+VALUES = ["weather=fog", "weather=rain", "weather=night"]  # the small services have words for the first two
+
+MODEL = ModelUnderTestInfo(
+    name="m1", kind="classification", classes=CLASSES, weights="none", revision="1", licence="Apache-2.0"
+)
+
+
+def add_balanced_job(site: Site, images: int) -> None:
+    parameters = {"values": [{"factor": "weather", "value": text.partition("=")[2]} for text in VALUES], "steps": 2}
+    site.add_job(images=images, models=("m1",), methods=[{"name": "dillema", "parameters": parameters}])
+    with site.sessions.begin() as session:
+        session.get_one(Job, "job").spec = {"design": "balanced", "budget": 100}
+
+
+@ON_SQLITE
+def test_cells_fill_evenly_and_the_report_says_what_was_spent_where(site: Site) -> None:
+    add_balanced_job(site, images=4)
+    site.worker().step()
+    design = site.metrics().design
+    assert design is not None
+    assert (design.kind, design.budget, [chosen.value for chosen in design.values]) == (
+        "balanced",
+        100,
+        ["fog", "rain", "night"],
+    )
+    spent = {cell.value: (cell.label, cell.proposed, cell.rendered, cell.counted) for cell in design.cells}
+    assert spent == {"fog": ("car", 4, 4, 4), "rain": ("car", 4, 4, 4), "night": ("car", 4, 0, 0)}
+    assert design.rendered == 4 * 2 * 2
+    assert 'id="design"' in site.report()
+
+
+@ON_SQLITE
+def test_a_free_job_has_no_values(site: Site) -> None:
+    site.add_job(images=1, models=("m1",))
+    site.worker().step()
+    design = site.metrics().design
+    assert design is not None
+    assert (design.kind, design.values, design.cells) == ("free", [], [])
+
+
+PARAMETERS = {"values": ["weather=fog", "weather=rain"], "steps": 2, "same_seed": False}
+
+
+def add_adaptive_job(site: Site, job: str = "job", images: int = 20, budget: int = 48) -> None:
+    """Cars whose model gets one of the values wrong, as the small services have it."""
+    site.add_job(job, images=images, models=("m1",), methods=[{"name": "dillema", "parameters": PARAMETERS}])
+    with site.sessions.begin() as session:
+        row = session.get_one(Job, job)
+        row.spec = {"design": "adaptive", "budget": budget}
+        sources = [SourceFile(f"{n}.png", "car", KeptImage("0" * 64, "0" * 64, 8, 8, 1)) for n in range(images)]
+        plan = Plan(row.methods, [MODEL], list(row.classes))
+        session.add(JobRound(job_id=job, number=0, plan=first_round(plan, budget, sources, row.seed)))
+
+
+def rounds_of_job(site: Site, job: str = "job") -> list[RoundPlan]:
+    with site.sessions() as session:
+        return rounds_of(session, job)
+
+
+def work_until_done(site: Site, job: str = "job") -> None:
+    worker = site.worker()
+    wait_for(lambda: worker.step() or site.state(job) == "done")  # type: ignore[func-returns-value]
+
+
+@ON_SQLITE
+def test_rounds_follow_each_other_within_the_budget(site: Site) -> None:
+    add_adaptive_job(site)
+    work_until_done(site)
+    rounds = rounds_of_job(site)
+    assert [plan.number for plan in rounds] == list(range(len(rounds)))
+    assert len(rounds) > 1
+    for value in ("fog", "rain"):
+        given = [
+            position
+            for plan in rounds
+            for place in plan.places
+            if place.chosen.value == value
+            for position in (*place.screening, *place.confirming)
+        ]
+        assert len(given) == len(set(given))
+    design = site.metrics().design
+    assert design is not None
+    assert design.rendered <= 48
+    assert {cell.value: (cell.screening or 0) + (cell.confirming or 0) for cell in design.cells} == {
+        cell.value: cell.proposed for cell in design.cells
+    }
+    tested = [cell for result in site.metrics().results for cell in result.cells if cell.p_value is not None]
+    confirming = {cell.value: cell.confirming for cell in design.cells}
+    assert all(cell.sources <= (confirming[cell.cell.value] or 0) for cell in tested)
+    assert {image.state for image in site.images()} == {"done"}
+
+
+@ON_SQLITE
+def test_the_plan_does_not_depend_on_arrival_or_on_killed_workers(site: Site) -> None:
+    add_adaptive_job(site)
+    work_until_done(site)
+    expected, results = rounds_of_job(site), site.results()
+    add_adaptive_job(site, "again")
+    with site.sessions.begin() as session:  # leased by a worker that dies
+        for turn, image in enumerate(reversed(site.images("again"))):
+            session.merge(image).turn = turn
+        for _ in range(3):
+            assert leases.claim(session, 60)
+    let_time_pass(site.sessions, 120)
+    with site.sessions.begin() as session:
+        leases.sweep(session, 20)
+    work_until_done(site, "again")
+    assert rounds_of_job(site, "again") == expected
+    assert site.results("again") == results
+
+
+@ON_SQLITE
+def test_a_report_made_again_starts_no_round(site: Site) -> None:
+    add_adaptive_job(site)
+    work_until_done(site)
+    rounds = rounds_of_job(site)
+    with site.sessions.begin() as session:
+        jobs.rebuild_report(session, LOCAL_OWNER, "job")
+    work_until_done(site)
+    assert rounds_of_job(site) == rounds
+
+
+@ON_SQLITE
+def test_an_image_that_failed_is_repeated_with_the_values_of_its_round(site: Site) -> None:
+    add_adaptive_job(site)
+    work_until_done(site)
+    first = rounds_of_job(site)[0]
+    position = next(p for p in first.positions() if not any(p in plan.positions() for plan in rounds_of_job(site)[1:]))
+    with site.sessions.begin() as session:  # as if it had failed in the first round
+        source = session.get_one(SourceImage, f"job-{position}")
+        source.state, source.generated = "failed", False
+        for table in (Counterfactual, Prediction):
+            session.execute(delete(table).where(table.source_image_id == source.id))
+        jobs.retry(session, LOCAL_OWNER, "job")
+    work_until_done(site)
+    with site.sessions() as session:
+        mine = select(Counterfactual).where(Counterfactual.source_image_id == source.id, Counterfactual.arm == "edit")
+        values = [row.to_value for row in session.scalars(mine.order_by(Counterfactual.ordinal))]
+    assert values == [chosen.value for chosen in first.values_of(position)]

@@ -1,0 +1,93 @@
+"""What a balanced design makes of a job's methods: the same values for every image, within the budget."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import JsonValue, ValidationError
+
+from gateway.jobs.choices import plan
+from gateway.jobs.designs import design_of, renderings, values_of, with_design
+from gateway.jobs.sensitivity import sensitivity_of
+from gateway.methods import JobMethod
+from shared.problems import InvalidInput
+from shared.profiles import load_profile
+from shared.schemas.jobs import JobSpec
+
+IMAGES = 10
+TINY = load_profile("tiny")
+
+
+def designed(methods: list[JsonValue], **options: object) -> list[JobMethod]:
+    spec = JobSpec.model_validate({"task_description": "name it", "methods": methods, "models": [], **options})
+    return with_design(plan(spec, TINY, []), spec, TINY.defaults.values, IMAGES).methods
+
+
+def names(method: JobMethod) -> list[str]:
+    return [f"{chosen.factor}={chosen.value}" for chosen in values_of(method)]
+
+
+def test_the_values_of_the_job_apply_to_every_method_that_takes_values() -> None:
+    methods = designed(["dillema", "lance", "corruptions"], design="balanced", values=["weather=dusk", "domain=sketch"])
+    assert [names(method) for method in methods] == [["weather=dusk", "domain=sketch"]] * 2 + [[]]
+    assert [chosen.value for chosen in design_of("balanced", None, methods).values] == ["dusk", "sketch"]
+
+
+def test_without_values_a_method_gets_as_many_usual_ones_as_it_makes_counterfactuals() -> None:
+    (method,) = designed(
+        [{"name": "dillema", "parameters": {"counterfactuals_per_image": 3, "factors": ["domain", "background"]}}],
+        design="balanced",
+    )
+    assert names(method) == ["domain=sketch", "domain=painting", "background=forest"]
+    assert renderings(method, IMAGES) == 2 * 3 * IMAGES
+
+
+@pytest.mark.parametrize(("budget", "values"), [(80, 4), (79, 3), (20, 1)])
+def test_a_budget_limits_the_usual_values(budget: int, values: int) -> None:
+    """An edit and its null arm are two renderings; the method makes four counterfactuals of an image by itself."""
+    (method,) = designed(["dillema"], design="balanced", budget=budget)
+    assert len(values_of(method)) == values
+    assert renderings(method, IMAGES) <= budget
+
+
+@pytest.mark.parametrize(
+    ("methods", "options", "named"),
+    [
+        (["dillema"], {"budget": 19}, "budget"),
+        (["dillema"], {"budget": 50, "values": ["weather=night", "weather=fog", "weather=dusk"]}, "budget"),
+        (["corruptions"], {"budget": 50}, "budget"),
+        (["corruptions"], {"values": ["weather=night"]}, "values"),
+        (["lance"], {"values": ["other=upside down"]}, "other"),
+        (["lance-r"], {}, "lance-r"),
+        ([{"name": "dillema", "parameters": {"edits_per_counterfactual": 2}}], {}, "one change"),
+        ([{"name": "lance", "parameters": {"factors": ["domain"]}}], {"values": ["weather=fog"]}, "weather"),
+    ],
+)
+def test_what_cannot_be_balanced_is_refused(
+    methods: list[JsonValue], options: dict[str, JsonValue], named: str
+) -> None:
+    with pytest.raises(InvalidInput, match=named):
+        designed(methods, design="balanced", **options)
+
+
+def test_the_methods_of_a_plan_can_be_sent_again() -> None:
+    planned = designed(["dillema"], design="balanced", values=["weather=dusk"])
+    assert designed([method.choice().model_dump() for method in planned], design="balanced") == planned
+
+
+def test_values_belong_to_a_balanced_design() -> None:
+    with pytest.raises(InvalidInput, match="balanced"):
+        designed([{"name": "dillema", "parameters": {"values": ["weather=fog"]}}])
+    for options in ({"values": ["weather=night"]}, {"budget": 5}):
+        with pytest.raises(ValidationError, match="balanced"):
+            JobSpec.model_validate({"task_description": "name it", **options})
+
+
+@pytest.mark.parametrize("values", [["night"], ["time=night"], ["weather="], ["weather=night", "weather=Night"]])
+def test_values_that_cannot_be_read_are_refused(values: list[JsonValue]) -> None:
+    with pytest.raises(ValidationError):
+        JobSpec.model_validate({"task_description": "name it", "design": "balanced", "values": values})
+
+
+def test_the_plan_counts_the_cells_of_the_values() -> None:
+    methods = designed(["dillema"], design="balanced", values=["weather=dusk", "domain=sketch"])
+    assert sensitivity_of(["bus"] * 40, methods).family == 2 * 2
