@@ -44,3 +44,18 @@ def test_tests_of_gateway_and_tinyworld_lie_in_the_folder_of_their_package() -> 
             modules = {f"test_{path.name}" for path in (REPOSITORY / package).glob("*.py")}
             flat = {path.name for path in (mirror / package).glob("test_*.py")}
             assert flat <= modules | (WHOLE_GATEWAY if package == "gateway" else set()), f"{mirror / package}"
+
+
+def fixture_bodies(path: Path) -> list[str]:
+    """The code of a file's fixtures, without their docstrings."""
+    functions = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
+    fixtures = [f for f in functions if any("pytest.fixture" in ast.unparse(d) for d in f.decorator_list)]
+    return ["\n".join(map(ast.unparse, f.body[1 if ast.get_docstring(f) else 0 :])) for f in fixtures]
+
+
+def test_no_fixture_stands_twice() -> None:
+    places: dict[str, list[Path]] = {}
+    for path in TESTS.rglob("*.py"):
+        for body in fixture_bodies(path):
+            places.setdefault(body, []).append(path.relative_to(TESTS))
+    assert not {body: paths for body, paths in places.items() if len(paths) > 1}
