@@ -38,6 +38,33 @@ class ChosenValue(Contract):
 
 ChosenValues = Annotated[tuple[ChosenValue, ...], Field(max_length=MOST_VALUES)]
 
+# The options of a job.
+DesignOption = Annotated[
+    DesignKind,
+    Field(
+        description="free: the language model chooses the changes of each image; balanced: every image gets the same "
+        "changes, so that cells fill evenly; adaptive: a first half of the budget is spread over all values, the rest "
+        "goes to the classes and values under suspicion"
+    ),
+]
+ValuesOption = Annotated[
+    ChosenValues,
+    Field(
+        description='of a balanced design, the changes of every image, such as `"weather=night"`; default: as many of '
+        "the profile's as each image has counterfactuals. Of an adaptive design, the changes to choose from; default: "
+        "all of the profile's"
+    ),
+]
+BudgetOption = Annotated[
+    int | None,
+    Field(
+        ge=1,
+        le=MOST_RENDERINGS,
+        description="of a balanced or adaptive design, the most images that each method renders, null and sham arms "
+        "included; default: no limit, or of an adaptive design the cost of a free one",
+    ),
+]
+
 
 def repeated_values(values: tuple[ChosenValue, ...]) -> list[str]:
     """The values that occur more than once, whatever their case."""

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, JsonVal
 
 from shared.characters import refuse_deceptive
 from shared.schemas.base import KIND, TASK_DESCRIPTION, Contract, JsonObject, Kind
-from shared.schemas.designs import MOST_RENDERINGS, ChosenValues, DesignKind, repeated_values
+from shared.schemas.designs import BudgetOption, DesignOption, ValuesOption, repeated_values
 from shared.schemas.masks import Label, MaskSpec
 from shared.schemas.results import JobResults
 
@@ -134,31 +134,9 @@ class JobSpec(Contract):
         str | None,
         Field(max_length=64, description="the job whose findings this one tests again, with an unrelated editor"),
     ] = None
-    design: Annotated[
-        DesignKind,
-        Field(
-            description="free: the language model chooses the changes of each image; balanced: every image gets the "
-            "same changes, so that cells fill evenly; adaptive: a first half of the budget is spread over all values, "
-            "the rest goes to the classes and values under suspicion"
-        ),
-    ] = "free"
-    values: Annotated[
-        ChosenValues,
-        Field(
-            description='of a balanced design, the changes of every image, such as `"weather=night"`; default: as many '
-            "of the profile's as each image has counterfactuals. Of an adaptive design, the changes to choose from; "
-            "default: all of the profile's"
-        ),
-    ] = ()
-    budget: Annotated[
-        int | None,
-        Field(
-            ge=1,
-            le=MOST_RENDERINGS,
-            description="of a balanced or adaptive design, the most images that each method renders, null and sham "
-            "arms included; default: no limit, or of an adaptive design the cost of a free one",
-        ),
-    ] = None
+    design: DesignOption = "free"
+    values: ValuesOption = ()
+    budget: BudgetOption = None
     seed: Annotated[int, Field(ge=0, lt=2**53)] = 0
 
     @model_validator(mode="after")

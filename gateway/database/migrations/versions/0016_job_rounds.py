@@ -8,7 +8,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from gateway.database import sessions
 
-revision = "0018"
+revision = "0016"
 down_revision = "0015"
 branch_labels = None
 depends_on = None
