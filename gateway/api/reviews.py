@@ -9,8 +9,8 @@ from gateway.confirmations.orders import confirm
 from gateway.database.sessions import reading
 from gateway.jobs import jobs
 from gateway.reviews import reviews
-from shared.schemas.jobs import ConfirmationRequest, JobDetail
-from shared.schemas.reviews import ReviewRequest, ReviewsPage, ReviewView
+from shared.schemas.jobs import JobDetail
+from shared.schemas.reviews import ConfirmationRequest, ReviewRequest, ReviewsPage, ReviewView
 
 router = APIRouter(tags=["reviews"])
 
