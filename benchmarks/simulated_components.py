@@ -11,7 +11,7 @@ import argparse
 import numpy as np
 
 from gateway.analysis.components import Nested, RenderingCost, variance_components
-from shared.schemas.results import VarianceComponents
+from shared.schemas.estimates import VarianceComponents
 from shared.seeds import derive_seed
 
 TRUTH = {"source": 0.04, "edit": 0.01, "seed": 0.19}

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from gateway.analysis.certainty import LEVEL, mean_interval
 from gateway.analysis.effects import Differences, Floats, Integers
 from gateway.analysis.limits import LEAST_SOURCES
-from shared.schemas.results import Bounds, Interval
+from shared.schemas.estimates import Bounds
+from shared.schemas.results import Interval
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gateway.analysis.effects import Floats, Integers, Outcomes
-from shared.schemas.results import Estimate, NextStep, VarianceComponents
+from shared.schemas.estimates import NextStep, VarianceComponents
+from shared.schemas.results import Estimate
 
 LEAST_SOURCES = 12
 RESAMPLES = 400

@@ -10,8 +10,8 @@ from gateway.database.sessions import reading
 from gateway.jobs import jobs
 from gateway.reviews import calibration, reviews
 from shared.schemas.calibration import JobCalibration
-from shared.schemas.jobs import ConfirmationRequest, JobDetail
-from shared.schemas.reviews import ReviewRequest, ReviewsPage, ReviewView
+from shared.schemas.jobs import JobDetail
+from shared.schemas.reviews import ConfirmationRequest, ReviewRequest, ReviewsPage, ReviewView
 
 router = APIRouter(tags=["reviews"])
 

@@ -22,8 +22,9 @@ from gateway.jobs.submit import Submission, submit
 from gateway.results.counterfactuals import Filters, conditions
 from shared.problems import Conflict, InvalidInput
 from shared.schemas.base import JsonObject
-from shared.schemas.jobs import ConfirmationRequest, JobDetail, JobSpec, ManifestImage, MethodChoice
+from shared.schemas.jobs import JobDetail, JobSpec, ManifestImage, MethodChoice
 from shared.schemas.results import Cell, JobResults
+from shared.schemas.reviews import ConfirmationRequest
 
 RENDERS_NEW_IMAGES = frozenset({"dillema"})
 MOST_SHIFTS, MOST_PHRASES = 12, 20  # limits of the parameters of `shifts`

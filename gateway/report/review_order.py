@@ -15,7 +15,8 @@ from itertools import chain, zip_longest
 from gateway.analysis.priority import Failure, Fault, evidence, review_order
 from gateway.results.stream import CounterfactualRow, PredictionRow, SourceRows, cells_of, triples
 from gateway.results.wording import with_reviews
-from shared.schemas.results import CellEffect, ChangedImages, JobResults
+from shared.schemas.estimates import ChangedImages
+from shared.schemas.results import CellEffect, JobResults
 
 MAX_LISTED = 200
 MAX_PER_FAULT = 50

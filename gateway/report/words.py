@@ -10,8 +10,9 @@ from difflib import SequenceMatcher
 from markupsafe import Markup, escape
 
 from gateway.analysis.segmentation import lost_classes
+from shared.schemas.estimates import Rate, VarianceComponents
 from shared.schemas.jobs import ChangeView, ModelOpinion, PredictionView
-from shared.schemas.results import Cell, CellEffect, Rate, VarianceComponents
+from shared.schemas.results import Cell, CellEffect
 from shared.wording import (
     NO_FINDING,
     checks_off_lines,

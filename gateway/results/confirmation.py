@@ -10,7 +10,8 @@ from sqlalchemy.orm import Session
 from gateway.analysis.limits import BEYOND
 from gateway.database.tables import Job, Report
 from gateway.results.wording import confirmation_sentence
-from shared.schemas.results import CellEffect, Confirmation, JobResults, ModelResults
+from shared.schemas.estimates import Confirmation
+from shared.schemas.results import CellEffect, JobResults, ModelResults
 
 
 def load_confirmations(session: Session, job: Job) -> list[JobResults]:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from gateway.analysis.limits import BEYOND
 from gateway.results.wording import panel_sentence
-from shared.schemas.results import Cell, CellEffect, ModelResults, Panel
+from shared.schemas.estimates import Panel
+from shared.schemas.results import Cell, CellEffect, ModelResults
 
 
 def with_panel(tested: Sequence[ModelResults], references: Sequence[ModelResults]) -> list[ModelResults]:

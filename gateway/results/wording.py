@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from gateway.analysis.effects import Differences, Floats
+from shared.schemas.estimates import ChangedImages, Confirmation, Panel
 from shared.schemas.masks import ALL_CLASSES
-from shared.schemas.results import Cell, CellEffect, ChangedImages, Confirmation, Metric, Panel, Relation
+from shared.schemas.results import Cell, CellEffect, Metric, Relation
 from shared.wording import points
 
 

@@ -168,12 +168,6 @@ class JobSpec(Contract):
         return self
 
 
-class ConfirmationRequest(Contract):
-    """`POST /jobs/{job}/confirmation`. `shifts` for findings of `dillema`, `dillema` for those of other methods."""
-
-    confirm_with: Literal["shifts", "dillema"] = "shifts"
-
-
 class ManifestImage(Contract):
     """An image that the caller has uploaded (`PUT /images/{digest}`), at one position of a job."""
 

@@ -40,3 +40,9 @@ class ReviewsPage(Contract):
 
     reviews: list[ReviewView]
     next: str | None
+
+
+class ConfirmationRequest(Contract):
+    """`POST /jobs/{job}/confirmation`. `shifts` for findings of `dillema`, `dillema` for those of other methods."""
+
+    confirm_with: Literal["shifts", "dillema"] = "shifts"

@@ -11,7 +11,7 @@ from sqlalchemy import insert, select, update
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
 from gateway.report.build import build_report
-from shared.schemas.results import Confirmation
+from shared.schemas.estimates import Confirmation
 from tests.support.drawn_job import add_drawn_job
 from tests.support.gateway_under_test import Gateway, serve_gateway
 

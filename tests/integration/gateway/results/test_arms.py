@@ -80,7 +80,8 @@ def test_pairs_whose_null_arm_fails_leave_the_main_estimate_and_stay_in_the_othe
         assert edits.delta_accuracy == pytest.approx(LOST / IMAGES), "a true zero looked like an improvement"
         assert edits.interval is not None
         assert effect.bounds is not None
-        assert (effect.bounds.refused, effect.bounds.share, effect.bounds.low) == (LOST, 1.0, 0.0)
+        assert effect.bounds.refused == LOST * (1 if effect.cell.direction == "to" else EDITS)
+        assert (effect.bounds.share, effect.bounds.low) == (1.0, 0.0)
         assert effect.bounds.high == pytest.approx(edits.delta_accuracy), "what the lost pairs show may be true"
 
 

@@ -1,0 +1,133 @@
+"""Estimates with their intervals, and what stands beside an effect: bounds, panels, confirmations, components."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from shared.schemas.base import Contract
+
+
+class Rate(Contract):
+    """`count` of `n` (`value` is their ratio, None for n = 0) with its Wilson 95 % interval.
+
+    `sources`: number of source images that the n come from, if several may share one; the interval accounts for that.
+    """
+
+    count: int
+    n: int
+    value: float | None
+    low: float
+    high: float
+    sources: int | None = None
+
+
+class MeanOverlap(Contract):
+    """A mean IoU in 0 … 1 of `n` images with its 95 % interval; `value` is None for n = 0.
+
+    The `sources` source images that they come from weigh equally.
+    """
+
+    value: float | None
+    low: float
+    high: float
+    n: int
+    sources: int
+
+
+class Interval(Contract):
+    """A two-sided confidence interval of a mean in −1 … 1; `level` is its coverage (0.95; higher after selection)."""
+
+    low: float
+    high: float
+    level: float
+    kind: Literal["bootstrap-t", "betting", "bootstrap"]
+
+
+class Estimate(Contract):
+    """An estimate with its central 95 % interval, such as a share in 0 … 1."""
+
+    value: float
+    low: float
+    high: float
+
+
+class ChangedImages(Contract):
+    """The images that make a finding: right on the reference arm and lost on the edit (gained, for an improvement).
+
+    `n` are the counted ones of its cell; `reviewed` of them people judged valid or invalid, `valid` of these are valid.
+    `sample` has the ids of a random sample of at least 10 (or all), which reviewers see first.
+    """
+
+    n: int
+    reviewed: int
+    valid: int
+    sample: list[str]
+
+
+class Bounds(Contract):
+    """The smallest and the largest effect of a cell if refused edits that may be valid had been counted (−1 … 1).
+
+    `refused`: its rendered edits whose pairs do not count. At most a `share` of them may be valid, from the checks'
+    errors or from reviews; 1 without either (`source` "none"). `interval` adds the sampling error: it covers the effect
+    at 95 %, whichever are valid. It is None under 12 source images (or groups).
+    """
+
+    low: float
+    high: float
+    refused: int
+    share: float
+    source: Literal["none", "checks", "reviews"]
+    interval: Interval | None = None
+
+
+class Panel(Contract):
+    """How the job's reference models do in the cell of a weakness: those tested in it, and those that fail (Δ < −5).
+
+    `suspect`: all models fail, those under test and the references, so that the images may be broken, not the model.
+    """
+
+    references: list[str]
+    failing: list[str]
+    suspect: bool
+
+
+class Confirmation(Contract):
+    """What a job with an unrelated editor shows for a weakness: its effect for the same model in the same cell.
+
+    `confirmed`: its 95 % interval is below −5 points. Under 12 source images there are "too few images", and no
+    interval.
+    """
+
+    job: str
+    method: str
+    verdict: Literal["confirmed", "not confirmed", "too few images"]
+    sources: int
+    delta_accuracy: float | None = None
+    interval: Interval | None = None
+
+
+class NextStep(Contract):
+    """More sources, edits or seeds; `gain`: the variance that a network evaluation removes, relative to the best."""
+
+    buy: Literal["sources", "edits", "seeds"]
+    gain: float
+
+
+class VarianceComponents(Contract):
+    """Where the variance of differences in correctness (or IoU) within cells comes from, and what to buy next.
+
+    `source`: between `sources` source images (or groups); `edit`: between the `edits_per_source` edits of a source;
+    `seed`: between the `seeds_per_edit` seeds of an edit. None where no source has several edits, or no edit several
+    seeds; then the component above contains it. Costs are network evaluations, measured: of one more source image
+    without its edits, and of one more rendering. `next` has the best use of the next evaluation first.
+    """
+
+    sources: int
+    edits_per_source: float
+    seeds_per_edit: float
+    source: Estimate | None
+    edit: Estimate | None
+    seed: Estimate | None
+    evaluations_per_source: float
+    evaluations_per_rendering: float
+    next: list[NextStep]
