@@ -17,7 +17,6 @@ from contrafact.counted_file import CountedFile, Report
 from shared.problems import NotReady
 from shared.schemas.calibration import JobCalibration
 from shared.schemas.jobs import (
-    CounterfactualView,
     EventView,
     JobDetail,
     JobRequest,
@@ -26,11 +25,11 @@ from shared.schemas.jobs import (
     MethodsReply,
     ModelsListing,
     ModelView,
-    ResultsPage,
 )
 from shared.schemas.models import AddedModels, ModelSpec
 from shared.schemas.plans import JobPlan
 from shared.schemas.repairs import RepairRequest, RepairsPage, RepairView, TrainedArm
+from shared.schemas.result_rows import CounterfactualView, ResultsPage
 from shared.schemas.reviews import ReviewRequest, ReviewsPage, ReviewView
 from shared.schemas.suites import RunRequest, RunResults, RunView, SuiteDetail, SuiteRequest, SuitesPage, SuiteView
 

@@ -9,15 +9,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from shared.schemas.jobs import (
-    CounterfactualView,
-    JobDetail,
-    JobsPage,
-    MethodsReply,
-    ModelsListing,
-    PredictionView,
-    Progress,
-)
+from shared.schemas.jobs import JobDetail, JobsPage, MethodsReply, ModelsListing, Progress
+from shared.schemas.result_rows import CounterfactualView, PredictionView
 from shared.schemas.results import (
     CellEffect,
     JobResults,

@@ -13,7 +13,7 @@ from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from contrafact.client import Client
 from gateway.report.overlays import paint_png
-from shared.schemas.jobs import CounterfactualView, ModelOpinion, PredictionView
+from shared.schemas.result_rows import CounterfactualView, ModelOpinion, PredictionView
 from shared.schemas.results import CellEffect, ModelResults
 
 SIDE, GAP, LINE, MARGIN = 256, 16, 22, 16

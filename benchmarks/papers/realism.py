@@ -14,7 +14,7 @@ from transformers import CLIPImageProcessorPil, CLIPModel
 from contrafact import Client
 from gateway.analysis.effects import Floats
 from shared.chunks import chunks
-from shared.schemas.jobs import CounterfactualView
+from shared.schemas.result_rows import CounterfactualView
 from tinyworld.paper_tables.printing import NOTHING
 from tinyworld.paper_tables.realism import kernel_distance
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from gateway.analysis.certainty import mean_interval
-from shared.schemas.jobs import CounterfactualView
 from shared.schemas.repairs import RepairView
+from shared.schemas.result_rows import CounterfactualView
 from shared.schemas.results import Accuracy, Funnel, JobResults, MeanOverlap, ModelResults, PaperMetrics, Rate
 from tinyworld.paper_tables.printing import NOTHING, grid, rate
 

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from shared.schemas.base import Contract, JsonObject
 from shared.schemas.images import ImageView
-from shared.schemas.jobs import (
-    CounterfactualView,
-    EventView,
-    JobDetail,
-    JobSpec,
-    JobView,
-    ManifestImage,
-)
+from shared.schemas.jobs import EventView, JobDetail, JobSpec, JobView, ManifestImage
 from shared.schemas.problems import ProblemDocument
+from shared.schemas.result_rows import CounterfactualView
 
 _BUS, _NIGHT, _NULL, _EDGES = "5c" * 32, "9f" * 32, "31" * 32, "77" * 32
 

@@ -16,7 +16,7 @@ from gateway.results import counterfactuals
 from gateway.results.counterfactuals import Listing
 from gateway.results.failure_points import failure_points_page
 from shared.problems import NotFound
-from shared.schemas.jobs import CounterfactualDetail, FailurePointsPage, ResultsPage
+from shared.schemas.result_rows import CounterfactualDetail, FailurePointsPage, ResultsPage
 
 router = APIRouter(tags=["results"])
 

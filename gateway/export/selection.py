@@ -21,7 +21,7 @@ from gateway.results.counterfactuals import Filters, Verdict, conditions, has_cl
 from gateway.results.stream import Triple, load_triples
 from shared.problems import NotFound
 from shared.schemas.exports import ARMS, Arm, ExportedImage, ExportedPrediction
-from shared.schemas.jobs import ChangeView
+from shared.schemas.result_rows import ChangeView
 
 SOURCES_PER_PAGE = 50
 

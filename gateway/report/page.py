@@ -14,7 +14,7 @@ from PIL import Image
 from gateway.report.overlays import paint_png
 from gateway.report.pictures import PictureSelection
 from gateway.report.words import FILTERS, GLOBALS
-from shared.schemas.jobs import CounterfactualView
+from shared.schemas.result_rows import CounterfactualView
 from shared.schemas.results import JobResults
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from gateway.analysis.segmentation import lost_classes
 from shared.schemas.estimates import Rate, VarianceComponents
-from shared.schemas.jobs import ChangeView, ModelOpinion, PredictionView
+from shared.schemas.result_rows import ChangeView, ModelOpinion, PredictionView
 from shared.schemas.results import Cell, CellEffect
 from shared.wording import (
     NO_FINDING,

@@ -17,7 +17,7 @@ from gateway.jobs import jobs
 from gateway.results.views import counterfactual_views
 from shared.problems import NotFound
 from shared.schemas.base import Contract
-from shared.schemas.jobs import CounterfactualDetail, ResultsPage
+from shared.schemas.result_rows import CounterfactualDetail, ResultsPage
 from shared.schemas.results import JobResults
 
 Text = Annotated[str, Field(max_length=200)]

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from gateway.analysis.segmentation import image_overlap
 from gateway.database.tables import Counterfactual, Prediction, SourceImage
 from gateway.results.stream import Triple, load_triples
-from shared.schemas.jobs import (
+from shared.schemas.result_rows import (
     ChangeView,
     ClassOverlap,
     ClassProbability,

@@ -23,8 +23,8 @@ from gateway.results.counterfactuals import Listing
 from gateway.storage import images
 from gateway.web.rendering import HERE, render
 from shared.problems import InvalidInput, NotFound
-from shared.schemas.jobs import CounterfactualView
 from shared.schemas.masks import ALL_CLASSES
+from shared.schemas.result_rows import CounterfactualView
 from shared.schemas.results import Cell, JobResults, ModelResults
 from shared.storage import image_key
 

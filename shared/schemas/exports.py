@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue
 
 from shared.schemas.base import TASK_DESCRIPTION, Contract
-from shared.schemas.jobs import ChangeView, MethodChoice
+from shared.schemas.jobs import MethodChoice
 from shared.schemas.masks import MaskSpec
+from shared.schemas.result_rows import ChangeView
 
 Arm = Literal["original", "null_arm", "counterfactual"]  # tables take "null" for a missing value
 ARMS: tuple[Arm, ...] = ("original", "null_arm", "counterfactual")

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from gateway.analysis.certainty import clustered_rate
-from shared.schemas.jobs import CounterfactualView, ModelOpinion, PredictionView
+from shared.schemas.result_rows import CounterfactualView, ModelOpinion, PredictionView
 from shared.schemas.results import Rate
 from tinyworld.paper_tables.rows import Faults
 from tinyworld.rates import wilson

@@ -11,7 +11,7 @@ from gateway.analysis.certainty import LEVEL, clustered_rate, mean_interval
 from gateway.methods.counterfactual import FACTORS, Change, Edit, Factor
 from shared.chunks import chunks
 from shared.images import decode
-from shared.schemas.jobs import CounterfactualView
+from shared.schemas.result_rows import CounterfactualView
 from shared.schemas.results import Rate
 from shared.seeds import derive_seed
 from tinyworld.judges.oracles.objects import in_place, judge

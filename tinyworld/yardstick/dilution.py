@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from contrafact.client import Client
-from shared.schemas.jobs import CounterfactualView, ModelOpinion
+from shared.schemas.result_rows import CounterfactualView, ModelOpinion
 from shared.schemas.results import Rate
 from tinyworld.objects.world import EDIT_FACTOR, Scene
 from tinyworld.rates import wilson

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.report.words import change_name
-from shared.schemas.jobs import ChangeView
+from shared.schemas.result_rows import ChangeView
 
 
 @pytest.mark.parametrize(

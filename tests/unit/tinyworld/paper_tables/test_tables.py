@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shared.images import encode
-from shared.schemas.jobs import (
+from shared.schemas.result_rows import (
     ChangeView,
     CounterfactualView,
     ModelOpinion,

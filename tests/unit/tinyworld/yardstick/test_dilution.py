@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shared.schemas.jobs import (
+from shared.schemas.result_rows import (
     ChangeView,
     CounterfactualView,
     ModelOpinion,
