@@ -8,7 +8,7 @@ from pathlib import Path
 
 from embedded.directory import DirectoryInUse
 from embedded.run import end_process, run_embedded
-from embedded.stop_signals import stop_event
+from embedded.stop_signals import StopSignal
 from shared.profiles import ProfileError
 
 
@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--deterministic", action="store_true", help="fixed batch shapes: results repeat bit for bit")
     parser.add_argument("--images-in-flight", type=int, default=8, help="source images worked on at a time")
     options = parser.parse_args()
-    stopping = stop_event()
+    stop_signal = StopSignal()
     try:
         with run_embedded(
             options.directory,
@@ -32,7 +32,7 @@ def main() -> None:
         ) as system:
             print(f"Contrafact answers at {system.base_url} and keeps everything in {system.directory}", flush=True)
             print("Ctrl-C stops it. Start it again on the same directory and it continues.", flush=True)
-            stopping.wait()
+            stop_signal.wait()
     except (DirectoryInUse, ProfileError) as error:
         sys.exit(str(error))
     except OSError as error:

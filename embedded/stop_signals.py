@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from types import FrameType
 
 
-def stop_event() -> threading.Event:
-    """An event that the first SIGINT or SIGTERM sets. Call it in the main thread.
+class StopSignal:
+    """Waits for the first SIGINT or SIGTERM. Create it in the main thread.
 
     After the second signal, the process exits with 128 + the signal's number. A killed process loses nothing: the
-    system resumes after a restart on the same directory.
+    system resumes after a restart on the same directory. A pipe carries the signal: the handler of a `threading.Event`
+    would wait for ever for the lock that `Event.wait` holds while it begins.
     """
-    stopping = threading.Event()
 
-    def stop(number: int, _: FrameType | None) -> None:
-        if stopping.is_set():
+    def __init__(self) -> None:
+        self._arrivals, self._arrived = os.pipe()
+        self._stopping = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._stop)
+
+    def wait(self) -> None:
+        """Return once the first signal has arrived."""
+        os.read(self._arrivals, 1)
+
+    def _stop(self, number: int, _: FrameType | None) -> None:
+        if self._stopping:
             os._exit(128 + number)
-        stopping.set()
+        self._stopping = True
         os.write(2, b"Stopping. A second Ctrl-C ends the process at once.\n")  # `print` is not safe in a handler
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
-    return stopping
+        os.write(self._arrived, b".")

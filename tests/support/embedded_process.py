@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 from embedded.run import run_embedded
-from embedded.stop_signals import stop_event
+from embedded.stop_signals import StopSignal
 from shared.schemas.service import SERVICES
 
 directory, *services = sys.argv[1:]
 urls = dict.fromkeys(SERVICES, services[0]) if services else None
-stopping = stop_event()
+stop_signal = StopSignal()
 profile = os.environ.get("CONTRAFACT_PROFILE", "tiny")
 with run_embedded(Path(directory), profile, deterministic=True, service_urls=urls) as system:
     print(system.base_url, flush=True)
-    stopping.wait()
+    stop_signal.wait()

@@ -1,0 +1,46 @@
+"""A signal is never lost, whenever it arrives; a second one ends the process."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import signal, sys
+from embedded.stop_signals import StopSignal
+
+stop_signal, lines = StopSignal(), iter(range(100))
+
+def traced(frame, event, _):
+    if event == "line" and next(lines) == {line}:
+        sys.settrace(None)
+        signal.raise_signal(signal.{name})
+    return traced
+
+sys.settrace(traced)
+stop_signal.wait()
+sys.settrace(None)
+print("stopped", flush=True)
+{after}
+"""
+
+
+def run(line: int, name: str, after: str = "") -> subprocess.CompletedProcess[str]:
+    program = PROGRAM.format(line=line, name=name, after=after)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_that_arrives_as_the_wait_begins_ends_it(name: str) -> None:
+    """With a `threading.Event`, a signal that arrived inside `Event.wait` was never seen again."""
+    ended = run(0, name)
+    assert (ended.returncode, ended.stdout) == (0, "stopped\n"), ended.stderr
+    assert "Stopping" in ended.stderr
+
+
+def test_a_second_signal_ends_the_process_at_once() -> None:
+    ended = run(0, "SIGINT", "signal.raise_signal(signal.SIGINT)\nprint('still here')")
+    assert (ended.returncode, ended.stdout) == (128 + signal.SIGINT, "stopped\n")
