@@ -142,7 +142,7 @@ def _conditions(rows: JobRows) -> Conditions:
     edits = [edit for method_rows in rows.methods.values() for edit in method_rows.edits]
     if not edits:
         return PLANNED
-    counted = sum(not (edit.rejected_by or edit.lost_to) for edit in edits) / len(edits)
+    counted = sum(edit.counted for edit in edits) / len(edits)
     references = rows.job.stored_spec.reference_models
     outcomes = [pair_rows.outcomes for (model, _), pair_rows in rows.models.items() if model not in references]
     shares = [differences(own, np.arange(len(own.source))).null_accuracy for own in outcomes]
