@@ -124,10 +124,8 @@ def _provenance(job: Job, services: Sequence[ServiceInfo], analysis_seed: int) -
         profile=job.profile,
         seed=job.seed,
         parameters={method.name: method.choice().parameters for method in job.methods},
-        services={name: info.model_dump(mode="json") for name, info in latest.items()},
-        replaced_services=[
-            info.model_dump(mode="json") for info in services if info.revision != latest[info.service].revision
-        ],
+        services=latest,
+        replaced_services=[info for info in services if info.revision != latest[info.service].revision],
         uploaded_models=job.uploaded_models,
         versions={
             "python": platform.python_version(),
