@@ -162,7 +162,7 @@ def attack(name: str, draw: Draw, tables: int) -> AttackOutcome:
 
 def kept_at_the_limit(tables: int, sources: int = 100) -> float:
     """The share of releases judged "held" that lose exactly the allowed drop (nominal: 2.5 %)."""
-    held = 0
+    kept = 0
     for table in range(tables):
         seed = derive_seed("held", table)
         random = np.random.default_rng(seed)
@@ -170,8 +170,8 @@ def kept_at_the_limit(tables: int, sources: int = 100) -> float:
         release = baseline & (random.random(sources) < 1 - MAX_DROP / 0.99)
         pairs = Pairs(np.arange(sources), release.astype(float), baseline.astype(float))
         (comparison,) = judge({("dillema", None): pairs}, MAX_DROP, seed)
-        held += comparison.judgement == "held"
-    return held / tables
+        kept += comparison.judgement == "held"
+    return kept / tables
 
 
 def differences_of(correct: Floats) -> Differences:
