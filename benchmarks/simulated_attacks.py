@@ -22,6 +22,7 @@ from gateway.analysis.releases import Pairs, judge
 from shared.schemas.results import Cell, CellEffect
 from shared.seeds import derive_seed
 
+FACTOR = "weather"
 VALUES = tuple(f"value {number}" for number in range(8))
 SMALL = 0.045  # an effect below 5 points, in every cell
 MAX_DROP = 0.05
@@ -55,15 +56,17 @@ def shared_null_arms(
     null = random.random(sources) < rate
     edits = random.random((sources, len(VALUES))) < rate
     differences = edits.astype(float) - null[:, None]
-    cells = {_cell(value): (differences[:, place], 0.0) for place, value in enumerate(VALUES)}
-    return {**cells, _cell("day", "from"): (differences.mean(axis=1), 0.0)}
+    cells = {cell_of(value): (differences[:, place], 0.0) for place, value in enumerate(VALUES)}
+    return {**cells, cell_of("day", "from"): (differences.mean(axis=1), 0.0)}
 
 
 def small_effects(random: np.random.Generator, sources: int = 200, cells: int = 20) -> dict[Cell, tuple[Floats, float]]:
     """A loss of 4.5 points in each of 20 cells; no cell is beyond 5 points."""
     null = random.random((sources, cells)) < 0.95
     edits = random.random((sources, cells)) < 0.95 - SMALL
-    return {_cell(f"value {place}"): (edits[:, place].astype(float) - null[:, place], -SMALL) for place in range(cells)}
+    return {
+        cell_of(f"value {place}"): (edits[:, place].astype(float) - null[:, place], -SMALL) for place in range(cells)
+    }
 
 
 def sequences(random: np.random.Generator, groups: int = 16, frames: int = 5) -> dict[Cell, tuple[Floats, float]]:
@@ -76,7 +79,7 @@ def sequences(random: np.random.Generator, groups: int = 16, frames: int = 5) ->
     sequence = np.repeat(np.arange(groups), frames)
     units = Units.of(np.arange(groups * frames), sequence)
     differences = edits.astype(float) - null[:, None]
-    return {_cell(value): (units.means(differences[sequence, place]), 0.0) for place, value in enumerate(VALUES)}
+    return {cell_of(value): (units.means(differences[sequence, place]), 0.0) for place, value in enumerate(VALUES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,7 @@ class LostClass:
         null, null_accepted = self._arms(random)
         edit, edit_accepted = self._arms(random)
         accepted = np.flatnonzero(edit_accepted)  # the analysis uses accepted edits only
-        cells = {_cell(value): np.flatnonzero(accepted % len(VALUES) == place) for place, value in enumerate(VALUES)}
+        cells = {cell_of(value): np.flatnonzero(accepted % len(VALUES) == place) for place, value in enumerate(VALUES)}
         outcomes = Outcomes(
             source=accepted // len(VALUES),
             ordinal=accepted % len(VALUES),
@@ -142,7 +145,7 @@ def attack(name: str, draw: Draw, tables: int) -> AttackOutcome:
     for table in range(tables):
         seed = derive_seed("attack", name, table)
         cells = draw(np.random.default_rng(seed))
-        effects = assess({cell: _differences(values) for cell, (values, _) in cells.items()}, seed)
+        effects = assess({cell: differences_of(values) for cell, (values, _) in cells.items()}, seed)
         rejected += any(effect.q_value is not None and effect.q_value <= FALSE_DISCOVERY_RATE for effect in effects)
         with_finding += any(effect.standing in ("weakness", "improvement") for effect in effects)
         covers_truth = [
@@ -159,7 +162,7 @@ def attack(name: str, draw: Draw, tables: int) -> AttackOutcome:
 
 def kept_at_the_limit(tables: int, sources: int = 100) -> float:
     """The share of releases judged "held" that lose exactly the allowed drop (nominal: 2.5 %)."""
-    held = 0
+    kept = 0
     for table in range(tables):
         seed = derive_seed("held", table)
         random = np.random.default_rng(seed)
@@ -167,11 +170,12 @@ def kept_at_the_limit(tables: int, sources: int = 100) -> float:
         release = baseline & (random.random(sources) < 1 - MAX_DROP / 0.99)
         pairs = Pairs(np.arange(sources), release.astype(float), baseline.astype(float))
         (comparison,) = judge({("dillema", None): pairs}, MAX_DROP, seed)
-        held += comparison.judgement == "held"
-    return held / tables
+        kept += comparison.judgement == "held"
+    return kept / tables
 
 
-def _differences(correct: Floats) -> Differences:
+def differences_of(correct: Floats) -> Differences:
+    """Differences in accuracy, in −1 … 1, of source images with one counterfactual each."""
     return Differences(np.arange(len(correct)), correct, correct, len(correct), len(correct))
 
 
@@ -179,8 +183,9 @@ def _covers(effect: CellEffect, truth: float) -> bool:
     return effect.interval is not None and effect.interval.low - 1e-9 <= truth <= effect.interval.high + 1e-9
 
 
-def _cell(value: str, direction: str = "to") -> Cell:
-    return Cell.model_validate({"label": "bus", "factor": "weather", "value": value, "direction": direction})
+def cell_of(value: str, direction: str = "to") -> Cell:
+    """The cell of a value of the simulated class and factor."""
+    return Cell.model_validate({"label": "bus", "factor": FACTOR, "value": value, "direction": direction})
 
 
 def main() -> None:

@@ -17,17 +17,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.simulated_attacks import VALUES
+from benchmarks.simulated_attacks import FACTOR, VALUES, cell_of, differences_of
 from gateway.analysis.calibration import JudgedSample, error_rates
 from gateway.analysis.certainty import clustered_rate
-from gateway.analysis.effects import Differences, Floats
+from gateway.analysis.effects import Differences
 from gateway.analysis.findings import Checked, assess
 from gateway.analysis.validity import Screened
 from shared.schemas.results import Cell, CellEffect, CheckErrors
 from shared.seeds import derive_seed
 
 RATE = 0.95  # accuracy of the model on valid images
-FACTOR = "weather"
 # LANCE's image checks on constructed faults (docs/measurements/checks.md): 57 of 71 valid, 20 of 319 invalid accepted.
 CONSTRUCTED = CheckErrors(valid=71, valid_accepted=57, invalid=319, invalid_accepted=20)
 
@@ -83,7 +82,7 @@ class Table:
     def cells(self) -> dict[Cell, Differences]:
         """Differences of the accepted edits of each cell."""
         return {
-            _cell(value): _differences(self.right[chosen, place].astype(float) - self.null[chosen])
+            cell_of(value): differences_of(self.right[chosen, place].astype(float) - self.null[chosen])
             for place, value in enumerate(VALUES)
             if (chosen := self.accepted[:, place]).any()
         }
@@ -91,7 +90,7 @@ class Table:
     def screened(self) -> dict[Cell, Screened]:
         """The verdicts on all rendered edits of each cell."""
         sources = np.arange(len(self.null))
-        return {_cell(value): Screened(sources, self.accepted[:, place]) for place, value in enumerate(VALUES)}
+        return {cell_of(value): Screened(sources, self.accepted[:, place]) for place, value in enumerate(VALUES)}
 
     def reviewed(self, n: int, random: np.random.Generator) -> CheckErrors | None:
         """The errors of the checks after people judged n edits, sampled at random; None if these are too few."""
@@ -134,14 +133,6 @@ def simulate(scenario: Scenario, sizes: tuple[int, ...], tables: int) -> Mapping
         for n in sizes:
             outcomes[f"{n} reviewed"].append(stands(table, table.reviewed(n, random), seed))
     return outcomes
-
-
-def _differences(correct: Floats) -> Differences:
-    return Differences(np.arange(len(correct)), correct, correct, len(correct), len(correct))
-
-
-def _cell(value: str) -> Cell:
-    return Cell.model_validate({"label": "bus", "factor": FACTOR, "value": value, "direction": "to"})
 
 
 def main() -> None:

@@ -105,11 +105,11 @@ def adaptive_job(setting: Setting, seed: int) -> tuple[set[str], int]:
     carried = setting.edits - sum(rest) - sum(place.edits for place in taken.values())
     for number, edits in enumerate(rest):
         before = sum(place.edits for place in taken.values())
-        decided = found(taken)
+        decided = findings_of(taken)
         suspicions = {place: suspicion_of(taken[place], setting, place in decided) for place in PLACES}
         spend(allocate(suspicions, edits + carried, len(rest) - number), taken, setting, random)
         carried += edits - (sum(place.edits for place in taken.values()) - before)
-    return found(taken), sum(place.edits for place in taken.values())
+    return findings_of(taken), sum(place.edits for place in taken.values())
 
 
 def spend(shares: dict[str, Share], taken: dict[str, Taken], setting: Setting, random: np.random.Generator) -> None:
@@ -131,7 +131,7 @@ def suspicion_of(taken: Taken, setting: Setting, decided: bool) -> Suspicion:
     return replace(suspicion, decided=decided or is_cleared(suspicion, len(taken.confirmed)))
 
 
-def found(taken: dict[str, Taken]) -> set[str]:
+def findings_of(taken: dict[str, Taken]) -> set[str]:
     tested = {place: np.array(own.confirmed) for place, own in taken.items() if len(own.confirmed) >= LEAST_SOURCES}
     p_values = {place: anytime_p(pairs, BEYOND, taken[place].horizon) for place, pairs in tested.items()}
     return findings(p_values, {place: float(pairs.mean()) for place, pairs in tested.items()})

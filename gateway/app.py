@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
+from prometheus_client import CollectorRegistry
 
 from gateway.api import (
     catalogue,
@@ -32,9 +32,8 @@ from gateway.auth.keys import ensure_local_owner
 from gateway.auth.middleware import Access, no_database
 from gateway.context import Context, open_context
 from gateway.database.sessions import DATABASE_AWAY
-from gateway.metrics import exposition
 from gateway.operations.gauges import Work
-from gateway.operations.probes import operations_port, refuse_unready
+from gateway.operations.probes import metrics_reply, operations_port, refuse_unready
 from gateway.operations.startup import refuse_unsafe_start, stop_on_signals
 from gateway.settings import read_settings
 from gateway.web import home, login, review
@@ -81,7 +80,7 @@ def create_app(context: Context | None = None) -> FastAPI:
     app.state.context = context
     app.state.event_feed = EventFeed(context.sessions, context.stopping)
     _add_routes(app)
-    app.add_api_route("/metrics", partial(_prometheus, registry), include_in_schema=False)
+    app.add_api_route("/metrics", partial(metrics_reply, registry), include_in_schema=False)
     problem_replies.install(app)
     for trouble in DATABASE_AWAY:
         app.add_exception_handler(trouble, _on_database_trouble)
@@ -111,10 +110,6 @@ def _add_routes(app: FastAPI) -> None:
     app.include_router(login.router)
     app.include_router(signed_downloads.router)
     app.include_router(catalogue.health)
-
-
-def _prometheus(registry: CollectorRegistry) -> Response:
-    return Response(exposition(registry), media_type=CONTENT_TYPE_LATEST)
 
 
 async def _on_database_trouble(request: Request, error: Exception) -> Response:

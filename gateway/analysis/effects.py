@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from shared.schemas.results import Cell
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Arm = TypeVar("Arm")
 
 
 # pairs: both the edit and the arm that it is compared with (its sham arm, or else its null arm) are accepted.
@@ -38,6 +39,31 @@ class Counting:
         return np.zeros(len(self.pairs), bool) if mask is None else mask
 
 
+class Grouped:
+    """Rows by source image (`source`) and by the group that it belongs to (`group`; None: each is its own)."""
+
+    __slots__ = ()
+    source: Integers
+    group: Integers | None
+
+    @property
+    def cluster(self) -> Integers:
+        """The independent unit of each row: its group, or its source image."""
+        return self.source if self.group is None else self.group
+
+
+class Arms(Generic[Arm]):
+    """What a model gives for null arms and for sham arms (None: there are none)."""
+
+    __slots__ = ()
+    null: Arm
+    sham: Arm | None
+
+    def reference(self, estimand: Estimand = "pairs") -> Arm:
+        """What counterfactuals are compared with."""
+        return self.null if self.sham is None or estimand == "null" else self.sham
+
+
 @dataclass(frozen=True, slots=True)
 class Predictions:
     """One model's predictions for n images, as arrays of length n.
@@ -57,7 +83,7 @@ class Predictions:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcomes:
+class Outcomes(Grouped, Arms[Predictions]):
     """One model's predictions for the accepted counterfactuals of one method: one row each (n rows).
 
     `null` is the row's own null arm, or its original where the method has none; `source` numbers source images from 0,
@@ -81,18 +107,9 @@ class Outcomes:
     counting: Counting | None = None
     edit: Integers | None = None
 
-    @property
-    def cluster(self) -> Integers:
-        """The independent unit of each row: its group, or its source image."""
-        return self.source if self.group is None else self.group
-
-    def reference(self, estimand: Estimand) -> Predictions:
-        """The predictions that counterfactuals are compared with."""
-        return self.null if self.sham is None or estimand == "null" else self.sham
-
 
 @dataclass(frozen=True, slots=True)
-class Scores:
+class Scores(Grouped, Arms[Floats]):
     """A model's scores on the accepted counterfactuals of one method, in 0 … 1.
 
     `source`, `group`, `ordinal` and `original` are of m counterfactuals: their source image, its group (None: each is
@@ -114,15 +131,6 @@ class Scores:
     group: Integers | None = None
     sham: Floats | None = None
     counting: Counting | None = None
-
-    @property
-    def cluster(self) -> Integers:
-        """The independent unit of each counterfactual: its group, or its source image."""
-        return self.source if self.group is None else self.group
-
-    def reference(self, estimand: Estimand = "pairs") -> Floats:
-        """The scores that counterfactuals are compared with."""
-        return self.null if self.sham is None or estimand == "null" else self.sham
 
     def counted(self, rows: Integers, estimand: Estimand = "pairs") -> Integers:
         """Those of the rows that an estimand takes."""

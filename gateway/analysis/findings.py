@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.stats import false_discovery_control
@@ -26,6 +26,19 @@ from gateway.analysis.validity import (
 )
 from shared.schemas.results import Cell, CellEffect, CheckErrors, Interval, Pool, Standing, ValidEffect
 from shared.seeds import derive_seed
+
+
+class HypothesisTest(NamedTuple):
+    """The test of one cell in a family. `q_value`: `p_value` adjusted by Benjamini-Hochberg."""
+
+    seed: int
+    p_value: float
+    q_value: float
+
+    @property
+    def rejected(self) -> bool:
+        """Whether the hypothesis of no effect beyond 5 points is rejected at a false discovery rate of 5 %."""
+        return self.q_value <= FALSE_DISCOVERY_RATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,33 +74,41 @@ def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Revi
     / family (false coverage rate: Benjamini & Yekutieli 2005), lies beyond 5 points. `seed` belongs to the job, model
     and method. `checked`: the validity of accepted edits, from the checks' errors or from reviews; None if unknown.
     """
-    family = [
-        cell for cell, differences in cells.items() if differences.tested and len(differences.correct) >= LEAST_SOURCES
-    ]
-    seeds = {cell: derive_seed(seed, cell.label, cell.factor, cell.value, cell.direction) for cell in family}
-    p_values = np.array([_p_value(cells[cell], seeds[cell]) for cell in family])
-    q_values = false_discovery_control(p_values)
-    rejected = int((q_values <= FALSE_DISCOVERY_RATE).sum())
-    effects = [_untested(cell, differences) for cell, differences in cells.items() if cell not in seeds]
-    for cell, p_value, q_value in zip(family, p_values, q_values, strict=True):
+    tests = hypothesis_tests(cells, seed)
+    rejected = sum(test.rejected for test in tests.values())
+    effects = [_untested(cell, differences) for cell, differences in cells.items() if cell not in tests]
+    for cell, test in tests.items():
         correct = cells[cell].correct
-        level = 1 - FALSE_DISCOVERY_RATE * rejected / len(family) if q_value <= FALSE_DISCOVERY_RATE else None
-        selected = None if level is None else _interval(cells[cell], level, seeds[cell])
+        level = 1 - FALSE_DISCOVERY_RATE * rejected / len(tests) if test.rejected else None
+        selected = None if level is None else _interval(cells[cell], level, test.seed)
         standing = _standing(selected)
         effect = _untested(cell, cells[cell]).model_copy(
             update={
-                "interval": _interval(cells[cell], LEVEL, seeds[cell]),
+                "interval": _interval(cells[cell], LEVEL, test.seed),
                 "selected_interval": selected,
-                "p_value": float(p_value),
-                "q_value": float(q_value),
+                "p_value": test.p_value,
+                "q_value": test.q_value,
                 "standing": standing,
-                "detectable": detectable_drop(len(correct), len(family), assumed_accuracy(cells[cell].null_accuracy)),
+                "detectable": detectable_drop(len(correct), len(tests), assumed_accuracy(cells[cell].null_accuracy)),
                 "breakdown": _breakdown(selected) if standing != "nothing found" else None,
-                "among_valid": _among_valid(cell, correct, level or LEVEL, checked, seeds[cell]),
+                "among_valid": _among_valid(cell, correct, level or LEVEL, checked, test.seed),
             }
         )
         effects.append(effect)
     return sorted(effects, key=_strength)
+
+
+def hypothesis_tests(cells: Mapping[Cell, Differences], seed: int) -> dict[Cell, HypothesisTest]:
+    """The family of one model and method, in the order of the cells: those tested with at least 12 source images.
+
+    `seed` belongs to the job, model and method; the seed of each test derives from it.
+    """
+    family = {cell: own for cell, own in cells.items() if own.tested and len(own.correct) >= LEAST_SOURCES}
+    seeds = [derive_seed(seed, cell.label, cell.factor, cell.value, cell.direction) for cell in family]
+    p_values = [_p_value(own, own_seed) for own, own_seed in zip(family.values(), seeds, strict=True)]
+    q_values = false_discovery_control(np.array(p_values))
+    tests = zip(seeds, p_values, q_values.tolist(), strict=True)
+    return {cell: HypothesisTest(*test) for cell, test in zip(family, tests, strict=True)}
 
 
 def _p_value(differences: Differences, seed: int) -> float:

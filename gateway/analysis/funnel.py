@@ -27,6 +27,11 @@ class EditOutcome:
     recaptioned: bool = False
     lost_to: str = ""
 
+    @property
+    def counted(self) -> bool:
+        """Whether the edit enters the main estimates: both it and the arm that it is measured against are accepted."""
+        return not (self.rejected_by or self.lost_to)
+
 
 def funnel(method: str, edits: Sequence[EditOutcome], *, shapes: bool = False, recaption: bool = False) -> Funnel:
     """The funnel of one method's edits (without null arms). Checks are sorted by count, then name.
@@ -34,7 +39,7 @@ def funnel(method: str, edits: Sequence[EditOutcome], *, shapes: bool = False, r
     `shapes`, `recaption`: whether the method checks the shapes of rendered images, and their new captions.
     """
     accepted = np.array([not edit.rejected_by for edit in edits], bool)
-    counted = np.array([not (edit.rejected_by or edit.lost_to) for edit in edits], bool)
+    counted = np.array([edit.counted for edit in edits], bool)
     groups = np.array([edit.group for edit in edits], np.int64)
     return Funnel(
         method=method,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.stats import false_discovery_control
 
 from gateway.analysis.certainty import LEVEL, clustered, mean_interval, p_beyond
-from gateway.analysis.effects import Floats, Integers, Outcomes, Scores, Units
+from gateway.analysis.effects import Floats, Grouped, Integers, Outcomes, Scores, Units
 from gateway.analysis.limits import FALSE_DISCOVERY_RATE, LEAST_SOURCES
 from shared.schemas.results import Cell, Interval, Metric, Relation
 from shared.schemas.suites import CellComparison, Judgement
@@ -27,18 +27,13 @@ Place = tuple[str, Cell | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class Pairs(Grouped):
     """n images by source image and group: the release's score in 0 … 1 (right: 1), and the baseline's (`other`)."""
 
     source: Integers
     score: Floats | NDArray[np.bool_]
     other: Floats | NDArray[np.bool_]
     group: Integers | None = None
-
-    @property
-    def cluster(self) -> Integers:
-        """The independent unit of each image: its group, or its source image."""
-        return self.source if self.group is None else self.group
 
     def differences(self) -> Floats:
         """Per group, the mean of `score` − `other`, in −1 … 1."""

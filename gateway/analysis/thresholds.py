@@ -99,8 +99,9 @@ def fit(images: ScoredImages) -> dict[str, float]:
 
 def _candidates(valid: Floats) -> list[float]:
     """Candidate thresholds, just below the quantiles of the valid scores."""
-    known = valid[~np.isnan(valid)]
-    return sorted({float(np.quantile(known, share, method="lower")) - 1e-4 for share in _SHARES if len(known)} or {0.0})
+    finite = valid[~np.isnan(valid)]
+    shares = _SHARES if len(finite) else ()
+    return sorted({float(np.quantile(finite, share, method="lower")) - 1e-4 for share in shares} or {0.0})
 
 
 def margins(images: ScoredImages, thresholds: FactorThresholds, scale: Mapping[str, float]) -> Floats:

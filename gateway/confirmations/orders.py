@@ -51,15 +51,13 @@ def confirm(context: Context, owner: str, job_id: str, request: ConfirmationRequ
         choice = MethodChoice(
             name=request.confirm_with, parameters=_parameters(session, job, findings.cells, request.confirm_with)
         )
-        spec = JobSpec.model_validate(
-            {
-                "task_description": job.task_description,
-                "methods": [choice],
-                "models": [name for name in job.models if name not in job.stored_spec.reference_models],
-                "classes": job.classes,
-                "seed": job.seed,
-                "confirms": job.id,
-            }
+        spec = JobSpec(
+            task_description=job.task_description,
+            methods=[choice],
+            models=[name for name in job.models if name not in job.stored_spec.reference_models],
+            classes=job.classes,
+            seed=job.seed,
+            confirms=job.id,
         )
         images = [_manifest_image(source) for source in findings.sources]
     return submit(context, owner, Submission(spec, uploaded=images, idempotency_key=f"confirm-{job_id}-{choice.name}"))
@@ -95,7 +93,7 @@ def _findings(session: Session, job: Job, results: JobResults, method: str) -> _
 def _edits(session: Session, job: Job, cell: Cell, method: str | None = None) -> Sequence[Counterfactual]:
     """The counted edits of a cell that change one thing."""
     values = {"value" if cell.direction == "to" else "from": cell.value}
-    filters = Filters.model_validate(
+    filters = Filters.model_validate(  # by the aliases: `class` and `from` are words of Python
         {"method": method, "factor": cell.factor, "class": cell.label, "verdict": "counted", **values}
     )
     edits = select(Counterfactual).where(Counterfactual.job_id == job.id, Counterfactual.arm == "edit")
@@ -122,11 +120,7 @@ def _shift(factor: str, value: str, edits: Sequence[Counterfactual]) -> JsonObje
 
 
 def _manifest_image(source: SourceImage) -> ManifestImage:
-    return ManifestImage.model_validate(
-        {
-            "digest": source.digest,
-            "label": source.ground_truth,
-            "group": source.group_name,
-            "name": source.file_name,
-        }
+    assert source.digest is not None, "an image with edits has pixels"
+    return ManifestImage(
+        digest=source.digest, label=source.ground_truth, group=source.group_name, name=source.file_name
     )

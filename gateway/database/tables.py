@@ -243,7 +243,7 @@ class Counterfactual(Table):
     @counted.inplace.expression
     @classmethod
     def _counted(cls) -> ColumnElement[bool]:
-        return and_(cls.accepted, func.coalesce(cls.sham_check, cls.null_check, "") == "")
+        return and_(cls.accepted, cls.lost_to == "")
 
     @hybrid_property
     def evaluations(self) -> int | None:

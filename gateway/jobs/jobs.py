@@ -6,11 +6,9 @@ Nothing here commits, waits or calls a service: a request is one transaction, op
 from __future__ import annotations
 
 import uuid
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain
 
 from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
@@ -23,15 +21,11 @@ from gateway.database.pagination import SortKey, page_of
 from gateway.database.sessions import insert_missing
 from gateway.database.tables import Job, JobRound, Report, SourceImage
 from gateway.intake.sources import KeptMask, SourceFile
-from gateway.jobs.checks_off import checks_off, unchecked_methods
 from gateway.jobs.choices import Plan
-from gateway.jobs.designs import design_of
+from gateway.jobs.plans import PlannedImage, PlannedJob, describe_plan
 from gateway.jobs.progress import progress
-from gateway.jobs.rounds import renderings_of_design
-from gateway.jobs.sensitivity import sensitivity_of
 from gateway.operations.deletion import mark_deleted
 from gateway.queue import job_states
-from shared.manifests import look_like_sequences
 from shared.problems import Conflict, NotFound
 from shared.schemas.designs import RoundPlan
 from shared.schemas.evaluation import ModelUnderTestInfo
@@ -97,13 +91,6 @@ def create(session: Session, owner: str, order: Order) -> tuple[str, bool]:
     return job_id, True
 
 
-def group_count(names: Iterable[str | None]) -> int | None:
-    """The number of groups; an image without a group counts as one. None if no image has a group."""
-    counts = Counter(names)
-    alone = counts.pop(None, 0)
-    return alone + len(counts) if counts else None
-
-
 def find(session: Session, owner: str, job_id: str) -> Job:
     """The owner's job or suite run. Raises NotFound, also for another owner's job and for the job of a suite itself."""
     is_suite = Job.suite_id.is_not_distinct_from(Job.id)
@@ -133,30 +120,24 @@ def plan_of(session: Session, owner: str, job_id: str, working_side: int) -> Job
     job = find(session, owner, job_id)
     s = SourceImage
     truths = select(s.ground_truth, s.mask_classes, s.file_name, s.group_name, Image.width, Image.height)
-    rows = session.execute(truths.join(Image, s.digest == Image.digest).where(s.job_id == job_id)).all()
-    labels = [row.mask_classes or ([] if row.ground_truth is None else [row.ground_truth]) for row in rows]
-    return JobPlan(
+    images = [
+        PlannedImage(name, classes or ([] if label is None else [label]), group, max(width, height))
+        for label, classes, name, group, width, height in session.execute(
+            truths.join(Image, s.digest == Image.digest).where(s.job_id == job_id)
+        )
+    ]
+    planned = PlannedJob(
         task_description=job.task_description,
         kind=job.kind,
-        methods=[method.choice() for method in job.methods],
-        unchecked=unchecked_methods(job.methods, job.kind),
-        checks_off=checks_off(job.methods, job.kind),
+        methods=job.methods,
         models=job.models,
         classes=job.classes,
         profile=job.profile,
         seed=job.seed,
-        images=len(rows),
-        labelled=sum(map(bool, labels)),
-        missing=0,
-        working_side=working_side,
-        groups=group_count(row.group_name for row in rows),
-        look_like_sequences=look_like_sequences(row.file_name for row in rows),
-        at_working_side=sum(max(row.width, row.height) >= working_side for row in rows),
-        failures=[],
-        design=design_of(job.stored_spec.design, job.stored_spec.budget, job.methods),
-        renderings=renderings_of_design(job.stored_spec.design, job.stored_spec.budget, job.methods, len(labels)),
-        sensitivity=sensitivity_of(chain.from_iterable(labels), job.methods, job.kind),
+        design=job.stored_spec.design,
+        budget=job.stored_spec.budget,
     )
+    return describe_plan(planned, images, working_side)
 
 
 def listing(session: Session, owner: str, cursor: str | None, limit: int) -> JobsPage:

@@ -16,14 +16,12 @@ from gateway.intake.mask_files import MaskShelf, SentMasks
 from gateway.intake.masks import MaskReader, mask_reader
 from gateway.intake.sources import KeptImage, NamedFile, SourceFile, truths_of
 from gateway.jobs import jobs
-from gateway.jobs.checks_off import checks_off, unchecked_methods
 from gateway.jobs.choices import Plan, class_lists, plan
-from gateway.jobs.designs import design_of, with_design
-from gateway.jobs.rounds import planned_rounds, renderings_of_design
-from gateway.jobs.sensitivity import sensitivity_of
+from gateway.jobs.designs import with_design
+from gateway.jobs.plans import PlannedImage, PlannedJob, describe_plan
+from gateway.jobs.rounds import planned_rounds
 from gateway.models_under_test import models
 from gateway.storage import images
-from shared.manifests import look_like_sequences
 from shared.problems import InvalidInput
 from shared.schemas.jobs import ImageFailure, JobDetail, JobSpec, ManifestImage
 from shared.schemas.plans import JobPlan
@@ -76,33 +74,24 @@ def plan_submission(context: Context, owner: str, submission: Submission) -> Job
     usable = [source for source in sources if not source.failure]
     job_plan = with_design(job_plan, spec, context.profile.defaults.values, len(usable))
     spec, _ = planned_rounds(spec, job_plan, sources)
-    labels = [label for source in usable for label in truths_of(source)]
-    return JobPlan(
+    job = PlannedJob(
         task_description=spec.task_description,
         kind=job_plan.kind,
-        methods=[method.choice() for method in job_plan.methods],
-        unchecked=unchecked_methods(job_plan.methods, job_plan.kind),
-        checks_off=checks_off(job_plan.methods, job_plan.kind),
+        methods=job_plan.methods,
         models=[model.name for model in job_plan.models],
-        classes=job_plan.classes or sorted(set(labels)),
+        classes=job_plan.classes,
         profile=context.profile.profile.name,
         seed=spec.seed,
-        images=len(usable),
-        labelled=sum(bool(truths_of(source)) for source in usable),
-        missing=sum(source.image is None and not source.failure for source in sources),
-        working_side=context.settings.working_side,
-        at_working_side=sum(
-            max(source.image.width, source.image.height) >= context.settings.working_side
-            for source in usable
-            if source.image is not None
-        ),
-        groups=jobs.group_count(source.group for source in usable),
-        look_like_sequences=look_like_sequences(source.name for source in usable),
-        failures=_failures(sources)[: jobs.MAX_FAILURES],
-        design=design_of(spec.design, spec.budget, job_plan.methods),
-        renderings=renderings_of_design(spec.design, spec.budget, job_plan.methods, len(usable)),
-        sensitivity=sensitivity_of(labels, job_plan.methods, job_plan.kind),
+        design=spec.design,
+        budget=spec.budget,
     )
+    images = [_planned_image(source) for source in usable]
+    return describe_plan(job, images, context.settings.working_side, _failures(sources)[: jobs.MAX_FAILURES])
+
+
+def _planned_image(source: SourceFile) -> PlannedImage:
+    side = None if source.image is None else max(source.image.width, source.image.height)
+    return PlannedImage(source.name, truths_of(source), source.group, side)
 
 
 def _failures(sources: Sequence[SourceFile]) -> list[ImageFailure]:

@@ -128,21 +128,11 @@ def dillema(
     Proposals that a text check refuses have no image. A keyword that must not change, or a question without a valid
     reply, is a refused proposal with an empty to-phrase. Raises what the services raise.
     """
-    inputs, p = Inputs("dillema", REVISION, image, task, services, parameters, seed), parameters
+    inputs = Inputs("dillema", REVISION, image, task, services, parameters, seed)
     caption = write_caption(image, services, parameters)  # 1
     keywords = find_keywords(inputs, caption)  # 2
-    alternatives = partial(find_alternatives, inputs, caption)  # 3, when a keyword is tried
-    if p.values:
-        changes = chosen_changes(caption, keywords, p.values, alternatives)
-        rewritten = (rewrite_caption(inputs, proposal) for proposal in changes)  # 4
-        proposals = with_value_seeds(inputs, rewritten, same_seed=p.same_seed)
-    else:
-        changes = spread_changes(inputs, keywords, alternatives, p.edits_per_counterfactual, p.alternatives_per_keyword)
-        rewritten = (rewrite_caption(inputs, proposal) for proposal in changes)  # 4
-        seeds = p.seeds_per_edit
-        siblings = until_enough(rewritten, p.counterfactuals_per_image, same_edit=p.same_caption, seeds=seeds)
-        proposals = with_seeds(inputs, [*refused_proposals(keywords), *siblings], same_seed=p.same_seed, seeds=seeds)
-    region = partial(region_of, parameters=p, masked=bool(task.mask_classes))
+    proposals = propose_edits(inputs, caption, keywords)  # 3, 4
+    region = partial(region_of, parameters=parameters, masked=bool(task.mask_classes))
     compared = render_with_null_arms(inputs, caption, proposals, region)  # 5
     yield from rows(inputs.lineage(exchanges=[], rendering=None), caption, proposals, *compared)
 
@@ -171,6 +161,25 @@ def find_keywords(inputs: Inputs[DillemaParameters], caption: str) -> list[Propo
         edit = Edit((change,), caption, "")
         keywords[keyword.phrase.lower()] = Proposal(edit, inputs.seed, refusal or ACCEPTED, exchanges=(exchange,))
     return list(keywords.values())
+
+
+def propose_edits(inputs: Inputs[DillemaParameters], caption: str, keywords: Sequence[Proposal]) -> list[Proposal]:
+    """Steps 3 and 4: the refused keywords, and keywords with an alternative until enough captions are accepted.
+
+    If the job's design chooses the values, each value is one proposal, rendered or refused.
+    """
+    p = inputs.parameters
+    alternatives = partial(find_alternatives, inputs, caption)  # 3, when a keyword is tried
+    rewrite = partial(rewrite_caption, inputs)  # 4
+    if p.values:
+        changes = chosen_changes(caption, keywords, p.values, alternatives)
+        return with_value_seeds(inputs, map(rewrite, changes), same_seed=p.same_seed)
+    changes = spread_changes(inputs, keywords, alternatives, p.edits_per_counterfactual, p.alternatives_per_keyword)
+    siblings = until_enough(
+        map(rewrite, changes), p.counterfactuals_per_image, same_edit=p.same_caption, seeds=p.seeds_per_edit
+    )
+    proposals = [*refused_proposals(keywords), *siblings]
+    return with_seeds(inputs, proposals, same_seed=p.same_seed, seeds=p.seeds_per_edit)
 
 
 def find_alternatives(

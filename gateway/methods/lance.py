@@ -143,13 +143,7 @@ def lance(
     inputs = Inputs("lance", REVISION, image, task, services, parameters, seed)
     caption = name_class(inputs, write_caption(image, services, parameters))  # 1
     caption = with_domain(caption, parameters.caption_prompt)
-    if parameters.values:
-        chosen = chosen_edits(caption, parameters.values, partial(perturb_caption, inputs, caption))  # 2
-        proposals = list(check_words(inputs, list(chosen)))  # 3
-    else:
-        edits = [perturb_caption(inputs, caption, factor) for factor in dict.fromkeys(parameters.factors)]  # 2
-        checked = check_words(inputs, refuse_duplicates(round_robin(edits)))  # 3
-        proposals = list(until_accepted(checked, parameters.counterfactuals_per_image))
+    proposals = propose_edits(inputs, caption)  # 2, 3
     batches = sweep_fractions(inputs, caption, accepted_edits(proposals))  # 4
     arms = [arm for batch in batches for arm in keep_best(inputs, batch)]  # 5
     compared = with_compared_arms(inputs, caption, accepted_edits(proposals), arms, LANCE_CHECKS)
@@ -165,6 +159,18 @@ def name_class(inputs: Inputs[LanceParameters], caption: str) -> str:
     domain = p.caption_prompt.strip() or "a picture of"
     article = "an" if name[:1].lower() in set("aeiou") else "a"
     return f"{domain[0].upper()}{domain[1:]} {article} {name}. {caption}"
+
+
+def propose_edits(inputs: Inputs[LanceParameters], caption: str) -> list[Proposal]:
+    """Steps 2 and 3: edits of all factors in turn, until enough are accepted.
+
+    If the job's design chooses the values, each value is one proposal, rendered or refused.
+    """
+    p, perturb = inputs.parameters, partial(perturb_caption, inputs, caption)
+    if p.values:
+        return list(check_words(inputs, list(chosen_edits(caption, p.values, perturb))))
+    edits = refuse_duplicates(round_robin([perturb(factor) for factor in dict.fromkeys(p.factors)]))  # 2
+    return list(until_accepted(check_words(inputs, edits), p.counterfactuals_per_image))  # 3
 
 
 def perturb_caption(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from threading import Thread
 
 import uvicorn
@@ -42,6 +43,11 @@ def refuse_unready(context: Context) -> None:
     database_answers(context.sessions)
 
 
+def metrics_reply(registry: CollectorRegistry) -> Response:
+    """The Prometheus text format of this registry and of the process's default one."""
+    return Response(exposition(registry), media_type=CONTENT_TYPE_LATEST)
+
+
 def probes_app(alive: Check, ready: Check, registry: CollectorRegistry) -> FastAPI:
     """`/healthz`, `/readyz` and `/metrics`. If a check raises, the reply is its problem document."""
     app = FastAPI(title="probes", openapi_url=None)
@@ -56,10 +62,7 @@ def probes_app(alive: Check, ready: Check, registry: CollectorRegistry) -> FastA
         ready()
         return {"status": "ready"}
 
-    @app.get(METRICS)
-    def metrics() -> Response:
-        return Response(exposition(registry), media_type=CONTENT_TYPE_LATEST)
-
+    app.add_api_route(METRICS, partial(metrics_reply, registry))
     problem_replies.install(app)
     return app
 

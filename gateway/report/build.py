@@ -114,8 +114,7 @@ def services_of(session: Session, job_id: str) -> list[ServiceInfo]:
     query = select(JobService.info).where(JobService.job_id == job_id).order_by(JobService.created_at)
     services = list(session.scalars(query))
     if not services and (report := session.get(Report, job_id)) is not None:
-        recorded = report.results.made.services
-        services = [ServiceInfo.model_validate(info) for info in recorded.values()]
+        services = list(report.results.made.services.values())
     return services
 
 

@@ -238,15 +238,15 @@ class _Columns:
         if not edit.comparable:
             predictions = predictions._replace(reference=predictions.null)
         scores = [_score(prediction, label, self._relation) for prediction in predictions]
-        known = [score for score in scores if score is not None]
-        if len(known) < len(scores):
+        complete = [score for score in scores if score is not None]
+        if len(complete) < len(scores):
             return False
         self._number.append(numbers.source)
         self._group.append(numbers.group)
         self._ordinal.append(edit.ordinal)
         self._null_ordinal.append(-1 if edit.null_ordinal is None else edit.null_ordinal)
         self._counting.add(edit)
-        for score, p_truth, rank, predicted in zip(known, self._p_truth, self._rank, self._predicted, strict=True):
+        for score, p_truth, rank, predicted in zip(complete, self._p_truth, self._rank, self._predicted, strict=True):
             p_truth.append(score.p_truth)
             rank.append(score.rank)
             predicted.append(self._codes.setdefault(score.predicted, len(self._codes)))

@@ -124,10 +124,8 @@ def _provenance(job: Job, services: Sequence[ServiceInfo], analysis_seed: int) -
         profile=job.profile,
         seed=job.seed,
         parameters={method.name: method.choice().parameters for method in job.methods},
-        services={name: info.model_dump(mode="json") for name, info in latest.items()},
-        replaced_services=[
-            info.model_dump(mode="json") for info in services if info.revision != latest[info.service].revision
-        ],
+        services=latest,
+        replaced_services=[info for info in services if info.revision != latest[info.service].revision],
         uploaded_models=job.uploaded_models,
         versions={
             "python": platform.python_version(),
@@ -142,7 +140,7 @@ def _conditions(rows: JobRows) -> Conditions:
     edits = [edit for method_rows in rows.methods.values() for edit in method_rows.edits]
     if not edits:
         return PLANNED
-    counted = sum(not (edit.rejected_by or edit.lost_to) for edit in edits) / len(edits)
+    counted = sum(edit.counted for edit in edits) / len(edits)
     references = rows.job.stored_spec.reference_models
     outcomes = [pair_rows.outcomes for (model, _), pair_rows in rows.models.items() if model not in references]
     shares = [differences(own, np.arange(len(own.source))).null_accuracy for own in outcomes]

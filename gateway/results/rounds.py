@@ -11,14 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.stats import false_discovery_control
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gateway.analysis.allocation import Suspicion, allocate, is_cleared
-from gateway.analysis.betting import anytime_p
 from gateway.analysis.effects import Differences, differences
-from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
+from gateway.analysis.findings import hypothesis_tests
 from gateway.database.tables import Job, JobRound, SourceImage
 from gateway.jobs.rounds import edits_of_rounds, positions_given, seeded_order
 from gateway.results.classification import JobRows, load_rows
@@ -87,12 +85,15 @@ def _name(key: tuple[str, ChosenValue]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Evidence:
-    """What is known of a place: for each model its drop on all pairs (0 … 1), their number, and whether it is found."""
+    """What is known of a place: for each model its drop on all pairs (0 … 1), and whether its test rejects now.
+
+    `images` and `confirmed`: the images of these pairs, and of those that are tested, of the model with the most.
+    """
 
     drops: tuple[float, ...]
     images: int
     confirmed: int
-    found: tuple[bool, ...]
+    rejected: tuple[bool, ...]
 
 
 def _evidence(rows: JobRows, rounds: Sequence[RoundPlan]) -> dict[tuple[str, ChosenValue], _Evidence]:
@@ -101,15 +102,15 @@ def _evidence(rows: JobRows, rounds: Sequence[RoundPlan]) -> dict[tuple[str, Cho
         outcomes = pair_rows.outcomes
         cells = counted_cells(outcomes.cells, lambda members, estimand="pairs", o=outcomes: differences(o, members))
         confirmed = confirmed_cells(cells, rounds)
-        models.append((cells, confirmed, _found(confirmed)))
+        models.append((cells, confirmed, hypothesis_tests(confirmed, rows.job.seed)))
     evidence = {}
     for key in positions_given(rounds):
         cell = _cell(key)
         drops = tuple(-float(cells[cell].correct.mean()) if cell in cells else 0.0 for cells, _, _ in models)
         counts = [len(cells[cell].correct) for cells, _, _ in models if cell in cells]
-        tests = [len(confirmed[cell].correct) for _, confirmed, _ in models if _is_tested(confirmed, cell)]
-        found = tuple(cell in found for _, _, found in models)
-        evidence[key] = _Evidence(drops, max(counts, default=0), max(tests, default=0), found)
+        confirming = [len(confirmed[cell].correct) for _, confirmed, _ in models if _is_tested(confirmed, cell)]
+        rejected = tuple(cell in tests and tests[cell].rejected for _, _, tests in models)
+        evidence[key] = _Evidence(drops, max(counts, default=0), max(confirming, default=0), rejected)
     return evidence
 
 
@@ -122,19 +123,9 @@ def _is_tested(cells: Mapping[Cell, Differences], cell: Cell) -> bool:
     return cell in cells and cells[cell].tested
 
 
-def _found(cells: Mapping[Cell, Differences]) -> set[Cell]:
-    """The cells that Benjamini-Hochberg rejects now, of one model."""
-    tested = {cell: own for cell, own in cells.items() if own.tested and len(own.correct) >= LEAST_SOURCES}
-    if not tested:
-        return set()
-    p_values = [anytime_p(own.correct, BEYOND, own.horizon or len(own.correct)) for own in tested.values()]
-    q_values = false_discovery_control(p_values)
-    return {cell for cell, q_value in zip(tested, q_values, strict=True) if q_value <= FALSE_DISCOVERY_RATE}
-
-
 def _suspicion(place: PlaceShare, evidence: _Evidence, free: int) -> Suspicion:
-    """The suspicion of the model with the largest drop that is not found yet."""
-    drops = [drop for drop, found in zip(evidence.drops, evidence.found, strict=True) if not found]
+    """The suspicion of the model with the largest drop whose hypothesis is not rejected yet."""
+    drops = [drop for drop, rejected in zip(evidence.drops, evidence.rejected, strict=True) if not rejected]
     images = len(place.screening) + len(place.confirming)
     suspicion = Suspicion(
         drop=max(drops, default=0.0),

@@ -101,8 +101,7 @@ def _load(sessions: Sessions, counterfactual_id: str) -> tuple[Counterfactual, I
     work = image_step.load(sessions, Lease(SourceImage, row.source_image_id, row.job_id, ""))
     if work is None:
         raise NotFound(f"the source image of {counterfactual_id} was deleted meanwhile")
-    then = report.results.made.services if report else {}
-    return row, work, {name: ServiceInfo.model_validate(info) for name, info in then.items()}
+    return row, work, report.results.made.services if report else {}
 
 
 def _repeat(row: Counterfactual, work: ImageWork, shelf: ImageShelf, services: Services) -> MethodCounterfactual | None:

@@ -111,12 +111,12 @@ class Worker:
                     return
 
     def _work_once(self, first: bool) -> bool:
-        claim = self._claim()
-        if claim is None:
+        leased = self._claim()
+        if leased is None:
             return False
-        lease, request_id, claimed_at = claim
+        lease, request_id, leased_at = leased
         bound = json_logging.bound(request_id=request_id, job=lease.job_id, row=lease.id)
-        with self._leases.renewing(lease), bound, work_started(claimed_at):
+        with self._leases.renewing(lease), bound, work_started(leased_at):
             started, outcome = time.monotonic(), "done"
             if first:
                 wake_worker(self._celery)

@@ -32,6 +32,11 @@ MAX_MESSAGE_BYTES = 48 * 1024 * 1024
 MAX_WORKING_SIDE = 2_304
 
 
+def on_one_line(value: Any) -> Any:
+    """Text with spaces for line breaks: prompts contain it, and line breaks separate their fields."""
+    return " ".join(value.split()) if isinstance(value, str) else value
+
+
 class Contract(BaseModel):
     """A message that crosses a process boundary."""
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from shared.schemas.base import Contract
+from shared.schemas.base import Contract, on_one_line
 
 Factor = Literal["subject", "object", "background", "adjective", "domain", "weather", "other"]
 FACTORS: tuple[Factor, ...] = ("subject", "object", "background", "adjective", "domain", "weather", "other")
@@ -15,15 +15,11 @@ MOST_VALUES = 30
 MOST_RENDERINGS = 10_000_000
 
 
-def _on_one_line(value: Any) -> Any:
-    return " ".join(value.split()) if isinstance(value, str) else value
-
-
 class ChosenValue(Contract):
     """A value that counterfactuals change to, such as night (weather); `"weather=night"` is short for it."""
 
     factor: Factor
-    value: Annotated[str, Field(min_length=1, max_length=40), BeforeValidator(_on_one_line)]
+    value: Annotated[str, Field(min_length=1, max_length=40), BeforeValidator(on_one_line)]
 
     @model_validator(mode="before")
     @classmethod

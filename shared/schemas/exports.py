@@ -10,6 +10,7 @@ from shared.schemas.base import TASK_DESCRIPTION, Contract
 from shared.schemas.jobs import MethodChoice
 from shared.schemas.masks import MaskSpec
 from shared.schemas.result_rows import ChangeView
+from shared.schemas.service import ServiceInfo
 
 Arm = Literal["original", "null_arm", "counterfactual"]  # tables take "null" for a missing value
 ARMS: tuple[Arm, ...] = ("original", "null_arm", "counterfactual")
@@ -85,5 +86,5 @@ class ExportNote(Contract):
     profile: str
     seed: int
     filters: dict[str, JsonValue]
-    services: dict[str, JsonValue]
+    services: dict[str, ServiceInfo]
     versions: dict[str, str]

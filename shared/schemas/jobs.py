@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from shared.characters import refuse_deceptive
-from shared.schemas.base import KIND, TASK_DESCRIPTION, Contract, JsonObject, Kind
+from shared.schemas.base import KIND, TASK_DESCRIPTION, Contract, JsonObject, Kind, on_one_line
 from shared.schemas.designs import BudgetOption, DesignOption, ValuesOption, repeated_values
 from shared.schemas.masks import Label, MaskSpec
 
@@ -23,11 +23,6 @@ GroupName = Annotated[str, Field(min_length=1, max_length=1_000)]
 JobState = Literal["running", "done", "failed", "cancelled"]
 Stage = Literal["starting", "captioning", "proposing", "rendering", "checking", "predicting"]
 JobStage = Literal["waiting", "starting", "captioning", "proposing", "rendering", "checking", "predicting", "analysing"]
-
-
-def _one_line(value: Any) -> Any:
-    """Put text on one line: prompts contain the task description, and line breaks separate their fields."""
-    return " ".join(value.split()) if isinstance(value, str) else value
 
 
 def _method_by_name(value: Any) -> Any:
@@ -76,7 +71,7 @@ class JobSpec(Contract):
             max_length=MAX_TASK_CHARACTERS,
             description="what your model does; `task` is the same",
         ),
-        BeforeValidator(_one_line),
+        BeforeValidator(on_one_line),
         AfterValidator(refuse_deceptive),
     ]
     methods: Annotated[

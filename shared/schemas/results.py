@@ -13,6 +13,7 @@ from shared.schemas.estimates import Estimate as Estimate
 from shared.schemas.estimates import Interval as Interval
 from shared.schemas.estimates import MeanOverlap as MeanOverlap
 from shared.schemas.estimates import Rate as Rate
+from shared.schemas.service import ServiceInfo
 
 Direction = Literal["to", "from"]
 # labelled: against the ground truth. metamorphic: without one, so the prediction on the source image must not change.
@@ -334,8 +335,8 @@ class HowMade(Contract):
     profile: str
     seed: int
     parameters: dict[str, JsonValue]
-    services: dict[str, JsonValue]
-    replaced_services: list[JsonValue] = Field(default_factory=list)
+    services: dict[str, ServiceInfo]
+    replaced_services: list[ServiceInfo] = Field(default_factory=list)
     uploaded_models: Annotated[dict[str, str], Field(description="digests of the models that were uploaded")] = Field(
         default_factory=dict
     )

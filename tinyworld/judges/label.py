@@ -21,12 +21,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 from pydantic import BaseModel, ConfigDict
 
 from shared.chunks import chunks
 from tinyworld.drawing.sheet import contact_sheet
-from tinyworld.judges.records import Record, records
+from tinyworld.judges.records import Record, read_picture, records
 from tinyworld.rates import rate_text
 from tinyworld.rendered_once import Pixels
 
@@ -125,8 +124,8 @@ def write_sheets(folders: Sequence[Path], count: int, seed: int, out: Path) -> N
         questions.append(SheetImage(number=number, folder=folder.absolute(), id=record.id))
         lines.append(f"{number:03d} {record.label}, {record.field} {record.to_value}: ")
         pictures += [
-            (_opened(folder / record.source), f"{number:03d} source: {record.label}"),
-            (_opened(folder / record.image), f"{number:03d} {record.field}: {record.to_value}?"),
+            (read_picture(folder / record.source), f"{number:03d} source: {record.label}"),
+            (read_picture(folder / record.image), f"{number:03d} {record.field}: {record.to_value}?"),
         ]
     for sheet, chunk in enumerate(chunks(pictures, 2 * _PER_SHEET)):
         contact_sheet(chunk, 8, out / f"sheet-{sheet:02d}.png", scale=2)
@@ -164,7 +163,7 @@ def joined(out: Path, by: str) -> list[Label]:
 
 def _label(folder: Path, record: Record, answer: tuple[bool | None, bool | None], by: str) -> Label:
     return Label(
-        image=hashlib.sha256(_opened(folder / record.image).tobytes()).hexdigest(),
+        image=hashlib.sha256(read_picture(folder / record.image).tobytes()).hexdigest(),
         by=by,
         arm=record.arm,
         label=record.label,
@@ -177,10 +176,6 @@ def _label(folder: Path, record: Record, answer: tuple[bool | None, bool | None]
         accepted=record.accepted,
         weights=record.weights,
     )
-
-
-def _opened(path: Path) -> Pixels:
-    return np.asarray(Image.open(path).convert("RGB"), np.uint8)
 
 
 def main() -> None:

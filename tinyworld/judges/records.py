@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+from PIL import Image
 from pydantic import BaseModel, ConfigDict
+
+from tinyworld.rendered_once import Pixels
 
 RECORDS = "counterfactuals.jsonl"
 
@@ -67,3 +71,8 @@ def records(folder: Path) -> list[Record]:
     if not path.exists():
         return []
     return [Record.model_validate_json(line) for line in path.read_text().splitlines()]
+
+
+def read_picture(path: Path) -> Pixels:
+    """The picture of a record, as RGB: height × width × 3, 0 … 255."""
+    return np.asarray(Image.open(path).convert("RGB"), np.uint8)

@@ -32,7 +32,7 @@ from shared.profiles import Profile, load_profile
 from tinyworld.drawing.sheet import contact_sheet
 from tinyworld.judges.editors import EDITORS, Draw, EditorResult, drawing, parameters_of
 from tinyworld.judges.oracles.objects import in_place, judge, kept
-from tinyworld.judges.records import RECORDS, Record, records
+from tinyworld.judges.records import RECORDS, Record, read_picture, records
 from tinyworld.judges.trials import FIELDS, Proposal, proposal, source_picture
 from tinyworld.measure.counterfactual_report import report
 from tinyworld.objects.captions import read
@@ -144,7 +144,7 @@ def read_again(folder: Path, done: Sequence[Record], proposals: Sequence[Proposa
     """The records with the current oracles' readings; `proposals` are those of `edits_in_turn`, in order."""
     with_image = [record for record in done if record.image]
     scenes = [proposals[int(record.id[:5])].scene for record in with_image]
-    images = [_opened(folder / record.image) for record in with_image]
+    images = [read_picture(folder / record.image) for record in with_image]
     placed = in_place(images, [rendered(scene)[1] == 1 for scene in scenes])
     before = judge([source_picture(scene) for scene in scenes])
     fresh = {}
@@ -209,11 +209,11 @@ def sheets(folder: Path, done: Sequence[Record]) -> list[Path]:
             continue
         pictures = []
         for record in some:
-            pictures.append((_opened(folder / record.source), f"{record.label}: {record.from_value}"))
+            pictures.append((read_picture(folder / record.source), f"{record.label}: {record.from_value}"))
             marks = (
                 f"{'' if record.kept else ' LOST'}{'' if record.shown else ' UNSHOWN'}{'' if record.accepted else ' x'}"
             )
-            pictures.append((_opened(folder / record.image), f"{record.to_value}{marks}"))
+            pictures.append((read_picture(folder / record.image), f"{record.to_value}{marks}"))
         written.append(folder / f"sheet-{name}.png")
         contact_sheet(pictures, 8, written[-1])
     return written
@@ -222,10 +222,6 @@ def sheets(folder: Path, done: Sequence[Record]) -> list[Path]:
 def _badness(record: Record) -> tuple[bool, bool, int, float]:
     """Sort key: class lost, edit not shown, most other changes, lowest score of the class check."""
     return not record.kept, not record.shown, len(record.changed_besides), -record.scores.get("label", 1.0)
-
-
-def _opened(path: Path) -> Pixels:
-    return np.asarray(Image.open(path).convert("RGB"), np.uint8)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tokenizers import pre_tokenizers
+from torch import Tensor
 from transformers import CLIPTokenizer
 
 from tinyworld.networks.byte_pairs import count_words, learn_merges
@@ -43,3 +44,9 @@ def learn_clip_tokenizer(captions: Iterable[str], merged: int, folder: Path) -> 
     merges_file.unlink()
     tokenizer.save_pretrained(folder)
     return CLIPTokenizer.from_pretrained(folder)
+
+
+def token_ids(tokenizer: CLIPTokenizer, texts: list[str]) -> Tensor:
+    """Ids of n texts, n × tokens: padded to the longest, cut at the model's 77."""
+    ids: Tensor = tokenizer(texts, padding=True, truncation=True, return_tensors="pt").input_ids
+    return ids

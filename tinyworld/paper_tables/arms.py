@@ -134,7 +134,7 @@ def _row(
         machine=f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
         sources=results.sources - results.sources_failed,
         parameters={key: value for key, value in chosen.parameters.items() if not key.endswith("thresholds")},
-        weights={service: _revision(info) for service, info in results.made.services.items()},
+        weights={service: info.revision for service, info in results.made.services.items()},
         seconds=round(seconds_of(job), 1),
         funnel=next(funnel for funnel in results.funnels if funnel.method == method),
         cost=next(cost for cost in results.costs if cost.method == method),
@@ -150,10 +150,6 @@ def _row(
         ],
         faults=faults([edit.view for edit in edits]),
     )
-
-
-def _revision(service: JsonValue) -> str:
-    return str(service.get("revision", "")) if isinstance(service, dict) else ""
 
 
 def _realism(

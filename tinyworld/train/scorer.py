@@ -33,7 +33,7 @@ from tinyworld.augmentation import SIDE, as_pixel_values, degrade
 from tinyworld.datasets.captioned_pictures import OBJECTS, Album, PictureDomain, TrainingView, album
 from tinyworld.descriptions import Description
 from tinyworld.folders import weights_of
-from tinyworld.networks.clip_tokenizer import learn_clip_tokenizer
+from tinyworld.networks.clip_tokenizer import learn_clip_tokenizer, token_ids
 from tinyworld.networks.factor_heads import FactorHeads, factor_loss
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.small_clip import WIDTH, new_scorer, trained
@@ -132,7 +132,7 @@ def train_scorer(
     def loss_of(_: nn.Module, step: int) -> Tensor:
         values, expected, texts, stated, prompts = batch(data, step, recipe)
         with autocast("cpu"):
-            return model.loss(values, expected, _ids(tokenizer, texts), stated, _ids(tokenizer, prompts))
+            return model.loss(values, expected, token_ids(tokenizer, texts), stated, token_ids(tokenizer, prompts))
 
     progress = train(model, loss_of, recipe)
     record = {"pictures": pictures, "round_trips": len(data) - pictures, "tower": trained_tower.record}
@@ -214,7 +214,7 @@ def embedded_images(model: CLIPModel, images: list[Pixels]) -> Tensor:
 @torch.no_grad()
 def embedded_texts(model: CLIPModel, tokenizer: CLIPTokenizer, texts: list[str]) -> Tensor:
     """Unit embeddings (n, width)."""
-    return nn.functional.normalize(model.get_text_features(_ids(tokenizer, texts)).pooler_output, dim=-1)
+    return nn.functional.normalize(model.get_text_features(token_ids(tokenizer, texts)).pooler_output, dim=-1)
 
 
 def _swap_accuracy(
@@ -240,11 +240,6 @@ def _swap_accuracy(
         return ""
     towards = embedded_texts(model, tokenizer, true) - embedded_texts(model, tokenizer, false)
     return f"{((images[rows] * towards).sum(1) > 0).float().mean():.3f} ({len(rows)})"
-
-
-def _ids(tokenizer: CLIPTokenizer, texts: list[str]) -> Tensor:
-    ids: Tensor = tokenizer(texts, padding=True, truncation=True, return_tensors="pt").input_ids
-    return ids
 
 
 def batch(data: Album, step: int, recipe: Recipe) -> tuple[Tensor, Tensor, list[str], Tensor, list[str]]:

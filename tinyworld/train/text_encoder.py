@@ -23,7 +23,7 @@ from shared.chunks import chunks
 from shared.seeds import derive_seed
 from tinyworld.datasets.captioned_pictures import PICTURE_DOMAINS
 from tinyworld.folders import weights_of
-from tinyworld.networks.clip_tokenizer import MAX_LENGTH, learn_clip_tokenizer
+from tinyworld.networks.clip_tokenizer import MAX_LENGTH, learn_clip_tokenizer, token_ids
 from tinyworld.networks.factor_heads import FactorHeads, factor_accuracy, factor_loss
 from tinyworld.networks.new_words import add_embeddings, add_words
 from tinyworld.objects.world import FACTORS
@@ -82,12 +82,6 @@ class ReadFactors(nn.Module):
         """ids (batch, tokens) → logits per factor."""
         logits: list[Tensor] = self.heads(self.encoder(input_ids=ids).pooler_output)
         return logits
-
-
-def token_ids(tokenizer: CLIPTokenizer, texts: list[str]) -> Tensor:
-    """Padded to the longest, cut at the model's 77."""
-    ids: Tensor = tokenizer(texts, padding=True, truncation=True, return_tensors="pt").input_ids
-    return ids
 
 
 def train_text_encoder(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -61,9 +60,9 @@ def test_both_find_the_planted_weakness(
     results = [demo(tmp_path / dtype, monkeypatch, dtype) for dtype in DTYPES]
     planted = Cell(label="bus", factor="weather", value="night", direction="to")
     for measured, dtype in zip(results, DTYPES, strict=True):
-        service: Any = measured.made.services["diffusion_service"]
+        service = measured.made.services["diffusion_service"]
         roles = ("base", "few-step unet")
-        assert {info["dtype"] for info in service["weights"] if info["role"].startswith(roles)} == {dtype}
+        assert {info.dtype for info in service.weights if info.role.startswith(roles)} == {dtype}
         cells = {result.model: [effect.cell for effect in result.findings] for result in measured.results}
         assert cells["street-classifier-night-bus"][:1] == [planted]
         assert cells["street-classifier"] == []

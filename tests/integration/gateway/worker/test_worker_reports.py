@@ -9,7 +9,6 @@ from gateway.jobs import jobs
 from gateway.queue import leases
 from shared.problems import InvalidInput
 from tests.support.databases import ON_SQLITE
-from tests.support.json_values import value_at
 from tests.support.small_services import SmallServices, serve
 from tests.support.threads import background
 from tests.support.work_site import QUICK, Site, SlowReport, work_until
@@ -70,8 +69,8 @@ def test_a_report_needs_no_service_and_names_those_that_made_the_results(site: S
     site.worker(wait=0).step()
     assert site.state() == "done"
     metrics = site.metrics()
-    assert [value_at(info, "revision") for info in metrics.made.services.values()] == ["2"]
-    replaced = {value_at(info, "revision") for info in metrics.made.replaced_services}
+    assert [info.revision for info in metrics.made.services.values()] == ["2"]
+    replaced = {info.revision for info in metrics.made.replaced_services}
     assert replaced == {"1"}
 
 

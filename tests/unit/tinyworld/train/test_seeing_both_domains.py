@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import CLIPTokenizer
 
 from tinyworld.datasets import round_trips
 from tinyworld.datasets.captioned_pictures import OBJECTS, PICTURE_DOMAINS, ROADS, Album, PictureDomain, album
 from tinyworld.descriptions import Description
 from tinyworld.folders import WEIGHTS, weights_of
+from tinyworld.networks.clip_tokenizer import token_ids
 from tinyworld.networks.small_blip2 import trained as trained_captioner
 from tinyworld.networks.small_clip import trained as trained_scorer
 from tinyworld.networks.vision_tower import FactorTower
@@ -121,11 +121,6 @@ def test_the_scorer_keeps_its_words_and_learns_the_roads() -> None:
     assert old(object_captions()).input_ids == tokenizer(object_captions()).input_ids
     assert max(map(len, tokenizer(road_captions()).input_ids)) <= 60
     assert scorer.config.text_config.vocab_size == len(tokenizer) == len(old) + len(tokenizer.get_added_vocab()) - 2
-
-
-def token_ids(tokenizer: CLIPTokenizer, texts: list[str]) -> torch.Tensor:
-    ids: torch.Tensor = tokenizer(texts, padding=True, truncation=True, return_tensors="pt").input_ids
-    return ids
 
 
 def test_swapped_captions_of_the_roads_misdescribe_the_same_scene() -> None:

@@ -1,0 +1,81 @@
+"""The plan of a job as its owner reads it: before the job exists (a dry run) and after."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gateway.jobs.checks_off import checks_off, unchecked_methods
+from gateway.jobs.designs import design_of
+from gateway.jobs.rounds import renderings_of_design
+from gateway.jobs.sensitivity import sensitivity_of
+from gateway.methods import JobMethod
+from shared.manifests import look_like_sequences
+from shared.schemas.base import Kind
+from shared.schemas.designs import DesignKind
+from shared.schemas.jobs import ImageFailure
+from shared.schemas.plans import JobPlan
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedJob:
+    """What a job's plan says that does not depend on its images. `classes` may be empty: those of the images."""
+
+    task_description: str
+    kind: Kind
+    methods: Sequence[JobMethod]
+    models: list[str]
+    classes: list[str]
+    profile: str
+    seed: int
+    design: DesignKind
+    budget: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedImage:
+    """A usable source image. `truths`: the classes in its ground truth. `side`: its longer one in pixels; None if it is
+    not uploaded yet."""
+
+    name: str
+    truths: Sequence[str]
+    group: str | None
+    side: int | None
+
+
+def describe_plan(
+    job: PlannedJob, images: Sequence[PlannedImage], working_side: int, failures: list[ImageFailure] | None = None
+) -> JobPlan:
+    """The plan of a job with these images. `failures`: the first of the images that cannot be used."""
+    labels = [label for image in images for label in image.truths]
+    sides = [image.side for image in images if image.side is not None]
+    return JobPlan(
+        task_description=job.task_description,
+        kind=job.kind,
+        methods=[method.choice() for method in job.methods],
+        unchecked=unchecked_methods(job.methods, job.kind),
+        checks_off=checks_off(job.methods, job.kind),
+        models=job.models,
+        classes=job.classes or sorted(set(labels)),
+        profile=job.profile,
+        seed=job.seed,
+        images=len(images),
+        labelled=sum(bool(image.truths) for image in images),
+        missing=len(images) - len(sides),
+        working_side=working_side,
+        at_working_side=sum(side >= working_side for side in sides),
+        groups=group_count(image.group for image in images),
+        look_like_sequences=look_like_sequences(image.name for image in images),
+        failures=failures or [],
+        design=design_of(job.design, job.budget, job.methods),
+        renderings=renderings_of_design(job.design, job.budget, job.methods, len(images)),
+        sensitivity=sensitivity_of(labels, job.methods, job.kind),
+    )
+
+
+def group_count(names: Iterable[str | None]) -> int | None:
+    """The number of groups; an image without a group counts as one. None if no image has a group."""
+    counts = Counter(names)
+    alone = counts.pop(None, 0)
+    return alone + len(counts) if counts else None
