@@ -108,7 +108,8 @@ def variance(components: VarianceComponents) -> str:
     shares = ", ".join(f"{round(100 * value / total)} % between {name}" for name, value in values.items())
     best, *others = components.next
     rest = " and ".join(f"{step.buy} {round(100 * step.gain)} %" for step in others)
-    return f"Variance within cells: {shares}. Per network evaluation, more {best.buy} reduce the variance most (100 %; {rest})."
+    advice = f"Per network evaluation, more {best.buy} reduce the variance most (100 %; {rest})"
+    return f"Variance within cells: {shares}. {advice}."
 
 
 def signed(value: float | None) -> str:
