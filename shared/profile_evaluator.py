@@ -46,7 +46,9 @@ class ModelEndpoint(Section):
     @model_validator(mode="after")
     def _each_once(self) -> Self:
         if len(set(self.classes)) < len(self.classes):
-            raise ValueError("classes names one more than once; name each once, in the order of the answers")
+            raise ValueError(
+                "classes names a class more than once; name each once, in the order of the model's outputs"
+            )
         if self.kind == "segmentation" and len(self.classes) > MAX_MASK_CLASSES:
             raise ValueError(f"a segmenter has up to {MAX_MASK_CLASSES} classes; name those that your masks have")
         return self

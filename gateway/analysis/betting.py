@@ -41,7 +41,7 @@ def _p_beyond(unit: Floats, beyond: float, horizon: int | None = None) -> float:
 
 
 def anytime_interval(differences: Floats, level: float, horizon: int) -> tuple[float, float]:
-    """As `betting_interval`, from differences in the order in which they were seen, whenever one looks at them.
+    """As `betting_interval`, from differences in the order of their rounds; valid at any stopping time.
 
     `horizon`: the number of differences that the bets were planned for, fixed before the first one was seen.
     """
@@ -52,7 +52,7 @@ def anytime_interval(differences: Floats, level: float, horizon: int) -> tuple[f
 
 
 def anytime_p(differences: Floats, beyond: float, horizon: int) -> float:
-    """As `betting_p`, from differences in the order in which they were seen, whenever one looks at them."""
+    """As `betting_p`, from differences in the order of their rounds; valid at any stopping time."""
     return _p_beyond((np.asarray(differences) + 1) / 2, beyond, horizon)
 
 

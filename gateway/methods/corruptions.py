@@ -83,5 +83,5 @@ class CorruptionsParameters(Contract):
     @model_validator(mode="after")
     def _differ(self) -> Self:
         if len(set(self.corruptions)) < len(self.corruptions):
-            raise ValueError("leave each of the corruptions in once")
+            raise ValueError("corruptions names a corruption more than once; name each once")
         return self

@@ -17,7 +17,8 @@ as well as the source fits its own).
 
 Steps that the paper does not describe are shared by all methods (`schedule.py`): a `Proposal` is an unrendered edit;
 `spread_changes` tries keywords in random order, one alternative of each before the second one of any; `until_enough`
-stops when enough proposals are accepted; `with_seeds` gives each its noise; `rows` pairs each edit with its null arm.
+stops when enough proposals are accepted; `with_seeds` gives each its noise. `rows` (`arms.py`) pairs each edit with its
+null arm. If the job's design chooses the values, `chosen_values.py` replaces this schedule.
 """
 
 from __future__ import annotations

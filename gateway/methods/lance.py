@@ -22,7 +22,8 @@ f   `self_fractions`: share of the steps in which self-attention is the source's
 
 Steps that the paper does not describe are shared by all methods (`schedule.py`): a `Proposal` is an unrendered edit;
 `round_robin` takes the first edit of each factor, then the second ones; `until_accepted` stops when enough proposals
-are accepted; `rows` pairs each edit with its null arm.
+are accepted. `rows` (`arms.py`) pairs each edit with its null arm. If the job's design chooses the values,
+`chosen_values.py` replaces this schedule.
 """
 
 from __future__ import annotations

@@ -145,5 +145,5 @@ class ShiftsParameters(EditingParameters):
     def _shifts_differ(self) -> Self:
         phrases = [shift.phrase.lower() for shift in self.shifts]
         if twice := sorted({phrase for phrase in phrases if phrases.count(phrase) > 1}):
-            raise ValueError(f"shifts that occur more than once: {', '.join(twice)}; leave each in once")
+            raise ValueError(f"shifts names {', '.join(twice)} more than once; name each once")
         return self

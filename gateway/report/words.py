@@ -104,11 +104,12 @@ def variance(components: VarianceComponents) -> str:
     values = {name: part.value for name, part in parts.items() if part is not None}
     total = sum(values.values())
     if not total:
-        return "The differences within cells do not vary."
+        return "Within cells all differences are equal."
     shares = ", ".join(f"{round(100 * value / total)} % between {name}" for name, value in values.items())
     best, *others = components.next
     rest = " and ".join(f"{step.buy} {round(100 * step.gain)} %" for step in others)
-    return f"Variance within cells: {shares}. The next rendering is best spent on more {best.buy} (= 100 %; {rest})."
+    advice = f"Per network evaluation, more {best.buy} reduce the variance most (100 %; {rest})"
+    return f"Variance within cells: {shares}. {advice}."
 
 
 def signed(value: float | None) -> str:
