@@ -9,7 +9,7 @@ unconstrained, which reduces seams and differences in light. Pixels are never pa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, interpolate
 
+from diffusion_service.schedulers import HoldingUniPC
 from diffusion_service.segmentation import LabelMap
 from shared.images import Pixels
 from shared.problems import InvalidInput
@@ -169,6 +170,28 @@ class Shape:
         clean = relit(self.source, predicted_clean, self.mask) if self.relit else self.source
         noised = level.signal * clean + level.noise * self.noise
         return self.mask * noised + (1 - self.mask) * latents
+
+
+def restore_shapes(
+    shapes: Mapping[int, Shape], step: int, scheduler: Any, before: Tensor, predicted: Tensor, latents: Tensor
+) -> Tensor:
+    """The latents (batch × channels × height × width) after a step with protected shapes restored.
+
+    `shapes` are by row; other rows keep their bits. `before` are the latents before the step, `predicted` the network's
+    prediction from them. The scheduler's next step starts from the result.
+    """
+    times = scheduler.timesteps
+    now = Level.of(scheduler, times[step])
+    after = Level.of(scheduler, times[step + 1] if step + 1 < len(times) else None)
+    clean = now.clean(before, predicted, scheduler.config.prediction_type)
+    restored, held = latents.clone(), torch.zeros_like(latents[:, :1])
+    for row, shape in shapes.items():
+        if step < shape.until:
+            rows = slice(row, row + 1)
+            restored[rows], held[rows] = shape.held(latents[rows], after, clean[rows]), shape.mask
+    if isinstance(scheduler, HoldingUniPC):
+        scheduler.held = held
+    return restored
 
 
 def relit(source: Tensor, target: Tensor, mask: Tensor) -> Tensor:

@@ -17,9 +17,27 @@ from diffusers import (
     TCDScheduler,
     UniPCMultistepScheduler,
 )
+from torch import Tensor
 
 from shared.problems import InvalidInput
 from shared.seeds import derive_seed
+
+
+class HoldingUniPC(UniPCMultistepScheduler):  # type: ignore[misc]  # diffusers has no types
+    """UniPC whose corrector keeps latents that were set between two steps.
+
+    The corrector computes the latents at a time again, from those one step before. Where protection has set them
+    (`held`: share of each latent that is set, 0 … 1, broadcast over the batch; None: none), that would undo it.
+    """
+
+    held: Tensor | None = None
+
+    def multistep_uni_c_bh_update(self, *args: Any, this_sample: Tensor, **arguments: Any) -> Tensor:
+        """The corrected latents; held ones as they are."""
+        corrected: Tensor = super().multistep_uni_c_bh_update(*args, this_sample=this_sample, **arguments)
+        held, self.held = self.held, None
+        return corrected if held is None else held * this_sample + (1 - held) * corrected
+
 
 # These draw noise within a step, so each row of a batch has its own generator; all others draw none.
 DRAWING = {cls.__name__: cls for cls in (LCMScheduler, TCDScheduler)}
@@ -31,9 +49,8 @@ SCHEDULERS = {
         EulerDiscreteScheduler,
         *DRAWING.values(),
         PNDMScheduler,
-        UniPCMultistepScheduler,
     )
-}
+} | {UniPCMultistepScheduler.__name__: HoldingUniPC}
 _STEP_OPTIONS = ("eta",)  # an argument of `step`, not part of the configuration; TCD: 0 draws no noise
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from diffusion_service.control_images import ControlImages, Source
 from diffusion_service.few_steps import FewStepDiffusion
 from diffusion_service.geometry import fit, to_model
 from diffusion_service.prompts import Conditioning
-from diffusion_service.protection import Level, Region, Shape, find_regions, region_outcomes, soft_mask
+from diffusion_service.protection import Region, Shape, find_regions, region_outcomes, restore_shapes, soft_mask
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import Control, StableDiffusion
 from shared.images import Pixels, digest
@@ -194,7 +193,7 @@ class ControlNetEditor:
                 predicted = unconditional + key.guidance * (conditional - unconditional)
             before, latents = latents, scheduler.step(predicted, time, latents, return_dict=False, **arguments)[0]
             if any(step < shape.until for shape in shapes.values()):
-                latents = _restore_shapes(shapes, step, scheduler, before, predicted, latents)
+                latents = restore_shapes(shapes, step, scheduler, before, predicted, latents)
         return weights.pictures(latents), len(times) * (2 if guided else 1)
 
     def _controls(self, key: BatchKey, batch: Sequence[_Prepared], repeats: int) -> list[Control]:
@@ -219,19 +218,3 @@ class ControlNetEditor:
         mask = soft_mask(row.regions, row.source.image.shape[:2], self._weights.factor).to(noise)
         until = max(1, round(protection.strength * steps)) if protection.strength else 0
         return Shape(self._latents(row.source), mask, noise, until, relit=protection.by == "relit")
-
-
-def _restore_shapes(
-    shapes: dict[int, Shape], step: int, scheduler: Any, before: Tensor, predicted: Tensor, latents: Tensor
-) -> Tensor:
-    """The latents after a step with protected shapes restored; other rows keep their bits."""
-    times = scheduler.timesteps
-    now = Level.of(scheduler, times[step])
-    after = Level.of(scheduler, times[step + 1] if step + 1 < len(times) else None)
-    clean = now.clean(before, predicted, scheduler.config.prediction_type)
-    restored = latents.clone()
-    for row, shape in shapes.items():
-        if step < shape.until:
-            rows = slice(row, row + 1)
-            restored[rows] = shape.held(latents[rows], after, clean[rows])
-    return restored

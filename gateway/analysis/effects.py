@@ -82,6 +82,16 @@ class Predictions:
         return np.asarray(self.rank == 1)
 
 
+class Originals(NamedTuple):
+    """One model's ranks of the true class (1 = correct) for all n source images that it predicts on, and their groups.
+
+    Source images without an accepted counterfactual are among them.
+    """
+
+    rank: Integers
+    group: Integers
+
+
 @dataclass(frozen=True, slots=True)
 class Outcomes(Grouped, Arms[Predictions]):
     """One model's predictions for the accepted counterfactuals of one method: one row each (n rows).

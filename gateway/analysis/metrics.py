@@ -6,15 +6,16 @@ import math
 
 import numpy as np
 
-from gateway.analysis.certainty import clustered_rate
-from gateway.analysis.effects import Floats, Integers, Outcomes
+from gateway.analysis.certainty import LEVEL, clustered_rate, mean_interval
+from gateway.analysis.effects import Floats, Integers, Originals, Outcomes, Units
+from shared.schemas.estimates import ProbabilityChange
 from shared.schemas.results import Accuracy, AllOrNone, PaperMetrics
 
 ACCURACIES = (1, 5)
 
 
-def paper_metrics(outcomes: Outcomes) -> PaperMetrics:
-    """All metrics of one model under test and method."""
+def paper_metrics(outcomes: Outcomes, originals: Originals, seed: int) -> PaperMetrics:
+    """All metrics of one model under test and method. `originals` are all source images; `seed` is of the intervals."""
     wrong, wrong_null = ~outcomes.counterfactual.correct, ~outcomes.null.correct
     nulls = _once(outcomes.null_arm)
     flipped = outcomes.counterfactual.predicted != outcomes.original.predicted
@@ -22,7 +23,7 @@ def paper_metrics(outcomes: Outcomes) -> PaperMetrics:
     change = outcomes.counterfactual.p_truth - outcomes.original.p_truth
     change_null = (outcomes.null.p_truth - outcomes.original.p_truth)[nulls]
     return PaperMetrics(
-        accuracy=[accuracy(outcomes, k) for k in ACCURACIES],
+        accuracy=[accuracy(outcomes, originals, k) for k in ACCURACIES],
         error_rate=clustered_rate(wrong, outcomes.cluster),
         error_rate_null=clustered_rate(wrong_null[nulls], outcomes.cluster[nulls]),
         delta_probability=_mean(change),
@@ -31,23 +32,66 @@ def paper_metrics(outcomes: Outcomes) -> PaperMetrics:
         flips=clustered_rate(flipped, outcomes.cluster),
         flips_null=clustered_rate(flipped_null[nulls], outcomes.cluster[nulls]),
         all_or_none=all_or_none(outcomes),
+        probability_changes=probability_changes(outcomes, seed),
     )
 
 
-def accuracy(outcomes: Outcomes, k: int) -> Accuracy:
-    """acc@k of originals (each once), null arms (each once) and counterfactuals, and LANCE's Δacc@k (eq. 3)."""
+def accuracy(outcomes: Outcomes, originals: Originals, k: int) -> Accuracy:
+    """acc@k of originals (each once), null arms (each once) and counterfactuals, and LANCE's Δacc@k.
+
+    `delta` compares each counterfactual with its own original (eq. 3), `delta_all` their accuracy with that of all
+    originals (Table 2).
+    """
     original, null, counterfactual = (
         images.rank <= k for images in (outcomes.original, outcomes.null, outcomes.counterfactual)
     )
     firsts, nulls = _once(outcomes.source), _once(outcomes.null_arm)
+    of_all = clustered_rate(originals.rank <= k, originals.group)
+    of_edits = clustered_rate(counterfactual, outcomes.cluster)
     return Accuracy(
         k=k,
         originals=clustered_rate(original[firsts], outcomes.cluster[firsts]),
         nulls=clustered_rate(null[nulls], outcomes.cluster[nulls]),
-        counterfactuals=clustered_rate(counterfactual, outcomes.cluster),
+        counterfactuals=of_edits,
         delta=_mean(counterfactual.astype(float) - original),
         delta_null=_mean((null.astype(float) - original)[nulls]),
+        all_originals=of_all,
+        delta_all=None if of_edits.value is None or of_all.value is None else of_edits.value - of_all.value,
     )
+
+
+def probability_changes(outcomes: Outcomes, seed: int) -> list[ProbabilityChange]:
+    """Mean |Δp(ground truth)| by the factor that an edit changes (LANCE, figure 3), each with an interval over sources.
+
+    Edits that change several factors at once, and those with an unknown probability, do not count.
+    """
+    factors = sorted({cell.factor for cell in outcomes.cells})
+    changed = np.zeros((len(factors), len(outcomes.source)), bool)
+    for cell, rows in outcomes.cells.items():
+        changed[factors.index(cell.factor), rows] = True
+    change, change_null = (
+        np.abs(images.p_truth - outcomes.original.p_truth) for images in (outcomes.counterfactual, outcomes.null)
+    )
+    single = (changed.sum(axis=0) == 1) & ~np.isnan(change) & ~np.isnan(change_null)
+    changes = []
+    for factor, of_factor in zip(factors, changed & single, strict=True):
+        if not of_factor.any():
+            continue
+        units = Units.of(outcomes.source[of_factor], outcomes.cluster[of_factor])
+        means = units.means(change[of_factor])
+        interval = mean_interval(means, LEVEL, seed) if len(means) > 1 else None
+        changes.append(
+            ProbabilityChange(
+                factor=factor,
+                n=int(of_factor.sum()),
+                sources=units.sources,
+                value=float(means.mean()),
+                low=max(0.0, interval.low) if interval else 0.0,
+                high=interval.high if interval else 1.0,
+                null=float(units.means(change_null[of_factor]).mean()),
+            )
+        )
+    return changes
 
 
 def all_or_none(outcomes: Outcomes, k: int | None = None) -> AllOrNone | None:

@@ -102,7 +102,8 @@ def _edits(session: Session, job: Job, cell: Cell, method: str | None = None) ->
 
 def _parameters(session: Session, job: Job, cells: Iterable[Cell], method: str) -> JsonObject:
     if method != "shifts":
-        return {"factors": [*sorted({cell.factor for cell in cells})]}
+        one_change: JsonObject = {"same_caption": False, "edits_per_counterfactual": 1}  # a profile may set others
+        return one_change | {"factors": [*sorted({cell.factor for cell in cells})]}
     by_change: dict[tuple[str, str], list[Counterfactual]] = {}
     for cell in cells:
         by_change.setdefault((cell.factor, cell.value), []).extend(_edits(session, job, cell))

@@ -65,7 +65,10 @@ def _method(method: JobMethod, spec: JobSpec, usual: Sequence[ChosenValue], imag
         raise InvalidInput("lance-r draws its words by chance, so it cannot be balanced; leave it out of `methods`")
     if isinstance(parameters, DillemaParameters | LanceParameters):
         if isinstance(parameters, DillemaParameters) and parameters.several_changes:
-            raise InvalidInput("a balanced design makes one change each: leave out same_caption and set one edit each")
+            raise InvalidInput(
+                "a design with chosen values makes one change each: set same_caption to false and "
+                "edits_per_counterfactual to 1 in the parameters of dillema"
+            )
         factors = parameters.factors or FACTORS
         if own := spec.values or parameters.values:
             method = with_values(method, _own_values(method.name, own, factors))

@@ -15,12 +15,13 @@ from sqlalchemy.orm import Session
 
 from gateway.analysis.bounds import Refused
 from gateway.analysis.components import RenderingCost
-from gateway.analysis.effects import Integers, Outcomes, Predictions
+from gateway.analysis.effects import Integers, Originals, Outcomes, Predictions
 from gateway.analysis.funnel import EditOutcome
 from gateway.analysis.validity import Screened
 from gateway.database.tables import Job
 from gateway.results.counting import CountingColumns
 from gateway.results.failure_reasons import failure_reasons
+from gateway.results.original_ranks import OriginalColumns
 from gateway.results.reviewed_edits import ReviewedJob, load_reviews
 from gateway.results.screening import ScreeningColumns
 from gateway.results.second_scorer import SecondColumns
@@ -83,10 +84,11 @@ class ModelRows(NamedTuple):
     `outcomes` has the accepted counterfactuals with their null arms, sham arms and originals. `left_out`: no ground
     truth (in a job that has some), a class that the model does not know, or a prediction missing. `screened` has the
     rendered edits of each cell, accepted or not; `refused` those whose pairs do not count, `second` the pairs
-    that the second scorer accepts.
+    that the second scorer accepts. `originals` has all source images with a label and a prediction.
     """
 
     outcomes: Outcomes
+    originals: Originals
     left_out: int
     screened: dict[Cell, Screened]
     refused: dict[Cell, Refused]
@@ -190,7 +192,7 @@ class _Columns:
         self._counting = CountingColumns()
         self._codes: dict[str, int] = {}
         self._cells: defaultdict[Cell, array[int]] = defaultdict(lambda: array("q"))
-        self._screening, self._second = ScreeningColumns(), SecondColumns()
+        self._screening, self._second, self._originals = ScreeningColumns(), SecondColumns(), OriginalColumns()
 
     def add(
         self,
@@ -201,6 +203,9 @@ class _Columns:
     ) -> None:
         """Add the edits of one method of a source image, with one model's predictions."""
         label = rows.label(predictions.get(rows.source.id), self._relation)
+        if (original := predictions.get(rows.source.id)) and label is not None:
+            score = _score(original, label, self._relation)
+            self._originals.add(numbers.group, None if score is None else score.rank)
         edit_numbers: dict[tuple[tuple[str, str], ...], int] = {}
         for triple in edits:
             edit = triple.edit
@@ -274,7 +279,8 @@ class _Columns:
             counting=self._counting.masks(),
             cells={cell: np.asarray(members) for cell, members in self._cells.items()},
         )
-        return ModelRows(outcomes, self._left_out, self._screening.screened(), self._screening.refused(), self._second)
+        screened, refused = self._screening.screened(), self._screening.refused()
+        return ModelRows(outcomes, self._originals.arrays(), self._left_out, screened, refused, self._second)
 
 
 def _renumber(order: NDArray[np.int_], codes: array[int]) -> Integers:

@@ -186,7 +186,7 @@ def _model_results(
         counterfactuals=whole.counterfactuals,
         left_out=rows.left_out,
         cells=with_sentences(with_second_scorer(effects, rows.second, seed), cells, relation),
-        metrics=paper_metrics(outcomes),
+        metrics=paper_metrics(outcomes, rows.originals, derive_seed(seed, "metrics")),
         failure_points=failure_points(outcomes) if method == "corruptions" else [],
         variance=None if nested is None else variance_components(nested, cost, derive_seed(seed, "variance")),
     )

@@ -43,6 +43,22 @@ class Interval(Contract):
     kind: Literal["bootstrap-t", "betting", "bootstrap"]
 
 
+class ProbabilityChange(Contract):
+    """Mean |Δp(ground truth)| of the accepted edits that change this factor alone (LANCE, figure 3), in 0 … 1.
+
+    Means over the `n` counterfactuals of a source image, then over the `sources` source images. `low` and `high` are
+    the 95 % interval over source images (or groups), 0 and 1 with fewer than two. `null`: the same of their null arms.
+    """
+
+    factor: str
+    n: int
+    sources: int
+    value: float
+    low: float
+    high: float
+    null: float
+
+
 class Estimate(Contract):
     """An estimate with its central 95 % interval, such as a share in 0 … 1."""
 

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from shared.schemas.base import TASK_DESCRIPTION, Contract
 from shared.schemas.designs import DesignResults
-from shared.schemas.estimates import Bounds, ChangedImages, Confirmation, Panel, VarianceComponents
+from shared.schemas.estimates import Bounds, ChangedImages, Confirmation, Panel, ProbabilityChange, VarianceComponents
 from shared.schemas.estimates import Estimate as Estimate
 from shared.schemas.estimates import Interval as Interval
 from shared.schemas.estimates import MeanOverlap as MeanOverlap
@@ -142,8 +142,10 @@ class CellEffect(Contract):
 class Accuracy(Contract):
     """acc@k: the truth is among the k most probable classes. Every original, null arm and counterfactual counts once.
 
-    `delta` (LANCE eq. 3) is the mean over accepted counterfactuals of (correct@k − its original's correct@k), in
-    −1 … 1; `delta_null` the same of their null arms. None without counterfactuals.
+    `originals` are those with accepted counterfactuals. `delta` (LANCE eq. 3) is the mean over accepted counterfactuals
+    of (correct@k − its original's correct@k), in −1 … 1; `delta_null` the same of their null arms. None without
+    counterfactuals. `all_originals` are all of the job's, and `delta_all` is acc@k of counterfactuals minus theirs
+    (LANCE, Table 2); None in results from before they were measured.
     """
 
     k: int
@@ -152,6 +154,8 @@ class Accuracy(Contract):
     counterfactuals: Rate
     delta: float | None
     delta_null: float | None
+    all_originals: Rate | None = None
+    delta_all: float | None = None
 
 
 class AllOrNone(Contract):
@@ -170,6 +174,7 @@ class PaperMetrics(Contract):
 
     Probabilities are of the ground truth (without one: of the class predicted on the original). `flips` compares
     the prediction with the original's and needs no ground truth; `flips_null` is the same for the null arms.
+    `probability_changes` are sorted by factor.
     """
 
     accuracy: list[Accuracy]
@@ -181,6 +186,7 @@ class PaperMetrics(Contract):
     flips: Rate
     flips_null: Rate
     all_or_none: AllOrNone | None
+    probability_changes: list[ProbabilityChange] = Field(default_factory=list)
 
 
 ConfusionMatrix = list[list[float]]

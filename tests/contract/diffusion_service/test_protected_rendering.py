@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from diffusion_service.app import create_app
 from diffusion_service.control_images import ControlImages
 from diffusion_service.editors.controlnet import ControlNetEditor, Rendered
+from diffusion_service.schedulers import Sampling
 from shared.endpoints import Services
 from shared.images import decode
 from shared.problems import InvalidInput
@@ -27,8 +29,18 @@ from tests.support.serving import call, serving
 
 @pytest.fixture(scope="module")
 def editor(folder: Path) -> ControlNetEditor:
-    segmenter = HalfSegmenter(weights(folder / "segmenter"), ["object"], device="cpu")
-    return ControlNetEditor(load_networks(folder), ControlImages(segmenter))
+    return ControlNetEditor(load_networks(folder), ControlImages(half_segmenter(folder)))
+
+
+def half_segmenter(folder: Path) -> HalfSegmenter:
+    return HalfSegmenter(weights(folder / "segmenter"), ["object"], device="cpu")
+
+
+def distance_inside(editor: ControlNetEditor, strength: float) -> float:
+    """Mean distance from the source in its protected half, over eight seeds: a single one may nearly tie."""
+    target = picture(editor._weights, editor._weights.encode(source().image)).astype(float)
+    rendered = image(editor, *(item("blended", strength, seed) for seed in range(8)))
+    return float(np.mean([np.abs(image[:, :24] - target[:, :24]) for image in rendered]))
 
 
 def test_a_strength_of_zero_and_no_mechanism_leave_every_bit(editor: ControlNetEditor) -> None:
@@ -40,14 +52,9 @@ def test_a_strength_of_zero_and_no_mechanism_leave_every_bit(editor: ControlNetE
 
 def test_every_mechanism_acts_and_more_strength_holds_more(editor: ControlNetEditor) -> None:
     (plain,) = image(editor, item(None))
-    target = picture(editor._weights, editor._weights.encode(source().image)).astype(float)
     for by in ("blended", "relit", "edges"):
         assert not np.array_equal(image(editor, item(by))[0], plain), by
-    # Of eight seeds: with random weights a single one may nearly tie at a half.
-    far = []
-    for share in (0.0, 0.5, 1.0):
-        rendered = image(editor, *(item("blended", share, seed) for seed in range(8)))
-        far.append(float(np.mean([np.abs(image[:, :24] - target[:, :24]) for image in rendered])))
+    far = [distance_inside(editor, share) for share in (0.0, 0.5, 1.0)]
     assert far[0] > far[1] > far[2], far
 
 
@@ -63,6 +70,16 @@ def test_held_to_the_end_the_latents_inside_are_the_sources(
     assert torch.allclose(latents[:1, :, :, :columns], clean[:, :, :, :columns], atol=1e-5)
     assert not torch.allclose(latents[:1, :, :, columns + 2 :], clean[:, :, :, columns + 2 :], atol=0.1)
     assert not torch.allclose(latents[1:, :, :, :columns], clean[:, :, :, :columns], atol=0.1)
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # UniPC on a numpy above 2.0
+def test_a_corrector_keeps_the_held_latents_and_the_bits_of_neighbours(folder: Path) -> None:
+    networks = load_networks(folder)
+    sampling = Sampling.of(networks.sampling.config, "UniPCMultistepScheduler")
+    editor = ControlNetEditor(replace(networks, sampling=sampling), ControlImages(half_segmenter(folder)))
+    assert np.array_equal(image(editor, item("blended", 0.5), item(None))[1], image(editor, item(None), item(None))[1])
+    far = [distance_inside(editor, share) for share in (0.0, 0.5, 1.0)]
+    assert far[0] > far[1]
 
 
 def test_neighbours_with_other_protection_change_no_bit(editor: ControlNetEditor) -> None:

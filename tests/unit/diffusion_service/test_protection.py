@@ -25,9 +25,11 @@ from diffusion_service.protection import (
     outline_contrast,
     region_outcomes,
     relit,
+    restore_shapes,
     soft_mask,
     union,
 )
+from diffusion_service.schedulers import Sampling
 from shared.problems import InvalidInput
 
 LABELS = ("road", "pedestrian", "vehicle")
@@ -183,3 +185,27 @@ def test_light_follows_and_shape_stays() -> None:
     darker = relit(source, source - 5, mask)
     assert torch.allclose(darker, source - 5, atol=1e-5), "the same shape under another light"
     assert torch.allclose(relit(source, source, mask), source)
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # UniPC on a numpy above 2.0
+@pytest.mark.parametrize(
+    "name", ["DDIMScheduler", "DPMSolverMultistepScheduler", "EulerDiscreteScheduler", "UniPCMultistepScheduler"]
+)
+def test_the_step_after_the_last_held_one_starts_from_the_held_latents(name: str) -> None:
+    """The network predicts one clean image at all steps, so that every solver has a step's exact solution."""
+    scheduler = Sampling.of({"clip_sample": False}, name).start(8, torch.device("cpu"))
+    random = torch.Generator().manual_seed(2)
+    source, noise, predicted_clean = (torch.randn(1, 4, 6, 6, generator=random) for _ in range(3))
+    mask = torch.zeros(1, 1, 6, 6)
+    mask[..., :3] = 1
+    shape = Shape(source, mask, noise, until=3, relit=False)
+    levels = [Level.of(scheduler, time) for time in scheduler.timesteps]
+    latents = noise * scheduler.init_noise_sigma
+    for step, time in enumerate(scheduler.timesteps[:4]):
+        now, after = levels[step], levels[step + 1]
+        predicted = start = (latents - now.signal * predicted_clean) / now.noise
+        before, latents = latents, scheduler.step(predicted, time, latents, return_dict=False)[0]
+        if step < shape.until:
+            latents = restore_shapes({0: shape}, step, scheduler, before, predicted, latents)
+    exact = after.signal * predicted_clean + after.noise * start
+    assert torch.allclose(latents, exact, atol=1e-3)

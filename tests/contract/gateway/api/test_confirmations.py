@@ -10,6 +10,7 @@ from sqlalchemy import insert, select, update
 
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
+from gateway.methods import read_method
 from gateway.report.build import build_report
 from shared.schemas.estimates import Confirmation
 from tests.support.drawn_job import add_drawn_job
@@ -91,6 +92,22 @@ def test_a_weakness_is_tested_again_and_says_how_it_went(
     assert (at_night.confirmation.verdict, at_night.confirmation.job) == (verdict, job["id"])
     assert at_night.confirmation.sources == min(images, job["images"])
     assert "`shifts`" in at_night.sentence
+
+
+def test_dillema_confirms_with_one_change_each(gateway: Gateway) -> None:
+    """Whatever the profile's arrangement is: a cell needs the effect of a single change."""
+    sessions, store = gateway.context.sessions, gateway.context.store
+    with sessions.begin() as session:
+        job = session.get_one(Job, "drawn")
+        job.methods = [read_method("lance", {})]
+        session.execute(update(Counterfactual).values(method="lance"))
+    build_report(sessions, store, "drawn", [])
+    reply = gateway.client.post("/jobs/drawn/confirmation", json={"confirm_with": "dillema"})
+    assert reply.status_code == 202, reply.text
+    (method,) = reply.json()["methods"]
+    assert method["parameters"]["factors"] == ["weather"]
+    assert method["parameters"]["edits_per_counterfactual"] == 1
+    assert method["parameters"]["same_caption"] is False
 
 
 def test_what_cannot_be_confirmed_is_refused_with_what_is_missing(gateway: Gateway) -> None:

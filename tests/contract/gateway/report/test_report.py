@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from sqlalchemy import delete, update
+from sqlalchemy import delete, select, update
 
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
 from gateway.database.tables import Counterfactual, Prediction, Report, SourceImage
@@ -56,6 +56,29 @@ def test_figures_count_only_accepted_counterfactuals(measured: Measured) -> None
         assert result.left_out == 0
     assert results.costs[0].evaluations == 40 * funnel.rendered
     assert value_at(results.made.parameters, "dillema", "counterfactuals_per_image") == 4
+
+
+def test_originals_without_accepted_counterfactuals_are_among_all(measured: Measured) -> None:
+    sessions, store, _, page = measured
+    add_drawn_job(sessions, store, "partly", per_class=3)
+    with sessions.begin() as session:
+        first = (
+            select(SourceImage.id).where(SourceImage.job_id == "partly", SourceImage.position == 0).scalar_subquery()
+        )
+        refused = update(Counterfactual).where(Counterfactual.source_image_id == first, Counterfactual.arm == "edit")
+        session.execute(refused.values(accepted=False, check="label"))
+    with sessions() as session:
+        results = measure(load_rows(session, "partly"))
+    for result in results.results:
+        assert result.metrics is not None
+        accuracy = result.metrics.accuracy[0]
+        assert accuracy.all_originals is not None
+        assert (accuracy.all_originals.n, accuracy.originals.n) == (9, 8)
+        changes = result.metrics.probability_changes
+        assert [change.factor for change in changes] == ["background", "weather"]
+        assert sum(change.n for change in changes) == result.metrics.error_rate.n
+        assert all(change.low <= change.value <= change.high for change in changes)
+    assert "Mean |Δp| by factor" in page
 
 
 def test_building_the_report_again_gives_the_same_page_and_the_stored_figures(measured: Measured) -> None:

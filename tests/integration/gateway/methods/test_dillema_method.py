@@ -9,12 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gateway.jobs.choices import plan
+from gateway.jobs.renderings import planned_renderings
 from gateway.methods import dillema as steps
 from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.dillema import DillemaParameters, dillema
 from gateway.methods.questions import Question
 from shared.images import encode
+from shared.profiles import load_profile
 from shared.schemas.base import ImagePayload
+from shared.schemas.caption import CaptionReply, CaptionRequest
+from shared.schemas.jobs import JobSpec
 from shared.schemas.language import GenerateReply, GenerateRequest
 from tests.support.captioned_services import CAPTION, Services, captioned
 from tests.support.json_values import value_at
@@ -81,6 +86,33 @@ def test_one_caption_under_several_seeds(services: Services) -> None:
     edits = edits_of(dillema_of(services, same_caption=True, counterfactuals_per_image=3))
     assert len({row.edit for row in edits}) == 1
     assert len({row.seed for row in edits}) == len(edits) == 3
+
+
+def test_profile_paper_has_the_arrangement_of_the_paper(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One caption of several sentences, one new caption with three changes, five images of it with a seed each."""
+    spec = JobSpec.model_validate({"task": TASK.text, "methods": ["dillema"], "models": []})
+    (planned,) = plan(spec, load_profile("paper"), []).methods
+    (most,) = planned_renderings([planned], images=10)
+    assert (most.edits, most.null_arms) == (50, 50)
+    requests: list[CaptionRequest] = []
+    caption = services.caption
+
+    def recorded(request: CaptionRequest) -> CaptionReply:
+        requests.append(request)
+        return caption(request)
+
+    monkeypatch.setattr(services, "caption", recorded)
+    rows = dillema_of(services, **planned.parameters.model_dump())
+    (request,) = requests
+    assert request.min_tokens == 30
+    rendered = [row for row in rows if row.arm == "edit" and row.image is not None]
+    assert len(rendered) == len({row.seed for row in rendered}) == 5
+    (edit,) = {row.edit for row in rendered}
+    assert edit is not None
+    assert len({change.from_phrase for change in edit.changes}) == 3
+    assert all(change.to_phrase in edit.new_caption for change in edit.changes)
+    assert {value_at(row.lineage, "rendering", "region") for row in rendered} == {"full"}
+    assert sum(row.arm == "null" for row in rows) == 5
 
 
 def test_several_edits_in_one_caption(services: Services) -> None:

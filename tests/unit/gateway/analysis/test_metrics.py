@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, top_k_accuracy_score
 
-from gateway.analysis.effects import Floats, Integers, Outcomes, Predictions
+from gateway.analysis.effects import Floats, Integers, Originals, Outcomes, Predictions
 from gateway.analysis.funnel import EditOutcome, funnel
-from gateway.analysis.metrics import accuracy, all_or_none, paper_metrics
+from gateway.analysis.metrics import accuracy, all_or_none, paper_metrics, probability_changes
+from shared.schemas.results import Cell
 
 SOURCES, SIBLINGS, CLASSES = 40, 3, 8
 RANDOM = np.random.default_rng(11)
@@ -43,10 +46,16 @@ OUTCOMES = Outcomes(
     cells={},
 )
 
+UNEDITED = 10  # source images without an accepted counterfactual, of which the model has half right
+ORIGINALS = Originals(
+    np.concatenate([reduced(ORIGINAL, TRUTH).rank, np.tile([1, CLASSES], UNEDITED // 2)]),
+    np.arange(SOURCES + UNEDITED),
+)
+
 
 @pytest.mark.parametrize("k", [1, 5])
 def test_accuracy_equals_scikit_learn(k: int) -> None:
-    measured, labels = accuracy(OUTCOMES, k), np.arange(CLASSES)
+    measured, labels = accuracy(OUTCOMES, ORIGINALS, k), np.arange(CLASSES)
     original = top_k_accuracy_score(TRUTH, ORIGINAL, k=k, labels=labels)
     null = top_k_accuracy_score(TRUTH, NULL, k=k, labels=labels)
     counterfactual = top_k_accuracy_score(TRUTH[SOURCE], COUNTERFACTUAL, k=k, labels=labels)
@@ -62,8 +71,46 @@ def test_accuracy_equals_scikit_learn(k: int) -> None:
     )
 
 
+@pytest.mark.parametrize("k", [1, 5])
+def test_all_originals_are_those_without_counterfactuals_too(k: int) -> None:
+    measured = accuracy(OUTCOMES, ORIGINALS, k)
+    assert measured.all_originals is not None
+    assert measured.all_originals.count == measured.originals.count + UNEDITED // 2
+    assert measured.all_originals.n == SOURCES + UNEDITED
+    assert measured.delta_all == pytest.approx(
+        measured.counterfactuals.count / (SOURCES * SIBLINGS) - measured.all_originals.count / (SOURCES + UNEDITED)
+    )
+    assert measured.delta_all != pytest.approx(measured.delta)
+
+
+def to(factor: str, value: str) -> Cell:
+    return Cell(label="bus", factor=factor, value=value, direction="to")
+
+
+def test_probability_changes_by_factor_equal_a_plain_loop() -> None:
+    """The second sibling of each image changes weather and background: it tells nothing of either."""
+    first, second, third = (np.arange(len(SOURCE))[place::SIBLINGS] for place in range(SIBLINGS))
+    cells = {
+        to("weather", "snow"): np.sort(np.concatenate([first[:20], second])),
+        to("weather", "rain"): first[20:],
+        to("background", "beach"): second,
+        to("domain", "sketch"): third[:1],
+    }
+    changes = {change.factor: change for change in probability_changes(replace(OUTCOMES, cells=cells), 1)}
+    assert list(changes) == ["domain", "weather"]
+    weather = changes["weather"]
+    expected = np.mean(
+        [abs(COUNTERFACTUAL[row, TRUTH[SOURCE[row]]] - ORIGINAL[SOURCE[row], TRUTH[SOURCE[row]]]) for row in first]
+    )
+    assert (weather.n, weather.sources) == (SOURCES, SOURCES)
+    assert weather.value == pytest.approx(expected, abs=1e-9)
+    assert weather.null == pytest.approx(np.mean(np.abs(OUTCOMES.null.p_truth - OUTCOMES.original.p_truth)[first]))
+    assert 0 <= weather.low < weather.value < weather.high <= 1
+    assert (changes["domain"].n, changes["domain"].low, changes["domain"].high) == (1, 0.0, 1.0)
+
+
 def test_error_rates_probabilities_and_flips() -> None:
-    metrics = paper_metrics(OUTCOMES)
+    metrics = paper_metrics(OUTCOMES, ORIGINALS, 1)
     assert metrics.error_rate.value == pytest.approx(
         1 - accuracy_score(TRUTH[SOURCE], COUNTERFACTUAL.argmax(axis=1)), abs=1e-9
     )
@@ -107,7 +154,9 @@ def test_k_is_what_half_of_the_sources_reach() -> None:
 def test_figures_of_nothing_are_unknown_not_zero() -> None:
     nothing = np.zeros(0, np.int64)
     empty = Predictions(np.zeros(0), nothing, nothing)
-    metrics = paper_metrics(Outcomes(nothing, nothing, nothing, empty, empty, empty, {}))
+    metrics = paper_metrics(
+        Outcomes(nothing, nothing, nothing, empty, empty, empty, {}), Originals(nothing, nothing), 1
+    )
     assert metrics.error_rate.value is None
     assert metrics.delta_probability is None
     assert metrics.all_or_none is None
