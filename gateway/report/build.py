@@ -1,8 +1,8 @@
 """A job's report: loads its rows, computes without a session open, then stores figures and page.
 
-It calls no model service: the services are recorded with the results. Rows are streamed twice, first for the figures
-and then for the choice of pictures, which depends on the figures. A report therefore needs the memory of its figures
-alone, not of its rows.
+It calls no model service, except in its caller's `corroborate`: the services are recorded with the results. Rows are
+streamed twice, first for the figures and then for the choice of pictures, which depends on the figures. A report
+therefore needs the memory of its figures alone, not of its rows.
 """
 
 from __future__ import annotations
@@ -49,14 +49,16 @@ def write_report(
     services: Sequence[ServiceInfo] | None = None,
     calibrations: Mapping[str, CheckCalibration] | None = None,
     check: Callable[[], None] = lambda: None,
+    corroborate: Callable[[JobResults], JobResults] = lambda results: results,
 ) -> JobResults:
     """Measure a job whose images are finished, write its page to `key` of the store, and return the figures.
 
     `services`: the services that produced the results, by default the recorded ones. `calibrations`: the errors of the
     checks by data set; the job's spec names the data set. `check` is called between steps and raises to end the work.
+    `corroborate` compares the findings with the job's own images (`gateway.worker.corroboration_step`).
 
-    The page depends on the rows alone, so building it again gives the same page. No session is open while it computes.
-    Raises sqlalchemy's NoResultFound for an unknown job.
+    The page depends on the rows and on recorded calls, so building it again gives the same page. No session is open
+    while it computes. Raises sqlalchemy's NoResultFound for an unknown job.
     """
     with reading(sessions) as session:
         rows = load_rows(session, job_id)
@@ -70,6 +72,7 @@ def write_report(
     calibration = None if errors is None else _calibration(data, errors, services, rows.job)
     results = with_confirmations(measure(rows, services, calibration, rounds), confirming)
     check()
+    results = corroborate(results)
     review = ReviewList(results, rows.reviewed.verdict)
     with reading(sessions) as session:
         selection = select_pictures(review.collect(stream_sources(session, job_id, rows.relation)), results)

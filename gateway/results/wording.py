@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from gateway.analysis.effects import Differences, Floats
-from shared.schemas.estimates import ChangedImages, Confirmation, Panel
+from shared.schemas.estimates import ChangedImages, Confirmation, Corroboration, Panel
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Cell, CellEffect, Metric, Relation
 from shared.wording import points
@@ -47,6 +47,19 @@ def confirmation_sentence(confirmation: Confirmation) -> str:
         return f"; `{confirmation.method}` has too few images to confirm it ({confirmation.sources})"
     figures = f"{points(effect)} points, {points(limits.low)} to {points(limits.high)}, {confirmation.sources} images"
     return f"; {confirmation.verdict} by `{confirmation.method}`: {figures}"
+
+
+def corroboration_sentence(own: Corroboration, value: str) -> str:
+    """What the job's own images with the value of a finding show: "; own images: 3 of 9 with night are right, ..."."""
+    showing, rest = own.showing, own.rest
+    if not showing.n or not rest.n:
+        share = "none" if not showing.n else "all"
+        return f"; the scorer sees {value} in {share} of the {showing.n + rest.n} own images"
+    sentence = f"; own images: {showing.count} of {showing.n} with {value} are right, {rest.count} of {rest.n} without"
+    if own.difference is None or own.interval is None:
+        return sentence
+    limits = f"{points(own.interval.low)} to {points(own.interval.high)}"
+    return f"{sentence} ({points(own.difference)} points, {limits})"
 
 
 def change_in_words(cell: Cell) -> str:

@@ -7,14 +7,17 @@ whose lease expired, or whose job was retried, does not change the newer report.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from gateway.database.events import add_event
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Job, JobRound
+from gateway.model_services.clients import ModelServices
 from gateway.queue import job_states, leases
 from gateway.queue.leases import Lease
 from gateway.report.build import report_key, store_report, write_report
 from gateway.results.rounds import next_round
+from gateway.worker.corroboration_step import corroborated
 from gateway.worker.held_leases import LeaseLost
 from shared.profiles import CheckCalibration
 from shared.schemas.designs import RoundPlan
@@ -25,6 +28,7 @@ from shared.storage import ObjectStore
 def analyse(
     sessions: Sessions,
     store: ObjectStore,
+    services: ModelServices,
     lease: Lease,
     calibrations: Mapping[str, CheckCalibration],
     check: Callable[[], None],
@@ -40,7 +44,10 @@ def analyse(
         start_round(sessions, lease, plan)
         return
     key = report_key(lease.job_id, lease.token)
-    results = write_report(sessions, store, lease.job_id, key, calibrations=calibrations, check=check)
+    corroborate = partial(corroborated, sessions, store, services, check=check)
+    results = write_report(
+        sessions, store, lease.job_id, key, calibrations=calibrations, check=check, corroborate=corroborate
+    )
     failure = failure_of(results)
     with sessions.begin() as session:
         finished = leases.finish(session, lease, failure)

@@ -183,7 +183,8 @@ class Worker:
 
     def _analyse(self, lease: Lease) -> None:
         calibrations = load_profile(self._settings.profile).calibration
-        analyse(self._sessions, self._store, lease, calibrations, partial(self._leases.refuse_ended, lease))
+        check = partial(self._leases.refuse_ended, lease)
+        analyse(self._sessions, self._store, self._services, lease, calibrations, check)
 
     def _settle(self, lease: Lease, error: Exception) -> None:
         """Record the error on the leased row."""

@@ -40,7 +40,7 @@ class Interval(Contract):
     low: float
     high: float
     level: float
-    kind: Literal["bootstrap-t", "betting", "bootstrap"]
+    kind: Literal["bootstrap-t", "betting", "bootstrap", "newcombe"]
 
 
 class ProbabilityChange(Contract):
@@ -120,6 +120,37 @@ class Confirmation(Contract):
     sources: int
     delta_accuracy: float | None = None
     interval: Interval | None = None
+
+
+class OwnImage(Contract):
+    """A source image that shows the value of a finding, by the scorer (`probability`, 0 to 1), to be confirmed by eye.
+
+    `correct`: whether the model under test is right on it. `id` is the source image's, `image` its digest.
+    """
+
+    id: str
+    image: str
+    file_name: str
+    probability: float
+    correct: bool
+
+
+class Corroboration(Contract):
+    """A finding's value in the job's own images of its class: how often the model is right with it and without it.
+
+    The scorer says by zero-shot classification which images show the value and which show one of `others` instead: the
+    values that the cell's edits replaced (those that replaced it, for a change *from* the value). `difference` is
+    `showing` minus `rest` (the other way round for a change *from* the value), so that a negative one agrees with a
+    weakness; it and its 95 % `interval` are None if either sample is empty. The samples may differ in more than the
+    value, and the scorer errs. `images` are those that show it, at most 48, the most probable first.
+    """
+
+    others: list[str]
+    showing: Rate
+    rest: Rate
+    difference: float | None = None
+    interval: Interval | None = None
+    images: list[OwnImage]
 
 
 class NextStep(Contract):

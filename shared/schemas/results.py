@@ -8,7 +8,15 @@ from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from shared.schemas.base import TASK_DESCRIPTION, Contract
 from shared.schemas.designs import DesignResults
-from shared.schemas.estimates import Bounds, ChangedImages, Confirmation, Panel, ProbabilityChange, VarianceComponents
+from shared.schemas.estimates import (
+    Bounds,
+    ChangedImages,
+    Confirmation,
+    Corroboration,
+    Panel,
+    ProbabilityChange,
+    VarianceComponents,
+)
 from shared.schemas.estimates import Estimate as Estimate
 from shared.schemas.estimates import Interval as Interval
 from shared.schemas.estimates import MeanOverlap as MeanOverlap
@@ -108,7 +116,8 @@ class CellEffect(Contract):
     `among_valid`: the effect corrected for the checks' errors; None if these are not known. `bounds`: the effect if
     refused edits had been counted; None in results from before there were bounds. `changed` (of a finding): the images
     that it rests on, and what reviewers found. `panel` (of a weakness): the reference models, if the job has any;
-    `confirmation`: what a job with another editor shows, if one was asked to confirm it.
+    `confirmation`: what a job with another editor shows, if one was asked to confirm it. `corroboration` (of a
+    finding): what the job's own images show that have the value; None without ground truth and for segmenters.
     """
 
     cell: Cell
@@ -131,6 +140,7 @@ class CellEffect(Contract):
     changed: ChangedImages | None = None
     panel: Panel | None = None
     confirmation: Confirmation | None = None
+    corroboration: Corroboration | None = None
     sentence: str = ""
 
     @property
@@ -463,6 +473,7 @@ class JobResults(Contract):
     samples of the findings, in turn; failures follow, each of which adds the most information to those before it.
 
     `checks_off`: method → its image checks that refuse nothing, because the profile has no threshold for them.
+    `not_corroborated`: why findings lack the comparison with the job's own images, if a service failed.
     """
 
     sources: int
@@ -481,4 +492,5 @@ class JobResults(Contract):
     costs: list[Cost]
     review: list[str] = Field(default_factory=list)
     review_first: int = 0
+    not_corroborated: str = ""
     made: HowMade

@@ -64,6 +64,33 @@ def add_drawn_job(
     return job_id
 
 
+def add_night_buses(sessions: Sessions, store: ObjectStore, count: int, job_id: str = "drawn") -> list[str]:
+    """Add finished source images of buses at night to a drawn job, without edits; return their ids."""
+    scenes = [scene for index in range(40 * count) if (scene := sample_scene("demo", index)).label == "bus"]
+    ids = []
+    for number, scene in enumerate(scene.changed(time="night", weather="clear") for scene in scenes[:count]):
+        image, position = from_array(render(scene).image), 10_000 + number
+        source = SourceImage(
+            id=derive_id("source image", job_id, position),
+            job_id=job_id,
+            position=position,
+            digest=image.digest,
+            file_name=f"bus/night-{number:03}.png",
+            ground_truth="bus",
+            state="done",
+        )
+        ids.append(source.id)
+        store.put(image_key(image.digest), image.png)
+        with sessions.begin() as session:
+            session.merge(Image(digest=image.digest, width=128, height=128, bytes=len(image.png)))
+            session.flush()
+            session.merge(OwnedImage(owner_id=LOCAL_OWNER, digest=image.digest))
+            session.add(source)
+            session.flush()
+            session.add_all(_prediction(source, None, scene, model) for model in MODELS)
+    return ids
+
+
 @contextmanager
 def serve_drawn_job(directory: Path, database_url: str | None = None, *, per_class: int) -> Iterator[Gateway]:
     """A gateway with the finished job `drawn` and its report."""

@@ -9,7 +9,8 @@ from gateway.analysis.effects import Differences
 from gateway.analysis.findings import Checked, assess
 from gateway.analysis.reviews import Reviewed, Tally
 from gateway.analysis.validity import Screened
-from gateway.results.wording import with_sentences
+from gateway.results.wording import corroboration_sentence, with_sentences
+from shared.schemas.estimates import Corroboration, Interval, Rate
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Cell, CellEffect, CheckErrors, Metric, Relation
 from tests.support.effects import cell, differences
@@ -83,3 +84,18 @@ def test_invalid_images_are_stated_with_their_source() -> None:
     tallies = (Tally(valid=8), Tally(valid=30, invalid=2))
     reviewed = effects_of(cells, validity=Reviewed({}, {cell("night"): tallies}, (Tally(), Tally())))["night"]
     assert "; reviews found about 5 % invalid images" in reviewed.sentence
+
+
+def test_own_images_are_stated_with_both_counts() -> None:
+    rest = Rate(count=40, n=41, value=40 / 41, low=0.87, high=1.0)
+    showing = Rate(count=3, n=9, value=1 / 3, low=0.1, high=0.65)
+    interval = Interval(low=-0.88, high=-0.3, level=0.95, kind="newcombe")
+    own = Corroboration(
+        others=["day"], showing=showing, rest=rest, difference=1 / 3 - 40 / 41, interval=interval, images=[]
+    )
+    assert corroboration_sentence(own, "night") == (
+        "; own images: 3 of 9 with night are right, 40 of 41 without (−64 points, −88 to −30)"
+    )
+    none = Rate(count=0, n=0, value=None, low=0.0, high=1.0)
+    alone = Corroboration(others=["day"], showing=none, rest=rest, images=[])
+    assert corroboration_sentence(alone, "night") == "; the scorer sees night in none of the 41 own images"

@@ -1,0 +1,47 @@
+"""The scorer's embeddings of source images, from the recorded calls of the image checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import select
+
+from gateway.database.sessions import Sessions, reading
+from gateway.database.tables import RecordedCall
+from gateway.model_services.vectors import with_vectors
+from shared.chunks import chunks
+from shared.endpoints import Services
+from shared.schemas.evaluation import EmbedReply
+from shared.storage import ObjectMissing, ObjectStore, call_key
+
+_DIGESTS_PER_QUERY = 100
+
+
+def recorded_embeddings(
+    sessions: Sessions, store: ObjectStore, owner_id: str, digests: Sequence[str], revision: str
+) -> dict[str, list[float]]:
+    """The unit vectors by digest of the images whose checks were recorded with this revision of the evaluator.
+
+    The checks send an image's counterfactuals behind the image itself (`gateway.methods.image_scores`), so it has the
+    first vector of each recorded reply with images. Objects are read without a session open.
+    """
+    vectors: dict[str, list[float]] = {}
+    call = RecordedCall
+    for part in chunks(digests, _DIGESTS_PER_QUERY):
+        query = select(call.key, call.source_digest, call.reply).where(
+            call.owner_id == owner_id,
+            call.endpoint == Services.embed.path,
+            call.revision == revision,
+            call.source_digest.in_(part),
+        )
+        with reading(sessions) as session:
+            rows = session.execute(query.order_by(call.key)).all()
+        for key, digest, reply in rows:
+            if digest is None or digest in vectors or not reply.get("images"):
+                continue
+            try:
+                images = EmbedReply.model_validate(with_vectors(reply, store, call_key(key))[0]).images
+            except ObjectMissing:
+                continue
+            vectors[digest] = images[0]
+    return vectors

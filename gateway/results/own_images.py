@@ -1,0 +1,195 @@
+"""Corroboration of findings by the job's own images: those that show the value beside those that do not."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gateway.analysis.certainty import clustered_rate
+from gateway.analysis.effects import Floats
+from gateway.analysis.own_images import difference_interval, value_probabilities
+from gateway.database.columns import StoredChange
+from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
+from gateway.results.wording import corroboration_sentence
+from shared.schemas.estimates import Corroboration, OwnImage
+from shared.schemas.results import Cell, CellEffect, JobResults
+
+CAPTIONS = 8  # of each value; their mean is the value's text
+LISTED = 48
+
+CaptionsByValue = dict[str, list[str]]
+
+
+class Photograph(NamedTuple):
+    """A finished source image with ground truth. Images of one `group` are not independent."""
+
+    id: str
+    digest: str
+    file_name: str
+    label: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class OwnImages:
+    """What the comparison needs: the job's images, whether each model is right on them, and captions with the values.
+
+    `captions` has those of the value and of the values that it is compared with, for each method and cell.
+    """
+
+    owner_id: str
+    photographs: list[Photograph]
+    right: dict[str, dict[str, bool]]
+    captions: dict[tuple[str, Cell], CaptionsByValue]
+
+    def digests(self) -> list[str]:
+        """The images of the classes that have a finding with another value to compare."""
+        labels = {cell.label for _, cell in self.captions}
+        return list(dict.fromkeys(image.digest for image in self.photographs if image.label in labels))
+
+    def texts(self) -> list[str]:
+        """All captions, each once."""
+        by_value = (captions for values in self.captions.values() for captions in values.values())
+        return list(dict.fromkeys(caption for captions in by_value for caption in captions))
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """The scorer's unit vectors of images, by digest, and of texts."""
+
+    images: Mapping[str, Floats]
+    texts: Mapping[str, Floats]
+    logit_scale: float
+
+
+def load_own_images(session: Session, job_id: str, results: JobResults) -> OwnImages | None:
+    """The own images of a job for its findings; None without findings of classifiers that have ground truth."""
+    cells = {(method, effect.cell) for _, method, effect in _findings(results)}
+    job = session.get_one(Job, job_id)
+    captions = {key: values for key in sorted(cells, key=str) if len(values := _captions(session, job_id, *key)) > 1}
+    if not captions:
+        return None
+    s, p = SourceImage, Prediction
+    sources = select(s.id, s.digest, s.file_name, s.ground_truth, s.group_name).where(
+        s.job_id == job_id,
+        s.state == "done",
+        s.digest.is_not(None),
+        s.ground_truth.in_({cell.label for _, cell in captions}),
+    )
+    photographs = [
+        Photograph(name, digest or "", file, label or "", f"image {name}" if group is None else f"group {group}")
+        for name, digest, file, label, group in session.execute(sources.order_by(s.position))
+    ]
+    originals = select(p.model, p.source_image_id, p.rank).where(p.job_id == job_id, p.counterfactual_id.is_(None))
+    right: defaultdict[str, dict[str, bool]] = defaultdict(dict)
+    for model, source, rank in session.execute(originals):
+        if rank is not None:
+            right[model][source] = rank == 1
+    return OwnImages(job.owner_id, photographs, dict(right), captions)
+
+
+def _findings(results: JobResults) -> Iterator[tuple[str, str, CellEffect]]:
+    for figures in results.results:
+        if figures.relation == "labelled" and figures.metric == "accuracy":
+            yield from ((figures.model, figures.method, effect) for effect in figures.findings)
+
+
+def _captions(session: Session, job_id: str, method: str, cell: Cell) -> CaptionsByValue:
+    """Captions with the value of a cell, and with each value that its rendered edits exchange for it.
+
+    Both come from the same edits, so that they differ in little else.
+    """
+    c, s = Counterfactual, SourceImage
+    edits = (
+        select(c.changes, c.caption, c.new_caption)
+        .join(s, c.source_image_id == s.id)
+        .where(c.job_id == job_id, c.method == method, c.arm == "edit", c.image_digest.is_not(None))
+        .where(s.ground_truth == cell.label)
+        .order_by(c.position, c.ordinal)
+    )
+    captions: CaptionsByValue = {cell.value: []}
+    for changes, old, new in session.execute(edits):
+        for change in changes:
+            if not _is_of(change, cell):
+                continue
+            for value, caption in ((change["from_value"], old), (change["to_value"], new)):
+                own = captions.setdefault(value, [])
+                if caption and caption not in own and len(own) < CAPTIONS:
+                    own.append(caption)
+    return {value: texts for value, texts in captions.items() if texts}
+
+
+def _is_of(change: StoredChange, cell: Cell) -> bool:
+    """Whether a change belongs to the cell and replaces one value by another."""
+    value = change["to_value"] if cell.direction == "to" else change["from_value"]
+    exchanged = change["from_value"] and change["to_value"] and change["from_value"] != change["to_value"]
+    return bool(exchanged) and change["factor"] == cell.factor and value == cell.value
+
+
+def with_corroboration(results: JobResults, own: OwnImages, vectors: Vectors) -> JobResults:
+    """The results; each finding has the comparison of the images of its class that show its value with the others."""
+    models = []
+    for figures in results.results:
+        cells = [
+            _corroborated(figures.model, figures.method, effect, own, vectors)
+            if effect.standing in ("weakness", "improvement")
+            else effect
+            for effect in figures.cells
+        ]
+        models.append(figures.model_copy(update={"cells": cells}))
+    return results.model_copy(update={"results": models})
+
+
+def _corroborated(model: str, method: str, effect: CellEffect, own: OwnImages, vectors: Vectors) -> CellEffect:
+    captions, right = own.captions.get((method, effect.cell)), own.right.get(model, {})
+    images = [image for image in own.photographs if image.label == effect.cell.label and image.id in right]
+    if captions is None or not images:
+        return effect
+    names = list(captions)
+    values = np.stack([_mean([vectors.texts[text] for text in captions[name]]) for name in names])
+    embedded = np.stack([vectors.images[image.digest] for image in images])
+    probabilities = value_probabilities(embedded, values, vectors.logit_scale)
+    shows = np.asarray(probabilities.argmax(axis=1) == names.index(effect.cell.value))
+    correct = np.asarray([right[image.id] for image in images])
+    groups = np.unique([image.group for image in images], return_inverse=True)[1]
+    showing, rest = (clustered_rate(correct[mask], groups[mask]) for mask in (shows, ~shows))
+    changed, unchanged = (showing, rest) if effect.cell.direction == "to" else (rest, showing)
+    both = changed.value is not None and unchanged.value is not None
+    corroboration = Corroboration(
+        others=sorted(set(names) - {effect.cell.value}),
+        showing=showing,
+        rest=rest,
+        difference=(changed.value or 0.0) - (unchanged.value or 0.0) if both else None,
+        interval=difference_interval(changed, unchanged),
+        images=_listed(images, probabilities[:, names.index(effect.cell.value)], shows, correct),
+    )
+    sentence = effect.sentence + corroboration_sentence(corroboration, effect.cell.value)
+    return effect.model_copy(update={"corroboration": corroboration, "sentence": sentence})
+
+
+def _listed(
+    images: Sequence[Photograph], probability: Floats, shows: NDArray[np.bool_], correct: NDArray[np.bool_]
+) -> list[OwnImage]:
+    order = [index for index in np.argsort(-probability, kind="stable") if shows[index]]
+    return [
+        OwnImage(
+            id=images[index].id,
+            image=images[index].digest,
+            file_name=images[index].file_name,
+            probability=float(probability[index]),
+            correct=bool(correct[index]),
+        )
+        for index in order[:LISTED]
+    ]
+
+
+def _mean(vectors: Sequence[Floats]) -> Floats:
+    mean = np.mean(vectors, axis=0)
+    return np.asarray(mean / np.linalg.norm(mean))

@@ -1,0 +1,70 @@
+"""The part of an analysis that compares findings with the job's own images: load, call the scorer, apply.
+
+Only a job with findings calls the scorer: for captions, and for images without a recorded embedding. Its replies are
+recorded, so a report that is built again repeats no call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gateway.database.sessions import Sessions, reading
+from gateway.methods.image_scores import MAX_TEXTS
+from gateway.model_services.clients import ModelServices
+from gateway.model_services.recorded import ImageShelf, RecordedServices
+from gateway.model_services.recorded_embeddings import recorded_embeddings
+from gateway.results.own_images import OwnImages, Vectors, load_own_images, with_corroboration
+from shared.chunks import chunks
+from shared.problems import Problem
+from shared.schemas.base import ImagePayload
+from shared.schemas.evaluation import EmbedReply, EmbedRequest
+from shared.schemas.results import JobResults
+from shared.storage import ObjectStore
+
+
+def corroborated(
+    sessions: Sessions,
+    store: ObjectStore,
+    services: ModelServices,
+    results: JobResults,
+    check: Callable[[], None] = lambda: None,
+) -> JobResults:
+    """The results; findings have what the job's own images with their value show.
+
+    A report does not wait for the scorer: if it cannot be called, `not_corroborated` says why. `check` is called before
+    each call and raises to end the work.
+    """
+    with reading(sessions) as session:
+        own = load_own_images(session, results.made.job, results)
+    if own is None:
+        return results
+    try:
+        vectors = _vectors(own, sessions, store, services, check)
+    except Problem as problem:
+        return results.model_copy(update={"not_corroborated": problem.detail})
+    return with_corroboration(results, own, vectors)
+
+
+def _vectors(
+    own: OwnImages, sessions: Sessions, store: ObjectStore, services: ModelServices, check: Callable[[], None]
+) -> Vectors:
+    digests = own.digests()
+    shelf = ImageShelf(store, sessions, own.owner_id)
+
+    def embed(request: EmbedRequest, digest: str) -> EmbedReply:
+        return RecordedServices(services, sessions, shelf, own.owner_id, check, digest).embed(request)
+
+    texts = own.texts()
+    replies = [embed(EmbedRequest(texts=list(part)), digests[0]) for part in chunks(texts, MAX_TEXTS)]
+    rows = [row for reply in replies for row in reply.texts]
+    images = recorded_embeddings(sessions, store, own.owner_id, digests, services.revision("evaluator_service"))
+    for digest in (digest for digest in digests if digest not in images):
+        request = EmbedRequest(images=[ImagePayload(png=shelf.load(digest))])
+        images[digest] = embed(request, digest).images[0]
+    return Vectors(
+        {digest: np.asarray(vector) for digest, vector in images.items()},
+        dict(zip(texts, map(np.asarray, rows), strict=True)),
+        replies[0].logit_scale,
+    )
