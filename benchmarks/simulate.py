@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.simulated_jobs import CLASSES, VALUES, Setting, grid, job, truths
 from benchmarks.simulated_validity import Contaminated, EffectOutcome, contaminated_grid, simulate_contaminated
-from gateway.analysis.effects import differences
+from gateway.analysis.effects import Originals, differences
 from gateway.analysis.findings import assess
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE
 from gateway.analysis.metrics import paper_metrics
@@ -82,7 +82,7 @@ def one_run(setting: Setting, seed: int) -> tuple[list[IntervalOutcome], Discove
         for effect in effects
         if effect.interval is not None
     ]
-    figures = paper_metrics(outcomes)
+    figures = paper_metrics(outcomes, Originals(outcomes.original.rank, outcomes.cluster), seed)
     wrong = 1 - setting.rate + setting.drop / (len(CLASSES) * len(VALUES))
     for what, rate, truth in (
         ("rate over counterfactuals", figures.error_rate, wrong),

@@ -151,8 +151,9 @@ def test_a_job_of_both_gives_rows_that_are_counted(sessions: Sessions, tmp_path:
             cells = session.scalars(
                 select(Counterfactual.to_value).where(Counterfactual.method == "shifts", Counterfactual.arm == "edit")
             ).all()
-        rebuilt, left_out = rows.models["m1", "reconstruction"][:2]
-        assert (len(rebuilt.source), left_out, rebuilt.cells) == (3, 0, {})
+        reconstructed = rows.models["m1", "reconstruction"]
+        rebuilt = reconstructed.outcomes
+        assert (len(rebuilt.source), reconstructed.left_out, rebuilt.cells) == (3, 0, {})
         assert np.array_equal(rebuilt.null.predicted, rebuilt.original.predicted)
         assert Counter(cells) == {"night": 3, "snow": 3}
         for client in site.clients:
