@@ -1,4 +1,4 @@
-"""Clients of small services, which log their requests."""
+"""Clients of services: small ones, which log their requests, and the shipped language model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.captioned_services import Services, captioned
 from tests.support.logged_requests import LoggedServices
 from tests.support.small_services import SmallServices, open_clients
 
@@ -15,3 +16,10 @@ def services() -> Iterator[LoggedServices]:
     """Clients of the small services."""
     with open_clients(SmallServices(), LoggedServices) as clients:
         yield clients
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Iterator[Services]:
+    """Clients of the shipped language model, with one caption; the other services are small."""
+    with captioned() as services:
+        yield services

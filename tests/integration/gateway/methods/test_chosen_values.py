@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,7 @@ from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, Ta
 from gateway.methods.dillema import DillemaParameters, dillema
 from shared.images import encode
 from shared.schemas.base import ImagePayload
-from tests.support.captioned_services import CAPTION, Services, captioned
+from tests.support.captioned_services import CAPTION, Services
 from tinyworld.objects.captions import read
 from tinyworld.objects.world import CLASSES
 
@@ -21,21 +19,15 @@ TASK = TaskDescription("classify the vehicle in a street photo", CLASSES)
 VALUES = ["weather=snow", "weather=night", "weather=fog"]
 
 
-@pytest.fixture(scope="module")
-def services() -> Iterator[Services]:
-    with captioned() as services:
-        yield services
-
-
-def edits_of(services: Services, image: str = "source-1", **parameters: object) -> list[MethodCounterfactual]:
+def edits_of(shipped: Services, image: str = "source-1", **parameters: object) -> list[MethodCounterfactual]:
     source = MethodImage(image, ImagePayload(png=PICTURE), "bus")
-    rows = dillema(source, TASK, services, DillemaParameters.model_validate(parameters), 1)
+    rows = dillema(source, TASK, shipped, DillemaParameters.model_validate(parameters), 1)
     return [row for row in rows if row.arm == "edit"]
 
 
-def test_each_value_is_one_edit_of_every_image(services: Services) -> None:
+def test_each_value_is_one_edit_of_every_image(shipped: Services) -> None:
     for image in ("source-1", "source-2"):
-        rows = edits_of(services, image, values=VALUES)
+        rows = edits_of(shipped, image, values=VALUES)
         changes = [row.edit.changes[0] for row in rows if row.edit]
         assert [(change.factor, change.to_value) for change in changes] == [
             ("weather", "snow"),
@@ -48,22 +40,22 @@ def test_each_value_is_one_edit_of_every_image(services: Services) -> None:
             assert read(row.edit.new_caption) == STATED | {field: row.edit.changes[0].to_value}
 
 
-def test_a_value_that_the_caption_states_is_refused(services: Services) -> None:
-    (row,) = edits_of(services, values=["weather=rain"])
+def test_a_value_that_the_caption_states_is_refused(shipped: Services) -> None:
+    (row,) = edits_of(shipped, values=["weather=rain"])
     assert (row.verdict.accepted, row.verdict.check, row.image) == (False, "no change", None)
 
 
 @pytest.mark.parametrize("value", ["weather=zeppelin", "object=dog"])
-def test_a_value_without_a_phrase_is_refused(services: Services, value: str) -> None:
+def test_a_value_without_a_phrase_is_refused(shipped: Services, value: str) -> None:
     """The small model knows no word for the first; the caption has nothing beside the bus for the second."""
-    (row,) = edits_of(services, values=[value])
+    (row,) = edits_of(shipped, values=[value])
     assert (row.verdict.accepted, row.verdict.check) == (False, "chosen value")
     assert row.edit is not None
     assert row.edit.changes[0].to_value == value.partition("=")[2]
 
 
-def test_a_value_is_rendered_alike_whatever_other_values_there_are(services: Services) -> None:
-    (alone,) = edits_of(services, values=["weather=night"])
-    among = next(row for row in edits_of(services, values=VALUES) if row.edit and "night" in row.edit.new_caption)
+def test_a_value_is_rendered_alike_whatever_other_values_there_are(shipped: Services) -> None:
+    (alone,) = edits_of(shipped, values=["weather=night"])
+    among = next(row for row in edits_of(shipped, values=VALUES) if row.edit and "night" in row.edit.new_caption)
     assert (alone.seed, alone.edit, alone.image) == (among.seed, among.edit, among.image)
-    assert len({row.seed for row in edits_of(services, values=VALUES, same_seed=True)}) == 1
+    assert len({row.seed for row in edits_of(shipped, values=VALUES, same_seed=True)}) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.schemas.jobs import JobSpec
 from shared.schemas.language import GenerateReply, GenerateRequest
-from tests.support.captioned_services import CAPTION, Services, captioned
+from tests.support.captioned_services import CAPTION, Services
 from tests.support.json_values import value_at
 from tinyworld.objects.captions import read
 from tinyworld.objects.world import CLASSES
@@ -31,23 +30,17 @@ PICTURE = encode(np.full((32, 32, 3), 128, np.uint8))
 TASK = TaskDescription("classify the vehicle in a street photo", CLASSES)
 
 
-@pytest.fixture(scope="module")
-def services() -> Iterator[Services]:
-    with captioned() as services:
-        yield services
-
-
-def dillema_of(services: Services, seed: int = 1, **parameters: object) -> list[MethodCounterfactual]:
+def dillema_of(shipped: Services, seed: int = 1, **parameters: object) -> list[MethodCounterfactual]:
     source = MethodImage("source-1", ImagePayload(png=PICTURE), "bus")
-    return list(dillema(source, TASK, services, DillemaParameters.model_validate(parameters), seed))
+    return list(dillema(source, TASK, shipped, DillemaParameters.model_validate(parameters), seed))
 
 
 def edits_of(rows: list[MethodCounterfactual]) -> list[MethodCounterfactual]:
     return [row for row in rows if row.arm == "edit" and row.verdict.accepted]
 
 
-def test_weather_and_time_are_each_changed_twice(services: Services) -> None:
-    rows = dillema_of(services, factors=["weather"])
+def test_weather_and_time_are_each_changed_twice(shipped: Services) -> None:
+    rows = dillema_of(shipped, factors=["weather"])
     edits = edits_of(rows)
     changes = [change for row in edits if row.edit for change in row.edit.changes]
     assert Counter(change.from_phrase for change in changes) == {"rainy": 2, "day": 2}
@@ -59,8 +52,8 @@ def test_weather_and_time_are_each_changed_twice(services: Services) -> None:
         assert read(row.edit.new_caption) == STATED | {field: change.to_value}
 
 
-def test_every_edit_has_its_null_arm(services: Services) -> None:
-    rows = dillema_of(services)
+def test_every_edit_has_its_null_arm(shipped: Services) -> None:
+    rows = dillema_of(shipped)
     assert [row.ordinal for row in rows] == list(range(len(rows)))
     for row in edits_of(rows):
         assert row.null_ordinal is not None
@@ -74,35 +67,35 @@ def test_every_edit_has_its_null_arm(services: Services) -> None:
     assert len({row.seed for row in edits_of(rows)}) == 4
 
 
-def test_the_same_seed_gives_the_same_and_shares_null_arms(services: Services) -> None:
-    first = dillema_of(services, same_seed=True)
-    assert first == dillema_of(services, same_seed=True)
+def test_the_same_seed_gives_the_same_and_shares_null_arms(shipped: Services) -> None:
+    first = dillema_of(shipped, same_seed=True)
+    assert first == dillema_of(shipped, same_seed=True)
     assert len({row.seed for row in edits_of(first)}) == 1
     assert sum(row.arm == "null" for row in first) <= 2
-    assert dillema_of(services, seed=2) != dillema_of(services)
+    assert dillema_of(shipped, seed=2) != dillema_of(shipped)
 
 
-def test_one_caption_under_several_seeds(services: Services) -> None:
-    edits = edits_of(dillema_of(services, same_caption=True, counterfactuals_per_image=3))
+def test_one_caption_under_several_seeds(shipped: Services) -> None:
+    edits = edits_of(dillema_of(shipped, same_caption=True, counterfactuals_per_image=3))
     assert len({row.edit for row in edits}) == 1
     assert len({row.seed for row in edits}) == len(edits) == 3
 
 
-def test_profile_paper_has_the_arrangement_of_the_paper(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profile_paper_has_the_arrangement_of_the_paper(shipped: Services, monkeypatch: pytest.MonkeyPatch) -> None:
     """One caption of several sentences, one new caption with three changes, five images of it with a seed each."""
     spec = JobSpec.model_validate({"task": TASK.text, "methods": ["dillema"], "models": []})
     (planned,) = plan(spec, load_profile("paper"), []).methods
     (most,) = planned_renderings([planned], images=10)
     assert (most.edits, most.null_arms) == (50, 50)
     requests: list[CaptionRequest] = []
-    caption = services.caption
+    caption = shipped.caption
 
     def recorded(request: CaptionRequest) -> CaptionReply:
         requests.append(request)
         return caption(request)
 
-    monkeypatch.setattr(services, "caption", recorded)
-    rows = dillema_of(services, **planned.parameters.model_dump())
+    monkeypatch.setattr(shipped, "caption", recorded)
+    rows = dillema_of(shipped, **planned.parameters.model_dump())
     (request,) = requests
     assert request.min_tokens == 30
     rendered = [row for row in rows if row.arm == "edit" and row.image is not None]
@@ -115,37 +108,37 @@ def test_profile_paper_has_the_arrangement_of_the_paper(services: Services, monk
     assert sum(row.arm == "null" for row in rows) == 5
 
 
-def test_several_edits_in_one_caption(services: Services) -> None:
-    for row in edits_of(dillema_of(services, edits_per_counterfactual=3)):
+def test_several_edits_in_one_caption(shipped: Services) -> None:
+    for row in edits_of(dillema_of(shipped, edits_per_counterfactual=3)):
         assert row.edit is not None
         assert len(row.edit.changes) == 3
         assert all(change.to_phrase in row.edit.new_caption for change in row.edit.changes)
 
 
-def test_more_renderings_than_a_message_holds(services: Services) -> None:
-    rows = dillema_of(services, counterfactuals_per_image=8)
+def test_more_renderings_than_a_message_holds(shipped: Services) -> None:
+    rows = dillema_of(shipped, counterfactuals_per_image=8)
     assert len(edits_of(rows)) == 8
     assert sum(row.image is not None for row in rows) == 16
 
 
-def test_a_ground_truth_that_the_edits_touch_refuses_them(services: Services) -> None:
+def test_a_ground_truth_that_the_edits_touch_refuses_them(shipped: Services) -> None:
     source = MethodImage("source-1", ImagePayload(png=PICTURE), "rain")
     task = TaskDescription("classify the vehicle", ("rain", "snow", "fog"))
-    rows = list(dillema(source, task, services, DillemaParameters(factors=("weather",)), 1))
+    rows = list(dillema(source, task, shipped, DillemaParameters(factors=("weather",)), 1))
     assert not any(change.from_phrase == "rainy" for row in edits_of(rows) if row.edit for change in row.edit.changes)
     refused = [row for row in rows if not row.verdict.accepted]
     assert all(row.image is None and row.verdict.reason for row in refused)
 
 
-def test_the_lineage_holds_prompts_and_replies(services: Services) -> None:
-    for row in edits_of(dillema_of(services)):
+def test_the_lineage_holds_prompts_and_replies(shipped: Services) -> None:
+    for row in edits_of(dillema_of(shipped)):
         questions = [exchange["question"] for exchange in row.lineage["exchanges"]]
         assert questions == ["keywords", "alternatives", "rewrite"]
         assert all(exchange["messages"][-1]["content"] and exchange["reply"] for exchange in row.lineage["exchanges"])
 
 
-def test_protected_regions_that_are_lost_refuse_an_image(services: Services) -> None:
-    rows = dillema_of(services, protect=["pedestrian"], factors=["weather"], counterfactuals_per_image=6)
+def test_protected_regions_that_are_lost_refuse_an_image(shipped: Services) -> None:
+    rows = dillema_of(shipped, protect=["pedestrian"], factors=["weather"], counterfactuals_per_image=6)
     rendered = [row for row in rows if row.image is not None]
     lost = [row for row in rendered if row.edit and "fog" in row.edit.new_caption]
     assert lost
@@ -155,11 +148,11 @@ def test_protected_regions_that_are_lost_refuse_an_image(services: Services) -> 
     for row in rendered:
         assert row.scores["protected"] == (0.2 if row in lost else 0.9)
         assert row.lineage["protected"][0]["label"] == "pedestrian"
-    assert all("protected" not in row.lineage for row in dillema_of(services) if row.image is not None)
+    assert all("protected" not in row.lineage for row in dillema_of(shipped) if row.image is not None)
 
 
-def test_edits_that_name_protected_classes_are_rejected_before_rendering(services: Services) -> None:
-    rows = dillema_of(services, protect=["city"])
+def test_edits_that_name_protected_classes_are_rejected_before_rendering(shipped: Services) -> None:
+    rows = dillema_of(shipped, protect=["city"])
     named = [row for row in rows if row.edit and any("city" in change.from_phrase for change in row.edit.changes)]
     assert named
     assert {(row.verdict.check, row.image) for row in named} == {("protected class", None)}
@@ -171,10 +164,10 @@ def test_edits_that_name_protected_classes_are_rejected_before_rendering(service
     ids=lambda value: value.name if isinstance(value, Question) else "",
 )
 def test_a_question_without_a_valid_reply_refuses_its_edits_by_name_and_is_not_asked_again(
-    services: Services, monkeypatch: pytest.MonkeyPatch, question: Question[Any], from_phrases: list[str]
+    shipped: Services, monkeypatch: pytest.MonkeyPatch, question: Question[Any], from_phrases: list[str]
 ) -> None:
     requests: list[str] = []
-    generate = services.generate
+    generate = shipped.generate
 
     def cut_short(request: GenerateRequest) -> GenerateReply:
         """Replies to the question are cut off, in both of the service's attempts."""
@@ -183,8 +176,8 @@ def test_a_question_without_a_valid_reply_refuses_its_edits_by_name_and_is_not_a
             request = request.model_copy(update={"max_tokens": 2})
         return generate(request)
 
-    monkeypatch.setattr(services, "generate", cut_short)
-    rows = dillema_of(services, factors=["weather"])
+    monkeypatch.setattr(shipped, "generate", cut_short)
+    rows = dillema_of(shipped, factors=["weather"])
     assert rows
     assert {(row.verdict.accepted, row.verdict.check, row.image) for row in rows} == {(False, "invalid reply", None)}
     assert all("cut off after 2 tokens" in row.verdict.reason for row in rows)
@@ -195,10 +188,10 @@ def test_a_question_without_a_valid_reply_refuses_its_edits_by_name_and_is_not_a
     assert len(set(requests)) == len(requests)
 
 
-def test_several_seeds_render_each_edit_several_times_with_null_arms_of_their_own(services: Services) -> None:
+def test_several_seeds_render_each_edit_several_times_with_null_arms_of_their_own(shipped: Services) -> None:
     """With `same_seed` all edits share these seeds, and so the null arms."""
     for same_seed in (False, True):
-        made = dillema_of(services, counterfactuals_per_image=2, seeds_per_edit=3, same_seed=same_seed)
+        made = dillema_of(shipped, counterfactuals_per_image=2, seeds_per_edit=3, same_seed=same_seed)
         by_caption: dict[str, list[int]] = {}
         for row in made:
             if row.arm == "edit" and row.image is not None and row.edit is not None:

@@ -76,7 +76,7 @@ def test_answers_are_joined_with_the_oracles_judgements(measured: Path, tmp_path
     said_kept = sum(label.oracles_kept for label in labels)
     assert table["oracles, class kept"] == {True: (said_kept, said_kept), False: (0, 10 - said_kept)}
     edits = sum(label.arm == "edit" for label in labels)
-    assert table["class kept and edit shown"] == {True: (0, edits), False: (0, 0)}, "null arms are not asked"
+    assert table["checks, class kept and edit shown"] == {True: (0, edits), False: (0, 0)}, "null arms are not asked"
     assert "people agree" in error_lines(labels)[0]
 
 
@@ -93,9 +93,9 @@ def test_undecided_labels_count_neither_way() -> None:
     )  # fmt: skip
     assert errors([label])["oracles, class kept"][True] == (0, 0)
     assert errors([label])["oracles, edit shown"][True] == (1, 1)
-    assert errors([label])["class kept and edit shown"][True] == (0, 0)
+    assert errors([label])["checks, class kept and edit shown"][True] == (0, 0)
     lost = label.model_copy(update={"edit_shown": False})
-    assert errors([lost])["class kept and edit shown"][True] == (0, 1)
+    assert errors([lost])["checks, class kept and edit shown"][True] == (0, 1)
 
 
 def test_shipped_labels_can_be_read_and_are_of_different_images() -> None:
