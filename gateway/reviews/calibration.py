@@ -66,7 +66,7 @@ class _Edit(NamedTuple):
     changes: list[StoredChange]
 
 
-class _Sample(NamedTuple):
+class _CalibrationSample(NamedTuple):
     """How far the sample of one method is; `names` are the answered edits with their verdicts (None: undecided)."""
 
     rendered: int
@@ -146,14 +146,14 @@ def _first_open(reviews: Reviews, method: str) -> str | None:
     return min((end for end in ends if end is not None), default=None)
 
 
-def _sample(reviews: Reviews, method: str, rendered: Mapping[str, int]) -> _Sample:
+def _sample(reviews: Reviews, method: str, rendered: Mapping[str, int]) -> _CalibrationSample:
     end = _first_open(reviews, method)
     verdicts = {
         name: review.valid
         for name, review in sorted(reviews.by_edit.items())
         if review.method == method and (end is None or name < end)
     }
-    return _Sample(rendered.get(method, 0), verdicts)
+    return _CalibrationSample(rendered.get(method, 0), verdicts)
 
 
 def _scorer(session: Session, job_id: str) -> str:
@@ -163,7 +163,7 @@ def _scorer(session: Session, job_id: str) -> str:
     return revisions.pop() if len(revisions) == 1 else ""
 
 
-def _method_calibration(session: Session, job: Job, method: JobMethod, sample: _Sample) -> MethodCalibration:
+def _method_calibration(session: Session, job: Job, method: JobMethod, sample: _CalibrationSample) -> MethodCalibration:
     decided = {name: verdict for name, verdict in sample.verdicts.items() if verdict is not None}
     edits = _edits(session, job.id, decided)
     judged = _judged(edits, decided)
