@@ -32,7 +32,7 @@ CONSTRUCTED = CheckErrors(valid=71, valid_accepted=57, invalid=319, invalid_acce
 
 
 @dataclass(frozen=True, slots=True)
-class Checks:
+class SimulatedChecks:
     """How often the checks accept valid and invalid images of natural output, and swapped ones if differently."""
 
     valid: float
@@ -40,9 +40,9 @@ class Checks:
     swapped: float | None = None
 
 
-NATURAL = Checks(22 / 29, 17 / 28)
-SHARP = Checks(0.85, 0.05)
-BLIND_TO_SWAPS = Checks(0.85, 0.05, swapped=0.85)
+NATURAL = SimulatedChecks(22 / 29, 17 / 28)
+SHARP = SimulatedChecks(0.85, 0.05)
+BLIND_TO_SWAPS = SimulatedChecks(0.85, 0.05, swapped=0.85)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Scenario:
     """
 
     name: str
-    checks: Checks
+    checks: SimulatedChecks
     sources: int = 80
     swapped: float = 0.5
     elsewhere: float = 0.1

@@ -32,7 +32,7 @@ COUNTED = 0.71  # share of edits whose pairs count: the yardstick's (850 of 1,20
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class DesignSetting:
     """`pool`: source images of each class. `edits`: renderings without arms. `drop` is of `planted` places (0 … 1);
     `elsewhere` of all others."""
 
@@ -58,10 +58,10 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DesignRow:
     """The share of planted places found, and of jobs with an invented finding, in `jobs` simulated jobs."""
 
-    setting: Setting
+    setting: DesignSetting
     design: str
     jobs: int
     recall: float
@@ -86,7 +86,7 @@ def findings(p_values: dict[str, float], means: dict[str, float]) -> set[str]:
     return {place for place in rejected if means[place] < 0}
 
 
-def even_job(setting: Setting, seed: int) -> tuple[set[str], int]:
+def even_job(setting: DesignSetting, seed: int) -> tuple[set[str], int]:
     """The findings of a job that gives every place equally many images, and its edits."""
     random = np.random.default_rng(seed)
     each = min(setting.pool, setting.edits // len(PLACES))
@@ -96,7 +96,7 @@ def even_job(setting: Setting, seed: int) -> tuple[set[str], int]:
     return findings(p_values, {place: float(pairs.mean()) for place, pairs in tested.items()}), each * len(PLACES)
 
 
-def adaptive_job(setting: Setting, seed: int) -> tuple[set[str], int]:
+def adaptive_job(setting: DesignSetting, seed: int) -> tuple[set[str], int]:
     """The findings of an adaptive job, and its edits."""
     random = np.random.default_rng(seed)
     taken = {place: Taken() for place in PLACES}
@@ -112,7 +112,9 @@ def adaptive_job(setting: Setting, seed: int) -> tuple[set[str], int]:
     return findings_of(taken), sum(place.edits for place in taken.values())
 
 
-def spend(shares: dict[str, Share], taken: dict[str, Taken], setting: Setting, random: np.random.Generator) -> None:
+def spend(
+    shares: dict[str, Share], taken: dict[str, Taken], setting: DesignSetting, random: np.random.Generator
+) -> None:
     for place, share in shares.items():
         own, drop = taken[place], setting.drop_at(place)
         own.screened += draw(share.screening, drop, random).tolist()
@@ -122,7 +124,7 @@ def spend(shares: dict[str, Share], taken: dict[str, Taken], setting: Setting, r
         own.horizon = share.horizon or own.horizon
 
 
-def suspicion_of(taken: Taken, setting: Setting, decided: bool) -> Suspicion:
+def suspicion_of(taken: Taken, setting: DesignSetting, decided: bool) -> Suspicion:
     pairs = [*taken.screened, *taken.confirmed]
     drop = -float(np.mean(pairs)) if pairs else 0.0
     yield_ = len(pairs) / taken.edits if taken.edits else 1.0
@@ -137,7 +139,7 @@ def findings_of(taken: dict[str, Taken]) -> set[str]:
     return findings(p_values, {place: float(pairs.mean()) for place, pairs in tested.items()})
 
 
-def measure(setting: Setting, jobs: int) -> list[Row]:
+def measure(setting: DesignSetting, jobs: int) -> list[DesignRow]:
     """Both designs in one setting."""
     rows = []
     planted = {place for place in PLACES if setting.drop_at(place) > BEYOND}
@@ -146,18 +148,18 @@ def measure(setting: Setting, jobs: int) -> list[Row]:
         recall = np.mean([len(result & planted) / max(1, len(planted)) for result, _ in results])
         invented = np.mean([bool(result - planted) for result, _ in results])
         edits = np.mean([count for _, count in results])
-        rows.append(Row(setting, name, jobs, float(recall), float(invented), float(edits)))
+        rows.append(DesignRow(setting, name, jobs, float(recall), float(invented), float(edits)))
     return rows
 
 
-def settings() -> Sequence[Setting]:
+def settings() -> Sequence[DesignSetting]:
     """The yardstick's small size in renderings, with a pool as large as needed, and its full size."""
     return [
-        *(Setting(300, 1_200, drop) for drop in (0.0, 0.15, 0.3, 0.6)),
-        *(Setting(300, 1_200, 0.3, planted) for planted in (3, 6)),
-        Setting(60, 1_200, 0.3),
-        Setting(300, 2_400, 0.15),
-        Setting(300, 1_200, 0.0, elsewhere=0.04),
+        *(DesignSetting(300, 1_200, drop) for drop in (0.0, 0.15, 0.3, 0.6)),
+        *(DesignSetting(300, 1_200, 0.3, planted) for planted in (3, 6)),
+        DesignSetting(60, 1_200, 0.3),
+        DesignSetting(300, 2_400, 0.15),
+        DesignSetting(300, 1_200, 0.0, elsewhere=0.04),
     ]
 
 
@@ -167,7 +169,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     command = f"python -m benchmarks.simulated_designs --jobs {arguments.jobs}"
-    rows: list[Row] = []
+    rows: list[DesignRow] = []
     for setting in settings():  # the file is written after every setting, so that a long run can be interrupted
         for row in measure(setting, arguments.jobs):
             rows.append(row)
