@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.simulated_designs import Setting, adaptive_job
+from benchmarks.simulated_designs import DesignSetting, adaptive_job
 from gateway.analysis.allocation import Suspicion, allocate, is_cleared, round_budgets
 from gateway.analysis.betting import anytime_interval, anytime_p, betting_p
 from gateway.analysis.limits import BEYOND
@@ -62,6 +62,6 @@ def test_an_anytime_test_stays_decided_and_rarely_errs() -> None:
 
 
 def test_an_adaptive_job_finds_what_an_even_one_of_its_size_would_not() -> None:
-    setting = Setting(pool=300, edits=1_200, drop=0.6)
+    setting = DesignSetting(pool=300, edits=1_200, drop=0.6)
     results = [adaptive_job(setting, seed) for seed in range(2)]
     assert all(result == {"0/0"} and edits <= setting.edits for result, edits in results)
