@@ -313,18 +313,16 @@ def perturb_schema(most: int, additions: bool = False) -> Schema:
 
 
 def prompt_digest() -> str:
-    """SHA-256 over the prompt that every job uses (not `VALUE`), rendered for fixed inputs, and the schema."""
+    """SHA-256 over the prompt that the tiny language model is trained on, rendered for fixed inputs, and the schema."""
     task = TaskDescription("task")
     messages = [
-        message
-        for question in (PERTURB, PERTURB_OR_ADD)
-        for truth in ("class", None)
-        for message in perturb_messages(task, "caption", truth, "weather", 2, question)
+        message for truth in ("class", None) for message in perturb_messages(task, "caption", truth, "weather", 2)
     ]
-    return digest_of_prompts(messages, [perturb_schema(2), perturb_schema(2, additions=True)])
+    return digest_of_prompts(messages, perturb_schema(2))
 
 
-REVISION = revision_of("2", prompt_digest())  # raise the number whenever equal replies would give other counterfactuals
+# Raise the number whenever equal replies would give other counterfactuals, or another prompt changes.
+REVISION = revision_of("2", prompt_digest())
 
 
 # --- The parameters.
