@@ -73,5 +73,5 @@ def test_a_gateway_that_hangs_is_reported_while_it_hangs(monkeypatch: pytest.Mon
             held_up.append(detail.progress.held_up)
             if len(held_up) == 2:
                 go_on.set()
-    assert held_up[1] == "does not answer"
+    assert "does not answer" in (held_up[1] or "")
     assert detail.state == "done"
