@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 from pydantic import BaseModel, ConfigDict
 
-from tinyworld.rendered_once import Pixels
+from tinyworld.pictures.rendered_once import Pixels
 
 RECORDS = "counterfactuals.jsonl"
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from tinyworld.judges.label import error_lines, shipped_labels
 from tinyworld.judges.records import Record
-from tinyworld.measure.equivalence import equivalence
 from tinyworld.objects.world import FACTORS
-from tinyworld.rates import rate_text
+from tinyworld.statistics.equivalence import equivalence
+from tinyworld.statistics.rates import rate_text
 
 Test = Callable[[Record], bool]
 MARGIN = 0.01  # margin of accuracy for the equivalence of reconstructions and originals

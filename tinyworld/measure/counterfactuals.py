@@ -29,6 +29,7 @@ from PIL import Image
 from evaluator_service.models_under_test.classification import ImageClassifier
 from gateway.methods.counterfactual import Edit
 from shared.profiles import Profile, load_profile
+from tinyworld.domain.scenes import Split
 from tinyworld.drawing.sheet import contact_sheet
 from tinyworld.judges.editors import EDITORS, Draw, EditorResult, drawing, parameters_of
 from tinyworld.judges.oracles.objects import in_place, judge, kept
@@ -38,8 +39,7 @@ from tinyworld.measure.counterfactual_report import report
 from tinyworld.objects.captions import read
 from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import EDIT_FACTOR, FACTOR_VALUES, Scene, sample_scene, scene_factors, withheld
-from tinyworld.rendered_once import Pixels
-from tinyworld.scenes import Split
+from tinyworld.pictures.rendered_once import Pixels
 
 FIRST = 60_000  # the first final-test scene; the model cards use other scenes
 NULL_EVERY = 10  # scenes, for editors whose null arms cost as much as an edit

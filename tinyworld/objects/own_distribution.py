@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tinyworld.domain.scenes import Split, drawn_values
 from tinyworld.objects.world import Scene, sample_scene
-from tinyworld.scenes import Split, drawn_values
 
 # Other factors as `sample_scene` draws them.
 SHARES = {

@@ -19,12 +19,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tinyworld.augmentation import SIDE, as_pixel_values, varied
-from tinyworld.folders import RUNS
+from tinyworld.domain.scenes import Split, targets
 from tinyworld.objects.render import render
 from tinyworld.objects.world import FACTORS, Scene, sample_scene, scene_factors
-from tinyworld.rendered_once import Pixels, rendered_once
-from tinyworld.scenes import Split, targets
+from tinyworld.pictures.augmentation import SIDE, as_pixel_values, varied
+from tinyworld.pictures.rendered_once import Pixels, rendered_once
+from tinyworld.system.folders import RUNS
 
 
 @dataclass(frozen=True, slots=True)

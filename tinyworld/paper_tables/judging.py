@@ -20,7 +20,7 @@ from tinyworld.measure.counterfactuals import OTHER, OracleVerdict, field_and_va
 from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import EDIT_FACTOR, Scene
 from tinyworld.paper_tables.rows import FactorFigures, MeanDifference, TextChecks
-from tinyworld.rendered_once import Pixels
+from tinyworld.pictures.rendered_once import Pixels
 
 FIELD_FACTORS = {"label": "subject", **EDIT_FACTOR}
 # Refusals that do not judge an edit: another edit was the same.

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessorPil
 
 from shared.chunks import chunks
-from tinyworld.augmentation import SIDE, as_pixel_values, degrade
-from tinyworld.folders import WEIGHTS
 from tinyworld.networks.half_precision import autocast
 from tinyworld.objects.own_distribution import own_distribution, planted
 from tinyworld.objects.pictures import pictures, rendered, varied_batch
 from tinyworld.objects.world import CLASSES, FACTORS, Scene, sample_scene
-from tinyworld.rendered_once import Pixels
+from tinyworld.pictures.augmentation import SIDE, as_pixel_values, degrade
+from tinyworld.pictures.rendered_once import Pixels
+from tinyworld.system.folders import WEIGHTS
 from tinyworld.train.loop import Recipe, recipe_record, train, training_arguments
 from tinyworld.train.model_card import save_model, write_card
 

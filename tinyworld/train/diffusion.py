@@ -28,10 +28,10 @@ from torch.nn import functional
 from transformers import CLIPTextModel, CLIPTokenizer
 
 from tinyworld.datasets.generator_pictures import CONTROL_KINDS, ControlKind, Material, material
-from tinyworld.domains import add_domain
-from tinyworld.folders import RUNS, weights_of
+from tinyworld.domain.names import add_domain
 from tinyworld.networks.group_norm import speed_up_group_norm
 from tinyworld.networks.half_precision import autocast
+from tinyworld.system.folders import RUNS, weights_of
 from tinyworld.train.autoencoder import LATENT_CHANNELS, WEIGHTS, to_model
 from tinyworld.train.loop import Recipe, device, recipe_record, run_name, train
 

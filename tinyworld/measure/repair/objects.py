@@ -27,6 +27,7 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification
 
 from shared.chunks import chunks
 from shared.schemas.repairs import Arm, RepairView
+from tinyworld.domain.scenes import Shown, shows
 from tinyworld.measure.repair.printing import table
 from tinyworld.measure.repair.records import (
     MeasuredRepairs,
@@ -44,8 +45,7 @@ from tinyworld.objects.demo import write_demo
 from tinyworld.objects.own_distribution import own_distribution
 from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import CLASSES, Scene
-from tinyworld.rendered_once import Pixels
-from tinyworld.scenes import Shown, shows
+from tinyworld.pictures.rendered_once import Pixels
 from tinyworld.system.public_jobs import embedded_client
 from tinyworld.yardstick.classifiers import model_folder
 from tinyworld.yardstick.contrafact import profile_text

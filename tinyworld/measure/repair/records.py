@@ -26,7 +26,7 @@ from shared.schemas.repairs import (
 from shared.schemas.results import Rate
 from shared.seeds import derive_seed
 from shared.weights import REPOSITORY
-from tinyworld.domains import add_domain
+from tinyworld.domain.names import add_domain
 
 RESULTS = REPOSITORY / "benchmarks/results"
 COMMITTED = tuple(RESULTS / name for name in ("repair.json", "repair-lacking.json"))

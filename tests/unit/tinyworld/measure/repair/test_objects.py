@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gateway.repairs.figures import share_interval
 from shared.schemas.repairs import CONTROLS, TRAINED, Arm, RepairRequest
 from tests.support.repair_views import finished_repair
+from tinyworld.domain.scenes import shows
 from tinyworld.measure.repair.objects import ClassifierUnderTest, ObjectTruth, judge_repair, planted_values
 from tinyworld.measure.repair.printing import table
 from tinyworld.measure.repair.records import COMMITTED, MeasuredRepairs, RepairedModel, best_control, committed
@@ -20,7 +21,6 @@ from tinyworld.objects.demo import demo_scenes
 from tinyworld.objects.own_distribution import own_distribution
 from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import CLASSES
-from tinyworld.scenes import shows
 from tinyworld.train.classifier import new_classifier
 from tinyworld.yardstick.classifiers import model_folder, save
 from tinyworld.yardstick.plants import MODELS, Planned, Plant

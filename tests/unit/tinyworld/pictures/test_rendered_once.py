@@ -10,7 +10,7 @@ import pytest
 from tinyworld.objects import pictures as objects
 from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import sample_scene
-from tinyworld.rendered_once import rendered_once
+from tinyworld.pictures.rendered_once import rendered_once
 from tinyworld.roads import pictures as roads
 from tinyworld.roads import world
 from tinyworld.roads.render import render

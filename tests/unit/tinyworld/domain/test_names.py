@@ -12,8 +12,8 @@ import pytest
 
 from shared.profiles import SHIPPED
 from shared.weights import REPOSITORY
-from tinyworld.domains import run_for_domain
-from tinyworld.folders import WEIGHTS
+from tinyworld.domain.names import run_for_domain
+from tinyworld.system.folders import WEIGHTS
 
 
 @pytest.mark.parametrize(
