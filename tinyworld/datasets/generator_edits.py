@@ -16,7 +16,7 @@ from tinyworld.objects.pictures import rendered
 from tinyworld.pictures.control_edges import edges_of
 from tinyworld.pictures.rendered_once import Pixels
 from tinyworld.roads import captions as road_captions
-from tinyworld.roads import dataset as roads
+from tinyworld.roads import control_edges as roads
 from tinyworld.roads import render as road_render
 from tinyworld.roads import world as road_world
 

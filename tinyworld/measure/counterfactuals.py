@@ -119,7 +119,7 @@ class Measurement:
             check=result.verdict.check,
             scores={check: round(score, 4) for check, score in result.scores.items()},
             **verdict._asdict(),
-            known=known_of(scene, before),
+            readable_fields=readable_fields(scene, before),
             predicted={} if result.image is None else self._predicted(result.source, result.image),
             weights=self._revision,
             method=self._method,
@@ -150,7 +150,9 @@ def read_again(folder: Path, done: Sequence[Record], proposals: Sequence[Proposa
     fresh = {}
     for record, scene, was, now, located in zip(with_image, scenes, before, judge(images), placed, strict=True):
         verdict = oracle_verdict(scene, record.field, record.to_value, record.arm == "edit", now, located)
-        fresh[record.id] = record.model_copy(update={**verdict._asdict(), "known": known_of(scene, was)})
+        fresh[record.id] = record.model_copy(
+            update={**verdict._asdict(), "readable_fields": readable_fields(scene, was)}
+        )
     return [fresh.get(record.id, record) for record in done]
 
 
@@ -182,7 +184,7 @@ def _expected_scene(scene: Scene, field: str, value: str, edited: bool) -> Scene
     return scene.changed(**{field: value}) if edited and field not in (OTHER, "label") else scene
 
 
-def known_of(scene: Scene, read_before: Readings) -> tuple[str, ...]:
+def readable_fields(scene: Scene, read_before: Readings) -> tuple[str, ...]:
     return tuple(name for name in scene_factors(scene) if kept(scene, read_before, name))
 
 

@@ -198,18 +198,18 @@ class Latents:
     def __init__(self, data: Material, on: torch.device) -> None:
         self.model = AutoencoderKL.from_pretrained(WEIGHTS / "vae").float().to(on, memory_format=torch.channels_last)
         self.data, self.on = data, on
-        self.known = np.zeros(data.count, np.bool_)
+        self.encoded = np.zeros(data.count, np.bool_)
         self.stored = np.zeros((data.count, LATENT_CHANNELS, 32, 32), np.float32)
 
     @torch.no_grad()
     def __getitem__(self, rows: NDArray[np.int64]) -> Tensor:
-        new = np.unique(rows[~self.known[rows]])
+        new = np.unique(rows[~self.encoded[rows]])
         if len(new):
             with autocast(self.on):
                 images = np.stack([self.data.image(row) for row in new.tolist()])
                 latents = self.model.encode(to_model(images, self.on)).latent_dist.mean
             self.stored[new] = (latents.float() * self.model.config.scaling_factor).cpu().numpy()
-            self.known[new] = True
+            self.encoded[new] = True
         return torch.from_numpy(self.stored[rows]).to(self.on)
 
 

@@ -24,8 +24,8 @@ from tinyworld.judges.oracles.roads import LOGITS, ORACLES, READ, readings
 from tinyworld.networks.factor_heads import factor_accuracy, factor_loss, split_factors
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.oracles import new_oracle
-from tinyworld.pictures.augmentation import LARGEST_SHIFT, as_pixel_values, degrade, shifted
-from tinyworld.roads.pictures import SIDE, pictures
+from tinyworld.pictures.augmentation import LARGEST_SHIFT, SIDE, as_pixel_values, degrade, shifted
+from tinyworld.roads.pictures import pictures
 from tinyworld.roads.render import render
 from tinyworld.roads.world import Scene, sample_scene, scene_factors
 from tinyworld.train.loop import Recipe, recipe_record, train

@@ -47,9 +47,9 @@ from tinyworld.drawing.canvas import Image
 from tinyworld.judges.segmentation import judge
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.segmenters import Architecture, new_road_segmenter, segmented
-from tinyworld.pictures.augmentation import LARGEST_SHIFT, as_pixel_values, shifted
+from tinyworld.pictures.augmentation import LARGEST_SHIFT, SIDE, as_pixel_values, shifted
 from tinyworld.roads.own_distribution import PLANTS, own_distribution
-from tinyworld.roads.pictures import SIDE, pictures
+from tinyworld.roads.pictures import pictures
 from tinyworld.roads.pictures import Pictures as RoadPictures
 from tinyworld.roads.world import CLASSES, Scene, sample_scene
 from tinyworld.system.folders import ROAD_MODELS

@@ -19,7 +19,7 @@ from tinyworld.domain.scenes import UNKNOWN
 from tinyworld.networks.factor_heads import factor_loss
 from tinyworld.objects import pictures as object_pictures
 from tinyworld.roads import pictures as road_pictures
-from tinyworld.roads.dataset import sibling, training_edges
+from tinyworld.roads.control_edges import sibling, training_edges
 from tinyworld.roads.render import coloured, render
 from tinyworld.roads.world import LOOKS, PALETTE, sample_scene, withheld
 from tinyworld.system import folders
@@ -36,7 +36,7 @@ GENERATOR = WEIGHTS / "diffusion"
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_pictures, "RUNS", tmp_path)
+    monkeypatch.setattr(object_pictures, "CACHE", tmp_path / "objects")
     monkeypatch.setattr(road_pictures, "CACHE", tmp_path / "roads")
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from tinyworld.datasets.generator_pictures import CONTROL_KINDS
 from tinyworld.networks.group_norm import speed_up_group_norm
-from tinyworld.objects.dataset import sibling, training_edges
+from tinyworld.objects.control_edges import sibling, training_edges
 from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import sample_scene, withheld
 from tinyworld.pictures.control_edges import edges_of

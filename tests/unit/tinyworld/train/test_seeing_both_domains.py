@@ -34,7 +34,7 @@ STEP = Recipe("step", 1, batch=4, seed=1)
 def pictures(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Album:
     with pytest.MonkeyPatch.context() as patch:
         cache = tmp_path_factory.mktemp("runs")
-        patch.setattr(object_pictures, "RUNS", cache)
+        patch.setattr(object_pictures, "CACHE", cache / "objects")
         patch.setattr(round_trips, "RUNS", cache)
         patch.setattr(road_pictures, "CACHE", cache / "roads")
         return album(request.param, "scorer", 3, restored=1)
