@@ -165,7 +165,7 @@ def _service_operations() -> Iterator[str]:
     contracts: dict[type[Contract], None] = {}  # in order, each once
     yield "# Operations of the model services\n"
     yield "Generated from the code by `python -m docs.generate`. [Model services](services.md) explains their"
-    yield "use. A running service also serves its schemas at `/openapi.json`. Images are base64 PNG in the field `png`.\n"
+    yield "use. A running service serves its schemas at `/openapi.json`. Images are base64 PNG in the field `png`.\n"
     yield "| service | operation | request | reply |"
     yield "|---|---|---|---|"
     for endpoint in endpoints:
