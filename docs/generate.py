@@ -1,9 +1,9 @@
 """Writes the pages that follow from the code: `python -m docs.generate`. A test fails when they are not current.
 
 `reference/parameters.md` comes from the methods' parameter models, `reference/http-operations.md` from the OpenAPI
-snapshot, `reference/service-operations.md` from the endpoints of the model services, pages on settings, commands and
-shipped profiles from `docs.program_pages`. The tables of `measurements/full-size.md` come from what `make full-size`
-measured.
+snapshot, `reference/service-operations.md` from the endpoints of the model services, `reference/profile-keys.md` from
+the schema of profiles, pages on settings, commands and shipped profiles from `docs.program_pages`. The tables of
+`measurements/full-size.md` come from what `make full-size` measured.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.full_services.table import full_size_section
 from docs.program_pages import commands_page, profiles_page, row, settings_page
 from gateway.methods import METHODS
 from shared.endpoints import INFO, MODELS, Endpoint, Services
-from shared.profiles import load_profile, shipped_profiles
+from shared.profiles import Profile, load_profile, shipped_profiles
 from shared.schemas.base import Contract
 
 ROOT = Path(__file__).parents[1]
@@ -49,6 +49,18 @@ def service_operations_page() -> str:
     return "\n".join(_service_operations()) + "\n"
 
 
+def profile_keys_page() -> str:
+    """Every key of a profile."""
+    schema = Profile.model_json_schema()
+    introduction = (
+        "# Keys of a profile\n",
+        "Generated from the code by `python -m docs.generate`. [Profiles](profiles.md) explains how to write one,",
+        "[`example-profile.toml`](example-profile.toml) shows one. A table that refers to another has its keys.\n",
+    )
+    tables = (schema["description"] + "\n", *_table(schema, schema["$defs"]), *_schemas(schema["$defs"], "Tables"))
+    return "\n".join([*introduction, *tables]) + "\n"
+
+
 def full_size_page() -> str:
     """The page on full size with its tables, between its two marks, as they were last measured."""
     page = (DOCS / "measurements" / "full-size.md").read_text(encoding="utf-8")
@@ -61,6 +73,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/parameters.md": parameters_page,
     "reference/http-operations.md": operations_page,
     "reference/service-operations.md": service_operations_page,
+    "reference/profile-keys.md": profile_keys_page,
     "reference/settings.md": settings_page,
     "reference/commands.md": commands_page,
     "reference/shipped-profiles.md": profiles_page,
@@ -235,8 +248,8 @@ def _replies(responses: Mapping[str, Schema]) -> Iterator[str]:
     yield ""
 
 
-def _schemas(schemas: Mapping[str, Schema]) -> Iterator[str]:
-    yield "## Schemas\n"
+def _schemas(schemas: Mapping[str, Schema], title: str = "Schemas") -> Iterator[str]:
+    yield f"## {title}\n"
     for name, schema in sorted(schemas.items()):
         if "properties" not in schema:
             continue
