@@ -96,6 +96,8 @@ def _parameters() -> Iterator[str]:
         nested |= method.parameters.model_json_schema().get("$defs", {})
     for title, schema in sorted(nested.items()):
         yield f"## {title}\n"
+        if description := schema.get("description"):
+            yield description + "\n"
         yield from _table(schema, nested)
 
 
