@@ -125,8 +125,14 @@ def _table(schema: Schema, known: Mapping[str, Schema]) -> Iterator[str]:
     yield "|---|---|---|---|"
     for name, described in properties.items():
         default = "required" if name in required else _default(described)
-        yield row(f"`{name}`", default, _values(described, known), described.get("description", ""))
+        yield row(f"`{name}`", default, _values(described, known), _description(described))
     yield ""
+
+
+def _description(schema: Schema) -> str:
+    """Of a value, or of the type that an optional value has."""
+    choices = [choice["description"] for choice in schema.get("anyOf", ()) if "description" in choice]
+    return str(schema.get("description") or "; ".join(choices))
 
 
 def _default(schema: Schema) -> str:
