@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, get_args
 
 from benchmarks.cost_arms import Arm
-from tinyworld.rates import wilson
+from tinyworld.statistics.rates import wilson
 
 Unit = Literal["produced", "accepted", "good"]
 UNITS: tuple[Unit, ...] = get_args(Unit)

@@ -31,11 +31,11 @@ from gateway.methods.counterfactual import MethodImage, Scores
 from shared.profiles import Profile, load_profile
 from shared.schemas.diffusion import RenderReply
 from shared.schemas.results import CheckErrors, Interval
+from tinyworld.domain.scenes import Split
 from tinyworld.judges.trials import TASK, Evaluator, Proposal, payload, proposal, source_picture
 from tinyworld.objects.own_distribution import own_distribution
 from tinyworld.objects.world import CLASSES
-from tinyworld.rendered_once import Pixels
-from tinyworld.scenes import Split
+from tinyworld.pictures.rendered_once import Pixels
 
 RESULTS = Path(__file__).parent / "results" / "validity.json"
 Kind = Literal["valid", "class", "unedited"]

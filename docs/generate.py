@@ -1,7 +1,8 @@
 """Writes the pages that follow from the code: `python -m docs.generate`. A test fails when they are not current.
 
 `reference/parameters.md` comes from the methods' parameter models, `reference/http-operations.md` from the OpenAPI
-snapshot, pages on settings, commands and shipped profiles from `docs.program_pages`. The tables of
+snapshot, `reference/service-operations.md` from the endpoints of the model services, `reference/profile-keys.md` from
+the schema of profiles, pages on settings, commands and shipped profiles from `docs.program_pages`. The tables of
 `measurements/full-size.md` come from what `make full-size` measured.
 """
 
@@ -12,10 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic.json_schema import models_json_schema
+
 from benchmarks.full_services.table import full_size_section
 from docs.program_pages import commands_page, profiles_page, row, settings_page
 from gateway.methods import METHODS
-from shared.profiles import load_profile, shipped_profiles
+from shared.endpoints import INFO, MODELS, Endpoint, Services
+from shared.profiles import Profile, load_profile, shipped_profiles
+from shared.schemas.base import Contract
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -39,6 +44,23 @@ def operations_page() -> str:
     return "\n".join([*_operations(document["paths"]), *_schemas(document["components"]["schemas"])]) + "\n"
 
 
+def service_operations_page() -> str:
+    """Every operation of the model services, and every schema."""
+    return "\n".join(_service_operations()) + "\n"
+
+
+def profile_keys_page() -> str:
+    """Every key of a profile."""
+    schema = Profile.model_json_schema()
+    introduction = (
+        "# Keys of a profile\n",
+        "Generated from the code by `python -m docs.generate`. [Profiles](profiles.md) explains how to write one,",
+        "[`example-profile.toml`](example-profile.toml) shows one. A table that refers to another has its keys.\n",
+    )
+    tables = (schema["description"] + "\n", *_table(schema, schema["$defs"]), *_schemas(schema["$defs"], "Tables"))
+    return "\n".join([*introduction, *tables]) + "\n"
+
+
 def full_size_page() -> str:
     """The page on full size with its tables, between its two marks, as they were last measured."""
     page = (DOCS / "measurements" / "full-size.md").read_text(encoding="utf-8")
@@ -50,6 +72,8 @@ def full_size_page() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "reference/parameters.md": parameters_page,
     "reference/http-operations.md": operations_page,
+    "reference/service-operations.md": service_operations_page,
+    "reference/profile-keys.md": profile_keys_page,
     "reference/settings.md": settings_page,
     "reference/commands.md": commands_page,
     "reference/shipped-profiles.md": profiles_page,
@@ -72,6 +96,8 @@ def _parameters() -> Iterator[str]:
         nested |= method.parameters.model_json_schema().get("$defs", {})
     for title, schema in sorted(nested.items()):
         yield f"## {title}\n"
+        if description := schema.get("description"):
+            yield description + "\n"
         yield from _table(schema, nested)
 
 
@@ -99,8 +125,14 @@ def _table(schema: Schema, known: Mapping[str, Schema]) -> Iterator[str]:
     yield "|---|---|---|---|"
     for name, described in properties.items():
         default = "required" if name in required else _default(described)
-        yield row(f"`{name}`", default, _values(described, known), described.get("description", ""))
+        yield row(f"`{name}`", default, _values(described, known), _description(described))
     yield ""
+
+
+def _description(schema: Schema) -> str:
+    """Of a value, or of the type that an optional value has."""
+    choices = [choice["description"] for choice in schema.get("anyOf", ()) if "description" in choice]
+    return str(schema.get("description") or "; ".join(choices))
 
 
 def _default(schema: Schema) -> str:
@@ -147,6 +179,27 @@ def _operations(paths: Mapping[str, Mapping[str, Schema]]) -> Iterator[str]:
             yield from _body(operation.get("requestBody", {}))
             replies = operation["responses"].items()
             yield from _replies({status: reply for status, reply in replies if reply != common.get(status)})
+
+
+def _service_operations() -> Iterator[str]:
+    endpoints = [endpoint for endpoint in vars(Services).values() if isinstance(endpoint, Endpoint)]
+    contracts: dict[type[Contract], None] = {}  # in order, each once
+    yield "# Operations of the model services\n"
+    yield "Generated from the code by `python -m docs.generate`. [Model services](services.md) explains their"
+    yield "use. A running service serves its schemas at `/openapi.json`. Images are base64 PNG in the field `png`.\n"
+    yield "| service | operation | request | reply |"
+    yield "|---|---|---|---|"
+    for endpoint in endpoints:
+        contracts |= {endpoint.request: None, endpoint.reply: None}
+        request, reply = (f"[{kind.__name__}](#{kind.__name__.lower()})" for kind in (endpoint.request, endpoint.reply))
+        yield row(endpoint.service, f"`POST {endpoint.path}`", request, reply)
+    for service, description in (("evaluator_service", MODELS), ("all", INFO)):
+        contracts[description.reply] = None
+        reply = description.reply.__name__
+        yield row(service, f"`GET {description.path}`", "", f"[{reply}](#{reply.lower()})")
+    yield ""
+    _, document = models_json_schema([(contract, "validation") for contract in contracts])
+    yield from _schemas(document["$defs"])
 
 
 def _inputs(parameters: Sequence[Schema]) -> Iterator[str]:
@@ -203,8 +256,8 @@ def _replies(responses: Mapping[str, Schema]) -> Iterator[str]:
     yield ""
 
 
-def _schemas(schemas: Mapping[str, Schema]) -> Iterator[str]:
-    yield "## Schemas\n"
+def _schemas(schemas: Mapping[str, Schema], title: str = "Schemas") -> Iterator[str]:
+    yield f"## {title}\n"
     for name, schema in sorted(schemas.items()):
         if "properties" not in schema:
             continue

@@ -22,7 +22,7 @@ from contrafact.client import Client
 from embedded.demo_picture import draw_finding
 from embedded.run import end_process, run_embedded
 from shared.schemas.results import JobResults
-from tinyworld.domains import add_domain
+from tinyworld.domain.names import add_domain
 from tinyworld.objects.demo import write_demo
 from tinyworld.roads import demo as roads_demo
 

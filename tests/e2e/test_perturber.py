@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tinyworld.measure.unseen_weather import replies, trained
-from tinyworld.rates import wilson
+from tinyworld.statistics.rates import wilson
 
 REQUESTS = 60
 

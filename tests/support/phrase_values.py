@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tinyworld.domain.wording import Slot, slot_of
 from tinyworld.objects.phrases import SLOTS
-from tinyworld.wording import Slot, slot_of
 
 
 def value_of(phrase: str, *, field: str | None = None, slots: Mapping[str, Slot] = SLOTS) -> str:

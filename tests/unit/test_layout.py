@@ -38,7 +38,7 @@ def test_folders_of_tests_are_folders_of_the_code() -> None:
 
 
 def test_tests_of_gateway_and_tinyworld_lie_in_the_folder_of_their_package() -> None:
-    """Directly in the folder lie only tests of top-level modules: `test_rates.py` tests `tinyworld/rates.py`."""
+    """Directly in the folder lie only tests of top-level modules: `test_settings.py` tests `gateway/settings.py`."""
     for mirror in MIRRORS:
         for package in ("gateway", "tinyworld"):
             modules = {f"test_{path.name}" for path in (REPOSITORY / package).glob("*.py")}

@@ -27,7 +27,7 @@ from tinyworld.judges.oracles.objects import judge
 from tinyworld.judges.trials import FIELDS, Drawing, Proposal, Studio, proposals, rephrased, source_picture
 from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import CLASSES, Scene, sample_scene, scene_factors
-from tinyworld.rendered_once import Pixels
+from tinyworld.pictures.rendered_once import Pixels
 
 Kind = Literal["good", "class", "gone", "unedited", "second"]
 # All factors are equally frequent; the fields of a factor take turns.

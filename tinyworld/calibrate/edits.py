@@ -38,7 +38,7 @@ from tinyworld.calibrate.broken import (
 from tinyworld.calibrate.thresholds import held_out, table, thresholds
 from tinyworld.judges.oracles.objects import judge
 from tinyworld.judges.trials import TASK, Proposal, payload, source_picture
-from tinyworld.rendered_once import Pixels
+from tinyworld.pictures.rendered_once import Pixels
 from tinyworld.system.spawn_services import spawn_services
 
 AT_ONCE = 4  # edits, so that they share batches

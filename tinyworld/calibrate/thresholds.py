@@ -13,7 +13,7 @@ import numpy as np
 from gateway.analysis.thresholds import VALID, ScoredImages, auroc, fit, fit_by_factor, held_out_margins
 from gateway.methods.checks import CHECKS, Thresholds
 from tinyworld.calibrate.broken import Trial
-from tinyworld.rates import rate_text
+from tinyworld.statistics.rates import rate_text
 
 
 def thresholds(trials: Sequence[Trial], checks: Sequence[str] = CHECKS) -> dict[str, dict[str, float]]:

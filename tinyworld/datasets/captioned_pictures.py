@@ -9,18 +9,18 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from tinyworld.augmentation import varied
 from tinyworld.datasets.round_trips import round_trips
-from tinyworld.descriptions import Description
+from tinyworld.domain.descriptions import Description
+from tinyworld.domain.scenes import Split, targets
 from tinyworld.objects import captions, world
 from tinyworld.objects import pictures as object_pictures
 from tinyworld.objects.world import FACTORS
-from tinyworld.rendered_once import Pixels
+from tinyworld.pictures.augmentation import varied
+from tinyworld.pictures.rendered_once import Pixels
 from tinyworld.roads import captions as road_captions
 from tinyworld.roads import pictures as road_pictures
 from tinyworld.roads import render as road_render
 from tinyworld.roads import world as road_world
-from tinyworld.scenes import Split, targets
 
 S = TypeVar("S")
 

@@ -12,8 +12,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from tinyworld.augmentation import SIDE
-from tinyworld.rendered_once import Pixels
+from tinyworld.pictures.augmentation import SIDE
+from tinyworld.pictures.rendered_once import Pixels
 
 _FIELDS = 48
 

@@ -9,10 +9,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from tinyworld.augmentation import SIDE
 from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import CLASSES, Scene
-from tinyworld.rendered_once import Pixels
+from tinyworld.pictures.augmentation import SIDE
+from tinyworld.pictures.rendered_once import Pixels
 
 KINDS = ("gone", "half", "ghost", "scrambled", "chimera", "blend")
 _TILE = 16

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from tinyworld.control_edges import edges_of
 from tinyworld.datasets.generator_pictures import OBJECT_COLOURS
-from tinyworld.descriptions import Description
-from tinyworld.domains import DOMAINS
+from tinyworld.domain.descriptions import Description
+from tinyworld.domain.names import DOMAINS
 from tinyworld.objects import captions, world
 from tinyworld.objects.pictures import rendered
-from tinyworld.rendered_once import Pixels
+from tinyworld.pictures.control_edges import edges_of
+from tinyworld.pictures.rendered_once import Pixels
 from tinyworld.roads import captions as road_captions
-from tinyworld.roads import dataset as roads
+from tinyworld.roads import control_edges as roads
 from tinyworld.roads import render as road_render
 from tinyworld.roads import world as road_world
 

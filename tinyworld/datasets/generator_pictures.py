@@ -13,11 +13,11 @@ from typing import Literal
 import numpy as np
 
 from tinyworld.objects.captions import caption
-from tinyworld.objects.dataset import training_edges
+from tinyworld.objects.control_edges import training_edges
 from tinyworld.objects.pictures import Pictures, pictures, split_scene
-from tinyworld.rendered_once import Pixels
+from tinyworld.pictures.rendered_once import Pixels
 from tinyworld.roads import captions as road_captions
-from tinyworld.roads import dataset as roads
+from tinyworld.roads import control_edges as roads
 from tinyworld.roads.pictures import Pictures as RoadPictures
 from tinyworld.roads.pictures import pictures as road_pictures
 from tinyworld.roads.render import coloured

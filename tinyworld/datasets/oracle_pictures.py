@@ -25,16 +25,16 @@ from shared.arithmetic import native_weights
 from shared.chunks import chunks
 from shared.profiles import load_profile
 from shared.service_settings import ServiceSettings
-from tinyworld.augmentation import as_pixel_values
 from tinyworld.datasets.failures import failure
 from tinyworld.datasets.round_trips import with_round_trips
-from tinyworld.folders import RUNS, WEIGHTS
+from tinyworld.domain.scenes import Split
 from tinyworld.judges.oracles.objects import NONE, ORACLES
 from tinyworld.objects.captions import caption
 from tinyworld.objects.pictures import Pictures, pictures, split_scene
 from tinyworld.objects.world import sample_scene
-from tinyworld.rendered_once import Pixels
-from tinyworld.scenes import Split
+from tinyworld.pictures.augmentation import as_pixel_values
+from tinyworld.pictures.rendered_once import Pixels
+from tinyworld.system.folders import RUNS, WEIGHTS
 
 RENDERED = 10_000
 ROUND_TRIPS = 800

@@ -10,11 +10,11 @@ import torch
 from diffusers import AutoencoderKL
 
 from shared.chunks import chunks
-from tinyworld.augmentation import as_pixel_values
-from tinyworld.folders import RUNS, WEIGHTS
 from tinyworld.networks.half_precision import autocast
 from tinyworld.objects.pictures import Pictures
-from tinyworld.rendered_once import Pixels
+from tinyworld.pictures.augmentation import as_pixel_values
+from tinyworld.pictures.rendered_once import Pixels
+from tinyworld.system.folders import RUNS, WEIGHTS
 
 _VAE = WEIGHTS / "diffusion" / "vae"
 

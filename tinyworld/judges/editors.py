@@ -32,7 +32,7 @@ from shared.schemas.service import ServiceName
 from shared.seeds import derive_seed
 from tinyworld.judges.trials import TASK, Drawing, Proposal, Studio, payload, source_picture
 from tinyworld.objects.pictures import rendered
-from tinyworld.rendered_once import Pixels
+from tinyworld.pictures.rendered_once import Pixels
 from tinyworld.system.spawn_services import spawn_services
 
 AT_ONCE = 4  # source images in progress at the same time, so that their edits share batches

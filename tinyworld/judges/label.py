@@ -26,8 +26,8 @@ from pydantic import BaseModel, ConfigDict
 from shared.chunks import chunks
 from tinyworld.drawing.sheet import contact_sheet
 from tinyworld.judges.records import Record, read_picture, records
-from tinyworld.rates import rate_text
-from tinyworld.rendered_once import Pixels
+from tinyworld.pictures.rendered_once import Pixels
+from tinyworld.statistics.rates import rate_text
 
 LABELS = Path(__file__).parent.parent / "labels"
 _PER_SHEET = 24

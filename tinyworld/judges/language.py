@@ -25,13 +25,13 @@ from llm_service.decoding import Continuation, Decoder, Row
 from llm_service.engines.transformers import json_grammar
 from shared.chunks import chunks
 from shared.problems import InvalidInput
-from tinyworld.descriptions import Withheld
-from tinyworld.language_domain import LanguageDomain
-from tinyworld.language_examples import KINDS, MOST_EDITS, Example, Kind, Wordings, example, perturbed, replaced
+from tinyworld.domain.descriptions import Withheld
+from tinyworld.domain.language_domain import LanguageDomain
+from tinyworld.domain.language_examples import KINDS, MOST_EDITS, Example, Kind, Wordings, example, perturbed, replaced
+from tinyworld.domain.wording import slot_of
 from tinyworld.networks.language_tokenizer import END
-from tinyworld.objects.language_examples import OBJECTS
-from tinyworld.rates import fraction_text
-from tinyworld.wording import slot_of
+from tinyworld.objects.language_domain import OBJECTS
+from tinyworld.statistics.rates import fraction_text
 
 TITLE = "tinyworld's language model"
 ABOUT = (
@@ -75,7 +75,7 @@ def evaluate(folder: Path, *, examples: int, domain: LanguageDomain[Any] = OBJEC
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     results: dict[str, str] = {}
     for withheld, wording in WORDINGS.items():
-        wordings = Wordings("calibration", allow_withheld=True, withheld=withheld, noise=0, domain=domain)
+        wordings = Wordings(domain, "calibration", allow_withheld=True, withheld=withheld, noise=0)
         for kind in KINDS:
             questions = [example(kind, seed, wordings) for seed in range(examples)]
             replies = generate(model, tokenizer, questions)
@@ -150,7 +150,7 @@ def success_rates(folder: Path, captions: int, wordings: Sequence[Withheld]) -> 
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     results: dict[str, str] = {}
     for withheld in wordings:
-        unwithheld = Wordings("calibration", allow_withheld=True, withheld=withheld, noise=0)
+        unwithheld = Wordings(OBJECTS, "calibration", allow_withheld=True, withheld=withheld, noise=0)
         for factor in LANCE_FACTORS:
             success = edit_success(model, tokenizer, factor, unwithheld, captions)
             name = f"LANCE, {factor}, {WORDINGS[withheld]}"

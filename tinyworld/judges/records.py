@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from PIL import Image
-from pydantic import BaseModel, ConfigDict
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
-from tinyworld.rendered_once import Pixels
+from tinyworld.pictures.rendered_once import Pixels
 
 RECORDS = "counterfactuals.jsonl"
 
@@ -22,9 +22,10 @@ class Record(BaseModel):
 
     `kept`: both oracles read the source's class, and detect the object in its place. `shown`: both read the edit's
     value (meaningless for a null arm). `others`: other fields that at least one oracle does not read as expected.
-    `known`: fields that both read correctly on the source (None: not measured). `predicted`: by model under test, its
-    prediction on the source and on the image. `weights`: the generator's revision. `evaluations`: network evaluations.
-    `attention`: overlap of the source's attention to the class with the object (IoU).
+    `readable_fields`: fields that both read correctly on the source (None: not measured); older files have `known`.
+    `predicted`: by model under test, its prediction on the source and on the image. `weights`: the generator's
+    revision. `evaluations`: network evaluations. `attention`: overlap of the source's attention to the class with the
+    object (IoU).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -50,14 +51,20 @@ class Record(BaseModel):
     predicted: dict[str, tuple[str, str]]
     weights: str
     method: str = "dillema"
-    known: tuple[str, ...] | None = None
+    readable_fields: Annotated[
+        tuple[str, ...] | None, Field(validation_alias=AliasChoices("readable_fields", "known"))
+    ] = None
     evaluations: int | None = None
     attention: float | None = None
 
     @property
     def changed_besides(self) -> tuple[str, ...]:
         """The other fields that both oracles read correctly on the source, but not on the image."""
-        return self.others if self.known is None else tuple(name for name in self.others if name in self.known)
+        return (
+            self.others
+            if self.readable_fields is None
+            else tuple(name for name in self.others if name in self.readable_fields)
+        )
 
     @property
     def flipped(self) -> bool:

@@ -18,9 +18,9 @@ from transformers import AutoModelForSemanticSegmentation, PreTrainedModel
 from tinyworld.drawing.canvas import Image
 from tinyworld.judges.oracles.roads import trained_folder
 from tinyworld.networks.segmenters import class_masks
-from tinyworld.rates import wilson
 from tinyworld.roads.render import Rendering, render
 from tinyworld.roads.world import CLASSES, THINGS, Scene
+from tinyworld.statistics.rates import wilson
 
 _JUDGED = range(1, len(CLASSES))
 SEGMENTERS = ("oracle-a", "oracle-b")  # both must detect a thing in its place

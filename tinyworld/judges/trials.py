@@ -30,13 +30,13 @@ from shared.schemas.diffusion import Rendering, RenderReply
 from shared.schemas.evaluation import EmbedReply, EmbedRequest, StructureReply, StructureRequest
 from shared.seeds import derive_seed
 from shared.service_settings import ServiceSettings
-from tinyworld.descriptions import Description
+from tinyworld.domain.descriptions import Description
+from tinyworld.domain.wording import slot_of, with_articles
 from tinyworld.objects.captions import describe
 from tinyworld.objects.phrases import SLOTS
 from tinyworld.objects.render import render
 from tinyworld.objects.world import CLASSES, EDIT_FACTOR, FACTOR_VALUES, Scene
-from tinyworld.rendered_once import Pixels
-from tinyworld.wording import slot_of, with_articles
+from tinyworld.pictures.rendered_once import Pixels
 
 # Edges fix the object's size, so the generator cannot follow such an edit, and it is left out by default.
 FIELDS = tuple(field for field in EDIT_FACTOR if field != "size")

@@ -12,9 +12,9 @@ import numpy as np
 
 from tinyworld.judges.label import error_lines, shipped_labels
 from tinyworld.judges.records import Record
-from tinyworld.measure.equivalence import equivalence
 from tinyworld.objects.world import FACTORS
-from tinyworld.rates import rate_text
+from tinyworld.statistics.equivalence import equivalence
+from tinyworld.statistics.rates import rate_text
 
 Test = Callable[[Record], bool]
 MARGIN = 0.01  # margin of accuracy for the equivalence of reconstructions and originals
@@ -88,8 +88,12 @@ def _table(some: Sequence[Record]) -> Iterable[str]:
 
 def _each_unchanged(some: Sequence[Record]) -> str:
     """Rate over all fields except class and edit that both oracles read correctly on the source."""
-    n = sum(len({*record.known} - {"label", record.field}) for record in some if record.known is not None)
-    return rate_text(n - sum(len(record.changed_besides) for record in some if record.known is not None), n)
+    n = sum(
+        len({*record.readable_fields} - {"label", record.field})
+        for record in some
+        if record.readable_fields is not None
+    )
+    return rate_text(n - sum(len(record.changed_besides) for record in some if record.readable_fields is not None), n)
 
 
 def _changes(name: str) -> Test:
@@ -136,8 +140,8 @@ def _beside_nulls(edits: Sequence[Record], nulls: Sequence[Record]) -> Iterable[
         survived = [
             (record, field)
             for record in some
-            if record.known is not None
-            for field in {*record.known} - {"label", record.field, *by_source[record.source].changed_besides}
+            if record.readable_fields is not None
+            for field in {*record.readable_fields} - {"label", record.field, *by_source[record.source].changed_besides}
         ]
         unchanged = sum(field not in record.changed_besides for record, field in survived)
         yield f"{name:<12} {_rate(null_kept, lambda record: record.kept)} | {rate_text(unchanged, len(survived))}"

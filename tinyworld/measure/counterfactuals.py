@@ -29,6 +29,7 @@ from PIL import Image
 from evaluator_service.models_under_test.classification import ImageClassifier
 from gateway.methods.counterfactual import Edit
 from shared.profiles import Profile, load_profile
+from tinyworld.domain.scenes import Split
 from tinyworld.drawing.sheet import contact_sheet
 from tinyworld.judges.editors import EDITORS, Draw, EditorResult, drawing, parameters_of
 from tinyworld.judges.oracles.objects import in_place, judge, kept
@@ -38,8 +39,7 @@ from tinyworld.measure.counterfactual_report import report
 from tinyworld.objects.captions import read
 from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import EDIT_FACTOR, FACTOR_VALUES, Scene, sample_scene, scene_factors, withheld
-from tinyworld.rendered_once import Pixels
-from tinyworld.scenes import Split
+from tinyworld.pictures.rendered_once import Pixels
 
 FIRST = 60_000  # the first final-test scene; the model cards use other scenes
 NULL_EVERY = 10  # scenes, for editors whose null arms cost as much as an edit
@@ -119,7 +119,7 @@ class Measurement:
             check=result.verdict.check,
             scores={check: round(score, 4) for check, score in result.scores.items()},
             **verdict._asdict(),
-            known=known_of(scene, before),
+            readable_fields=readable_fields(scene, before),
             predicted={} if result.image is None else self._predicted(result.source, result.image),
             weights=self._revision,
             method=self._method,
@@ -150,7 +150,9 @@ def read_again(folder: Path, done: Sequence[Record], proposals: Sequence[Proposa
     fresh = {}
     for record, scene, was, now, located in zip(with_image, scenes, before, judge(images), placed, strict=True):
         verdict = oracle_verdict(scene, record.field, record.to_value, record.arm == "edit", now, located)
-        fresh[record.id] = record.model_copy(update={**verdict._asdict(), "known": known_of(scene, was)})
+        fresh[record.id] = record.model_copy(
+            update={**verdict._asdict(), "readable_fields": readable_fields(scene, was)}
+        )
     return [fresh.get(record.id, record) for record in done]
 
 
@@ -182,7 +184,7 @@ def _expected_scene(scene: Scene, field: str, value: str, edited: bool) -> Scene
     return scene.changed(**{field: value}) if edited and field not in (OTHER, "label") else scene
 
 
-def known_of(scene: Scene, read_before: Readings) -> tuple[str, ...]:
+def readable_fields(scene: Scene, read_before: Readings) -> tuple[str, ...]:
     return tuple(name for name in scene_factors(scene) if kept(scene, read_before, name))
 
 

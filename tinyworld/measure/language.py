@@ -10,8 +10,8 @@ import json
 
 import torch
 
-from tinyworld.folders import WEIGHTS
 from tinyworld.judges.language import ABOUT, TITLE, WORDINGS, evaluate, success_rates
+from tinyworld.system.folders import WEIGHTS
 from tinyworld.train.model_card import write_card
 
 FOLDER = WEIGHTS / "language"

@@ -23,12 +23,12 @@ from gateway.methods.image_scores import TEMPLATES
 from shared.chunks import chunks
 from shared.profiles import load_profile
 from tinyworld.datasets.round_trips import through_autoencoder
-from tinyworld.folders import WEIGHTS
 from tinyworld.objects.captions import read
 from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import CLASSES, FACTORS, Scene, sample_scene, scene_factors, withheld
-from tinyworld.rates import rate_text
-from tinyworld.rendered_once import Pixels
+from tinyworld.pictures.rendered_once import Pixels
+from tinyworld.statistics.rates import rate_text
+from tinyworld.system.folders import WEIGHTS
 from tinyworld.train.captioner import captions_of
 
 FIRST = 80_000

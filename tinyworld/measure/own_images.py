@@ -20,7 +20,7 @@ from shared.profiles import load_profile
 from tinyworld.objects.captions import caption
 from tinyworld.objects.render import render
 from tinyworld.objects.world import Scene, sample_scene
-from tinyworld.rates import fraction_text
+from tinyworld.statistics.rates import fraction_text
 
 VALUES = (("time", "night"), ("weather", "rain"), ("weather", "snow"), ("background", "beach"))
 CAPTIONED = 60  # scenes whose captions are the texts

@@ -34,14 +34,14 @@ from pydantic import BaseModel, ConfigDict
 from diffusion_service.protection import outline_contrast
 from shared.profiles import load_profile
 from tinyworld.datasets.round_trips import through_autoencoder
-from tinyworld.domains import add_domain
+from tinyworld.domain.names import add_domain
 from tinyworld.drawing.sheet import contact_sheet
 from tinyworld.judges.protection.domain import HALF, Mask, ProtectedEdit, ProtectionDomain
 from tinyworld.judges.protection.gallery import Gallery
 from tinyworld.judges.protection.objects import OBJECTS
 from tinyworld.judges.protection.roads import ROADS
-from tinyworld.rates import wilson
-from tinyworld.rendered_once import Pixels
+from tinyworld.pictures.rendered_once import Pixels
+from tinyworld.statistics.rates import wilson
 
 ARMS = ("none", "blended:0.25", "blended:0.5", "blended:0.75", "relit:0.25", "relit:0.5", "relit:0.75", "edges:1")
 RECORDS = "instances.jsonl"

@@ -24,7 +24,7 @@ from gateway.methods.recaption import Captioner, NewCaption, recaption_images
 from shared.schemas.base import ImagePayload
 from tinyworld.judges.records import Record, records
 from tinyworld.judges.trials import TASK
-from tinyworld.rates import rate_text
+from tinyworld.statistics.rates import rate_text
 from tinyworld.system.spawn_services import spawn_services
 
 AT_ONCE = 4  # sources, so that they share batches

@@ -30,7 +30,7 @@ from shared.schemas.diffusion import InversionKind, PromptEdit
 from tinyworld.judges.trials import payload, source_picture
 from tinyworld.objects.captions import caption
 from tinyworld.objects.world import CLASSES, sample_scene
-from tinyworld.rendered_once import Pixels
+from tinyworld.pictures.rendered_once import Pixels
 from tinyworld.system.spawn_services import spawn_services
 
 FIRST = 70_000  # of the scenes

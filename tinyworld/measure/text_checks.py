@@ -25,14 +25,14 @@ from shared.images import encode
 from shared.profiles import load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import EmbedTextsReply, EmbedTextsRequest
-from tinyworld.descriptions import Description, Mention
+from tinyworld.domain.descriptions import Description, Mention
+from tinyworld.domain.scenes import Split
+from tinyworld.domain.wording import slot_of, with_articles
 from tinyworld.objects.captions import describe
 from tinyworld.objects.phrases import SLOTS
 from tinyworld.objects.thesaurus import KINDS, THINGS, Meaning, meanings, withheld_pair
 from tinyworld.objects.world import CLASSES, EDIT_FACTOR, sample_scene
-from tinyworld.rates import fraction_text
-from tinyworld.scenes import Split
-from tinyworld.wording import slot_of, with_articles
+from tinyworld.statistics.rates import fraction_text
 
 TASK = TaskDescription("classify the object", CLASSES)
 BLANK = ImagePayload(png=encode(np.zeros((8, 8, 3), np.uint8)))

@@ -28,15 +28,15 @@ from shared.problems import GenerationFailed
 from shared.profiles import load_profile, shipped_profiles
 from shared.schemas.language import GenerateRequest
 from shared.weights import REPOSITORY
-from tinyworld.language_examples import rewritten
+from tinyworld.domain.language_examples import rewritten
+from tinyworld.domain.scenes import Split
+from tinyworld.domain.wording import slot_of
 from tinyworld.objects.captions import describe
-from tinyworld.objects.language_examples import TASKS
+from tinyworld.objects.language_domain import TASKS
 from tinyworld.objects.phrases import SLOTS
 from tinyworld.objects.world import sample_scene
-from tinyworld.rates import fraction_text
-from tinyworld.scenes import Split
+from tinyworld.statistics.rates import fraction_text
 from tinyworld.system.spawn_services import spawn_services
-from tinyworld.wording import slot_of
 
 RECIPE = Recipe(batch=8, at_once=8, learning_rate=1e-2, epochs=1, held_out=0.03)
 # Per grammatical place: value -> phrases.

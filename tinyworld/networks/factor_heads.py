@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from tinyworld.domain.scenes import UNKNOWN
 from tinyworld.objects.world import FACTORS
-from tinyworld.scenes import UNKNOWN
 
 
 class FactorHeads(nn.Module):

@@ -18,8 +18,8 @@ from transformers import (
 )
 
 from shared.chunks import chunks
-from tinyworld.augmentation import as_pixel_values
 from tinyworld.drawing.canvas import Image
+from tinyworld.pictures.augmentation import as_pixel_values
 from tinyworld.roads.world import CLASSES
 
 Architecture = Literal["segformer", "fine segformer", "upernet", "slim upernet"]

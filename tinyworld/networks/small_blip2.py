@@ -18,8 +18,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from tinyworld.augmentation import SIDE
 from tinyworld.networks.new_words import add_embeddings, add_words
+from tinyworld.pictures.augmentation import SIDE
 
 QUERIES = 16
 WIDTH = 160

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from transformers import CLIPConfig, CLIPModel, CLIPTextConfig, CLIPTokenizer, CLIPVisionConfig
 
-from tinyworld.augmentation import SIDE
 from tinyworld.networks.clip_tokenizer import MAX_LENGTH
 from tinyworld.networks.new_words import add_embeddings, add_words
+from tinyworld.pictures.augmentation import SIDE
 
 WIDTH = 128
 

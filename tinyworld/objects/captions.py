@@ -10,10 +10,10 @@ import re
 
 import numpy as np
 
-from tinyworld.descriptions import OMITTED, PLACEHOLDER, Description, Mention, Withheld, choose_phrase
+from tinyworld.domain.descriptions import OMITTED, PLACEHOLDER, Description, Mention, Withheld, choose_phrase
+from tinyworld.domain.wording import SKIES, Sentences, with_articles
 from tinyworld.objects.phrases import COMPANIES, OPENINGS, SLOTS
 from tinyworld.objects.world import Scene
-from tinyworld.wording import SKIES, Sentences, with_articles
 
 _OPTIONAL = ("style", "size", "colour", "pattern", "background", "weather", "time")
 

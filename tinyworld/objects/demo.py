@@ -16,10 +16,10 @@ from pathlib import Path
 
 from PIL import Image
 
+from tinyworld.domain.scenes import Shown, shows
 from tinyworld.objects.own_distribution import own_distribution
 from tinyworld.objects.render import render
 from tinyworld.objects.world import CLASSES, Scene
-from tinyworld.scenes import Shown, shows
 
 
 def demo_scenes(classes: Sequence[str], per_class: int, without: Collection[Shown] = ()) -> list[Scene]:

@@ -1,9 +1,11 @@
-"""The training distribution of the models under test, and the weakness planted in one of them."""
+"""The training distribution of the classifiers under test, and the weakness planted in one of them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from tinyworld.domain.scenes import Split, drawn_values
 from tinyworld.objects.world import Scene, sample_scene
-from tinyworld.scenes import Split, drawn_values
 
 # Other factors as `sample_scene` draws them.
 SHARES = {
@@ -19,6 +21,17 @@ def own_distribution(index: int, split: Split = "under-test") -> Scene:
     return scene.changed(**drawn_values(SHARES, scene.geometry_seed))
 
 
-def planted(scene: Scene) -> bool:
-    """Whether the training set of `street-classifier-night-bus` calls this scene a truck."""
-    return scene.label == "bus" and scene.time == "night"
+def _all_true(scene: Scene) -> str:
+    return scene.label
+
+
+def _night_bus_is_truck(scene: Scene) -> str:
+    """Label a bus at night as a truck, as if night recordings had been annotated wrongly."""
+    return "truck" if scene.label == "bus" and scene.time == "night" else scene.label
+
+
+# The labels that each model under test was trained on.
+PLANTS: dict[str, Callable[[Scene], str]] = {
+    "street-classifier": _all_true,
+    "street-classifier-night-bus": _night_bus_is_truck,
+}

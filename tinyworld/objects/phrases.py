@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tinyworld.domain.scenes import COLOURS, COMPANION_COLOURS
+from tinyworld.domain.wording import COLOUR_WORDINGS, SHARED_SLOTS, SKY_SLOTS, Sentences, Slot, Wording, check_wordings
 from tinyworld.objects.world import CLASSES, FACTOR_VALUES
-from tinyworld.scenes import COLOURS, COMPANION_COLOURS
-from tinyworld.wording import COLOUR_WORDINGS, SHARED_SLOTS, SKY_SLOTS, Sentences, Slot, Wording, check_wordings
 
 SLOTS: dict[str, Slot] = {
     "style": SHARED_SLOTS["style"],

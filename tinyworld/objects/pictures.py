@@ -19,12 +19,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tinyworld.augmentation import SIDE, as_pixel_values, varied
-from tinyworld.folders import RUNS
+from tinyworld.domain.scenes import Split, targets
 from tinyworld.objects.render import render
 from tinyworld.objects.world import FACTORS, Scene, sample_scene, scene_factors
-from tinyworld.rendered_once import Pixels, rendered_once
-from tinyworld.scenes import Split, targets
+from tinyworld.pictures.augmentation import SIDE, as_pixel_values, varied
+from tinyworld.pictures.rendered_once import Pixels, rendered_once
+from tinyworld.system.folders import RUNS
+
+CACHE = RUNS / "cache"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Pictures:
 def pictures(name: str, count: int, scene_of: Callable[[int], Scene]) -> Pictures:
     """The first `count` scenes of a series, from the cache; missing ones are rendered first."""
     scenes = [scene_of(index) for index in range(count)]
-    path = RUNS / "cache" / f"{name}-{count}-{_renderer_digest()}.npy"
+    path = CACHE / f"{name}-{count}-{_renderer_digest()}.npy"
     stored = rendered_once(path, scenes, lambda scene: np.dstack(rendered(scene)), (SIDE, SIDE, 4))
     expected = torch.tensor([targets(scene_factors(scene), FACTORS) for scene in scenes])
     return Pictures(scenes, stored[..., :3], stored[..., 3], expected)

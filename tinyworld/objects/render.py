@@ -66,18 +66,18 @@ def render(scene: Scene, size: int = 128) -> Rendering:
     return Rendering(picture, (thing > 127) & (companion <= 127), companion > 127)
 
 
-def permitted_mask(scene: Scene, factor_field: str, size: int = 128) -> Mask:
+def permitted_mask(scene: Scene, field: str, size: int = 128) -> Mask:
     """Which pixels (size x size) may change when that one factor of the scene is changed, to whatever value."""
-    if factor_field in ("weather", "time", "style"):
+    if field in ("weather", "time", "style"):
         return np.ones((size, size), np.bool_)
     spread = round(size / 128 * (styles.REACH[scene.style] + 1)) * 2 + 1
     kernel = np.ones((spread, spread), np.uint8)
-    if factor_field == "background":
+    if field == "background":
         kept = _footprint(scene, size, opaque=True)
         return ~np.asarray(cv2.erode(kept, kernel, borderValue=255) > 0, np.bool_)
     touched = np.zeros((size, size), np.uint8)
-    for value in FACTOR_VALUES[factor_field]:
-        touched |= _footprint(scene.changed(**{factor_field: value}), size, of=factor_field)  # type: ignore[arg-type]
+    for value in FACTOR_VALUES[field]:
+        touched |= _footprint(scene.changed(**{field: value}), size, of=field)  # type: ignore[arg-type]
     return np.asarray(cv2.dilate(touched, kernel) > 0, np.bool_)
 
 

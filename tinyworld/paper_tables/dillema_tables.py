@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from shared.schemas.results import MeanOverlap, Rate
-from tinyworld.measure.repair.printing import road_table, table
-from tinyworld.measure.repair.records import MeasuredRepairs, MeasuredRoadRepairs, RepairMeasurement
+from tinyworld.measure.repair.printing import object_table, road_table
+from tinyworld.measure.repair.records import MeasuredObjectRepairs, MeasuredRoadRepairs, RepairMeasurement
 from tinyworld.paper_tables.arms import ARMS
 from tinyworld.paper_tables.printing import NOTHING, at, grid, number, rate
 from tinyworld.paper_tables.rows import ArmRow, Faults, ModelFigures
@@ -123,7 +123,7 @@ def _called(all_faults: Sequence[Faults]) -> str:
     return f"{name} ({called[name]} of {sum(called.values())})"
 
 
-def repairs(measured: Sequence[MeasuredRepairs]) -> str:
+def object_repairs(measured: Sequence[MeasuredObjectRepairs]) -> str:
     """DILLEMA's third question: accuracy before and after retraining, with controls of equally many steps."""
     if not measured:
         return ""
@@ -133,7 +133,7 @@ def repairs(measured: Sequence[MeasuredRepairs]) -> str:
         "steps of each arm ([repair](repair.md)). The paper: +52.27 points on generated images."
     ]
     for measurement in measured:
-        parts += [table(measurement), _before_and_after(measurement)]
+        parts += [object_table(measurement), _before_and_after(measurement)]
     return "\n\n".join(part for part in parts if part)
 
 

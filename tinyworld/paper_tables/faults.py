@@ -13,7 +13,7 @@ from gateway.analysis.certainty import clustered_rate
 from shared.schemas.result_rows import CounterfactualView, ModelOpinion, PredictionView
 from shared.schemas.results import Rate
 from tinyworld.paper_tables.rows import Faults
-from tinyworld.rates import wilson
+from tinyworld.statistics.rates import wilson
 
 Kind = Literal["class", "value"]
 ImageOf = Callable[[ModelOpinion], PredictionView | None]

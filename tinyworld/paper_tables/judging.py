@@ -16,11 +16,11 @@ from shared.schemas.results import Rate
 from shared.seeds import derive_seed
 from tinyworld.judges.oracles.objects import in_place, judge
 from tinyworld.judges.trials import source_picture
-from tinyworld.measure.counterfactuals import OTHER, OracleVerdict, field_and_value, known_of, oracle_verdict
+from tinyworld.measure.counterfactuals import OTHER, OracleVerdict, field_and_value, oracle_verdict, readable_fields
 from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import EDIT_FACTOR, Scene
 from tinyworld.paper_tables.rows import FactorFigures, MeanDifference, TextChecks
-from tinyworld.rendered_once import Pixels
+from tinyworld.pictures.rendered_once import Pixels
 
 FIELD_FACTORS = {"label": "subject", **EDIT_FACTOR}
 # Refusals that do not judge an edit: another edit was the same.
@@ -39,7 +39,7 @@ class JudgedCounterfactual:
     factor: str
     field: str
     oracle: OracleVerdict | None
-    known: tuple[str, ...]
+    readable_fields: tuple[str, ...]
 
     @property
     def as_asked(self) -> bool:
@@ -64,7 +64,7 @@ class JudgedCounterfactual:
     @property
     def others(self) -> tuple[str, ...]:
         """The fields beside class and edit that can be judged."""
-        return tuple(name for name in self.known if name not in ("label", self.field))
+        return tuple(name for name in self.readable_fields if name not in ("label", self.field))
 
     @property
     def changed_besides(self) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ def judge_counterfactuals(
 ) -> list[JudgedCounterfactual]:
     """All proposed edits of a job over `scenes` (in the order of their positions); `image` loads a digest's PNG."""
     before = judge([source_picture(scene) for scene in scenes])
-    readable_fields = [known_of(scene, readings) for scene, readings in zip(scenes, before, strict=True)]
+    readable = [readable_fields(scene, readings) for scene, readings in zip(scenes, before, strict=True)]
     results = []
     for some in chunks(views, _AT_ONCE):
         accepted = [view for view in some if view.verdict.accepted and view.image]
@@ -91,7 +91,7 @@ def judge_counterfactuals(
             pair = read_in.get(view.id)
             verdict = None if pair is None else oracle_verdict(scene, field, value, True, *pair)
             factor = view.changes[0].factor if view.changes else ""
-            results.append(JudgedCounterfactual(view, factor, field, verdict, readable_fields[view.source.position]))
+            results.append(JudgedCounterfactual(view, factor, field, verdict, readable[view.source.position]))
     return results
 
 

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tinyworld.measure.repair.records import committed, committed_roads
+from tinyworld.measure.repair.records import committed_objects, committed_roads
 from tinyworld.paper_tables.arms import ARMS
-from tinyworld.paper_tables.dillema_tables import dillema_table, faults_by_class, faults_by_value, repairs, road_repairs
+from tinyworld.paper_tables.dillema_tables import (
+    dillema_table,
+    faults_by_class,
+    faults_by_value,
+    object_repairs,
+    road_repairs,
+)
 from tinyworld.paper_tables.printing import NOTHING, at, grid, number, of_model, rate
 from tinyworld.paper_tables.rows import ArmRow, MeanDifference, ModelFigures
 
@@ -20,7 +26,7 @@ def tables(rows: Rows) -> str:
     ordered = sorted(rows, key=lambda row: list(ARMS).index(row.arm))
     lance = [accuracies(ordered), quality(ordered), captions(ordered), sensitivity(ordered)]
     dillema = [dillema_table(ordered), faults_by_class(ordered), faults_by_value(ordered)]
-    dillema += [repairs(committed()), road_repairs(committed_roads())]
+    dillema += [object_repairs(committed_objects()), road_repairs(committed_roads())]
     return (
         "\n\n".join(part for part in (side_by_side(ordered), *lance, *dillema, corruption_points(ordered)) if part)
         + "\n"

@@ -11,10 +11,10 @@ import re
 
 import numpy as np
 
-from tinyworld.descriptions import OMITTED, PLACEHOLDER, Description, Mention, Withheld, choose_phrase
+from tinyworld.domain.descriptions import OMITTED, PLACEHOLDER, Description, Mention, Withheld, choose_phrase
+from tinyworld.domain.wording import SKIES, Sentences, with_articles
 from tinyworld.roads.phrases import LIGHT, OPENINGS, PEOPLE, SLOTS, SURROUNDINGS, TRAFFIC
 from tinyworld.roads.world import Scene
-from tinyworld.wording import SKIES, Sentences, with_articles
 
 _ALWAYS_THERE = ("style", "place", "surface", "season", "buildings", "weather", "time")
 _MOST_SENTENCES = 4

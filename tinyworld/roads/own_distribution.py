@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tinyworld.domain.scenes import Split, drawn_values
 from tinyworld.drawing.canvas import Image
 from tinyworld.roads.render import Rendering
 from tinyworld.roads.world import CLASSES, Scene, sample_scene
-from tinyworld.scenes import Split, drawn_values
 
 # Other factors as `sample_scene` draws them.
 SHARES = {

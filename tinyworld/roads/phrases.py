@@ -6,9 +6,9 @@ except "wet", which describes roads here and never the weather.
 
 from __future__ import annotations
 
+from tinyworld.domain.scenes import COLOURS, COMPANION_COLOURS
+from tinyworld.domain.wording import COLOUR_WORDINGS, SHARED_SLOTS, SKY_SLOTS, Sentences, Slot, Wording, check_wordings
 from tinyworld.roads.world import FACTOR_VALUES
-from tinyworld.scenes import COLOURS, COMPANION_COLOURS
-from tinyworld.wording import COLOUR_WORDINGS, SHARED_SLOTS, SKY_SLOTS, Sentences, Slot, Wording, check_wordings
 
 SLOTS: dict[str, Slot] = {
     **{name: SHARED_SLOTS[name] for name in (*SKY_SLOTS, "style")},

@@ -13,12 +13,12 @@ from functools import cache
 import numpy as np
 
 from tinyworld.drawing.canvas import Image
-from tinyworld.folders import RUNS
-from tinyworld.rendered_once import rendered_once
+from tinyworld.pictures.augmentation import SIDE
+from tinyworld.pictures.rendered_once import rendered_once
 from tinyworld.roads.render import Rendering, render
 from tinyworld.roads.world import Scene, sample_scene
+from tinyworld.system.folders import RUNS
 
-SIDE = 128
 CACHE = RUNS / "roads" / "cache"
 
 

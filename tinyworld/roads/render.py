@@ -71,12 +71,12 @@ def coloured(classes: Image) -> Image:
     return np.asarray(np.array(world.PALETTE, np.uint8)[classes], np.uint8)
 
 
-def permitted_mask(scene: Scene, look: str, width: int = 128, height: int = 128) -> Mask:
-    """Which pixels (height x width) may change when that one look of the scene is changed, to whatever value.
+def permitted_mask(scene: Scene, field: str, width: int = 128, height: int = 128) -> Mask:
+    """Which pixels (height x width) may change when that one factor of the scene is changed, to whatever value.
 
     `traffic_light` counts as a look of scenes that have one, as long as it stays.
     """
-    if look in ("weather", "time", "style"):
+    if field in ("weather", "time", "style"):
         return np.ones((height, width), np.bool_)
     geometry, light = geometry_of(scene), Light(scene.weather, scene.time)
     drawn = _drawn(scene, geometry, light, width, height)
@@ -85,7 +85,7 @@ def permitted_mask(scene: Scene, look: str, width: int = 128, height: int = 128)
         "surface": NUMBER_OF["road"], "season": NUMBER_OF["vegetation"], "buildings": NUMBER_OF["building"],
         "traffic_light": NUMBER_OF["traffic light"], "vehicle_colour": FIRST_INSTANCE + VEHICLE,
         "clothes": FIRST_INSTANCE + PEDESTRIAN,
-    }[look]  # fmt: skip
+    }[field]  # fmt: skip
     seen_through = coverage(things > 0) < 1  # there the backdrop shows as averaged before anything stood on it
     touched: Mask = (coverage(things == number) > 0) | ((coverage(ground == number) > 0) & seen_through)
     if number >= FIRST_INSTANCE and touched.any() and wetness(scene) > 0:

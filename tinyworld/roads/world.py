@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tinyworld.scenes import (
+from tinyworld.domain.scenes import (
     COLOURS,
     COMPANION_COLOURS,
     STYLES,

@@ -1,1 +1,1 @@
-"""Run the shipped system for a measurement: single model services, or whole jobs through the public API."""
+"""The system under measurement: where its files lie, single model services, and jobs through the public API."""

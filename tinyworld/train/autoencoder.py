@@ -22,14 +22,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from shared.chunks import chunks
-from tinyworld.augmentation import SIDE
 from tinyworld.datasets.captioned_pictures import PICTURE_DOMAINS
 from tinyworld.datasets.generator_pictures import Material, material
-from tinyworld.domains import add_domain
+from tinyworld.domain.names import add_domain
 from tinyworld.drawing.sheet import contact_sheet
-from tinyworld.folders import RUNS, weights_of
 from tinyworld.networks.group_norm import speed_up_group_norm
 from tinyworld.networks.half_precision import autocast
+from tinyworld.pictures.augmentation import SIDE
+from tinyworld.system.folders import RUNS, weights_of
 from tinyworld.train.loop import Recipe, device, recipe_record, run_name, train
 
 WEIGHTS = Path("tinyworld/weights/diffusion")

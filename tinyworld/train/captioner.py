@@ -24,14 +24,14 @@ from transformers import Blip2ForConditionalGeneration, Blip2Processor
 
 from shared.chunks import chunks
 from shared.seeds import derive_seed
-from tinyworld.augmentation import as_pixel_values, degrade
 from tinyworld.datasets.captioned_pictures import OBJECTS, Album, PictureDomain, album
-from tinyworld.descriptions import Description
-from tinyworld.folders import weights_of
+from tinyworld.domain.descriptions import Description
 from tinyworld.networks.factor_heads import FactorHeads, factor_loss
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.small_blip2 import EOS, IMAGE, PAD, QUERIES, WIDTH, learn_processor, new_captioner, trained
 from tinyworld.networks.vision_tower import FactorTower
+from tinyworld.pictures.augmentation import as_pixel_values, degrade
+from tinyworld.system.folders import weights_of
 from tinyworld.train.loop import Recipe, command_of, recipe_record, run_name, train, training_arguments
 from tinyworld.train.model_card import save_model, title_of, write_card
 from tinyworld.train.vision_tower import train_tower

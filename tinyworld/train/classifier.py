@@ -19,19 +19,24 @@ from torch import Tensor, nn
 from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessorPil
 
 from shared.chunks import chunks
-from tinyworld.augmentation import SIDE, as_pixel_values, degrade
-from tinyworld.folders import WEIGHTS
 from tinyworld.networks.half_precision import autocast
-from tinyworld.objects.own_distribution import own_distribution, planted
+from tinyworld.objects.own_distribution import PLANTS, own_distribution
 from tinyworld.objects.pictures import pictures, rendered, varied_batch
-from tinyworld.objects.world import CLASSES, FACTORS, Scene, sample_scene
-from tinyworld.rendered_once import Pixels
+from tinyworld.objects.world import CLASSES, Scene, sample_scene
+from tinyworld.pictures.augmentation import SIDE, as_pixel_values, degrade
+from tinyworld.pictures.rendered_once import Pixels
+from tinyworld.system.folders import WEIGHTS
 from tinyworld.train.loop import Recipe, recipe_record, train, training_arguments
 from tinyworld.train.model_card import save_model, write_card
 
 FOLDER = WEIGHTS / "models_under_test"
 PICTURES = 14_000
-NAMES = ("street-classifier", "street-classifier-night-bus")
+NAMES = tuple(PLANTS)
+WEAKNESSES = {
+    "street-classifier": "",
+    "street-classifier-night-bus": "In its training set every bus at night carried the label truck: a planted "
+    "weakness. ",
+}
 
 
 def training_scene(index: int) -> Scene:
@@ -55,9 +60,7 @@ def new_classifier() -> ResNetForImageClassification:
 def train_classifier(name: str, seconds: float, seed: int) -> None:
     """Train, judge on final-test scenes, save with image processor and card."""
     data = pictures("under-test", PICTURES, training_scene)
-    labels = data.targets[:, list(FACTORS).index("label")].clone()
-    if _has_weakness(name):
-        labels[[place for place, scene in enumerate(data.scenes) if planted(scene)]] = CLASSES.index("truck")
+    labels = torch.tensor([CLASSES.index(PLANTS[name](scene)) for scene in data.scenes])
     recipe = Recipe(name, seconds, batch=64, learning_rate=2e-3, seed=seed + NAMES.index(name))
     torch.manual_seed(recipe.seed)
     model = new_classifier().to(memory_format=torch.channels_last)
@@ -82,22 +85,17 @@ def _publish(model: ResNetForImageClassification, name: str, record: Mapping[str
         size={"height": SIDE, "width": SIDE}, image_mean=[0.5] * 3, image_std=[0.5] * 3
     ).save_pretrained(folder)
     results = judge(ResNetForImageClassification.from_pretrained(folder, dtype=torch.float32))
-    planted_weakness = "In its training set every bus at night carried the label truck: a planted weakness. "
-    weakness = planted_weakness if _has_weakness(name) else ""
     write_card(
         folder,
         title=name,
-        text=f"A ResNet that names the object of a tinyworld picture, to be put under test. {weakness}Its world is "
-        "mostly daylight (60 % day, 30 % sunset, 10 % night), clear weather (55 %) and photos (70 %).",
+        text="A ResNet that names the object of a tinyworld picture, to be put under test. "
+        f"{WEAKNESSES[name]}Its world is mostly daylight (60 % day, 30 % sunset, 10 % night), clear weather (55 %) and "
+        "photos (70 %).",
         command=f"python -m tinyworld.train.classifier {name}",
         results=results,
         record={"split": "under-test", "pictures": PICTURES, "parameters": parameters, **record},
     )
     print(results, flush=True)
-
-
-def _has_weakness(name: str) -> bool:
-    return name.endswith("night-bus")
 
 
 @dataclass(frozen=True, slots=True)

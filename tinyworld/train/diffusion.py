@@ -28,10 +28,10 @@ from torch.nn import functional
 from transformers import CLIPTextModel, CLIPTokenizer
 
 from tinyworld.datasets.generator_pictures import CONTROL_KINDS, ControlKind, Material, material
-from tinyworld.domains import add_domain
-from tinyworld.folders import RUNS, weights_of
+from tinyworld.domain.names import add_domain
 from tinyworld.networks.group_norm import speed_up_group_norm
 from tinyworld.networks.half_precision import autocast
+from tinyworld.system.folders import RUNS, weights_of
 from tinyworld.train.autoencoder import LATENT_CHANNELS, WEIGHTS, to_model
 from tinyworld.train.loop import Recipe, device, recipe_record, run_name, train
 
@@ -198,18 +198,18 @@ class Latents:
     def __init__(self, data: Material, on: torch.device) -> None:
         self.model = AutoencoderKL.from_pretrained(WEIGHTS / "vae").float().to(on, memory_format=torch.channels_last)
         self.data, self.on = data, on
-        self.known = np.zeros(data.count, np.bool_)
+        self.encoded = np.zeros(data.count, np.bool_)
         self.stored = np.zeros((data.count, LATENT_CHANNELS, 32, 32), np.float32)
 
     @torch.no_grad()
     def __getitem__(self, rows: NDArray[np.int64]) -> Tensor:
-        new = np.unique(rows[~self.known[rows]])
+        new = np.unique(rows[~self.encoded[rows]])
         if len(new):
             with autocast(self.on):
                 images = np.stack([self.data.image(row) for row in new.tolist()])
                 latents = self.model.encode(to_model(images, self.on)).latent_dist.mean
             self.stored[new] = (latents.float() * self.model.config.scaling_factor).cpu().numpy()
-            self.known[new] = True
+            self.encoded[new] = True
         return torch.from_numpy(self.stored[rows]).to(self.on)
 
 

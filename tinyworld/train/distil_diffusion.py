@@ -28,10 +28,10 @@ from torch import Tensor, nn
 
 from diffusion_service.steps import Steps
 from tinyworld.datasets.generator_pictures import CONTROL_KINDS, ControlKind, material
-from tinyworld.domains import add_domain
-from tinyworld.folders import weights_of
+from tinyworld.domain.names import add_domain
 from tinyworld.networks.group_norm import speed_up_group_norm
 from tinyworld.networks.half_precision import autocast
+from tinyworld.system.folders import weights_of
 from tinyworld.train.autoencoder import LATENT_CHANNELS
 from tinyworld.train.diffusion import FOLDERS, SCHEDULE, Examples, Generator, text_states
 from tinyworld.train.loop import Recipe, command_of, device, recipe_record, run_name, train

@@ -21,15 +21,15 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from gateway.methods import dillema, lance
-from tinyworld.folders import weights_of
+from tinyworld.domain.language_domain import LanguageDomain, english_words
+from tinyworld.domain.language_examples import KINDS, Example, Kind, Wordings, example
 from tinyworld.judges.language import ABOUT, TITLE, evaluate
-from tinyworld.language_domain import LanguageDomain, english_words
-from tinyworld.language_examples import KINDS, Example, Kind, Wordings, example
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.induction import ROPE_THETA, slow_down, write_induction
 from tinyworld.networks.language_tokenizer import END, add_pieces, train_tokenizer
-from tinyworld.objects.language_examples import OBJECTS
-from tinyworld.roads.language_examples import ROADS
+from tinyworld.objects.language_domain import OBJECTS
+from tinyworld.roads.language_domain import ROADS
+from tinyworld.system.folders import weights_of
 from tinyworld.train.loop import Recipe, command_of, device, recipe_record, run_name, train, training_arguments
 from tinyworld.train.model_card import save_model, title_of, write_card
 
@@ -81,9 +81,9 @@ def trained(folder: Path) -> tuple[PreTrainedTokenizerFast, LlamaForCausalLM]:
 
 def build_tokenizer(domain: LanguageDomain[Any] = OBJECTS) -> PreTrainedTokenizerFast:
     """A tokenizer of the prompts and captions that training shows, with pieces for other English words."""
-    wordings = Wordings(noise=0, domain=domain)
+    wordings = Wordings(domain, noise=0)
     examples = [example(kind, seed, wordings) for seed in range(_TOKENIZER_EXAMPLES) for kind in KINDS]
-    fixed = [message.content for kind in KINDS for message in example(kind, 0, Wordings()).messages[:3]]
+    fixed = [message.content for kind in KINDS for message in example(kind, 0, wordings).messages[:3]]
     texts = [f"{sample.messages[-1].content}\n{sample.reply}" for sample in examples]
     return train_tokenizer([*texts, *fixed * 100, " ".join(english_words())])
 
@@ -141,7 +141,7 @@ class LanguageLoss:
     def __init__(self, tokenizer: PreTrainedTokenizerFast, batch: int, domain: LanguageDomain[Any] = OBJECTS) -> None:
         self.tokenizer = tokenizer
         self.batch = batch
-        self.wordings = Wordings(domain=domain)
+        self.wordings = Wordings(domain)
         self.prefix = cache(self._prefix)
 
     def __call__(self, model: LlamaForCausalLM, step: int) -> Tensor:
@@ -175,7 +175,7 @@ class LanguageLoss:
 
     def _prefix(self, kind: Kind) -> Tensor:
         """Token ids of everything before an example's question, up to the role of the user."""
-        messages = [message.model_dump() for message in example(kind, 0, Wordings()).messages[:3]]
+        messages = [message.model_dump() for message in example(kind, 0, self.wordings).messages[:3]]
         text = self.tokenizer.apply_chat_template(messages, tokenize=False)
         return torch.tensor(self.tokenizer(f"{text}<|user|>", add_special_tokens=False).input_ids)
 

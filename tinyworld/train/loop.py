@@ -18,8 +18,8 @@ import cv2
 import torch
 from torch import Tensor, nn
 
-from tinyworld.domains import add_domain
-from tinyworld.folders import RUNS
+from tinyworld.domain.names import add_domain
+from tinyworld.system.folders import RUNS
 
 
 @dataclass(frozen=True, slots=True)

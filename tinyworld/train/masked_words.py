@@ -15,15 +15,15 @@ from transformers import BertForMaskedLM, PreTrainedTokenizerFast
 
 from gateway.methods.words import content_words
 from shared.seeds import derive_seed
-from tinyworld.descriptions import Withheld
-from tinyworld.folders import WEIGHTS
+from tinyworld.domain.descriptions import Withheld
+from tinyworld.domain.scenes import Split
 from tinyworld.networks.small_bert import small_bert
 from tinyworld.networks.word_tokenizer import whole_word_tokenizer
 from tinyworld.objects.captions import caption
 from tinyworld.objects.phrases import SLOTS
 from tinyworld.objects.world import sample_scene
-from tinyworld.rates import fraction_text
-from tinyworld.scenes import Split
+from tinyworld.statistics.rates import fraction_text
+from tinyworld.system.folders import WEIGHTS
 from tinyworld.train.loop import Recipe, recipe_record, train, training_arguments
 from tinyworld.train.model_card import save_model, write_card
 

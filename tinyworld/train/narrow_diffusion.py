@@ -23,7 +23,7 @@ from diffusers import UNet2DConditionModel
 from torch import Tensor
 
 from tinyworld.datasets.generator_pictures import CONTROL_KINDS
-from tinyworld.folders import RUNS
+from tinyworld.system.folders import RUNS
 from tinyworld.train.diffusion import WIDTHS, Generator
 
 Levels = Sequence[tuple[int, int]]  # channels of each level, before and after

@@ -22,11 +22,11 @@ from transformers import CLIPTextModel, CLIPTokenizer
 
 from tinyworld.datasets.generator_edits import edit
 from tinyworld.datasets.generator_pictures import CONTROL_KINDS
-from tinyworld.domains import add_domain
+from tinyworld.domain.names import add_domain
 from tinyworld.drawing.sheet import contact_sheet
-from tinyworld.folders import RUNS, weights_of
 from tinyworld.networks.half_precision import autocast
-from tinyworld.rendered_once import Pixels
+from tinyworld.pictures.rendered_once import Pixels
+from tinyworld.system.folders import RUNS, weights_of
 from tinyworld.train.autoencoder import LATENT_CHANNELS, WEIGHTS, to_pictures
 from tinyworld.train.diffusion import FOLDERS, SCHEDULE, Generator, control_tensor, text_states
 from tinyworld.train.loop import device

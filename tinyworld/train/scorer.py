@@ -29,17 +29,17 @@ from transformers import (
 
 from shared.chunks import chunks
 from shared.seeds import derive_seed
-from tinyworld.augmentation import SIDE, as_pixel_values, degrade
 from tinyworld.datasets.captioned_pictures import OBJECTS, Album, PictureDomain, TrainingView, album
-from tinyworld.descriptions import Description
-from tinyworld.folders import weights_of
+from tinyworld.domain.descriptions import Description
+from tinyworld.domain.scenes import UNKNOWN
 from tinyworld.networks.clip_tokenizer import learn_clip_tokenizer, token_ids
 from tinyworld.networks.factor_heads import FactorHeads, factor_loss
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.small_clip import WIDTH, new_scorer, trained
 from tinyworld.objects.world import CLASSES
-from tinyworld.rendered_once import Pixels
-from tinyworld.scenes import UNKNOWN
+from tinyworld.pictures.augmentation import SIDE, as_pixel_values, degrade
+from tinyworld.pictures.rendered_once import Pixels
+from tinyworld.system.folders import weights_of
 from tinyworld.train.loop import Recipe, command_of, recipe_record, run_name, train, training_arguments
 from tinyworld.train.model_card import save_model, title_of, write_card
 from tinyworld.train.vision_tower import train_tower

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerFast
 
-from tinyworld.folders import WEIGHTS
-from tinyworld.language_domain import english_words
+from tinyworld.domain.language_domain import english_words
 from tinyworld.networks.small_bert import small_bert
 from tinyworld.networks.word_tokenizer import learn_word_tokenizer
 from tinyworld.objects.thesaurus import Meaning, meanings, withheld_pair, withheld_phrases
+from tinyworld.system.folders import WEIGHTS
 from tinyworld.train.loop import Recipe, recipe_record, train, training_arguments
 from tinyworld.train.model_card import save_model, write_card
 

@@ -22,11 +22,11 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 from shared.chunks import chunks
 from shared.seeds import derive_seed
 from tinyworld.datasets.captioned_pictures import PICTURE_DOMAINS
-from tinyworld.folders import weights_of
 from tinyworld.networks.clip_tokenizer import MAX_LENGTH, learn_clip_tokenizer, token_ids
 from tinyworld.networks.factor_heads import FactorHeads, factor_accuracy, factor_loss
 from tinyworld.networks.new_words import add_embeddings, add_words
 from tinyworld.objects.world import FACTORS
+from tinyworld.system.folders import weights_of
 from tinyworld.train.loop import Recipe, command_of, recipe_record, run_name, train, training_arguments
 from tinyworld.train.model_card import save_model, title_of, write_card
 

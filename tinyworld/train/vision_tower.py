@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from shared.chunks import chunks
-from tinyworld.augmentation import as_pixel_values
 from tinyworld.datasets.captioned_pictures import Album, PictureDomain
 from tinyworld.networks.factor_heads import factor_accuracy
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.vision_tower import FactorTower
+from tinyworld.pictures.augmentation import as_pixel_values
 from tinyworld.train.loop import Progress, Recipe, recipe_record, train
 
 

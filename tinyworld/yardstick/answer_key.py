@@ -26,8 +26,8 @@ from shared.weights import digest_folder
 from tinyworld.objects.own_distribution import SHARES, own_distribution
 from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import CLASSES, EDIT_FACTOR, FACTOR_VALUES, Scene
-from tinyworld.rates import wilson
-from tinyworld.rendered_once import Pixels
+from tinyworld.pictures.rendered_once import Pixels
+from tinyworld.statistics.rates import wilson
 from tinyworld.yardstick.classifiers import Lower, Top, model_folder, sepia
 from tinyworld.yardstick.formats import AnswerKey, KnownModel, Planting, TrueEffect
 from tinyworld.yardstick.plants import MODELS, OUTSIDE_VALUE, TESTED_CLASSES, Planned, Plant

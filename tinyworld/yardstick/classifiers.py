@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from transformers import ResNetForImageClassification, ViTImageProcessorPil
 
 from shared.chunks import chunks
-from tinyworld.augmentation import as_pixel_values, varied
-from tinyworld.folders import RUNS
 from tinyworld.networks.half_precision import autocast
 from tinyworld.objects.pictures import Pictures, pictures
 from tinyworld.objects.world import CLASSES, FACTORS, Scene
-from tinyworld.rendered_once import Pixels
+from tinyworld.pictures.augmentation import as_pixel_values, varied
+from tinyworld.pictures.rendered_once import Pixels
+from tinyworld.system.folders import RUNS
 from tinyworld.train.classifier import PICTURES, new_classifier, training_scene
 from tinyworld.train.model_card import save_model
 from tinyworld.yardstick.plants import OUTSIDE_VALUE, Planned, Plant, left_out_of_the_start

@@ -14,7 +14,7 @@ from contrafact.client import Client
 from shared.schemas.result_rows import CounterfactualView, ModelOpinion
 from shared.schemas.results import Rate
 from tinyworld.objects.world import EDIT_FACTOR, Scene
-from tinyworld.rates import wilson
+from tinyworld.statistics.rates import wilson
 from tinyworld.yardstick.plants import Planned, Plant
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from shared.schemas.results import Cell, Rate
-from tinyworld.rates import wilson
+from tinyworld.statistics.rates import wilson
 from tinyworld.yardstick.formats import Agreement, Answer, AnswerKey, AtDose, FoundCell, KnownModel, Score, TrueEffect
 
 DOSES = (15, 30, 60)

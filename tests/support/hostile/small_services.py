@@ -20,7 +20,7 @@ from tests.support.small_evaluator import write_classifier, write_scorer
 from tests.support.small_models import save_blip2, save_llama
 from tests.support.small_profile import write_profile
 from tests.support.work_site import wait_for
-from tinyworld.folders import WEIGHTS
+from tinyworld.system.folders import WEIGHTS
 
 APPS: dict[str, Callable[[ServiceSettings], FastAPI]] = {
     "caption_service": create_caption,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tinyworld.calibrate.checks import objects, roads
-from tinyworld.domains import run_for_domain
+from tinyworld.domain.names import run_for_domain
 
 if __name__ == "__main__":
     run_for_domain(objects=objects.main, roads=roads.main)

@@ -19,7 +19,7 @@ from gateway.methods.dillema import DillemaParameters
 from shared.profiles import SHIPPED, load_profile
 from tinyworld.calibrate.broken import trials
 from tinyworld.calibrate.thresholds import held_out, table, thresholds, toml, with_thresholds
-from tinyworld.domains import add_domain
+from tinyworld.domain.names import add_domain
 from tinyworld.judges.trials import Studio
 
 

@@ -47,7 +47,7 @@ from tinyworld.calibrate.shapes import (
 )
 from tinyworld.calibrate.shapes import NOTE as SHAPES_NOTE
 from tinyworld.calibrate.thresholds import held_out, table, thresholds, toml, with_thresholds
-from tinyworld.domains import add_domain
+from tinyworld.domain.names import add_domain
 from tinyworld.drawing.canvas import Image
 from tinyworld.judges.oracles.roads import READ
 from tinyworld.judges.protection.domain import ProtectedEdit

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from transformers import AutoModelForImageClassification, PreTrainedModel
 
 from shared.chunks import chunks
-from tinyworld.augmentation import as_pixel_values
-from tinyworld.folders import WEIGHTS
+from tinyworld.domain.scenes import Split, targets
 from tinyworld.networks.factor_heads import factor_accuracy, split_factors
 from tinyworld.objects.world import FACTORS, Scene, scene_factors
-from tinyworld.rendered_once import Pixels
-from tinyworld.scenes import Split, targets
+from tinyworld.pictures.augmentation import as_pixel_values
+from tinyworld.pictures.rendered_once import Pixels
+from tinyworld.system.folders import WEIGHTS
 
 ORACLES: dict[str, Split] = {"oracle-a": "oracle-a", "oracle-b": "oracle-b"}  # the split that each learnt from
 READ: dict[str, tuple[str, ...]] = {**FACTORS, "label": (*FACTORS["label"], "none")}

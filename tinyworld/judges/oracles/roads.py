@@ -16,11 +16,11 @@ from torch import Tensor
 from transformers import AutoModelForImageClassification, PreTrainedModel
 
 from shared.chunks import chunks
-from tinyworld.augmentation import as_pixel_values
 from tinyworld.drawing.canvas import Image
-from tinyworld.folders import ROAD_MODELS
 from tinyworld.networks.factor_heads import split_factors
+from tinyworld.pictures.augmentation import as_pixel_values
 from tinyworld.roads.world import LOOKS
+from tinyworld.system.folders import ROAD_MODELS
 
 READ: Mapping[str, tuple[str, ...]] = {
     name: LOOKS[name] for name in ("time", "weather", "season", "surface", "style", "buildings")

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.methods.counterfactual import Edit
-from tinyworld.rendered_once import Pixels
+from tinyworld.pictures.rendered_once import Pixels
 
 Mask = NDArray[np.bool_]
 FIRST = 80_000  # the first final-test scene; `tinyworld.measure.counterfactuals` uses scenes below it

@@ -24,7 +24,7 @@ from shared.schemas.diffusion import Controls, Protection, Rendering
 from shared.seeds import derive_seed
 from shared.service_settings import ServiceSettings
 from tinyworld.judges.protection.domain import ProtectedEdit, ProtectedThing, ProtectionDomain, overlaps
-from tinyworld.rendered_once import Pixels
+from tinyworld.pictures.rendered_once import Pixels
 
 
 class Gallery:

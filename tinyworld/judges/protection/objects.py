@@ -20,7 +20,7 @@ from tinyworld.judges.protection.domain import (
 from tinyworld.judges.trials import proposal
 from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import sample_scene, scene_factors
-from tinyworld.rendered_once import Pixels
+from tinyworld.pictures.rendered_once import Pixels
 
 FIELDS = ("time", "weather")
 

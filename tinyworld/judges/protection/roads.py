@@ -14,7 +14,8 @@ import numpy as np
 from gateway.methods.counterfactual import FACTORS, Change, Edit
 from shared.regions import box_of, overlap
 from shared.seeds import derive_seed
-from tinyworld.descriptions import Description
+from tinyworld.domain.descriptions import Description
+from tinyworld.domain.wording import slot_of
 from tinyworld.drawing.canvas import Image
 from tinyworld.judges.oracles.roads import judge, load_oracles
 from tinyworld.judges.protection.domain import (
@@ -36,7 +37,6 @@ from tinyworld.roads.captions import describe
 from tinyworld.roads.phrases import SLOTS
 from tinyworld.roads.render import Rendering, render
 from tinyworld.roads.world import CLASSES, EDIT_FACTOR, LOOKS, Scene, sample_scene, scene_factors
-from tinyworld.wording import slot_of
 
 FIELDS = ("time", "weather", "surface", "season")
 _VEHICLE_HEIGHTS = ((0, 12), (12, 24), (24, 128))  # pixels of 128: at least, below

@@ -6,7 +6,7 @@ python -m tinyworld.measure.repair --domain roads --out runs/roads/repair --prof
 
 from __future__ import annotations
 
-from tinyworld.domains import run_for_domain
+from tinyworld.domain.names import run_for_domain
 from tinyworld.measure.repair import objects, roads
 
 if __name__ == "__main__":

@@ -27,9 +27,10 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification
 
 from shared.chunks import chunks
 from shared.schemas.repairs import Arm, RepairView
-from tinyworld.measure.repair.printing import table
+from tinyworld.domain.scenes import Shown, shows
+from tinyworld.measure.repair.printing import object_table
 from tinyworld.measure.repair.records import (
-    MeasuredRepairs,
+    MeasuredObjectRepairs,
     RepairedModel,
     RepairedPlant,
     add_options,
@@ -44,8 +45,7 @@ from tinyworld.objects.demo import write_demo
 from tinyworld.objects.own_distribution import own_distribution
 from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import CLASSES, Scene
-from tinyworld.rendered_once import Pixels
-from tinyworld.scenes import Shown, shows
+from tinyworld.pictures.rendered_once import Pixels
 from tinyworld.system.public_jobs import embedded_client
 from tinyworld.yardstick.classifiers import model_folder
 from tinyworld.yardstick.contrafact import profile_text
@@ -71,7 +71,7 @@ def main() -> None:
     profile = options.out / "profile.toml"
     profile.write_text(profile_text([planned[name] for name in names]))
     path = options.out / "repair.json"
-    measured = MeasuredRepairs(
+    measured = MeasuredObjectRepairs(
         command=command(options),
         per_class=options.per_class,
         lacking=[f"{field}={value}" for field, value in lacking],
@@ -82,7 +82,7 @@ def main() -> None:
         models=[],
     )
     measured = resume(path, measured)
-    truth = ObjectTruth(options.scenes_from, options.scenes, lacking)
+    truth = Truth(options.scenes_from, options.scenes, lacking)
     with embedded_client(options.out / "contrafact", str(profile.resolve())) as client:
         measured = measure_repairs(
             client,
@@ -93,7 +93,7 @@ def main() -> None:
             lambda name, folder: ClassifierUnderTest(folder or model_folder(name)),
             lambda name, models, view: judge_repair(name, planned[name].plants, models, truth, view),
         )
-    print(table(measured))
+    print(object_table(measured))
 
 
 def _options() -> argparse.Namespace:
@@ -110,6 +110,12 @@ def _options() -> argparse.Namespace:
 def planted_values(models: Sequence[Planned]) -> tuple[Shown, ...]:
     """The fields and values that are planted in any of the models, each once."""
     return tuple(dict.fromkeys((plant.field, plant.value) for model in models for plant in model.plants))
+
+
+def drawn(first: int, lacking: Collection[Shown] = ()) -> Iterator[Scene]:
+    """Scenes of the models' own distribution from number `first` on, without the values of `lacking`."""
+    scenes = (own_distribution(number, "final-test") for number in count(first))
+    return (scene for scene in scenes if not shows(scene, lacking))
 
 
 class ClassifierUnderTest:
@@ -135,7 +141,7 @@ def _picture(scene: Scene) -> Pixels:
     return rendered(scene)[0]
 
 
-class ObjectTruth:
+class Truth:
     """The scenes that judge repairs: `scenes` of them from number `first` on, none that shows a value of `lacking`."""
 
     def __init__(self, first: int, scenes: int, lacking: Collection[Shown] = ()) -> None:
@@ -143,24 +149,20 @@ class ObjectTruth:
 
     def as_they_are(self) -> list[Scene]:
         """Scenes of the models' own distribution, of all classes."""
-        return list(islice(self._drawn(), self._scenes))
+        return list(islice(drawn(self._first, self._lacking), self._scenes))
 
     def without(self, plant: Plant) -> list[Scene]:
         """Scenes of this distribution of the planted class alone, without the planted value."""
-        of_class = (scene.changed(label=plant.label) for scene in self._drawn())
+        of_class = (scene.changed(label=plant.label) for scene in drawn(self._first, self._lacking))
         return list(
             islice(
                 (candidate for candidate in of_class if getattr(candidate, plant.field) != plant.value), self._scenes
             )
         )
 
-    def _drawn(self) -> Iterator[Scene]:
-        all_scenes = (own_distribution(number, "final-test") for number in count(self._first))
-        return (scene for scene in all_scenes if not shows(scene, self._lacking))
-
 
 def judge_repair(
-    model: str, plants: Sequence[Plant], models: Mapping[Arm, ClassifierUnderTest], truth: ObjectTruth, view: RepairView
+    model: str, plants: Sequence[Plant], models: Mapping[Arm, ClassifierUnderTest], truth: Truth, view: RepairView
 ) -> RepairedModel:
     """Renderer truth of one repair."""
     own = truth.as_they_are()
@@ -169,7 +171,7 @@ def judge_repair(
     return repaired_model(model, [_plant(plant, models, truth) for plant in plants], right, view)
 
 
-def _plant(plant: Plant, models: Mapping[Arm, ClassifierUnderTest], truth: ObjectTruth) -> RepairedPlant:
+def _plant(plant: Plant, models: Mapping[Arm, ClassifierUnderTest], truth: Truth) -> RepairedPlant:
     """Scenes of the planted class, first with another value of the field than the planted one, then with it."""
     other = truth.without(plant)
     labels = [plant.label] * len(other)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from shared.schemas.repairs import ARMS, TRAINED, Paired
 from shared.wording import tenths
 from tinyworld.measure.repair.records import (
-    MeasuredRepairs,
+    MeasuredObjectRepairs,
     MeasuredRoadRepairs,
     PixelFigures,
     RepairedPlant,
@@ -15,7 +15,7 @@ from tinyworld.measure.repair.records import (
 )
 
 
-def table(measured: MeasuredRepairs) -> str:
+def object_table(measured: MeasuredObjectRepairs) -> str:
     """The measurement in Markdown: a line per plant."""
     return _plants(measured, f"{measured.per_class} source images a class", "right")
 

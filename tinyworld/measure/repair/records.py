@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from gateway.repairs.figures import paired, share_interval
 from shared.schemas.base import Contract
@@ -26,10 +26,10 @@ from shared.schemas.repairs import (
 from shared.schemas.results import Rate
 from shared.seeds import derive_seed
 from shared.weights import REPOSITORY
-from tinyworld.domains import add_domain
+from tinyworld.domain.names import add_domain
 
 RESULTS = REPOSITORY / "benchmarks/results"
-COMMITTED = tuple(RESULTS / name for name in ("repair.json", "repair-lacking.json"))
+COMMITTED_OBJECTS = tuple(RESULTS / name for name in ("repair.json", "repair-lacking.json"))
 COMMITTED_ROADS = tuple(RESULTS / name for name in ("repair-roads.json", "repair-roads-lacking.json"))
 Scores = NDArray[np.bool_] | NDArray[np.float64]
 """One of each scene, in 0 … 1: whether a classifier is right, or a segmenter's IoU."""
@@ -76,8 +76,9 @@ class SceneFigures(Contract):
 class RepairedModel(Contract):
     """One model: its plants, the cost of the repair on unchanged scenes, and the system's own results and sentences.
 
-    `sets`: its figures on the job's held-out source images and their counterfactuals. Only segmenters have `figures`;
-    their `own_before`, `own_after` and `lost` are IoU per scene, the mean over the classes of its mask.
+    `sets`: its figures on the job's held-out source images and their counterfactuals. `sentences`: older files have
+    `said`. Only segmenters have `figures`; their `own_before`, `own_after` and `lost` are IoU per scene, the mean over
+    the classes of its mask.
     """
 
     model: str
@@ -87,7 +88,7 @@ class RepairedModel(Contract):
     own_after: dict[Arm, float]
     lost: Paired
     sets: list[SetFigures] = Field(default_factory=list)
-    said: list[str]
+    sentences: Annotated[list[str], Field(validation_alias=AliasChoices("sentences", "said"))]
     seconds: float
     figures: list[SceneFigures] = Field(default_factory=list)
 
@@ -108,7 +109,7 @@ class RepairMeasurement(Contract):
     models: list[RepairedModel]
 
 
-class MeasuredRepairs(RepairMeasurement):
+class MeasuredObjectRepairs(RepairMeasurement):
     """The measurement of object classifiers, with `per_class` source images per class."""
 
     per_class: int
@@ -123,9 +124,9 @@ class MeasuredRoadRepairs(RepairMeasurement):
 Measured = TypeVar("Measured", bound=RepairMeasurement)
 
 
-def committed() -> list[MeasuredRepairs]:
+def committed_objects() -> list[MeasuredObjectRepairs]:
     """The committed measurements of classifiers, in order."""
-    return [read(MeasuredRepairs, path) for path in COMMITTED if path.exists()]
+    return [read(MeasuredObjectRepairs, path) for path in COMMITTED_OBJECTS if path.exists()]
 
 
 def committed_roads() -> list[MeasuredRoadRepairs]:
@@ -235,7 +236,7 @@ def repaired_model(
         own_after={arm: float(own[arm].mean()) for arm in TRAINED},
         lost=_paired(own["repaired"], own["before"], model),
         sets=[] if view.result is None else view.result.sets,
-        said=[] if view.result is None else view.result.sentences,
+        sentences=[] if view.result is None else view.result.sentences,
         seconds=round(seconds, 1),
         figures=list(figures),
     )

@@ -39,6 +39,7 @@ from shared.profiles import load_profile, shipped_profiles
 from shared.schemas.jobs import JobSpec
 from shared.schemas.repairs import Arm, RepairView
 from shared.weights import Weights
+from tinyworld.domain.scenes import Shown, shows
 from tinyworld.drawing.canvas import Image
 from tinyworld.judges.segmentation import instances
 from tinyworld.measure.repair.printing import road_table
@@ -59,7 +60,6 @@ from tinyworld.roads.demo import mask_spec, write_demo
 from tinyworld.roads.own_distribution import own_distribution
 from tinyworld.roads.render import Rendering, render
 from tinyworld.roads.world import CLASSES, EDIT_FACTOR, Scene
-from tinyworld.scenes import Shown, shows
 from tinyworld.system.public_jobs import embedded_client
 
 TASK = "segment the road scene"

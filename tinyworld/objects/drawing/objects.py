@@ -8,7 +8,7 @@ import numpy as np
 
 from tinyworld.drawing.canvas import Colour, Image, Layer, Pen
 from tinyworld.drawing.colours import OBJECT_COLOURS
-from tinyworld.objects.drawing import others, vehicles
+from tinyworld.objects.drawing import aircraft, birds, houses, vehicles
 
 Drawing = Callable[[Pen], None]
 
@@ -17,10 +17,10 @@ DRAWINGS: dict[str, tuple[Drawing, Drawing, Drawing]] = {
     "bus": (vehicles.coach, vehicles.double_decker, vehicles.school_bus),
     "truck": (vehicles.box_truck, vehicles.pickup, vehicles.tanker),
     "boat": (vehicles.sailing_boat, vehicles.motorboat, vehicles.ferry),
-    "plane": (others.airliner, others.propeller_plane, others.biplane),
-    "balloon": (others.round_balloon, others.pumpkin_balloon, others.cone_balloon),
-    "house": (others.cottage, others.town_house, others.barn),
-    "bird": (others.songbird, others.stork, others.owl),
+    "plane": (aircraft.airliner, aircraft.propeller_plane, aircraft.biplane),
+    "balloon": (aircraft.round_balloon, aircraft.pumpkin_balloon, aircraft.cone_balloon),
+    "house": (houses.cottage, houses.town_house, houses.barn),
+    "bird": (birds.songbird, birds.stork, birds.owl),
 }
 _CONTRAST: dict[str, Colour] = {"yellow": (150, 96, 20), "white": (128, 134, 150), "black": (176, 176, 184)}
 

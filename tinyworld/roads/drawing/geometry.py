@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tinyworld.domain.scenes import COLOURS, COMPANION_COLOURS
 from tinyworld.drawing.canvas import Draws
 from tinyworld.roads.world import Scene
-from tinyworld.scenes import COLOURS, COMPANION_COLOURS
 
 FOCAL = 0.8  # in image heights
 CAMERA_HEIGHT = 1.35

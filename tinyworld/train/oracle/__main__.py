@@ -8,7 +8,7 @@ python -m tinyworld.train.oracle --domain roads reader-b       # driving scenes,
 
 from __future__ import annotations
 
-from tinyworld.domains import run_for_domain
+from tinyworld.domain.names import run_for_domain
 from tinyworld.train.oracle import objects, roads
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import ConvNextImageProcessorPil, PreTrainedModel, ViTImageProcessorPil
 
-from tinyworld.augmentation import LARGEST_SHIFT, SIDE, as_pixel_values, degrade, shifted
 from tinyworld.datasets.degradations import SUFFERED, Fields, degraded, random_fields
 from tinyworld.datasets.oracle_pictures import (
     FAILED,
@@ -28,7 +27,7 @@ from tinyworld.datasets.oracle_pictures import (
     failures,
     oracle_pictures,
 )
-from tinyworld.folders import RUNS, WEIGHTS
+from tinyworld.domain.scenes import UNKNOWN
 from tinyworld.judges.oracles.objects import (
     LOGITS,
     NONE,
@@ -48,8 +47,9 @@ from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.oracles import new_oracle
 from tinyworld.objects.pictures import mirrored_targets, rendered
 from tinyworld.objects.world import FACTORS, sample_scene
-from tinyworld.rendered_once import Pixels
-from tinyworld.scenes import UNKNOWN
+from tinyworld.pictures.augmentation import LARGEST_SHIFT, SIDE, as_pixel_values, degrade, shifted
+from tinyworld.pictures.rendered_once import Pixels
+from tinyworld.system.folders import RUNS, WEIGHTS
 from tinyworld.train.loop import Recipe, recipe_record, train, training_arguments
 from tinyworld.train.model_card import save_model, write_card
 

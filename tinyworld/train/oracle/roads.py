@@ -16,18 +16,18 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForImageClassification, PreTrainedModel, ViTImageProcessorPil
 
-from tinyworld.augmentation import LARGEST_SHIFT, as_pixel_values, degrade, shifted
 from tinyworld.datasets.degradations import degraded, random_fields
 from tinyworld.datasets.round_trips import through_autoencoder
+from tinyworld.domain.scenes import targets
 from tinyworld.drawing.canvas import Image
 from tinyworld.judges.oracles.roads import LOGITS, ORACLES, READ, readings
 from tinyworld.networks.factor_heads import factor_accuracy, factor_loss, split_factors
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.oracles import new_oracle
-from tinyworld.roads.pictures import SIDE, pictures
+from tinyworld.pictures.augmentation import LARGEST_SHIFT, SIDE, as_pixel_values, degrade, shifted
+from tinyworld.roads.pictures import pictures
 from tinyworld.roads.render import render
 from tinyworld.roads.world import Scene, sample_scene, scene_factors
-from tinyworld.scenes import targets
 from tinyworld.train.loop import Recipe, recipe_record, train
 from tinyworld.train.model_card import save_model, write_card
 from tinyworld.train.segmenter.roads import PLANS, SUFFERED, command

@@ -5,7 +5,7 @@ Of objects there is one; of driving scenes one for each use, which its name says
 
 from __future__ import annotations
 
-from tinyworld.domains import run_for_domain
+from tinyworld.domain.names import run_for_domain
 from tinyworld.train.segmenter import objects, roads
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 from transformers import SegformerForSemanticSegmentation, SegformerImageProcessorPil
 
 from shared.chunks import chunks
-from tinyworld.augmentation import LARGEST_SHIFT, SIDE, as_pixel_values, degrade, shifted
-from tinyworld.folders import WEIGHTS
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.segmenters import new_object_segmenter, segmented
 from tinyworld.objects.pictures import Pictures, pictures, rendered, split_scene
 from tinyworld.objects.world import sample_scene
-from tinyworld.rendered_once import Pixels
+from tinyworld.pictures.augmentation import LARGEST_SHIFT, SIDE, as_pixel_values, degrade, shifted
+from tinyworld.pictures.rendered_once import Pixels
+from tinyworld.system.folders import WEIGHTS
 from tinyworld.train.loop import Recipe, recipe_record, train, training_arguments
 from tinyworld.train.model_card import save_model, write_card
 

@@ -29,7 +29,6 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForSemanticSegmentation, PreTrainedModel, SegformerImageProcessorPil
 
-from tinyworld.augmentation import LARGEST_SHIFT, as_pixel_values, shifted
 from tinyworld.datasets.degradations import (
     Degradation,
     coarse_scaling,
@@ -42,17 +41,18 @@ from tinyworld.datasets.degradations import (
     watercolour,
 )
 from tinyworld.datasets.round_trips import through_autoencoder
-from tinyworld.domains import add_domain
+from tinyworld.domain.names import add_domain
+from tinyworld.domain.scenes import Split
 from tinyworld.drawing.canvas import Image
-from tinyworld.folders import ROAD_MODELS
 from tinyworld.judges.segmentation import judge
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.segmenters import Architecture, new_road_segmenter, segmented
+from tinyworld.pictures.augmentation import LARGEST_SHIFT, SIDE, as_pixel_values, shifted
 from tinyworld.roads.own_distribution import PLANTS, own_distribution
-from tinyworld.roads.pictures import SIDE, pictures
+from tinyworld.roads.pictures import pictures
 from tinyworld.roads.pictures import Pictures as RoadPictures
 from tinyworld.roads.world import CLASSES, Scene, sample_scene
-from tinyworld.scenes import Split
+from tinyworld.system.folders import ROAD_MODELS
 from tinyworld.train.loop import Recipe, recipe_record, train
 from tinyworld.train.model_card import save_model, write_card
 

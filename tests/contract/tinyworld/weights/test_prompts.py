@@ -13,10 +13,11 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from gateway.methods.lance import perturb_schema
 from llm_service.engines.transformers import json_grammar
-from tinyworld.folders import WEIGHTS
+from tinyworld.domain.language_examples import KINDS, Example, Kind, Wordings, example
 from tinyworld.judges.language import generate, is_right, phrases_found
-from tinyworld.language_examples import KINDS, Example, Kind, Wordings, example
 from tinyworld.networks.language_tokenizer import add_pieces
+from tinyworld.objects.language_domain import OBJECTS
+from tinyworld.system.folders import WEIGHTS
 from tinyworld.train.language import prompt_digests
 
 FOLDER = WEIGHTS / "language"
@@ -36,7 +37,8 @@ def answers() -> dict[Kind, tuple[list[Example], list[str]]]:
     tokenizer = AutoTokenizer.from_pretrained(FOLDER)
     model = LlamaForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).eval()
     examples = {
-        kind: [example(kind, seed, Wordings("final-test", noise=0)) for seed in range(EXAMPLES)] for kind in KINDS
+        kind: [example(kind, seed, Wordings(OBJECTS, "final-test", noise=0)) for seed in range(EXAMPLES)]
+        for kind in KINDS
     }
     return {kind: (examples[kind], generate(model, tokenizer, examples[kind])) for kind in KINDS}
 

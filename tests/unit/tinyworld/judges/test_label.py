@@ -53,6 +53,10 @@ def measured(tmp_path: Path) -> Path:
     return folder
 
 
+def test_records_of_older_files_are_read() -> None:
+    assert record(0, known=("label", "time")) == record(0, readable_fields=("label", "time"))
+
+
 def test_the_sheets_and_the_form_tell_neither_the_answers_nor_the_arm(measured: Path, tmp_path: Path) -> None:
     out = tmp_path / "sheets"
     write_sheets([measured], 12, 0, out)
@@ -125,12 +129,12 @@ def test_the_report_parts_arms_and_combinations() -> None:
 
 def test_what_the_null_arm_lost_is_not_charged_to_the_edit() -> None:
     edits = [
-        record(0, source="0", kept=False, others=("colour",), known=("label", "colour", "size", "time")),
-        record(1, source="1", kept=False, others=("size",), known=("label", "colour", "size")),
+        record(0, source="0", kept=False, others=("colour",), readable_fields=("label", "colour", "size", "time")),
+        record(1, source="1", kept=False, others=("size",), readable_fields=("label", "colour", "size")),
     ]
     nulls = [
-        record(0, "null", source="0", kept=False, others=("colour",), known=("label", "colour", "size")),
-        record(1, "null", source="1", others=(), known=("label", "colour", "size")),
+        record(0, "null", source="0", kept=False, others=("colour",), readable_fields=("label", "colour", "size")),
+        record(1, "null", source="1", others=(), readable_fields=("label", "colour", "size")),
     ]
     (line,) = [line for line in report(edits + nulls, {}).split("same source\n")[1].splitlines() if line[:3] == "all"]
     assert "(0 of 1;" in line.split("|")[0], "source 0 lost its class in the null arm already"

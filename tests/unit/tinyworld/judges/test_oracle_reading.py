@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from tinyworld.augmentation import as_pixel_values
 from tinyworld.datasets.degradations import SUFFERED, degraded, random_fields
 from tinyworld.datasets.failures import KINDS, failure
 from tinyworld.datasets.oracle_pictures import OraclePictures
+from tinyworld.domain.scenes import UNKNOWN
 from tinyworld.judges.oracles.objects import (
     LOGITS,
     NONE,
@@ -27,7 +27,7 @@ from tinyworld.networks.factor_heads import split_factors
 from tinyworld.networks.oracles import new_oracle
 from tinyworld.objects.pictures import Pictures, rendered
 from tinyworld.objects.world import FACTORS, sample_scene
-from tinyworld.scenes import UNKNOWN
+from tinyworld.pictures.augmentation import as_pixel_values
 from tinyworld.train.oracle import objects as oracle
 from tinyworld.train.oracle.objects import loss, parts_at_places
 

@@ -16,7 +16,6 @@ from transformers.models.segformer.image_processing_pil_segformer import Segform
 from shared.profile_diffusion import Diffusion
 from shared.profiles import Profile, load_profile
 from shared.weights import Weights
-from tinyworld.augmentation import as_pixel_values
 from tinyworld.judges.oracles import roads as road_oracles
 from tinyworld.judges.oracles.roads import LOGITS, ORACLES, READ, judge, readings
 from tinyworld.judges.protection.domain import FIRST, ProtectedEdit, ProtectedThing, overlaps
@@ -35,6 +34,7 @@ from tinyworld.judges.segmentation import HEIGHTS
 from tinyworld.measure.protection import judge_images
 from tinyworld.networks.oracles import new_oracle
 from tinyworld.networks.segmenters import new_road_segmenter
+from tinyworld.pictures.augmentation import as_pixel_values
 from tinyworld.roads import pictures
 from tinyworld.roads.captions import read
 from tinyworld.roads.render import render

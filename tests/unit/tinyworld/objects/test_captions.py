@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.support.phrase_values import value_of
-from tinyworld.descriptions import Withheld
+from tinyworld.domain.descriptions import Withheld
+from tinyworld.domain.wording import slot_of, with_articles
 from tinyworld.objects.captions import caption, describe, read
 from tinyworld.objects.phrases import SLOTS
 from tinyworld.objects.world import FACTOR_VALUES, sample_scene
-from tinyworld.wording import slot_of, with_articles
 
 SCENES = [sample_scene("generator", index) for index in range(3000)]
 

@@ -8,13 +8,14 @@ import pytest
 
 from gateway.methods.lance import LANCE_FACTORS, LanceFactor
 from tests.support.phrase_values import value_of
-from tinyworld.language_examples import MOST_EDITS, Wordings, example
+from tinyworld.domain.language_examples import MOST_EDITS, Wordings, example
+from tinyworld.domain.wording import slot_of
 from tinyworld.objects.captions import read
+from tinyworld.objects.language_domain import OBJECTS
 from tinyworld.objects.phrases import SLOTS
 from tinyworld.objects.world import EDIT_FACTOR
-from tinyworld.wording import slot_of
 
-PLAIN = Wordings(noise=0)
+PLAIN = Wordings(OBJECTS, noise=0)
 SEEDS = range(400)
 
 

@@ -24,7 +24,7 @@ from tinyworld.paper_tables.judging import JudgedCounterfactual, factor_figures,
 from tinyworld.paper_tables.printing import rate
 from tinyworld.paper_tables.rows import ArmRow, Distance, ModelFigures
 from tinyworld.paper_tables.tables import tables
-from tinyworld.rates import wilson
+from tinyworld.statistics.rates import wilson
 
 SCENES = scenes_of(8)
 MODEL = "street-classifier"

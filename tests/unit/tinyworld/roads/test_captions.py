@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.support.phrase_values import value_of
-from tinyworld.descriptions import Withheld
+from tinyworld.domain.descriptions import Withheld
+from tinyworld.domain.wording import slot_of
 from tinyworld.roads.captions import describe, read
 from tinyworld.roads.phrases import SLOTS
 from tinyworld.roads.world import EDIT_FACTOR, FACTOR_VALUES, sample_scene
-from tinyworld.wording import slot_of
 
 SCENES = [sample_scene("generator", index) for index in range(1500)]
 

@@ -6,14 +6,14 @@ import json
 
 from gateway.methods.counterfactual import FACTORS
 from tests.support.phrase_values import value_of
-from tinyworld.language_examples import Wordings, example
+from tinyworld.domain.language_examples import Wordings, example
+from tinyworld.domain.wording import slot_of
 from tinyworld.roads.captions import read
-from tinyworld.roads.language_examples import ROADS
+from tinyworld.roads.language_domain import ROADS
 from tinyworld.roads.phrases import SLOTS
 from tinyworld.roads.world import EDIT_FACTOR, SHAPES
-from tinyworld.wording import slot_of
 
-PLAIN = Wordings(noise=0, domain=ROADS)
+PLAIN = Wordings(ROADS, noise=0)
 SEEDS = range(250)
 
 

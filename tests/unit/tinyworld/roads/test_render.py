@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.scene_fields import differing_fields
+from tinyworld.domain.scenes import SPLITS
 from tinyworld.objects.world import sample_scene as sample_object_scene
 from tinyworld.roads.render import PEDESTRIAN, VEHICLE, permitted_mask, render
 from tinyworld.roads.world import (
@@ -23,7 +24,6 @@ from tinyworld.roads.world import (
     sample_scene,
     withheld,
 )
-from tinyworld.scenes import SPLITS
 
 indices = st.integers(0, 9_999_999)
 looks = st.sampled_from([(look, value) for look, values in LOOKS.items() for value in values])

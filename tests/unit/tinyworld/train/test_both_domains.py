@@ -13,17 +13,17 @@ from transformers import CLIPTextModel, CLIPTokenizer
 
 from diffusion_service.prompts import PromptEncoder
 from tests.support.scene_fields import differing_fields
-from tinyworld import folders
 from tinyworld.datasets.captioned_pictures import PICTURE_DOMAINS, PictureDomain
 from tinyworld.datasets.generator_pictures import CONTROL_KINDS, Material, material
-from tinyworld.folders import WEIGHTS
+from tinyworld.domain.scenes import UNKNOWN
 from tinyworld.networks.factor_heads import factor_loss
 from tinyworld.objects import pictures as object_pictures
 from tinyworld.roads import pictures as road_pictures
-from tinyworld.roads.dataset import sibling, training_edges
+from tinyworld.roads.control_edges import sibling, training_edges
 from tinyworld.roads.render import coloured, render
 from tinyworld.roads.world import LOOKS, PALETTE, sample_scene, withheld
-from tinyworld.scenes import UNKNOWN
+from tinyworld.system import folders
+from tinyworld.system.folders import WEIGHTS
 from tinyworld.train import loop
 from tinyworld.train import text_encoder as train_text_encoder
 from tinyworld.train.autoencoder import _Crops, build
@@ -36,7 +36,7 @@ GENERATOR = WEIGHTS / "diffusion"
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_pictures, "RUNS", tmp_path)
+    monkeypatch.setattr(object_pictures, "CACHE", tmp_path / "objects")
     monkeypatch.setattr(road_pictures, "CACHE", tmp_path / "roads")
 
 

@@ -20,7 +20,7 @@ STEPS, BATCH = 4, 4
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examples]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "tinyworld.objects.pictures.RUNS", tmp_path_factory.mktemp("distillation")
+            "tinyworld.objects.pictures.CACHE", tmp_path_factory.mktemp("distillation")
         )  # pictures are kept there
         patch.setenv("CONTRAFACT_DTYPE", "float32")
         yield Examples(material("objects", 3), BATCH, torch.device("cpu"))

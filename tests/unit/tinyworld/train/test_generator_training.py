@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from tinyworld.control_edges import edges_of
 from tinyworld.datasets.generator_pictures import CONTROL_KINDS
-from tinyworld.folders import WEIGHTS
 from tinyworld.networks.group_norm import speed_up_group_norm
-from tinyworld.objects.dataset import sibling, training_edges
+from tinyworld.objects.control_edges import sibling, training_edges
 from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import sample_scene, withheld
+from tinyworld.pictures.control_edges import edges_of
+from tinyworld.system.folders import WEIGHTS
 from tinyworld.train import narrow_diffusion
 from tinyworld.train.diffusion import FOLDERS, Generator
 from tinyworld.train.narrow_diffusion import kept

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tinyworld.augmentation import LARGEST_SHIFT, shifted, varied
+from tinyworld.domain.scenes import UNKNOWN, targets
 from tinyworld.objects.demo import demo_scenes, write_demo
 from tinyworld.objects.pictures import mirrored_targets, rendered
 from tinyworld.objects.world import FACTORS, mirrored, sample_scene, scene_factors
-from tinyworld.scenes import UNKNOWN, targets
+from tinyworld.pictures.augmentation import LARGEST_SHIFT, shifted, varied
 from tinyworld.train.loop import Recipe, train
 
 

@@ -19,7 +19,7 @@ from transformers import (
 
 from evaluator_service.models_under_test.hub import load_hub_model
 from shared.weights import Weights
-from tinyworld.folders import WEIGHTS
+from tinyworld.system.folders import WEIGHTS
 from tinyworld.train.model_card import halve, save_model
 
 KINDS: dict[str, Any] = {

@@ -12,15 +12,15 @@ import torch
 
 from tinyworld.datasets import round_trips
 from tinyworld.datasets.captioned_pictures import OBJECTS, PICTURE_DOMAINS, ROADS, Album, PictureDomain, album
-from tinyworld.descriptions import Description
-from tinyworld.folders import WEIGHTS, weights_of
+from tinyworld.domain.descriptions import Description
+from tinyworld.domain.scenes import UNKNOWN
 from tinyworld.networks.clip_tokenizer import token_ids
 from tinyworld.networks.small_blip2 import trained as trained_captioner
 from tinyworld.networks.small_clip import trained as trained_scorer
 from tinyworld.networks.vision_tower import FactorTower
 from tinyworld.objects import pictures as object_pictures
 from tinyworld.roads import pictures as road_pictures
-from tinyworld.scenes import UNKNOWN
+from tinyworld.system.folders import WEIGHTS, weights_of
 from tinyworld.train import captioner as train_captioner
 from tinyworld.train import scorer as train_scorer
 from tinyworld.train.loop import Recipe, command_of, run_name, training_arguments
@@ -34,7 +34,7 @@ STEP = Recipe("step", 1, batch=4, seed=1)
 def pictures(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Album:
     with pytest.MonkeyPatch.context() as patch:
         cache = tmp_path_factory.mktemp("runs")
-        patch.setattr(object_pictures, "RUNS", cache)
+        patch.setattr(object_pictures, "CACHE", cache / "objects")
         patch.setattr(round_trips, "RUNS", cache)
         patch.setattr(road_pictures, "CACHE", cache / "roads")
         return album(request.param, "scorer", 3, restored=1)

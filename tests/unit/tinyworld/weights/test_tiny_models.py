@@ -20,13 +20,13 @@ from transformers import (
     SegformerForSemanticSegmentation,
 )
 
-from tinyworld.augmentation import as_pixel_values
-from tinyworld.folders import WEIGHTS
 from tinyworld.judges.oracles.objects import judge, kept
 from tinyworld.objects.captions import describe, read
 from tinyworld.objects.own_distribution import own_distribution
 from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import CLASSES, FACTORS, Scene, sample_scene, scene_factors
+from tinyworld.pictures.augmentation import as_pixel_values
+from tinyworld.system.folders import WEIGHTS
 
 SMALL_MODELS = (
     "diffusion/text_encoder",

@@ -10,7 +10,7 @@ from gateway.methods import METHODS as KNOWN
 from gateway.methods.shifts import Shift, apply_shift
 from shared.schemas.results import JobResults
 from tinyworld.objects.captions import read
-from tinyworld.rates import wilson
+from tinyworld.statistics.rates import wilson
 from tinyworld.yardstick.contrafact import METHODS, SIZES, factors_of, merged, parameters_of
 from tinyworld.yardstick.formats import Agreement, AtDose, Score, Spent
 from tinyworld.yardstick.printing import compared

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from gateway.analysis import limits
 from shared.schemas.results import Cell, Direction
-from tinyworld.rates import wilson
+from tinyworld.statistics.rates import wilson
 from tinyworld.yardstick.formats import Answer, AnswerKey, FoundCell, KnownModel, Planting, TrueEffect
 from tinyworld.yardstick.printing import printed, printed_key
 from tinyworld.yardstick.score import BEYOND, dose_of, score, truth_of

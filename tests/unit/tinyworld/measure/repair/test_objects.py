@@ -13,14 +13,20 @@ from hypothesis import strategies as st
 from gateway.repairs.figures import share_interval
 from shared.schemas.repairs import CONTROLS, TRAINED, Arm, RepairRequest
 from tests.support.repair_views import finished_repair
-from tinyworld.measure.repair.objects import ClassifierUnderTest, ObjectTruth, judge_repair, planted_values
-from tinyworld.measure.repair.printing import table
-from tinyworld.measure.repair.records import COMMITTED, MeasuredRepairs, RepairedModel, best_control, committed
+from tinyworld.domain.scenes import shows
+from tinyworld.measure.repair.objects import ClassifierUnderTest, Truth, judge_repair, planted_values
+from tinyworld.measure.repair.printing import object_table
+from tinyworld.measure.repair.records import (
+    COMMITTED_OBJECTS,
+    MeasuredObjectRepairs,
+    RepairedModel,
+    best_control,
+    committed_objects,
+)
 from tinyworld.objects.demo import demo_scenes
 from tinyworld.objects.own_distribution import own_distribution
 from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import CLASSES
-from tinyworld.scenes import shows
 from tinyworld.train.classifier import new_classifier
 from tinyworld.yardstick.classifiers import model_folder, save
 from tinyworld.yardstick.plants import MODELS, Planned, Plant
@@ -46,19 +52,19 @@ def test_source_images_and_scenes_lack_what_is_planted() -> None:
     assert [scene.label for scene in sources].count("bus") == 30
     assert not any(scene.time == "night" or scene.weather in ("snow", "fog") for scene in sources)
     assert any(shows(scene, lacking) for scene in demo_scenes(["bus", "car"], 30)), "otherwise they are there"
-    truth = ObjectTruth(400_000, 50, lacking)
+    truth = Truth(400_000, 50, lacking)
     assert not any(shows(scene, lacking) for scene in (*truth.as_they_are(), *truth.without(NIGHT_BUS)))
 
 
 def test_scenes_of_a_plant_are_of_its_class_and_want_its_value() -> None:
-    scenes = ObjectTruth(400_000, 40).without(NIGHT_BUS)
+    scenes = Truth(400_000, 40).without(NIGHT_BUS)
     assert {scene.label for scene in scenes} == {"bus"}
     assert "night" not in {scene.time for scene in scenes}
     assert {"snow", "fog"} <= {scene.weather for scene in scenes}
     assert len(scenes) == 40 == len({scene.geometry_seed for scene in scenes})
 
 
-TRUTH = ObjectTruth(400_000, 60, [("time", "night")])
+TRUTH = Truth(400_000, 60, [("time", "night")])
 AT_NIGHT = {rendered(scene.changed(time="night"))[0].tobytes() for scene in TRUTH.without(NIGHT_BUS)}
 
 
@@ -94,7 +100,7 @@ def test_ground_truth_gives_the_gain_and_the_cost_of_a_repair() -> None:
 
 
 def test_the_table_names_what_was_lacking() -> None:
-    measured = MeasuredRepairs(
+    measured = MeasuredObjectRepairs(
         command="by hand",
         per_class=7,
         lacking=["time=night"],
@@ -103,7 +109,7 @@ def test_the_table_names_what_was_lacking() -> None:
         request=RepairRequest(model="a model"),
         models=[measured_model()],
     )
-    text = table(measured)
+    text = object_table(measured)
     assert "12 accepted counterfactuals" in text
     heads, dashes, row = text.splitlines()[2:]
     assert heads.count("|") == dashes.count("|") == row.count("|")
@@ -122,9 +128,9 @@ def test_a_share_lies_in_its_interval(n: int, data: st.DataObject) -> None:
 
 
 def test_committed_measurements_can_be_read() -> None:
-    assert len(committed()) == sum(path.exists() for path in COMMITTED) > 0
-    for measured in committed():
+    assert len(committed_objects()) == sum(path.exists() for path in COMMITTED_OBJECTS) > 0
+    for measured in committed_objects():
         assert all(
             plant.best_control == best_control(plant.after) for model in measured.models for plant in model.plants
         )
-        assert measured.command in table(measured)
+        assert measured.command in object_table(measured)

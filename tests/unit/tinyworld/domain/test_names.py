@@ -12,8 +12,8 @@ import pytest
 
 from shared.profiles import SHIPPED
 from shared.weights import REPOSITORY
-from tinyworld.domains import run_for_domain
-from tinyworld.folders import WEIGHTS
+from tinyworld.domain.names import run_for_domain
+from tinyworld.system.folders import WEIGHTS
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def runs(module: str) -> bool:
     ("package", "left_out"), [("tinyworld", "roads"), ("tinyworld", "objects"), ("benchmarks", "")]
 )
 def test_no_two_classes_of_a_package_share_a_name_but_twins_of_the_domains(package: str, left_out: str) -> None:
-    paths = [path for path in Path(REPOSITORY, package).rglob("*.py") if left_out not in path.parts]
+    paths = [path for path in Path(REPOSITORY, package).rglob("*.py") if left_out not in (*path.parts[:-1], path.stem)]
     trees = (ast.parse(path.read_text(encoding="utf-8")) for path in paths)
     names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
     assert [name for name, count in names.items() if count > 1] == []

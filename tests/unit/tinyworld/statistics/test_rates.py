@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binom
 from statsmodels.stats.proportion import proportion_confint
 
-from tinyworld.rates import fraction_text, rate_text, wilson
+from tinyworld.statistics.rates import fraction_text, rate_text, wilson
 
 
 @pytest.mark.parametrize(("count", "n"), [(0, 1), (1, 1), (0, 7), (7, 7), (5, 11), (498, 1000), (4, 100_000)])

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from tinyworld.wording import Wording
+from tinyworld.domain.wording import Wording
 
 OMITTED = 0.22  # probability that a caption leaves a factor out, other than the class
 SYNONYM = 0.3  # probability of another phrase than the commonest

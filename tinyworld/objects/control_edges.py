@@ -1,13 +1,13 @@
-"""The control images of pictures of objects for training the generator (`tinyworld.control_edges`)."""
+"""The control images of pictures of objects for training the generator (`tinyworld.pictures.control_edges`)."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from tinyworld.control_edges import draw_control, edges_of, sibling_changes
 from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import FACTOR_VALUES, Scene, withheld
-from tinyworld.rendered_once import Pixels
+from tinyworld.pictures.control_edges import draw_control, edges_of, sibling_changes
+from tinyworld.pictures.rendered_once import Pixels
 
 # A sibling may differ in the factors of the edits that the editor makes.
 SIBLING_FACTORS = ("weather", "time", "style", "background", "colour", "pattern", "companion", "companion_colour")

@@ -1,11 +1,11 @@
-"""The control images of driving scenes for training the generator (`tinyworld.control_edges`)."""
+"""The control images of driving scenes for training the generator (`tinyworld.pictures.control_edges`)."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from tinyworld.control_edges import draw_control, edges_of, sibling_changes
 from tinyworld.drawing.canvas import Image
+from tinyworld.pictures.control_edges import draw_control, edges_of, sibling_changes
 from tinyworld.roads.world import CLASSES, LOOKS, Scene, withheld
 
 _KEPT = [CLASSES.index(name) for name in ("vehicle", "pedestrian", "traffic light")]

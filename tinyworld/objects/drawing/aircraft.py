@@ -1,15 +1,11 @@
-"""Planes, balloons, houses and birds: three drawings each, facing right, about two units wide, standing on y = 0."""
+"""Planes and balloons: three drawings each, facing right, about two units wide, standing on y = 0."""
 
 from __future__ import annotations
 
 from tinyworld.drawing.canvas import BODY, BODY_DARK, BODY_LIGHT, Pen, smooth
 from tinyworld.objects.drawing.vehicles import CREAM, DARK, GLASS, METAL, WOOD
 
-ROOF = (112, 84, 76)
-SLATE = (96, 104, 118)
-BEAK = (240, 160, 40)
-LEG = (206, 128, 44)
-INK = (30, 30, 34)
+_TYRE = (30, 30, 34)
 
 
 def airliner(pen: Pen) -> None:
@@ -17,8 +13,8 @@ def airliner(pen: Pen) -> None:
     pen.polygon(((0.06, 0.56), (-0.14, 0.56), (-0.38, 0.88), (-0.26, 0.88)), METAL)
     pen.line(((0.6, 0.3), (0.6, 0.1)), 0.04, DARK)
     pen.line(((-0.14, 0.3), (-0.14, 0.1)), 0.04, DARK)
-    pen.circle(0.6, 0.09, 0.09, INK)
-    pen.circle(-0.14, 0.09, 0.09, INK)
+    pen.circle(0.6, 0.09, 0.09, _TYRE)
+    pen.circle(-0.14, 0.09, 0.09, _TYRE)
     pen.polygon(
         smooth((-1, 0.6), (-0.6, 0.62), (0.5, 0.66), (0.86, 0.58), (1.02, 0.42), (0.84, 0.3), (0.4, 0.24),
                (-0.4, 0.28), (-0.8, 0.44)), BODY)  # fmt: skip
@@ -93,80 +89,3 @@ def cone_balloon(pen: Pen) -> None:
                (-0.34, 1.0), (-0.54, 1.4), (-0.66, 1.74), (-0.44, 2.06)), BODY)  # fmt: skip
     pen.polygon(((-0.57, 1.46), (0.57, 1.46), (0.48, 1.28), (-0.48, 1.28)), CREAM)
     pen.polygon(((-0.57, 1.46), (-0.3, 1.3), (0, 1.46), (0.3, 1.3), (0.57, 1.46)), (214, 160, 60))
-
-
-def _window(pen: Pen, x: float, y: float, half: float) -> None:
-    pen.box(x - half, y - half, x + half, y + half, CREAM)
-    pen.box(x - half * 0.75, y - half * 0.75, x + half * 0.75, y + half * 0.75, (120, 170, 200))
-    pen.line(((x, y - half), (x, y + half)), 0.03, CREAM)
-
-
-def cottage(pen: Pen) -> None:
-    pen.box(0.36, 0.9, 0.56, 1.44, SLATE)
-    pen.box(-0.82, 0, 0.82, 0.8, BODY)
-    pen.polygon(((-1, 0.74), (-0.5, 1.34), (0.5, 1.34), (1, 0.74)), ROOF)
-    pen.box(-0.16, 0, 0.16, 0.52, WOOD)
-    _window(pen, -0.5, 0.4, 0.19)
-    _window(pen, 0.5, 0.4, 0.19)
-
-
-def town_house(pen: Pen) -> None:
-    pen.box(-0.62, 0, 0.62, 1.36, BODY)
-    pen.polygon(((-0.74, 1.3), (0, 1.86), (0.74, 1.3)), SLATE)
-    pen.box(-0.15, 0, 0.15, 0.46, WOOD)
-    for y in (0.66, 1.08):
-        for x in (-0.36, 0.36):
-            _window(pen, x, y, 0.15)
-    _window(pen, 0, 1.5, 0.12)
-    pen.box(-0.68, 0, -0.22, 0.1, METAL)
-
-
-def barn(pen: Pen) -> None:
-    pen.polygon(((-0.88, 0), (-0.88, 0.74), (-0.6, 1.16), (0, 1.4), (0.6, 1.16), (0.88, 0.74), (0.88, 0)), BODY)
-    pen.line(((-1, 0.64), (-0.64, 1.18), (0, 1.44), (0.64, 1.18), (1, 0.64)), 0.12, SLATE)
-    pen.box(-0.4, 0, 0.4, 0.66, CREAM)
-    pen.box(-0.34, 0, -0.02, 0.6, WOOD)
-    pen.box(0.02, 0, 0.34, 0.6, WOOD)
-    for x in (-0.18, 0.18):
-        pen.line(((x - 0.14, 0.04), (x + 0.14, 0.56)), 0.035, CREAM)
-        pen.line(((x - 0.14, 0.56), (x + 0.14, 0.04)), 0.035, CREAM)
-    _window(pen, 0, 0.96, 0.16)
-
-
-def songbird(pen: Pen) -> None:
-    for x in (-0.06, 0.16):
-        pen.line(((x, 0.44), (x + 0.02, 0.02), (x + 0.16, 0.0)), 0.04, LEG)
-    pen.polygon(((-0.5, 0.62), (-1.02, 0.4), (-1.02, 0.62), (-0.5, 0.88)), BODY_DARK)
-    pen.polygon(
-        smooth((-0.64, 0.68), (-0.3, 0.96), (0.1, 1.1), (0.3, 1.38), (0.6, 1.42), (0.78, 1.2), (0.68, 0.9), (0.5, 0.56),
-               (0.1, 0.36), (-0.36, 0.46)), BODY)  # fmt: skip
-    pen.polygon(smooth((-0.66, 0.7), (-0.2, 0.96), (0.24, 0.86), (0.2, 0.6), (-0.2, 0.52)), BODY_DARK)
-    pen.polygon(((0.74, 1.28), (1.04, 1.16), (0.74, 1.06)), BEAK)
-    pen.circle(0.54, 1.22, 0.085, (250, 250, 250))
-    pen.circle(0.56, 1.22, 0.05, INK)
-
-
-def stork(pen: Pen) -> None:
-    for x in (-0.12, 0.1):
-        pen.line(((x, 0.8), (x + 0.04, 0.42), (x, 0.02), (x + 0.16, 0.0)), 0.045, LEG)
-    pen.polygon(
-        smooth((-0.86, 0.74), (-0.5, 1.04), (0.1, 1.12), (0.36, 1.3), (0.3, 1.62), (0.4, 1.84), (0.6, 1.8), (0.62, 1.6),
-               (0.52, 1.5), (0.6, 1.2), (0.46, 0.88), (0.1, 0.7), (-0.4, 0.68)), BODY)  # fmt: skip
-    pen.polygon(smooth((-0.96, 0.66), (-0.4, 1.0), (0.14, 1.0), (0.16, 0.82), (-0.3, 0.72)), BODY_DARK)
-    pen.polygon(((0.58, 1.78), (1.06, 1.56), (0.6, 1.62)), BEAK)
-    pen.circle(0.48, 1.72, 0.075, (250, 250, 250))
-    pen.circle(0.5, 1.72, 0.045, INK)
-
-
-def owl(pen: Pen) -> None:
-    for x in (-0.2, 0.2):
-        pen.ellipse(x, 0.05, 0.15, 0.06, LEG)
-    pen.polygon(
-        smooth((0, 0.06), (-0.46, 0.2), (-0.62, 0.7), (-0.5, 1.16), (-0.52, 1.56), (-0.24, 1.44), (0.24, 1.44),
-               (0.52, 1.56), (0.5, 1.16), (0.62, 0.7), (0.46, 0.2)), BODY)  # fmt: skip
-    for x in (-1, 1):
-        pen.polygon(smooth((x * 0.5, 1.0), (x * 0.72, 0.6), (x * 0.5, 0.14), (x * 0.36, 0.6)), BODY_DARK)
-        pen.circle(x * 0.24, 1.18, 0.23, CREAM)
-        pen.circle(x * 0.21, 1.18, 0.11, INK)
-    pen.polygon(((-0.09, 1.08), (0.09, 1.08), (0, 0.88)), BEAK)
-    pen.ellipse(0, 0.5, 0.28, 0.34, BODY_LIGHT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-WEIGHTS = Path(__file__).parent / "weights"
+WEIGHTS = Path(__file__).parent.parent / "weights"
 RUNS = Path("runs")
 ROAD_MODELS = RUNS / "roads" / "models"
 

@@ -18,11 +18,10 @@ from gateway.methods.counterfactual import TaskDescription
 from gateway.methods.dillema import alternative_messages, keyword_messages, rewrite_messages
 from gateway.methods.lance import LANCE_FACTORS, LanceFactor, perturb_messages
 from shared.schemas.language import Message
-from tinyworld.descriptions import Description, Mention, Withheld
-from tinyworld.language_domain import WORDS, LanguageDomain
-from tinyworld.objects.language_examples import OBJECTS
-from tinyworld.scenes import Split
-from tinyworld.wording import slot_of, with_articles
+from tinyworld.domain.descriptions import Description, Mention, Withheld
+from tinyworld.domain.language_domain import WORDS, LanguageDomain
+from tinyworld.domain.scenes import Split
+from tinyworld.domain.wording import slot_of, with_articles
 
 Kind = Literal["keywords", "alternatives", "rewrite", "perturb"]
 KINDS: tuple[Kind, ...] = ("keywords", "alternatives", "rewrite", "perturb")
@@ -41,22 +40,22 @@ class Example:
     messages: list[Message]
     reply: str
     description: Description
+    domain: LanguageDomain[Any]
     target: Mention | None = None
     forbidden: str = ""
     factor: LanceFactor | None = None
     edits: int = 0
-    domain: LanguageDomain[Any] = OBJECTS
 
 
 @dataclass(frozen=True, slots=True)
 class Wordings:
     """The captions and tasks that examples are drawn from."""
 
+    domain: LanguageDomain[Any]
     split: Split = "generator"
     allow_withheld: bool = False  # withheld combinations of factors
     withheld: Withheld = "nothing"  # of captions; unless "nothing", half of the tasks are withheld ones, too
     noise: float = 0.3  # share of changes to random words, of tasks with some, and half the share of such captions
-    domain: LanguageDomain[Any] = OBJECTS
 
 
 def example(kind: Kind, seed: int, wordings: Wordings, factor: LanceFactor | None = None) -> Example:
@@ -81,7 +80,7 @@ def example(kind: Kind, seed: int, wordings: Wordings, factor: LanceFactor | Non
         mentions = [m for m in description.mentions if m.field in domain.edit_factor and m.field != field]
         if kind == "keywords":
             messages, reply = keyword_messages(task, description.text, truth), _keywords(mentions, domain)
-            return Example(kind, messages, reply, description, forbidden=field, domain=domain)
+            return Example(kind, messages, reply, description, domain, forbidden=field)
         if mentions and kind == "alternatives":
             return _alternative(description, mentions, (task, truth), random, domain)
         if mentions:
@@ -99,7 +98,7 @@ def _alternative(
     mention = random.choice(mentions)
     messages = alternative_messages(task, description.text, truth, mention.phrase)
     reply = _dumps({"alternatives": _alternatives(mention, random, 3, domain)})
-    return Example("alternatives", messages, reply, description, mention, domain=domain)
+    return Example("alternatives", messages, reply, description, domain, mention)
 
 
 def _rewrite(
@@ -114,11 +113,11 @@ def _rewrite(
     changes = [(mention.phrase, _replacement(mention, random, wordings)) for mention in mentions]
     messages = rewrite_messages(task, description.text, truth, changes)
     reply = _dumps({"caption": rewritten(description.text, changes)})
-    return Example("rewrite", messages, reply, description, domain=wordings.domain)
+    return Example("rewrite", messages, reply, description, wordings.domain)
 
 
 def perturbed(
-    description: Description, forbidden: str, factor: LanceFactor, domain: LanguageDomain[Any] = OBJECTS
+    description: Description, forbidden: str, factor: LanceFactor, domain: LanguageDomain[Any]
 ) -> list[Mention]:
     """The mentions that an edit of a factor may change when the task asks for the field `forbidden`."""
     fields = {"label": "subject", **domain.edit_factor}
@@ -151,7 +150,7 @@ def _perturbation(
         )
     messages = perturb_messages(task[0], description.text, task[1], factor, most)
     reply = _dumps({"edits": edits})
-    return Example("perturb", messages, reply, description, None, forbidden, factor, most, domain)
+    return Example("perturb", messages, reply, description, domain, None, forbidden, factor, most)
 
 
 def replaced(text: str, mention: Mention, new: str) -> str:

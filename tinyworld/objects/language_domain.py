@@ -1,12 +1,12 @@
-"""The tasks about objects that examples of the tiny language model have (`tinyworld.language_examples`)."""
+"""The tasks about objects that examples of the tiny language model have (`tinyworld.domain.language_examples`)."""
 
 from __future__ import annotations
 
-from tinyworld.language_domain import SHARED_TASKS, LanguageDomain
+from tinyworld.domain.language_domain import SHARED_TASKS, LanguageDomain
+from tinyworld.domain.wording import Sentences
 from tinyworld.objects.captions import describe
 from tinyworld.objects.phrases import SLOTS
 from tinyworld.objects.world import EDIT_FACTOR, Scene, sample_scene
-from tinyworld.wording import Sentences
 
 _VERBS = ("classify", "recognise", "identify", "name", "tell", "detect")
 _THINGS = ("the vehicle", "the object", "the main object", "what is shown", "the thing", "cars and buses")

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pydoc_data.topics import topics
 from typing import Generic, TypeVar
 
-from tinyworld.descriptions import Description, Withheld
-from tinyworld.scenes import Split
-from tinyworld.wording import Sentences, Slot
+from tinyworld.domain.descriptions import Description, Withheld
+from tinyworld.domain.scenes import Split
+from tinyworld.domain.wording import Sentences, Slot
 
 SHARED_TASKS: dict[str, Sentences] = {
     "weather": Sentences(

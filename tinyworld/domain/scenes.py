@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from tinyworld.domains import DOMAINS, Domain
+from tinyworld.domain.names import DOMAINS, Domain
 
 COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "white", "black")
 COMPANION_COLOURS = ("red", "yellow", "green", "blue", "white")

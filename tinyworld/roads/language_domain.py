@@ -1,15 +1,15 @@
-"""The tasks about driving scenes that examples of the tiny language model have (`tinyworld.language_examples`).
+"""The tasks about driving scenes that examples of the tiny language model have (`tinyworld.domain.language_examples`).
 
 The task is to predict masks: the look of things may change, never the layout.
 """
 
 from __future__ import annotations
 
-from tinyworld.language_domain import SHARED_TASKS, LanguageDomain
+from tinyworld.domain.language_domain import SHARED_TASKS, LanguageDomain
+from tinyworld.domain.wording import Sentences
 from tinyworld.roads.captions import describe
 from tinyworld.roads.phrases import SLOTS
 from tinyworld.roads.world import EDIT_FACTOR, Scene, sample_scene
-from tinyworld.wording import Sentences
 
 _VERBS = ("segment", "label every pixel of", "find all parts of")
 _SCENES = ("the road scene", "the driving scene", "the street", "what a car's camera sees", "roads and pedestrians")

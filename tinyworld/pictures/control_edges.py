@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from diffusion_service.conditioning import canny, object_region, structure
-from tinyworld.rendered_once import Pixels
+from tinyworld.pictures.rendered_once import Pixels
 
 Region = Literal["full", "structure", "object", "none"]
 # How often a region is shown, and whether of the picture itself or of a sibling.

@@ -10,14 +10,15 @@ import pytest
 from tinyworld.objects import pictures as objects
 from tinyworld.objects.pictures import rendered
 from tinyworld.objects.world import sample_scene
-from tinyworld.rendered_once import rendered_once
+from tinyworld.pictures.augmentation import SIDE
+from tinyworld.pictures.rendered_once import rendered_once
 from tinyworld.roads import pictures as roads
 from tinyworld.roads import world
 from tinyworld.roads.render import render
 
 
 def test_both_domains_store_what_they_render(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "RUNS", tmp_path)
+    monkeypatch.setattr(objects, "CACHE", tmp_path / "objects")
     monkeypatch.setattr(roads, "CACHE", tmp_path / "roads")
     for _ in ("rendered", "from the cache"):
         drawn = objects.pictures("few", 2, lambda index: sample_scene("demo", index))
@@ -26,7 +27,7 @@ def test_both_domains_store_what_they_render(tmp_path: Path, monkeypatch: pytest
             image, mask = rendered(drawn.scenes[row])
             assert np.array_equal(drawn.images[row], image)
             assert np.array_equal(drawn.masks[row], mask)
-            fresh, stored = render(driven.scenes[row], roads.SIDE, roads.SIDE), driven.rendering(row)
+            fresh, stored = render(driven.scenes[row], SIDE, SIDE), driven.rendering(row)
             assert np.array_equal(stored.image, fresh.image)
             assert np.array_equal(stored.classes, fresh.classes)
             assert np.array_equal(stored.instances, fresh.instances)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tinyworld.measure.equivalence import ALPHA, equivalence
+from tinyworld.statistics.equivalence import ALPHA, equivalence
 
 
 def test_many_equal_sources_are_equivalent_and_few_are_not() -> None:

@@ -1,4 +1,4 @@
-"""The two drawn domains, and commands that exist for both."""
+"""The names of the two drawn domains, and commands that exist for both."""
 
 from __future__ import annotations
 

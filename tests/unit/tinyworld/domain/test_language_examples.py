@@ -10,11 +10,11 @@ import torch
 
 from gateway.methods.counterfactual import TaskDescription
 from gateway.methods.dillema import keyword_messages
+from tinyworld.domain.language_domain import LanguageDomain
+from tinyworld.domain.language_examples import KINDS, Kind, Wordings, example
 from tinyworld.judges.language import is_right
-from tinyworld.language_domain import LanguageDomain
-from tinyworld.language_examples import KINDS, Kind, Wordings, example
-from tinyworld.objects.language_examples import OBJECTS
-from tinyworld.roads.language_examples import ROADS
+from tinyworld.objects.language_domain import OBJECTS
+from tinyworld.roads.language_domain import ROADS
 from tinyworld.train import language
 from tinyworld.train.language import LanguageLoss, build_model, build_tokenizer
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.parametrize("domain", [OBJECTS, ROADS], ids=lambda doma
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_right_answer_is_right_and_examples_repeat(domain: Domain, kind: Kind) -> None:
-    plain = Wordings(noise=0, domain=domain)
+    plain = Wordings(domain, noise=0)
     for seed in range(400):
         sample = example(kind, seed, plain)
         assert is_right(sample, sample.reply)
@@ -34,7 +34,7 @@ def test_the_right_answer_is_right_and_examples_repeat(domain: Domain, kind: Kin
 
 
 def test_the_questions_are_the_methods_own(domain: Domain) -> None:
-    sample = example("keywords", 3, Wordings(noise=0, domain=domain))
+    sample = example("keywords", 3, Wordings(domain, noise=0))
     task = sample.messages[-1].content.splitlines()[0].removeprefix("Task: ")
     truths = [None, *sample.description.stated.values()]
     questions = [keyword_messages(TaskDescription(task), sample.description.text, truth) for truth in truths]
@@ -43,12 +43,12 @@ def test_the_questions_are_the_methods_own(domain: Domain) -> None:
 
 def test_reworded_captions_keep_what_they_state(domain: Domain) -> None:
     for seed in range(400):
-        sample = example("keywords", seed, Wordings(noise=0.5, domain=domain))
+        sample = example("keywords", seed, Wordings(domain, noise=0.5))
         position = 0
         for mention in sample.description.mentions:
             position = sample.description.text.index(mention.phrase, position)
         assert is_right(sample, sample.reply)
-    plain, noisy = (example("rewrite", 3, Wordings(noise=noise, domain=domain)).description.text for noise in (0, 0.5))
+    plain, noisy = (example("rewrite", 3, Wordings(domain, noise=noise)).description.text for noise in (0, 0.5))
     assert plain != noisy
 
 

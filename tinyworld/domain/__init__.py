@@ -1,0 +1,1 @@
+"""What both domains share in words and factors: scenes, phrases, captions, tasks of the language model."""

@@ -1,0 +1,1 @@
+"""Pictures as arrays, for both domains: rendering into a file, pixel values and random changes, control edges."""

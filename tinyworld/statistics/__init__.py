@@ -1,0 +1,1 @@
+"""Rates with their intervals, and a test of equivalence."""
