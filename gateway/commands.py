@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -26,8 +27,12 @@ from gateway.operations.housekeeping import Graces, graces_of, run_housekeeping
 from gateway.operations.startup import refuse_wrong_schema
 from gateway.settings import Settings, read_settings
 from gateway.storage.object_store import open_store
+from gateway.trial.page import trial_page
+from gateway.trial.try_image import TrialImage
+from gateway.trial.try_image import try_image as run_trial
 from gateway.worker.replay import replay as make_again
 from shared.problems import Problem
+from shared.profiles import ProfileError, load_profile
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 keys = typer.Typer(help="API keys, in the database of CONTRAFACT_DATABASE_URL.", no_args_is_help=True)
@@ -86,16 +91,49 @@ def revoke(key: Annotated[str, typer.Argument(help="its id, from `keys list`", m
 
 
 @app.command()
-def doctor(as_json: Json = False) -> None:
+def doctor(
+    as_json: Json = False,
+    try_image: Annotated[
+        Path | None,
+        typer.Option("--try", exists=True, dir_okay=False, help="then run this image through every service, by steps"),
+    ] = None,
+    task: Annotated[
+        str, typer.Option(help="what your model does, for --try")
+    ] = "classify the main object of the photo",
+    label: Annotated[str | None, typer.Option(help="the image's class, for --try")] = None,
+    out: Annotated[Path, typer.Option(help="folder for the pictures and the page of --try")] = Path("trial"),
+) -> None:
     """Check this deployment. Prints each fault with its fix; exits with code 1 if there is one."""
+    settings = read_settings()
     fine = True
-    for answer in examine(read_settings()):
+    for answer in examine(settings):
         fine = fine and answer.fine
         if as_json:
             print(json.dumps(asdict(answer)))
         else:
             print(f"{'ok   ' if answer.fine else 'WRONG'}  {answer.part}: {answer.sentence}", flush=True)
+    if try_image is not None:
+        fine = _try(settings, TrialImage(try_image.read_bytes(), task, label), out, as_json) and fine
     raise typer.Exit(0 if fine else 1)
+
+
+def _try(settings: Settings, image: TrialImage, out: Path, as_json: bool) -> bool:
+    """Run one image through every service, print each step, and write the page. Returns whether all steps are fine."""
+    services = ModelServices(settings.service_urls, settings.service_deadline_seconds, settings.service_wait_seconds)
+    steps = []
+    try:
+        profile = load_profile(settings.profile)
+        for step in run_trial(services, settings.service_urls, profile, image, out, settings.working_side):
+            steps.append(step)
+            print(json.dumps(asdict(step)) if as_json else step.sentence, flush=True)
+    except (Problem, ProfileError) as problem:
+        messages.print(f"error: {problem}", style="red", markup=False)
+        return False
+    finally:
+        services.close()
+    (out / "index.html").write_text(trial_page(steps, settings.profile), encoding="utf-8")
+    messages.print(f"pictures and page: {out / 'index.html'}", markup=False)
+    return not any(step.fault for step in steps)
 
 
 @app.command()

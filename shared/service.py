@@ -47,6 +47,7 @@ from shared.endpoints import HEALTHZ, INFO, METRICS, READYZ, Description, Endpoi
 from shared.endpoints import Request as RequestBody
 from shared.gpu import gpu_of
 from shared.load_progress import LoadProgress
+from shared.memory_metrics import add_memory_metrics
 from shared.model_health import ModelHealth, end_process_when_broken
 from shared.problems import DeadlineExceeded, DeviceFailed, NotReady
 from shared.schemas.base import MAX_MESSAGE_BYTES
@@ -126,6 +127,7 @@ class ModelService(Generic[Model]):
         self._turns = turns
         self._server, self._runtimes = server, runtimes
         self._metrics = BatchMetrics(name, self.registry)
+        add_memory_metrics(self.registry)
         self._health = ModelHealth(settings.max_batch_seconds)
         self._stopping = threading.Event()
         # Weak, because uploaded models come and go; the thread of a batcher in use keeps it alive.

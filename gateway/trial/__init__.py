@@ -1,0 +1,1 @@
+"""One image through every configured service: what a first day on a new machine needs to know."""
