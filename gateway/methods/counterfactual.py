@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -25,12 +25,16 @@ class MethodImage:
     """A source image of the user's test set. `ground_truth` is a class label or None; `id` is stable for seeds.
 
     `mask` is the ground truth of a segmentation job: the place of each pixel's class in `TaskDescription.mask_classes`.
+    `object_mask` is the object that `compose` cuts out, where not 0; None: a segmenter finds it. `backgrounds` are the
+    images (or masks of images) by digest that the method's parameters name.
     """
 
     id: str
     image: ImagePayload
     ground_truth: str | None
     mask: ImagePayload | None = None
+    object_mask: ImagePayload | None = None
+    backgrounds: Mapping[str, ImagePayload] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
