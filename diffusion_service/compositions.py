@@ -37,9 +37,9 @@ def compose_reply(request: ComposeRequest, masks: Masks) -> ComposeReply:
 
 
 def _compose(source: Pixels, mask: Mask, composition: Composition, masks: Masks) -> Pixels | str:
-    background = without(source, mask)
-    if composition.background is not None:
-        background = _background(composition, composition.background, masks, source.shape[:2])
+    if composition.background is None:
+        return composed(source, mask, without(source, mask), composition)
+    background = _background(composition, composition.background, masks, source.shape[:2])
     return background if isinstance(background, str) else composed(source, mask, background, composition)
 
 

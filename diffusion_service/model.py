@@ -148,7 +148,7 @@ class DiffusionModel:
             raise InvalidInput(
                 "no segmenter in this profile cuts out the objects; send masks of them, or add [diffusion.segmenter]"
             )
-        sources = [await asyncio.to_thread(lambda png=png: self._controlnet.source(decode(png))) for png in images]
+        sources = await asyncio.to_thread(lambda: [self._controlnet.source(decode(png)) for png in images])
         objects = await self._run(self._find_objects, None, sources, deadline) if sources else []
         if any(mask is None for mask in objects):
             raise NotFinite(SEGMENTER_NOT_FINITE)

@@ -105,7 +105,7 @@ def place(object_: CutOut, composition: Composition, size: tuple[int, ...]) -> C
     return moved
 
 
-def covering(background: Pixels, size: tuple[int, int]) -> Pixels:
+def covering(background: Pixels, size: tuple[int, ...]) -> Pixels:
     """A background (or, height × width, its mask) cropped about its middle and scaled to (height, width)."""
     height, width = background.shape[:2]
     scale = max(size[0] / height, size[1] / width)
@@ -152,15 +152,15 @@ def _mirrored_in(image: Pixels, hole: Mask) -> Pixels:
     Rows keep their place, so ground, horizon and sky continue through the hole with their texture.
     """
     left, _, right, _ = box_of(hole)
-    span, width = right - left, image.shape[1]
-    from_left = image[:, left - 1 - _reflected(span, left)] if left else None
-    from_right = image[:, right + _reflected(span, width - right)[::-1]] if right < width else None
-    if from_left is None or from_right is None:
-        fill = from_right if from_left is None else from_left
-    else:
-        fill = _over(from_left, from_right, np.broadcast_to(_crossing(span), (len(image), span)))
+    span, beside = right - left, image.shape[1] - right
     filled = image.copy()
-    filled[:, left:right] = fill
+    if not left:
+        filled[:, left:right] = image[:, right + _reflected(span, beside)[::-1]]
+    elif not beside:
+        filled[:, left:right] = image[:, left - 1 - _reflected(span, left)]
+    else:
+        sides = image[:, left - 1 - _reflected(span, left)], image[:, right + _reflected(span, beside)[::-1]]
+        filled[:, left:right] = _over(*sides, np.broadcast_to(_crossing(span), (len(image), span)))
     return filled
 
 
@@ -173,7 +173,7 @@ def _reflected(count: int, available: int) -> NDArray[np.intp]:
 def _crossing(span: int) -> Alpha:
     """0 at the left, 1 at the right, with a smooth step in the middle third."""
     share = np.clip((np.linspace(0, 1, span, dtype=np.float32) - 1 / 3) * 3, 0, 1)
-    return share * share * (3 - 2 * share)
+    return np.asarray(share * share * (3 - 2 * share), np.float32)
 
 
 def _over(below: Pixels, above: Pixels, alpha: Alpha) -> Pixels:
@@ -188,7 +188,7 @@ def _falling(mask: Mask, reach: int) -> Alpha:
     """
     padded = cv2.copyMakeBorder(mask.astype(np.uint8), 1, 1, 1, 1, cv2.BORDER_REPLICATE)
     distance = cv2.distanceTransform(padded, cv2.DIST_L2, cv2.DIST_MASK_PRECISE)[1:-1, 1:-1]
-    return np.clip(distance / (reach + 1), 0, 1).astype(np.float32)
+    return np.asarray(np.clip(distance / (reach + 1), 0, 1), np.float32)
 
 
 def _scaled(object_: CutOut, scale: float) -> CutOut:
@@ -239,4 +239,4 @@ def _shows_cut(before: tuple[bool, bool, bool, bool], after: tuple[bool, bool, b
 
 
 def _pixels(share: float, mask: Mask) -> int:
-    return max(1, round(share * min(mask.shape)))
+    return max(1, round(share * float(min(mask.shape))))

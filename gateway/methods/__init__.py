@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, JsonValue, ValidationError
 
-from gateway.methods import corruptions, dillema, lance, lance_r, reconstruction, shifts
+from gateway.methods import compose, corruptions, dillema, lance, lance_r, reconstruction, shifts
 from gateway.methods.checks import CHECKS, Thresholds
 from gateway.methods.controlled import ControlledParameters
 from gateway.methods.counterfactual import Method
@@ -103,6 +103,16 @@ METHODS: dict[str, MethodSpec] = {
         revision=corruptions.REVISION,
         checked=False,
     ),
+    "compose": MethodSpec(
+        function=compose.compose,
+        parameters=compose.ComposeParameters,
+        title="Compose",
+        paper="https://arxiv.org/abs/2006.09994",
+        summary="The object cut out and pasted on other backgrounds, at other sizes and places, and mirrored; no "
+        "generator.",
+        revision=compose.REVISION,
+        checks=compose.COMPOSE_CHECKS,
+    ),
 }
 
 
@@ -136,9 +146,14 @@ class JobMethod:
     @property
     def thresholds(self) -> Thresholds:
         """The thresholds of its image checks: its parameters over its defaults; empty if it has no checks."""
-        if not isinstance(self.parameters, ControlledParameters | EditingParameters):
+        if not isinstance(self.parameters, ControlledParameters | EditingParameters | compose.ComposeParameters):
             return {}
         return {**METHODS[self.name].default_thresholds, **self.parameters.thresholds}
+
+    @property
+    def backgrounds(self) -> list[str]:
+        """The digests of the images and masks that its parameters name as backgrounds."""
+        return self.parameters.digests if isinstance(self.parameters, compose.ComposeParameters) else []
 
     def choice(self) -> MethodChoice:
         """The method as requests and replies have it, with parameters in JSON."""

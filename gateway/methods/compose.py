@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Annotated, Self
 
@@ -33,6 +33,7 @@ from gateway.methods.counterfactual import (
     Verdict,
 )
 from gateway.methods.image_scores import score_images
+from gateway.methods.lineage import Lineage
 from gateway.methods.schedule import Inputs, Proposal, accepted_edits
 from shared.chunks import chunks
 from shared.endpoints import Services
@@ -98,7 +99,7 @@ def choose_backgrounds(inputs: Inputs[ComposeParameters]) -> list[Background]:
     Those of the source's own value come only if there are no others: they would change nothing.
     """
     p, image = inputs.parameters, inputs.image
-    others = [chosen for chosen in p.backgrounds if image.backgrounds[chosen.digest] != image.image]
+    others = [chosen for chosen in p.backgrounds if chosen.digest != image.digest]
     other_values = [chosen for chosen in others if chosen.value != own_value(inputs)]
     by_value: dict[str, list[Background]] = defaultdict(list)
     for chosen in other_values or others:
@@ -121,10 +122,10 @@ def own_value(inputs: Inputs[ComposeParameters]) -> str:
 
 def background_pastes(inputs: Inputs[ComposeParameters], backgrounds: Sequence[Background]) -> Iterator[Paste]:
     """Step 2: the object at its own place and size on each background."""
-    images, own = inputs.image.backgrounds, own_value(inputs)
+    load, own = inputs.image.load, own_value(inputs)
     for chosen in backgrounds:
-        mask = None if chosen.mask is None else images[chosen.mask]
-        composition = Composition(background=images[chosen.digest], background_mask=mask, clear=chosen.clear)
+        mask = None if chosen.mask is None else load(chosen.mask)
+        composition = Composition(background=load(chosen.digest), background_mask=mask, clear=chosen.clear)
         old = "" if own == chosen.value else own
         yield Paste(composition, Change("background", old, chosen.value, old, chosen.value), chosen.digest)
 
@@ -168,7 +169,7 @@ def check_label(
 
     `edits` are those of the first images; the others are null arms, which are scored only.
     """
-    p, thresholds = inputs.parameters, inputs.parameters.thresholds
+    thresholds = inputs.parameters.thresholds
     images = [outcome.image for outcome in outcomes if outcome.image is not None]
     scores: list[Scores] = [{} for _ in images]
     if images and "label" not in _skipped(inputs):
@@ -182,7 +183,7 @@ def check_label(
     arms = []
     for place, (outcome, score) in enumerate(zip(outcomes, scores, strict=True)):
         verdict = judge(score, edits[place], thresholds, COMPOSE_CHECKS) if place < len(edits) else ACCEPTED
-        rendering = {"rendering": outcome.paste.record}
+        rendering: Lineage = {"rendering": outcome.paste.record}
         arms.append(
             RenderedArm(outcome.image, inputs.seed, verdict, score, None, 0, control=outcome.mask, lineage=rendering)
         )
