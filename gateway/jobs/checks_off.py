@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from gateway.methods import METHODS, JobMethod
 from gateway.methods.checks import CHECKS
-from gateway.methods.compose import ComposeParameters
 from gateway.methods.controlled import ControlledParameters
 from gateway.methods.inverted import EditingParameters
 from shared.schemas.base import Kind
@@ -23,7 +22,7 @@ def checks_off(methods: Sequence[JobMethod], kind: Kind) -> dict[str, list[str]]
             check for check in METHODS[method.name].checks if check not in {"recaption", *elsewhere, *method.thresholds}
         ]
         for method in methods
-        if isinstance(method.parameters, ControlledParameters | EditingParameters | ComposeParameters)
+        if isinstance(method.parameters, ControlledParameters | EditingParameters)
     }
     return {name: checks for name, checks in off.items() if checks}
 

@@ -3,7 +3,7 @@
 1 choose backgrounds, of as many values as there are
 2 propose one change each: a background, a size, a place, or the mirror image
 3 cut the object out by its mask, and paste it; its own background is filled behind it
-4 check that the scorer still names the class, since a mask may miss a part
+4 if the job asks for it, check that the scorer still names the class, since a mask may miss a part
 
 The null arm is the same paste at the object's own place on its own background. A background's value is the user's, or
 the class of the image that it comes from ("boat scene"). That backgrounds alone mislead classifiers is from Xiao,
@@ -21,7 +21,7 @@ from typing import Annotated, Self
 from pydantic import Field, JsonValue, model_validator
 
 from gateway.methods.arms import RenderedArm, compare_arms, rows
-from gateway.methods.checks import CHECKS, judge, skipped_checks
+from gateway.methods.checks import CHECKS, Thresholds, judge, skipped_checks
 from gateway.methods.counterfactual import (
     ACCEPTED,
     Change,
@@ -248,13 +248,20 @@ class ComposeParameters(Contract):
         "right",
     )
     mirrored: Annotated[bool, Field(description="Whether to mirror the object.")] = True
-    thresholds: Annotated[
-        dict[str, dict[str, float]],
+    label_threshold: Annotated[
+        float | None,
         Field(
-            description="Threshold of the check `label`, by factor (or `default`); default: the profile's; {} for "
-            "masks that you trust."
+            ge=0,
+            le=1,
+            description="Least zero-shot probability of the ground truth, for masks that may miss a part; null: not "
+            "checked, since a scorer may be misled by backgrounds, too.",
         ),
-    ] = Field(default_factory=dict)
+    ] = None
+
+    @property
+    def thresholds(self) -> Thresholds:
+        """The threshold of the check `label`; empty if it is not checked."""
+        return {} if self.label_threshold is None else {"label": {"default": self.label_threshold}}
 
     @property
     def edits(self) -> int:
