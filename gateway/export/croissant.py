@@ -21,10 +21,10 @@ _PARQUET = "application/x-parquet"
 _FILES, _ROWS = "parquet-files", "images"
 _TYPES = {"string": "sc:Text", "int64": "sc:Integer", "float64": "sc:Float", "bool": "sc:Boolean"}
 _TERMS = (
-    "citeAs", "column", "dataBiases", "dataCollection", "extract", "field", "fileProperty", "fileObject", "fileSet",
-    "format", "includes", "isLiveDataset", "jsonPath", "key", "md5", "parentField", "path",
-    "personalSensitiveInformation", "recordSet", "references", "regex", "repeated", "replace", "separator", "source",
-    "subField", "transform",
+    "citeAs", "column", "dataBiases", "dataCollection", "equivalentProperty", "extract", "field", "fileProperty",
+    "fileObject", "fileSet", "format", "includes", "isLiveDataset", "jsonPath", "key", "md5", "parentField", "path",
+    "personalSensitiveInformation", "recordSet", "references", "regex", "repeated", "replace", "samplingRate",
+    "separator", "source", "subField", "transform",
 )  # fmt: skip
 _CONTEXT: dict[str, JsonValue] = {
     "@language": "en",
@@ -32,6 +32,7 @@ _CONTEXT: dict[str, JsonValue] = {
     "cr": "http://mlcommons.org/croissant/",
     "dct": "http://purl.org/dc/terms/",
     "sc": "https://schema.org/",
+    "rai": "http://mlcommons.org/croissant/RAI/",
     "conformsTo": "dct:conformsTo",
     "data": {"@id": "cr:data", "@type": "@json"},
     "dataType": {"@id": "cr:dataType", "@type": "@vocab"},

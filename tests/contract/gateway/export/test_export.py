@@ -120,6 +120,14 @@ def test_croissant_describes_the_parquet_files_and_their_columns(gateway: Gatewa
     assert {field["source"]["extract"]["column"] for field in records["field"]} == set(schema.names) - lists
 
 
+def test_croissant_is_read_by_its_library(gateway: Gateway, tmp_path: Path) -> None:
+    mlcroissant = pytest.importorskip("mlcroissant")
+    folder = unpacked(gateway, tmp_path, format="huggingface")
+    dataset = mlcroissant.Dataset(jsonld=str(folder / "croissant.json"))
+    assert not dataset.metadata.ctx.issues.errors
+    assert next(iter(dataset.records(record_set="images")))["images/image"].size == (128, 128)
+
+
 @pytest.mark.parametrize("format_name", FILES)
 def test_generated_images_say_so_in_their_files_and_originals_do_not(
     gateway: Gateway, tmp_path: Path, format_name: str

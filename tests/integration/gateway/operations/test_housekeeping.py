@@ -111,11 +111,10 @@ def test_the_objects_of_a_job_are_kept_until_it_is_deleted(site: Site) -> None:
 
 
 def test_the_backgrounds_of_a_job_are_kept_until_it_is_deleted(site: Site) -> None:
+    site.add_job(images=1)
     background = send(site, picture(7))
     with site.sessions.begin() as session:
         session.execute(delete(Upload))
-    site.add_job(images=1)
-    with site.sessions.begin() as session:
         session.add(JobBackground(job_id="job", digest=background.digest))
     run_housekeeping(site.sessions, site.store, AT_ONCE)
     assert image_key(background.digest) in keys(site)
