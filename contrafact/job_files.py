@@ -43,6 +43,7 @@ def spec_of(
     design: DesignKind = "free",
     values: Sequence[str] = (),
     budget: int | None = None,
+    object_masks: bool = False,
 ) -> JobSpec:
     """The job's spec. The gateway's defaults apply to options left out. `masks` is a JSON file."""
     spec: dict[str, object] = {"task_description": task, "seed": seed}
@@ -62,6 +63,8 @@ def spec_of(
         spec["group_by"] = group_by
     if design != "free" or values or budget is not None:
         spec |= {"design": design, "values": list(values), "budget": budget}
+    if object_masks:
+        spec["object_masks"] = True
     if masks is not None:
         spec["masks"] = MaskSpec.model_validate_json(masks.read_bytes())
     return JobSpec.model_validate(spec)
@@ -111,7 +114,7 @@ def submit_job(
             with show_upload(console, archive.name, archive.stat().st_size) as progress:
                 return client.create_from_archive(spec, archive, manifest, key, progress)
     files, rows = _labelled_files(paths, manifest, known_classes)
-    digests = _upload(client, [path for _, path in files], console)
+    digests = upload_images(client, [path for _, path in files], console)
     request = _request(spec, files, rows, digests)
     return client.create(request, key or _derived_key(request.model_dump_json(exclude_unset=True)))
 
@@ -151,7 +154,7 @@ def _archive_of(paths: Sequence[Path], spec: JobSpec) -> Iterator[Path | None]:
     """The archive to send: the given one, a temporary zip of images with masks, or None to upload files one by one."""
     if _is_one_archive(paths):
         yield paths[0]
-    elif spec.masks is not None:
+    elif spec.masks is not None or spec.object_masks:
         with _packed(paths) as archive:
             yield archive
     else:
@@ -164,7 +167,7 @@ def _packed(paths: Sequence[Path]) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as directory:
         archive = Path(directory, "images.zip")
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as target:
-            for name, path in _image_files(paths):
+            for name, path in image_files(paths):
                 target.write(path, name)
         yield archive
 
@@ -180,7 +183,7 @@ def _labelled_files(
     paths: Sequence[Path], manifest: bytes | None, known_classes: Collection[str]
 ) -> tuple[list[tuple[str, Path]], list[ManifestRow]]:
     """The image files, each with its row of the manifest. Without a manifest, the folder's name is the label."""
-    files = _image_files(paths)
+    files = image_files(paths)
     names = [name for name, _ in files]
     if manifest is not None:
         return files, match_rows(parse_manifest(manifest), names)
@@ -198,7 +201,7 @@ def _request(
     return JobRequest(**spec.model_dump(exclude_unset=True), images=images)
 
 
-def _image_files(paths: Sequence[Path]) -> list[tuple[str, Path]]:
+def image_files(paths: Sequence[Path]) -> list[tuple[str, Path]]:
     """Names and paths of the images, sorted by name; folders are searched recursively."""
     files: list[tuple[str, Path]] = []
     for path in paths:
@@ -215,7 +218,8 @@ def _image_files(paths: Sequence[Path]) -> list[tuple[str, Path]]:
     return files
 
 
-def _upload(client: Client, paths: Sequence[Path], console: Console) -> list[str]:
+def upload_images(client: Client, paths: Sequence[Path], console: Console) -> list[str]:
+    """Upload the files, several at a time, with a display of progress. Returns their digests."""
     with show_progress(console, "uploading", len(paths)) as display, ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:
         digests = []
         for digest in pool.map(client.upload, paths):

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from contrafact import plan_text
+from contrafact.background_files import with_backgrounds
 from contrafact.client import Client
 from contrafact.command_line import URL, Json, Key, Url, messages, open_client, print_output
 from contrafact.job_files import method_choices, plan_job, spec_of, submit_job
@@ -53,6 +54,13 @@ Budget = Annotated[
 Masks = Annotated[
     Path | None, typer.Option(help="JSON of the spec's `masks`: what the masks in the folder `masks` mean")
 ]
+ObjectMasks = Annotated[
+    bool, typer.Option("--object-masks", help="the folder `masks` has the objects for method compose, no ground truth")
+]
+Backgrounds = Annotated[
+    Path | None,
+    typer.Option(exists=True, file_okay=False, help="backgrounds for method compose; subfolders name their values"),
+]
 Calibration = Annotated[
     str | None, typer.Option(metavar="DATA", help="data set similar to yours on which the checks were calibrated")
 ]
@@ -78,6 +86,8 @@ def submit(
     value: Values = None,
     budget: Budget = None,
     masks: Masks = None,
+    object_masks: ObjectMasks = False,
+    backgrounds: Backgrounds = None,
     calibration: Calibration = None,
     seed: int = 0,
     dry_run: DryRun = False,
@@ -91,6 +101,7 @@ def submit(
     """Start a job and print its id."""
     with open_client(url, api_key) as client:
         methods = method_choices(parameter or [], method or [], lambda: client.methods().methods)
+        methods = with_backgrounds(client, methods, backgrounds, messages, dry_run=dry_run)
         models = [] if no_models else model
         classes = set() if models == [] else {name for view in _models(client) for name in view.classes}
         spec = spec_of(
@@ -107,6 +118,7 @@ def submit(
             design,
             value or (),
             budget,
+            object_masks,
         )
         if dry_run:
             plan = plan_job(client, spec, images, labels, classes, messages)

@@ -1,4 +1,4 @@
-"""diffusion_service over HTTP: renderings, edits, corruptions, and the endpoints of every model service.
+"""diffusion_service over HTTP: renderings, edits, corruptions, compositions, and the endpoints of every model service.
 
 Alone: `CONTRAFACT_PROFILE=tiny uvicorn --factory diffusion_service.app:create_app --port 8003`
 """
@@ -16,6 +16,7 @@ from diffusion_service.model import DiffusionModel
 from shared.devices import Loading, torch_service
 from shared.endpoints import Services
 from shared.profile_diffusion import Diffusion
+from shared.schemas.compositions import ComposeReply, ComposeRequest
 from shared.schemas.corruptions import CorruptReply, CorruptRequest
 from shared.schemas.diffusion import EditReply, EditRequest, RenderReply, RenderRequest
 from shared.service_settings import ServiceSettings
@@ -78,5 +79,9 @@ def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | No
     @service.post(Services.corrupt)
     async def corruptions(request: CorruptRequest, deadline: float) -> CorruptReply:
         return await service.model.corrupt(request)
+
+    @service.post(Services.compose)
+    async def compositions(request: ComposeRequest, deadline: float) -> ComposeReply:
+        return await service.model.compose(request, deadline)
 
     return service.app

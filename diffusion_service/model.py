@@ -14,6 +14,7 @@ import torch
 from diffusion_service.acceleration import OFF, Acceleration
 from diffusion_service.alignment import positions
 from diffusion_service.attention import install
+from diffusion_service.compositions import compose_reply, to_segment
 from diffusion_service.control_images import ControlImages, Source
 from diffusion_service.depth import DepthEstimator
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, RenderItem
@@ -21,9 +22,10 @@ from diffusion_service.editors.corruptions import corrupted
 from diffusion_service.editors.inversion import Inversion, InversionItem, InversionKey, Inverter
 from diffusion_service.editors.prompt_to_prompt import EditItem, EditKey, PromptToPromptEditor
 from diffusion_service.few_steps import FewStepDiffusion, few_steps_of, load_networks
-from diffusion_service.geometry import fit
+from diffusion_service.geometry import fit, to_source
 from diffusion_service.palettes import palette
 from diffusion_service.replies import edit_reply, render_reply
+from diffusion_service.segmentation import NOT_FINITE as SEGMENTER_NOT_FINITE
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import NOT_FINITE, StableDiffusion
 from shared.devices import info_in_tf32
@@ -31,6 +33,7 @@ from shared.images import Pixels, decode, digest, encode
 from shared.problems import InvalidInput, NotFinite, OutOfMemory
 from shared.profile_diffusion import Diffusion
 from shared.schemas.base import ImagePayload
+from shared.schemas.compositions import ComposeReply, ComposeRequest
 from shared.schemas.corruptions import CorruptReply, CorruptRequest
 from shared.schemas.diffusion import (
     ControlKind,
@@ -134,6 +137,36 @@ class DiffusionModel:
             pixels = await asyncio.to_thread(corrupted, source, corruption)
             images.append(ImagePayload(png=await asyncio.to_thread(encode, pixels)))
         return CorruptReply(images=images)
+
+    async def compose(self, request: ComposeRequest, deadline: float) -> ComposeReply:
+        """Compose on the CPU, with objects that the segmenter finds in images without a mask.
+
+        Raises InvalidInput without a segmenter for them, and for a mask of another size than its image's.
+        """
+        images = to_segment(request)
+        if images and self._controlnet.images.segmenter is None:
+            raise InvalidInput(
+                "no segmenter in this profile cuts out the objects; send masks of them, or add [diffusion.segmenter]"
+            )
+        sources = await asyncio.to_thread(lambda: [self._controlnet.source(decode(png)) for png in images])
+        objects = await self._run(self._find_objects, None, sources, deadline) if sources else []
+        if any(mask is None for mask in objects):
+            raise NotFinite(SEGMENTER_NOT_FINITE)
+        masks = {png: mask for png, mask in zip(images, objects, strict=True) if mask is not None}
+        return await asyncio.to_thread(compose_reply, request, masks)
+
+    def _find_objects(self, _: None, sources: Sequence[Source]) -> list[Pixels | NotFinite]:
+        """The segmenter's masks of what must stay in images, at their size."""
+        masks: list[Pixels | NotFinite] = []
+        for source in sources:
+            try:
+                keep = self._controlnet.images.keep(source)
+            except NotFinite as problem:
+                masks.append(problem)
+                continue
+            assert keep is not None  # `compose` refuses requests without a segmenter
+            masks.append(to_source(keep, source.geometry))
+        return masks
 
     async def _run(
         self, work: Callable[[Key, Sequence[Item]], Sequence[Result | InvalidInput | NotFinite]], key: Key,

@@ -14,6 +14,7 @@ from typing import Generic, TypeVar, overload
 
 from shared.schemas.base import Contract
 from shared.schemas.caption import CaptionReply, CaptionRequest
+from shared.schemas.compositions import ComposeReply, ComposeRequest
 from shared.schemas.corruptions import CorruptReply, CorruptRequest
 from shared.schemas.diffusion import EditReply, EditRequest, RenderReply, RenderRequest
 from shared.schemas.evaluation import (
@@ -98,6 +99,7 @@ class Services(ABC):
     render = Endpoint("diffusion_service", "/v1/renderings", RenderRequest, RenderReply, "rendering")
     edit = Endpoint("diffusion_service", "/v1/edits", EditRequest, EditReply, "rendering")
     corrupt = Endpoint("diffusion_service", "/v1/corruptions", CorruptRequest, CorruptReply, "rendering")
+    compose = Endpoint("diffusion_service", "/v1/compositions", ComposeRequest, ComposeReply, "rendering")
     predict = Endpoint(
         "evaluator_service", "/v1/predictions", PredictRequest, PredictReply, "predicting", per_image="probabilities"
     )

@@ -12,12 +12,14 @@ from starlette.concurrency import run_in_threadpool
 from gateway.api.dependencies import Gateway, Owner, problems
 from gateway.context import Context, stored
 from gateway.database.sessions import reading
+from gateway.export.provenance import packet_of_image
 from gateway.intake.mask_files import keep_values
 from gateway.intake.sources import keep_image
 from gateway.storage import images
 from shared.problems import InvalidInput
 from shared.schemas.images import ImageView
 from shared.storage import image_key
+from shared.xmp import with_xmp, xmp_bytes
 
 router = APIRouter(tags=["images"])
 DIGEST = r"^[0-9a-f]{64}$"
@@ -62,15 +64,18 @@ def download_image(
     mask: AsMask = False,
     if_none_match: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """An image that you uploaded, or that one of your jobs made."""
+    """An image that you uploaded, or that one of your jobs made; the latter says so in its XMP."""
     with reading(gateway.sessions) as session:
         image = images.find_mask(session, owner, digest) if mask else images.find(session, owner, digest)
+        packet = None if mask else packet_of_image(session, owner, image.digest)
     headers = {"ETag": f'"{image.digest}"', "Cache-Control": IMMUTABLE, "X-Content-Type-Options": "nosniff"}
     if if_none_match is not None and f'"{image.digest}"' in if_none_match:
         return Response(status_code=304, headers=headers)
     if request.method == "HEAD":
-        return Response(media_type="image/png", headers={**headers, "Content-Length": str(image.bytes)})
-    return Response(stored(gateway, image_key(image.digest)), media_type="image/png", headers=headers)
+        length = image.bytes + (0 if packet is None else xmp_bytes(packet))
+        return Response(media_type="image/png", headers={**headers, "Content-Length": str(length)})
+    png = stored(gateway, image_key(image.digest))
+    return Response(png if packet is None else with_xmp(png, packet), media_type="image/png", headers=headers)
 
 
 def _keep(gateway: Context, owner: str, digest: str, data: bytes, as_mask: bool) -> ImageView:

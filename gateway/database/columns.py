@@ -124,6 +124,7 @@ class SourceImageColumns(TypedDict):
     group_name: str | None
     mask_digest: str | None
     mask_classes: list[str] | None
+    object_digest: str | None
     state: SourceImageState
     failure: str
 

@@ -1,4 +1,4 @@
-"""Tables of the features of finished jobs: reviews, suites and repairs."""
+"""Tables of single features: backgrounds of compositions, reviews, suites and repairs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,15 @@ from shared.schemas.jobs import JobState
 from shared.schemas.repairs import RepairProgress, RepairRequest, RepairResult
 from shared.schemas.reviews import ReviewVerdict
 from shared.schemas.suites import SuiteFilters
+
+
+class JobBackground(Table):
+    """An image or mask that a method of a job uses as background. The row keeps the image while the job exists."""
+
+    __tablename__ = "job_backgrounds"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    digest: Mapped[str] = mapped_column(ForeignKey("images.digest"), primary_key=True, index=True)
 
 
 class Review(Table):

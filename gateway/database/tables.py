@@ -29,6 +29,7 @@ from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from gateway.database.columns import SourceImageState, StoredChange, StoredShare, StoredSpec
+from gateway.database.feature_tables import JobBackground as JobBackground
 from gateway.database.feature_tables import Repair as Repair
 from gateway.database.feature_tables import Review as Review
 from gateway.database.feature_tables import Suite as Suite
@@ -146,7 +147,8 @@ class SourceImage(Leased, Table):
     (turn, position): see `gateway.analysis.priority.turns`.
 
     `digest` is None only if the file is not a readable image; such a row is `failed` from the start. `mask_digest` is
-    its mask, a label map with indices of the job's `classes`; `mask_classes` are the classes in it. Images with the
+    its mask, a label map with indices of the job's `classes`; `mask_classes` are the classes in it. `object_digest` is
+    the mask of its object (not 0), which is no ground truth. Images with the
     same `group_name` belong together, such as frames of one sequence. An image with None is independent of all others.
     """
 
@@ -170,6 +172,7 @@ class SourceImage(Leased, Table):
     ground_truth: Mapped[str | None] = mapped_column(Text)
     mask_digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
     mask_classes: Mapped[list[str] | None]
+    object_digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
     group_name: Mapped[str | None] = mapped_column(Text)
     turn: Mapped[int] = mapped_column(default=0)
     generated: Mapped[bool] = mapped_column(default=False)

@@ -23,7 +23,7 @@ _FIELDS = "fiftyone.core.fields."
 _LABEL = "fiftyone.core.labels.Classification"
 _TEXTS = (
     "source", "arm", "source_name", "method", "factor", "from_value", "to_value", "caption", "new_caption", "verdict",
-    "check", "reason", "lineage_digest",
+    "check", "reason", "lineage_digest", "source_digest", "digital_source_type",
 )  # fmt: skip
 _NUMBERS = ("position", "ordinal", "seed")
 

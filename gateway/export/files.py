@@ -15,7 +15,9 @@ from dataclasses import dataclass
 
 from gateway.export.archive import member, member_of, temporary_member
 from gateway.export.names import safe_name
+from gateway.export.provenance import packet_of
 from shared.schemas.exports import MASKS, NOTE_NAME, ExportedImage, ExportNote
+from shared.xmp import with_xmp
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,13 @@ class Exporting:
             name = f"{image.position:06}-{safe_name(image.method)}-{image.ordinal:03}"
         return f"{image.arm}/{self.folders[image.label]}/{name}.png"
 
+    def picture(self, image: ExportedImage) -> bytes:
+        """The PNG of the image; a generated one carries its provenance as XMP."""
+        png = self.read(image.image)
+        if image.arm == "original":
+            return png
+        return with_xmp(png, packet_of(self.note.job, image.id, image.arm, image.method, image.source_digest))
+
 
 def note_member(export: Exporting) -> Iterator[bytes]:
     """`contrafact.json`: first in every archive."""
@@ -48,7 +57,7 @@ def image_files(export: Exporting, add_image: Callable[[ExportedImage, str], Non
     with temporary_member() as manifest, temporary_member() as provenance:
         for image in export.images:
             path = export.path(image)
-            yield from member(path, export.read(image.image))
+            yield from member(path, export.picture(image))
             if image.mask is not None:
                 yield from member(MASKS + path, export.read(image.mask))
             if image.arm == "original":

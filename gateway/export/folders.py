@@ -17,7 +17,8 @@ from shared.schemas.exports import ExportedImage
 
 _COLUMNS = (
     "label", "arm", "id", "group", "null_id", "position", "source_name", "method", "ordinal", "seed", "factor",
-    "from_value", "to_value", "caption", "new_caption", "verdict", "check", "reason", "lineage_digest",
+    "from_value", "to_value", "caption", "new_caption", "verdict", "check", "reason", "lineage_digest", "source_digest",
+    "digital_source_type",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Format `huggingface`: `data/test-NNNNN.parquet` with the images inside, and a dataset card.
+"""Format `huggingface`: `data/test-NNNNN.parquet` with the images inside, a dataset card and Croissant metadata.
 
 `datasets.load_dataset(folder)["test"]` shows images and class names, because the parquet schema contains the library's
 description of the columns. A row is one image; the images of one source image share `group`. If the ground truth are
@@ -7,15 +7,18 @@ masks, the column `mask` is the image's label map, and the card lists the class 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 from collections.abc import Iterator
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gateway.export.archive import member, member_of
-from gateway.export.files import Exporting, note_member
+from gateway.export.croissant import CROISSANT_NAME, Shard, croissant
+from gateway.export.files import Exporting, json_bytes, note_member
 from shared.schemas.exports import ExportedImage, ExportNote
 from shared.schemas.masks import MaskSpec
 
@@ -34,6 +37,7 @@ _VALUES = {
     "source_name": "string", "digest": "string", "method": "string", "ordinal": "int64", "seed": "int64",
     "factor": "string", "from_value": "string", "to_value": "string", "caption": "string", "new_caption": "string",
     "verdict": "string", "check": "string", "reason": "string", "lineage_digest": "string",
+    "source_digest": "string", "digital_source_type": "string",
 }  # fmt: skip
 _IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 _LISTS = {"changes": _CHANGE, "scores": _SCORE, "predictions": _PREDICTION}
@@ -41,20 +45,33 @@ _ARROW = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64(), "
 
 
 def huggingface(export: Exporting) -> Iterator[bytes]:
-    """The archive as a stream of chunks. A shard of up to 256 MB is written to a temporary file first."""
+    """The archive as a stream of chunks. A shard of up to 256 MB is written to a temporary file first.
+
+    `croissant.json` comes last, because it has the digests of the shards.
+    """
     yield from note_member(export)
     yield from member("README.md", _card(export).encode())
     schema = _schema(export.note)
     rows = _row_groups(export)
-    shard, group = 0, next(rows, None)
-    while group is not None or shard == 0:
+    shards: list[Shard] = []
+    group = next(rows, None)
+    while group is not None or not shards:
         with tempfile.TemporaryFile() as file:
             with pq.ParquetWriter(file, schema) as writer:
                 while group is not None and file.tell() < SHARD_BYTES:
                     writer.write_table(pa.Table.from_pylist(group, schema))
                     group = next(rows, None)
-            yield from member_of(f"data/test-{shard:05}.parquet", file)
-        shard += 1
+            path = f"data/test-{len(shards):05}.parquet"
+            shards.append(_shard(path, file))
+            yield from member_of(path, file)
+    yield from member(CROISSANT_NAME, json_bytes(croissant(export.note, shards, _VALUES), indent=1) + b"\n")
+
+
+def _shard(path: str, file: IO[bytes]) -> Shard:
+    """The description of a parquet file, which is left at its end."""
+    size = file.tell()
+    file.seek(0)
+    return Shard(path, hashlib.file_digest(file, "sha256").hexdigest(), size)  # type: ignore[arg-type]
 
 
 def _row_groups(export: Exporting) -> Iterator[list[dict[str, object]]]:
@@ -62,7 +79,7 @@ def _row_groups(export: Exporting) -> Iterator[list[dict[str, object]]]:
     rows: list[dict[str, object]] = []
     size = 0
     for image in export.images:
-        pictures = {"image": export.read(image.image)}
+        pictures = {"image": export.picture(image)}
         if image.mask is not None:
             pictures["mask"] = export.read(image.mask)
         size += sum(map(len, pictures.values()))

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Image, Job, Prediction, SourceImage
+from gateway.export.provenance import digital_source_of
 from gateway.results.counterfactuals import Filters, Verdict, conditions, has_class
 from gateway.results.stream import Triple, load_triples
 from shared.problems import NotFound
@@ -122,6 +123,7 @@ def _original(
         image=digest,
         width=sizes[digest][0],
         height=sizes[digest][1],
+        source_digest=digest,
         mask=source.mask_digest,
         predictions=predictions,
     )
@@ -145,6 +147,8 @@ def _counterfactual(
         image=digest,
         width=sizes[digest][0],
         height=sizes[digest][1],
+        source_digest=source.digest or "",
+        digital_source_type=digital_source_of(row.method),
         mask=source.mask_digest,
         method=row.method,
         ordinal=row.ordinal,

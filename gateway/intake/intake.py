@@ -55,9 +55,9 @@ def take_in(
 ) -> list[SourceFile]:
     """The source images of a job, in the order of the files, or of the archive's members if an archive was sent.
 
-    A single folder counts as a class only if `known_classes` has its name. With `masks`, folders are not classes, and
-    files in a folder `masks` are masks. Raises InvalidInput if no image is usable, and the errors of archive and
-    manifest.
+    A single folder counts as a class only if `known_classes` has its name. With `masks`, files in a folder `masks` are
+    masks, and folders are classes only if the masks are no ground truth. Raises InvalidInput if no image is usable, and
+    the errors of archive and manifest.
     """
     archive, aside = _archive_of(files), _Aside()
     shelf = None if masks is None else MaskShelf(masks.reader, store, limits)
@@ -79,7 +79,11 @@ def take_in(
         return _labelled(sources, rows, None if archive is None else known_classes)
     if aside.originals:
         shelf.keep_only(aside.originals.removesuffix(ORIGINALS) + MASKS + ORIGINALS)
-    return shelf.given_to(sources, rows)
+    labelled = masks is not None and masks.labelled
+    if labelled:
+        labels = _labels(sources, rows, None if archive is None else known_classes)
+        sources = [replace(source, label=label) for source, label in zip(sources, labels, strict=True)]
+    return shelf.given_to(sources, rows, labelled)
 
 
 def _refuse_unusable(sources: Sequence[SourceFile], aside: _Aside, limits: IntakeLimits) -> None:

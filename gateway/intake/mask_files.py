@@ -28,10 +28,14 @@ from shared.problems import InvalidInput, TooLarge
 
 @dataclass(frozen=True, slots=True)
 class SentMasks:
-    """The reader of a job's masks, and the masks that were sent as separate files."""
+    """The reader of a job's masks, and the masks that were sent as separate files.
+
+    `labelled`: the masks are no ground truth, so the images may have labels.
+    """
 
     reader: MaskReader
     files: Sequence[NamedFile] = ()
+    labelled: bool = False
 
 
 class MaskShelf:
@@ -64,17 +68,19 @@ class MaskShelf:
         """Drop the masks in other folders."""
         self._kept = {name: mask for name, mask in self._kept.items() if name.startswith(folder)}
 
-    def given_to(self, sources: Sequence[SourceFile], rows: Sequence[ManifestRow] | None) -> list[SourceFile]:
+    def given_to(
+        self, sources: Sequence[SourceFile], rows: Sequence[ManifestRow] | None, labelled: bool = False
+    ) -> list[SourceFile]:
         """Each source image with its mask, by the manifest's rows, else by equal stems.
 
         Raises InvalidInput if there are no masks, if they cannot be matched, or if no image is usable.
         """
         if not self._kept:
             raise InvalidInput(
-                "the spec has `masks`, but none was sent: put them into a folder `masks` of the archive, or send them "
-                "as parts, -F masks=@a.png beside -F images=@a.jpg"
+                "the spec announces masks, but none was sent: put them into a folder `masks` of the archive, or send "
+                "them as parts, -F masks=@a.png beside -F images=@a.jpg"
             )
-        if rows is not None and any(row.label for row in rows):
+        if rows is not None and not labelled and any(row.label for row in rows):
             raise InvalidInput(
                 "the manifest has labels, but the ground truth of this job is masks; leave out one of them"
             )

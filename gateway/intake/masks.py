@@ -77,6 +77,10 @@ class MaskReader:
         )
 
 
+# Masks of objects (`JobSpec.object_masks`): any value but 0 is the object.
+OBJECT_READER = MaskReader(("background", "object"), {0: 0, **dict.fromkeys(range(1, 256), 1)}, coloured=False)
+
+
 def mask_reader(spec: MaskSpec, label_map: Mapping[str, str]) -> MaskReader:
     """The reader of a job's masks. Classes with the same name after the label map are merged."""
     names = [label_map.get(item.name, item.name) for item in spec.classes]

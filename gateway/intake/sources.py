@@ -69,7 +69,10 @@ class KeptImage:
 
 @dataclass(frozen=True, slots=True)
 class KeptMask:
-    """A mask whose label map (grey PNG: class indices, 255 for void) is in the object store, and the classes in it."""
+    """A mask whose label map (grey PNG: class indices, 255 for void) is in the object store, and the classes in it.
+
+    The mask of an object has no `classes`: it is no ground truth.
+    """
 
     digest: str
     width: int
@@ -117,7 +120,7 @@ def put_once(store: ImageStore, image: CanonicalImage, file: bytes) -> KeptImage
 
 def truths_of(source: SourceFile) -> list[str]:
     """The classes in an image's ground truth: its label, or the classes in its mask; empty without ground truth."""
-    if source.mask is not None:
+    if source.mask is not None and source.mask.classes:
         return list(source.mask.classes)
     return [] if source.label is None else [source.label]
 

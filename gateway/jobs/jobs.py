@@ -19,7 +19,7 @@ from gateway.database.events import add_event
 from gateway.database.owner_tables import Image
 from gateway.database.pagination import SortKey, page_of
 from gateway.database.sessions import insert_missing
-from gateway.database.tables import Job, JobRound, Report, SourceImage
+from gateway.database.tables import Job, JobBackground, JobRound, Report, SourceImage
 from gateway.intake.sources import KeptMask, SourceFile
 from gateway.jobs.choices import Plan
 from gateway.jobs.plans import PlannedImage, PlannedJob, describe_plan
@@ -80,6 +80,9 @@ def create(session: Session, owner: str, order: Order) -> tuple[str, bool]:
         insert(SourceImage),
         [_source_row(job_id, position, source, turn[position]) for position, source in enumerate(order.sources)],
     )
+    digests = sorted({digest for method in order.plan.methods for digest in method.backgrounds})
+    if digests:
+        session.execute(insert(JobBackground), [{"job_id": job_id, "digest": digest} for digest in digests])
     if order.screening is not None:
         session.add(JobRound(job_id=job_id, number=0, plan=order.screening))
     counts = {
@@ -237,11 +240,16 @@ def _job_row(job_id: str, owner: str, order: Order) -> JobColumns:
 
 
 def _mask(source: SourceFile) -> KeptMask | None:
-    return source.mask if source.image else None
+    """The mask that is ground truth."""
+    return source.mask if source.image and source.mask and source.mask.classes else None
+
+
+def _object_mask(source: SourceFile) -> KeptMask | None:
+    return source.mask if source.image and source.mask and not source.mask.classes else None
 
 
 def _source_row(job_id: str, position: int, source: SourceFile, turn: int) -> SourceImageColumns:
-    mask = _mask(source)
+    mask, object_mask = _mask(source), _object_mask(source)
     return {
         "id": derive_id("source image", job_id, position),
         "job_id": job_id,
@@ -253,6 +261,7 @@ def _source_row(job_id: str, position: int, source: SourceFile, turn: int) -> So
         "group_name": source.group,
         "mask_digest": mask.digest if mask else None,
         "mask_classes": list(mask.classes) if mask else None,
+        "object_digest": object_mask.digest if object_mask else None,
         "state": "pending" if source.image else "failed",
         "failure": source.failure,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.methods import JobMethod
+from gateway.methods.compose import ComposeParameters
 from gateway.methods.corruptions import CorruptionsParameters
 from gateway.methods.dillema import DillemaParameters
 from gateway.methods.inverted import SweepParameters
@@ -51,6 +52,8 @@ def _of_image(parameters: Contract) -> tuple[int, int]:
         return len(parameters.shifts), 1
     if isinstance(parameters, CorruptionsParameters):
         return len(parameters.corruptions) * len(SEVERITIES), 1
+    if isinstance(parameters, ComposeParameters):
+        return parameters.edits, 1
     return 1, 0
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.power import ACCURACY, POWER, detectable_drop, sources_needed
 from gateway.methods import JobMethod
+from gateway.methods.compose import ComposeParameters
 from gateway.methods.corruptions import CorruptionsParameters
 from gateway.methods.dillema import DillemaParameters
 from gateway.methods.lance import LanceParameters
@@ -114,6 +115,8 @@ def _edits(parameters: Contract) -> int:
     match parameters:
         case CorruptionsParameters(corruptions=corruptions):  # each has one cell (*to* it) where others have two
             return -(-len(corruptions) * len(SEVERITIES) // 2)
+        case ComposeParameters(edits=edits):
+            return edits
         case ShiftsParameters(shifts=shifts):
             return len(shifts)
         case DillemaParameters(values=[_, *_] as values) | LanceParameters(values=[_, *_] as values):

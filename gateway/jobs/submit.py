@@ -5,17 +5,19 @@ A dry run makes the same checks and returns the plan; it writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from gateway.context import Context, stored
 from gateway.database.sessions import reading
 from gateway.intake.archives import Member
 from gateway.intake.intake import grouped, relabel, take_in
 from gateway.intake.mask_files import MaskShelf, SentMasks
-from gateway.intake.masks import MaskReader, mask_reader
+from gateway.intake.masks import OBJECT_READER, MaskReader, mask_reader
 from gateway.intake.sources import KeptImage, NamedFile, SourceFile, truths_of
 from gateway.jobs import jobs
+from gateway.jobs.backgrounds import check_compositions, with_backgrounds
 from gateway.jobs.choices import Plan, class_lists, plan
 from gateway.jobs.designs import with_design
 from gateway.jobs.plans import PlannedImage, PlannedJob, describe_plan
@@ -50,6 +52,7 @@ def submit(context: Context, owner: str, submission: Submission) -> JobDetail:
     job_plan = _plan(context, owner, spec)
     sources = _labelled(_sources(context, owner, submission, job_plan), spec, job_plan)
     usable = sum(not source.failure for source in sources)
+    job_plan = with_backgrounds(job_plan, sources, spec.seed, partial(_find, context, owner), uploaded=True)
     job_plan = with_design(job_plan, spec, context.profile.defaults.values, usable)
     spec, screening = planned_rounds(spec, job_plan, sources)
     profile = context.profile.profile.name
@@ -72,6 +75,7 @@ def plan_submission(context: Context, owner: str, submission: Submission) -> Job
     job_plan = _plan(context, owner, spec)
     sources = _labelled(_existing_sources(context, owner, submission, job_plan), spec, job_plan)
     usable = [source for source in sources if not source.failure]
+    job_plan = with_backgrounds(job_plan, sources, spec.seed, partial(_find, context, owner), uploaded=False)
     job_plan = with_design(job_plan, spec, context.profile.defaults.values, len(usable))
     spec, _ = planned_rounds(spec, job_plan, sources)
     job = PlannedJob(
@@ -115,7 +119,19 @@ class _DryRunPlace:
 def _plan(context: Context, owner: str, spec: JobSpec) -> Plan:
     names = context.profile.defaults.models if spec.models is None else spec.models
     named = bool(names or spec.reference_models)
-    return plan(spec, context.profile, models.all_models(context, owner) if named else [])
+    job_plan = plan(spec, context.profile, models.all_models(context, owner) if named else [])
+    check_compositions(job_plan, context.profile, spec.object_masks)
+    return job_plan
+
+
+def _find(context: Context, owner: str, digests: Collection[str]) -> dict[str, KeptImage]:
+    """The owner's images and masks by any of their digests, protected from housekeeping for the grace period."""
+    with context.sessions.begin() as session:
+        stored_images = images.find_all(session, owner, list(digests))
+        masks = images.find_masks(session, owner, [name for name in digests if name not in stored_images], False)
+        both = stored_images | masks
+        images.protect(session, sorted({image.digest for image in both.values()}))
+    return both
 
 
 def _sources(context: Context, owner: str, submission: Submission, job_plan: Plan) -> list[SourceFile]:
@@ -170,11 +186,13 @@ def _uploaded_sources(
     spec = submission.spec
     labels = {*job_plan.classes, *spec.label_map}
     reader = _reader(spec)
-    masks = None if reader is None else SentMasks(reader, submission.masks)
+    masks = None if reader is None else SentMasks(reader, submission.masks, spec.object_masks)
     return take_in(submission.files, submission.manifest, labels, place, context.limits, masks)
 
 
 def _reader(spec: JobSpec) -> MaskReader | None:
+    if spec.object_masks:
+        return OBJECT_READER
     return None if spec.masks is None else mask_reader(spec.masks, spec.label_map)
 
 
@@ -182,22 +200,29 @@ def _refuse_loose_masks(submission: Submission) -> None:
     """Refuse masks without the spec's `masks`, and `masks` without masks, before any image is read."""
     entries = submission.uploaded or []
     has_masks = any(entry.mask for entry in entries)
-    if submission.spec.masks is None:
+    if submission.spec.masks is None and not submission.spec.object_masks:
         if submission.masks or has_masks:
             raise InvalidInput("there are masks, but the spec does not say what they mean; give `masks` in it")
         return
     if entries and not has_masks:
         raise InvalidInput(
-            "the spec has `masks`, but no image names its mask: upload each with PUT /images/{digest}?mask=true, and "
-            "give its digest as `mask` beside that of its image"
+            "the spec announces masks, but no image names its mask: upload each with PUT /images/{digest}?mask=true, "
+            "and give its digest as `mask` beside that of its image"
         )
-    if any(entry.label for entry in entries):
+    if submission.spec.masks is not None and any(entry.label for entry in entries):
         raise InvalidInput("the images have labels, but the ground truth of this job is masks; leave out one of them")
+
+
+def _without_classes(source: SourceFile) -> SourceFile:
+    """The source with its mask as that of an object, which is no ground truth."""
+    return source if source.mask is None else replace(source, mask=replace(source.mask, classes=()))
 
 
 def _labelled(sources: Sequence[SourceFile], spec: JobSpec, job_plan: Plan) -> list[SourceFile]:
     """The source images with their groups, and with labels that all models know."""
     sources = grouped(sources, spec.group_by)
+    if spec.object_masks:
+        sources = [_without_classes(source) for source in sources]
     if spec.ground_truth == "none" or spec.masks is not None:
         return [replace(source, label=None) for source in sources]
     if job_plan.kind == "segmentation" and any(source.label is not None for source in sources):

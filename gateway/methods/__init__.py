@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, JsonValue, ValidationError
 
-from gateway.methods import corruptions, dillema, lance, lance_r, reconstruction, shifts
+from gateway.methods import compose, corruptions, dillema, lance, lance_r, reconstruction, shifts
 from gateway.methods.checks import CHECKS, Thresholds
 from gateway.methods.controlled import ControlledParameters
 from gateway.methods.counterfactual import Method
@@ -18,12 +18,14 @@ from gateway.methods.inverted import EditingParameters, InversionParameters
 from shared.problems import NotFound
 from shared.schemas.base import Contract
 from shared.schemas.jobs import MethodChoice
+from shared.xmp import DigitalSource
 
 
 @dataclass(frozen=True, slots=True)
 class MethodSpec:
     """A method as users see it. `revision` changes with its prompts and code, and with it the ids of its results.
 
+    `digital_source`: IPTC's term for how its images come to be, which their files carry (`shared.xmp`).
     `needs`: optional weights that it requires, by their names in the profile. `checked`: whether its images are
     checked, so that the errors of the checks count. `checks` judge them, in order, each at a threshold of the profile
     or of `default_thresholds`; a check without either only scores.
@@ -39,6 +41,7 @@ class MethodSpec:
     checked: bool = True
     checks: tuple[str, ...] = CHECKS
     default_thresholds: Thresholds = field(default_factory=dict)
+    digital_source: DigitalSource = "trainedAlgorithmicMedia"
 
 
 METHODS: dict[str, MethodSpec] = {
@@ -62,6 +65,7 @@ METHODS: dict[str, MethodSpec] = {
         needs=("text_embedder",),
         checks=lance.LANCE_CHECKS,
         default_thresholds=lance.DEFAULT_THRESHOLDS,
+        digital_source="compositeWithTrainedAlgorithmicMedia",
     ),
     "lance-r": MethodSpec(
         function=lance_r.lance_r,
@@ -74,6 +78,7 @@ METHODS: dict[str, MethodSpec] = {
         needs=("masked_words",),
         checks=lance_r.WORD_CHECKS,
         default_thresholds=lance.DEFAULT_THRESHOLDS,
+        digital_source="compositeWithTrainedAlgorithmicMedia",
     ),
     "reconstruction": MethodSpec(
         function=reconstruction.reconstruction,
@@ -83,6 +88,7 @@ METHODS: dict[str, MethodSpec] = {
         summary="LANCE's control: the image inverted and regenerated with nothing changed.",
         revision=reconstruction.REVISION,
         checked=False,
+        digital_source="compositeWithTrainedAlgorithmicMedia",
     ),
     "shifts": MethodSpec(
         function=shifts.shifts,
@@ -92,6 +98,7 @@ METHODS: dict[str, MethodSpec] = {
         summary="Changes that you write (“at night”, “in the snow”), made in every image by inversion and "
         "prompt-to-prompt.",
         revision=shifts.REVISION,
+        digital_source="compositeWithTrainedAlgorithmicMedia",
     ),
     "corruptions": MethodSpec(
         function=corruptions.corruptions,
@@ -102,6 +109,18 @@ METHODS: dict[str, MethodSpec] = {
         "first fails.",
         revision=corruptions.REVISION,
         checked=False,
+        digital_source="algorithmicallyEnhanced",
+    ),
+    "compose": MethodSpec(
+        function=compose.compose,
+        parameters=compose.ComposeParameters,
+        title="Compose",
+        paper="https://arxiv.org/abs/2006.09994",
+        summary="The object cut out and pasted on other backgrounds, at other sizes and places, and mirrored; no "
+        "generator.",
+        revision=compose.REVISION,
+        checks=compose.COMPOSE_CHECKS,
+        digital_source="composite",
     ),
 }
 
@@ -139,6 +158,11 @@ class JobMethod:
         if not isinstance(self.parameters, ControlledParameters | EditingParameters):
             return {}
         return {**METHODS[self.name].default_thresholds, **self.parameters.thresholds}
+
+    @property
+    def backgrounds(self) -> list[str]:
+        """The digests of the images and masks that its parameters name as backgrounds."""
+        return self.parameters.digests if isinstance(self.parameters, compose.ComposeParameters) else []
 
     def choice(self) -> MethodChoice:
         """The method as requests and replies have it, with parameters in JSON."""

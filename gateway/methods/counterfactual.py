@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -20,17 +20,26 @@ Arm = Literal["edit", "null", "sham"]
 Scores = dict[str, float]  # by name; each check has its own range
 
 
+def _no_others(digest: str) -> ImagePayload:
+    raise KeyError(digest)
+
+
 @dataclass(frozen=True, slots=True)
 class MethodImage:
     """A source image of the user's test set. `ground_truth` is a class label or None; `id` is stable for seeds.
 
     `mask` is the ground truth of a segmentation job: the place of each pixel's class in `TaskDescription.mask_classes`.
+    `object_mask` is the object that `compose` cuts out, where not 0; None: a segmenter finds it. `digest` is that of
+    `image`, and `load` gives any image or mask by the digest that the method's parameters name.
     """
 
     id: str
     image: ImagePayload
     ground_truth: str | None
     mask: ImagePayload | None = None
+    object_mask: ImagePayload | None = None
+    digest: str = ""
+    load: Callable[[str], ImagePayload] = field(default=_no_others, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

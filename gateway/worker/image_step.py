@@ -60,6 +60,7 @@ class ImageWork:
 
     `pixels` is width × height, `occurrence` the number of equal images before it in the job. `rendered` holds the ids
     and digests of its counterfactuals if they exist already; then `models` are those without predictions for them.
+    `object_mask` is the digest of the mask of its object, which is no ground truth.
     `values`, in a job of rounds: what the image gets in this round; `first_ordinal` counts its counterfactuals of
     earlier rounds, and `predicted` says that its original has predictions.
     """
@@ -77,6 +78,7 @@ class ImageWork:
     models: tuple[TestedModel, ...]
     seed: int
     segmentation: Segmentation | None = None
+    object_mask: str | None = None
     rendered: tuple[tuple[str, str], ...] | None = None
     values: tuple[ChosenValue, ...] | None = None
     first_ordinal: int = 0
@@ -124,6 +126,7 @@ def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
             models=_models_to_call(session, job, image) if image.generated else models_of(session, job),
             seed=job.seed,
             segmentation=_segmentation(session, job, image),
+            object_mask=image.object_digest,
             rendered=_rendered(session, image) if image.generated else None,
             **_round(session, job, image),
         )
@@ -220,7 +223,15 @@ def source_of(work: ImageWork, shelf: ImageShelf) -> MethodImage:
     payload = ImagePayload(png=shelf.load(work.digest))
     digest = work.segmentation.mask_digest if work.segmentation else None
     mask = None if digest is None else ImagePayload(png=shelf.load(digest))
-    return MethodImage(f"{work.digest}/{work.occurrence}", payload, work.ground_truth, mask)
+    return MethodImage(
+        f"{work.digest}/{work.occurrence}",
+        payload,
+        work.ground_truth,
+        mask,
+        object_mask=None if work.object_mask is None else ImagePayload(png=shelf.load(work.object_mask)),
+        digest=work.digest,
+        load=lambda background: ImagePayload(png=shelf.load(background)),
+    )
 
 
 def renumbered(counterfactual: MethodCounterfactual, first: int) -> MethodCounterfactual:

@@ -49,6 +49,10 @@ class ExportedImage(Contract):
     image: Annotated[str, Field(description="digest of the canonical pixels")]
     width: int
     height: int
+    source_digest: Annotated[str, Field(description="digest of the source image's canonical pixels")] = ""
+    digital_source_type: Annotated[
+        str, Field(description="IPTC's term for how a generated image came to be; empty for originals")
+    ] = ""
     mask: Annotated[str | None, Field(description="digest of the source image's mask, which applies here too")] = None
     method: str = ""
     ordinal: int = 0

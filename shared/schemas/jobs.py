@@ -104,6 +104,13 @@ class JobSpec(Contract):
         MaskSpec | None,
         Field(description="the meaning of the segmentation masks sent with the images, which are the ground truth"),
     ] = None
+    object_masks: Annotated[
+        bool,
+        Field(
+            description="whether masks are sent with the images that are no ground truth: they mark the object (not 0) "
+            "that the method `compose` cuts out"
+        ),
+    ] = False
     ground_truth: Annotated[
         Literal["auto", "none"],
         Field(
@@ -157,6 +164,10 @@ class JobSpec(Contract):
             raise ValueError("reference_models: the job tests no model; name `models`, or leave `reference_models` out")
         if self.masks is not None and self.classes is not None:
             raise ValueError("classes: with `masks`, the classes are those of `masks`; leave `classes` out")
+        if self.masks is not None and self.object_masks:
+            raise ValueError(
+                "object_masks: the masks of this job are ground truth by `masks`; leave one of the two out"
+            )
         if self.masks is not None and self.ground_truth == "none":
             raise ValueError("ground_truth is none, but `masks` are ground truth; leave one of the two out")
         return self

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.model_services.clients import ModelServices
+from shared.schemas.compositions import ComposeReply, ComposeRequest
 from shared.schemas.corruptions import CorruptReply, CorruptRequest
 from shared.schemas.diffusion import EditReply, EditRequest
 from shared.schemas.service import ServiceName
 
 
 class LoggedServices(ModelServices):
-    """Plain clients; `edits` and `corruptions` are the requests so far. An edit to `refused_prompt` is refused."""
+    """Plain clients; `edits`, `corruptions` and `compositions` are the requests so far.
+
+    An edit to `refused_prompt` is refused.
+    """
 
     refused_prompt: str | None = None
 
@@ -19,6 +23,7 @@ class LoggedServices(ModelServices):
         super().__init__(urls)
         self.edits: list[EditRequest] = []
         self.corruptions: list[CorruptRequest] = []
+        self.compositions: list[ComposeRequest] = []
 
     def edit(self, request: EditRequest) -> EditReply:
         self.edits.append(request)
@@ -32,3 +37,7 @@ class LoggedServices(ModelServices):
     def corrupt(self, request: CorruptRequest) -> CorruptReply:
         self.corruptions.append(request)
         return super().corrupt(request)
+
+    def compose(self, request: ComposeRequest) -> ComposeReply:
+        self.compositions.append(request)
+        return super().compose(request)

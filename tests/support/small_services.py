@@ -23,6 +23,7 @@ from shared.images import decode, encode
 from shared.problems import Problem
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
+from shared.schemas.compositions import ComposeReply, ComposeRequest
 from shared.schemas.corruptions import CorruptReply, CorruptRequest
 from shared.schemas.diffusion import (
     EditEvaluations,
@@ -93,6 +94,7 @@ class SmallServices:
             "/v1/renderings": self._renderings,
             "/v1/edits": self._edits,
             "/v1/corruptions": self._corruptions,
+            "/v1/compositions": self._compositions,
             "/v1/predictions": self._predictions,
             "/v1/segmentations": self._segmentations,
             "/v1/examinations": self._examinations,
@@ -222,6 +224,20 @@ class SmallServices:
         source = decode(request.source.png).astype(int)
         images = [(source + 9 * corruption.severity * len(corruption.kind)) % 256 for corruption in request.corruptions]
         return CorruptReply(images=[ImagePayload(png=encode(image.astype(np.uint8))) for image in images])
+
+    def _compositions(self, request: ComposeRequest) -> ComposeReply:
+        """Noise of each composition; larger objects do not fit, and black sources have no object."""
+        self._called("compose")
+        source = decode(request.source.png)
+        images, refusals = [], []
+        for composition in request.compositions:
+            seed = hashlib.sha256(composition.model_dump_json().encode()).digest()
+            noise = np.random.default_rng(list(seed)).integers(0, 60, source.shape)
+            refusal = "no object" if not source.any() else "it does not fit" if composition.scale > 1 else ""
+            image = ImagePayload(png=encode(((source.astype(int) + noise) % 256).astype(np.uint8)))
+            images.append(None if refusal else image)
+            refusals.append(refusal)
+        return ComposeReply(images=images, refusals=refusals, mask=ImagePayload(png=encode(source[..., 0])))
 
     def _predictions(self, request: PredictRequest) -> PredictReply:
         self._called("predict")

@@ -12,16 +12,23 @@ import warnings
 from collections import Counter
 from contextlib import redirect_stdout
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 from sqlalchemy import select
 
 from gateway.database.tables import Counterfactual, SourceImage
 from shared.images import decode, digest
+from shared.xmp import NAMESPACE
 from tests.support.drawn_job import MODELS
 from tests.support.exports import FILES, export, provenance, rows_of, unpacked
 from tests.support.gateway_under_test import Gateway
+
+RDF = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}"
+IPTC = "{http://iptc.org/std/Iptc4xmpExt/2008-02-29/}"
 
 
 @pytest.fixture
@@ -95,6 +102,61 @@ def test_parquet_loads_with_images_and_class_names(gateway: Gateway, tmp_path: P
         assert row["changes"] == record["changes"]
         for name in ("arm", "group", "null_id", "factor", "to_value", "verdict", "seed", "lineage_digest"):
             assert row[name] == record[name], name
+
+
+def test_croissant_describes_the_parquet_files_and_their_columns(gateway: Gateway, tmp_path: Path) -> None:
+    folder = unpacked(gateway, tmp_path, format="huggingface")
+    described = json.loads((folder / "croissant.json").read_text(encoding="utf-8"))
+    *files, rows = described["distribution"]
+    assert {file["contentUrl"] for file in files} == {f"data/{path.name}" for path in folder.glob(rows["includes"])}
+    for file in files:
+        content = (folder / file["contentUrl"]).read_bytes()
+        assert file["sha256"] == hashlib.sha256(content).hexdigest()
+        assert file["contentSize"] == f"{len(content)} B"
+    (records,) = described["recordSet"]
+    schema = pq.read_schema(folder / files[0]["contentUrl"])
+    lists = {"changes", "scores", "predictions"}
+    assert {field["name"] for field in records["field"]} == set(schema.names) - lists
+    assert {field["source"]["extract"]["column"] for field in records["field"]} == set(schema.names) - lists
+
+
+def test_croissant_is_read_by_its_library(gateway: Gateway, tmp_path: Path) -> None:
+    mlcroissant = pytest.importorskip("mlcroissant")
+    folder = unpacked(gateway, tmp_path, format="huggingface")
+    dataset = mlcroissant.Dataset(jsonld=str(folder / "croissant.json"))
+    assert not dataset.metadata.ctx.issues.errors
+    assert next(iter(dataset.records(record_set="images")))["images/image"].size == (128, 128)
+
+
+@pytest.mark.parametrize("format_name", FILES)
+def test_generated_images_say_so_in_their_files_and_originals_do_not(
+    gateway: Gateway, tmp_path: Path, format_name: str
+) -> None:
+    folder = unpacked(gateway, tmp_path, format=format_name)
+    sources = {r["id"]: r["image"] for r in provenance(folder) if r["arm"] == "original"}
+    for record in provenance(folder):
+        with Image.open(folder / record["file"]) as image:
+            packet = image.info.get("xmp")
+        if record["arm"] == "original":
+            assert packet is None
+            continue
+        (description,) = ElementTree.fromstring(packet).iter(f"{RDF}Description")
+        own = {name: description.get(f"{{{NAMESPACE}}}{name}") for name in ("Job", "Counterfactual", "SourceDigest")}
+        assert own == {"Job": "drawn", "Counterfactual": record["id"], "SourceDigest": sources[record["group"]]}
+        assert own["SourceDigest"] == record["source_digest"]
+        assert str(description.get(f"{IPTC}DigitalSourceType")).endswith(f"/{record['digital_source_type']}")
+
+
+def test_a_downloaded_image_says_so_too(gateway: Gateway, rows: dict[str, Counterfactual]) -> None:
+    row = next(row for row in rows.values() if row.arm == "edit" and row.image_digest)
+    path = f"/images/{row.image_digest}"
+    png = gateway.client.get(path).content
+    assert b"digitalsourcetype/trainedAlgorithmicMedia" in png
+    assert digest(decode(png)) == row.image_digest
+    assert int(gateway.client.head(path).headers["content-length"]) == len(png)
+    with gateway.context.sessions() as session:
+        source = session.scalars(select(SourceImage.digest)).first()
+    assert b"digitalsourcetype" not in gateway.client.get(f"/images/{source}").content
 
 
 def test_coco_is_read_by_pycocotools(gateway: Gateway, tmp_path: Path) -> None:

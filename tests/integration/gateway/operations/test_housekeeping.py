@@ -22,6 +22,7 @@ from gateway.database.tables import (
     Counterfactual,
     Image,
     Job,
+    JobBackground,
     OwnedImage,
     RecordedCall,
     Report,
@@ -107,6 +108,20 @@ def test_the_objects_of_a_job_are_kept_until_it_is_deleted(site: Site) -> None:
     assert removed.recorded_calls > 0
     assert keys(site) == set()
     assert count(site, Image, OwnedImage, RecordedCall) == [0, 0, 0]
+
+
+def test_the_backgrounds_of_a_job_are_kept_until_it_is_deleted(site: Site) -> None:
+    site.add_job(images=1)
+    background = send(site, picture(7))
+    with site.sessions.begin() as session:
+        session.execute(delete(Upload))
+        session.add(JobBackground(job_id="job", digest=background.digest))
+    run_housekeeping(site.sessions, site.store, AT_ONCE)
+    assert image_key(background.digest) in keys(site)
+    with site.sessions.begin() as session:
+        session.execute(delete(Job))
+    run_housekeeping(site.sessions, site.store, AT_ONCE)
+    assert image_key(background.digest) not in keys(site)
 
 
 def test_with_a_grace_period_objects_are_noted_first_and_removed_later(site: Site) -> None:

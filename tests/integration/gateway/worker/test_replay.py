@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.orm.attributes import flag_modified
 
-from gateway.database.tables import Counterfactual, Job, RecordedCall
+from gateway.database.tables import Counterfactual, Image, Job, RecordedCall
 from gateway.model_services.clients import ModelServices
 from gateway.report.build import build_report
 from gateway.worker.replay import Replay, replay
@@ -133,3 +133,17 @@ def test_another_seed_of_the_job_gives_another_image(site: Site) -> None:
     assert any(text.startswith("image: ") for text in replayed.differences)
     with pytest.raises(NotFound, match="no counterfactual 'x'"):
         again(site, "x")
+
+
+def test_a_composition_is_replayed_with_its_backgrounds(site: Site) -> None:
+    with site.sessions() as session:
+        digests = list(session.scalars(select(Image.digest).order_by(Image.digest)))[:2]
+    backgrounds = [{"digest": digest, "value": f"place {place}"} for place, digest in enumerate(digests)]
+    site.add_job("composed", images=1, methods=[{"name": "compose", "parameters": {"backgrounds": backgrounds}}])
+    site.worker().step()
+    with site.sessions() as session:
+        ids = list(session.scalars(select(Counterfactual.id).where(Counterfactual.job_id == "composed")))
+    assert len(ids) >= 7
+    for counterfactual in ids:
+        replayed = again(site, counterfactual)
+        assert (replayed.differences, replayed.causes) == ([], [])

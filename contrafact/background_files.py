@@ -1,0 +1,50 @@
+"""Background images of the command line: uploads them, and names them in the parameters of method `compose`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import JsonValue
+from rich.console import Console
+
+from contrafact.client import Client
+from contrafact.job_files import image_files, upload_images
+from shared.schemas.jobs import MethodChoice
+
+METHOD = "compose"
+
+
+def with_backgrounds(
+    client: Client, methods: Sequence[MethodChoice], folder: Path | None, console: Console, *, dry_run: bool
+) -> list[MethodChoice]:
+    """The methods; `compose` gets the images of the folder as backgrounds, uploaded unless it is a dry run.
+
+    The value of a background is the name of its folder, or of its file if it lies in `folder` itself. Raises ValueError
+    if no method is `compose`.
+    """
+    if folder is None:
+        return list(methods)
+    if METHOD not in [method.name for method in methods]:
+        raise ValueError("--backgrounds are for the method compose; add --method compose")
+    files = [path for _, path in image_files([folder])]
+    if dry_run:
+        digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
+    else:
+        digests = upload_images(client, files, console)
+    of_digest = dict(zip(digests, files, strict=True))
+    backgrounds: list[JsonValue] = [
+        {"digest": digest, "value": _value(path, folder)} for digest, path in of_digest.items()
+    ]
+    return [
+        method.model_copy(update={"parameters": {**method.parameters, "backgrounds": backgrounds}})
+        if method.name == METHOD
+        else method
+        for method in methods
+    ]
+
+
+def _value(path: Path, folder: Path) -> str:
+    name = path.stem if path.parent == folder else path.parent.name
+    return " ".join(name.replace("_", " ").replace("-", " ").split())

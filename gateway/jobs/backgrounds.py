@@ -1,0 +1,123 @@
+"""The backgrounds of method `compose`: the images that the user names, or a sample of the job's own images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from random import Random
+
+from gateway.intake.sources import KeptImage, SourceFile
+from gateway.jobs.choices import Plan
+from gateway.methods import JobMethod
+from gateway.methods.compose import MOST_BACKGROUNDS, Background, ComposeParameters, scene_of
+from shared.problems import InvalidInput
+from shared.profiles import Profile
+from shared.seeds import derive_seed
+
+LEAST_IMAGES = 2  # different ones, so that each has another background
+ANOTHER = "another background"  # the value of backgrounds of which nothing is known
+
+
+def check_compositions(plan: Plan, profile: Profile, object_masks: bool) -> None:
+    """Raise InvalidInput where method `compose` cannot cut objects out, or where masks would not move with them.
+
+    `object_masks`: the user sends the objects' masks.
+    """
+    if not any(isinstance(method.parameters, ComposeParameters) for method in plan.methods):
+        if object_masks:
+            raise InvalidInput("`object_masks` are for the method compose; add it to `methods`, or leave them out")
+        return
+    if plan.kind == "segmentation":
+        raise InvalidInput(
+            "compose moves objects, and the masks of a segmentation job would not move with them; test a classifier "
+            "with it, or choose another method"
+        )
+    if object_masks:
+        return
+    if profile.diffusion.segmenter is None or not profile.diffusion.keep_labels:
+        raise InvalidInput(
+            f"compose needs the objects' masks, and profile {profile.profile.name!r} has no segmenter for them; send "
+            "them and set `object_masks`, or name [diffusion.segmenter] and `keep_labels` in the profile"
+        )
+
+
+def with_backgrounds(
+    plan: Plan,
+    sources: Sequence[SourceFile],
+    seed: int,
+    find: Callable[[Collection[str]], Mapping[str, KeptImage]],
+    *,
+    uploaded: bool,
+) -> Plan:
+    """The plan, in which method `compose` names each background by the digest of its stored pixels.
+
+    `find` gives the owner's images by any of their digests. Raises InvalidInput for backgrounds that are not uploaded
+    (`uploaded`: a dry run allows them), and for a job with too few images to take backgrounds from.
+    """
+    return replace(plan, methods=[_resolved(method, sources, seed, find, uploaded) for method in plan.methods])
+
+
+def of_sources(sources: Sequence[SourceFile], seed: int) -> list[Background]:
+    """Up to `MOST_BACKGROUNDS` of the job's images, each once, as many of each class as possible; drawn by the seed.
+
+    Their objects are removed. The value of a labelled image is its class's scene.
+    """
+    by_label: dict[str, dict[str, Background]] = {}
+    for source in sources:
+        if source.image is not None:
+            value = ANOTHER if source.label is None else scene_of(source.label)
+            mask = None if source.mask is None else source.mask.digest
+            drawn = Background(digest=source.image.digest, value=value, clear=True, mask=mask)
+            by_label.setdefault(value, {})[drawn.digest] = drawn
+    classes = [list(by_label[value].values()) for value in sorted(by_label)]
+    chance = Random(derive_seed("compose", "backgrounds", seed))
+    for of_class in classes:
+        of_class.sort(key=lambda background: background.digest)
+        chance.shuffle(of_class)
+    in_turn = [background for rank in zip_longest(*classes) for background in rank if background is not None]
+    return list({background.digest: background for background in in_turn}.values())[:MOST_BACKGROUNDS]
+
+
+def _resolved(
+    method: JobMethod,
+    sources: Sequence[SourceFile],
+    seed: int,
+    find: Callable[[Collection[str]], Mapping[str, KeptImage]],
+    uploaded: bool,
+) -> JobMethod:
+    parameters = method.parameters
+    if not isinstance(parameters, ComposeParameters) or not parameters.backgrounds_per_image:
+        return method
+    if parameters.backgrounds:
+        backgrounds = _stored(parameters, find(parameters.digests), uploaded)
+    else:
+        backgrounds = of_sources(sources, seed)
+        if len(backgrounds) < LEAST_IMAGES:
+            raise InvalidInput(
+                "compose takes backgrounds from the other images of the job, and it has none; bring more images, name "
+                "`backgrounds`, or set `backgrounds_per_image` to 0"
+            )
+    return replace(method, parameters=parameters.model_copy(update={"backgrounds": tuple(backgrounds)}))
+
+
+def _stored(parameters: ComposeParameters, images: Mapping[str, KeptImage], uploaded: bool) -> list[Background]:
+    """The named backgrounds by the digests of their stored pixels, without those of a dry run that are missing."""
+    missing = [digest for digest in parameters.digests if digest not in images]
+    if missing and uploaded:
+        raise InvalidInput(
+            f"{len(missing)} backgrounds of compose are not uploaded, first {missing[0]}; upload them with "
+            "PUT /images/{digest}, and masks with PUT /images/{digest}?mask=true",
+            members={"missing": [*missing]},
+        )
+    stored = {
+        images[background.digest].digest: background.model_copy(
+            update={
+                "digest": images[background.digest].digest,
+                "mask": None if background.mask is None else images[background.mask].digest,
+            }
+        )
+        for background in parameters.backgrounds
+        if not {background.digest, background.mask} - {None} - set(images)
+    }
+    return list(stored.values())

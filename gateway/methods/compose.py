@@ -1,0 +1,289 @@
+"""Compose: the object of an image on other backgrounds, at other sizes and places, mirrored. No caption, no generator.
+
+1 choose backgrounds, of as many values as there are
+2 propose one change each: a background, a size, a place, or the mirror image
+3 cut the object out by its mask, and paste it; its own background is filled behind it
+4 if the job asks for it, check that the scorer still names the class, since a mask may miss a part
+
+The null arm is the same paste at the object's own place on its own background. A background's value is the user's, or
+the class of the image that it comes from ("boat scene"). That backgrounds alone mislead classifiers is from Xiao,
+Engstrom, Ilyas and Madry (arXiv 2006.09994), whose sets mix backgrounds of the same and of other classes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Annotated, Self
+
+from pydantic import Field, JsonValue, model_validator
+
+from gateway.methods.arms import RenderedArm, compare_arms, rows
+from gateway.methods.checks import CHECKS, Thresholds, judge, skipped_checks
+from gateway.methods.counterfactual import (
+    ACCEPTED,
+    Change,
+    Edit,
+    MethodCounterfactual,
+    MethodImage,
+    Scores,
+    TaskDescription,
+    Verdict,
+)
+from gateway.methods.image_scores import score_images
+from gateway.methods.lineage import Lineage
+from gateway.methods.schedule import Inputs, Proposal, accepted_edits
+from shared.chunks import chunks
+from shared.endpoints import Services
+from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
+from shared.schemas.compositions import ComposeRequest, Composition, Place, Scale
+from shared.schemas.jobs import Digest
+from shared.schemas.masks import Label
+
+
+def compose(
+    image: MethodImage, task: TaskDescription, services: Services, parameters: ComposeParameters, seed: int
+) -> Iterator[MethodCounterfactual]:
+    """The counterfactuals of one source image: backgrounds, sizes, places and mirror image, then their null arm.
+
+    A composition that the service refuses (no object, or none that fits there) has no image. Raises what the services
+    raise.
+    """
+    inputs = Inputs("compose", REVISION, image, task, services, parameters, seed)
+    backgrounds = choose_backgrounds(inputs)  # 1
+    pastes = [*background_pastes(inputs, backgrounds), *moved_pastes(inputs)]  # 2
+    outcomes = compose_images(inputs, [*pastes, NULL])  # 3
+    proposals = [propose(inputs, paste, outcome) for paste, outcome in zip(pastes, outcomes[:-1], strict=True)]
+    arms = check_label(inputs, [outcome for outcome in outcomes if not outcome.refusal], accepted_edits(proposals))  # 4
+    lineage = inputs.lineage(skipped_checks=[*_skipped(inputs)])
+    nulls = [] if outcomes[-1].refusal else arms[-1:]
+    compared = compare_arms(
+        accepted_edits(proposals), arms[: len(arms) - len(nulls)], nulls, None, parameters.thresholds, COMPOSE_CHECKS
+    )
+    yield from rows(lineage, "", proposals, *compared)
+
+
+@dataclass(frozen=True, slots=True)
+class Paste:
+    """One image to compose, and the change that it makes (None: the null arm). `background` names the image."""
+
+    composition: Composition
+    change: Change | None
+    background: str = ""
+
+    @property
+    def record(self) -> dict[str, JsonValue]:
+        """The composition as the lineage has it: its images by digest."""
+        numbers = self.composition.model_dump(mode="json", exclude={"background", "background_mask"})
+        return {"background": self.background, **numbers}
+
+
+NULL = Paste(Composition(), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A composed image with the mask of its object in the source, or the reason why there is none."""
+
+    paste: Paste
+    image: ImagePayload | None
+    refusal: str
+    mask: ImagePayload
+
+
+def choose_backgrounds(inputs: Inputs[ComposeParameters]) -> list[Background]:
+    """Step 1: backgrounds other than the source itself, one of each value before the second of any.
+
+    Those of the source's own value come only if there are no others: they would change nothing.
+    """
+    p, image = inputs.parameters, inputs.image
+    others = [chosen for chosen in p.backgrounds if chosen.digest != image.digest]
+    other_values = [chosen for chosen in others if chosen.value != own_value(inputs)]
+    by_value: dict[str, list[Background]] = defaultdict(list)
+    for chosen in other_values or others:
+        by_value[chosen.value].append(chosen)
+    chance = Random(inputs.derive_seed("backgrounds"))
+    for same in by_value.values():
+        chance.shuffle(same)
+    values = sorted(by_value)
+    chance.shuffle(values)
+    rank = [(place, by_value[value][place]) for value in values for place in range(len(by_value[value]))]
+    return [chosen for _, chosen in sorted(rank, key=lambda ranked: ranked[0])][: p.backgrounds_per_image]
+
+
+def own_value(inputs: Inputs[ComposeParameters]) -> str:
+    """The value of the source's own background: that of its class, if others come from images of classes; else ""."""
+    truth = inputs.image.ground_truth
+    scene = "" if truth is None else scene_of(truth)
+    return scene if any(chosen.value == scene for chosen in inputs.parameters.backgrounds) else ""
+
+
+def background_pastes(inputs: Inputs[ComposeParameters], backgrounds: Sequence[Background]) -> Iterator[Paste]:
+    """Step 2: the object at its own place and size on each background."""
+    load, own = inputs.image.load, own_value(inputs)
+    for chosen in backgrounds:
+        mask = None if chosen.mask is None else load(chosen.mask)
+        composition = Composition(background=load(chosen.digest), background_mask=mask, clear=chosen.clear)
+        old = "" if own == chosen.value else own
+        yield Paste(composition, Change("background", old, chosen.value, old, chosen.value), chosen.digest)
+
+
+def moved_pastes(inputs: Inputs[ComposeParameters]) -> Iterator[Paste]:
+    """Step 2: the object on its own background, at other sizes and places, and mirrored."""
+    p = inputs.parameters
+    for scale in p.scales:
+        yield Paste(Composition(scale=scale), _other(f"{scale:.0%} of its size"))
+    for place in p.places:
+        yield Paste(Composition(place=place), _other("in the middle" if place == "middle" else f"at the {place}"))
+    if p.mirrored:
+        yield Paste(Composition(mirrored=True), _other("mirrored"))
+
+
+def compose_images(inputs: Inputs[ComposeParameters], pastes: Sequence[Paste]) -> list[Outcome]:
+    """Step 3: the images of all pastes, in as few requests as the limit of images per message allows."""
+    outcomes = []
+    for part in chunks(pastes, MAX_IMAGES_PER_MESSAGE - 2):  # source and mask travel too
+        compositions = [paste.composition for paste in part]
+        image = inputs.image
+        reply = inputs.services.compose(
+            ComposeRequest(source=image.image, mask=image.object_mask, compositions=compositions)
+        )
+        for paste, composed, refusal in zip(part, reply.images, reply.refusals, strict=True):
+            outcomes.append(Outcome(paste, composed, refusal, reply.mask))
+    return outcomes
+
+
+def propose(inputs: Inputs[ComposeParameters], paste: Paste, outcome: Outcome) -> Proposal:
+    """The edit of a paste, refused as `object` if it could not be composed; it has no caption."""
+    verdict = Verdict(False, "object", outcome.refusal) if outcome.refusal else ACCEPTED
+    changes = () if paste.change is None else (paste.change,)
+    return Proposal(Edit(changes, "", ""), inputs.seed, verdict)
+
+
+def check_label(
+    inputs: Inputs[ComposeParameters], outcomes: Sequence[Outcome], edits: Sequence[Edit]
+) -> list[RenderedArm[None]]:
+    """Step 4: the composed images with the scorer's verdict on the class, where the job has a threshold for it.
+
+    `edits` are those of the first images; the others are null arms, which are scored only.
+    """
+    thresholds = inputs.parameters.thresholds
+    images = [outcome.image for outcome in outcomes if outcome.image is not None]
+    scores: list[Scores] = [{} for _ in images]
+    if images and "label" not in _skipped(inputs):
+        nothing = [None] * len(images)
+        embed = inputs.services.embed
+        scores = [
+            score
+            for part in chunks(images, MAX_IMAGES_PER_MESSAGE - 1)
+            for score in score_images(embed, inputs.image, inputs.task, part, nothing[: len(part)], words=False)
+        ]
+    arms = []
+    for place, (outcome, score) in enumerate(zip(outcomes, scores, strict=True)):
+        verdict = judge(score, edits[place], thresholds, COMPOSE_CHECKS) if place < len(edits) else ACCEPTED
+        rendering: Lineage = {"rendering": outcome.paste.record}
+        arms.append(
+            RenderedArm(outcome.image, inputs.seed, verdict, score, None, 0, control=outcome.mask, lineage=rendering)
+        )
+    return arms
+
+
+def _skipped(inputs: Inputs[ComposeParameters]) -> list[str]:
+    """The checks that do not apply, among them `label` without a threshold or a label set."""
+    unknown = skipped_checks(inputs.image, inputs.task)
+    return [
+        check
+        for check in CHECKS
+        if check not in COMPOSE_CHECKS or check in unknown or not inputs.parameters.thresholds.get(check)
+    ]
+
+
+def _other(value: str) -> Change:
+    return Change("other", "", value, "", value)
+
+
+# --- The parameters.
+
+REVISION = "1"  # raise it whenever the same replies would give other counterfactuals
+COMPOSE_CHECKS = ("label",)
+MOST_BACKGROUNDS = 64
+
+
+def scene_of(label: str) -> str:
+    """The value of a background that comes from an image of this class."""
+    return f"{label} scene"
+
+
+class Background(Contract):
+    """An image whose background is used, by digest, and what to call it. `clear`: remove its own objects first.
+
+    `mask`: the digest of the mask of its objects (not 0); without one, the profile's segmenter detects them.
+    """
+
+    digest: Digest
+    value: Label
+    clear: bool = False
+    mask: Digest | None = None
+
+
+class ComposeParameters(Contract):
+    """What a job may choose about compositions."""
+
+    backgrounds: Annotated[
+        tuple[Background, ...],
+        Field(
+            max_length=MOST_BACKGROUNDS,
+            description="Uploaded images to use as backgrounds, each with a value; default: the job's other images, "
+            "without their objects.",
+        ),
+    ] = ()
+    backgrounds_per_image: Annotated[int, Field(ge=0, le=24, description="Backgrounds of each source image.")] = 4
+    scales: Annotated[
+        tuple[Scale, ...], Field(max_length=6, description="Sizes of the object, as factors of its own.")
+    ] = (0.6, 1.4)
+    places: Annotated[tuple[Place, ...], Field(max_length=5, description="Places that the object moves to.")] = (
+        "left",
+        "right",
+    )
+    mirrored: Annotated[bool, Field(description="Whether to mirror the object.")] = True
+    label_threshold: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            le=1,
+            description="Least zero-shot probability of the ground truth, for masks that may miss a part; null: not "
+            "checked, since a scorer may be misled by backgrounds, too.",
+        ),
+    ] = None
+
+    @property
+    def thresholds(self) -> Thresholds:
+        """The threshold of the check `label`; empty if it is not checked."""
+        return {} if self.label_threshold is None else {"label": {"default": self.label_threshold}}
+
+    @property
+    def edits(self) -> int:
+        """The most edits of one source image."""
+        return self.backgrounds_per_image + len(self.scales) + len(self.places) + self.mirrored
+
+    @property
+    def digests(self) -> list[str]:
+        """The images and masks that the backgrounds name, each once."""
+        named = [digest for chosen in self.backgrounds for digest in (chosen.digest, chosen.mask)]
+        return list(dict.fromkeys(digest for digest in named if digest is not None))
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        if not self.edits:
+            raise ValueError("there is nothing to compose; choose backgrounds_per_image, scales, places or mirrored")
+        if 1.0 in self.scales:
+            raise ValueError("scales has 1, which changes nothing; leave it out")
+        for name, values in (("scales", self.scales), ("places", self.places)):
+            if len(set(values)) < len(values):
+                raise ValueError(f"{name} names a value more than once; name each once")
+        digests = [chosen.digest for chosen in self.backgrounds]
+        if len(set(digests)) < len(digests):
+            raise ValueError("backgrounds names an image more than once; name each once")
+        return self

@@ -1,0 +1,74 @@
+"""Compositions over HTTP, with the tiny profile's segmenter and with masks."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+from fastapi import FastAPI
+
+from diffusion_service.app import create_app
+from shared.endpoints import Services
+from shared.images import Pixels, decode, encode
+from shared.schemas.base import ImagePayload
+from shared.schemas.compositions import ComposeReply, ComposeRequest, Composition
+from shared.service_settings import ServiceSettings
+from tests.support.serving import call, serving
+from tinyworld.objects.demo import demo_scenes
+from tinyworld.objects.render import render
+
+BUS, CAR = (render(scene) for scene in demo_scenes(["bus", "car"], 1))
+
+
+def service(profile: str) -> FastAPI:
+    return create_app(ServiceSettings(profile=profile, device="cpu", threads=1))
+
+
+def payload(pixels: Pixels) -> ImagePayload:
+    return ImagePayload(png=encode(pixels))
+
+
+def request_of(compositions: list[Composition], mask: ImagePayload | None = None) -> ComposeRequest:
+    return ComposeRequest(source=payload(BUS.image), mask=mask, compositions=compositions)
+
+
+def test_the_segmenters_object_moves_to_another_background() -> None:
+    others = [Composition(), Composition(background=payload(CAR.image)), Composition(scale=0.6)]
+
+    async def scenario() -> ComposeReply:
+        async with serving(service("tiny")) as client:
+            return await call(client, Services.compose, request_of(others))
+
+    reply = asyncio.run(scenario())
+    assert reply.refusals == ["", "", ""]
+    mask = decode(reply.mask.png, "L") > 0
+    null, moved, small = (decode(image.png).astype(int) for image in reply.images if image)
+    source = BUS.image.astype(int)
+    assert np.abs(null - source)[mask].mean() < 6, "the null arm shows the source's object"
+    assert np.abs(moved - source)[mask].mean() < 6, "so does the counterfactual"
+    assert np.abs(moved - source)[~mask].mean() > 20, "on another background"
+    assert np.abs(small - source)[mask].mean() > 20
+
+
+def test_masks_need_no_segmenter(folder: Path) -> None:
+    mask = np.zeros(BUS.image.shape[:2], np.uint8)
+    mask[40:80, 40:80] = 1
+    background = Composition(background=payload(CAR.image), background_mask=payload(mask))
+    request = request_of([background], payload(mask))
+    empty = request_of([background, Composition()], payload(np.zeros_like(mask)))
+    refused = {"segmenter": request_of([background]), "size": request_of([background], payload(mask[1:]))}
+
+    async def scenario() -> tuple[ComposeReply, ComposeReply]:
+        async with serving(service(str(folder / "blind.toml"))) as client:
+            for word, wrong in refused.items():
+                answer = await client.post(Services.compose.path, content=wrong.model_dump_json())
+                assert (answer.status_code, word in answer.json()["detail"]) == (422, True), answer.text
+            return await call(client, Services.compose, request), await call(client, Services.compose, empty)
+
+    reply, without_object = asyncio.run(scenario())
+    assert reply.refusals == [""]
+    assert np.array_equal(decode(reply.mask.png, "L") > 0, mask > 0)
+    assert without_object.images == [None, None]
+    assert all("masks" in reason for reason in without_object.refusals)
+    assert not decode(without_object.mask.png, "L").any()
