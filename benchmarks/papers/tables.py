@@ -25,12 +25,12 @@ def lance_tables(results: JobResults, edits: Sequence[CounterfactualView], dista
 
 def dillema_tables(results: JobResults, repairs: Sequence[RepairView]) -> str:
     """Table I (validity and errors, all or none), and what retraining wins."""
-    return "\n\n".join(filter(None, [_errors(results), _yield(results.funnels), _repairs(repairs)]))
+    return "\n\n".join(filter(None, [_errors(results), _yield(results.funnels), repair_table(repairs)]))
 
 
 def road_tables(results: JobResults, repairs: Sequence[RepairView]) -> str:
     """mIoU on originals, null arms and counterfactuals, and what retraining wins."""
-    return "\n\n".join(filter(None, [_overlaps(results), _yield(results.funnels), _repairs(repairs)]))
+    return "\n\n".join(filter(None, [_overlaps(results), _yield(results.funnels), repair_table(repairs)]))
 
 
 def _accuracy_by_test_set(results: JobResults, distances: Mapping[str, str]) -> str:
@@ -157,7 +157,7 @@ def _percent(value: float | None) -> str:
     return NOTHING if value is None else f"{100 * value:.2f} %"
 
 
-def _repairs(repairs: Sequence[RepairView]) -> str:
+def repair_table(repairs: Sequence[RepairView]) -> str:
     body = [
         [
             view.request.model,

@@ -1,1 +1,1 @@
-"""A trial on photographs: a pretrained ImageNet classifier, photographic cut-outs and backgrounds, all from packages."""
+"""A trial on photographs: a pretrained ImageNet classifier, cut-outs and backgrounds, all from packages."""

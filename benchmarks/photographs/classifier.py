@@ -1,8 +1,8 @@
 """EfficientNet-Lite0 with its ImageNet weights, as a model folder in Hub layout.
 
 The package has a state dictionary of the architecture's PyTorch port (Apache-2.0). transformers has EfficientNet-B0,
-from which Lite0 differs in two points (Tan 2020, "EfficientNet-lite", official TPU code): ReLU6 in place of swish, and no
-squeeze-and-excitation. Here these layers multiply by one: their weights are zero and their last bias is 40, whose
+from which Lite0 differs in two points (Tan 2020, "EfficientNet-lite", official TPU code): ReLU6 in place of swish, and
+no squeeze-and-excitation. Here these layers multiply by one: their weights are zero and their last bias is 40, whose
 sigmoid is 1 in single precision. So the folder loads like any other model, and can be fine-tuned.
 """
 

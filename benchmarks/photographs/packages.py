@@ -1,4 +1,4 @@
-"""The packages that carry the trial's photographs and models: fetched by digest, read as data, never installed or run."""
+"""The packages that carry photographs and models: fetched by digest, read as data, never installed or run."""
 
 from __future__ import annotations
 
