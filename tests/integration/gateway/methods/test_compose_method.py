@@ -29,6 +29,7 @@ from tests.support.archives import zipped
 from tests.support.http_jobs import finished
 from tests.support.logged_requests import LoggedServices
 from tests.support.small_services import CLASSES, SmallServices, serve
+from tests.support.work_site import wait_for
 from tinyworld.objects.demo import write_demo
 
 TASK = TaskDescription("name the vehicle", tuple(CLASSES))
@@ -148,7 +149,9 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
             stack.callback(port.close)
             port.serve(app)
         urls |= {"diffusion_service": diffusion.base_url, "evaluator_service": evaluator.base_url}
-        yield stack.enter_context(run_embedded(tmp_path_factory.mktemp("data"), service_urls=urls))
+        embedded = stack.enter_context(run_embedded(tmp_path_factory.mktemp("data"), service_urls=urls))
+        wait_for(lambda: httpx.get(f"{embedded.base_url}/models", timeout=60).status_code == 200)
+        yield embedded
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from gateway.methods import METHODS, JobMethod
         ("dillema", {"counterfactuals_per_image": 3, "seeds_per_edit": 2}, (6, 6, 0)),
         ("dillema", {"counterfactuals_per_image": 3, "seeds_per_edit": 2, "same_seed": True}, (6, 4, 0)),
         ("corruptions", {"corruptions": ["fog"]}, (5, 1, 0)),
+        ("compose", {"backgrounds_per_image": 3, "scales": [0.5], "places": []}, (5, 1, 0)),
         ("reconstruction", {}, (1, 0, 0)),
     ],
 )

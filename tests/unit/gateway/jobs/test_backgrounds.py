@@ -1,0 +1,67 @@
+"""The backgrounds of compositions: a sample of the job's images, or the user's by the digests of their pixels."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from gateway.intake.sources import KeptImage, KeptMask, SourceFile
+from gateway.jobs.backgrounds import ANOTHER, of_sources, with_backgrounds
+from gateway.jobs.choices import Plan
+from gateway.methods import JobMethod
+from gateway.methods.compose import MOST_BACKGROUNDS, Background, ComposeParameters
+from shared.problems import InvalidInput
+
+
+def kept(number: int) -> KeptImage:
+    return KeptImage(f"{number:064x}", f"{number + 1_000_000:064x}", 32, 32, 100)
+
+
+def source(number: int, label: str | None = None, mask: KeptMask | None = None) -> SourceFile:
+    return SourceFile(f"{number}.png", label, kept(number), mask=mask)
+
+
+def plan_of(*backgrounds: Background) -> Plan:
+    return Plan([JobMethod("compose", ComposeParameters(backgrounds=backgrounds))], [], [])
+
+
+def test_each_class_gives_as_many_as_it_can_and_the_seed_draws_them() -> None:
+    sources = [source(number, "bus" if number < 500 else "car") for number in range(510)]
+    drawn = of_sources(sources, 1)
+    assert Counter(background.value for background in drawn) == {"bus scene": MOST_BACKGROUNDS - 10, "car scene": 10}
+    assert drawn == of_sources(list(reversed(sources)), 1), "their order does not matter"
+    assert drawn != of_sources(sources, 2)
+    assert all(background.clear for background in drawn)
+
+
+def test_equal_images_are_one_background_and_unlabelled_ones_have_one_value() -> None:
+    drawn = of_sources([source(1), source(1), source(2), SourceFile("broken.png", None, None, "broken")], 1)
+    assert {background.value for background in drawn} == {ANOTHER}
+    assert len(drawn) == 2
+
+
+def test_a_background_brings_the_mask_of_its_object() -> None:
+    mask = KeptMask(f"{7:064x}", 32, 32, 100, (), (32, 32))
+    (drawn,) = of_sources([source(1, "bus", mask)], 1)
+    assert drawn.mask == mask.digest
+
+
+def test_backgrounds_are_named_by_the_digest_of_their_pixels() -> None:
+    sent = Background(digest=kept(5).upload, value="snow")
+    images = {kept(5).upload: kept(5), kept(5).digest: kept(5)}
+    (method,) = with_backgrounds(plan_of(sent), [], 0, lambda _: images, uploaded=True).methods
+    assert method.backgrounds == [kept(5).digest]
+
+
+def test_missing_backgrounds_are_refused_unless_it_is_a_dry_run() -> None:
+    sent = Background(digest=kept(5).upload, value="snow")
+    with pytest.raises(InvalidInput, match="PUT"):
+        with_backgrounds(plan_of(sent), [], 0, lambda _: {}, uploaded=True)
+    (method,) = with_backgrounds(plan_of(sent), [], 0, lambda _: {}, uploaded=False).methods
+    assert method.backgrounds == []
+
+
+def test_a_job_of_one_image_has_no_backgrounds_of_its_own() -> None:
+    with pytest.raises(InvalidInput, match="backgrounds_per_image"):
+        with_backgrounds(plan_of(), [source(1)], 0, lambda _: {}, uploaded=True)
