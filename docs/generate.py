@@ -115,7 +115,7 @@ def _is_short(value: object) -> bool:
     return not isinstance(value, Mapping)
 
 
-def _table(schema: Schema, known: Mapping[str, Schema]) -> Iterator[str]:
+def _table(schema: Schema, definitions: Mapping[str, Schema]) -> Iterator[str]:
     properties: Mapping[str, Schema] = schema.get("properties", {})
     if not properties:
         yield "No parameters.\n"
@@ -125,7 +125,7 @@ def _table(schema: Schema, known: Mapping[str, Schema]) -> Iterator[str]:
     yield "|---|---|---|---|"
     for name, described in properties.items():
         default = "required" if name in required else _default(described)
-        yield row(f"`{name}`", default, _values(described, known), _description(described))
+        yield row(f"`{name}`", default, _values(described, definitions), _description(described))
     yield ""
 
 
@@ -141,26 +141,30 @@ def _default(schema: Schema) -> str:
     return f"`{json.dumps(schema['default'], ensure_ascii=False)}`"
 
 
-def _values(schema: Schema, known: Mapping[str, Schema]) -> str:
+def _values(schema: Schema, definitions: Mapping[str, Schema]) -> str:
     """The type of a value and its limits, in words; a schema of its own is a link."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        return _values(known[name], known) if "properties" not in known[name] else f"[{name}](#{name.lower()})"
+        return (
+            _values(definitions[name], definitions)
+            if "properties" not in definitions[name]
+            else f"[{name}](#{name.lower()})"
+        )
     if choices := schema.get("anyOf") or schema.get("oneOf"):
-        return " or ".join(dict.fromkeys(_values(choice, known) for choice in choices))
+        return " or ".join(dict.fromkeys(_values(choice, definitions) for choice in choices))
     if "const" in schema or "enum" in schema:
         return ", ".join(f"`{json.dumps(value)}`" for value in schema.get("enum", [schema.get("const")]))
     limits = [words.format(schema[key]) for key, words in (BOUNDS | COUNTS).items() if key in schema]
-    return ", ".join([_type(schema, known), *limits])
+    return ", ".join([_type(schema, definitions), *limits])
 
 
-def _type(schema: Schema, known: Mapping[str, Schema]) -> str:
+def _type(schema: Schema, definitions: Mapping[str, Schema]) -> str:
     kind = str(schema.get("type", "any"))
     if kind == "array":
         items = schema.get("items") or {}
-        return f"list of {_values(items, known)}" if items else "list"
+        return f"list of {_values(items, definitions)}" if items else "list"
     if kind == "object" and isinstance(schema.get("additionalProperties"), Mapping):
-        return f"object of {_values(schema['additionalProperties'], known)}"
+        return f"object of {_values(schema['additionalProperties'], definitions)}"
     return {"date-time": "time", "binary": "file"}.get(schema.get("format", ""), kind)
 
 
