@@ -2,8 +2,8 @@
 
 `reference/parameters.md` comes from the methods' parameter models, `reference/http-operations.md` from the OpenAPI
 snapshot, `reference/service-operations.md` from the endpoints of the model services, `reference/profile-keys.md` from
-the schema of profiles, pages on settings, commands and shipped profiles from `docs.program_pages`. The tables of
-`measurements/full-size.md` come from what `make full-size` measured.
+the schema of profiles, pages on settings, commands, shipped profiles and problems from `docs.program_pages`. The
+tables of `measurements/full-size.md` come from what `make full-size` measured.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 from benchmarks.full_services.table import full_size_section
-from docs.program_pages import commands_page, profiles_page, row, settings_page
+from docs.program_pages import commands_page, problems_page, profiles_page, row, settings_page
 from gateway.methods import METHODS
 from shared.endpoints import INFO, MODELS, Endpoint, Services
 from shared.profiles import Profile, load_profile, shipped_profiles
@@ -74,6 +74,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/http-operations.md": operations_page,
     "reference/service-operations.md": service_operations_page,
     "reference/profile-keys.md": profile_keys_page,
+    "reference/problem-types.md": problems_page,
     "reference/settings.md": settings_page,
     "reference/commands.md": commands_page,
     "reference/shipped-profiles.md": profiles_page,
