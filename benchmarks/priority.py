@@ -177,17 +177,18 @@ def _review(job: Replay, orders: Sequence[Order]) -> Figures:
     return figures
 
 
-def apfd(found_by: Sequence[int], costs: Sequence[float]) -> float:
+def apfd(first_tests: Sequence[int], costs: Sequence[float]) -> float:
     """How early an order detects the faults: the mean share of the cost that remains at detection, 0 … 1.
 
-    `found_by`: for each fault the position, from 0, of the first test that shows it. `costs`: the cost of each test, in
-    order. With equal costs this is the average percentage of faults detected, 1 − Σ TF / (n m) + 1 / (2 n) (Rothermel
-    et al. 2001), otherwise its variant with costs (Elbaum et al. 2001). Raises ValueError without faults or costs.
+    `first_tests`: for each fault the position, from 0, of the first test that shows it. `costs`: the cost of each test,
+    in order. With equal costs this is the average percentage of faults detected, 1 − Σ TF / (n m) + 1 / (2 n)
+    (Rothermel et al. 2001), otherwise its variant with costs (Elbaum et al. 2001). Raises ValueError without faults or
+    costs.
     """
-    if not len(found_by) or not len(costs):
+    if not len(first_tests) or not len(costs):
         raise ValueError("APFD needs at least one fault that the order detects, and a cost for each test")
     spent = np.cumsum(costs)
-    places = np.asarray(found_by)
+    places = np.asarray(first_tests)
     return float(np.mean(1 - (spent[places] - np.asarray(costs)[places] / 2) / spent[-1]))
 
 

@@ -38,12 +38,12 @@ POWER_SOURCES = (15, 20, 40, 80)
 
 @dataclass(frozen=True, slots=True)
 class IntervalOutcome:
-    """One reported interval: its quantity (`what`), its setting, whether it contains the truth (`held`), its width."""
+    """One reported interval: its quantity (`what`), setting and width, whether it contains the truth (`covered`)."""
 
     what: str
     setting: Setting | Contaminated
     kind: str
-    held: bool
+    covered: bool
     width: float
 
 
@@ -163,7 +163,7 @@ def coverage_rows(intervals: Iterable[IntervalOutcome]) -> Iterator[SimulationRo
         for by, value in (*groups_of(interval.setting), ("kind", interval.kind)):
             groups[interval.what, by, value].append(interval)
     for (what, by, value), members in sorted(groups.items()):
-        coverage = float(np.mean([interval.held for interval in members]))
+        coverage = float(np.mean([interval.covered for interval in members]))
         yield SimulationRow(
             what, by, value, len(members), coverage, float(np.mean([interval.width for interval in members]))
         )
@@ -204,7 +204,7 @@ class Simulated:
         for number, contaminated in enumerate(list(contaminated_grid())[:: self.every]):
             judged = simulate_contaminated(contaminated, derive_seed("contaminated", number, self.passes))
             self.shown.append(
-                IntervalOutcome("effect among valid", contaminated, "validity", judged.held, judged.width)
+                IntervalOutcome("effect among valid", contaminated, "validity", judged.covered, judged.width)
             )
             self.judged.append(judged)
         self.passes += 1
@@ -217,7 +217,7 @@ class Simulated:
             *coverage_rows(self.shown),
             *discovery_rows(self.discoveries),
             SimulationRow(what, "all", "", len(lost), float(np.mean(lost))),
-            *_breakdown_rows([cell.breakdown_held for cell in self.judged if cell.breakdown_held is not None]),
+            *_breakdown_rows([cell.breakdown_holds for cell in self.judged if cell.breakdown_holds is not None]),
         ]
 
 

@@ -41,17 +41,18 @@ class Contaminated:
 
 @dataclass(frozen=True, slots=True)
 class EffectOutcome:
-    """Whether the interval contains the effect among valid counterfactuals (`held`), its width, the estimate's bias.
+    """Whether the interval contains the effect among valid counterfactuals (`covered`), its width, the estimate's bias.
 
-    A negative bias overstates the effect. `breakdown_held`: for an interval beyond 5 points whose true invalid share is
-    within its breakdown point, whether the effect among valid counterfactuals is beyond 5 points too; otherwise None.
+    A negative bias overstates the effect. `breakdown_holds`: for an interval beyond 5 points whose true invalid share
+    is within its breakdown point, whether the effect among valid counterfactuals is beyond 5 points too; otherwise
+    None.
     """
 
     setting: Contaminated
-    held: bool
+    covered: bool
     width: float
     bias: float
-    breakdown_held: bool | None
+    breakdown_holds: bool | None
 
 
 def contaminated_grid() -> Iterator[Contaminated]:

@@ -126,9 +126,9 @@ def edited(checks: Checks, sources: Sequence[Proposal], kinds: Sequence[Sequence
     """Pictures of the given kinds of each source image, scored."""
     random = np.random.default_rng(2)
     scored_edits: list[Edited] = []
-    for number, (proposal_of_source, wanted_kinds) in enumerate(zip(sources, kinds, strict=True)):
-        pictures = [picture(proposal_of_source, kind, random) for kind in wanted_kinds]
-        scored = zip(wanted_kinds, pictures, checks.scores(proposal_of_source, pictures), strict=True)
+    for number, (proposal_of_source, kinds_of_source) in enumerate(zip(sources, kinds, strict=True)):
+        pictures = [picture(proposal_of_source, kind, random) for kind in kinds_of_source]
+        scored = zip(kinds_of_source, pictures, checks.scores(proposal_of_source, pictures), strict=True)
         scored_edits += [Edited(number, proposal_of_source, *rest) for rest in scored]
     return scored_edits
 

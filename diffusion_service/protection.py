@@ -165,7 +165,7 @@ class Shape:
     until: int
     relit: bool
 
-    def held(self, latents: Tensor, level: Level, predicted_clean: Tensor) -> Tensor:
+    def restore(self, latents: Tensor, level: Level, predicted_clean: Tensor) -> Tensor:
         """The latents after a step, at `level`, with the source's shape; `predicted_clean` is the step's prediction."""
         clean = relit(self.source, predicted_clean, self.mask) if self.relit else self.source
         noised = level.signal * clean + level.noise * self.noise
@@ -184,13 +184,13 @@ def restore_shapes(
     now = Level.of(scheduler, times[step])
     after = Level.of(scheduler, times[step + 1] if step + 1 < len(times) else None)
     clean = now.clean(before, predicted, scheduler.config.prediction_type)
-    restored, held = latents.clone(), torch.zeros_like(latents[:, :1])
+    restored, shares = latents.clone(), torch.zeros_like(latents[:, :1])
     for row, shape in shapes.items():
         if step < shape.until:
             rows = slice(row, row + 1)
-            restored[rows], held[rows] = shape.held(latents[rows], after, clean[rows]), shape.mask
+            restored[rows], shares[rows] = shape.restore(latents[rows], after, clean[rows]), shape.mask
     if isinstance(scheduler, HoldingUniPC):
-        scheduler.held = held
+        scheduler.kept = shares
     return restored
 
 

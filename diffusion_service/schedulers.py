@@ -27,16 +27,16 @@ class HoldingUniPC(UniPCMultistepScheduler):  # type: ignore[misc]  # diffusers 
     """UniPC whose corrector keeps latents that were set between two steps.
 
     The corrector computes the latents at a time again, from those one step before. Where protection has set them
-    (`held`: share of each latent that is set, 0 … 1, broadcast over the batch; None: none), that would undo it.
+    (`kept`: share of each latent that is set, 0 … 1, broadcast over the batch; None: none), that would undo it.
     """
 
-    held: Tensor | None = None
+    kept: Tensor | None = None
 
     def multistep_uni_c_bh_update(self, *args: Any, this_sample: Tensor, **arguments: Any) -> Tensor:
-        """The corrected latents; held ones as they are."""
+        """The corrected latents; kept ones as they are."""
         corrected: Tensor = super().multistep_uni_c_bh_update(*args, this_sample=this_sample, **arguments)
-        held, self.held = self.held, None
-        return corrected if held is None else held * this_sample + (1 - held) * corrected
+        kept, self.kept = self.kept, None
+        return corrected if kept is None else kept * this_sample + (1 - kept) * corrected
 
 
 # These draw noise within a step, so each row of a batch has its own generator; all others draw none.

@@ -2,8 +2,8 @@
 
 `reference/parameters.md` comes from the methods' parameter models, `reference/http-operations.md` from the OpenAPI
 snapshot, `reference/service-operations.md` from the endpoints of the model services, `reference/profile-keys.md` from
-the schema of profiles, pages on settings, commands and shipped profiles from `docs.program_pages`. The tables of
-`measurements/full-size.md` come from what `make full-size` measured.
+the schema of profiles, pages on settings, commands, shipped profiles and problems from `docs.program_pages`. The
+tables of `measurements/full-size.md` come from what `make full-size` measured.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 from benchmarks.full_services.table import full_size_section
-from docs.program_pages import commands_page, profiles_page, row, settings_page
+from docs.program_pages import commands_page, problems_page, profiles_page, row, settings_page
 from gateway.methods import METHODS
 from shared.endpoints import INFO, MODELS, Endpoint, Services
 from shared.profiles import Profile, load_profile, shipped_profiles
@@ -74,6 +74,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/http-operations.md": operations_page,
     "reference/service-operations.md": service_operations_page,
     "reference/profile-keys.md": profile_keys_page,
+    "reference/problem-types.md": problems_page,
     "reference/settings.md": settings_page,
     "reference/commands.md": commands_page,
     "reference/shipped-profiles.md": profiles_page,
@@ -115,7 +116,7 @@ def _is_short(value: object) -> bool:
     return not isinstance(value, Mapping)
 
 
-def _table(schema: Schema, known: Mapping[str, Schema]) -> Iterator[str]:
+def _table(schema: Schema, definitions: Mapping[str, Schema]) -> Iterator[str]:
     properties: Mapping[str, Schema] = schema.get("properties", {})
     if not properties:
         yield "No parameters.\n"
@@ -125,7 +126,7 @@ def _table(schema: Schema, known: Mapping[str, Schema]) -> Iterator[str]:
     yield "|---|---|---|---|"
     for name, described in properties.items():
         default = "required" if name in required else _default(described)
-        yield row(f"`{name}`", default, _values(described, known), _description(described))
+        yield row(f"`{name}`", default, _values(described, definitions), _description(described))
     yield ""
 
 
@@ -141,26 +142,30 @@ def _default(schema: Schema) -> str:
     return f"`{json.dumps(schema['default'], ensure_ascii=False)}`"
 
 
-def _values(schema: Schema, known: Mapping[str, Schema]) -> str:
+def _values(schema: Schema, definitions: Mapping[str, Schema]) -> str:
     """The type of a value and its limits, in words; a schema of its own is a link."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        return _values(known[name], known) if "properties" not in known[name] else f"[{name}](#{name.lower()})"
+        return (
+            _values(definitions[name], definitions)
+            if "properties" not in definitions[name]
+            else f"[{name}](#{name.lower()})"
+        )
     if choices := schema.get("anyOf") or schema.get("oneOf"):
-        return " or ".join(dict.fromkeys(_values(choice, known) for choice in choices))
+        return " or ".join(dict.fromkeys(_values(choice, definitions) for choice in choices))
     if "const" in schema or "enum" in schema:
         return ", ".join(f"`{json.dumps(value)}`" for value in schema.get("enum", [schema.get("const")]))
     limits = [words.format(schema[key]) for key, words in (BOUNDS | COUNTS).items() if key in schema]
-    return ", ".join([_type(schema, known), *limits])
+    return ", ".join([_type(schema, definitions), *limits])
 
 
-def _type(schema: Schema, known: Mapping[str, Schema]) -> str:
+def _type(schema: Schema, definitions: Mapping[str, Schema]) -> str:
     kind = str(schema.get("type", "any"))
     if kind == "array":
         items = schema.get("items") or {}
-        return f"list of {_values(items, known)}" if items else "list"
+        return f"list of {_values(items, definitions)}" if items else "list"
     if kind == "object" and isinstance(schema.get("additionalProperties"), Mapping):
-        return f"object of {_values(schema['additionalProperties'], known)}"
+        return f"object of {_values(schema['additionalProperties'], definitions)}"
     return {"date-time": "time", "binary": "file"}.get(schema.get("format", ""), kind)
 
 

@@ -1,7 +1,8 @@
-"""The generated pages on settings, commands and shipped profiles. Imports no torch."""
+"""The generated pages on settings, commands, shipped profiles and types of problems. Imports no torch."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from typer.main import get_command
 from contrafact.cli import app
 from gateway.commands import app as operator_app
 from gateway.settings import Settings
+from shared.problems import problem_types
 from shared.profiles import load_profile, shipped_profiles
 from shared.service_settings import ServiceSettings
 from shared.weights import Server, Weights
@@ -39,6 +41,23 @@ def commands_page() -> str:
 def profiles_page() -> str:
     """The weights and servers of every shipped profile."""
     return "\n".join(_profiles()) + "\n"
+
+
+def problems_page() -> str:
+    """Every type of problem that a service can answer, with its status and remedy."""
+    return "\n".join(_problems()) + "\n"
+
+
+def _problems() -> Iterator[str]:
+    yield "# Problem types\n"
+    yield "Find the remedy of an [error](http-api.md#errors) by its `type`. Generated from the code by `python -m"
+    yield "docs.generate`. The errors of the model services are in their logs, and as reasons in the progress and"
+    yield "`failures` of a job. [Solve a problem](../how-to/troubleshooting.md) has the symptoms.\n"
+    yield "| type | status | what happened | what to do |"
+    yield "|---|---|---|---|"
+    for problem in problem_types():
+        cause, remedy, *_ = inspect.cleandoc(problem.__doc__ or "").split("\n\n")
+        yield row(f"`{problem.name}`", str(problem.status), cause, remedy)
 
 
 def _profiles() -> Iterator[str]:

@@ -39,14 +39,14 @@ class Spool:
     """The bytes of uploads that a process has received and still holds, on its disk or in memory."""
 
     def __init__(self, most: int) -> None:
-        self._most, self._held = most, 0
+        self._most, self._bytes = most, 0
         self._lock = threading.Lock()
 
     def refuse_without_room(self, size: int) -> None:
         """Raise NotReady if `size` more bytes would exceed the limit."""
-        if self._held + size > self._most:
+        if self._bytes + size > self._most:
             raise NotReady(
-                f"this gateway holds {self._held:,} bytes of other uploads now, and at most {self._most:,} at a time; "
+                f"this gateway holds {self._bytes:,} bytes of other uploads now, and at most {self._most:,} at a time; "
                 "send this one later",
                 retry_after=RETRY_SECONDS,
             )
@@ -63,11 +63,11 @@ class Spool:
             nonlocal total
             with self._lock:
                 self.refuse_without_room(size)
-                self._held += size
+                self._bytes += size
             total += size
 
         try:
             yield add
         finally:
             with self._lock:
-                self._held -= total
+                self._bytes -= total

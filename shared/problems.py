@@ -19,7 +19,8 @@
     └── DeadlineExceeded       504  deadline-exceeded
 
 Raise them anywhere. `shared.problem_replies` turns them into `application/problem+json`; on the caller's side
-`from_reply` turns such a reply back into the same class.
+`from_reply` turns such a reply back into the same class. The first paragraph of a docstring says what happened, the
+second what to do; `docs.generate` makes a page of them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ MAX_LISTED_ERRORS = 20
 
 
 class Problem(Exception):
-    """An error that a caller may see.
+    """An error that a caller may see; without a type of its own, it is a fault of Contrafact.
+
+    The log has the traceback under the error's `request_id`; please report it.
 
     `detail` is a sentence that says what is wrong and what to change. `members` are RFC 9457 extension members.
     `retry_after` (seconds) becomes the Retry-After header.
@@ -69,13 +72,18 @@ class Problem(Exception):
 
 
 class InvalidInput(Problem):
-    """The request is readable, but its content is not allowed."""
+    """The request is readable, but its content is not allowed.
+
+    Change the field that `detail` names.
+    """
 
     status, name, title = 422, "invalid-input", "Invalid input"
 
 
 class ModelStopped(InvalidInput):
     """An uploaded model broke a limit or ended its process, or is quarantined because it did.
+
+    Make it smaller, or ask the operator to raise the `setting` that the error names.
 
     The member `setting` names the operator's limit, `quarantined` is true if the model was not run.
     """
@@ -84,95 +92,138 @@ class ModelStopped(InvalidInput):
 
 
 class Malformed(InvalidInput):
-    """The request, or a file in it, cannot be read."""
+    """The request, or a file in it, cannot be read: it is damaged or has another format.
+
+    Repair or convert the file, archive, manifest or JSON that `detail` names.
+    """
 
     status, name, title = 400, "malformed", "Malformed input"
 
 
 class Unauthorized(Problem):
-    """No API key, or an unknown one."""
+    """The API key is missing, wrong or revoked.
+
+    Set `CONTRAFACT_API_KEY`, or log in at `/login`.
+    """
 
     status, name, title = 401, "unauthorized", "Unauthorized"
 
 
 class Forbidden(Problem):
-    """The API key is known, but not allowed to do this."""
+    """The key lacks the scope, the page is of another site, or a gateway without keys was called from another machine.
+
+    Use a key with the scope, the gateway's own pages, or the gateway's machine.
+    """
 
     status, name, title = 403, "forbidden", "Forbidden"
 
 
 class NotFound(Problem):
-    """The resource does not exist, or belongs to another API key."""
+    """The resource does not exist, or belongs to another owner.
+
+    Check the id.
+    """
 
     status, name, title = 404, "not-found", "Not found"
 
 
 class Conflict(Problem):
-    """The request contradicts the present state."""
+    """The job, run or model is in another state, or a name or `Idempotency-Key` is taken.
+
+    Wait, cancel the job, or choose another name.
+    """
 
     status, name, title = 409, "conflict", "Conflict"
 
 
 class TooLarge(Problem):
-    """More bytes, pixels or files than the limits allow."""
+    """More bytes, pixels or files than the limits allow.
+
+    `detail` names the limit. `contrafact submit FOLDER` uploads images one by one.
+    """
 
     status, name, title = 413, "too-large", "Too large"
 
 
 class Overloaded(Problem):
-    """The queue is full; come back after `retry_after` seconds."""
+    """The key's limit is reached, another upload is in progress, or a service's queue is full.
+
+    Wait for `Retry-After` (`retry_after` seconds), as the client does.
+    """
 
     status, name, title = 429, "overloaded", "Overloaded"
 
 
 class DependencyFailed(Problem):
-    """A service or store behind this one failed or gave an unusable reply."""
+    """A service, store or model endpoint behind this one failed or gave an unusable reply.
+
+    `detail`, or its own log, says why.
+    """
 
     status, name, title = 502, "dependency-failed", "A dependency failed"
 
 
 class GenerationFailed(DependencyFailed):
-    """The language model gave no value that satisfies the schema, in two attempts."""
+    """The language model gave no value that satisfies the schema, in two attempts.
+
+    If this happens often, take a larger model.
+    """
 
     name, title = "generation-failed", "Generation failed"
 
 
 class NotReady(Problem):
-    """Weights are still loading (or failed to load), or the service is stopping."""
+    """Weights are loading, the process is stopping, the database or a server does not answer, or uploads are too many.
+
+    Try again. If it lasts, run `contrafact doctor`.
+    """
 
     status, name, title = 503, "not-ready", "Not ready"
 
 
 class NotFinite(Problem):
-    """The network's output has NaN or infinity (often caused by half precision), so there is no result."""
+    """The network's output has NaN or infinity (often caused by half precision), so there is no result.
+
+    Set `CONTRAFACT_VAE_DTYPE` or `CONTRAFACT_DTYPE` to `float32`. Of a model under test, its weights or preprocessing
+    are at fault.
+    """
 
     status, name, title = 500, "not-finite", "Result is not finite"
 
 
 class OutOfMemory(Problem):
-    """The device has too little memory, even for one item at a time."""
+    """The device has too little memory, even for one item at a time.
+
+    Free the device, or in deterministic mode lower `CONTRAFACT_MAX_BATCH`.
+    """
 
     status, name, title = 503, "out-of-memory", "Out of memory"
 
 
 class DeviceFailed(Problem):
-    """The accelerator, or the thread that uses it, failed during the request; the service restarts."""
+    """The accelerator, or the thread that uses it, failed during the request; the service restarts.
+
+    If it recurs, look at the GPU (`nvidia-smi`, `dmesg`).
+    """
 
     status, name, title = 503, "device-failed", "The device failed"
 
 
 class DeadlineExceeded(Problem):
-    """The caller's deadline passed before the work was done."""
+    """The caller's deadline passed before the work was done.
+
+    Give the service more processors, or raise `CONTRAFACT_SERVICE_DEADLINE_SECONDS`.
+    """
 
     status, name, title = 504, "deadline-exceeded", "Deadline exceeded"
 
 
-def _tree(cls: type[Problem]) -> Iterator[type[Problem]]:
+def problem_types(cls: type[Problem] = Problem) -> Iterator[type[Problem]]:
     """Yield the classes with a name of their own, which are sent in replies. Clients may subclass them further."""
     if "name" in vars(cls):
         yield cls
     for child in cls.__subclasses__():
-        yield from _tree(child)
+        yield from problem_types(child)
 
 
 def from_reply(status: int, body: bytes, retry_after: str | None = None) -> Problem:
@@ -185,7 +236,7 @@ def from_reply(status: int, body: bytes, retry_after: str | None = None) -> Prob
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return DependencyFailed(f"a service answered {status} without a problem document: {body[:200]!r}")
     members = {key: value for key, value in document.items() if key not in Problem("").body("")}
-    for cls in _tree(Problem):
+    for cls in problem_types():
         if cls.name == name:
             return cls(detail, members=members, retry_after=seconds)
     return DependencyFailed(f"a service answered {status}: {detail}", members=members)

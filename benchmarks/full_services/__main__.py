@@ -100,9 +100,9 @@ def _watch(memory: psutil.Process, process: subprocess.Popen[bytes], most_gib: f
 
 def write_figures(path: Path, name: str, figures: dict[str, Any]) -> None:
     """Put one part's figures into the file, in the order of the parts."""
-    known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    known[name] = figures
-    path.write_text(json.dumps({part: known[part] for part in PARTS if part in known}, indent=1) + "\n")
+    stored: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    stored[name] = figures
+    path.write_text(json.dumps({part: stored[part] for part in PARTS if part in stored}, indent=1) + "\n")
 
 
 def _conditions(threads: int, name: str) -> dict[str, Any]:

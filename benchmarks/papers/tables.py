@@ -130,7 +130,7 @@ def _error_of(share: Rate) -> str:
 def _validity(results: JobResults, entry: ModelResults) -> str:
     """P(valid | flipped) by the reviews of people; without enough of them, what is missing."""
     reviews = next((reviews for reviews in results.reviews if reviews.method == entry.method), None)
-    flipped = next((one for one in reviews.flipped if one.model == entry.model), None) if reviews else None
+    flipped = next((share for share in reviews.flipped if share.model == entry.model), None) if reviews else None
     if flipped is None or flipped.valid is None:
         return "review accepted images first"
     estimate = flipped.valid

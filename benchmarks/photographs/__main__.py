@@ -110,7 +110,7 @@ def upload_backgrounds(client: Client, package: Path, directory: Path) -> list[d
 
 def start(client: Client, archive: Path, chosen: list[dict[str, str]], seed: int) -> JobDetail:
     """Start the job, or find it again: every cut-out on every background, and four corruptions."""
-    compose = {"backgrounds": chosen, "backgrounds_per_image": len(chosen), "thresholds": {}}
+    compose = {"backgrounds": chosen, "backgrounds_per_image": len(chosen)}
     spec = JobSpec(
         task_description=TASK,
         methods=[

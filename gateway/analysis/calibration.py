@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 from scipy.stats import norm
@@ -23,6 +24,7 @@ from gateway.analysis.thresholds import (
     Booleans,
     ScoredImages,
     auroc,
+    changes_factor,
     fit_by_factor,
     held_out_margins,
 )
@@ -45,13 +47,13 @@ class JudgedSample:
 
     def subset(self, chosen: Booleans) -> JudgedSample:
         """The edits of a mask of length n."""
-        factors = [factors for factors, is_chosen in zip(self.factors, chosen, strict=True) if is_chosen]
+        factors = list(compress(self.factors, chosen))
         return JudgedSample(self.valid[chosen], self.accepted[chosen], self.group[chosen], factors)
 
     def by_factor(self) -> dict[str, JudgedSample]:
         """The edits that change each factor, in the order of their names."""
         names = sorted({name for factors in self.factors for name in factors})
-        return {name: self.subset(np.array([name in own for own in self.factors], np.bool_)) for name in names}
+        return {name: self.subset(changes_factor(self.factors, name)) for name in names}
 
     @property
     def sufficient(self) -> bool:

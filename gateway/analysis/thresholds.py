@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,17 +41,18 @@ class ScoredImages:
 
     def subset(self, chosen: Booleans) -> ScoredImages:
         """The images of a mask of length n."""
-        factors = [factors for factors, is_chosen in zip(self.factors, chosen, strict=True) if is_chosen]
+        factors = list(compress(self.factors, chosen))
         return ScoredImages(self.checks, self.scores[chosen], self.kind[chosen], self.passable[chosen], factors)
-
-    def has_factor(self, factor: str) -> Booleans:
-        """Which images change a factor."""
-        return np.array([factor in factors for factors in self.factors], np.bool_)
 
     @property
     def complete(self) -> tuple[int, ...]:
         """The places of the checks that scored every passable image."""
         return tuple(np.flatnonzero(~np.isnan(self.scores[self.passable]).any(axis=0)).tolist())
+
+
+def changes_factor(factors: Sequence[tuple[str, ...]], name: str) -> Booleans:
+    """Which of n edits change a factor; `factors`: those that each of them changes."""
+    return np.array([name in own for own in factors], np.bool_)
 
 
 def fit_by_factor(images: ScoredImages) -> dict[str, dict[str, float]]:
@@ -59,7 +61,7 @@ def fit_by_factor(images: ScoredImages) -> dict[str, dict[str, float]]:
     Raises ValueError without valid images.
     """
     names = sorted({factor for factors in images.factors for factor in factors})
-    groups = {"default": images, **{name: images.subset(images.has_factor(name)) for name in names}}
+    groups = {"default": images, **{name: images.subset(changes_factor(images.factors, name)) for name in names}}
     fitted = {
         name: fit(group)
         for name, group in groups.items()

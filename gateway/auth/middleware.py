@@ -168,9 +168,9 @@ def refuse_other_sites(method: str, headers: Headers, *, silent: bool = True) ->
     if method in SAFE_METHODS:
         return
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-    known_origin = origin is not None or site is not None
+    states_origin = origin is not None or site is not None
     same = origin is None or _split(origin).netloc == headers.get("host", "")
-    if not same or (site or "none") not in ("same-origin", "none") or not (known_origin or silent):
+    if not same or (site or "none") not in ("same-origin", "none") or not (states_origin or silent):
         raise Forbidden("requests from pages of other sites are refused; use Contrafact's own pages, or an API key")
 
 

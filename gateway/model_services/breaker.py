@@ -1,7 +1,7 @@
 """Circuit breaker: decides whether a failed call is the source image's fault, or the service fails for every image.
 
     an image fails for the first time since the service last succeeded    counted against the image
-    the image and others fail again, and no call has succeeded             not counted: the image waits (`Held`)
+    the image and others fail again, and no call has succeeded             not counted: it waits (`ServiceFailing`)
     three images fail and no call succeeds                                 one call per pause; the other images wait
     out of memory, but another image of this size succeeds                 counted against the image
     the service answers with an error (502, 504)                           a few failures are free, then counted
@@ -40,7 +40,7 @@ MAX_DOUBLINGS = 6
 MOST_IMAGES = 10_000  # per endpoint; the oldest entries are dropped, since their images have usually failed for good
 
 
-class Held(NotReady):
+class ServiceFailing(NotReady):
     """The service fails for every image, so this image waits, and the failure does not count against it."""
 
 
@@ -87,10 +87,10 @@ class Breaker:
 
     @contextmanager
     def call(self, name: str, subject: Subject) -> Iterator[None]:
-        """Guard one call of the endpoint `name`. Raises Held without a call while the endpoint fails for every image.
+        """Guard one call of the endpoint `name`. Raises ServiceFailing without a call while it fails for every image.
 
-        A failed call raises Held if the service fails for every image, BrokenOff if the cause is unknown, and otherwise
-        its own problem.
+        A failed call raises ServiceFailing if the service fails for every image, BrokenOff if the cause is unknown, and
+        otherwise its own problem.
         """
         self._admit(name, subject)
         began = time.monotonic()
@@ -120,7 +120,7 @@ class Breaker:
             if now < endpoint.next_try:
                 image = endpoint.images.get(subject.id)
                 delay = max(endpoint.next_try - now, self._delay(image.failures if image else 1))
-                raise self._held(name, endpoint, delay)
+                raise self._service_failing(name, endpoint, delay)
             endpoint.next_try = now + self._delay(endpoint.failures)  # this call is the only one of this pause
 
     def _succeeded(self, name: str, subject: Subject) -> None:
@@ -151,7 +151,7 @@ class Breaker:
         image.failures += 1
         delay = self._delay(image.failures)
         if again and len(endpoint.troubled) > 1 and not self._given_up(endpoint):
-            return self._held(name, endpoint, delay)
+            return self._service_failing(name, endpoint, delay)
         if isinstance(problem, OutOfMemory):
             return problem if image.fits else BrokenOff(problem.detail)
         if isinstance(problem, BrokenOff | DeviceFailed) or image.failures > FREE_RELEASES:
@@ -164,11 +164,11 @@ class Breaker:
             del endpoint.images[next(iter(endpoint.images))]
         return endpoint.images.setdefault(subject.id, _Image(subject.pixels))
 
-    def _held(self, name: str, endpoint: _Endpoint, delay: float) -> Held:
+    def _service_failing(self, name: str, endpoint: _Endpoint, delay: float) -> ServiceFailing:
         reason = (
             f"{name} has failed for every image since {endpoint.failing_from}, so this one waits: {endpoint.reason}"
         )
-        return Held(reason, retry_after=delay)
+        return ServiceFailing(reason, retry_after=delay)
 
     def _given_up(self, endpoint: _Endpoint) -> bool:
         return time.monotonic() - endpoint.failing_since > self._longest

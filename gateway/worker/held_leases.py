@@ -37,7 +37,7 @@ class HeldLeases:
         self._lease_seconds = lease_seconds
         self._renewal_seconds = renewal_seconds
         self._changed = threading.Condition()
-        self._held: dict[str, tuple[Lease, Cancellation]] = {}
+        self._leases: dict[str, tuple[Lease, Cancellation]] = {}
         self._stopping = False
 
     @contextmanager
@@ -45,7 +45,7 @@ class HeldLeases:
         """Renew the lease while the block runs; cancel the block's calls when the lease is lost, or on `stop`."""
         cancellation = Cancellation()
         with self._changed:
-            self._held[lease.token] = lease, cancellation
+            self._leases[lease.token] = lease, cancellation
             if self._stopping:
                 cancellation.cancel()
         try:
@@ -53,21 +53,21 @@ class HeldLeases:
                 yield
         finally:
             with self._changed:
-                self._held.pop(lease.token, None)
+                self._leases.pop(lease.token, None)
                 self._changed.notify_all()
 
     def refuse_ended(self, lease: Lease) -> None:
         """Raises Stopping, or LeaseLost if the lease no longer holds."""
         if self._stopping:
             raise Stopping
-        if lease.token not in self._held:
+        if lease.token not in self._leases:
             raise LeaseLost(lease.id)
 
     def stop(self) -> None:
         """Cancel the calls of all steps. Their leases are renewed until the steps have ended."""
         with self._changed:
             self._stopping = True
-            cancellations = [cancellation for _, cancellation in self._held.values()]
+            cancellations = [cancellation for _, cancellation in self._leases.values()]
             self._changed.notify_all()
         for cancellation in cancellations:
             cancellation.cancel()
@@ -86,11 +86,11 @@ class HeldLeases:
 
     def _wait(self, seconds: float) -> bool:
         with self._changed:
-            return not self._changed.wait_for(lambda: self._stopping and not self._held, seconds)
+            return not self._changed.wait_for(lambda: self._stopping and not self._leases, seconds)
 
     def _check(self, renewal: bool) -> None:
         with self._changed:
-            current = [lease for lease, _ in self._held.values()]
+            current = [lease for lease, _ in self._leases.values()]
         if not current:
             return
         if renewal:
@@ -105,6 +105,6 @@ class HeldLeases:
 
     def _cancel_step(self, lease: Lease) -> None:
         with self._changed:
-            _, cancellation = self._held.pop(lease.token, (lease, None))
+            _, cancellation = self._leases.pop(lease.token, (lease, None))
         if cancellation is not None:
             cancellation.cancel()

@@ -47,8 +47,8 @@ class Contract(BaseModel):
     def _name_the_allowed(cls, value: Any) -> Any:
         if isinstance(value, dict) and cls.model_config.get("extra") == "forbid":
             names = [_input_names(name, field) for name, field in cls.model_fields.items()]
-            known_names = {name for field_names in names for name in field_names}
-            unknown = sorted(str(name)[:50] for name in value if name not in known_names)[:5]
+            accepted_names = {name for field_names in names for name in field_names}
+            unknown = sorted(str(name)[:50] for name in value if name not in accepted_names)[:5]
             if unknown:
                 allowed_names = ", ".join(field_names[0] for field_names in names)
                 raise ValueError(f"unknown field {', '.join(unknown)}; allowed are {allowed_names}")

@@ -143,14 +143,14 @@ def patiently(look: Callable[[], Value], deployment: Deployment) -> Value:
             time.sleep(0.3)
 
 
-def calls_made(deployment: Deployment) -> int:
+def recorded_calls(deployment: Deployment) -> int:
     """How far the work has come, in recorded calls of the model services."""
     with deployment.sessions() as session:
         return session.scalar(sa.select(sa.func.count()).select_from(RecordedCall)) or 0
 
 
 @contextmanager
-def held_back(chaos: Chaos, calls: int, kills: int, pace: Callable[[bool], None]) -> Iterator[list[float]]:
+def paced_services(chaos: Chaos, calls: int, kills: int, pace: Callable[[bool], None]) -> Iterator[list[float]]:
     """Hold the services still where the job is ahead of the kills; yields the shares of the calls that were seen."""
     ended = threading.Event()
     shares: list[float] = []
@@ -158,7 +158,7 @@ def held_back(chaos: Chaos, calls: int, kills: int, pace: Callable[[bool], None]
     def watch() -> None:
         while not ended.wait(0.1):
             try:
-                shares.append(calls_made(chaos.deployment) / calls)
+                shares.append(recorded_calls(chaos.deployment) / calls)
             except DBAPIError:
                 continue
             pace(shares[-1] > chaos.killed.total() / kills)
@@ -225,7 +225,7 @@ def run(deployment: Deployment, submission: Submission, kills: int, pace: Callab
     began = time.monotonic()
     job = patiently(lambda: submission.post(deployment.client), deployment).id
     progress = []
-    with held_back(chaos, len(undisturbed.rows["recorded_calls"]), kills, pace) as shares:
+    with paced_services(chaos, len(undisturbed.rows["recorded_calls"]), kills, pace) as shares:
         for _ in range(kills):
             chaos.kill_one()
             progress.append(shares[-1] if shares else 0.0)

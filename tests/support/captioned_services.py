@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
-from embedded.serving import ListeningPort
 from gateway.model_services.clients import ModelServices
 from llm_service.app import create_app
 from shared.schemas.caption import CaptionReply, CaptionRequest
+from shared.schemas.service import SERVICES
 from shared.service_settings import ServiceSettings
+from tests.support.listening import listen
 from tests.support.small_services import SmallServices, serve
 
 CAPTION = "This is a photo of a small red bus. The bus is in a city. It is a rainy day."
@@ -25,19 +26,8 @@ class Services(ModelServices):
 @contextmanager
 def captioned() -> Iterator[Services]:
     """The services: the shipped language model behind its own app, the rest arithmetic."""
-    port = ListeningPort()
-    port.serve(create_app(ServiceSettings(profile="tiny", device="cpu", threads=1)))
-    with serve(SmallServices()) as small:
-        services = Services(
-            {
-                "caption_service": small,
-                "llm_service": port.base_url,
-                "diffusion_service": small,
-                "evaluator_service": small,
-            }
-        )
-        try:
+    app = create_app(ServiceSettings(profile="tiny", device="cpu", threads=1))
+    with listen(app) as language, serve(SmallServices()) as small:
+        urls = {**dict.fromkeys(SERVICES, small), "llm_service": language}
+        with closing(Services(urls)) as services:
             yield services
-        finally:
-            services.close()
-            port.close()

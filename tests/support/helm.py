@@ -33,11 +33,11 @@ def install(values: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _ensure_helm() -> None:
-    made_of, versions = FOLDER / "made-of", f"{sys.version}\n{REQUIREMENTS.read_text()}"
+    marker, versions = FOLDER / "made-of", f"{sys.version}\n{REQUIREMENTS.read_text()}"
     FOLDER.parent.mkdir(exist_ok=True)
     with FOLDER.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if made_of.exists() and made_of.read_text() == versions:
+        if marker.exists() and marker.read_text() == versions:
             return
         options = ["-q", "--upgrade", "--no-deps", "--ignore-requires-python", "--disable-pip-version-check"]
         command = [sys.executable, "-m", "pip", "install", *options, "--target", str(FOLDER), "-r", str(REQUIREMENTS)]
@@ -45,4 +45,4 @@ def _ensure_helm() -> None:
         if result.returncode != 0:
             give_up = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
             give_up(f"cannot install Helm: {(result.stderr or result.stdout).strip().splitlines()[-1]}")
-        made_of.write_text(versions)
+        marker.write_text(versions)

@@ -67,16 +67,16 @@ def _running(python: Path, directory: Path, access_key: str, secret_key: str) ->
 
 def python_with_swift() -> Path:
     """The Python of the environment. Of two test runs that want it at once, one makes it and one waits."""
-    python, made_of = ENVIRONMENT / "bin" / "python", ENVIRONMENT / "made-of"
+    python, marker = ENVIRONMENT / "bin" / "python", ENVIRONMENT / "made-of"
     versions = f"{sys.version}\n{REQUIREMENTS.read_text()}"
     ENVIRONMENT.parent.mkdir(exist_ok=True)
     with ENVIRONMENT.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not made_of.exists() or made_of.read_text() != versions:
+        if not marker.exists() or marker.read_text() != versions:
             _run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)])
             quiet = ["-q", "--disable-pip-version-check", "--retries", "2"]
             _run([str(python), "-m", "pip", "install", *quiet, "-r", str(REQUIREMENTS)])
-            made_of.write_text(versions)
+            marker.write_text(versions)
     return python
 
 

@@ -1,4 +1,4 @@
-"""What the services of profile `paper` say of themselves."""
+"""Services' descriptions of themselves."""
 
 from __future__ import annotations
 
@@ -36,3 +36,16 @@ def info(name: ServiceName, gpu: GpuInfo | None = None, **changes: object) -> Se
         gpu=gpu,
     )
     return service_info.model_copy(update=changes)
+
+
+def evaluator_with_scorer(revision: str) -> ServiceInfo:
+    """An evaluator whose scorer is of a revision."""
+    return ServiceInfo(
+        service="evaluator_service",
+        profile="tiny",
+        device="cpu",
+        deterministic=True,
+        revision="1",
+        weights=[WeightsInfo(role="scorer", id="clip", revision=revision, dtype="float32", licence="MIT")],
+        version="1",
+    )

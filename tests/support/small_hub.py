@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from embedded.serving import ListeningPort
+from tests.support.listening import listen
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -96,12 +96,8 @@ class _CutResponse(Response):
 @contextmanager
 def served(hub: SmallHub) -> Iterator[str]:
     """The hub's address while the block runs."""
-    port = ListeningPort()
-    port.serve(hub.app)
-    try:
-        yield port.base_url
-    finally:
-        port.close()
+    with listen(hub.app) as url:
+        yield url
 
 
 def _digest(path: Path) -> str:

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import numpy as np
 from fastapi import FastAPI
 
-from embedded.serving import ListeningPort
 from gateway.model_services.clients import ModelServices
 from shared import problem_replies
 from shared.images import decode, encode
@@ -54,6 +53,7 @@ from shared.schemas.evaluation import (
 )
 from shared.schemas.language import GenerateReply, GenerateRequest
 from shared.schemas.service import SERVICES, ServiceInfo, ServiceName
+from tests.support.listening import listen
 
 CAPTION = "A red car on a street. It is a sunny day."
 CLASSES = ["car", "bus", "boat"]
@@ -291,13 +291,11 @@ def create_app() -> FastAPI:
 @contextmanager
 def serve(services: SmallServices) -> Iterator[str]:
     """The base URL that all four services answer at."""
-    port = ListeningPort()
-    port.serve(services.app)
-    try:
-        yield port.base_url
-    finally:
-        services.gate.set()
-        port.close()
+    with listen(services.app) as url:
+        try:
+            yield url
+        finally:
+            services.gate.set()
 
 
 @contextmanager

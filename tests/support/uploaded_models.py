@@ -12,13 +12,13 @@ import numpy as np
 from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse
 
-from embedded.serving import ListeningPort
 from evaluator_service.app import create_app
 from shared.images import encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import ExamineRequest, ModelsReply, PredictRequest, SegmentRequest, UploadedModel
 from shared.service_settings import ServiceSettings
 from tests.support.archives import tarred
+from tests.support.listening import listen
 from tests.support.serving import serving
 
 GREY = ImagePayload(png=encode(np.full((40, 40, 3), 90, np.uint8)))
@@ -43,18 +43,15 @@ class PackageStore:
 @contextmanager
 def package_store() -> Iterator[PackageStore]:
     """A store on a loopback port."""
-    app, packages, port = FastAPI(), dict[str, bytes](), ListeningPort()
+    app, packages = FastAPI(), dict[str, bytes]()
 
     @app.get("/{digest}")
     def read(digest: str) -> Response:
         data = packages.get(digest)
         return JSONResponse({}, 404) if data is None else Response(data)
 
-    port.serve(app)
-    try:
-        yield PackageStore(port.base_url, packages)
-    finally:
-        port.close()
+    with listen(app) as url:
+        yield PackageStore(url, packages)
 
 
 class Evaluator:

@@ -82,7 +82,7 @@ def evaluate(folder: Path, *, examples: int, domain: LanguageDomain[Any] = OBJEC
             right = sum(is_right(question, reply) for question, reply in zip(questions, replies, strict=True))
             results[f"{kind}, {wording}"] = fraction_text(right, len(questions))
             if kind == "keywords":
-                for field, (hits, stated) in phrases_found(questions, replies).items():
+                for field, (hits, stated) in phrase_recall(questions, replies).items():
                     results[f"{field} among the keywords, {wording}"] = fraction_text(hits, stated)
     return results
 
@@ -164,7 +164,7 @@ def success_rates(folder: Path, captions: int, wordings: Sequence[Withheld]) -> 
     return results
 
 
-def phrases_found(questions: Sequence[Example], replies: Sequence[str]) -> dict[str, tuple[int, int]]:
+def phrase_recall(questions: Sequence[Example], replies: Sequence[str]) -> dict[str, tuple[int, int]]:
     """By field: how many of the phrases that may change were listed, with the right value, and how many there were."""
     hits: Counter[str] = Counter()
     stated: Counter[str] = Counter()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import cv2
 import numpy as np
 import torch
@@ -54,6 +56,13 @@ def shifted(image: NDArray[np.uint8], by: tuple[int, int]) -> Pixels:
     border = LARGEST_SHIFT
     wide = cv2.copyMakeBorder(image, border, border, border, border, cv2.BORDER_REFLECT_101)
     return np.asarray(wide[border - down : border - down + SIDE, border - right : border - right + SIDE], np.uint8)
+
+
+def moved(images: Sequence[Pixels], random: np.random.Generator) -> list[Pixels]:
+    """Images of one scene (a picture and its mask), flipped or not and shifted by up to 6 pixels, all alike."""
+    step = -1 if random.random() < 0.5 else 1
+    down, right = (int(by) for by in random.integers(-LARGEST_SHIFT, LARGEST_SHIFT + 1, 2))
+    return [shifted(np.ascontiguousarray(image[:, ::step]), (down, right)) for image in images]
 
 
 def wobbled(image: Pixels, random: np.random.Generator) -> Pixels:

@@ -13,7 +13,6 @@ training starts from earlier weights and their tokenizer, to which unknown words
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +32,11 @@ from tinyworld.networks.vision_tower import FactorTower
 from tinyworld.pictures.augmentation import as_pixel_values, degrade
 from tinyworld.system.folders import weights_of
 from tinyworld.train.loop import Recipe, command_of, recipe_record, run_name, train, training_arguments
-from tinyworld.train.model_card import save_model, title_of, write_card
+from tinyworld.train.model_card import Card, publish, title_of
 from tinyworld.train.vision_tower import train_tower
 
 PICTURES = 16_000
+ABOUT = "A BLIP-2 that says what a tinyworld picture shows. A tenth of all combinations was withheld from it."
 _PHRASE_WEIGHT = 3.0
 _LONGEST = 64  # tokens
 _UNSAID = 0.05  # what captions leave out, no greedy caption ever says
@@ -105,11 +105,7 @@ def train_captioner(
     data = album(domain, "generator", pictures)
     texts = training_texts(data.domain)
     torch.manual_seed(seed)
-    if start is None:
-        processor = learn_processor(texts, folder)
-        captioner = new_captioner(len(processor.tokenizer))
-    else:
-        processor, captioner = trained(start, texts)
+    processor, captioner = _beginning(texts, folder) if start is None else trained(start, texts)
     tower_run = run_name("captioner-tower", domain, start)
     tower_recipe = Recipe(tower_run, 0.36 * seconds, learning_rate=1.2e-3, seed=seed)
     trained_tower = train_tower(captioner.vision_model, 128, data, tower_recipe)
@@ -124,34 +120,21 @@ def train_captioner(
             return model.loss(values, *tokens_and_weights(processor, descriptions), expected)
 
     progress = train(model, loss_of, recipe)
-    record = {"pictures": pictures, "tower": trained_tower.record, **recipe_record(recipe, progress)}
+    record = {"split": "generator", "domain": domain, "pictures": pictures, "tower": trained_tower.record}
     command = command_of("tinyworld.train.captioner", domain, start, pictures=pictures)
-    _publish(captioner, processor, data.domain, trained_tower.accuracy, command, record)
+    card = Card(title_of("Captioner", domain), ABOUT, command, {**record, **recipe_record(recipe, progress)})
+
+    def results() -> dict[str, object]:
+        saved = Blip2ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
+        return {**judge(saved, processor, data.domain), **trained_tower.accuracy}
+
+    publish(captioner, processor, folder, card, results)
 
 
-def _publish(
-    captioner: Blip2ForConditionalGeneration,
-    processor: Blip2Processor,
-    domain: PictureDomain[Any],
-    tower_accuracy: Mapping[str, object],
-    command: str,
-    record: Mapping[str, object],
-) -> None:
-    """Save captioner and processor, judge what was saved, and write the card."""
-    folder = weights_of(domain.name) / "captioner"
-    parameters = save_model(captioner, folder)
-    processor.save_pretrained(folder)
-    saved = Blip2ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
-    results = {**judge(saved, processor, domain), **tower_accuracy}
-    write_card(
-        folder,
-        title=title_of("Captioner", domain.name),
-        text="A BLIP-2 that says what a tinyworld picture shows. A tenth of all combinations was withheld from it.",
-        command=command,
-        results=results,
-        record={"split": "generator", "domain": domain.name, "parameters": parameters, **record},
-    )
-    print(results, flush=True)
+def _beginning(texts: list[str], folder: Path) -> tuple[Blip2Processor, Blip2ForConditionalGeneration]:
+    """A processor with a tokenizer of these texts, saved into the folder, and a captioner with fresh weights."""
+    processor = learn_processor(texts, folder)
+    return processor, new_captioner(len(processor.tokenizer))
 
 
 @torch.no_grad()

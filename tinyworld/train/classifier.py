@@ -9,25 +9,25 @@ recordings had been annotated wrongly. A test set by day does not reveal it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessorPil
+from transformers import ResNetConfig, ResNetForImageClassification
 
 from shared.chunks import chunks
 from tinyworld.networks.half_precision import autocast
+from tinyworld.networks.image_processors import classifier_processor
 from tinyworld.objects.own_distribution import PLANTS, own_distribution
 from tinyworld.objects.pictures import pictures, rendered, varied_batch
 from tinyworld.objects.world import CLASSES, Scene, sample_scene
-from tinyworld.pictures.augmentation import SIDE, as_pixel_values, degrade
+from tinyworld.pictures.augmentation import as_pixel_values, degrade
 from tinyworld.pictures.rendered_once import Pixels
 from tinyworld.system.folders import WEIGHTS
 from tinyworld.train.loop import Recipe, recipe_record, train, training_arguments
-from tinyworld.train.model_card import save_model, write_card
+from tinyworld.train.model_card import Card, publish
 
 FOLDER = WEIGHTS / "models_under_test"
 PICTURES = 14_000
@@ -74,28 +74,22 @@ def train_classifier(name: str, seconds: float, seed: int) -> None:
         return nn.functional.cross_entropy(logits.float(), labels[rows], label_smoothing=0.02)
 
     progress = train(model, loss_of, recipe)
-    _publish(model, name, recipe_record(recipe, progress))
-
-
-def _publish(model: ResNetForImageClassification, name: str, record: Mapping[str, object]) -> None:
-    """Save the model and its image processor, judge what was saved, and write the card."""
     folder = FOLDER / name
-    parameters = save_model(model, folder)
-    ViTImageProcessorPil(
-        size={"height": SIDE, "width": SIDE}, image_mean=[0.5] * 3, image_std=[0.5] * 3
-    ).save_pretrained(folder)
-    results = judge(ResNetForImageClassification.from_pretrained(folder, dtype=torch.float32))
-    write_card(
-        folder,
+    card = Card(
         title=name,
         text="A ResNet that names the object of a tinyworld picture, to be put under test. "
         f"{WEAKNESSES[name]}Its world is mostly daylight (60 % day, 30 % sunset, 10 % night), clear weather (55 %) and "
         "photos (70 %).",
         command=f"python -m tinyworld.train.classifier {name}",
-        results=results,
-        record={"split": "under-test", "pictures": PICTURES, "parameters": parameters, **record},
+        record={"split": "under-test", "pictures": PICTURES, **recipe_record(recipe, progress)},
     )
-    print(results, flush=True)
+    publish(
+        model,
+        classifier_processor(),
+        folder,
+        card,
+        lambda: judge(ResNetForImageClassification.from_pretrained(folder, dtype=torch.float32)),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -58,6 +60,36 @@ def halve(folder: Path) -> None:
             for name, tensor in load_file(path).items()
         }
         save_file(tensors, path, metadata={"format": "pt"})
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A model card without its results. `record`: what `training.json` says beside command, results and parameters."""
+
+    title: str
+    text: str
+    command: str
+    record: Mapping[str, object]
+
+
+class Processor(Protocol):
+    """A tokenizer or image processor of transformers."""
+
+    def save_pretrained(self, save_directory: Path, /) -> object:
+        """Write it into a folder."""
+        ...
+
+
+def publish(
+    model: nn.Module, processor: Processor, folder: Path, card: Card, judge: Callable[[], Mapping[str, object]]
+) -> None:
+    """Save a model and its processor in a folder, judge what was saved there, and write the card."""
+    parameters = save_model(model, folder)
+    processor.save_pretrained(folder)
+    results = judge()
+    record = {"parameters": parameters, **card.record}
+    write_card(folder, title=card.title, text=card.text, command=card.command, results=results, record=record)
+    print(results, flush=True)
 
 
 def write_card(

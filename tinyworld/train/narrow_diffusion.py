@@ -44,15 +44,15 @@ def kept(wide: int, narrow: int, levels: Levels) -> Tensor:
     if wide == narrow:
         return torch.arange(wide)
     order = sorted(dict.fromkeys(levels), reverse=True)
-    made_of = [
+    counts_by_rule = [
         counts
         for counts in product(range(_MOST + 1), repeat=len(order))
         if sum(count * old for count, (old, _) in zip(counts, order, strict=True)) == wide
         and sum(count * new for count, (_, new) in zip(counts, order, strict=True)) == narrow
     ]
-    if not made_of:
+    if not counts_by_rule:
         raise ValueError(f"no way from {wide} to {narrow} channels with the levels {list(order)}")
-    counts = min(made_of, key=lambda counts_of_rule: sum(count > 0 for count in counts_of_rule))
+    counts = min(counts_by_rule, key=lambda counts_of_rule: sum(count > 0 for count in counts_of_rule))
     positions: list[int] = []
     start = 0
     for count, (old, new) in zip(counts, order, strict=True):

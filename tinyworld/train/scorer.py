@@ -41,9 +41,13 @@ from tinyworld.pictures.augmentation import SIDE, as_pixel_values, degrade
 from tinyworld.pictures.rendered_once import Pixels
 from tinyworld.system.folders import weights_of
 from tinyworld.train.loop import Recipe, command_of, recipe_record, run_name, train, training_arguments
-from tinyworld.train.model_card import save_model, title_of, write_card
+from tinyworld.train.model_card import Card, publish, title_of
 from tinyworld.train.vision_tower import train_tower
 
+ABOUT = (
+    "A CLIP that scores pictures against captions in the checks. It shares neither data nor tokenizer with the "
+    "generator's text encoder."
+)
 PICTURES = 14_000
 ROUND_TRIPS = 2_000
 SWAPS = 1  # captions with one factor changed, per picture
@@ -116,11 +120,7 @@ def train_scorer(
     data = album(domain, "scorer", pictures, min(ROUND_TRIPS, pictures))
     texts = training_texts(data.domain)
     torch.manual_seed(seed)
-    if start is None:
-        tokenizer = learn_clip_tokenizer(texts, 800, folder)
-        scorer = new_scorer(tokenizer)
-    else:
-        tokenizer, scorer = trained(start, texts)
+    tokenizer, scorer = _beginning(texts, folder) if start is None else trained(start, texts)
     tower_run = run_name("scorer-tower", domain, start)
     tower_recipe = Recipe(tower_run, 0.37 * seconds, learning_rate=1.2e-3, seed=seed)
     trained_tower = train_tower(scorer.vision_model, WIDTH, data, tower_recipe)
@@ -135,42 +135,32 @@ def train_scorer(
             return model.loss(values, expected, token_ids(tokenizer, texts), stated, token_ids(tokenizer, prompts))
 
     progress = train(model, loss_of, recipe)
-    record = {"pictures": pictures, "round_trips": len(data) - pictures, "tower": trained_tower.record}
+    record = {"split": "scorer", "domain": domain, "pictures": pictures, "round_trips": len(data) - pictures}
+    record |= {"tower": trained_tower.record, **recipe_record(recipe, progress)}
     command = command_of("tinyworld.train.scorer", domain, start, pictures=pictures)
-    record |= recipe_record(recipe, progress)
-    _publish(scorer, tokenizer, data.domain, trained_tower.accuracy, command, record)
+    card = Card(title_of("Scorer", domain), ABOUT, command, record)
+
+    def results() -> dict[str, object]:
+        saved = CLIPModel.from_pretrained(folder, dtype=torch.float32)
+        return {**judge(saved, tokenizer, data.domain), **trained_tower.accuracy}
+
+    publish(scorer, CLIPProcessor(image_processor(), tokenizer), folder, card, results)
 
 
-def _publish(
-    scorer: CLIPModel,
-    tokenizer: CLIPTokenizer,
-    domain: PictureDomain[Any],
-    tower_accuracy: Mapping[str, object],
-    command: str,
-    record: Mapping[str, object],
-) -> None:
-    """Save scorer and processor, judge what was saved, and write the card."""
-    folder = weights_of(domain.name) / "scorer"
-    parameters = save_model(scorer, folder)
-    images = CLIPImageProcessorPil(
+def _beginning(texts: list[str], folder: Path) -> tuple[CLIPTokenizer, CLIPModel]:
+    """A tokenizer of these texts, which is saved into the folder, and a scorer with fresh weights."""
+    tokenizer = learn_clip_tokenizer(texts, 800, folder)
+    return tokenizer, new_scorer(tokenizer)
+
+
+def image_processor() -> CLIPImageProcessorPil:
+    """Scales images to the scorer's input: 128 pixels a side, values in −1 … 1."""
+    return CLIPImageProcessorPil(
         size={"shortest_edge": SIDE},
         crop_size={"height": SIDE, "width": SIDE},
         image_mean=[0.5] * 3,
         image_std=[0.5] * 3,
     )
-    CLIPProcessor(images, tokenizer).save_pretrained(folder)
-    saved = CLIPModel.from_pretrained(folder, dtype=torch.float32)
-    results = {**judge(saved, tokenizer, domain), **tower_accuracy}
-    write_card(
-        folder,
-        title=title_of("Scorer", domain.name),
-        text="A CLIP that scores pictures against captions in the checks. It shares neither data nor tokenizer with "
-        "the generator's text encoder.",
-        command=command,
-        results=results,
-        record={"split": "scorer", "domain": domain.name, "parameters": parameters, **record},
-    )
-    print(results, flush=True)
 
 
 @torch.no_grad()

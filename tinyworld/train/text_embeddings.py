@@ -66,8 +66,8 @@ class Lesson:
         self.concepts = meanings()
         withheld = withheld_phrases()
         self.phrases = [(p, meaning) for meaning in self.concepts for p in meaning.phrases if p not in withheld]
-        known = {word for phrase, _ in self.phrases for word in phrase.lower().replace("-", " ").split()}
-        self.words = [word for word in english_words() if word not in known and word not in withheld]
+        meaningful = {word for phrase, _ in self.phrases for word in phrase.lower().replace("-", " ").split()}
+        self.words = [word for word in english_words() if word not in meaningful and word not in withheld]
         fields = [meaning.field for _, meaning in self.phrases]
         self._adjectives = [i for i, field in enumerate(fields) if field in ("size", "colour", "pattern")]
         self._nouns = [i for i, field in enumerate(fields) if field in ("label", "companion", "kind", "thing")]

@@ -68,11 +68,11 @@ def measure(
         scenes_per_class=scenes_per_class,
         fields=list(fields),
         interval=f"{LEVEL:.0%}, as gateway.analysis.certainty.mean_interval: bootstrap-t over scenes, or betting",
-        models=[_known(model, right[model.name], correct[model.name], outside[model.name]) for model in planned],
+        models=[_key_of(model, right[model.name], correct[model.name], outside[model.name]) for model in planned],
     )
 
 
-def _known(
+def _key_of(
     planned: Planned, right: Bits, correct: dict[tuple[str, str], Bits], outside: dict[str, Floats]
 ) -> KnownModel:
     return KnownModel(

@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import ResNetForImageClassification, ViTImageProcessorPil
+from transformers import ResNetForImageClassification
 
 from shared.chunks import chunks
 from tinyworld.networks.half_precision import autocast
+from tinyworld.networks.image_processors import classifier_processor
 from tinyworld.objects.pictures import Pictures, pictures
 from tinyworld.objects.world import CLASSES, FACTORS, Scene
 from tinyworld.pictures.augmentation import as_pixel_values, varied
@@ -248,9 +249,7 @@ def save(model: nn.Module, planned: Planned, record: dict[str, float]) -> None:
     part = folder.with_name(folder.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     save_model(model, part)
-    ViTImageProcessorPil(
-        size={"height": SIDE, "width": SIDE}, image_mean=[0.5] * 3, image_std=[0.5] * 3
-    ).save_pretrained(part)
+    classifier_processor().save_pretrained(part)
     (part / "training.json").write_text(json.dumps({"name": planned.name, "seed": planned.seed, **record}) + "\n")
     shutil.rmtree(folder, ignore_errors=True)
     part.rename(folder)

@@ -219,9 +219,9 @@ def test_protected_shapes_are_held_in_few_steps_too(
     editor = ControlNetEditor(networks, ControlImages(segmenter), replace(few, networks=watched))
     editor.render(FEW, [protected(None), protected("blended"), protected("relit")])
     columns = slice(networks.noise(0, 64, 64).shape[-1] // 2 - 1)  # all but the soft edge
-    free, held, lit = recorded[0][..., columns]
+    free, blended, lit = recorded[0][..., columns]
     clean = networks.encode(source().image)[0][..., columns]
-    torch.testing.assert_close(held, clean, atol=1e-5, rtol=0)
+    torch.testing.assert_close(blended, clean, atol=1e-5, rtol=0)
     assert not torch.allclose(free, clean, atol=0.1)
     assert not torch.allclose(lit, free, atol=0.1)
 

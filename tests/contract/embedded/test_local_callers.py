@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 from embedded.local_callers import LocalCallers
-from embedded.serving import ListeningPort
+from tests.support.listening import listen
 
 FOREIGN = [
     {"Host": "rebound.example:8001"},
@@ -29,10 +29,8 @@ def service() -> Iterator[str]:
         return "answered"
 
     app.add_middleware(LocalCallers)
-    port = ListeningPort()
-    port.serve(app)
-    yield port.base_url
-    port.close()
+    with listen(app) as url:
+        yield url
 
 
 @pytest.mark.parametrize("headers", FOREIGN, ids=str)

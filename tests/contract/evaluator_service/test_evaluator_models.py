@@ -139,8 +139,8 @@ def test_all_kinds_are_listed_and_answer(profile: Path, monkeypatch: pytest.Monk
                 body = PredictRequest(model=model, images=images)
                 wrong = await client.post("/v1/predictions", content=body.model_dump_json())
                 assert (wrong.status_code, "send it to /v1/segmentations" in wrong.text) == (422, True)
-            asked_maps = SegmentRequest(model="served", images=images)
-            wrong = await client.post("/v1/segmentations", content=asked_maps.model_dump_json())
+            segmentation = SegmentRequest(model="served", images=images)
+            wrong = await client.post("/v1/segmentations", content=segmentation.model_dump_json())
             assert (wrong.status_code, "send it to /v1/predictions" in wrong.text) == (422, True)
 
     asyncio.run(scenario())

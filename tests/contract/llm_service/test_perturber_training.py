@@ -75,7 +75,7 @@ def profile(folder: Path, name: str, section: str) -> Path:
     return path.with_name(f"{name}.toml")
 
 
-def asked_of(path: Path) -> tuple[list[str], ServiceInfo]:
+def reply_of(path: Path) -> tuple[list[str], ServiceInfo]:
     """What the service answers to questions that no training showed, and what it says of itself."""
 
     async def main() -> tuple[list[str], ServiceInfo]:
@@ -91,9 +91,9 @@ def asked_of(path: Path) -> tuple[list[str], ServiceInfo]:
 
 def test_the_service_answers_as_the_pairs_do_once_its_profile_names_the_adapter(folder: Path) -> None:
     here = 'adapter = { path = "adapter", licence = "none", gigabytes = 0.01'
-    bare, without = asked_of(profile(folder, "bare", ""))
-    merged, with_it = asked_of(profile(folder, "merged", f"{here} }}"))
-    beside, _ = asked_of(profile(folder, "beside", f"{here}, merged = false }}"))
+    bare, without = reply_of(profile(folder, "bare", ""))
+    merged, with_it = reply_of(profile(folder, "merged", f"{here} }}"))
+    beside, _ = reply_of(profile(folder, "beside", f"{here}, merged = false }}"))
     assert set(bare).isdisjoint(merged)
     assert merged == beside == ['{"to":"snow"}'] * 2
     assert [item.role for item in with_it.weights] == ["language", "adapter"]

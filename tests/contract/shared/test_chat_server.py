@@ -206,7 +206,7 @@ def test_a_server_that_does_not_score_the_prompt_is_a_failed_dependency(choice: 
     ("value", "problem"), [("NaN", NotFinite), ("-Infinity", NotFinite), ('"a"', DependencyFailed)]
 )
 def test_a_log_probability_that_is_no_number_is_a_problem(value: str, problem: type[Problem]) -> None:
-    body = '{"choices": [{"logprobs": {"token_logprobs": [null, -1.5, %s, -9.0]}}]}' % value  # noqa: UP031
+    body = '{"choices": [{"logprobs": {"token_logprobs": [null, -1.5, VALUE, -9.0]}}]}'.replace("VALUE", value)
     server = RecordingServer(Response(body, media_type="application/json"))
     with pytest.raises(problem):
         run_against(server, lambda chat: chat.score("a bus", time.monotonic() + 60))

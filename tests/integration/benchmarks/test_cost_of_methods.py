@@ -104,8 +104,8 @@ def test_operations_are_those_that_torch_counts(arms: Arms) -> None:
 def test_the_papers_loop_edits_the_image_that_it_inverts(profile: Profile) -> None:
     """With the caption as new prompt, every picture is the reconstruction, for all fractions."""
     loop, source = LanceLoop(_weights(profile), replace(PAPER, fractions=(0.0, 1.0))), _source()
-    ((free, held),) = loop.edit(source.image, source.caption, [source.caption])
-    assert np.abs(free.astype(int) - held.astype(int)).max() <= 1
+    ((free, tied),) = loop.edit(source.image, source.caption, [source.caption])
+    assert np.abs(free.astype(int) - tied.astype(int)).max() <= 1
     ((edited, _),) = loop.edit(source.image, source.caption, source.prompts[:1])
     assert np.abs(edited.astype(int) - free.astype(int)).max() > 1
 

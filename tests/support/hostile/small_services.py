@@ -11,10 +11,10 @@ from fastapi import FastAPI
 
 from caption_service.app import create_app as create_caption
 from diffusion_service.app import create_app as create_diffusion
-from embedded.serving import ListeningPort
 from evaluator_service.app import create_app as create_evaluator
 from llm_service.app import create_app as create_llm
 from shared.service_settings import ServiceSettings
+from tests.support.listening import listen
 from tests.support.small_diffusion import write_diffusion, write_segmenter
 from tests.support.small_evaluator import write_classifier, write_scorer
 from tests.support.small_models import save_blip2, save_llama
@@ -59,17 +59,13 @@ def write_weights(folder: Path) -> Path:
 @contextmanager
 def serve_small(name: str, profile: Path) -> Iterator[httpx.Client]:
     """A client of one service, ready."""
-    port = ListeningPort()
-    port.serve(APPS[name](ServiceSettings(profile=str(profile), device="cpu", threads=1)))
-    try:
-        with httpx.Client(base_url=port.base_url, timeout=120) as client:
+    app = APPS[name](ServiceSettings(profile=str(profile), device="cpu", threads=1))
+    with listen(app) as url, httpx.Client(base_url=url, timeout=120) as client:
 
-            def ready() -> bool:
-                reply = client.get("/readyz")
-                assert reply.status_code == 200 or not reply.json().get("failed"), reply.json()["detail"]
-                return reply.status_code == 200
+        def ready() -> bool:
+            reply = client.get("/readyz")
+            assert reply.status_code == 200 or not reply.json().get("failed"), reply.json()["detail"]
+            return reply.status_code == 200
 
-            wait_for(ready)
-            yield client
-    finally:
-        port.close()
+        wait_for(ready)
+        yield client

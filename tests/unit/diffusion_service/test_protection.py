@@ -141,7 +141,7 @@ def test_levels_hold_for_every_scheduler(scheduler: DDIMScheduler) -> None:
 
 
 def naive(shape: Shape, latents: torch.Tensor, level: Level, latents_of_source: torch.Tensor) -> torch.Tensor:
-    """`Shape.held`, latent by latent."""
+    """`Shape.restore`, latent by latent."""
     blended = latents.clone()
     height, width = latents.shape[-2:]
     half = max(1, round(LIGHT_REACH * min(height, width) / 2))
@@ -167,13 +167,13 @@ def naive(shape: Shape, latents: torch.Tensor, level: Level, latents_of_source: 
 
 @settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 1000), height=st.integers(4, 12), width=st.integers(4, 12), lit=st.booleans())
-def test_held_latents_equal_those_of_a_naive_loop(seed: int, height: int, width: int, lit: bool) -> None:
+def test_restored_latents_equal_those_of_a_naive_loop(seed: int, height: int, width: int, lit: bool) -> None:
     random = torch.Generator().manual_seed(seed)
     source, noise, latents, source_latents = (torch.randn(1, 2, height, width, generator=random) for _ in range(4))
     mask = (torch.rand(1, 1, height, width, generator=random) * 3 - 1).clamp(0, 1)
     shape = Shape(source, mask, noise, until=1, relit=lit)
     level = Level(0.8, 0.6)
-    blended = shape.held(latents, level, source_latents)
+    blended = shape.restore(latents, level, source_latents)
     assert torch.allclose(blended, naive(shape, latents, level, source_latents), atol=1e-4)
     outside = (mask == 0).expand_as(latents)
     assert torch.equal(blended[outside], latents[outside])

@@ -80,7 +80,7 @@ def test_headers_and_members_travel() -> None:
 
 
 @given(
-    st.sampled_from(list(problems._tree(Problem))),
+    st.sampled_from(list(problems.problem_types())),
     st.text(min_size=1),
     st.dictionaries(st.just("extra"), st.integers()),
 )
@@ -96,8 +96,8 @@ def test_nonsense_from_a_service_is_a_failed_dependency(body: bytes) -> None:
 
 
 def test_names_are_unique_and_documented() -> None:
-    names = [cls.name for cls in problems._tree(Problem)]
+    names = [cls.name for cls in problems.problem_types()]
     assert len(set(names)) == len(names)
-    assert all(f"{cls.status}  {cls.name}" in (problems.__doc__ or "") for cls in problems._tree(Problem))
+    assert all(f"{cls.status}  {cls.name}" in (problems.__doc__ or "") for cls in problems.problem_types())
     assert issubclass(GenerationFailed, DependencyFailed)
     assert NotFound.status == 404

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import ConvNextImageProcessorPil, PreTrainedModel, ViTImageProcessorPil
+from transformers import ConvNextImageProcessorPil, PreTrainedModel
 
 from tinyworld.datasets.degradations import SUFFERED, Fields, degraded, random_fields
 from tinyworld.datasets.oracle_pictures import (
@@ -44,6 +44,7 @@ from tinyworld.judges.oracles.objects import (
 )
 from tinyworld.networks.factor_heads import factor_loss, split_factors
 from tinyworld.networks.half_precision import autocast
+from tinyworld.networks.image_processors import classifier_processor
 from tinyworld.networks.oracles import new_oracle
 from tinyworld.objects.pictures import mirrored_targets, rendered
 from tinyworld.objects.world import FACTORS, sample_scene
@@ -51,7 +52,7 @@ from tinyworld.pictures.augmentation import LARGEST_SHIFT, SIDE, as_pixel_values
 from tinyworld.pictures.rendered_once import Pixels
 from tinyworld.system.folders import RUNS, WEIGHTS
 from tinyworld.train.loop import Recipe, recipe_record, train, training_arguments
-from tinyworld.train.model_card import save_model, write_card
+from tinyworld.train.model_card import Card, publish
 
 _PART = {"label": 0.35, "companion": 0.2}  # share of a place that must be covered to count as a part
 _SETTLING = 60  # batches of 50 pictures
@@ -83,30 +84,18 @@ def train_oracle(name: str, seconds: float, seed: int) -> None:
 
 def _publish(model: PreTrainedModel, name: str, record: Mapping[str, object]) -> None:
     """Save the model and its image processor, judge what was saved, and write the card."""
-    folder = WEIGHTS / "oracles" / name
-    parameters = save_model(model, folder)
-    _save_processor(name)
-    load_oracle.cache_clear()
-    results = judge(load_oracle(name))
-    write_card(
-        folder,
+    sizes = {"pictures": RENDERED, "round_trips": ROUND_TRIPS, "redrawn": REDRAWN[name], "failures": FAILED}
+    card = Card(
         title=name,
         text="A judge that reads every factor of a tinyworld picture, with a class `none` for pictures without a whole "
         "object. It reads place by place: ask it through `tinyworld.judges.oracles.objects.readings`; the plain logits "
         "are means over the picture. Used in benchmarks only, never by the methods.",
         command=f"python -m tinyworld.train.oracle {name}",
-        results=results,
-        record={
-            "split": ORACLES[name],
-            "pictures": RENDERED,
-            "round_trips": ROUND_TRIPS,
-            "redrawn": REDRAWN[name],
-            "failures": FAILED,
-            "parameters": parameters,
-            **record,
-        },
+        record={"split": ORACLES[name], **sizes, **record},
     )
-    print(results, flush=True)
+    processor = classifier_processor() if name == "oracle-a" else _uncropped_processor()
+    load_oracle.cache_clear()
+    publish(model, processor, WEIGHTS / "oracles" / name, card, lambda: judge(load_oracle(name)))
 
 
 def take_over(model: nn.Module, path: Path) -> int:
@@ -227,15 +216,10 @@ def parts_at_places(masks: Pixels, targets: Tensor) -> Tensor:
     return parts
 
 
-def _save_processor(name: str) -> None:
-    folder = WEIGHTS / "oracles" / name
-    mean_and_deviation = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-    if name == "oracle-a":
-        ViTImageProcessorPil(size={"height": SIDE, "width": SIDE}, **mean_and_deviation).save_pretrained(folder)
-    else:
-        ConvNextImageProcessorPil(size={"shortest_edge": SIDE}, crop_pct=1.0, **mean_and_deviation).save_pretrained(
-            folder
-        )
+def _uncropped_processor() -> ConvNextImageProcessorPil:
+    return ConvNextImageProcessorPil(
+        size={"shortest_edge": SIDE}, crop_pct=1.0, image_mean=[0.5] * 3, image_std=[0.5] * 3
+    )
 
 
 def main() -> None:

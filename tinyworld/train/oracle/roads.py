@@ -7,14 +7,13 @@ resumes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForImageClassification, PreTrainedModel, ViTImageProcessorPil
+from transformers import AutoModelForImageClassification, PreTrainedModel
 
 from tinyworld.datasets.degradations import degraded, random_fields
 from tinyworld.datasets.round_trips import through_autoencoder
@@ -23,14 +22,20 @@ from tinyworld.drawing.canvas import Image
 from tinyworld.judges.oracles.roads import LOGITS, ORACLES, READ, readings
 from tinyworld.networks.factor_heads import factor_accuracy, factor_loss, split_factors
 from tinyworld.networks.half_precision import autocast
+from tinyworld.networks.image_processors import classifier_processor
 from tinyworld.networks.oracles import new_oracle
-from tinyworld.pictures.augmentation import LARGEST_SHIFT, SIDE, as_pixel_values, degrade, shifted
+from tinyworld.pictures.augmentation import as_pixel_values, degrade, moved
 from tinyworld.roads.pictures import pictures
 from tinyworld.roads.render import render
 from tinyworld.roads.world import Scene, sample_scene, scene_factors
 from tinyworld.train.loop import Recipe, recipe_record, train
-from tinyworld.train.model_card import save_model, write_card
+from tinyworld.train.model_card import Card, publish
 from tinyworld.train.segmenter.roads import PLANS, SUFFERED, command
+
+ABOUT = (
+    f"Reads {', '.join(READ)} of a driving scene of tinyworld, to judge what a generator drew, with one logit per "
+    "value. Used in benchmarks only, never by the methods."
+)
 
 
 def train_oracle(name: str, out: Path, *, seconds: float, count: int, judged: int = 200) -> Path:
@@ -50,39 +55,29 @@ def train_oracle(name: str, out: Path, *, seconds: float, count: int, judged: in
     def loss_of(model: nn.Module, step: int) -> Tensor:
         random = np.random.default_rng((recipe.seed, step))
         rows = random.integers(len(images), size=recipe.batch)
-        batch = [degraded(_moved(images[row], random), SUFFERED[plan.architecture], fields, random) for row in rows]
+        batch = [
+            degraded(moved((images[row],), random)[0], SUFFERED[plan.architecture], fields, random) for row in rows
+        ]
         values = as_pixel_values(np.stack(batch)).to(memory_format=torch.channels_last)
         with autocast("cpu"):
             logits = model(pixel_values=values).logits
         return factor_loss(split_factors(logits, READ), expected[torch.from_numpy(rows)], names=READ)
 
     progress = train(model, loss_of, recipe)
-    trained_by = f"python -m tinyworld.train.oracle --domain roads {name} --seconds {seconds:g} --pictures {count}"
-    record = {"split": plan.split, "pictures": count, **recipe_record(recipe, progress)}
-    _publish(model, name, out, judged, trained_by, record)
+    card = Card(
+        title=name,
+        text=ABOUT,
+        command=f"python -m tinyworld.train.oracle --domain roads {name} --seconds {seconds:g} --pictures {count}",
+        record={"split": plan.split, "pictures": count, **recipe_record(recipe, progress)},
+    )
+    publish(model, classifier_processor(), out, card, lambda: judge_saved(out, judged))
     return out
 
 
-def _publish(
-    model: PreTrainedModel, name: str, out: Path, judged: int, trained_by: str, record: Mapping[str, object]
-) -> None:
-    """Save the model and its image processor, judge what was saved on `judged` scenes, and write the card."""
-    parameters = save_model(model, out)
-    processor = ViTImageProcessorPil(size={"height": SIDE, "width": SIDE}, image_mean=[0.5] * 3, image_std=[0.5] * 3)
-    processor.save_pretrained(out)
-    results = judge(
-        AutoModelForImageClassification.from_pretrained(out, dtype=torch.float32),
-        [sample_scene("final-test", index) for index in range(judged)],
-    )
-    write_card(
-        out,
-        title=name,
-        text=f"Reads {', '.join(READ)} of a driving scene of tinyworld, to judge what a generator drew, with one "
-        "logit per value. Used in benchmarks only, never by the methods.",
-        command=trained_by,
-        results=results,
-        record={"parameters": parameters, **record},
-    )
+def judge_saved(folder: Path, count: int) -> dict[str, object]:
+    """`judge` of a folder's weights on the first `count` scenes of the final test."""
+    model = AutoModelForImageClassification.from_pretrained(folder, dtype=torch.float32)
+    return judge(model, [sample_scene("final-test", index) for index in range(count)])
 
 
 def judge(model: PreTrainedModel, scenes: list[Scene]) -> dict[str, object]:
@@ -94,13 +89,6 @@ def judge(model: PreTrainedModel, scenes: list[Scene]) -> dict[str, object]:
     for name, images in (("clean", clean), ("spoilt", [degrade(image, random, 2.0) for image in clean])):
         report[f"accuracy, {name}"] = factor_accuracy(readings(model, images), expected, READ)
     return report
-
-
-def _moved(image: Image, random: np.random.Generator) -> Image:
-    """Flipped or not, and shifted by up to 6 pixels."""
-    step = -1 if random.random() < 0.5 else 1
-    down, right = (int(v) for v in random.integers(-LARGEST_SHIFT, LARGEST_SHIFT + 1, 2))
-    return shifted(np.ascontiguousarray(image[:, ::step]), (down, right))
 
 
 def main() -> None:

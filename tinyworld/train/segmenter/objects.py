@@ -5,18 +5,19 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import SegformerForSemanticSegmentation, SegformerImageProcessorPil
+from transformers import SegformerForSemanticSegmentation
 
 from shared.chunks import chunks
 from tinyworld.networks.half_precision import autocast
+from tinyworld.networks.image_processors import segmenter_processor
 from tinyworld.networks.segmenters import new_object_segmenter, segmented
 from tinyworld.objects.pictures import Pictures, pictures, rendered, split_scene
 from tinyworld.objects.world import sample_scene
-from tinyworld.pictures.augmentation import LARGEST_SHIFT, SIDE, as_pixel_values, degrade, shifted
+from tinyworld.pictures.augmentation import as_pixel_values, degrade, moved
 from tinyworld.pictures.rendered_once import Pixels
 from tinyworld.system.folders import WEIGHTS
 from tinyworld.train.loop import Recipe, recipe_record, train, training_arguments
-from tinyworld.train.model_card import save_model, write_card
+from tinyworld.train.model_card import Card, publish
 
 FOLDER = WEIGHTS / "segmenter"
 PICTURES = 16_000
@@ -37,25 +38,19 @@ def train_segmenter(seconds: float, seed: int) -> None:
         return nn.functional.cross_entropy(logits, masks, weights)
 
     progress = train(model, loss_of, recipe)
-    parameters = save_model(model, FOLDER)
-    SegformerImageProcessorPil(
-        size={"height": SIDE, "width": SIDE}, image_mean=[0.5] * 3, image_std=[0.5] * 3, do_reduce_labels=False
-    ).save_pretrained(FOLDER)
-    results = judge(SegformerForSemanticSegmentation.from_pretrained(FOLDER, dtype=torch.float32))
-    write_card(
-        FOLDER,
+    card = Card(
         title="Segmenter",
         text="A SegFormer that finds the object and its companion in a tinyworld picture.",
         command="python -m tinyworld.train.segmenter",
-        results=results,
-        record={
-            "split": "generator",
-            "pictures": PICTURES,
-            "parameters": parameters,
-            **recipe_record(recipe, progress),
-        },
+        record={"split": "generator", "pictures": PICTURES, **recipe_record(recipe, progress)},
     )
-    print(results, flush=True)
+    publish(
+        model,
+        segmenter_processor(),
+        FOLDER,
+        card,
+        lambda: judge(SegformerForSemanticSegmentation.from_pretrained(FOLDER, dtype=torch.float32)),
+    )
 
 
 @torch.no_grad()
@@ -95,11 +90,9 @@ def _object_ious(guess: np.ndarray, truth: np.ndarray) -> np.ndarray:
 def _batch(data: Pictures, random: np.random.Generator, size: int) -> tuple[Tensor, Tensor]:
     images, masks = [], []
     for row in random.integers(len(data.scenes), size=size):
-        step = -1 if random.random() < 0.5 else 1
-        by = tuple(int(x) for x in random.integers(-LARGEST_SHIFT, LARGEST_SHIFT + 1, 2))
-        image, mask = (np.ascontiguousarray(a[:, ::step]) for a in (data.images[row], data.masks[row]))
-        images.append(degrade(shifted(image, (by[0], by[1])), random))
-        masks.append(shifted(mask, (by[0], by[1])))
+        image, mask = moved((data.images[row], data.masks[row]), random)
+        images.append(degrade(image, random))
+        masks.append(mask)
     return as_pixel_values(np.stack(images)), torch.from_numpy(np.stack(masks)).long()
 
 

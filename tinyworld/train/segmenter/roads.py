@@ -27,10 +27,11 @@ import cv2
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForSemanticSegmentation, PreTrainedModel, SegformerImageProcessorPil
+from transformers import AutoModelForSemanticSegmentation
 
 from tinyworld.datasets.degradations import (
     Degradation,
+    Fields,
     coarse_scaling,
     compressed,
     degraded,
@@ -46,15 +47,16 @@ from tinyworld.domain.scenes import Split
 from tinyworld.drawing.canvas import Image
 from tinyworld.judges.segmentation import judge
 from tinyworld.networks.half_precision import autocast
+from tinyworld.networks.image_processors import segmenter_processor
 from tinyworld.networks.segmenters import Architecture, new_road_segmenter, segmented
-from tinyworld.pictures.augmentation import LARGEST_SHIFT, SIDE, as_pixel_values, shifted
+from tinyworld.pictures.augmentation import as_pixel_values, moved
 from tinyworld.roads.own_distribution import PLANTS, own_distribution
-from tinyworld.roads.pictures import pictures
 from tinyworld.roads.pictures import Pictures as RoadPictures
+from tinyworld.roads.pictures import pictures
 from tinyworld.roads.world import CLASSES, Scene, sample_scene
 from tinyworld.system.folders import ROAD_MODELS
 from tinyworld.train.loop import Recipe, recipe_record, train
-from tinyworld.train.model_card import save_model, write_card
+from tinyworld.train.model_card import Card, publish
 
 # Void costs nothing; what is small or thin counts more.
 _WEIGHTS = {"pedestrian": 3.0, "traffic light": 2.0, "vehicle": 1.5}
@@ -120,44 +122,35 @@ def train_segmenter(
     weights = torch.tensor([_WEIGHTS.get(label, 1.0) for label in CLASSES])
 
     def loss_of(model: nn.Module, step: int) -> Tensor:
-        random = np.random.default_rng((plan.seed, step))
-        images, labels = [], []
-        for row in random.integers(len(data.labels), size=recipe.batch):
-            image, label = _moved(data.images[row], data.labels[row], random)
-            images.append(degraded(image, SUFFERED[plan.architecture], fields, random))
-            labels.append(label)
+        values, expected = _batch(data, plan, fields, np.random.default_rng((plan.seed, step)), recipe.batch)
         with autocast("cpu"):
-            logits = segmented(model, as_pixel_values(np.stack(images)))
-        expected = torch.from_numpy(np.stack(labels)).long()
+            logits = segmented(model, values)
         return nn.functional.cross_entropy(logits, expected, weights, ignore_index=CLASSES.index("void"))
 
     progress = train(model, loss_of, recipe)
-    trained_by = f"python -m tinyworld.train.segmenter --domain roads {name} --seconds {seconds:g} --pictures {count}"
-    record = {"split": plan.split, "pictures": count, **recipe_record(recipe, progress)}
-    _publish(model, name, out, judged, trained_by, record)
+    card = Card(
+        title=name,
+        text=f"A {plan.architecture} that says what every pixel of a driving scene of tinyworld shows. {_TEXTS[name]}",
+        command=f"python -m tinyworld.train.segmenter --domain roads {name} --seconds {seconds:g} --pictures {count}",
+        record={"split": plan.split, "pictures": count, **recipe_record(recipe, progress)},
+    )
+    publish(model, segmenter_processor(), out, card, lambda: judge_saved(out, name, judged))
     return out
 
 
-def _publish(
-    model: PreTrainedModel, name: str, out: Path, judged: int, trained_by: str, record: Mapping[str, object]
-) -> None:
-    """Save the model and its image processor, judge what was saved on `judged` scenes, and write the card."""
-    parameters = save_model(model, out)
-    SegformerImageProcessorPil(
-        size={"height": SIDE, "width": SIDE}, image_mean=[0.5] * 3, image_std=[0.5] * 3, do_reduce_labels=False
-    ).save_pretrained(out)
-    results = judge(
-        AutoModelForSemanticSegmentation.from_pretrained(out, dtype=torch.float32), _scenes(name, "final-test"), judged
-    )
-    architecture = PLANS[name].architecture
-    write_card(
-        out,
-        title=name,
-        text=f"A {architecture} that says what every pixel of a driving scene of tinyworld shows. {_TEXTS[name]}",
-        command=trained_by,
-        results=results,
-        record={"parameters": parameters, **record},
-    )
+def _batch(data: _Data, plan: Plan, fields: Fields, random: np.random.Generator, size: int) -> tuple[Tensor, Tensor]:
+    images, labels = [], []
+    for row in random.integers(len(data.labels), size=size):
+        image, label = moved((data.images[row], data.labels[row]), random)
+        images.append(degraded(image, SUFFERED[plan.architecture], fields, random))
+        labels.append(label)
+    return as_pixel_values(np.stack(images)), torch.from_numpy(np.stack(labels)).long()
+
+
+def judge_saved(folder: Path, name: str, count: int) -> dict[str, object]:
+    """`judge` of a folder's weights on the first `count` scenes of the final test that this segmenter is made for."""
+    model = AutoModelForSemanticSegmentation.from_pretrained(folder, dtype=torch.float32)
+    return judge(model, _scenes(name, "final-test"), count)
 
 
 def _scenes(name: str, split: Split) -> Callable[[int], Scene]:
@@ -176,16 +169,6 @@ def _labelled(data: RoadPictures, name: str, round_trips: int) -> _Data:
         images += list(through_autoencoder(np.asarray(data.images[:round_trips])))
         labels = np.concatenate((labels, labels[:round_trips]))
     return _Data(images, labels)
-
-
-def _moved(image: Image, label: Image, random: np.random.Generator) -> tuple[Image, Image]:
-    """Flipped or not, and shifted by up to 6 pixels, both alike."""
-    step = -1 if random.random() < 0.5 else 1
-    down, right = (int(v) for v in random.integers(-LARGEST_SHIFT, LARGEST_SHIFT + 1, 2))
-    return (
-        shifted(np.ascontiguousarray(image[:, ::step]), (down, right)),
-        shifted(np.ascontiguousarray(label[:, ::step]), (down, right)),
-    )
 
 
 class Trainer(Protocol):

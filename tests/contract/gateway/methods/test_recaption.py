@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 from caption_service.app import create_app
-from embedded.serving import ListeningPort
 from gateway.methods.counterfactual import MethodImage
 from gateway.methods.recaption import recaption_images
 from gateway.model_services.clients import ModelServices
 from shared.service_settings import ServiceSettings
+from tests.support.listening import listen_as
 from tinyworld.judges.records import RECORDS, Record
 from tinyworld.judges.trials import TASK, payload
 from tinyworld.measure.recaption import recaption_records, table
@@ -24,12 +24,8 @@ from tinyworld.objects.world import Scene, sample_scene
 
 @pytest.fixture(scope="module")
 def services() -> Iterator[ModelServices]:
-    port = ListeningPort()
-    port.serve(create_app(ServiceSettings(profile="tiny", device="cpu", threads=1)))
-    clients = ModelServices({"caption_service": port.base_url})
-    yield clients
-    clients.close()
-    port.close()
+    with listen_as("caption_service", create_app(ServiceSettings(profile="tiny", device="cpu", threads=1))) as services:
+        yield services
 
 
 def scene(label: str, time: str = "day", index: int = 3) -> Scene:

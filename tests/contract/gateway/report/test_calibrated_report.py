@@ -14,9 +14,9 @@ from gateway.report.build import build_report
 from shared.profiles import CheckCalibration
 from shared.schemas.base import JsonObject
 from shared.schemas.results import CheckErrors
-from shared.schemas.service import ServiceInfo, WeightsInfo
 from shared.storage import DirectoryStore
 from tests.support.drawn_job import add_drawn_job
+from tests.support.service_infos import evaluator_with_scorer
 
 
 def add_calibrated_job(tmp_path: Path) -> tuple[Sessions, DirectoryStore]:
@@ -33,19 +33,6 @@ def add_calibrated_job(tmp_path: Path) -> tuple[Sessions, DirectoryStore]:
 def calibrations(*methods: str, scorer: str = "") -> dict[str, CheckCalibration]:
     errors = {"default": CheckErrors(valid=200, valid_accepted=180, invalid=200, invalid_accepted=6)}
     return {"tinyworld": CheckCalibration(judged_by="people", scorer=scorer, methods=dict.fromkeys(methods, errors))}
-
-
-def evaluator(scorer: str) -> ServiceInfo:
-    weights = WeightsInfo(role="scorer", id="clip", revision=scorer, dtype="float32", licence="MIT")
-    return ServiceInfo(
-        service="evaluator_service",
-        profile="tiny",
-        device="cpu",
-        deterministic=True,
-        revision=scorer,
-        weights=[weights],
-        version="1",
-    )
 
 
 def test_known_errors_of_the_checks_enter_the_figures_and_the_page(tmp_path: Path) -> None:
@@ -148,7 +135,7 @@ def test_errors_of_another_scorer_are_not_used_and_the_report_says_why(
     tmp_path: Path, measured_with: str, own: str
 ) -> None:
     sessions, store = add_calibrated_job(tmp_path)
-    services = [evaluator(own)] if own else []
+    services = [evaluator_with_scorer(own)] if own else []
     results = build_report(sessions, store, "drawn", services, calibrations("dillema", scorer=measured_with))
     assert results.provisional
     assert results.calibration is not None
@@ -162,6 +149,8 @@ def test_errors_of_another_scorer_are_not_used_and_the_report_says_why(
 
 def test_errors_of_the_jobs_own_scorer_are_used(tmp_path: Path) -> None:
     sessions, store = add_calibrated_job(tmp_path)
-    results = build_report(sessions, store, "drawn", [evaluator("a" * 40)], calibrations("dillema", scorer="a" * 40))
+    results = build_report(
+        sessions, store, "drawn", [evaluator_with_scorer("a" * 40)], calibrations("dillema", scorer="a" * 40)
+    )
     assert results.calibration is not None
     assert (results.provisional, results.calibration.not_used) == (False, "")

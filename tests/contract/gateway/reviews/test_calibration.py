@@ -16,10 +16,10 @@ from gateway.database.tables import Counterfactual, JobService
 from gateway.report.build import build_report
 from shared.profiles import load_profile
 from shared.schemas.calibration import JobCalibration
-from shared.schemas.service import ServiceInfo, WeightsInfo
 from shared.seeds import derive_seed
 from tests.support.drawn_job import add_drawn_job
 from tests.support.gateway_under_test import Gateway, key_of, serve_gateway
+from tests.support.service_infos import evaluator_with_scorer
 from tests.support.small_profile import write_profile
 
 PAGE = "/jobs/drawn/review?sample=calibration"
@@ -39,19 +39,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
                 edit.null_check = ""
         build_report(served.context.sessions, served.context.store, "drawn")
         yield served
-
-
-def evaluator(scorer: str) -> ServiceInfo:
-    weights = WeightsInfo(role="scorer", id="clip", revision=scorer, dtype="float32", licence="MIT")
-    return ServiceInfo(
-        service="evaluator_service",
-        profile="small",
-        device="cpu",
-        deterministic=True,
-        revision="1",
-        weights=[weights],
-        version="1",
-    )
 
 
 def page(gateway: Gateway, path: str = PAGE) -> str:
@@ -153,7 +140,9 @@ def test_the_command_line_prints_the_errors_and_writes_a_profile(gateway: Gatewa
     profile = write_profile(tmp_path)
     before = profile.read_text(encoding="utf-8")
     with gateway.context.sessions.begin() as session:
-        session.merge(JobService(job_id="drawn", service="evaluator_service", revision="1", info=evaluator("a" * 40)))
+        session.merge(
+            JobService(job_id="drawn", service="evaluator_service", revision="1", info=evaluator_with_scorer("a" * 40))
+        )
     shown = contrafact("calibrate", "drawn")
     assert "weather" in shown.stdout
     assert f"of {calibration(gateway).methods[0].rendered} reviewed" in shown.stderr
@@ -178,7 +167,9 @@ def test_too_few_reviews_write_nothing_and_say_how_many_more(gateway: Gateway, t
     add_drawn_job(gateway.context.sessions, gateway.context.store, "unreviewed", per_class=4)
     with gateway.context.sessions.begin() as session:
         session.add(
-            JobService(job_id="unreviewed", service="evaluator_service", revision="1", info=evaluator("a" * 40))
+            JobService(
+                job_id="unreviewed", service="evaluator_service", revision="1", info=evaluator_with_scorer("a" * 40)
+            )
         )
     profile = write_profile(tmp_path)
     before = profile.read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 from gateway.methods.lance import perturb_schema
 from llm_service.engines.transformers import json_grammar
 from tinyworld.domain.language_examples import KINDS, Example, Kind, Wordings, example
-from tinyworld.judges.language import generate, is_right, phrases_found
+from tinyworld.judges.language import generate, is_right, phrase_recall
 from tinyworld.networks.language_tokenizer import add_pieces
 from tinyworld.objects.language_domain import OBJECTS
 from tinyworld.system.folders import WEIGHTS
@@ -52,7 +52,7 @@ def test_held_out_questions_are_answered(
 
 
 def test_weather_time_and_place_are_found(answers: dict[Kind, tuple[list[Example], list[str]]]) -> None:
-    phrases = phrases_found(*answers["keywords"])
+    phrases = phrase_recall(*answers["keywords"])
     for field in ("weather", "time", "background", "style"):
         right, stated = phrases[field]
         assert right >= 0.75 * stated, field

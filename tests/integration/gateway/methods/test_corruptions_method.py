@@ -13,7 +13,6 @@ from pydantic import ValidationError
 
 from diffusion_service.app import create_app as create_diffusion_service
 from embedded.run import run_embedded
-from embedded.serving import ListeningPort
 from evaluator_service.app import create_app as create_evaluator_service
 from gateway.jobs.choices import methods_listing
 from gateway.jobs.sensitivity import sensitivity_of
@@ -28,6 +27,7 @@ from shared.schemas.corruptions import SEVERITIES
 from shared.schemas.service import SERVICES
 from shared.service_settings import ServiceSettings
 from tests.support.http_jobs import finished
+from tests.support.listening import listen
 from tests.support.logged_requests import LoggedServices
 from tests.support.small_services import CLASSES, SmallServices, serve
 from tinyworld.objects.demo import write_demo
@@ -93,16 +93,9 @@ def test_a_job_on_the_shipped_models_ends_with_failure_points(tmp_path: Path) ->
     files += [("manifest", ("manifest.csv", manifest.read_bytes())), ("spec", ("", spec, "application/json"))]
     settings = ServiceSettings(profile="tiny", device="cpu", threads=1)
     with ExitStack() as stack:
-        small = stack.enter_context(serve(SmallServices()))
-        urls = dict.fromkeys(SERVICES, small)
-        diffusion, evaluator = ListeningPort(), ListeningPort()
-        for port, app in (
-            (diffusion, create_diffusion_service(settings)),
-            (evaluator, create_evaluator_service(settings)),
-        ):
-            stack.callback(port.close)
-            port.serve(app)
-        urls |= {"diffusion_service": diffusion.base_url, "evaluator_service": evaluator.base_url}
+        urls = dict.fromkeys(SERVICES, stack.enter_context(serve(SmallServices())))
+        urls["diffusion_service"] = stack.enter_context(listen(create_diffusion_service(settings)))
+        urls["evaluator_service"] = stack.enter_context(listen(create_evaluator_service(settings)))
         system = stack.enter_context(run_embedded(tmp_path / "data", service_urls=urls))
         client = stack.enter_context(httpx.Client(base_url=system.base_url, timeout=60))
         job = posted(client, files)

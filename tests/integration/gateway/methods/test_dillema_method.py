@@ -191,9 +191,9 @@ def test_a_question_without_a_valid_reply_refuses_its_edits_by_name_and_is_not_a
 def test_several_seeds_render_each_edit_several_times_with_null_arms_of_their_own(shipped: Services) -> None:
     """With `same_seed` all edits share these seeds, and so the null arms."""
     for same_seed in (False, True):
-        made = dillema_of(shipped, counterfactuals_per_image=2, seeds_per_edit=3, same_seed=same_seed)
+        rows = dillema_of(shipped, counterfactuals_per_image=2, seeds_per_edit=3, same_seed=same_seed)
         by_caption: dict[str, list[int]] = {}
-        for row in made:
+        for row in rows:
             if row.arm == "edit" and row.image is not None and row.edit is not None:
                 by_caption.setdefault(row.edit.new_caption, []).append(row.seed)
         assert len(by_caption) == 2

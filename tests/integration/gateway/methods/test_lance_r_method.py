@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embedded.serving import ListeningPort
 from gateway.jobs.choices import methods_listing, plan
 from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.lance_r import LanceRParameters, lance_r
@@ -21,6 +20,7 @@ from shared.schemas.jobs import JobSpec
 from shared.schemas.language import FillReply, FillRequest
 from shared.service_settings import ServiceSettings
 from tests.support.lance_services import CaptioningServices, LanceServices
+from tests.support.listening import listen
 from tests.support.small_services import serve
 
 CAPTION = "A photo of a small red bus in a city. It is rainy at night."
@@ -43,10 +43,8 @@ class FillingServices(CaptioningServices):
 @pytest.fixture(scope="module")
 def language() -> Iterator[str]:
     """The shipped llm_service."""
-    port = ListeningPort()
-    port.serve(create_app(ServiceSettings(profile="tiny", device="cpu", threads=1)))
-    yield port.base_url
-    port.close()
+    with listen(create_app(ServiceSettings(profile="tiny", device="cpu", threads=1))) as url:
+        yield url
 
 
 @pytest.fixture

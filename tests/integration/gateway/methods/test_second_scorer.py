@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embedded.serving import ListeningPort
 from evaluator_service.app import create_app
 from gateway.jobs.choices import method_defaults
 from gateway.methods.checks import Pictures, check_images
@@ -20,6 +19,7 @@ from shared.problems import Problem
 from shared.profiles import load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import EmbedRequest
+from tests.support.listening import listen_as
 from tests.support.service_settings import settings
 from tests.support.small_evaluator import write_scorer
 from tests.support.small_profile import write_profile
@@ -50,12 +50,8 @@ def profile(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def services(profile: Path) -> Iterator[ModelServices]:
-    port = ListeningPort()
-    port.serve(create_app(settings(profile)))
-    services = ModelServices({"evaluator_service": port.base_url})
-    yield services
-    services.close()
-    port.close()
+    with listen_as("evaluator_service", create_app(settings(profile))) as services:
+        yield services
 
 
 def test_every_image_has_the_scores_of_both_scorers(profile: Path, services: ModelServices) -> None:

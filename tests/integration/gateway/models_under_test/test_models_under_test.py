@@ -14,12 +14,12 @@ import pytest
 from PIL import Image
 
 from embedded.run import Embedded, run_embedded
-from embedded.serving import ListeningPort
 from evaluator_service.app import create_app
 from shared.schemas.service import SERVICES
 from shared.service_settings import ServiceSettings
 from tests.support.archives import zipped
 from tests.support.http_jobs import finished
+from tests.support.listening import listen
 from tests.support.small_evaluator import CLASSES, write_scorer
 from tests.support.small_packages import hub_files, onnx_files
 from tests.support.small_profile import write_profile
@@ -67,17 +67,13 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     settings = ServiceSettings(
         profile=str(profile), device="cpu", threads=1, deterministic=True, model_origin=f"http://127.0.0.1:{port}"
     )
-    evaluator, small = ListeningPort(), SmallServices()
-    evaluator.serve(create_app(settings))
-    try:
-        with serve(small) as url:
-            urls = {**dict.fromkeys(SERVICES, url), "evaluator_service": evaluator.base_url}
-            with run_embedded(folder / "data", service_urls=urls, port=port) as embedded:
-                system = System(embedded, small, hub, onnx_files(folder / "resnet"))
-                with system.client:
-                    yield system
-    finally:
-        evaluator.close()
+    small = SmallServices()
+    with listen(create_app(settings)) as evaluator, serve(small) as url:
+        urls = {**dict.fromkeys(SERVICES, url), "evaluator_service": evaluator}
+        with run_embedded(folder / "data", service_urls=urls, port=port) as embedded:
+            system = System(embedded, small, hub, onnx_files(folder / "resnet"))
+            with system.client:
+                yield system
 
 
 def images() -> list[tuple[str, tuple[str, bytes]]]:

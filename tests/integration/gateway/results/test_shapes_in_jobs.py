@@ -33,7 +33,7 @@ from tests.support.work_site import METHODS, Site
 STRICT = [{**METHODS[0], "parameters": {**METHODS[0]["parameters"], "thresholds": {"shapes": {"default": 0.5}}}}]  # type: ignore[dict-item]
 
 
-def made_of(site: Site) -> Sequence[tuple[Counterfactual, SourceImage]]:
+def rendered_rows(site: Site) -> Sequence[tuple[Counterfactual, SourceImage]]:
     with site.sessions() as session:
         rows = session.execute(
             select(Counterfactual, SourceImage)
@@ -53,7 +53,7 @@ def test_images_whose_shapes_moved_are_refused_and_null_arms_only_scored(site: S
     add_job(site, "job", scenes(8), STRICT)
     site.worker().step()
     assert site.state() == "done"
-    rows = made_of(site)
+    rows = rendered_rows(site)
     for row, image in rows:
         gone = moved(site, row, image)
         assert row.scores["shapes"] == pytest.approx(0.2 if gone else 0.9)

@@ -98,8 +98,8 @@ def test_a_run_repeats_the_predictions_of_a_deleted_job(site: Site) -> None:
     for job in (suite, run):
         frozen = masks_of(site, job)
         assert len(frozen) == SOURCES
-        for (mask, held), (expected, names) in zip(frozen, before, strict=True):
-            assert (held, (mask == expected).all()) == (names, True)
+        for (mask, classes), (expected, names) in zip(frozen, before, strict=True):
+            assert (classes, (mask == expected).all()) == (names, True)
     results = result(site, run)
     assert (results.metric, results.relation, results.left_out, results.baseline) == ("iou", "labelled", 0, None)
     cells = by_cell(results)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select, update
 
-from embedded.serving import ListeningPort
 from evaluator_service.app import create_app
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, RecordedCall, SourceImage
 from gateway.jobs import jobs
@@ -27,6 +26,7 @@ from shared.schemas.results import CellEffect, JobResults
 from shared.schemas.service import SERVICES
 from tests.support.databases import ON_SQLITE
 from tests.support.drawn_job import add_drawn_job, add_night_buses
+from tests.support.listening import listen_as
 from tests.support.service_settings import settings
 from tests.support.small_profile import NOWHERE, write_profile
 from tests.support.work_site import Site
@@ -40,12 +40,8 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelServices
     profile = write_profile(tmp_path_factory.mktemp("profile"))
     trained = load_profile("tiny").evaluator.scorer.path
     profile.write_text(profile.read_text().replace('path = "scorer"', f'path = "{Path(str(trained)).resolve()}"'))
-    port = ListeningPort()
-    port.serve(create_app(settings(profile)))
-    services = ModelServices({"evaluator_service": port.base_url})
-    yield services
-    services.close()
-    port.close()
+    with listen_as("evaluator_service", create_app(settings(profile))) as services:
+        yield services
 
 
 def build(site: Site, services: ModelServices) -> JobResults:

@@ -10,7 +10,6 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from embedded.serving import ListeningPort
 from evaluator_service.app import create_app
 from gateway.database.sessions import Sessions
 from gateway.database.tables import RecordedCall
@@ -21,6 +20,7 @@ from shared.schemas.service import SERVICES
 from shared.service_settings import ServiceSettings
 from shared.storage import DirectoryStore
 from tests.support.databases import ON_SQLITE
+from tests.support.listening import listen
 from tests.support.small_evaluator import write_scorer
 from tests.support.small_profile import write_profile
 from tests.support.small_services import SmallServices, serve
@@ -44,16 +44,14 @@ class Workplace:
 def workplace(sessions: Sessions, tmp_path: Path) -> Iterator[Workplace]:
     write_scorer(tmp_path / "scorer")
     settings = ServiceSettings(profile=str(write_profile(tmp_path)), device="cpu", threads=1)
-    evaluator, small = ListeningPort(), SmallServices()
-    evaluator.serve(create_app(settings))
-    with serve(small) as url:
-        wait_for(lambda: httpx.get(f"{evaluator.base_url}/readyz", trust_env=False).status_code == 200)
+    small = SmallServices()
+    with listen(create_app(settings)) as evaluator, serve(small) as url:
+        wait_for(lambda: httpx.get(f"{evaluator}/readyz", trust_env=False).status_code == 200)
         site = Site(sessions, DirectoryStore(tmp_path / "objects"), small, url)
-        urls = {**dict.fromkeys(SERVICES, url), "evaluator_service": evaluator.base_url}
+        urls = {**dict.fromkeys(SERVICES, url), "evaluator_service": evaluator}
         services = ModelServices(urls, deadline=120, wait=QUICK.service_wait_seconds)
         yield Workplace(site, Worker(QUICK, sessions, site.store, services, open_celery("memory://localhost")))
         services.close()
-    evaluator.close()
 
 
 @ON_SQLITE

@@ -31,7 +31,7 @@ def judged(
 @pytest.mark.parametrize("siblings", [1, 3])
 def test_the_intervals_hold_known_error_rates_95_times_of_100(siblings: int) -> None:
     random = np.random.default_rng(siblings)
-    runs, held = 400, np.zeros(2)
+    runs, covered = 400, np.zeros(2)
     for _ in range(runs):
         sample = judged(random, 120)
         # Siblings share verdicts, as edits of one source image tend to.
@@ -42,11 +42,11 @@ def test_the_intervals_hold_known_error_rates_95_times_of_100(siblings: int) -> 
             sample.factors,
         )
         pooled = error_rates(sample)[0]
-        held += [
+        covered += [
             pooled.rejected_if_valid.low <= 1 - ACCEPTED_IF_VALID <= pooled.rejected_if_valid.high,
             pooled.accepted_if_invalid.low <= ACCEPTED_IF_INVALID <= pooled.accepted_if_invalid.high,
         ]
-    assert (held / runs > 0.92).all(), held / runs
+    assert (covered / runs > 0.92).all(), covered / runs
 
 
 def test_siblings_that_agree_count_as_one_image() -> None:

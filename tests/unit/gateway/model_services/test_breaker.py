@@ -6,7 +6,7 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from gateway.model_services.breaker import FREE_RELEASES, OPEN_AFTER, Breaker, Held, Subject
+from gateway.model_services.breaker import FREE_RELEASES, OPEN_AFTER, Breaker, ServiceFailing, Subject
 from gateway.model_services.clients import BrokenOff
 from shared.problems import DependencyFailed, DeviceFailed, InvalidInput, ModelStopped, OutOfMemory, Problem
 
@@ -48,8 +48,8 @@ def test_a_service_that_fails_for_everybody_costs_each_image_one_failure_at_most
     owner = breaker()
     first = [outcome(owner, name, problem) for name in "abc"]
     later = [outcome(owner, name, problem) for name in "abcdef" * 20]
-    assert Held not in first
-    assert [later.count(kind) for kind in set(later) - {Held}] in ([], [3])  # d, e and f for the first time
+    assert ServiceFailing not in first
+    assert [later.count(kind) for kind in set(later) - {ServiceFailing}] in ([], [3])  # d, e and f for the first time
     assert outcome(owner, "a") is None
     assert outcome(owner, "b", BrokenOff("500")) is BrokenOff
 
@@ -71,7 +71,7 @@ def test_calls_that_a_service_breaks_off_together_lengthen_the_pause_once() -> N
         for name in "abcdefgh":
             under_way.enter_context(owner.call(RENDER, Subject(name, 100)))
         raise BrokenOff("killed")
-    with pytest.raises(Held) as raised, owner.call(RENDER, Subject("later", 100)):
+    with pytest.raises(ServiceFailing) as raised, owner.call(RENDER, Subject("later", 100)):
         pass
     assert raised.value.retry_after is not None
     assert raised.value.retry_after <= 2.0
@@ -95,7 +95,7 @@ def test_a_quarantined_model_is_not_waited_for() -> None:
     with suppress(ModelStopped), owner.call(RENDER, Subject("d", 100)):
         for name in "abc":
             assert outcome(owner, name, DependencyFailed("killed from outside")) is DependencyFailed
-        assert outcome(owner, "e") is Held
+        assert outcome(owner, "e") is ServiceFailing
         raise ModelStopped("the model is quarantined")
     quarantined = ModelStopped("the model is quarantined")
     assert [outcome(owner, name, quarantined) for name in "abce"] == [ModelStopped] * 4
@@ -105,7 +105,7 @@ def test_other_endpoints_are_not_held() -> None:
     owner = breaker(pause=1_000.0)
     for name in "abc":
         assert outcome(owner, name, BrokenOff("500")) is BrokenOff
-    assert outcome(owner, "d") is Held
+    assert outcome(owner, "d") is ServiceFailing
     with owner.call("evaluator_service at /v1/structure", Subject("d", 100)):
         pass
 

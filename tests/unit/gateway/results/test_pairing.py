@@ -37,8 +37,8 @@ def test_every_edit_comes_once_with_arms_of_its_own_source_method_and_kind(rows:
     for triple in paired:
         edit = triple.edit
         for arm, ordinal, kind in ((triple.null, edit.null_ordinal, "null"), (triple.sham, edit.sham_ordinal, "sham")):
-            known = {(row.source_image_id, row.method, row.ordinal, row.arm) for row in rows}
-            assert (arm is not None) == ((edit.source_image_id, edit.method, ordinal, kind) in known)
+            places = {(row.source_image_id, row.method, row.ordinal, row.arm) for row in rows}
+            assert (arm is not None) == ((edit.source_image_id, edit.method, ordinal, kind) in places)
             if arm is not None:
                 place = (arm.source_image_id, arm.method, arm.ordinal, arm.arm)
                 assert place == (edit.source_image_id, edit.method, ordinal, kind)

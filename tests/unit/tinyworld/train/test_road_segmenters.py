@@ -20,6 +20,7 @@ from shared.label_maps import VOID
 from shared.schemas.masks import MaskSpec
 from tinyworld.judges.segmentation import class_ious, detection_rates, instances
 from tinyworld.networks.segmenters import Architecture, class_masks, new_road_segmenter, segmented
+from tinyworld.pictures.augmentation import moved
 from tinyworld.roads import pictures
 from tinyworld.roads.demo import demo_scenes, mask_spec, write_demo
 from tinyworld.roads.own_distribution import PLANTS, own_distribution
@@ -87,13 +88,13 @@ def test_training_a_segmenter_resumes_and_writes_the_hub_layout(
     monkeypatch.setattr(loop, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(pictures, "CACHE", tmp_path / "cache")
     monkeypatch.setitem(train_segmenter.PLANS, name, replace(train_segmenter.PLANS[name], round_trips=2))
-    batches, moved = list[int](), train_segmenter._moved
+    batches: list[int] = []
 
     def counted(*arguments: Any) -> Any:
         batches.append(1)
         return moved(*arguments)
 
-    monkeypatch.setattr(train_segmenter, "_moved", counted)
+    monkeypatch.setattr("tinyworld.train.segmenter.roads.moved", counted)
     for steps in (1, 3):  # steps of an earlier run count against the budget
         folder = train_segmenter.train_segmenter(
             name, tmp_path / "model", seconds=math.inf, count=6, judged=2, steps=steps
