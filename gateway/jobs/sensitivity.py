@@ -12,6 +12,7 @@ from gateway.analysis.power import ACCURACY, POWER, detectable_drop, sources_nee
 from gateway.methods import JobMethod
 from gateway.methods.corruptions import CorruptionsParameters
 from gateway.methods.dillema import DillemaParameters
+from gateway.methods.doses import DosesParameters
 from gateway.methods.lance import LanceParameters
 from gateway.methods.shifts import ShiftsParameters
 from shared.schemas.base import Contract, Kind
@@ -116,6 +117,8 @@ def _edits(parameters: Contract) -> int:
             return -(-len(corruptions) * len(SEVERITIES) // 2)
         case ShiftsParameters(shifts=shifts):
             return len(shifts)
+        case DosesParameters(doses=doses):  # at each dose, and undone
+            return len(doses) + 1
         case DillemaParameters(values=[_, *_] as values) | LanceParameters(values=[_, *_] as values):
             return len(values)
         case DillemaParameters(counterfactuals_per_image=counterfactuals, edits_per_counterfactual=edits):

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, JsonValue, ValidationError
 
-from gateway.methods import corruptions, dillema, lance, lance_r, reconstruction, shifts
+from gateway.methods import corruptions, dillema, doses, lance, lance_r, reconstruction, shifts
 from gateway.methods.checks import CHECKS, Thresholds
 from gateway.methods.controlled import ControlledParameters
 from gateway.methods.counterfactual import Method
@@ -26,7 +26,7 @@ class MethodSpec:
 
     `needs`: optional weights that it requires, by their names in the profile. `checked`: whether its images are
     checked, so that the errors of the checks count. `checks` judge them, in order, each at a threshold of the profile
-    or of `default_thresholds`; a check without either only scores.
+    or of `default_thresholds`; a check without either only scores. `listed`: whether users choose it for their jobs.
     """
 
     function: Method
@@ -39,6 +39,7 @@ class MethodSpec:
     checked: bool = True
     checks: tuple[str, ...] = CHECKS
     default_thresholds: Thresholds = field(default_factory=dict)
+    listed: bool = True
 
 
 METHODS: dict[str, MethodSpec] = {
@@ -102,6 +103,16 @@ METHODS: dict[str, MethodSpec] = {
         "first fails.",
         revision=corruptions.REVISION,
         checked=False,
+    ),
+    "doses": MethodSpec(
+        function=doses.doses,
+        parameters=doses.DosesParameters,
+        title="Doses",
+        paper="",
+        summary="The edits of a job's weaknesses at half, full and stronger dose, and undone; `POST /jobs/{job}/doses` "
+        "starts it.",
+        revision=doses.REVISION,
+        listed=False,
     ),
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypedDict
 
 from pydantic_core import to_jsonable_python
@@ -30,6 +30,7 @@ from gateway.database.tables import Counterfactual, Job, JobRound, JobService, P
 from gateway.jobs.designs import with_values
 from gateway.jobs.task_description import task_description_of
 from gateway.methods import METHODS, JobMethod
+from gateway.methods.arms import renumbered
 from gateway.methods.counterfactual import Change, MethodCounterfactual, MethodImage, TaskDescription
 from gateway.model_services.recorded import ImageShelf, RecordedServices
 from gateway.models_under_test.of_job import TestedModel, models_of
@@ -221,17 +222,6 @@ def source_of(work: ImageWork, shelf: ImageShelf) -> MethodImage:
     digest = work.segmentation.mask_digest if work.segmentation else None
     mask = None if digest is None else ImagePayload(png=shelf.load(digest))
     return MethodImage(f"{work.digest}/{work.occurrence}", payload, work.ground_truth, mask)
-
-
-def renumbered(counterfactual: MethodCounterfactual, first: int) -> MethodCounterfactual:
-    """The counterfactual with ordinals that follow those of earlier rounds."""
-    null, sham = counterfactual.null_ordinal, counterfactual.sham_ordinal
-    return replace(
-        counterfactual,
-        ordinal=counterfactual.ordinal + first,
-        null_ordinal=None if null is None else null + first,
-        sham_ordinal=None if sham is None else sham + first,
-    )
 
 
 def row_of(

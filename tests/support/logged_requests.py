@@ -6,18 +6,19 @@ from collections.abc import Mapping
 
 from gateway.model_services.clients import ModelServices
 from shared.schemas.corruptions import CorruptReply, CorruptRequest
-from shared.schemas.diffusion import EditReply, EditRequest
+from shared.schemas.diffusion import EditReply, EditRequest, RenderReply, RenderRequest
 from shared.schemas.service import ServiceName
 
 
 class LoggedServices(ModelServices):
-    """Plain clients; `edits` and `corruptions` are the requests so far. An edit to `refused_prompt` is refused."""
+    """Plain clients; `edits`, `renders` and `corruptions` are the requests so far. An edit to `refused_prompt` is refused."""
 
     refused_prompt: str | None = None
 
     def __init__(self, urls: Mapping[ServiceName, str]) -> None:
         super().__init__(urls)
         self.edits: list[EditRequest] = []
+        self.renders: list[RenderRequest] = []
         self.corruptions: list[CorruptRequest] = []
 
     def edit(self, request: EditRequest) -> EditReply:
@@ -28,6 +29,10 @@ class LoggedServices(ModelServices):
         refusals = ["too long" if edit.prompt == self.refused_prompt else None for edit in request.edits]
         images = [[None] * len(row) if refusal else row for row, refusal in zip(reply.images, refusals, strict=True)]
         return reply.model_copy(update={"images": images, "refusals": refusals})
+
+    def render(self, request: RenderRequest) -> RenderReply:
+        self.renders.append(request)
+        return super().render(request)
 
     def corrupt(self, request: CorruptRequest) -> CorruptReply:
         self.corruptions.append(request)
