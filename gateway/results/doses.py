@@ -31,7 +31,7 @@ Shown = Mapping[Cell, float]
 
 
 @dataclass(frozen=True, slots=True)
-class _Doses:
+class CellDoses:
     """The cells of one curve by dose, the value of the dosed parameter at each, and the cell of the edit undone."""
 
     parameter: str
@@ -72,8 +72,8 @@ def with_dose_curves(results: JobResults, rows: JobRows, shown: Shown) -> JobRes
 def _with_curves(figures: ModelResults, outcomes: Outcomes, job: Job, shown: Shown, seed: int) -> ModelResults:
     cells = []
     for effect in figures.cells:
-        doses = _doses_of_cell(effect, figures.method, job)
-        curve = None if doses is None else _curve(outcomes, doses, job.id, shown, seed)
+        doses = doses_of_cell(effect, figures.method, job)
+        curve = None if doses is None else curve_of(outcomes, doses, job.id, shown, seed)
         cells.append(effect if curve is None else with_curve(effect, curve))
     return figures.model_copy(update={"cells": cells})
 
@@ -83,7 +83,7 @@ def with_curve(effect: CellEffect, curve: DoseCurve) -> CellEffect:
     return effect.model_copy(update={"dose": curve, "sentence": effect.sentence + dose_sentence(curve)})
 
 
-def _doses_of_cell(effect: CellEffect, method: str, job: Job) -> _Doses | None:
+def doses_of_cell(effect: CellEffect, method: str, job: Job) -> CellDoses | None:
     """The doses of a cell: of one at full dose, or of a finding among corruptions; None for all others."""
     cell = effect.cell
     if method == "corruptions":
@@ -92,7 +92,7 @@ def _doses_of_cell(effect: CellEffect, method: str, job: Job) -> _Doses | None:
         kind = corruption_of(cell.value)[0]
         at = {float(severity): f"{kind} {severity}" for severity in SEVERITIES}
         cells = {dose: cell.model_copy(update={"value": value}) for dose, value in at.items()}
-        return _Doses("severity", cells, {dose: dose for dose in cells})
+        return CellDoses("severity", cells, {dose: dose for dose in cells})
     parameters = next(own.parameters for own in job.methods if own.name == "doses")
     assert isinstance(parameters, DosesParameters), "the report of a job reads its parameters"
     side = "to_value" if cell.direction == "to" else "from_value"
@@ -106,10 +106,10 @@ def _doses_of_cell(effect: CellEffect, method: str, job: Job) -> _Doses | None:
     base = getattr(edits[0], side)
     cells = {dose: cell.model_copy(update={"value": value_at_dose(base, dose)}) for dose in parameters.doses}
     values = {dose: float(np.mean([parameters.value_at(dose, edit) for edit in edits])) for dose in parameters.doses}
-    return _Doses(parameters.parameter, cells, values, cell.model_copy(update={"value": value_undone(base)}))
+    return CellDoses(parameters.parameter, cells, values, cell.model_copy(update={"value": value_undone(base)}))
 
 
-def _curve(outcomes: Outcomes, doses: _Doses, job: str, shown: Shown, seed: int) -> DoseCurve | None:
+def curve_of(outcomes: Outcomes, doses: CellDoses, job: str, shown: Shown, seed: int) -> DoseCurve | None:
     """The curve over those source images that count at every dose; None if there are none."""
     by_dose = [_counted(outcomes, cell) for cell in doses.cells.values()]
     common = _common_sources(outcomes, by_dose)
@@ -145,7 +145,7 @@ def _curve(outcomes: Outcomes, doses: _Doses, job: str, shown: Shown, seed: int)
     )
 
 
-def _undone(outcomes: Outcomes, doses: _Doses, cell: Cell, seed: int) -> Undone | None:
+def _undone(outcomes: Outcomes, doses: CellDoses, cell: Cell, seed: int) -> Undone | None:
     """The edit undone, over the source images that count undone and at full dose; None if there are none."""
     undone, full = _counted(outcomes, cell), _counted(outcomes, doses.cells[FULL_DOSE])
     common = _common_sources(outcomes, [undone, full])

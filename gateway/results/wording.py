@@ -51,20 +51,20 @@ def confirmation_sentence(confirmation: Confirmation) -> str:
 
 
 def dose_sentence(curve: DoseCurve) -> str:
-    """Dose and return of a finding: "; the effect grows with the dose (guidance): −20 points at 0.5, −60 at 1; …"."""
+    """Dose and return of a finding: "; the effect grows with the dose (guidance): −20 points at 0.5, …"."""
     words = {
         "grows": "the effect grows with the dose",
         "shrinks": "the effect shrinks with the dose",
         "no trend established": "no trend with the dose is established",
         "too few images": f"too few images for a trend with the dose ({curve.sources})",
     }
-    by_dose = ", ".join(f"{points(point.delta_accuracy)} at {point.dose:g}" for point in curve.points)
+    by_dose = ", ".join(f"{points(point.delta_accuracy)} points at {point.dose:g}" for point in curve.points)
     sentence = f"; {words[curve.verdict]} ({curve.parameter.replace('_', ' ')}): {by_dose}"
     return sentence if curve.undone is None else sentence + return_sentence(curve.undone)
 
 
 def return_sentence(undone: Undone) -> str:
-    """Whether the model is right again: "; returns when the edit is undone: +60 points, +31 to +80, 30 images"."""
+    """Whether the model is right again: "; returns when the edit is undone; +60 points regained, …"."""
     words = {
         "returns": "returns when the edit is undone",
         "returns in part": "returns only in part when the edit is undone: part of the loss is the editor's",
@@ -75,7 +75,9 @@ def return_sentence(undone: Undone) -> str:
     figures = f"{points(undone.regained)} points regained"
     if undone.regained_interval is not None and undone.remaining_interval is not None:
         regained, remaining = undone.regained_interval, undone.remaining_interval
-        figures += f" ({points(regained.low)} to {points(regained.high)}), {points(undone.remaining)} against the "
+        figures += (
+            f" ({points(regained.low)} to {points(regained.high)}), {points(undone.remaining)} points against the "
+        )
         figures += f"source images ({points(remaining.low)} to {points(remaining.high)})"
     return f"; {words[undone.verdict]}; {figures}, {undone.sources} image{'' if undone.sources == 1 else 's'}"
 

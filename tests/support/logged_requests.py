@@ -11,7 +11,7 @@ from shared.schemas.service import ServiceName
 
 
 class LoggedServices(ModelServices):
-    """Plain clients; `edits`, `renders` and `corruptions` are the requests so far. An edit to `refused_prompt` is refused."""
+    """Plain clients that log `edits`, `renders` and `corruptions`. Edits to `refused_prompt` are refused."""
 
     refused_prompt: str | None = None
 
