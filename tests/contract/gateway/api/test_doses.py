@@ -64,7 +64,13 @@ def finish(sessions: Sessions, job: str, *, returns: bool, images: int = 99) -> 
                 rows.append({**edit, **changed, **null})
                 opinions.append((name, not wrong))
                 if not undone:
-                    arm = {"factor": None, "to_value": None, "changes": [], "null_ordinal": None, "null_check": None}
+                    arm: dict[str, Any] = {
+                        "factor": None,
+                        "to_value": None,
+                        "changes": [],
+                        "null_ordinal": None,
+                        "null_check": None,
+                    }
                     arm_id = f"{source.id}-{2 * number + 1}"
                     ordinal = 2 * number + 1
                     rows.append({**shared, "scores": {}, **arm, "id": arm_id, "ordinal": ordinal, "arm": "null"})
