@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
+from contrafact.client import Client
 from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output
 from contrafact.job_progress import follow_job, print_findings
 from shared.schemas.doses import DoseRequest
+from shared.schemas.jobs import JobDetail
 
 
 def dose(
@@ -36,15 +38,19 @@ def dose(
         if not wait:
             print_output(dosed.model_dump_json() if as_json else dosed.id)
             return
-        messages.print(f"job {dosed.id} renders the doses")
-        dosed = follow_job(client, dosed)
-        if dosed.state != "done":
-            messages.print(f"error: job {dosed.id} is {dosed.state} {dosed.failure}", style="red", markup=False)
-            raise typer.Exit(1)
-        client.report_anew(job)
-        follow_job(client, client.job(job))
+        _add_curves(client, job, dosed)
         if as_json:
             metrics = client.results(job, {}, limit=1).metrics
             print_output("null" if metrics is None else metrics.model_dump_json())
         else:
             print_findings(client, job)
+
+
+def _add_curves(client: Client, job: str, dosed: JobDetail) -> None:
+    """Wait for the job of doses, and rebuild the first job's report with its curves. Exits with 1 if it failed."""
+    messages.print(f"job {dosed.id} renders the doses")
+    dosed = follow_job(client, dosed)
+    if dosed.state != "done":
+        messages.print(f"error: job {dosed.id} is {dosed.state} {dosed.failure}", style="red", markup=False)
+        raise typer.Exit(1)
+    follow_job(client, client.report_anew(job))
