@@ -16,6 +16,7 @@ from contrafact.connection import RETRY_SECONDS, Connection, Unreachable, pages,
 from contrafact.counted_file import CountedFile, Report
 from shared.problems import NotReady
 from shared.schemas.calibration import JobCalibration
+from shared.schemas.doses import DoseRequest
 from shared.schemas.jobs import (
     EventView,
     JobDetail,
@@ -146,6 +147,10 @@ class Client:
     def calibration(self, job: str) -> JobCalibration:
         """The errors of a job's checks, from the reviews of its calibration sample."""
         return self._gateway.get(JobCalibration, f"/jobs/{job}/calibration")
+
+    def dose(self, job: str, request: DoseRequest) -> JobDetail:
+        """Start the job that renders a finished job's weaknesses at other doses, and undone."""
+        return self._gateway.post(JobDetail, f"/jobs/{job}/doses", request)
 
     def report_anew(self, job: str) -> JobDetail:
         """Rebuild the report of a finished job with its current reviews."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from gateway.api.dependencies import Cursor, Gateway, JobId, Limit, Owner, Reviewer, problems
+from gateway.confirmations.doses import start_doses
 from gateway.confirmations.orders import confirm
 from gateway.database.sessions import reading
 from gateway.jobs import jobs
 from gateway.reviews import calibration, reviews
 from shared.schemas.calibration import JobCalibration
+from shared.schemas.doses import DoseRequest
 from shared.schemas.jobs import JobDetail
 from shared.schemas.reviews import ConfirmationRequest, ReviewRequest, ReviewsPage, ReviewView
 
@@ -49,6 +51,15 @@ def confirm_findings(job: JobId, request: ConfirmationRequest, gateway: Gateway,
     When it is done, `POST /jobs/{job}/report` adds its verdicts to the findings.
     """
     return confirm(gateway, owner, job, request)
+
+
+@router.post("/jobs/{job}/doses", status_code=202, responses=problems(s404="no such job", s409="no weakness"))
+def dose_findings(job: JobId, request: DoseRequest, gateway: Gateway, owner: Owner) -> JobDetail:
+    """Start a job that renders the edits of a job's weaknesses at half, full and stronger dose, and undone.
+
+    When it is done, `POST /jobs/{job}/report` adds the dose curves to the findings.
+    """
+    return start_doses(gateway, owner, job, request)
 
 
 @router.post("/jobs/{job}/report", status_code=202, responses=problems(s404="no such job", s409="the job is not done"))

@@ -46,7 +46,7 @@ def confirm(context: Context, owner: str, job_id: str, request: ConfirmationRequ
     """
     with reading(context.sessions) as session:
         job = jobs.find(session, owner, job_id)
-        results = _results(session, job)
+        results = finished_results(session, job)
         findings = _findings(session, job, results, request.confirm_with)
         choice = MethodChoice(
             name=request.confirm_with, parameters=_parameters(session, job, findings.cells, request.confirm_with)
@@ -59,16 +59,17 @@ def confirm(context: Context, owner: str, job_id: str, request: ConfirmationRequ
             seed=job.seed,
             confirms=job.id,
         )
-        images = [_manifest_image(source) for source in findings.sources]
+        images = [manifest_image(source) for source in findings.sources]
     return submit(context, owner, Submission(spec, uploaded=images, idempotency_key=f"confirm-{job_id}-{choice.name}"))
 
 
-def _results(session: Session, job: Job) -> JobResults:
+def finished_results(session: Session, job: Job) -> JobResults:
+    """The results of a finished job of classifiers with ground truth. Raises Conflict before it has a report."""
     report = session.get(Report, job.id)
     if report is None or job.state != "done":
-        raise Conflict("the job has no report yet; confirm its findings when it is done")
+        raise Conflict("the job has no report yet; ask again when it is done")
     if job.kind != "classification" or any(figures.relation != "labelled" for figures in report.results.results):
-        raise InvalidInput("only findings of classifiers on images with ground truth can be confirmed")
+        raise InvalidInput("only findings of classifiers on images with ground truth can be rendered again")
     return report.results
 
 
@@ -81,7 +82,7 @@ def _findings(session: Session, job: Job, results: JobResults, method: str) -> _
             if related or effect.standing != "weakness" or (method == "shifts" and effect.cell.direction == "from"):
                 continue
             cells[effect.cell] = None
-            names |= {edit.source_image_id for edit in _edits(session, job, effect.cell, figures.method)}
+            names |= {edit.source_image_id for edit in edits_of_cell(session, job, effect.cell, figures.method)}
     if not cells:
         raise Conflict(
             f"{method!r} can test no weakness of this job again: it needs one of a method with an unrelated editor"
@@ -90,7 +91,7 @@ def _findings(session: Session, job: Job, results: JobResults, method: str) -> _
     return _Findings(list(cells), [source for source in sources if source.id in names])
 
 
-def _edits(session: Session, job: Job, cell: Cell, method: str | None = None) -> Sequence[Counterfactual]:
+def edits_of_cell(session: Session, job: Job, cell: Cell, method: str | None = None) -> Sequence[Counterfactual]:
     """The counted edits of a cell that change one thing."""
     values = {"value" if cell.direction == "to" else "from": cell.value}
     filters = Filters.model_validate(  # by the aliases: `class` and `from` are words of Python
@@ -106,7 +107,7 @@ def _parameters(session: Session, job: Job, cells: Iterable[Cell], method: str) 
         return one_change | {"factors": [*sorted({cell.factor for cell in cells})]}
     by_change: dict[tuple[str, str], list[Counterfactual]] = {}
     for cell in cells:
-        by_change.setdefault((cell.factor, cell.value), []).extend(_edits(session, job, cell))
+        by_change.setdefault((cell.factor, cell.value), []).extend(edits_of_cell(session, job, cell))
     shifts = [_shift(factor, value, edits) for (factor, value), edits in by_change.items()]
     return {"shifts": [*shifts[:MOST_SHIFTS]]}
 
@@ -120,7 +121,8 @@ def _shift(factor: str, value: str, edits: Sequence[Counterfactual]) -> JsonObje
     return {"phrase": phrase, "factor": factor, "value": value, "replaces": [name[:100] for name in replaced]}
 
 
-def _manifest_image(source: SourceImage) -> ManifestImage:
+def manifest_image(source: SourceImage) -> ManifestImage:
+    """A source image of a job as the image of another job."""
     assert source.digest is not None, "an image with edits has pixels"
     return ManifestImage(
         digest=source.digest, label=source.ground_truth, group=source.group_name, name=source.file_name

@@ -101,9 +101,11 @@ def _check_beams(methods: Sequence[JobMethod], profile: Profile) -> None:
 
 
 def methods_listing(profile: Profile) -> MethodsReply:
-    """All methods, with the JSON schemas of their parameters; the profile's defaults are written into them."""
+    """The methods that users choose, with the JSON schemas of their parameters and the profile's defaults in them."""
     listing = []
     for name, method in METHODS.items():
+        if not method.listed:
+            continue
         schema = method.parameters.model_json_schema()
         for parameter, value in method_defaults(name, profile).items():
             schema["properties"][parameter]["default"] = value
@@ -219,7 +221,8 @@ def _method(
     `calibrated`: the thresholds that the errors of the job's calibration hold for; None: the profile's own.
     """
     if name not in METHODS:
-        raise InvalidInput(f"unknown method {name!r}; choose from {', '.join(METHODS)}")
+        listed = ", ".join(choice for choice, method in METHODS.items() if method.listed)
+        raise InvalidInput(f"unknown method {name!r}; choose from {listed}")
     defaults = _protected_things(name, profile, kind) | method_defaults(name, profile, request)
     if calibrated is not None:
         defaults["thresholds"] = {check: dict(limits) for check, limits in calibrated.items()}

@@ -8,6 +8,7 @@ from gateway.methods import JobMethod
 from gateway.methods.compose import ComposeParameters
 from gateway.methods.corruptions import CorruptionsParameters
 from gateway.methods.dillema import DillemaParameters
+from gateway.methods.doses import DosesParameters
 from gateway.methods.inverted import SweepParameters
 from gateway.methods.lance import LanceParameters
 from gateway.methods.lance_r import LanceRParameters
@@ -25,6 +26,9 @@ def planned_renderings(methods: Sequence[JobMethod], images: int) -> list[Planne
     plans = []
     for method in methods:
         parameters = method.parameters
+        if isinstance(parameters, DosesParameters):
+            plans.append(_of_doses(method.name, parameters))
+            continue
         edits, null_arms = _of_image(parameters)
         shams = isinstance(parameters, ParaphraseParameters) and parameters.reference == "sham"
         plans.append(
@@ -36,6 +40,14 @@ def planned_renderings(methods: Sequence[JobMethod], images: int) -> list[Planne
             )
         )
     return plans
+
+
+def _of_doses(name: str, parameters: DosesParameters) -> PlannedRenderings:
+    """What the method `doses` renders: its edits are named one by one, whatever the number of source images."""
+    edits, doses = len(parameters.edits), len(parameters.doses)
+    shams = parameters.editor.reference == "sham"
+    every = edits * (doses + 1)  # each edit at each dose, and undone
+    return PlannedRenderings(method=name, edits=every, null_arms=every, sham_arms=edits * doses * shams)
 
 
 def _of_image(parameters: Contract) -> tuple[int, int]:

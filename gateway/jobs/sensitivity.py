@@ -13,6 +13,7 @@ from gateway.methods import JobMethod
 from gateway.methods.compose import ComposeParameters
 from gateway.methods.corruptions import CorruptionsParameters
 from gateway.methods.dillema import DillemaParameters
+from gateway.methods.doses import DosesParameters
 from gateway.methods.lance import LanceParameters
 from gateway.methods.shifts import ShiftsParameters
 from shared.schemas.base import Contract, Kind
@@ -119,6 +120,8 @@ def _edits(parameters: Contract) -> int:
             return edits
         case ShiftsParameters(shifts=shifts):
             return len(shifts)
+        case DosesParameters(doses=doses):  # at each dose, and undone
+            return len(doses) + 1
         case DillemaParameters(values=[_, *_] as values) | LanceParameters(values=[_, *_] as values):
             return len(values)
         case DillemaParameters(counterfactuals_per_image=counterfactuals, edits_per_counterfactual=edits):

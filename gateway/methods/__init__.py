@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, JsonValue, ValidationError
 
-from gateway.methods import compose, corruptions, dillema, lance, lance_r, reconstruction, shifts
+from gateway.methods import compose, corruptions, dillema, doses, lance, lance_r, reconstruction, shifts
 from gateway.methods.checks import CHECKS, Thresholds
 from gateway.methods.controlled import ControlledParameters
 from gateway.methods.counterfactual import Method
@@ -28,7 +28,7 @@ class MethodSpec:
     `digital_source`: IPTC's term for how its images come to be, which their files carry (`shared.xmp`).
     `needs`: optional weights that it requires, by their names in the profile. `checked`: whether its images are
     checked, so that the errors of the checks count. `checks` judge them, in order, each at a threshold of the profile
-    or of `default_thresholds`; a check without either only scores.
+    or of `default_thresholds`; a check without either only scores. `listed`: whether users choose it for their jobs.
     """
 
     function: Method
@@ -42,6 +42,7 @@ class MethodSpec:
     checks: tuple[str, ...] = CHECKS
     default_thresholds: Thresholds = field(default_factory=dict)
     digital_source: DigitalSource = "trainedAlgorithmicMedia"
+    listed: bool = True
 
 
 METHODS: dict[str, MethodSpec] = {
@@ -121,6 +122,16 @@ METHODS: dict[str, MethodSpec] = {
         revision=compose.REVISION,
         checks=compose.COMPOSE_CHECKS,
         digital_source="composite",
+    ),
+    "doses": MethodSpec(
+        function=doses.doses,
+        parameters=doses.DosesParameters,
+        title="Doses",
+        paper="",
+        summary="The edits of a job's weaknesses at half, full and stronger dose, and undone; `POST /jobs/{job}/doses` "
+        "starts it.",
+        revision=doses.REVISION,
+        listed=False,
     ),
 }
 

@@ -175,3 +175,14 @@ def _arm_row(
         evaluations=arm.evaluations,
         lineage={**lineage, **arm.lineage},
     )
+
+
+def renumbered(row: MethodCounterfactual, first: int) -> MethodCounterfactual:
+    """The row with ordinals that follow `first` others of its source image."""
+    null, sham = row.null_ordinal, row.sham_ordinal
+    return replace(
+        row,
+        ordinal=row.ordinal + first,
+        null_ordinal=None if null is None else null + first,
+        sham_ordinal=None if sham is None else sham + first,
+    )

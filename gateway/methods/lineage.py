@@ -42,6 +42,15 @@ class RegionOutcomeRecord(TypedDict):
     light: float | None
 
 
+class DoseRecord(TypedDict):
+    """The dosed parameter and its value; `dose` is relative to the other job's (1), whose edit may be undone."""
+
+    parameter: str
+    dose: float
+    value: float
+    undone: bool
+
+
 class Lineage(TypedDict, total=False):
     """What a method records. `Inputs.lineage` fills the first four; the others depend on the method."""
 
@@ -54,3 +63,4 @@ class Lineage(TypedDict, total=False):
     self_fraction: float
     sweep: list[TriedFraction]
     protected: list[RegionOutcomeRecord]
+    dose: DoseRecord

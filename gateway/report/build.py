@@ -23,6 +23,7 @@ from gateway.results.class_colours import class_colours
 from gateway.results.classification import load_rows
 from gateway.results.confirmation import load_confirmations, with_confirmations
 from gateway.results.designs import design_results
+from gateway.results.doses import load_doses, load_edit_shown, with_dose_curves, with_doses
 from gateway.results.measure import measure
 from gateway.results.rounds import rounds_of
 from gateway.results.stream import stream_sources
@@ -64,13 +65,15 @@ def write_report(
         rows = load_rows(session, job_id)
         services = services_of(session, job_id) if services is None else services
         confirming = load_confirmations(session, rows.job)
+        dosed, shown = load_doses(session, rows.job), load_edit_shown(session, job_id)
         rounds = rounds_of(session, job_id)
         design = design_results(session, job_id, rounds)
     check()
     data = rows.job.stored_spec.calibration or ""
     errors = (calibrations or {}).get(data)
     calibration = None if errors is None else _calibration(data, errors, services, rows.job)
-    results = with_confirmations(measure(rows, services, calibration, rounds), confirming)
+    results = with_dose_curves(measure(rows, services, calibration, rounds), rows, shown)
+    results = with_doses(with_confirmations(results, confirming), dosed)
     check()
     results = corroborate(results)
     review = ReviewList(results, rows.reviewed.verdict)

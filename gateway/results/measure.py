@@ -173,7 +173,8 @@ def _model_results(
     whole = measured(np.arange(len(outcomes.source)))
     checked = _checked(all_rows, rows.screened, model, method, calibration)
     effects = with_bounds(assess(cells, seed, checked), cells, rows.refused, checked, seed)
-    shams, nested = outcomes.sham is not None, nested_differences(outcomes)
+    shams = outcomes.sham is not None
+    nested = None if method == "doses" else nested_differences(outcomes)  # doses of an edit are not its seeds
     cost = all_rows.methods[method].cost()
     if not rounds:
         effects = with_others(effects, outcomes.cells, measured, seed, shams=shams)

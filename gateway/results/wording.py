@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from gateway.analysis.effects import Differences, Floats
+from shared.schemas.doses import DoseCurve, Undone
 from shared.schemas.estimates import ChangedImages, Confirmation, Corroboration, Panel
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Cell, CellEffect, Metric, Relation
@@ -47,6 +48,38 @@ def confirmation_sentence(confirmation: Confirmation) -> str:
         return f"; `{confirmation.method}` has too few images to confirm it ({confirmation.sources})"
     figures = f"{points(effect)} points, {points(limits.low)} to {points(limits.high)}, {confirmation.sources} images"
     return f"; {confirmation.verdict} by `{confirmation.method}`: {figures}"
+
+
+def dose_sentence(curve: DoseCurve) -> str:
+    """Dose and return of a finding: "; the effect grows with the dose (guidance): −20 points at 0.5, …"."""
+    words = {
+        "grows": "the effect grows with the dose",
+        "shrinks": "the effect shrinks with the dose",
+        "no trend established": "no trend with the dose is established",
+        "too few images": f"too few images for a trend with the dose ({curve.sources})",
+    }
+    by_dose = ", ".join(f"{points(point.delta_accuracy)} points at {point.dose:g}" for point in curve.points)
+    sentence = f"; {words[curve.verdict]} ({curve.parameter.replace('_', ' ')}): {by_dose}"
+    return sentence if curve.undone is None else sentence + return_sentence(curve.undone)
+
+
+def return_sentence(undone: Undone) -> str:
+    """Whether the model is right again: "; returns when the edit is undone; +60 points regained, …"."""
+    words = {
+        "returns": "returns when the edit is undone",
+        "returns in part": "returns only in part when the edit is undone: part of the loss is the editor's",
+        "does not return": "does not return when the edit is undone: the loss is (partly) the editor's",
+        "undecided": "whether it returns when the edit is undone is undecided",
+        "too few images": "too few images with the edit undone",
+    }
+    figures = f"{points(undone.regained)} points regained"
+    if undone.regained_interval is not None and undone.remaining_interval is not None:
+        regained, remaining = undone.regained_interval, undone.remaining_interval
+        figures += (
+            f" ({points(regained.low)} to {points(regained.high)}), {points(undone.remaining)} points against the "
+        )
+        figures += f"source images ({points(remaining.low)} to {points(remaining.high)})"
+    return f"; {words[undone.verdict]}; {figures}, {undone.sources} image{'' if undone.sources == 1 else 's'}"
 
 
 def corroboration_sentence(own: Corroboration, value: str) -> str:

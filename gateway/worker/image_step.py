@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypedDict
 
 from pydantic_core import to_jsonable_python
@@ -30,6 +30,7 @@ from gateway.database.tables import Counterfactual, Job, JobRound, JobService, P
 from gateway.jobs.designs import with_values
 from gateway.jobs.task_description import task_description_of
 from gateway.methods import METHODS, JobMethod
+from gateway.methods.arms import renumbered
 from gateway.methods.counterfactual import Change, MethodCounterfactual, MethodImage, TaskDescription
 from gateway.model_services.recorded import ImageShelf, RecordedServices
 from gateway.models_under_test.of_job import TestedModel, models_of
@@ -231,17 +232,6 @@ def source_of(work: ImageWork, shelf: ImageShelf) -> MethodImage:
         object_mask=None if work.object_mask is None else ImagePayload(png=shelf.load(work.object_mask)),
         digest=work.digest,
         load=lambda background: ImagePayload(png=shelf.load(background)),
-    )
-
-
-def renumbered(counterfactual: MethodCounterfactual, first: int) -> MethodCounterfactual:
-    """The counterfactual with ordinals that follow those of earlier rounds."""
-    null, sham = counterfactual.null_ordinal, counterfactual.sham_ordinal
-    return replace(
-        counterfactual,
-        ordinal=counterfactual.ordinal + first,
-        null_ordinal=None if null is None else null + first,
-        sham_ordinal=None if sham is None else sham + first,
     )
 
 

@@ -135,6 +135,10 @@ class JobSpec(Contract):
         str | None,
         Field(max_length=64, description="the job whose findings this one tests again, with an unrelated editor"),
     ] = None
+    doses_of: Annotated[
+        str | None,
+        Field(max_length=64, description="the job whose weaknesses this one renders at other doses, and undone"),
+    ] = None
     design: DesignOption = "free"
     values: ValuesOption = ()
     budget: BudgetOption = None

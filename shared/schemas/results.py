@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from shared.schemas.base import TASK_DESCRIPTION, Contract
 from shared.schemas.designs import DesignResults
+from shared.schemas.doses import DoseCurve
 from shared.schemas.estimates import (
     Bounds,
     ChangedImages,
@@ -117,7 +118,8 @@ class CellEffect(Contract):
     refused edits had been counted; None in results from before there were bounds. `changed` (of a finding): the images
     that it rests on, and what reviewers found. `panel` (of a weakness): the reference models, if the job has any;
     `confirmation`: what a job with another editor shows, if one was asked to confirm it. `corroboration` (of a
-    finding): what the job's own images show that have the value; None without ground truth and for segmenters.
+    finding): what the job's own images show that have the value; None without ground truth and for segmenters. `dose`:
+    its effect at several doses of the edit, and undone, if a job of doses rendered them; of corruptions, by severity.
     """
 
     cell: Cell
@@ -141,6 +143,7 @@ class CellEffect(Contract):
     panel: Panel | None = None
     confirmation: Confirmation | None = None
     corroboration: Corroboration | None = None
+    dose: DoseCurve | None = None
     sentence: str = ""
 
     @property

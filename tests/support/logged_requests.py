@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from gateway.model_services.clients import ModelServices
 from shared.schemas.compositions import ComposeReply, ComposeRequest
 from shared.schemas.corruptions import CorruptReply, CorruptRequest
-from shared.schemas.diffusion import EditReply, EditRequest
+from shared.schemas.diffusion import EditReply, EditRequest, RenderReply, RenderRequest
 from shared.schemas.service import ServiceName
 
 
 class LoggedServices(ModelServices):
-    """Plain clients; `edits`, `corruptions` and `compositions` are the requests so far.
+    """Plain clients that log `edits`, `renders`, `corruptions` and `compositions`.
 
-    An edit to `refused_prompt` is refused.
+    Edits to `refused_prompt` are refused.
     """
 
     refused_prompt: str | None = None
@@ -22,6 +22,7 @@ class LoggedServices(ModelServices):
     def __init__(self, urls: Mapping[ServiceName, str]) -> None:
         super().__init__(urls)
         self.edits: list[EditRequest] = []
+        self.renders: list[RenderRequest] = []
         self.corruptions: list[CorruptRequest] = []
         self.compositions: list[ComposeRequest] = []
 
@@ -33,6 +34,10 @@ class LoggedServices(ModelServices):
         refusals = ["too long" if edit.prompt == self.refused_prompt else None for edit in request.edits]
         images = [[None] * len(row) if refusal else row for row, refusal in zip(reply.images, refusals, strict=True)]
         return reply.model_copy(update={"images": images, "refusals": refusals})
+
+    def render(self, request: RenderRequest) -> RenderReply:
+        self.renders.append(request)
+        return super().render(request)
 
     def corrupt(self, request: CorruptRequest) -> CorruptReply:
         self.corruptions.append(request)

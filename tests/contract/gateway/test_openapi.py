@@ -26,6 +26,7 @@ PROMISED = {
     "PUT /jobs/{job}/reviews/{counterfactual}", "GET /jobs/{job}/reviews", "POST /jobs/{job}/report",
     "GET /jobs/{job}/calibration",
     "POST /jobs/{job}/confirmation",
+    "POST /jobs/{job}/doses",
     "POST /suites", "GET /suites", "GET /suites/{suite}", "DELETE /suites/{suite}",
     "POST /suites/{suite}/runs", "GET /suites/{suite}/runs/{run}", "GET /suites/{suite}/runs/{run}/results",
     "PUT /images/{digest}", "GET /images/{digest}", "HEAD /images/{digest}",

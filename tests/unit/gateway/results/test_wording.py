@@ -9,7 +9,8 @@ from gateway.analysis.effects import Differences
 from gateway.analysis.findings import Checked, assess
 from gateway.analysis.reviews import Reviewed, Tally
 from gateway.analysis.validity import Screened
-from gateway.results.wording import corroboration_sentence, with_sentences
+from gateway.results.wording import corroboration_sentence, dose_sentence, with_sentences
+from shared.schemas.doses import DoseCurve, DosePoint, Undone
 from shared.schemas.estimates import Corroboration, Interval, Rate
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Cell, CellEffect, CheckErrors, Metric, Relation
@@ -99,3 +100,45 @@ def test_own_images_are_stated_with_both_counts() -> None:
     none = Rate(count=0, n=0, value=None, low=0.0, high=1.0)
     alone = Corroboration(others=["day"], showing=none, rest=rest, images=[])
     assert corroboration_sentence(alone, "night") == "; the scorer sees night in none of the 41 own images"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [
+        ("returns", "; returns when the edit is undone; +60 points regained (+31 to +80)"),
+        ("does not return", "; does not return when the edit is undone: the loss is (partly) the editor's; +60"),
+        ("returns in part", "part of the loss is the editor's"),
+        ("undecided", "is undecided"),
+    ],
+)
+def test_a_dose_curve_says_whether_the_effect_grows_and_returns(verdict: str, words: str) -> None:
+    limits = Interval(low=0.31, high=0.8, level=0.95, kind="betting")
+    undone = Undone.model_validate(
+        {
+            "verdict": verdict,
+            "sources": 30,
+            "remaining": -0.05,
+            "remaining_interval": limits.model_copy(update={"low": -0.2, "high": 0.02}),
+            "regained": 0.6,
+            "regained_interval": limits,
+        }
+    )
+    points = [DosePoint(dose=0.5, value=1.25, delta_accuracy=-0.2), DosePoint(dose=1, value=2.5, delta_accuracy=-0.6)]
+    curve = DoseCurve(
+        job="j", parameter="guidance", sources=30, points=points, trend=-0.4, verdict="grows", undone=undone
+    )
+    sentence = dose_sentence(curve)
+    assert sentence.startswith("; the effect grows with the dose (guidance): −20 points at 0.5, −60 points at 1")
+    assert words in sentence
+    assert sentence.endswith("−5 points against the source images (−20 to +2), 30 images")
+
+
+def test_a_curve_of_few_images_says_so_and_gives_no_interval() -> None:
+    undone = Undone(verdict="too few images", sources=1, remaining=0, regained=1)
+    points = [DosePoint(dose=1, value=1, delta_accuracy=-1)]
+    curve = DoseCurve(
+        job="j", parameter="severity", sources=5, points=points, trend=0, verdict="too few images", undone=undone
+    )
+    sentence = dose_sentence(curve)
+    assert "too few images for a trend with the dose (5)" in sentence
+    assert sentence.endswith("too few images with the edit undone; +100 points regained, 1 image")

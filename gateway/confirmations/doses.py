@@ -1,0 +1,176 @@
+"""Orders the job that renders the edits of a job's weaknesses at several doses, and undone.
+
+The editor is that of the job's method, with the job's parameters: `dillema` (text-to-image under control), `lance`,
+`lance-r` and `shifts` (inversion and prompt-to-prompt). Every counted edit of a weakness is eligible, whether or not it
+misled the model: edits chosen by their outcome would seem to return by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import TypeAdapter
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gateway.confirmations.orders import edits_of_cell, finished_results, manifest_image
+from gateway.context import Context
+from gateway.database.sessions import reading
+from gateway.database.tables import Counterfactual, Job, SourceImage
+from gateway.jobs import jobs
+from gateway.jobs.submit import Submission, submit
+from gateway.methods import JobMethod
+from gateway.methods.controlled import ControlledParameters
+from gateway.methods.dillema import DillemaParameters, region_of
+from gateway.methods.doses import DosedEdit
+from gateway.methods.inverted import EditingParameters
+from gateway.methods.shifts import ShiftsParameters
+from shared.problems import Conflict, InvalidInput
+from shared.profile_diffusion import FewStep
+from shared.schemas.base import JsonObject
+from shared.schemas.doses import FULL_DOSE, MOST_DOSED_EDITS, DoseParameter, DoseRequest
+from shared.schemas.jobs import JobDetail, JobSpec, ManifestImage, MethodChoice
+from shared.schemas.results import Cell, JobResults
+from shared.seeds import derive_digest
+
+_JSON: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
+
+
+def start_doses(context: Context, owner: str, job_id: str, request: DoseRequest) -> JobDetail:
+    """Start the job that renders a finished job's weaknesses at other doses.
+
+    Raises NotFound; Conflict if the job has no report, or the method no weakness; InvalidInput for a method without a
+    dose, for a job without labels, and what `submit` raises.
+    """
+    with reading(context.sessions) as session:
+        job = jobs.find(session, owner, job_id)
+        results = finished_results(session, job)
+        method = _method(job, results, request.method)
+        edits, images = _edits(session, job, results, method, request.images)
+        parameters = _parameters(method, request, edits, context.profile.diffusion.few_step)
+        spec = JobSpec(
+            task_description=job.task_description,
+            methods=[MethodChoice(name="doses", parameters=parameters)],
+            models=[name for name in job.models if name not in job.stored_spec.reference_models],
+            classes=job.classes,
+            seed=job.seed,
+            doses_of=job.id,
+        )
+    key = f"doses-{job_id}-{derive_digest(spec.model_dump_json()).hex()[:32]}"
+    return submit(context, owner, Submission(spec, uploaded=images, idempotency_key=key))
+
+
+def _method(job: Job, results: JobResults, name: str | None) -> JobMethod:
+    """The method with weaknesses that the request names, or the only one. Raises Conflict or InvalidInput."""
+    weak = {figures.method for figures in results.results if _weaknesses(results, figures.method)}
+    names = sorted(weak if name is None else weak & {name})
+    if not names:
+        raise Conflict(f"{name or 'this job'} has no weakness; doses are rendered for weaknesses")
+    if len(names) > 1:
+        raise InvalidInput(f"several methods have weaknesses: {', '.join(names)}; name one of them as `method`")
+    method = next(own for own in job.methods if own.name == names[0])
+    if not isinstance(method.parameters, DillemaParameters | EditingParameters):
+        more = "; its five severities are its doses, and the report has their curve" if names == ["corruptions"] else ""
+        raise InvalidInput(f"the edits of {names[0]} have no dose{more}; doses are for dillema, lance, lance-r, shifts")
+    return method
+
+
+def _weaknesses(results: JobResults, method: str) -> list[Cell]:
+    """The cells with a weakness of any model, each once."""
+    figures = [own for own in results.results if own.method == method]
+    cells = (effect.cell for own in figures for effect in own.findings if effect.standing == "weakness")
+    return list(dict.fromkeys(cells))
+
+
+def _edits(
+    session: Session, job: Job, results: JobResults, method: JobMethod, most: int
+) -> tuple[list[DosedEdit], list[ManifestImage]]:
+    """The edits to make again, with the values of their weaknesses, and the images of their sources, each once."""
+    values: dict[str, dict[str, str]] = {}
+    rows: dict[str, Counterfactual] = {}
+    for cell in _weaknesses(results, method.name):
+        for row in _sampled(edits_of_cell(session, job, cell, method.name), job.seed, most):
+            rows[row.id] = row
+            side = "to_value" if cell.direction == "to" else "from_value"
+            values.setdefault(row.id, {})[side] = cell.value
+    names = {row.source_image_id for row in rows.values()}
+    sources = session.scalars(select(SourceImage).where(SourceImage.job_id == job.id).order_by(SourceImage.position))
+    by_digest = {source.digest or "": source for source in sources if source.id in names}
+    digests = {source.id: digest for digest, source in by_digest.items()}
+    chosen = [row for row in rows.values() if row.source_image_id in digests]  # equal images count once
+    if len(chosen) > MOST_DOSED_EDITS:
+        raise InvalidInput(f"the weaknesses have {len(chosen)} edits, more than {MOST_DOSED_EDITS}; lower `images`")
+    edits = [_dosed(row, digests[row.source_image_id], method, values[row.id]) for row in chosen]
+    return edits, [manifest_image(source) for source in by_digest.values()]
+
+
+def _sampled(edits: Sequence[Counterfactual], seed: int, most: int) -> list[Counterfactual]:
+    """The first edit of each source image; of more than `most` source images, a random sample."""
+    first: dict[str, Counterfactual] = {}
+    for row in edits:
+        first.setdefault(row.source_image_id, row)
+    rows = list(first.values())
+    if len(rows) <= most:
+        return rows
+    order = sorted(rows, key=lambda row: derive_digest("dose", str(seed), row.source_image_id))
+    return order[:most]
+
+
+def _dosed(row: Counterfactual, digest: str, method: JobMethod, values: dict[str, str]) -> DosedEdit:
+    (change,) = row.changes
+    dosed = DosedEdit.model_validate(
+        {
+            "source": digest,
+            "factor": change["factor"],
+            "from_phrase": change["from_phrase"],
+            "to_phrase": change["to_phrase"],
+            **values,
+            "caption": row.caption,
+            "new_caption": row.new_caption,
+            "seed": row.seed,
+            "self_fraction": _fraction(row, method),
+        }
+    )
+    own = method.parameters
+    if not isinstance(own, DillemaParameters):
+        return dosed
+    return dosed.model_copy(update={"region": region_of(dosed.edit(FULL_DOSE), own)})
+
+
+def _fraction(row: Counterfactual, method: JobMethod) -> float:
+    """The self-attention fraction of an edit; a sweep kept the best one, which its lineage records."""
+    if isinstance(method.parameters, ShiftsParameters):
+        return method.parameters.self_fraction
+    recorded = row.lineage.get("self_fraction")
+    return float(recorded) if isinstance(recorded, int | float) else 0.0
+
+
+def _parameters(
+    method: JobMethod, request: DoseRequest, edits: Sequence[DosedEdit], few_step: FewStep | None
+) -> JsonObject:
+    own = method.parameters
+    controlled = isinstance(own, ControlledParameters)
+    kind = ControlledParameters if controlled else EditingParameters
+    editor = {**own.model_dump(include=set(kind.model_fields)), "thresholds": method.thresholds}
+    return _JSON.validate_python(
+        {
+            "parameter": _parameter(method, request.parameter, few_step),
+            "doses": [*request.doses],
+            "edits": [edit.model_dump(mode="json") for edit in edits],
+            "controlled" if controlled else "inverted": kind.model_validate(editor).model_dump(mode="json"),
+            "checks": [*method.spec.checks],
+        }
+    )
+
+
+def _parameter(method: JobMethod, chosen: DoseParameter | None, few_step: FewStep | None) -> DoseParameter:
+    """What is dosed. Few-step weights render one guidance only: at another one, other weights would."""
+    own = method.parameters
+    fixed = (
+        isinstance(own, ControlledParameters)
+        and few_step is not None
+        and (own.steps, own.guidance) == (few_step.steps, few_step.guidance)
+    )
+    if fixed and chosen == "guidance":
+        raise InvalidInput("few-step weights rendered this job, and they have one guidance; dose control_scale")
+    return chosen or ("control_scale" if fixed else "guidance")

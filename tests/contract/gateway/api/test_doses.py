@@ -1,0 +1,244 @@
+"""`POST /jobs/{job}/doses`: a job renders a job's weaknesses at several doses; the findings get their dose curves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, select, update
+
+from gateway.database.sessions import Sessions
+from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
+from gateway.methods import read_method
+from gateway.methods.doses import DosesParameters
+from gateway.report.build import build_report
+from shared.schemas.doses import DoseCurve
+from shared.schemas.results import JobResults
+from tests.support.drawn_job import add_drawn_job
+from tests.support.gateway_under_test import Gateway, serve_gateway
+
+NAMES = {"night-bus": "m1", "sound": "m2"}
+DOSED = {"0.5": False, "1": True, "1.5": True}  # whether the model loses the images at each dose
+
+
+@pytest.fixture
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A finished job `drawn` whose model `m1` fails on buses at night, with its report."""
+    with serve_gateway(tmp_path_factory.mktemp("gateway")) as served:
+        sessions = served.context.sessions
+        add_drawn_job(sessions, served.context.store, per_class=14)
+        with sessions.begin() as session:
+            session.execute(update(Job).values(models=list(NAMES.values())))
+            for old, new in NAMES.items():
+                session.execute(update(Prediction).where(Prediction.model == old).values(model=new))
+        build_report(sessions, served.context.store, "drawn", [])
+        yield served
+
+
+def parameters_of(gateway: Gateway, job: str) -> DosesParameters:
+    with gateway.context.sessions() as session:
+        (method,) = session.get_one(Job, job).methods
+        assert isinstance(method.parameters, DosesParameters)
+        return method.parameters
+
+
+def finish(sessions: Sessions, job: str, *, returns: bool, images: int = 99) -> None:
+    """Give the job of doses its rows: `m1` loses images as `DOSED` says, and is right again if the finding returns."""
+    rows: list[dict[str, Any]] = []
+    predictions: list[dict[str, Any]] = []
+    with sessions.begin() as session:
+        for source in session.scalars(select(SourceImage).where(SourceImage.job_id == job)).all():
+            common = {"job_id": job, "source_image_id": source.id}
+            opinions: list[tuple[str | None, bool]] = [(None, True)]
+            lost = {f"night (dose {dose})": wrong for dose, wrong in DOSED.items()}
+            lost["night (undone)"] = not returns
+            for number, (value, wrong) in enumerate(lost.items() if source.position < images else ()):
+                undone, name = value == "night (undone)", f"{source.id}-{2 * number}"
+                change = {"factor": "weather", "from_phrase": "day", "to_phrase": "night", "from_value": ""}
+                row = {"position": source.position, "method": "doses", "seed": 0, "caption": "", "lineage": {}}
+                shared = {**common, **row, "image_digest": source.digest, "accepted": True, "from_value": ""}
+                edit = {**shared, "id": name, "ordinal": 2 * number, "arm": "edit", "scores": {"direction": 0.4}}
+                changed = {"factor": "weather", "to_value": value, "changes": [{**change, "to_value": value}]}
+                null = {"null_ordinal": None if undone else 2 * number + 1, "null_check": None if undone else ""}
+                rows.append({**edit, **changed, **null})
+                opinions.append((name, not wrong))
+                if not undone:
+                    arm: dict[str, Any] = {
+                        "factor": None,
+                        "to_value": None,
+                        "changes": [],
+                        "null_ordinal": None,
+                        "null_check": None,
+                    }
+                    arm_id = f"{source.id}-{2 * number + 1}"
+                    ordinal = 2 * number + 1
+                    rows.append({**shared, "scores": {}, **arm, "id": arm_id, "ordinal": ordinal, "arm": "null"})
+                    opinions.append((arm_id, True))
+            for image, right in opinions:
+                values = {"predicted": source.ground_truth if right else "boat", "rank": 1 if right else 2}
+                shown = {"model": "m1", "probability": 0.9, "ground_truth_probability": 0.9, "top": []}
+                key = f"{image or source.id}-m1"
+                predictions.append({**common, **shown, **values, "id": key, "counterfactual_id": image})
+        if rows:
+            session.execute(insert(Counterfactual), rows)
+        session.execute(insert(Prediction), predictions)
+        session.execute(update(SourceImage).where(SourceImage.job_id == job).values(state="done"))
+        session.execute(update(Job).where(Job.id == job).values(state="done"))
+
+
+def night_bus(results: JobResults) -> Any:
+    findings = [effect for figures in results.results for effect in figures.findings if figures.model == "m1"]
+    return next(effect for effect in findings if (effect.cell.value, effect.cell.direction) == ("night", "to"))
+
+
+@pytest.mark.parametrize(("returns", "verdict"), [(True, "returns"), (False, "does not return")])
+def test_a_weakness_gets_its_dose_curve_and_says_whether_it_returns(
+    gateway: Gateway, returns: bool, verdict: str
+) -> None:
+    reply = gateway.client.post("/jobs/drawn/doses", json={})
+    assert reply.status_code == 202, reply.text
+    job = reply.json()
+    assert (job["models"], [method["name"] for method in job["methods"]]) == (["m1", "m2"], ["doses"])
+    assert gateway.client.post("/jobs/drawn/doses", json={}).json()["id"] == job["id"], "started once"
+    sessions, store = gateway.context.sessions, gateway.context.store
+    finish(sessions, job["id"], returns=returns)
+    own = build_report(sessions, store, job["id"], [])
+    results = build_report(sessions, store, "drawn", [])
+    effect = night_bus(results)
+    curve = effect.dose
+    assert isinstance(curve, DoseCurve)
+    assert (curve.job, curve.parameter, curve.verdict) == (job["id"], "guidance", "grows")
+    assert [point.dose for point in curve.points] == [0.5, 1.0, 1.5]
+    assert [point.value for point in curve.points] == [3.75, 7.5, 11.25], "DILLEMA's guidance of 7.5 in this job"
+    n = curve.sources
+    assert 12 <= n == job["images"] <= 14
+    assert [point.delta_accuracy for point in curve.points] == [0, -1, -1]
+    assert curve.trend == pytest.approx(-1)
+    assert all(point.interval and point.interval.low <= point.delta_accuracy for point in curve.points)
+    assert [point.edit_shown for point in curve.points] == pytest.approx([0.4] * 3)
+    assert curve.undone is not None
+    assert (curve.undone.verdict, curve.undone.sources) == (verdict, n)
+    assert (curve.undone.regained, curve.undone.remaining) == ((1, 0) if returns else (0, -1))
+    assert all(cell.dose is None for figures in results.results for cell in figures.cells if cell.cell != effect.cell)
+    at_full = [cell for figures in own.results for cell in figures.cells if cell.dose]
+    assert [cell.cell.value for cell in at_full] == ["night (dose 1)"], "the job's own report has the curve too"
+    assert all(figures.variance is None for figures in own.results), "doses of an edit are not its seeds"
+
+
+def test_the_report_shows_the_curve(gateway: Gateway) -> None:
+    job = gateway.client.post("/jobs/drawn/doses", json={}).json()["id"]
+    sessions, store = gateway.context.sessions, gateway.context.store
+    finish(sessions, job, returns=True)
+    build_report(sessions, store, job, [])
+    build_report(sessions, store, "drawn", [])
+    page = gateway.client.get("/jobs/drawn/report").text
+    assert 'id="doses"' in page
+    assert page.count("forest dose") == 1
+    view = gateway.client.get("/jobs/drawn/view").text
+    assert 'id="doses"' in view
+    findings = gateway.client.get("/jobs/drawn/results?limit=1").json()["metrics"]["results"]
+    curves = [cell["dose"] for figures in findings for cell in figures["cells"] if cell["dose"]]
+    assert [curve["undone"]["verdict"] for curve in curves] == ["returns"]
+
+
+def test_few_images_have_a_curve_without_intervals(gateway: Gateway) -> None:
+    job = gateway.client.post("/jobs/drawn/doses", json={}).json()["id"]
+    sessions, store = gateway.context.sessions, gateway.context.store
+    finish(sessions, job, returns=True, images=5)
+    build_report(sessions, store, job, [])
+    curve = night_bus(build_report(sessions, store, "drawn", [])).dose
+    assert (curve.sources, curve.verdict, curve.trend_interval) == (5, "too few images", None)
+    assert curve.undone.verdict == "too few images"
+
+
+def test_the_edits_are_the_counted_ones_of_the_cell_whatever_they_did_to_the_model(gateway: Gateway) -> None:
+    reply = gateway.client.post("/jobs/drawn/doses", json={"doses": [1, 2], "parameter": "control_scale"})
+    parameters = parameters_of(gateway, reply.json()["id"])
+    with gateway.context.sessions() as session:
+        counted = session.scalars(
+            select(Counterfactual)
+            .join(SourceImage, Counterfactual.source_image_id == SourceImage.id)
+            .where(Counterfactual.job_id == "drawn", Counterfactual.to_value == "night", Counterfactual.counted)
+            .where(SourceImage.ground_truth == "bus")
+        ).all()
+        captions = sorted((edit.caption, edit.new_caption) for edit in counted)
+    assert sorted((edit.caption, edit.new_caption) for edit in parameters.edits) == captions
+    assert {(edit.to_value, edit.from_value, edit.region) for edit in parameters.edits} == {("night", "", "structure")}
+    assert (parameters.parameter, parameters.doses) == ("control_scale", (1.0, 2.0))
+
+
+def test_more_images_than_asked_for_are_sampled(gateway: Gateway) -> None:
+    job = gateway.client.post("/jobs/drawn/doses", json={"images": 12}).json()
+    assert job["images"] == 12
+    assert len(parameters_of(gateway, job["id"]).edits) == 12
+
+
+def test_few_step_weights_have_no_guidance_to_dose(gateway: Gateway) -> None:
+    few_step = gateway.context.profile.diffusion.few_step
+    assert few_step is not None
+    own = {"steps": few_step.steps, "guidance": few_step.guidance}
+    with gateway.context.sessions.begin() as session:
+        session.get_one(Job, "drawn").methods = [read_method("dillema", own)]
+    refused = gateway.client.post("/jobs/drawn/doses", json={"parameter": "guidance"})
+    assert refused.status_code == 422
+    assert "control_scale" in refused.json()["detail"]
+    job = gateway.client.post("/jobs/drawn/doses", json={}).json()
+    assert parameters_of(gateway, job["id"]).parameter == "control_scale"
+
+
+def test_a_sweep_keeps_the_fraction_of_each_edit(gateway: Gateway) -> None:
+    with gateway.context.sessions.begin() as session:
+        session.get_one(Job, "drawn").methods = [read_method("lance", {})]
+        session.execute(update(Counterfactual).values(method="lance", lineage={"self_fraction": 0.7}))
+    build_report(gateway.context.sessions, gateway.context.store, "drawn", [])
+    job = gateway.client.post("/jobs/drawn/doses", json={"parameter": "self_fraction"}).json()
+    parameters = parameters_of(gateway, job["id"])
+    assert {edit.self_fraction for edit in parameters.edits} == {0.7}
+    assert parameters.inverted is not None
+    assert "direction" in parameters.checks
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "status", "words"),
+    [
+        ("corruptions", {}, 422, "no dose"),
+        ("reconstruction", {}, 422, "no dose"),
+        ("dillema", {"method": "lance"}, 409, "no weakness"),
+        ("dillema", {"parameter": "self_fraction"}, 422, "self_fraction"),
+        ("dillema", {"doses": [0.1, 1]}, 422, "guidance"),
+        ("dillema", {"doses": [0.5, 1.5]}, 422, "1"),
+    ],
+)
+def test_what_has_no_dose_is_refused_with_what_to_change(
+    gateway: Gateway, method: str, request_: dict[str, object], status: int, words: str
+) -> None:
+    with gateway.context.sessions.begin() as session:
+        if method != "dillema":
+            session.get_one(Job, "drawn").methods = [read_method(method, {})]
+            session.execute(update(Counterfactual).values(method=method))
+    if method == "corruptions":
+        with gateway.context.sessions.begin() as session:
+            for field in ("night", "rain", "snow", "beach"):
+                session.execute(
+                    update(Counterfactual).where(Counterfactual.to_value == field).values(to_value=f"{field} 3")
+                )
+            for row in session.scalars(select(Counterfactual).where(Counterfactual.arm == "edit")):
+                row.changes = [
+                    {**change, "to_value": f"{change['to_value']} 3", "from_value": ""} for change in row.changes
+                ]
+    if method != "dillema":
+        build_report(gateway.context.sessions, gateway.context.store, "drawn", [])
+    reply = gateway.client.post("/jobs/drawn/doses", json=request_)
+    assert reply.status_code == status, reply.text
+    assert words in str(reply.json())
+
+
+def test_an_unknown_job_is_not_found(gateway: Gateway) -> None:
+    assert gateway.client.post("/jobs/nothing/doses", json={}).status_code == 404
+
+
+def test_users_do_not_choose_the_method(gateway: Gateway) -> None:
+    listed = [method["name"] for method in gateway.client.get("/methods").json()["methods"]]
+    assert "doses" not in listed
+    assert "dillema" in listed
