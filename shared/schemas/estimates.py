@@ -142,7 +142,8 @@ class Corroboration(Contract):
     values that the cell's edits replaced (those that replaced it, for a change *from* the value). `difference` is
     `showing` minus `rest` (the other way round for a change *from* the value), so that a negative one agrees with a
     weakness; it and its 95 % `interval` are None if either sample is empty. The samples may differ in more than the
-    value, and the scorer errs. `images` are those that show it, at most 48, the most probable first.
+    value, and the scorer errs. `images` are those that show it, at most 48, the most probable first. `sampled_of`: how
+    many images the class has, if those compared are a random sample of them.
     """
 
     others: list[str]
@@ -151,6 +152,7 @@ class Corroboration(Contract):
     difference: float | None = None
     interval: Interval | None = None
     images: list[OwnImage]
+    sampled_of: int | None = None
 
 
 class NextStep(Contract):
