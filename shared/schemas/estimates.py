@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from shared.schemas.base import Contract
 
 
@@ -180,3 +182,22 @@ class VarianceComponents(Contract):
     evaluations_per_source: float
     evaluations_per_rendering: float
     next: list[NextStep]
+
+
+class Realism(Contract):
+    """How near the accepted counterfactuals of one method are to the originals, from a sample of `sources` of them.
+
+    One counterfactual of each source image, at most 500, randomly sampled. `kid`: the kernel inception distance
+    (Bińkowski et al. 2018) between originals and counterfactuals in the scorer's space, unbiased (so it may be below
+    0), with a 95 % bootstrap interval over groups of source images; `kid_null` the same for null arms. None for fewer
+    than three groups. `perplexity` of the captions and of the edited ones (`perplexity_edited`), per token, under the
+    profile's language model. `not_measured`: why `images` or `captions` were not measured, if a service failed.
+    """
+
+    method: str
+    sources: int
+    kid: Estimate | None = None
+    kid_null: Estimate | None = None
+    perplexity: float | None = None
+    perplexity_edited: float | None = None
+    not_measured: dict[Literal["images", "captions"], str] = Field(default_factory=dict)

@@ -15,6 +15,7 @@ from shared.schemas.estimates import (
     Corroboration,
     Panel,
     ProbabilityChange,
+    Realism,
     VarianceComponents,
 )
 from shared.schemas.estimates import Estimate as Estimate
@@ -473,6 +474,7 @@ class JobResults(Contract):
     samples of the findings, in turn; failures follow, each of which adds the most information to those before it.
 
     `checks_off`: method → its image checks that refuse nothing, because the profile has no threshold for them.
+    `realism` has an entry for each method with accepted counterfactuals; none in reports of older versions.
     `not_corroborated`: why findings lack the comparison with the job's own images, if a service failed.
     """
 
@@ -490,6 +492,7 @@ class JobResults(Contract):
     references: list[ModelResults] = Field(default_factory=list)
     funnels: list[Funnel]
     costs: list[Cost]
+    realism: list[Realism] = Field(default_factory=list)
     review: list[str] = Field(default_factory=list)
     review_first: int = 0
     not_corroborated: str = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from gateway.model_services.clients import ModelServices
 from gateway.model_services.recorded import ImageShelf, RecordedServices
 from gateway.model_services.recorded_embeddings import recorded_embeddings
 from gateway.report.build import write_report
+from gateway.results.classification import JobRows
 from gateway.worker.corroboration_step import corroborated
 from shared.profiles import load_profile
 from shared.schemas.base import ImagePayload
@@ -50,8 +51,14 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelServices
 
 
 def build(site: Site, services: ModelServices) -> JobResults:
-    corroborate = partial(corroborated, site.sessions, site.store, services)
-    return write_report(site.sessions, site.store, "drawn", "reports/page.html", [], corroborate=corroborate)
+    return build_with(site, partial(corroborated, site.sessions, site.store, services))
+
+
+def build_with(site: Site, corroborate: Callable[[JobResults], JobResults]) -> JobResults:
+    def complete(_: JobRows, results: JobResults) -> JobResults:
+        return corroborate(results)
+
+    return write_report(site.sessions, site.store, "drawn", "reports/page.html", [], complete=complete)
 
 
 def night_buses(results: JobResults) -> tuple[CellEffect, Corroboration]:
@@ -152,8 +159,7 @@ def test_a_report_does_not_wait_for_an_unreachable_scorer(site: Site) -> None:
 def test_a_large_class_is_sampled_and_the_result_says_of_how_many(site: Site, services: ModelServices) -> None:
     add_drawn_job(site.sessions, site.store, per_class=16)
     add_night_buses(site.sessions, site.store, 12)
-    corroborate = partial(corroborated, site.sessions, site.store, services, most=10)
-    results = write_report(site.sessions, site.store, "drawn", "reports/page.html", [], corroborate=corroborate)
+    results = build_with(site, partial(corroborated, site.sessions, site.store, services, most=10))
     finding, own = night_buses(results)
     assert (own.showing.n + own.rest.n, own.sampled_of) == (10, 28)
     assert "10 of 28" in finding.sentence
