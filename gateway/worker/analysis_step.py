@@ -18,6 +18,7 @@ from gateway.queue.leases import Lease
 from gateway.report.build import report_key, store_report, write_report
 from gateway.results.classification import JobRows
 from gateway.results.rounds import next_round
+from gateway.worker.clusters_step import clustered
 from gateway.worker.corroboration_step import corroborated
 from gateway.worker.held_leases import LeaseLost
 from gateway.worker.realism_step import with_realism
@@ -75,12 +76,13 @@ def completed(
     results: JobResults,
     check: Callable[[], None] = lambda: None,
 ) -> JobResults:
-    """The results with the figures that need the services: the job's own images, realism.
+    """The results with the figures that need the services: the job's own images, clusters of edits, realism.
 
     Services that cannot be called cost these figures alone. `check` is called before each call and raises to end the
     work.
     """
     results = corroborated(sessions, store, services, results, check)
+    results = clustered(sessions, store, services, rows, results, check)
     return with_realism(sessions, store, services, results, check)
 
 

@@ -201,3 +201,38 @@ class Realism(Contract):
     perplexity: float | None = None
     perplexity_edited: float | None = None
     not_measured: dict[Literal["images", "captions"], str] = Field(default_factory=dict)
+
+
+class FailurePoints(Contract):
+    """The severity at which images first fail under one corruption, for images predicted correctly without it.
+
+    `first`: number of images by lowest failing severity (1 to 5); `never`: those that never fail. `median`: the
+    severity by which half of the images have failed, None if fewer do.
+    """
+
+    corruption: str
+    sources: int
+    first: list[int]
+    never: int
+    median: int | None
+
+
+class EditCluster(Contract):
+    """Accepted edits of one class with similar phrases (LANCE, section 4.2), and their effect.
+
+    Clusters are formed without outcomes, from the edits of a random half of the groups (`sources` are of both halves).
+    `screened`: the mean effect on that half, −1 … 1. If it is beyond 5 points either way, the cluster is tested on the
+    `confirming_sources` of the other half: `delta_accuracy`, its 95 % `interval` and `q_value` (Benjamini-Hochberg over
+    the tested clusters of one model and method) are theirs. `phrases`: at most five, nearest to the centre first.
+    """
+
+    label: str
+    phrases: list[str]
+    edits: int
+    sources: int
+    screened: float
+    confirming_sources: int
+    delta_accuracy: float | None
+    interval: Interval | None
+    q_value: float | None
+    standing: Literal["weakness", "improvement", "nothing found", "too few images", "not tested"]
