@@ -39,7 +39,7 @@ class RealismPair(NamedTuple):
 def load_pairs(session: Session, job_id: str, most: int = SAMPLE) -> dict[str, list[RealismPair]]:
     """At most `most` pairs of each method of a job, each of another source image.
 
-    Source images come in the order of their digests and edits in that of their ids, which depend on no outcome, so both
+    Source images and edits come in the order of their digests, which depend on no outcome and on no job, so both
     are random samples.
     """
     c, s, null = Counterfactual, SourceImage, aliased(Counterfactual)
@@ -51,7 +51,7 @@ def load_pairs(session: Session, job_id: str, most: int = SAMPLE) -> dict[str, l
         null.image_digest.is_not(None),
         c.null_check == "",
     )
-    edit = func.row_number().over(partition_by=(c.source_image_id, c.method), order_by=c.id).label("edit")
+    edit = func.row_number().over(partition_by=(c.source_image_id, c.method), order_by=c.image_digest).label("edit")
     edits = (
         select(
             c.method, s.id, s.group_name, s.digest.label("original"), c.image_digest,
