@@ -53,8 +53,8 @@ def object_region(control: Pixels, keep: Pixels) -> Pixels:
 def soft_edges(image: Pixels) -> Pixels:
     """Edge strength, 0 … 255: the gradient's length, the largest over the colours, averaged over three scales.
 
-    It replaces HED (arXiv 1504.06375), whose public weights are pickled. Like HED's, its lines are broad and graded;
-    unlike HED, it cannot tell objects from texture, so texture has edges too.
+    It needs no weights, unlike HED (arXiv 1504.06375, kind `hed`). Like HED's, its lines are broad and graded; unlike
+    HED, it cannot tell objects from texture, so texture has edges too.
     """
     short = min(image.shape[:2])
     strength = np.zeros(image.shape[:2], np.float32)

@@ -10,6 +10,7 @@ import numpy as np
 from diffusion_service import conditioning
 from diffusion_service.depth import DepthEstimator
 from diffusion_service.geometry import Fit
+from diffusion_service.hed import HedDetector
 from diffusion_service.segmentation import LabelMap, Segmenter
 from shared.images import Pixels
 from shared.problems import InvalidInput
@@ -29,12 +30,17 @@ class ControlImages:
     """Computes and caches control images, label maps and masks of sources; several threads may use it."""
 
     def __init__(
-        self, segmenter: Segmenter | None, palette: Pixels | None = None, depth: DepthEstimator | None = None
+        self,
+        segmenter: Segmenter | None,
+        palette: Pixels | None = None,
+        depth: DepthEstimator | None = None,
+        hed: HedDetector | None = None,
     ) -> None:
-        """`palette` (labels × 3) colours labels for kind `segmentation`; `depth` estimates depth for kind `depth`."""
+        """`palette` (labels × 3) colours labels for kind `segmentation`; `depth` and `hed` serve the kinds so named."""
         self.segmenter = segmenter
         self._palette = palette
         self._depth = depth
+        self._hed = hed
         self.labels = lru_cache(maxsize=64)(self._compute_labels)
         self.image = lru_cache(maxsize=256)(self._compute_image)
 
@@ -77,7 +83,7 @@ class ControlImages:
         """Edges without rain and texture; label maps and depth have neither, so they are used unchanged."""
         if kind == "canny":
             return conditioning.structure(source.image, keep)
-        if kind == "soft_edges":
+        if kind in ("soft_edges", "hed"):
             return self._whole(conditioning.smoothed(source.image), source, kind)
         return self._whole(source.image, source, kind)
 
@@ -88,6 +94,8 @@ class ControlImages:
             return conditioning.soft_edges(image)
         if kind == "depth" and self._depth is not None:
             return self._depth.depth(image)
+        if kind == "hed" and self._hed is not None:
+            return self._hed.edges(image)
         if kind == "segmentation" and self._palette is not None:
             return np.asarray(self._palette[self.labels(source)], np.uint8)
         raise InvalidInput(f"this profile cannot compute control images of kind {kind!r}; use another kind")

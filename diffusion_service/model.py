@@ -23,6 +23,7 @@ from diffusion_service.editors.inversion import Inversion, InversionItem, Invers
 from diffusion_service.editors.prompt_to_prompt import EditItem, EditKey, PromptToPromptEditor
 from diffusion_service.few_steps import FewStepDiffusion, few_steps_of, load_networks
 from diffusion_service.geometry import fit, to_source
+from diffusion_service.hed import HedDetector
 from diffusion_service.palettes import palette
 from diffusion_service.replies import edit_reply, render_reply
 from diffusion_service.segmentation import NOT_FINITE as SEGMENTER_NOT_FINITE
@@ -227,14 +228,14 @@ def _compute(work: tuple[Callable[[Any, Sequence[Any]], Sequence[Any]], Hashable
 def _weights(profile: Diffusion, device: str) -> list[WeightsInfo]:
     controlnets = [weights.info(f"controlnet-{kind}") for kind, weights in profile.controlnets.items()]
     segmenter = [info_in_tf32(profile.segmenter.info("segmenter"), device)] if profile.segmenter else []
-    depth = [profile.depth.info("depth")] if profile.depth else []
+    estimators = {"depth": profile.depth, "hed": profile.hed}
     return [
         *profile.infos(),
         *controlnets,
         *(profile.few_step.infos() if profile.few_step else []),
         *([profile.vae.info("autoencoder")] if profile.vae else []),
         *segmenter,
-        *depth,
+        *(weights.info(role) for role, weights in estimators.items() if weights),
     ]
 
 
@@ -242,7 +243,8 @@ def _control_images(profile: Diffusion, device: str) -> ControlImages:
     segmenter = Segmenter(profile.segmenter, profile.keep_labels, device=device) if profile.segmenter else None
     colours = palette(profile.palette, segmenter.labels) if segmenter and profile.palette is not None else None
     depth = DepthEstimator(profile.depth, device=device) if profile.depth else None
-    return ControlImages(segmenter, colours, depth)
+    hed = HedDetector(profile.hed, device=device) if profile.hed else None
+    return ControlImages(segmenter, colours, depth, hed)
 
 
 def _inversion_key(request: EditRequest, source: Source) -> InversionKey:

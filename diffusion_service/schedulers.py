@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
@@ -51,6 +52,7 @@ SCHEDULERS = {
         PNDMScheduler,
     )
 } | {UniPCMultistepScheduler.__name__: HoldingUniPC}
+_EVALUATIONS_PER_RUNGE_KUTTA = 4  # of PNDM
 _STEP_OPTIONS = ("eta",)  # an argument of `step`, not part of the configuration; TCD: 0 draws no noise
 
 
@@ -97,3 +99,18 @@ class Sampling:
             return {}
         generators = [torch.Generator("cpu").manual_seed(derive_seed("noise within steps", seed)) for seed in seeds]
         return {**self.step_options, "generator": generators}
+
+
+def steps_until_kept(scheduler: Any, steps: int) -> int:
+    """At least `steps` steps, after which the scheduler goes on from the latents that it is given.
+
+    PNDM computes its first steps from several evaluations of the network (arXiv 2202.09778): two for the first one in
+    its linear multistep form, four for each of the first three in its Runge-Kutta form. The last of these evaluations
+    starts again from the latents before the first, so what is set between them is lost.
+    """
+    if not isinstance(scheduler, PNDMScheduler):
+        return steps
+    multistep = bool(scheduler.config.skip_prk_steps)
+    group = 2 if multistep else _EVALUATIONS_PER_RUNGE_KUTTA
+    grouped = group if multistep else len(scheduler.prk_timesteps)
+    return steps if steps >= grouped else math.ceil(steps / group) * group

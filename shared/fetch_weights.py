@@ -81,10 +81,10 @@ def hub_files(profile: Profile, servers: bool = False) -> list[HubFiles]:
         if weights is not None and weights.hub:
             files.append(HubFiles(weights.hub, weights.revision, _in_subfolder(weights, _patterns(weights.variant))))
     few_step = diffusion.few_step.weights if diffusion.few_step else None
-    for unet in (diffusion.unet, *diffusion.loras, few_step):
-        if unet is not None and unet.hub:
-            names = (unet.file,) if unet.file else _patterns(unet.variant)
-            files.append(HubFiles(unet.hub, unet.revision, _in_subfolder(unet, names)))
+    for single in (diffusion.unet, *diffusion.loras, few_step, diffusion.hed):
+        if single is not None and single.hub:
+            names = (single.file,) if single.file else _patterns(single.variant)
+            files.append(HubFiles(single.hub, single.revision, _in_subfolder(single, names)))
     for server in (profile.caption.server, profile.language.server):
         if servers and server is not None:
             files.append(_server_files(server))

@@ -40,6 +40,12 @@ class WholeUNet(Weights):
     file: SafetensorsFile | None = None
 
 
+class EdgeDetector(Weights):
+    """`[diffusion.hed]`: a HED network of ControlNet's layout (`ControlNetHED`), one safetensors `file`."""
+
+    file: SafetensorsFile = "ControlNetHED.safetensors"
+
+
 class FewStep(Section):
     """`[diffusion.few_step]`: weights distilled to few steps, as a whole `unet` of the base's layout or as a `lora`.
 
@@ -85,7 +91,7 @@ class Diffusion(Section):
     `vae` replaces `base`'s own autoencoder. `keep_labels` are the segmenter's labels that must not change.
     `palette` colours its labels for the ControlNet of kind `segmentation`: "ade20k" by their order, or label → red,
     green, blue. `depth` estimates depth for the ControlNet of kind `depth`; its output is larger where things are
-    nearer.
+    nearer. `hed` detects edges for the ControlNet of kind `hed`.
     `unet` replaces `base`'s UNet, and `loras` are merged into it in their order, for all methods. `scheduler` overrides
     the weights' own class and `scheduler_options` its configuration, for renderings (inversion always uses DDIM's
     steps). `few_step` is a second UNet that needs fewer steps.
@@ -100,6 +106,7 @@ class Diffusion(Section):
     keep_labels: list[str] = Field(default_factory=list)
     palette: Literal["ade20k"] | dict[str, Colour] | None = None
     depth: Weights | None = None
+    hed: EdgeDetector | None = None
     scheduler: str | None = None
     scheduler_options: dict[str, JsonValue] = Field(default_factory=dict)
     few_step: FewStep | None = None
@@ -111,6 +118,8 @@ class Diffusion(Section):
             raise ValueError("a ControlNet for segmentation needs `segmenter` and `palette`; name them, or drop it")
         if "depth" in self.controlnets and self.depth is None:
             raise ValueError("a ControlNet for depth needs `depth`, weights that estimate it; name them, or drop it")
+        if "hed" in self.controlnets and self.hed is None:
+            raise ValueError("a ControlNet for hed needs `hed`, weights that detect edges; name them, or drop it")
         return self
 
     @model_validator(mode="after")

@@ -13,10 +13,10 @@ from transformers import CLIPImageProcessorPil, CLIPModel
 
 from contrafact import Client
 from gateway.analysis.effects import Floats
+from gateway.analysis.realism import kernel_distance
 from shared.chunks import chunks
 from shared.schemas.result_rows import CounterfactualView
 from tinyworld.paper_tables.printing import NOTHING
-from tinyworld.paper_tables.realism import kernel_distance
 
 BATCH = 16
 MOST = 2_000  # images of a method

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from diffusion_service.few_steps import FewStepDiffusion
 from diffusion_service.geometry import fit, to_model
 from diffusion_service.prompts import Conditioning
 from diffusion_service.protection import Region, Shape, find_regions, region_outcomes, restore_shapes, soft_mask
+from diffusion_service.schedulers import steps_until_kept
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import Control, StableDiffusion
 from shared.images import Pixels, digest
@@ -179,7 +181,7 @@ class ControlNetEditor:
         times = scheduler.timesteps
         noise = [weights.noise(item.seed, key.width, key.height) for item in batch]
         latents = torch.cat(noise) * scheduler.init_noise_sigma
-        shapes = {row: shape for row, item in enumerate(batch) if (shape := self._shape(item, noise[row], len(times)))}
+        shapes = {row: shape for row, item in enumerate(batch) if (shape := self._shape(item, noise[row], scheduler))}
         for step, time in enumerate(times):
             inputs = scheduler.scale_model_input(torch.cat([latents, latents]) if guided else latents, time)
             active = [
@@ -210,11 +212,12 @@ class ControlNetEditor:
         emphasis = torch.cat([1 + by * mask for by, mask in zip(extra, masks, strict=True)] * repeats)
         return [replace(control, emphasis=emphasis.to(weights.device)) for control in controls]
 
-    def _shape(self, row: _Prepared, noise: Tensor, steps: int) -> Shape | None:
+    def _shape(self, row: _Prepared, noise: Tensor, scheduler: Any) -> Shape | None:
         """The shape that a row protects by its latents, if any."""
         protection = row.protection
         if protection is None or protection.by not in ("blended", "relit") or not row.regions:
             return None
         mask = soft_mask(row.regions, row.source.image.shape[:2], self._weights.factor).to(noise)
-        until = max(1, round(protection.strength * steps)) if protection.strength else 0
+        steps = max(1, round(protection.strength * len(scheduler.timesteps))) if protection.strength else 0
+        until = steps_until_kept(scheduler, steps)
         return Shape(self._latents(row.source), mask, noise, until, relit=protection.by == "relit")

@@ -69,6 +69,7 @@ from gateway.methods.questions import (
 )
 from gateway.methods.schedule import Inputs, Proposal, accepted_edits, refuse_duplicates, round_robin, until_accepted
 from gateway.methods.similarity import check_texts
+from gateway.methods.source_filter import SourceMatch, refuse_unfit_source
 from gateway.methods.text_checks import check_protected_classes
 from gateway.methods.word_diff import check_diff
 from gateway.methods.words import names_class
@@ -145,6 +146,7 @@ def lance(
     caption = name_class(inputs, write_caption(image, services, parameters))  # 1
     caption = with_domain(caption, parameters.caption_prompt)
     proposals = propose_edits(inputs, caption)  # 2, 3
+    proposals = refuse_unfit_source(services, image, caption, proposals, parameters.source_match)
     batches = sweep_fractions(inputs, caption, accepted_edits(proposals))  # 4
     arms = [arm for batch in batches for arm in keep_best(inputs, batch)]  # 5
     compared = with_compared_arms(inputs, caption, accepted_edits(proposals), arms, LANCE_CHECKS)
@@ -348,6 +350,7 @@ class LanceParameters(SweepParameters):
         ChosenValues, Field(description="Every image gets these changes, set by the job's `design`; none: the model's.")
     ] = ()
     protect: ProtectedClasses = ()
+    source_match: SourceMatch = None
     temperature: Annotated[float, Field(ge=0, le=2, description="Of the language model.")] = 0.7
     label_aware: Annotated[
         bool, Field(description="Prefix a caption with its image's class if it does not name it.")

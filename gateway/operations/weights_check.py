@@ -25,6 +25,7 @@ def needed_weights(profile: Profile) -> dict[ServiceName, list[Weights | Server]
         *profile.diffusion.controlnets.values(),
         profile.diffusion.segmenter,
         profile.diffusion.depth,
+        profile.diffusion.hed,
         profile.diffusion.few_step.weights if profile.diffusion.few_step else None,
     ]
     language, evaluator = profile.language, profile.evaluator

@@ -1,6 +1,6 @@
 """A job's report: loads its rows, computes without a session open, then stores figures and page.
 
-It calls no model service, except in its caller's `corroborate`: the services are recorded with the results. Rows are
+It calls no model service, except in its caller's `complete`: the services are recorded with the results. Rows are
 streamed twice, first for the figures and then for the choice of pictures, which depends on the figures. A report
 therefore needs the memory of its figures alone, not of its rows.
 """
@@ -20,7 +20,7 @@ from gateway.report.page import report_page
 from gateway.report.pictures import select_pictures
 from gateway.report.review_order import ReviewList
 from gateway.results.class_colours import class_colours
-from gateway.results.classification import load_rows
+from gateway.results.classification import JobRows, load_rows
 from gateway.results.confirmation import load_confirmations, with_confirmations
 from gateway.results.designs import design_results
 from gateway.results.doses import load_doses, load_edit_shown, with_dose_curves, with_doses
@@ -50,13 +50,13 @@ def write_report(
     services: Sequence[ServiceInfo] | None = None,
     calibrations: Mapping[str, CheckCalibration] | None = None,
     check: Callable[[], None] = lambda: None,
-    corroborate: Callable[[JobResults], JobResults] = lambda results: results,
+    complete: Callable[[JobRows, JobResults], JobResults] = lambda _, results: results,
 ) -> JobResults:
     """Measure a job whose images are finished, write its page to `key` of the store, and return the figures.
 
     `services`: the services that produced the results, by default the recorded ones. `calibrations`: the errors of the
     checks by data set; the job's spec names the data set. `check` is called between steps and raises to end the work.
-    `corroborate` compares the findings with the job's own images (`gateway.worker.corroboration_step`).
+    `complete` adds the figures that need the services (`gateway.worker.analysis_step`).
 
     The page depends on the rows and on recorded calls, so building it again gives the same page. No session is open
     while it computes. Raises sqlalchemy's NoResultFound for an unknown job.
@@ -75,7 +75,7 @@ def write_report(
     results = with_dose_curves(measure(rows, services, calibration, rounds), rows, shown)
     results = with_doses(with_confirmations(results, confirming), dosed)
     check()
-    results = corroborate(results)
+    results = complete(rows, results)
     review = ReviewList(results, rows.reviewed.verdict)
     with reading(sessions) as session:
         selection = select_pictures(review.collect(stream_sources(session, job_id, rows.relation)), results)

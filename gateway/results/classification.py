@@ -20,6 +20,7 @@ from gateway.analysis.funnel import EditOutcome
 from gateway.analysis.validity import Screened
 from gateway.database.tables import Job
 from gateway.results.counting import CountingColumns
+from gateway.results.edit_phrases import EditPhrases, PhraseColumns
 from gateway.results.failure_reasons import failure_reasons
 from gateway.results.original_ranks import OriginalColumns
 from gateway.results.reviewed_edits import ReviewedJob, load_reviews
@@ -84,7 +85,8 @@ class ModelRows(NamedTuple):
     `outcomes` has the accepted counterfactuals with their null arms, sham arms and originals. `left_out`: no ground
     truth (in a job that has some), a class that the model does not know, or a prediction missing. `screened` has the
     rendered edits of each cell, accepted or not; `refused` those whose pairs do not count, `second` the pairs
-    that the second scorer accepts. `originals` has all source images with a label and a prediction.
+    that the second scorer accepts. `originals` has all source images with a label and a prediction, `phrases` those of
+    the `outcomes`.
     """
 
     outcomes: Outcomes
@@ -93,6 +95,7 @@ class ModelRows(NamedTuple):
     screened: dict[Cell, Screened]
     refused: dict[Cell, Refused]
     second: SecondColumns
+    phrases: EditPhrases
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +192,7 @@ class _Columns:
         self._rank = [array("q") for _ in Compared._fields]
         self._predicted = [array("q") for _ in Compared._fields]
         self._edit, self._edits = array("q"), 0
-        self._counting = CountingColumns()
+        self._counting, self._phrases = CountingColumns(), PhraseColumns()
         self._codes: dict[str, int] = {}
         self._cells: defaultdict[Cell, array[int]] = defaultdict(lambda: array("q"))
         self._screening, self._second, self._originals = ScreeningColumns(), SecondColumns(), OriginalColumns()
@@ -216,10 +219,10 @@ class _Columns:
             self._second.add(cells, numbers, triple, difference)
             if not edit.accepted:
                 continue
-            if not self._append(numbers, edit, label, compared):
+            if label is None or not self._append(numbers, edit, label, compared):
                 self._left_out += 1
                 continue
-            phrases = tuple((change["from_phrase"], change["to_phrase"]) for change in edit.changes)
+            phrases = self._phrases.add(label, edit.changes)
             self._edit.append(self._edits + edit_numbers.setdefault(phrases, len(edit_numbers)))
             for cell in cells:
                 self._cells[cell].append(len(self._number) - 1)
@@ -235,11 +238,9 @@ class _Columns:
         return None if image is None or reference is None else float(image.rank == 1) - float(reference.rank == 1)
 
     def _append(
-        self, numbers: Numbers, edit: CounterfactualRow, label: str | None, predictions: Compared[PredictionRow]
+        self, numbers: Numbers, edit: CounterfactualRow, label: str, predictions: Compared[PredictionRow]
     ) -> bool:
-        """Append a row for an edit. False if a prediction or the label is missing."""
-        if label is None:
-            return False
+        """Append a row for an edit. False if a prediction is missing."""
         if not edit.comparable:
             predictions = predictions._replace(reference=predictions.null)
         scores = [_score(prediction, label, self._relation) for prediction in predictions]
@@ -279,8 +280,8 @@ class _Columns:
             counting=self._counting.masks(),
             cells={cell: np.asarray(members) for cell, members in self._cells.items()},
         )
-        screened, refused = self._screening.screened(), self._screening.refused()
-        return ModelRows(outcomes, self._originals.arrays(), self._left_out, screened, refused, self._second)
+        screened, refused, phrases = self._screening.screened(), self._screening.refused(), self._phrases.phrases()
+        return ModelRows(outcomes, self._originals.arrays(), self._left_out, screened, refused, self._second, phrases)
 
 
 def _renumber(order: NDArray[np.int_], codes: array[int]) -> Integers:

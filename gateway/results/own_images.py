@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import select
+from sqlalchemy import Subquery, func, select
 from sqlalchemy.orm import Session
 
 from gateway.analysis.certainty import clustered_rate
@@ -23,6 +23,7 @@ from shared.schemas.results import Cell, CellEffect, JobResults
 
 CAPTIONS = 8  # of each value; their mean is the value's text
 LISTED = 48
+SAMPLE = 2_000  # images of each class; more narrow the intervals little, and each needs its vector
 
 CaptionsByValue = dict[str, list[str]]
 
@@ -41,18 +42,19 @@ class Photograph(NamedTuple):
 class OwnImages:
     """What the comparison needs: the job's images, whether each model is right on them, and captions with the values.
 
-    `captions` has those of the value and of the values that it is compared with, for each method and cell.
+    `photographs` are the images of each class, or a random sample; `sampled_of` counts the images of each sampled
+    class. `captions` has those of the value and of the values that it is compared with, for each method and cell.
     """
 
     owner_id: str
     photographs: list[Photograph]
+    sampled_of: dict[str, int]
     right: dict[str, dict[str, bool]]
     captions: dict[tuple[str, Cell], CaptionsByValue]
 
     def digests(self) -> list[str]:
-        """The images of the classes that have a finding with another value to compare."""
-        labels = {cell.label for _, cell in self.captions}
-        return list(dict.fromkeys(image.digest for image in self.photographs if image.label in labels))
+        """The images of the sample, each once."""
+        return list(dict.fromkeys(image.digest for image in self.photographs))
 
     def texts(self) -> list[str]:
         """All captions, each once."""
@@ -69,30 +71,52 @@ class Vectors:
     logit_scale: float
 
 
-def load_own_images(session: Session, job_id: str, results: JobResults) -> OwnImages | None:
-    """The own images of a job for its findings; None without findings of classifiers that have ground truth."""
+def load_own_images(session: Session, job_id: str, results: JobResults, most: int = SAMPLE) -> OwnImages | None:
+    """The own images of a job for its findings, at most `most` of each class.
+
+    The sample of a class is its first images in the order of their digests, which say nothing of what they show. None
+    without findings of classifiers that have ground truth.
+    """
     cells = {(method, effect.cell) for _, method, effect in _findings(results)}
     job = session.get_one(Job, job_id)
     captions = {key: values for key in sorted(cells, key=str) if len(values := _captions(session, job_id, *key)) > 1}
     if not captions:
         return None
-    s, p = SourceImage, Prediction
-    sources = select(s.id, s.digest, s.file_name, s.ground_truth, s.group_name).where(
-        s.job_id == job_id,
-        s.state == "done",
-        s.digest.is_not(None),
-        s.ground_truth.in_({cell.label for _, cell in captions}),
+    sample = _sample(job_id, {cell.label for _, cell in captions}, most)
+    photographs, sampled_of = [], {}
+    for name, digest, file, label, group, _, total, _ in session.execute(select(sample).order_by(sample.c.position)):
+        independent = f"image {name}" if group is None else f"group {group}"
+        photographs.append(Photograph(name, digest, file, label, independent))
+        if total > most:
+            sampled_of[label] = total
+    return OwnImages(job.owner_id, photographs, sampled_of, _right(session, job_id, sample), captions)
+
+
+def _sample(job_id: str, labels: set[str], most: int) -> Subquery:
+    """The finished source images of each class that come first by digest, with the number of all of the class."""
+    s = SourceImage
+    place = func.row_number().over(partition_by=s.ground_truth, order_by=(s.digest, s.id)).label("place")
+    total = func.count().over(partition_by=s.ground_truth).label("total")
+    columns = (s.id, s.digest, s.file_name, s.ground_truth, s.group_name, s.position, total, place)
+    ranked = select(*columns).where(
+        s.job_id == job_id, s.state == "done", s.digest.is_not(None), s.ground_truth.in_(labels)
     )
-    photographs = [
-        Photograph(name, digest or "", file, label or "", f"image {name}" if group is None else f"group {group}")
-        for name, digest, file, label, group in session.execute(sources.order_by(s.position))
-    ]
-    originals = select(p.model, p.source_image_id, p.rank).where(p.job_id == job_id, p.counterfactual_id.is_(None))
+    numbered = ranked.subquery()
+    return select(numbered).where(numbered.c.place <= most).subquery()
+
+
+def _right(session: Session, job_id: str, sample: Subquery) -> dict[str, dict[str, bool]]:
+    """Whether each model is right on the images of a sample, by model and id."""
+    p = Prediction
+    originals = (
+        select(p.model, p.source_image_id, p.rank)
+        .join(sample, sample.c.id == p.source_image_id)
+        .where(p.job_id == job_id, p.counterfactual_id.is_(None), p.rank.is_not(None))
+    )
     right: defaultdict[str, dict[str, bool]] = defaultdict(dict)
     for model, source, rank in session.execute(originals):
-        if rank is not None:
-            right[model][source] = rank == 1
-    return OwnImages(job.owner_id, photographs, dict(right), captions)
+        right[model][source] = rank == 1
+    return dict(right)
 
 
 def _findings(results: JobResults) -> Iterator[tuple[str, str, CellEffect]]:
@@ -169,6 +193,7 @@ def _corroborated(model: str, method: str, effect: CellEffect, own: OwnImages, v
         difference=(changed.value or 0.0) - (unchanged.value or 0.0) if both else None,
         interval=difference_interval(changed, unchanged),
         images=_listed(images, probabilities[:, names.index(effect.cell.value)], shows, correct),
+        sampled_of=own.sampled_of.get(effect.cell.label),
     )
     sentence = effect.sentence + corroboration_sentence(corroboration, effect.cell.value)
     return effect.model_copy(update={"corroboration": corroboration, "sentence": sentence})

@@ -84,11 +84,13 @@ def return_sentence(undone: Undone) -> str:
 
 def corroboration_sentence(own: Corroboration, value: str) -> str:
     """What the job's own images with the value of a finding show: "; own images: 3 of 9 with night are right, ..."."""
-    showing, rest = own.showing, own.rest
+    showing, rest, compared = own.showing, own.rest, own.showing.n + own.rest.n
+    sampled = f", a random {compared:,} of {own.sampled_of:,}" if own.sampled_of else ""
     if not showing.n or not rest.n:
         share = "none" if not showing.n else "all"
-        return f"; the scorer sees {value} in {share} of the {showing.n + rest.n} own images"
-    sentence = f"; own images: {showing.count} of {showing.n} with {value} are right, {rest.count} of {rest.n} without"
+        return f"; the scorer sees {value} in {share} of the {compared} own images{sampled}"
+    counts = f"{showing.count} of {showing.n} with {value} are right, {rest.count} of {rest.n} without"
+    sentence = f"; own images: {counts}{sampled}"
     if own.difference is None or own.interval is None:
         return sentence
     limits = f"{points(own.interval.low)} to {points(own.interval.high)}"

@@ -16,9 +16,12 @@ from gateway.model_services.clients import ModelServices
 from gateway.queue import job_states, leases
 from gateway.queue.leases import Lease
 from gateway.report.build import report_key, store_report, write_report
+from gateway.results.classification import JobRows
 from gateway.results.rounds import next_round
+from gateway.worker.clusters_step import clustered
 from gateway.worker.corroboration_step import corroborated
 from gateway.worker.held_leases import LeaseLost
+from gateway.worker.realism_step import with_realism
 from shared.profiles import CheckCalibration
 from shared.schemas.designs import RoundPlan
 from shared.schemas.results import JobResults
@@ -44,9 +47,9 @@ def analyse(
         start_round(sessions, lease, plan)
         return
     key = report_key(lease.job_id, lease.token)
-    corroborate = partial(corroborated, sessions, store, services, check=check)
+    complete = partial(completed, sessions, store, services, check=check)
     results = write_report(
-        sessions, store, lease.job_id, key, calibrations=calibrations, check=check, corroborate=corroborate
+        sessions, store, lease.job_id, key, calibrations=calibrations, check=check, complete=complete
     )
     failure = failure_of(results)
     with sessions.begin() as session:
@@ -63,6 +66,24 @@ def analyse(
     if not finished:
         store.delete(key)
         raise LeaseLost(lease.id)
+
+
+def completed(
+    sessions: Sessions,
+    store: ObjectStore,
+    services: ModelServices,
+    rows: JobRows,
+    results: JobResults,
+    check: Callable[[], None] = lambda: None,
+) -> JobResults:
+    """The results with the figures that need the services: the job's own images, clusters of edits, realism.
+
+    Services that cannot be called cost these figures alone. `check` is called before each call and raises to end the
+    work.
+    """
+    results = corroborated(sessions, store, services, results, check)
+    results = clustered(sessions, store, services, rows, results, check)
+    return with_realism(sessions, store, services, results, check)
 
 
 def start_round(sessions: Sessions, lease: Lease, plan: RoundPlan) -> None:

@@ -15,7 +15,7 @@ from gateway.methods.image_scores import MAX_TEXTS
 from gateway.model_services.clients import ModelServices
 from gateway.model_services.recorded import ImageShelf, RecordedServices
 from gateway.model_services.recorded_embeddings import recorded_embeddings
-from gateway.results.own_images import OwnImages, Vectors, load_own_images, with_corroboration
+from gateway.results.own_images import SAMPLE, OwnImages, Vectors, load_own_images, with_corroboration
 from shared.chunks import chunks
 from shared.problems import Problem
 from shared.schemas.base import ImagePayload
@@ -30,14 +30,15 @@ def corroborated(
     services: ModelServices,
     results: JobResults,
     check: Callable[[], None] = lambda: None,
+    most: int = SAMPLE,
 ) -> JobResults:
-    """The results; findings have what the job's own images with their value show.
+    """The results; findings have what the job's own images with their value show, at most `most` images of each class.
 
     A report does not wait for the scorer: if it cannot be called, `not_corroborated` says why. `check` is called before
-    each call and raises to end the work.
+    each call and each query, and raises to end the work.
     """
     with reading(sessions) as session:
-        own = load_own_images(session, results.made.job, results)
+        own = load_own_images(session, results.made.job, results, most)
     if own is None:
         return results
     try:
@@ -59,12 +60,13 @@ def _vectors(
     texts = own.texts()
     replies = [embed(EmbedRequest(texts=list(part)), digests[0]) for part in chunks(texts, MAX_TEXTS)]
     rows = [row for reply in replies for row in reply.texts]
-    images = recorded_embeddings(sessions, store, own.owner_id, digests, services.revision("evaluator_service"))
+    revision = services.revision("evaluator_service")
+    images = recorded_embeddings(sessions, store, own.owner_id, digests, revision, check)
     for digest in (digest for digest in digests if digest not in images):
         request = EmbedRequest(images=[ImagePayload(png=shelf.load(digest))])
-        images[digest] = embed(request, digest).images[0]
+        images[digest] = np.asarray(embed(request, digest).images[0])
     return Vectors(
-        {digest: np.asarray(vector) for digest, vector in images.items()},
+        images,
         dict(zip(texts, map(np.asarray, rows), strict=True)),
         replies[0].logit_scale,
     )

@@ -8,8 +8,9 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 
-# canny: edges. soft_edges: graded ones. segmentation: the segmenter's classes in colour. depth: near is white.
-ControlKind = Literal["canny", "segmentation", "depth", "soft_edges"]
+# canny: edges. soft_edges: graded ones. hed: those of HED's network. segmentation: the segmenter's classes in colour.
+# depth: near is white.
+ControlKind = Literal["canny", "segmentation", "depth", "soft_edges", "hed"]
 # full: every edge of the source (the paper). structure: without the small loose edges of rain, snow, stars and
 # texture. object: only the edges of the segmented object, which must not change. See `control_region` of DILLEMA.
 ControlRegion = Literal["full", "structure", "object"]
@@ -36,7 +37,7 @@ class ControlStrength(Contract):
         return round(self.start * steps) <= step < round(self.end * steps)
 
 
-Controls = Annotated[tuple[ControlStrength, ...], Field(max_length=4)]
+Controls = Annotated[tuple[ControlStrength, ...], Field(max_length=5)]
 
 
 def chosen_controls(control: ControlKind, scale: float, controls: Controls) -> Controls:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from shared.schemas.base import Contract
 
 
@@ -142,7 +144,8 @@ class Corroboration(Contract):
     values that the cell's edits replaced (those that replaced it, for a change *from* the value). `difference` is
     `showing` minus `rest` (the other way round for a change *from* the value), so that a negative one agrees with a
     weakness; it and its 95 % `interval` are None if either sample is empty. The samples may differ in more than the
-    value, and the scorer errs. `images` are those that show it, at most 48, the most probable first.
+    value, and the scorer errs. `images` are those that show it, at most 48, the most probable first. `sampled_of`: how
+    many images the class has, if those compared are a random sample of them.
     """
 
     others: list[str]
@@ -151,6 +154,7 @@ class Corroboration(Contract):
     difference: float | None = None
     interval: Interval | None = None
     images: list[OwnImage]
+    sampled_of: int | None = None
 
 
 class NextStep(Contract):
@@ -178,3 +182,57 @@ class VarianceComponents(Contract):
     evaluations_per_source: float
     evaluations_per_rendering: float
     next: list[NextStep]
+
+
+class Realism(Contract):
+    """How near the accepted counterfactuals of one method are to the originals, from a sample of `sources` of them.
+
+    One counterfactual of each source image, at most 500, randomly sampled. `kid`: the kernel inception distance
+    (Bińkowski et al. 2018) between originals and counterfactuals in the scorer's space, unbiased (so it may be below
+    0), with a 95 % bootstrap interval over groups of source images; `kid_null` the same for null arms. None for fewer
+    than three groups. `perplexity` of the captions and of the edited ones (`perplexity_edited`), per token, under the
+    profile's language model. `not_measured`: why `images` or `captions` were not measured, if a service failed.
+    """
+
+    method: str
+    sources: int
+    kid: Estimate | None = None
+    kid_null: Estimate | None = None
+    perplexity: float | None = None
+    perplexity_edited: float | None = None
+    not_measured: dict[Literal["images", "captions"], str] = Field(default_factory=dict)
+
+
+class FailurePoints(Contract):
+    """The severity at which images first fail under one corruption, for images predicted correctly without it.
+
+    `first`: number of images by lowest failing severity (1 to 5); `never`: those that never fail. `median`: the
+    severity by which half of the images have failed, None if fewer do.
+    """
+
+    corruption: str
+    sources: int
+    first: list[int]
+    never: int
+    median: int | None
+
+
+class EditCluster(Contract):
+    """Accepted edits of one class with similar phrases (LANCE, section 4.2), and their effect.
+
+    Clusters are formed without outcomes, from the edits of a random half of the groups (`sources` are of both halves).
+    `screened`: the mean effect on that half, −1 … 1. If it is beyond 5 points either way, the cluster is tested on the
+    `confirming_sources` of the other half: `delta_accuracy`, its 95 % `interval` and `q_value` (Benjamini-Hochberg over
+    the tested clusters of one model and method) are theirs. `phrases`: at most five, nearest to the centre first.
+    """
+
+    label: str
+    phrases: list[str]
+    edits: int
+    sources: int
+    screened: float
+    confirming_sources: int
+    delta_accuracy: float | None
+    interval: Interval | None
+    q_value: float | None
+    standing: Literal["weakness", "improvement", "nothing found", "too few images", "not tested"]

@@ -14,11 +14,14 @@ from shared.schemas.estimates import (
     ChangedImages,
     Confirmation,
     Corroboration,
+    EditCluster,
     Panel,
     ProbabilityChange,
+    Realism,
     VarianceComponents,
 )
 from shared.schemas.estimates import Estimate as Estimate
+from shared.schemas.estimates import FailurePoints as FailurePoints
 from shared.schemas.estimates import Interval as Interval
 from shared.schemas.estimates import MeanOverlap as MeanOverlap
 from shared.schemas.estimates import Rate as Rate
@@ -250,20 +253,6 @@ class SegmentationMetrics(Contract):
     lost_null: Rate
 
 
-class FailurePoints(Contract):
-    """The severity at which images first fail under one corruption, for images predicted correctly without it.
-
-    `first`: number of images by lowest failing severity (1 to 5); `never`: those that never fail. `median`: the
-    severity by which half of the images have failed, None if fewer do.
-    """
-
-    corruption: str
-    sources: int
-    first: list[int]
-    never: int
-    median: int | None
-
-
 class ModelResults(Contract):
     """One model under test under one method. `cells` holds every cell, also those with too few images.
 
@@ -272,7 +261,8 @@ class ModelResults(Contract):
     their null arms. `failure_points` has one entry per corruption and is empty under other methods. `metric` is fixed
     before the analysis: for a segmenter, `delta_accuracy` of a cell is the difference in the IoU of its class, or in
     the image's mean IoU for cells of all classes; it has `segmentation` in place of `metrics`. `variance` is None under
-    12 source images, for segmenters, and in results from before it was estimated.
+    12 source images, for segmenters, and in results from before it was estimated. `clusters` are empty for segmenters,
+    under methods whose changes the user chooses, and where no class has enough edits.
     """
 
     model: str
@@ -288,6 +278,7 @@ class ModelResults(Contract):
     segmentation: SegmentationMetrics | None = None
     failure_points: list[FailurePoints] = Field(default_factory=list)
     variance: VarianceComponents | None = None
+    clusters: list[EditCluster] = Field(default_factory=list)
 
     @property
     def findings(self) -> list[CellEffect]:
@@ -476,6 +467,8 @@ class JobResults(Contract):
     samples of the findings, in turn; failures follow, each of which adds the most information to those before it.
 
     `checks_off`: method → its image checks that refuse nothing, because the profile has no threshold for them.
+    `not_clustered`: why edits, or some of them, are in no cluster, if that is for another reason than their number.
+    `realism` has an entry for each method with accepted counterfactuals; none in reports of older versions.
     `not_corroborated`: why findings lack the comparison with the job's own images, if a service failed.
     """
 
@@ -493,7 +486,9 @@ class JobResults(Contract):
     references: list[ModelResults] = Field(default_factory=list)
     funnels: list[Funnel]
     costs: list[Cost]
+    realism: list[Realism] = Field(default_factory=list)
     review: list[str] = Field(default_factory=list)
     review_first: int = 0
     not_corroborated: str = ""
+    not_clustered: str = ""
     made: HowMade

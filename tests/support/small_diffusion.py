@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from diffusers import AutoencoderKL, ControlNetModel, DDIMScheduler, UNet2DConditionModel, UniPCMultistepScheduler
+from safetensors.torch import save_file
 from transformers import (
     CLIPTextConfig,
     CLIPTextModel,
@@ -23,6 +24,8 @@ from transformers import (
 from transformers.models.dpt.image_processing_pil_dpt import DPTImageProcessorPil
 from transformers.models.segformer.image_processing_pil_segformer import SegformerImageProcessorPil
 
+from diffusion_service.hed import HedNetwork
+from shared.profile_diffusion import EdgeDetector
 from tinyworld.networks.clip_tokenizer import learn_clip_tokenizer
 
 WIDTH = 32
@@ -159,3 +162,16 @@ def _control(unet: UNet2DConditionModel) -> ControlNetModel:
         for parameter in part.parameters():  # zero before training
             torch.nn.init.normal_(parameter, std=0.2)
     return control
+
+
+def write_hed(folder: Path) -> None:
+    """Random weights of HED's full layout, which has no smaller one; 59 MB."""
+    torch.manual_seed(9)
+    folder.mkdir()
+    state = HedNetwork().state_dict()
+    save_file(state, folder / EdgeDetector.model_fields["file"].default)
+
+
+def hed_weights(folder: Path) -> EdgeDetector:
+    """The profile's entry of these weights."""
+    return EdgeDetector(path=folder, licence="none", gigabytes=0.06)

@@ -15,6 +15,7 @@ from PIL import Image
 from pydantic import JsonValue
 
 from contrafact.client import Client
+from gateway.analysis.realism import kernel_distance, perplexity
 from gateway.methods import METHODS
 from gateway.model_services.clients import ModelServices
 from shared.chunks import chunks
@@ -30,7 +31,6 @@ from tinyworld.objects.own_distribution import own_distribution
 from tinyworld.objects.world import CLASSES, Scene
 from tinyworld.paper_tables.faults import faults
 from tinyworld.paper_tables.judging import JudgedCounterfactual, factor_figures, judge_counterfactuals, text_checks
-from tinyworld.paper_tables.realism import kernel_distance, perplexity
 from tinyworld.paper_tables.rows import ArmRow, Distance, ModelFigures
 from tinyworld.system.public_jobs import embedded_client, figures, run_job, seconds_of
 from tinyworld.system.spawn_services import spawn_services

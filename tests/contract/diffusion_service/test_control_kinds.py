@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from diffusion_service.control_images import ControlImages
 from diffusion_service.depth import DepthEstimator
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem
+from diffusion_service.hed import HedDetector
 from diffusion_service.palettes import palette
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import load
@@ -23,9 +24,16 @@ from shared.schemas.diffusion import ControlKind, Controls, ControlStrength, Ren
 from tests.support.broken_weights import spoil
 from tests.support.control_sources import source
 from tests.support.controlnet_items import PHOTO, weights
-from tests.support.small_diffusion import write_control, write_depth, write_diffusion, write_segmenter
+from tests.support.small_diffusion import (
+    hed_weights,
+    write_control,
+    write_depth,
+    write_diffusion,
+    write_hed,
+    write_segmenter,
+)
 
-KINDS: tuple[ControlKind, ...] = ("canny", "segmentation", "depth", "soft_edges")
+KINDS: tuple[ControlKind, ...] = ("canny", "segmentation", "depth", "soft_edges", "hed")
 COLOURS = {"background": (10, 20, 30), "object": (200, 100, 50)}
 
 
@@ -35,6 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_diffusion(folder)
     write_segmenter(folder / "segmenter")
     write_depth(folder / "estimator")
+    write_hed(folder / "hed-detector")
     for seed, kind in enumerate(KINDS):
         write_control(folder / kind, folder / "base", seed)
     return folder
@@ -45,8 +54,9 @@ def editor(folder: Path) -> ControlNetEditor:
     torch.set_num_threads(1)
     segmenter = Segmenter(weights(folder / "segmenter"), ["object"], device="cpu")
     depth = DepthEstimator(weights(folder / "estimator"), device="cpu")
+    hed = HedDetector(hed_weights(folder / "hed-detector"), device="cpu")
     networks = load(weights(folder / "base"), {kind: weights(folder / kind) for kind in KINDS}, device="cpu")
-    return ControlNetEditor(networks, ControlImages(segmenter, palette(COLOURS, segmenter.labels), depth))
+    return ControlNetEditor(networks, ControlImages(segmenter, palette(COLOURS, segmenter.labels), depth, hed))
 
 
 def rendered(editor: ControlNetEditor, *controls: ControlStrength, region: str = "full") -> Rendered:
@@ -76,7 +86,7 @@ def strength(kind: ControlKind, **changes: float) -> ControlStrength:
 def test_each_kind_shows_its_own_of_the_source(editor: ControlNetEditor) -> None:
     images = {kind: rendered(editor, strength(kind)).controls[0] for kind in KINDS}
     assert np.array_equal(np.unique(images["segmentation"].reshape(-1, 3), axis=0), [COLOURS["object"]])
-    assert {images[kind].shape for kind in ("canny", "depth", "soft_edges")} == {(64, 64)}
+    assert {images[kind].shape for kind in ("canny", "depth", "soft_edges", "hed")} == {(64, 64)}
     assert (images["depth"].min(), images["depth"].max()) == (0, 255)
     strong = images["soft_edges"].astype(int)
     assert strong[images["canny"] > 0].mean() > 2 * strong[images["canny"] == 0].mean()
@@ -164,7 +174,7 @@ def test_palettes_colour_labels_and_name_what_they_lack() -> None:
 
 def test_kinds_without_what_they_need_are_refused(editor: ControlNetEditor) -> None:
     blind = ControlNetEditor(editor._weights, None)
-    for kind, says in [("segmentation", "'segmentation'"), ("depth", "'depth'")]:
+    for kind, says in [("segmentation", "'segmentation'"), ("depth", "'depth'"), ("hed", "'hed'")]:
         key = BatchKey(64, 64, 2, 3.0, (ControlStrength.model_validate({"kind": kind}),))
         (refusal,) = blind.render(key, [RenderItem(source(), Rendering(prompt="A car.", seed=1), "")])
         assert isinstance(refusal, InvalidInput)

@@ -82,6 +82,28 @@ def test_a_corrector_keeps_the_held_latents_and_the_bits_of_neighbours(folder: P
     assert far[0] > far[1]
 
 
+@pytest.mark.parametrize("options", [{"skip_prk_steps": True}, {"skip_prk_steps": False}])
+def test_pndm_keeps_what_was_held_in_its_first_step(
+    editor: ControlNetEditor, options: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first step takes several evaluations, each from the latents before the first; the held ones must outlast it.
+
+    The network predicts no noise, so that the latents keep what they are given.
+    """
+    config = {**editor._weights.sampling.config, "prediction_type": "epsilon"}
+    networks = replace(editor._weights, sampling=Sampling.of(config, "PNDMScheduler", options))
+    latents: list[torch.Tensor] = []
+    watched = Watched(networks, latents)
+    monkeypatch.setattr(watched, "predict", lambda inputs, *_: torch.zeros_like(inputs), raising=False)
+    pndm = ControlNetEditor(networks, editor.images)
+    monkeypatch.setattr(pndm, "_weights", watched)
+    image(pndm, item("blended", 0.05), item(None))
+    inside = latents[0][..., : latents[0].shape[-1] // 2 - 1]
+    outside = latents[0][..., latents[0].shape[-1] // 2 + 1 :]
+    assert not torch.allclose(inside[0], inside[1], atol=0.1)
+    assert torch.allclose(outside[0], outside[1], atol=1e-5)
+
+
 def test_neighbours_with_other_protection_change_no_bit(editor: ControlNetEditor) -> None:
     for by in (None, "blended", "relit", "edges"):
         alone = image(editor, *[item(by, 0.5)] * 4)[0]

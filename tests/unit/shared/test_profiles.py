@@ -91,7 +91,7 @@ MODERN = shipped_profiles()["modern"].read_text()
         ('path = "tinyworld/weights/captioner"', 'hub = "a/b"', "give `revision`"),
         ('engine = "transformers"', 'engine = "tgi"', "a table `server`"),
         ('models = ["street-classifier",', 'models = ["nobody",', "models under test that the profile lacks"),
-        ("[diffusion.controlnets.canny]", "[diffusion.controlnets.hed]", "controlnets.hed"),
+        ("[diffusion.controlnets.canny]", "[diffusion.controlnets.pose]", "controlnets.pose"),
         ("[diffusion.controlnets.canny]", "[diffusion.controlnets.depth]", "depth needs `depth`"),
         ("[diffusion.controlnets.canny]", "[diffusion.controlnets.segmentation]", "needs `segmenter` and `palette`"),
         ("[defaults]", "[thresholds.nearer]\nweather = 0.2\n[defaults]", "thresholds need a `default`"),

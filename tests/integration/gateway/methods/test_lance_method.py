@@ -104,6 +104,21 @@ def test_no_edit_no_inversion(services: CaptioningServices) -> None:
     assert services.edits == []
 
 
+def test_a_source_that_its_caption_does_not_fit_is_not_inverted(services: CaptioningServices) -> None:
+    passed = lance_of(services, source_match=-1.0)
+    scores = {row.scores["source_match"] for row in passed if row.arm == "edit" and row.image is not None}
+    (cosine,) = scores
+    plain = lance_of(services)
+    assert [row.image for row in passed] == [row.image for row in plain]
+    assert not any("source_match" in row.scores for row in plain)
+    services.edits.clear()
+    refused = lance_of(services, source_match=cosine + 0.01)
+    assert services.edits == []
+    assert [row.arm for row in refused] == ["edit"] * len(refused)
+    assert [row.verdict.check for row in refused].count("source match") == 3
+    assert {row.verdict.check for row in refused} == {"source match", "class words", "word diff", "duplicate edit"}
+
+
 def test_images_are_refused_by_the_thresholds_of_their_factor(services: CaptioningServices) -> None:
     limits = {"direction": {"default": -1.0, "weather": 2.0}, "caption": {"default": -2.0}}
     rows = lance_of(services, thresholds=limits)

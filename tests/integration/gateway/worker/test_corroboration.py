@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -13,10 +13,12 @@ from sqlalchemy import func, select, update
 from evaluator_service.app import create_app
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, RecordedCall, SourceImage
 from gateway.jobs import jobs
+from gateway.model_services.cancellation import Cancelled
 from gateway.model_services.clients import ModelServices
 from gateway.model_services.recorded import ImageShelf, RecordedServices
 from gateway.model_services.recorded_embeddings import recorded_embeddings
 from gateway.report.build import write_report
+from gateway.results.classification import JobRows
 from gateway.worker.corroboration_step import corroborated
 from shared.profiles import load_profile
 from shared.schemas.base import ImagePayload
@@ -45,8 +47,14 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelServices
 
 
 def build(site: Site, services: ModelServices) -> JobResults:
-    corroborate = partial(corroborated, site.sessions, site.store, services)
-    return write_report(site.sessions, site.store, "drawn", "reports/page.html", [], corroborate=corroborate)
+    return build_with(site, partial(corroborated, site.sessions, site.store, services))
+
+
+def build_with(site: Site, corroborate: Callable[[JobResults], JobResults]) -> JobResults:
+    def complete(_: JobRows, results: JobResults) -> JobResults:
+        return corroborate(results)
+
+    return write_report(site.sessions, site.store, "drawn", "reports/page.html", [], complete=complete)
 
 
 def night_buses(results: JobResults) -> tuple[CellEffect, Corroboration]:
@@ -61,7 +69,7 @@ def test_own_images_with_the_value_stand_beside_the_finding(site: Site, services
     nights = add_night_buses(site.sessions, site.store, 12)
     finding, own = night_buses(build(site, services))
     assert "day" in own.others
-    assert own.showing.n + own.rest.n == 28
+    assert (own.showing.n + own.rest.n, own.sampled_of) == (28, None)
     shown = {image.id for image in own.images}
     assert len(shown & set(nights)) >= 8
     assert len(shown - set(nights)) <= 3
@@ -142,3 +150,32 @@ def test_a_report_does_not_wait_for_an_unreachable_scorer(site: Site) -> None:
     assert "evaluator_service" in results.not_corroborated
     assert all(effect.corroboration is None for figures in results.results for effect in figures.findings)
     assert "could not be called" in site.store.get("reports/page.html").decode()
+
+
+def test_a_large_class_is_sampled_and_the_result_says_of_how_many(site: Site, services: ModelServices) -> None:
+    add_drawn_job(site.sessions, site.store, per_class=16)
+    add_night_buses(site.sessions, site.store, 12)
+    results = build_with(site, partial(corroborated, site.sessions, site.store, services, most=10))
+    finding, own = night_buses(results)
+    assert (own.showing.n + own.rest.n, own.sampled_of) == (10, 28)
+    assert "10 of 28" in finding.sentence
+    with site.sessions() as session:
+        assert session.scalar(select(func.count()).select_from(RecordedCall)) == 1 + 10
+        buses = select(SourceImage.id).where(SourceImage.ground_truth == "bus").order_by(SourceImage.digest).limit(10)
+        assert {image.id for image in own.images} <= set(session.scalars(buses))
+
+
+def test_the_work_ends_between_two_lookups_of_recorded_embeddings(site: Site, services: ModelServices) -> None:
+    """The lease of a cancelled job is checked before each of the three queries of 100 images."""
+    checks: list[int] = []
+
+    def check() -> None:
+        checks.append(len(checks))
+        if len(checks) == 3:
+            raise Cancelled
+
+    digests = [f"{number:064x}" for number in range(250)]
+    revision = services.revision("evaluator_service")
+    with pytest.raises(Cancelled):
+        recorded_embeddings(site.sessions, site.store, LOCAL_OWNER, digests, revision, check)
+    assert len(checks) == 3

@@ -146,7 +146,7 @@ def test_calls_carry_the_start_time_of_their_image(site: Site) -> None:
     site.clients[0]._http.client.event_hooks = {"request": [note]}
     worker.step()
     assert len(start_times) > 2
-    assert len(set(start_times)) == 2  # one moment for each image
+    assert len(set(start_times)) == 3  # one moment for each image, and one for the analysis
     assert start_times == sorted(start_times, key=float)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tinyworld.paper_tables.realism import kernel_distance, perplexity
+from gateway.analysis.realism import kernel_distance, kernel_estimate, perplexity
 
 Floats = NDArray[np.float64]
 
@@ -66,3 +66,28 @@ def test_copies_of_the_sources_are_as_far_as_fresh_images_of_their_kind_and_stra
 def test_perplexity_is_per_token() -> None:
     assert perplexity(np.log([0.25, 0.5]) * [2, 1], np.array([2, 1])) == pytest.approx(math.exp(5 / 3 * math.log(2)))
     assert perplexity(np.array([]), np.array([], np.int64)) is None
+
+
+def test_the_bootstrap_interval_covers_the_value_and_agrees_with_the_jackknife() -> None:
+    random = np.random.default_rng(3)
+    x, y = unit(random.normal(size=(120, 8))), unit(random.normal(size=(120, 8)) + 0.5)
+    places = np.arange(120)
+    jackknife, estimate = kernel_distance(x, places, y, places), kernel_estimate(x, places, y, places, 1)
+    assert jackknife is not None
+    assert estimate is not None
+    assert estimate.value == pytest.approx(jackknife.value)
+    assert estimate.low < estimate.value < estimate.high
+    assert estimate.high - estimate.low == pytest.approx(2 * 1.96 * jackknife.error, rel=0.35)
+    assert kernel_estimate(x, places, y, places, 1) == estimate
+
+
+def test_frames_of_one_sequence_widen_the_interval() -> None:
+    random = np.random.default_rng(4)
+    x = unit(np.repeat(random.normal(size=(20, 8)), 6, axis=0) + 0.05 * random.normal(size=(120, 8)))
+    y = unit(np.repeat(random.normal(size=(20, 8)) + 0.5, 6, axis=0) + 0.05 * random.normal(size=(120, 8)))
+    images, sequences = np.arange(120), np.repeat(np.arange(20), 6)
+    alone, together = kernel_estimate(x, images, y, images, 1), kernel_estimate(x, sequences, y, sequences, 1)
+    assert alone is not None
+    assert together is not None
+    assert together.high - together.low > 1.5 * (alone.high - alone.low)
+    assert kernel_estimate(x, np.repeat([0, 1], 60), y, sequences, 1) is None
