@@ -1,7 +1,9 @@
 """Contrafact's own answers: jobs through the public API of an embedded system, over one set of source images.
 
 The models under test are registered by a profile, the shipped `tiny` one with these models added. A job takes at most
-20 models, so there are several jobs of each method; they share the recorded renderings of the first one.
+20 models, so there are several jobs of each method; they share the recorded renderings of the first one. So do the
+designs of a method, as far as they make the same edits: within a size they have the same source images, seeds and
+renderings at most.
 """
 
 from __future__ import annotations
@@ -11,9 +13,12 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from gateway.jobs.renderings import planned_renderings
 from gateway.methods import METHODS as REGISTERED
+from gateway.methods import read_method
 from gateway.methods.inverted import SweepParameters
 from shared.profiles import shipped_profiles
+from shared.schemas.designs import DesignKind
 from shared.schemas.jobs import JobSpec, MethodChoice
 from shared.schemas.results import CellEffect, JobResults
 from shared.weights import REPOSITORY
@@ -32,6 +37,7 @@ licence = "Apache-2.0"
 gigabytes = 0.01
 """
 METHODS = ("dillema", "lance", "shifts", "lance-r", "reconstruction", "corruptions")
+STEERED = ("dillema", "lance")  # the methods whose values a design can choose
 MOST_EDITS_PER_FACTOR = 3  # per question of lance; the tiny language model is not trained on more, and returns fewer
 
 
@@ -60,23 +66,46 @@ def answers(
     command: str,
     methods: Sequence[str] = METHODS,
     groups: Sequence[Sequence[Planned]] = (PLANTED, CLEAN),
+    designs: Sequence[DesignKind] = ("free",),
 ) -> Iterator[Answer]:
-    """One answer per method, over all models; each group is one job. A restart reuses recorded renderings."""
+    """One answer per method and design, over all models; each group is one job. A restart reuses recorded renderings.
+
+    Methods without chosen values have the free design only.
+    """
     folder = YARDSTICK / f"sources-{size.sources}"
     write_demo(folder, TESTED_CLASSES, size.sources)
     profile = YARDSTICK / "profile.toml"
     profile.write_text(profile_text([model for group in groups for model in group]))
     with embedded_client(YARDSTICK / "contrafact", str(profile.resolve())) as client:
-        for method in methods:
-            choice = MethodChoice(name=method, parameters=parameters_of(method, size))
+        for method, design in [(method, design) for method in methods for design in _designs_of(method, designs)]:
+            spec = spec_of(method, design, size)
             jobs = []
             for group in groups:
-                names = [model.name for model in group]
-                spec = JobSpec(task_description=TASK, methods=[choice], models=names)
-                jobs.append(run_job(client, spec, folder, f"{method}, {len(group)} models"))
+                own = spec.model_copy(update={"models": [model.name for model in group]})
+                jobs.append(run_job(client, own, folder, f"{method}, {design}, {len(group)} models"))
             measured = [figures(client, job) for job in jobs]
             seconds = sum(map(seconds_of, jobs))
-            yield merged(measured, method, factors_of(method, size), command, [job.models for job in jobs], seconds)
+            answer = merged(measured, method, factors_of(method, size), command, [job.models for job in jobs], seconds)
+            yield answer.model_copy(update={"method": name_of(method, design)})
+
+
+def name_of(method: str, design: DesignKind) -> str:
+    """The name of a method's answer: `contrafact dillema`, or with another design than the free one its name, too."""
+    return f"contrafact {method}" + ("" if design == "free" else f" {design}")
+
+
+def spec_of(method: str, design: DesignKind, size: Size) -> JobSpec:
+    """The job of a method, without models. Other designs may render as many images as the free one at most."""
+    parameters = parameters_of(method, size)
+    spec = JobSpec(task_description=TASK, methods=[MethodChoice(name=method, parameters=parameters)])
+    if design == "free":
+        return spec
+    (plan,) = planned_renderings([read_method(method, parameters)], size.sources * len(TESTED_CLASSES))
+    return spec.model_copy(update={"design": design, "budget": plan.edits + plan.null_arms + plan.sham_arms})
+
+
+def _designs_of(method: str, designs: Sequence[DesignKind]) -> Sequence[DesignKind]:
+    return designs if method in STEERED else [design for design in designs if design == "free"]
 
 
 def parameters_of(method: str, size: Size) -> dict[str, JsonValue]:
