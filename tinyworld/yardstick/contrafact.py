@@ -18,7 +18,7 @@ from gateway.methods import METHODS as REGISTERED
 from gateway.methods import read_method
 from gateway.methods.inverted import SweepParameters
 from shared.profiles import shipped_profiles
-from shared.schemas.designs import DesignKind
+from shared.schemas.designs import ChosenValue, DesignKind
 from shared.schemas.jobs import JobSpec, MethodChoice
 from shared.schemas.results import CellEffect, JobResults
 from shared.weights import REPOSITORY
@@ -45,13 +45,15 @@ MOST_EDITS_PER_FACTOR = 3  # per question of lance; the tiny language model is n
 class Size:
     """The size of the jobs. Sources are per class; every requested factor needs its own counterfactuals.
 
-    `fractions`: the self-attention fractions that methods sweep; empty means the profile's own.
+    `fractions`: the self-attention fractions that methods sweep; empty means the profile's own. `values` of the factor
+    weather: what balanced and adaptive designs change to; empty means the profile's own.
     """
 
     sources: int
     factors: tuple[str, ...]
     counterfactuals: int
     fractions: tuple[float, ...] = ()
+    values: tuple[str, ...] = ()
 
 
 SIZES = {
@@ -77,7 +79,7 @@ def answers(
     profile = YARDSTICK / "profile.toml"
     profile.write_text(profile_text([model for group in groups for model in group]))
     with embedded_client(YARDSTICK / "contrafact", str(profile.resolve())) as client:
-        for method, design in [(method, design) for method in methods for design in _designs_of(method, designs)]:
+        for method, design in _designs_of(methods, designs):
             spec = spec_of(method, design, size)
             jobs = []
             for group in groups:
@@ -101,11 +103,14 @@ def spec_of(method: str, design: DesignKind, size: Size) -> JobSpec:
     if design == "free":
         return spec
     (plan,) = planned_renderings([read_method(method, parameters)], size.sources * len(TESTED_CLASSES))
-    return spec.model_copy(update={"design": design, "budget": plan.edits + plan.null_arms + plan.sham_arms})
+    budget = plan.edits + plan.null_arms + plan.sham_arms
+    values = tuple(ChosenValue(factor="weather", value=value) for value in size.values)
+    return spec.model_copy(update={"design": design, "budget": budget, "values": values})
 
 
-def _designs_of(method: str, designs: Sequence[DesignKind]) -> Sequence[DesignKind]:
-    return designs if method in STEERED else [design for design in designs if design == "free"]
+def _designs_of(methods: Sequence[str], designs: Sequence[DesignKind]) -> list[tuple[str, DesignKind]]:
+    """The methods with their designs, in order."""
+    return [(name, design) for name in methods for design in designs if design == "free" or name in STEERED]
 
 
 def parameters_of(method: str, size: Size) -> dict[str, JsonValue]:

@@ -1,0 +1,193 @@
+"""A job's designs at equal renderings, replayed from the pairs that the yardstick's models were tested on.
+
+`python -m benchmarks.replayed_designs`, after `python -m tinyworld.yardstick run --method dillema`: takes the
+differences of every model at every place (a class and a value) as that model's population there. Each simulated job
+tests one model and draws its pairs from these populations with replacement, as many as its design gives the place. So
+accuracies, dilution and acceptance are those of real renderings, and no image is rendered. *Free*: edits as the
+language model spread them. *Even*: a balanced design. *Adaptive*: `gateway.analysis.allocation`.
+
+Recall is over the planted cells of the answer key, by dose. A finding is invented if its population's drop is at most
+5 points. Populations are small, so their own means differ from the key.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from benchmarks.simulated_designs import adaptive_job, even_job, fixed_job
+from gateway.analysis.effects import Floats, differences
+from gateway.analysis.limits import BEYOND
+from gateway.database.sessions import open_engine, open_sessions, reading
+from gateway.database.tables import Job
+from gateway.results.classification import load_rows
+from shared.schemas.results import Cell
+from shared.seeds import derive_seed
+from tinyworld.yardstick.classifiers import YARDSTICK
+from tinyworld.yardstick.formats import AnswerKey, KnownModel
+from tinyworld.yardstick.score import DOSES, dose_of, truth_of
+
+RESULTS = Path(__file__).parent / "results" / "replayed-designs.json"
+KEY = Path("tinyworld/yardstick/key.json")
+DESIGNS = ("free", "even", "adaptive")
+RESAMPLES = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedModel:
+    """One model's populations: the differences (−1 … 1) of each place, and the edits rendered there, counted or not."""
+
+    model: str
+    pool: int
+    edits: int
+    pairs: Mapping[str, Floats]
+    rendered: Mapping[str, int]
+
+    @property
+    def places(self) -> Sequence[str]:
+        return tuple(self.pairs)
+
+    def draw(self, place: str, edits: int, random: np.random.Generator) -> Floats:
+        """Pairs of the population, drawn with replacement."""
+        share = min(1.0, len(self.pairs[place]) / self.rendered[place])
+        return random.choice(self.pairs[place], int(random.binomial(edits, share)))
+
+    def free_edits(self) -> dict[str, int]:
+        """The edits of each place in proportion to those that were rendered."""
+        total = sum(self.rendered.values())
+        return {place: self.edits * count // total for place, count in self.rendered.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class PlantedRecall:
+    """A planted cell: the pairs of its population and their mean drop, and of each design the share of jobs that find
+    it."""
+
+    model: str
+    place: str
+    dose: int
+    pairs: int
+    drop: float
+    recall: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedDesigns:
+    """`jobs`: simulated jobs of each model and design. `invented`: of all jobs of a design the share that invents a
+    finding."""
+
+    pool: int
+    edits: int
+    jobs: int
+    models: int
+    planted: list[PlantedRecall]
+    invented: dict[str, float]
+
+
+def replayed_models(session: Session, pool: int, edits: int) -> Iterator[ReplayedModel]:
+    """The models of all finished jobs of DILLEMA in the free design, each of its latest job."""
+    latest: dict[str, ReplayedModel] = {}
+    for job in session.scalars(select(Job).where(Job.state == "done").order_by(Job.created_at)):
+        if [method.name for method in job.methods] != ["dillema"] or job.stored_spec.design != "free":
+            continue
+        for (model, _), rows in load_rows(session, job.id).models.items():
+            outcomes = rows.outcomes
+            pairs, rendered = {}, {}
+            for cell, members in outcomes.cells.items():
+                own = differences(outcomes, members)
+                if cell.direction == "to" and len(own.correct):
+                    pairs[_name(cell)] = own.correct
+                    rendered[_name(cell)] = max(len(own.correct), len(rows.screened[cell].accepted))
+            latest[model] = ReplayedModel(model, pool, edits, pairs, rendered)
+    yield from latest.values()
+
+
+def _name(cell: Cell) -> str:
+    return f"{cell.label}/{cell.value}"
+
+
+def replay(model: ReplayedModel, design: str, seed: int) -> set[str]:
+    """The findings of one simulated job."""
+    if design == "free":
+        return fixed_job(model, model.free_edits(), seed)[0]
+    return (even_job if design == "even" else adaptive_job)(model, seed)[0]
+
+
+def measure(models: Sequence[ReplayedModel], key: AnswerKey, jobs: int) -> ReplayedDesigns:
+    """All designs on all models that the key knows."""
+    known = {model.name: model for model in key.models}
+    planted: list[PlantedRecall] = []
+    invented: dict[str, list[bool]] = {design: [] for design in DESIGNS}
+    tested = [model for model in models if model.model in known]
+    for model in tested:
+        results = {
+            design: [replay(model, design, derive_seed("replayed", model.model, number)) for number in range(jobs)]
+            for design in DESIGNS
+        }
+        small = {place for place, pairs in model.pairs.items() if pairs.mean() >= -BEYOND}
+        for design, of_jobs in results.items():
+            invented[design] += [bool(places & small) for places in of_jobs]
+        for place, dose in planted_places(known[model.model]).items():
+            if place in model.pairs:
+                recall = {design: sum(place in places for places in results[design]) / jobs for design in DESIGNS}
+                pairs = model.pairs[place]
+                planted.append(PlantedRecall(model.model, place, dose, len(pairs), -float(pairs.mean()), recall))
+    shares = {design: float(np.mean(flags)) for design, flags in invented.items()}
+    return ReplayedDesigns(tested[0].pool, tested[0].edits, jobs, len(tested), planted, shares)
+
+
+def planted_places(known: KnownModel) -> dict[str, int]:
+    """The places of a model that truly lose more than 5 points, with their doses."""
+    return {
+        _name(true.cell): dose_of(true)
+        for true in known.cells
+        if true.cell.direction == "to" and truth_of(true) == "weakness"
+    }
+
+
+def printed(figures: ReplayedDesigns) -> Iterator[str]:
+    """Mean recall of each design by dose, with an interval that resamples the planted cells."""
+    random = np.random.default_rng(0)
+    for dose in DOSES:
+        cells = [cell for cell in figures.planted if cell.dose == dose]
+        if not cells:
+            continue
+        picks = random.integers(len(cells), size=(RESAMPLES, len(cells)))
+        shares = {design: np.array([cell.recall[design] for cell in cells]) for design in DESIGNS}
+        for design, recalls in shares.items():
+            low, high = np.quantile(recalls[picks].mean(axis=1), [0.025, 0.975])
+            yield f"about {dose} points, {len(cells)} cells, {design:<8} {recalls.mean():.2f} ({low:.2f} to {high:.2f})"
+    yield from (f"jobs that invent a finding, {design:<8} {share:.4f}" for design, share in figures.invented.items())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--directory", type=Path, default=YARDSTICK / "contrafact", help="of the embedded system")
+    parser.add_argument("--key", type=Path, default=KEY, help="the answer key")
+    parser.add_argument("--pool", type=int, default=300, help="source images of each class")
+    parser.add_argument("--edits", type=int, default=1_200, help="of a job, without arms")
+    parser.add_argument("--jobs", type=int, default=100, help="simulated jobs of each model and design")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    key = AnswerKey.model_validate_json(arguments.key.read_text(encoding="utf-8"))
+    sessions = open_sessions(open_engine(f"sqlite:///{arguments.directory / 'contrafact.db'}"))
+    with reading(sessions) as session:
+        models = list(replayed_models(session, arguments.pool, arguments.edits))
+    if not models:
+        parser.error("no finished free job of dillema there; first: python -m tinyworld.yardstick run --method dillema")
+    figures = measure(models, key, arguments.jobs)
+    print("\n".join(printed(figures)))
+    options = f"--pool {arguments.pool} --edits {arguments.edits} --jobs {arguments.jobs}"
+    record = {"command": f"python -m benchmarks.replayed_designs {options}", **asdict(figures)}
+    arguments.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
