@@ -73,7 +73,8 @@ def _vector(bad_weather: bool, car: bool) -> list[float]:
     return [0.6 * (not bad_weather), 0.6 * bad_weather, 0.8 * car, 0.8 * (not car)]
 
 
-def _divided(image: ImagePayload, by: int) -> ImagePayload:
+def _divided(image: ImagePayload | None, by: int) -> ImagePayload:
+    assert image is not None
     return ImagePayload(png=encode((decode(image.png) // by).astype(np.uint8)))
 
 
