@@ -23,11 +23,11 @@ class Services(ModelServices):
 
 
 @contextmanager
-def captioned() -> Iterator[Services]:
-    """The services: the shipped language model behind its own app, the rest arithmetic."""
+def captioned(others: SmallServices | None = None) -> Iterator[Services]:
+    """The services: the shipped language model behind its own app, the rest arithmetic (of `others` if given)."""
     port = ListeningPort()
     port.serve(create_app(ServiceSettings(profile="tiny", device="cpu", threads=1)))
-    with serve(SmallServices()) as small:
+    with serve(others or SmallServices()) as small:
         services = Services(
             {
                 "caption_service": small,
