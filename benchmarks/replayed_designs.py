@@ -27,7 +27,7 @@ from gateway.analysis.effects import Floats, differences
 from gateway.analysis.limits import BEYOND
 from gateway.database.sessions import open_engine, open_sessions, reading
 from gateway.database.tables import Job
-from gateway.results.classification import load_rows
+from gateway.results.classification import ModelRows, load_rows
 from shared.schemas.results import Cell
 from shared.seeds import derive_seed
 from tinyworld.yardstick.classifiers import YARDSTICK
@@ -91,22 +91,24 @@ class ReplayedDesigns:
     invented: dict[str, float]
 
 
-def replayed_models(session: Session, pool: int, edits: int) -> Iterator[ReplayedModel]:
-    """The models of all finished jobs of DILLEMA in the free design, each of its latest job."""
-    latest: dict[str, ReplayedModel] = {}
+def latest_rows(session: Session) -> dict[str, ModelRows]:
+    """The rows of each model in its latest finished job of DILLEMA alone in the free design."""
+    latest: dict[str, ModelRows] = {}
     for job in session.scalars(select(Job).where(Job.state == "done").order_by(Job.created_at)):
-        if [method.name for method in job.methods] != ["dillema"] or job.stored_spec.design != "free":
-            continue
-        for (model, _), rows in load_rows(session, job.id).models.items():
-            outcomes = rows.outcomes
-            pairs, rendered = {}, {}
-            for cell, members in outcomes.cells.items():
-                own = differences(outcomes, members)
-                if cell.direction == "to" and len(own.correct):
-                    pairs[_name(cell)] = own.correct
-                    rendered[_name(cell)] = max(len(own.correct), len(rows.screened[cell].accepted))
-            latest[model] = ReplayedModel(model, pool, edits, pairs, rendered)
-    yield from latest.values()
+        if [method.name for method in job.methods] == ["dillema"] and job.stored_spec.design == "free":
+            latest |= {model: rows for (model, _), rows in load_rows(session, job.id).models.items()}
+    return latest
+
+
+def replayed_model(model: str, rows: ModelRows, pool: int, edits: int) -> ReplayedModel:
+    """The populations of a model, at the places where a pair counts."""
+    pairs, rendered = {}, {}
+    for cell, members in rows.outcomes.cells.items():
+        own = differences(rows.outcomes, members)
+        if cell.direction == "to" and len(own.correct):
+            pairs[_name(cell)] = own.correct
+            rendered[_name(cell)] = max(len(own.correct), len(rows.screened[cell].accepted))
+    return ReplayedModel(model, pool, edits, pairs, rendered)
 
 
 def _name(cell: Cell) -> str:
@@ -179,7 +181,8 @@ def main() -> None:
     key = AnswerKey.model_validate_json(arguments.key.read_text(encoding="utf-8"))
     sessions = open_sessions(open_engine(f"sqlite:///{arguments.directory / 'contrafact.db'}"))
     with reading(sessions) as session:
-        models = list(replayed_models(session, arguments.pool, arguments.edits))
+        rows = latest_rows(session)
+    models = [replayed_model(model, own, arguments.pool, arguments.edits) for model, own in rows.items()]
     if not models:
         parser.error("no finished free job of dillema there; first: python -m tinyworld.yardstick run --method dillema")
     figures = measure(models, key, arguments.jobs)

@@ -57,6 +57,7 @@ class Size:
 
 
 SIZES = {
+    "quick": Size(sources=30, factors=("weather",), counterfactuals=5, fractions=(0.5,)),
     "small": Size(sources=60, factors=("weather",), counterfactuals=5, fractions=(0.5,)),
     "full": Size(sources=300, factors=("weather",), counterfactuals=5),
     "wide": Size(sources=400, factors=("weather", "background", "domain", "adjective"), counterfactuals=16),
@@ -180,7 +181,7 @@ def merged(
             network_evaluations=next(c.evaluations for c in first.costs if c.method == method),
         ),
         cells=[
-            _found_cell(result.model, effect)
+            found_cell(result.model, effect)
             for results in measured
             for result in results.results
             for effect in result.cells
@@ -189,7 +190,8 @@ def merged(
     )
 
 
-def _found_cell(model: str, effect: CellEffect) -> FoundCell:
+def found_cell(model: str, effect: CellEffect) -> FoundCell:
+    """An effect in the form of an answer."""
     finding = effect.standing in ("weakness", "improvement")
     interval = effect.selected_interval or effect.interval
     return FoundCell(
