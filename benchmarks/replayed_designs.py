@@ -1,20 +1,20 @@
-"""A job's designs at equal renderings, replayed from the pairs that the yardstick's models were tested on.
+"""A job's designs at equal renderings, replayed with the effects that the yardstick's models showed on renderings.
 
-`python -m benchmarks.replayed_designs`, after `python -m tinyworld.yardstick run --method dillema`: takes the
-differences of every model at every place (a class and a value) as that model's population there. Each simulated job
-tests one model and draws its pairs from these populations with replacement, as many as its design gives the place. So
-accuracies, dilution and acceptance are those of real renderings, and no image is rendered. *Free*: edits as the
-language model spread them. *Even*: a balanced design. *Adaptive*: `gateway.analysis.allocation`.
+`python -m benchmarks.replayed_designs`: every simulated job tests one model and draws the pairs of each place (a class
+and a value) from that model's population there, with replacement, as many as its design gives the place. No image is
+rendered. The populations have the effects of an answer (default: the committed one of the full size), and the accuracy
+and acceptance of `simulated_designs`. With `--directory`, they are the pairs themselves of the finished jobs there.
 
+*Free*: edits as the language model spread them. *Even*: a balanced design. *Adaptive*: `gateway.analysis.allocation`.
 Recall is over the planted cells of the answer key, by dose. A finding is invented if its population's drop is at most
-5 points. Populations are small, so their own means differ from the key.
+5 points.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from benchmarks.simulated_designs import adaptive_job, even_job, fixed_job
+from benchmarks.simulated_designs import ACCURACY, COUNTED, adaptive_job, even_job, fixed_job
 from gateway.analysis.effects import Floats, differences
 from gateway.analysis.limits import BEYOND
 from gateway.database.sessions import open_engine, open_sessions, reading
@@ -30,12 +30,13 @@ from gateway.database.tables import Job
 from gateway.results.classification import ModelRows, load_rows
 from shared.schemas.results import Cell
 from shared.seeds import derive_seed
-from tinyworld.yardstick.classifiers import YARDSTICK
-from tinyworld.yardstick.formats import AnswerKey, KnownModel
+from tinyworld.yardstick.formats import Answer, AnswerKey, FoundCell, KnownModel
 from tinyworld.yardstick.score import DOSES, dose_of, truth_of
 
 RESULTS = Path(__file__).parent / "results" / "replayed-designs.json"
 KEY = Path("tinyworld/yardstick/key.json")
+ANSWER = Path("tinyworld/yardstick/results/contrafact-dillema-full.json")
+PAIRS_PER_IMAGE = 10  # of a population, so that rounding does not change its effect
 DESIGNS = ("free", "even", "adaptive")
 RESAMPLES = 2_000
 
@@ -122,15 +123,14 @@ def replay(model: ReplayedModel, design: str, seed: int) -> set[str]:
     return (even_job if design == "even" else adaptive_job)(model, seed)[0]
 
 
-def measure(models: Sequence[ReplayedModel], key: AnswerKey, jobs: int) -> ReplayedDesigns:
-    """All designs on all models that the key knows."""
+def measure(models: Sequence[ReplayedModel], key: AnswerKey, jobs: int) -> Iterator[ReplayedDesigns]:
+    """All designs on the models that the key knows: the figures of the first model, of the first two, and so on."""
     known = {model.name: model for model in key.models}
     planted: list[PlantedRecall] = []
     invented: dict[str, list[bool]] = {design: [] for design in DESIGNS}
-    tested = [model for model in models if model.model in known]
-    for model in tested:
+    for number, model in enumerate([model for model in models if model.model in known], start=1):
         results = {
-            design: [replay(model, design, derive_seed("replayed", model.model, number)) for number in range(jobs)]
+            design: [replay(model, design, derive_seed("replayed", model.model, job)) for job in range(jobs)]
             for design in DESIGNS
         }
         small = {place for place, pairs in model.pairs.items() if pairs.mean() >= -BEYOND}
@@ -141,8 +141,26 @@ def measure(models: Sequence[ReplayedModel], key: AnswerKey, jobs: int) -> Repla
                 recall = {design: sum(place in places for places in results[design]) / jobs for design in DESIGNS}
                 pairs = model.pairs[place]
                 planted.append(PlantedRecall(model.model, place, dose, len(pairs), -float(pairs.mean()), recall))
-    shares = {design: float(np.mean(flags)) for design, flags in invented.items()}
-    return ReplayedDesigns(tested[0].pool, tested[0].edits, jobs, len(tested), planted, shares)
+        shares = {design: float(np.mean(flags)) for design, flags in invented.items()}
+        yield ReplayedDesigns(model.pool, model.edits, jobs, number, list(planted), shares)
+
+
+def estimated_model(model: str, cells: Iterable[FoundCell], pool: int, edits: int) -> ReplayedModel:
+    """Populations with the effects of an answer, in proportion to its images: pairs with independent errors."""
+    pairs, rendered = {}, {}
+    for own in cells:
+        if own.model == model and own.cell.direction == "to" and own.effect is not None and own.images:
+            size = PAIRS_PER_IMAGE * own.images
+            pairs[_name(own.cell)] = independent_pairs(own.effect, size)
+            rendered[_name(own.cell)] = round(size / COUNTED)
+    return ReplayedModel(model, pool, edits, pairs, rendered)
+
+
+def independent_pairs(effect: float, size: int) -> Floats:
+    """So many differences with this mean (−1 … 1), of a model whose errors on both arms are independent."""
+    change = round(size * effect)
+    worse = max(0, -change, round(size * ACCURACY * (1 - ACCURACY - effect)))
+    return np.repeat([-1.0, 1.0, 0.0], [worse, worse + change, size])[:size]
 
 
 def planted_places(known: KnownModel) -> dict[str, int]:
@@ -171,7 +189,8 @@ def printed(figures: ReplayedDesigns) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", type=Path, default=YARDSTICK / "contrafact", help="of the embedded system")
+    parser.add_argument("--answer", type=Path, default=ANSWER, help="of the yardstick, whose effects are taken")
+    parser.add_argument("--directory", type=Path, help="of an embedded system, whose pairs are taken")
     parser.add_argument("--key", type=Path, default=KEY, help="the answer key")
     parser.add_argument("--pool", type=int, default=300, help="source images of each class")
     parser.add_argument("--edits", type=int, default=1_200, help="of a job, without arms")
@@ -179,17 +198,26 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     key = AnswerKey.model_validate_json(arguments.key.read_text(encoding="utf-8"))
+    models = _models(arguments)
+    if not models:
+        parser.error("no finished free job of dillema there; first: python -m tinyworld.yardstick run --method dillema")
+    source = f"--directory {arguments.directory}" if arguments.directory else f"--answer {arguments.answer}"
+    options = f"{source} --pool {arguments.pool} --edits {arguments.edits} --jobs {arguments.jobs}"
+    for figures in measure(models, key, arguments.jobs):  # written after every model: a long run can be interrupted
+        record = {"command": f"python -m benchmarks.replayed_designs {options}", **asdict(figures)}
+        arguments.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print("\n".join(printed(figures)))
+
+
+def _models(arguments: argparse.Namespace) -> list[ReplayedModel]:
+    pool, edits = arguments.pool, arguments.edits
+    if arguments.directory is None:
+        answer = Answer.model_validate_json(arguments.answer.read_text(encoding="utf-8"))
+        return [estimated_model(model, answer.cells, pool, edits) for model in answer.models]
     sessions = open_sessions(open_engine(f"sqlite:///{arguments.directory / 'contrafact.db'}"))
     with reading(sessions) as session:
         rows = latest_rows(session)
-    models = [replayed_model(model, own, arguments.pool, arguments.edits) for model, own in rows.items()]
-    if not models:
-        parser.error("no finished free job of dillema there; first: python -m tinyworld.yardstick run --method dillema")
-    figures = measure(models, key, arguments.jobs)
-    print("\n".join(printed(figures)))
-    options = f"--pool {arguments.pool} --edits {arguments.edits} --jobs {arguments.jobs}"
-    record = {"command": f"python -m benchmarks.replayed_designs {options}", **asdict(figures)}
-    arguments.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return [replayed_model(model, own, pool, edits) for model, own in rows.items()]
 
 
 if __name__ == "__main__":

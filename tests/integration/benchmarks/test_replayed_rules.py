@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from benchmarks.replayed_designs import latest_rows, replayed_model
-from benchmarks.replayed_rules import answers
+from benchmarks.replayed_rules import answers, by_todays_rules
 from gateway.database.sessions import Sessions, reading
 from shared.schemas.results import Cell
 from tests.support.drawn_job import add_drawn_job
 from tests.support.gateway_under_test import serve_gateway
+from tinyworld.yardstick.formats import Answer, FoundCell
 
 BUS_AT_NIGHT = Cell(label="bus", factor="weather", value="night", direction="to")
 
@@ -42,3 +42,26 @@ def test_a_population_has_the_pairs_of_a_place_and_all_its_edits(sessions: Sessi
     assert {place.partition("/")[0] for place in model.places} == {"bus", "car", "boat"}
     assert model.pairs["bus/night"].mean() < -0.5
     assert all(model.rendered[place] >= len(model.pairs[place]) > 0 for place in model.places)
+
+
+def test_an_answer_is_tested_again_with_its_effects_and_images() -> None:
+    effects = {"night": (-0.6, 40), "snow": (-0.12, 200), "fog": (0.0, 200), "rain": (-0.875, 8)}
+    cells = [
+        FoundCell(
+            model="one",
+            cell=Cell(label="bus", factor="weather", value=value, direction="to"),
+            effect=effect,
+            images=images,
+            finding=value != "fog",
+        )
+        for value, (effect, images) in effects.items()
+    ]
+    answer = Answer(method="any", models=["one"], factors=["weather"], cells=cells)
+    again = {cell.cell.value: cell for cell in by_todays_rules(answer).cells}
+    assert {value: (cell.effect, cell.images) for value, cell in again.items()} == effects
+    assert {value: cell.finding for value, cell in again.items()} == {
+        "night": True,
+        "snow": False,  # beyond 0, but not beyond 5 points
+        "fog": False,
+        "rain": False,  # too few images
+    }

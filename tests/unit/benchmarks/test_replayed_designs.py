@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.replayed_designs import ReplayedModel, measure, planted_places, printed
+from benchmarks.replayed_designs import ANSWER, ReplayedModel, estimated_model, measure, planted_places, printed
 from tinyworld.yardstick.__main__ import COMMITTED_KEY
-from tinyworld.yardstick.formats import AnswerKey
+from tinyworld.yardstick.formats import Answer, AnswerKey
 
 KEY = AnswerKey.model_validate_json(COMMITTED_KEY.read_text(encoding="utf-8"))
 PLACES = [f"{label}/{value}" for label in ("car", "bus", "truck", "boat") for value in ("night", "snow", "fog", "rain")]
@@ -21,7 +21,7 @@ def model(name: str, lost: dict[str, float]) -> ReplayedModel:
 def test_recall_is_of_planted_places_and_what_is_invented_of_all_others() -> None:
     assert planted_places(next(known for known in KEY.models if known.name == "night-bus-60")) == {"bus/night": 60}
     models = [model("night-bus-60", {"bus/night": 0.6}), model("clean-01", {})]
-    figures = measure(models, KEY, jobs=6)
+    *_, figures = measure(models, KEY, jobs=6)
     (planted,) = figures.planted
     assert (planted.place, planted.dose, planted.pairs, round(planted.drop, 3)) == ("bus/night", 60, 40, 0.6)
     assert min(planted.recall.values()) == 1.0
@@ -37,6 +37,18 @@ def test_edits_are_spread_as_the_design_says() -> None:
 
 
 def test_an_adaptive_job_finds_more_at_equal_edits() -> None:
-    figures = measure([model("night-bus-30", {"bus/night": 0.25})], KEY, jobs=30)
+    (figures,) = measure([model("night-bus-30", {"bus/night": 0.25})], KEY, jobs=30)
     (planted,) = figures.planted
     assert planted.recall["adaptive"] > planted.recall["even"]
+
+
+def test_populations_have_the_effects_of_an_answer() -> None:
+    answer = Answer.model_validate_json(ANSWER.read_text(encoding="utf-8"))
+    for name in ("night-bus-30", "clean-01"):
+        populations = estimated_model(name, answer.cells, 300, 1_200)
+        cells = [cell for cell in answer.cells if cell.model == name and cell.cell.direction == "to"]
+        assert len(populations.places) == len(cells) == 28
+        for cell in cells:
+            pairs = populations.pairs[f"{cell.cell.label}/{cell.cell.value}"]
+            assert abs(pairs.mean() - (cell.effect or 0.0)) < 0.001
+            assert set(pairs) <= {-1.0, 0.0, 1.0}
