@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from scipy.stats import false_discovery_control
@@ -31,6 +32,21 @@ ACCURACY = 0.95
 COUNTED = 0.71  # share of edits whose pairs count: the yardstick's (850 of 1,200)
 
 
+class World(Protocol):
+    """What a job's designs spend `edits` renderings (without arms) on: `pool` source images of each class."""
+
+    @property
+    def pool(self) -> int: ...
+    @property
+    def edits(self) -> int: ...
+    @property
+    def places(self) -> Sequence[str]: ...
+
+    def draw(self, place: str, edits: int, random: np.random.Generator) -> Floats:
+        """Differences (−1 … 1) of the pairs that count, of so many edits of a place."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class DesignSetting:
     """`pool`: source images of each class. `edits`: renderings without arms. `drop` is of `planted` places (0 … 1);
@@ -42,8 +58,19 @@ class DesignSetting:
     planted: int = 1
     elsewhere: float = 0.0
 
+    @property
+    def places(self) -> Sequence[str]:
+        return PLACES
+
     def drop_at(self, place: str) -> float:
         return self.drop if PLACES.index(place) < self.planted else self.elsewhere
+
+    def draw(self, place: str, edits: int, random: np.random.Generator) -> Floats:
+        """Differences of pairs with independent errors on both arms."""
+        drop, count = self.drop_at(place), int(random.binomial(edits, COUNTED))
+        worse, better = ACCURACY * (1 - ACCURACY + drop), (1 - ACCURACY) * (ACCURACY - drop)
+        uniform = random.random(count)
+        return np.where(uniform < worse, -1.0, np.where(uniform > 1 - better, 1.0, 0.0))
 
 
 @dataclass(slots=True)
@@ -69,14 +96,6 @@ class DesignRow:
     edits: float
 
 
-def draw(edits: int, drop: float, random: np.random.Generator) -> Floats:
-    """Differences of the pairs that count, of so many edits with independent errors on both arms."""
-    count = int(random.binomial(edits, COUNTED))
-    worse, better = ACCURACY * (1 - ACCURACY + drop), (1 - ACCURACY) * (ACCURACY - drop)
-    uniform = random.random(count)
-    return np.where(uniform < worse, -1.0, np.where(uniform > 1 - better, 1.0, 0.0))
-
-
 def findings(p_values: dict[str, float], means: dict[str, float]) -> set[str]:
     """The places with a drop whose test Benjamini-Hochberg rejects."""
     if not p_values:
@@ -86,50 +105,53 @@ def findings(p_values: dict[str, float], means: dict[str, float]) -> set[str]:
     return {place for place in rejected if means[place] < 0}
 
 
-def even_job(setting: DesignSetting, seed: int) -> tuple[set[str], int]:
+def even_job(world: World, seed: int) -> tuple[set[str], int]:
     """The findings of a job that gives every place equally many images, and its edits."""
+    each = min(world.pool, world.edits // len(world.places))
+    return fixed_job(world, dict.fromkeys(world.places, each), seed)
+
+
+def fixed_job(world: World, edits: Mapping[str, int], seed: int) -> tuple[set[str], int]:
+    """The findings of a job that makes so many edits of each place, and their number."""
     random = np.random.default_rng(seed)
-    each = min(setting.pool, setting.edits // len(PLACES))
-    taken = {place: draw(each, setting.drop_at(place), random) for place in PLACES}
+    taken = {place: world.draw(place, count, random) for place, count in edits.items()}
     tested = {place: pairs for place, pairs in taken.items() if len(pairs) >= LEAST_SOURCES}
     p_values = {place: p_beyond(pairs, BEYOND, seed) for place, pairs in tested.items()}
-    return findings(p_values, {place: float(pairs.mean()) for place, pairs in tested.items()}), each * len(PLACES)
+    return findings(p_values, {place: float(pairs.mean()) for place, pairs in tested.items()}), sum(edits.values())
 
 
-def adaptive_job(setting: DesignSetting, seed: int) -> tuple[set[str], int]:
+def adaptive_job(world: World, seed: int) -> tuple[set[str], int]:
     """The findings of an adaptive job, and its edits."""
     random = np.random.default_rng(seed)
-    taken = {place: Taken() for place in PLACES}
-    first, *rest = round_budgets(setting.edits)
-    spend({place: Share(screening=min(setting.pool, first // len(PLACES))) for place in PLACES}, taken, setting, random)
-    carried = setting.edits - sum(rest) - sum(place.edits for place in taken.values())
+    taken = {place: Taken() for place in world.places}
+    first, *rest = round_budgets(world.edits)
+    each = min(world.pool, first // len(world.places))
+    spend({place: Share(screening=each) for place in world.places}, taken, world, random)
+    carried = world.edits - sum(rest) - sum(place.edits for place in taken.values())
     for number, edits in enumerate(rest):
         before = sum(place.edits for place in taken.values())
         decided = findings_of(taken)
-        suspicions = {place: suspicion_of(taken[place], setting, place in decided) for place in PLACES}
-        spend(allocate(suspicions, edits + carried, len(rest) - number), taken, setting, random)
+        suspicions = {place: suspicion_of(taken[place], world.pool, place in decided) for place in world.places}
+        spend(allocate(suspicions, edits + carried, len(rest) - number), taken, world, random)
         carried += edits - (sum(place.edits for place in taken.values()) - before)
     return findings_of(taken), sum(place.edits for place in taken.values())
 
 
-def spend(
-    shares: dict[str, Share], taken: dict[str, Taken], setting: DesignSetting, random: np.random.Generator
-) -> None:
+def spend(shares: dict[str, Share], taken: dict[str, Taken], world: World, random: np.random.Generator) -> None:
     for place, share in shares.items():
-        own, drop = taken[place], setting.drop_at(place)
-        own.screened += draw(share.screening, drop, random).tolist()
-        own.confirmed += draw(share.confirming, drop, random).tolist()
+        own = taken[place]
+        own.screened += world.draw(place, share.screening, random).tolist()
+        own.confirmed += world.draw(place, share.confirming, random).tolist()
         own.edits += share.screening + share.confirming
         own.given += share.confirming
         own.horizon = share.horizon or own.horizon
 
 
-def suspicion_of(taken: Taken, setting: DesignSetting, decided: bool) -> Suspicion:
+def suspicion_of(taken: Taken, pool: int, decided: bool) -> Suspicion:
     pairs = [*taken.screened, *taken.confirmed]
     drop = -float(np.mean(pairs)) if pairs else 0.0
     yield_ = len(pairs) / taken.edits if taken.edits else 1.0
-    free = setting.pool - taken.edits
-    suspicion = Suspicion(drop, len(pairs), free, yield_, taken.horizon, taken.given)
+    suspicion = Suspicion(drop, len(pairs), pool - taken.edits, yield_, taken.horizon, taken.given)
     return replace(suspicion, decided=decided or is_cleared(suspicion, len(taken.confirmed)))
 
 

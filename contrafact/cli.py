@@ -15,6 +15,7 @@ import typer
 from contrafact import export_command, model_commands, printing, repair_commands, review_commands, suite_commands
 from contrafact.calibrate_command import calibrate
 from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output
+from contrafact.confirm_command import confirm
 from contrafact.dose_command import dose
 from contrafact.job_files import parse_pair
 from contrafact.job_progress import follow_job, print_findings
@@ -150,6 +151,7 @@ app.add_typer(repair_commands.repairs, name="repairs")
 app.command()(review_commands.review)
 app.command()(review_commands.reviews)
 app.command()(calibrate)
+app.command()(confirm)
 app.command()(dose)
 add_operator_commands(app)
 main: Callable[[], None] = app

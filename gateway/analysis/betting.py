@@ -7,6 +7,8 @@ Voráček & Orabona 2025 (arXiv 2505.22422).
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -54,6 +56,15 @@ def anytime_interval(differences: Floats, level: float, horizon: int) -> tuple[f
 def anytime_p(differences: Floats, beyond: float, horizon: int) -> float:
     """As `betting_p`, from differences in the order of their rounds; valid at any stopping time."""
     return _p_beyond((np.asarray(differences) + 1) / 2, beyond, horizon)
+
+
+def least_images(effect: float, beyond: float, alpha: float) -> int:
+    """The fewest images from which any valid test can refute a mean within ±`beyond` if each differs by `effect`.
+
+    `effect` in −1 … 1, larger than `beyond` in size; two-sided at `alpha`. With fewer, the same differences also come
+    from a mean of ±`beyond`, if a rare image gains (loses) everything: P(no such image among them) > α / 2.
+    """
+    return math.ceil(math.log(2 / alpha) / math.log1p((abs(effect) - beyond) / (1 + beyond)))
 
 
 def refuted(unit: Floats, means: Floats, alpha: Floats | float, horizon: int | None = None) -> NDArray[np.bool_]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2, norm, t
 
-from gateway.analysis.betting import betting_interval, betting_p
+from gateway.analysis.betting import betting_interval, betting_p, least_images
 from gateway.analysis.effects import Floats, Integers
 from shared.schemas.results import Interval, MeanOverlap, Metric, Rate
 
@@ -143,10 +143,12 @@ def images_needed(differences: Floats, beyond: float, least: int) -> int | None:
     """The approximate number of source images that establish an effect of this size beyond ±`beyond` (0 … 1).
 
     Uses the normal approximation at 95 %. Two pseudo-observations, −1 and +1, widen the spread, because few sources may
-    agree by chance. None if the observed effect lies within ±`beyond`: no number of images would establish it.
+    agree by chance. At least as many as any test needs if all agree (`least_images`). None if the observed effect lies
+    within ±`beyond`: no number of images would establish it.
     """
     distance = abs(float(differences.mean())) - beyond
     if distance <= 0:
         return None
     spread = float(np.concatenate([differences, [-1, 1]]).std())
-    return max(least, math.ceil((float(norm.ppf((1 + LEVEL) / 2)) * spread / distance) ** 2))
+    by_spread = math.ceil((float(norm.ppf((1 + LEVEL) / 2)) * spread / distance) ** 2)
+    return max(least, by_spread, least_images(distance + beyond, beyond, 1 - LEVEL))

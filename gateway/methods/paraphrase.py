@@ -3,7 +3,7 @@
 If a model under test behaves differently on the sham arm, the cause is the rendering of changed words (guidance,
 attention, noise), not a change of meaning. `rules` replaces the first phrase that has a synonym; it needs no language
 model, and small text encoders know its phrases. `model` asks the language model, and falls back to the rules if the
-reply is invalid, equals the caption, or no longer names the class.
+reply is invalid or `restates` refuses it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gateway.methods.counterfactual import Edit
 from gateway.methods.lineage import Exchange, Lineage
 from gateway.methods.questions import InvalidReply, Question, ask, object_schema, text_schema
 from gateway.methods.schedule import Inputs
-from gateway.methods.words import names_class, occurrences, stems
+from gateway.methods.words import content_stems, names_class, occurrences, stems
 from shared.schemas.base import Contract
 
 Reference = Literal["sham", "null"]
@@ -38,6 +38,8 @@ SYNONYMS = (
     ("photograph", "photo"), ("a picture of", "an image of"), ("the picture shows", "the image shows"),
     ("there is", "one sees"),
 )  # fmt: skip
+LONGEST = 1.5  # words of a paraphrase, in words of its caption
+KEPT = 0.5  # the least share of the caption's content words, and of the paraphrase's, that both have
 LEAD = "The picture shows this."  # prepended to a caption without any of these phrases
 
 PARAPHRASE = Question(
@@ -82,11 +84,25 @@ def paraphrase(inputs: Inputs[ParaphraseParameters], caption: str) -> Paraphrase
     exchange: tuple[Exchange, ...] = ()
     if p.paraphrase == "model":
         text, exchange = _paraphrase_by_model(inputs, caption)
-        names_still = truth is None or not names_class(caption, truth) or names_class(text, truth)
-        if text and names_still and stems(text) != stems(caption):
+        if text and restates(caption, text, [*inputs.other_classes, *([truth] if truth else [])]):
             return Paraphrase(Edit((), caption, text), exchange)
     names = [name for name in (truth, *inputs.task.classes) if name is not None]
     return Paraphrase(Edit((), caption, by_rules(caption, names)), exchange)
+
+
+def restates(caption: str, text: str, classes: Sequence[str]) -> bool:
+    """Whether a text says the caption in other words, as far as words tell.
+
+    It has other words, at most half as many more, names the same of the classes, and shares half of the content words
+    of both. A model that is not trained to paraphrase repeats itself, or continues the example of the question.
+    """
+    old, new = stems(caption), stems(text)
+    if new == old or len(new) > LONGEST * len(old):
+        return False
+    if any(names_class(text, name) != names_class(caption, name) for name in classes):
+        return False
+    kept = content_stems(caption) & content_stems(text)
+    return len(kept) >= KEPT * max(len(content_stems(caption)), len(content_stems(text)))
 
 
 def sham_arms(sham: Paraphrase, arms: Sequence[RenderedArm[Pair]]) -> ShamArms[Pair]:

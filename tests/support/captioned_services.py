@@ -24,10 +24,10 @@ class Services(ModelServices):
 
 
 @contextmanager
-def captioned() -> Iterator[Services]:
-    """The services: the shipped language model behind its own app, the rest arithmetic."""
+def captioned(others: SmallServices | None = None) -> Iterator[Services]:
+    """The services: the shipped language model behind its own app, the rest arithmetic (of `others` if given)."""
     app = create_app(ServiceSettings(profile="tiny", device="cpu", threads=1))
-    with listen(app) as language, serve(SmallServices()) as small:
+    with listen(app) as language, serve(others or SmallServices()) as small:
         urls = {**dict.fromkeys(SERVICES, small), "llm_service": language}
         with closing(Services(urls)) as services:
             yield services

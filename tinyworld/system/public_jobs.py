@@ -69,13 +69,12 @@ def run_job(client: Client, spec: JobSpec, folder: Path, title: str) -> JobDetai
     for abandoned in client.jobs().jobs:
         if abandoned.state == "running":
             client.cancel(abandoned.id)
-    job = client.create_from_archive(spec, archive, manifest.read_bytes() if manifest.exists() else None)
+    started = client.create_from_archive(spec, archive, manifest.read_bytes() if manifest.exists() else None)
     printed_per_cent = -1
-    while (job := client.job(job.id)).state == "running":
+    for job in client.follow(started.id):  # goes on after a broken connection: a run takes hours
         if (per_cent := int(100 * job.progress.fraction)) >= printed_per_cent + 5:
             print(f"{title}: {per_cent} %", file=sys.stderr, flush=True)
             printed_per_cent = per_cent
-        time.sleep(WAIT_SECONDS)
     return job
 
 

@@ -3,6 +3,7 @@
 python -m tinyworld.yardstick train                 # the 24 models under test, into runs/yardstick/models
 python -m tinyworld.yardstick key --out FILE        # their answer key
 python -m tinyworld.yardstick run --size small      # `make yardstick`: Contrafact's answers, one per method, scored
+python -m tinyworld.yardstick run --method dillema --design free balanced adaptive
 python -m tinyworld.yardstick compare --size small  # the scores of all methods that were run, side by side
 python -m tinyworld.yardstick dilution --size small # after `run`: where planted effects are lost
 python -m tinyworld.yardstick score --rival FILE    # another method's answer (docs/measurements/yardstick.md)
@@ -14,12 +15,14 @@ import argparse
 import signal
 import sys
 from pathlib import Path
+from typing import get_args
 
 import cv2
 import torch
 from pydantic import ValidationError
 
 from shared.problems import validation_sentence
+from shared.schemas.designs import DesignKind
 from shared.weights import digest_folder
 from tinyworld.objects.demo import demo_scenes
 from tinyworld.system.public_jobs import embedded_client
@@ -69,7 +72,9 @@ def run(options: argparse.Namespace) -> None:
     train_all(MODELS)
     truth = fitting_key(options.size)
     command = f"python -m tinyworld.yardstick run --size {options.size} --method {' '.join(options.method)}"
-    for answer in answers(SIZES[options.size], command, options.method):
+    if options.design != ["free"]:
+        command += f" --design {' '.join(options.design)}"
+    for answer in answers(SIZES[options.size], command, options.method, designs=options.design):
         name = f"{answer.method.replace(' ', '-')}-{options.size}"
         scored = score(truth, answer)
         (YARDSTICK / f"{name}.json").write_text(answer.model_dump_json(indent=1) + "\n")
@@ -140,6 +145,9 @@ def _options() -> argparse.Namespace:
     running = commands.add_parser("run")
     running.add_argument("--size", choices=SIZES, default="small")
     running.add_argument("--method", nargs="+", choices=METHODS, default=METHODS, help="one after the other")
+    running.add_argument(
+        "--design", nargs="+", choices=get_args(DesignKind), default=["free"], help="of dillema and lance"
+    )
     comparing = commands.add_parser("compare")
     comparing.add_argument("--size", choices=SIZES, default="small")
     diluting = commands.add_parser("dilution")

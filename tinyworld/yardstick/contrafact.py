@@ -1,7 +1,9 @@
 """Contrafact's own answers: jobs through the public API of an embedded system, over one set of source images.
 
 The models under test are registered by a profile, the shipped `tiny` one with these models added. A job takes at most
-20 models, so there are several jobs of each method; they share the recorded renderings of the first one.
+20 models, so there are several jobs of each method; they share the recorded renderings of the first one. So do the
+designs of a method, as far as they make the same edits: within a size they have the same source images, seeds and
+renderings at most.
 """
 
 from __future__ import annotations
@@ -11,9 +13,12 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from gateway.jobs.renderings import planned_renderings
 from gateway.methods import METHODS as REGISTERED
+from gateway.methods import read_method
 from gateway.methods.inverted import SweepParameters
 from shared.profiles import shipped_profiles
+from shared.schemas.designs import ChosenValue, DesignKind
 from shared.schemas.jobs import JobSpec, MethodChoice
 from shared.schemas.results import CellEffect, JobResults
 from shared.weights import REPOSITORY
@@ -32,6 +37,7 @@ licence = "Apache-2.0"
 gigabytes = 0.01
 """
 METHODS = ("dillema", "lance", "shifts", "lance-r", "reconstruction", "corruptions")
+STEERED = ("dillema", "lance")  # the methods whose values a design can choose
 MOST_EDITS_PER_FACTOR = 3  # per question of lance; the tiny language model is not trained on more, and returns fewer
 
 
@@ -39,16 +45,19 @@ MOST_EDITS_PER_FACTOR = 3  # per question of lance; the tiny language model is n
 class Size:
     """The size of the jobs. Sources are per class; every requested factor needs its own counterfactuals.
 
-    `fractions`: the self-attention fractions that methods sweep; empty means the profile's own.
+    `fractions`: the self-attention fractions that methods sweep; empty means the profile's own. `values` of the factor
+    weather: what balanced and adaptive designs change to; empty means the profile's own.
     """
 
     sources: int
     factors: tuple[str, ...]
     counterfactuals: int
     fractions: tuple[float, ...] = ()
+    values: tuple[str, ...] = ()
 
 
 SIZES = {
+    "quick": Size(sources=30, factors=("weather",), counterfactuals=5, fractions=(0.5,)),
     "small": Size(sources=60, factors=("weather",), counterfactuals=5, fractions=(0.5,)),
     "full": Size(sources=300, factors=("weather",), counterfactuals=5),
     "wide": Size(sources=400, factors=("weather", "background", "domain", "adjective"), counterfactuals=16),
@@ -60,23 +69,49 @@ def answers(
     command: str,
     methods: Sequence[str] = METHODS,
     groups: Sequence[Sequence[Planned]] = (PLANTED, CLEAN),
+    designs: Sequence[DesignKind] = ("free",),
 ) -> Iterator[Answer]:
-    """One answer per method, over all models; each group is one job. A restart reuses recorded renderings."""
+    """One answer per method and design, over all models; each group is one job. A restart reuses recorded renderings.
+
+    Methods without chosen values have the free design only.
+    """
     folder = YARDSTICK / f"sources-{size.sources}"
     write_demo(folder, TESTED_CLASSES, size.sources)
     profile = YARDSTICK / "profile.toml"
     profile.write_text(profile_text([model for group in groups for model in group]))
     with embedded_client(YARDSTICK / "contrafact", str(profile.resolve())) as client:
-        for method in methods:
-            choice = MethodChoice(name=method, parameters=parameters_of(method, size))
+        for method, design in _designs_of(methods, designs):
+            spec = spec_of(method, design, size)
             jobs = []
             for group in groups:
-                names = [model.name for model in group]
-                spec = JobSpec(task_description=TASK, methods=[choice], models=names)
-                jobs.append(run_job(client, spec, folder, f"{method}, {len(group)} models"))
+                own = spec.model_copy(update={"models": [model.name for model in group]})
+                jobs.append(run_job(client, own, folder, f"{method}, {design}, {len(group)} models"))
             measured = [figures(client, job) for job in jobs]
             seconds = sum(map(seconds_of, jobs))
-            yield merged(measured, method, factors_of(method, size), command, [job.models for job in jobs], seconds)
+            answer = merged(measured, method, factors_of(method, size), command, [job.models for job in jobs], seconds)
+            yield answer.model_copy(update={"method": name_of(method, design)})
+
+
+def name_of(method: str, design: DesignKind) -> str:
+    """The name of a method's answer: `contrafact dillema`, or with another design than the free one its name, too."""
+    return f"contrafact {method}" + ("" if design == "free" else f" {design}")
+
+
+def spec_of(method: str, design: DesignKind, size: Size) -> JobSpec:
+    """The job of a method, without models. Other designs may render as many images as the free one at most."""
+    parameters = parameters_of(method, size)
+    spec = JobSpec(task_description=TASK, methods=[MethodChoice(name=method, parameters=parameters)])
+    if design == "free":
+        return spec
+    (plan,) = planned_renderings([read_method(method, parameters)], size.sources * len(TESTED_CLASSES))
+    budget = plan.edits + plan.null_arms + plan.sham_arms
+    values = tuple(ChosenValue(factor="weather", value=value) for value in size.values)
+    return spec.model_copy(update={"design": design, "budget": budget, "values": values})
+
+
+def _designs_of(methods: Sequence[str], designs: Sequence[DesignKind]) -> list[tuple[str, DesignKind]]:
+    """The methods with their designs, in order."""
+    return [(name, design) for name in methods for design in designs if design == "free" or name in STEERED]
 
 
 def parameters_of(method: str, size: Size) -> dict[str, JsonValue]:
@@ -146,7 +181,7 @@ def merged(
             network_evaluations=next(c.evaluations for c in first.costs if c.method == method),
         ),
         cells=[
-            _found_cell(result.model, effect)
+            found_cell(result.model, effect)
             for results in measured
             for result in results.results
             for effect in result.cells
@@ -155,7 +190,8 @@ def merged(
     )
 
 
-def _found_cell(model: str, effect: CellEffect) -> FoundCell:
+def found_cell(model: str, effect: CellEffect) -> FoundCell:
+    """An effect in the form of an answer."""
     finding = effect.standing in ("weakness", "improvement")
     interval = effect.selected_interval or effect.interval
     return FoundCell(

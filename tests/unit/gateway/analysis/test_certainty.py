@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from gateway.analysis.betting import betting_interval
+from gateway.analysis.betting import betting_interval, betting_p, least_images
 from gateway.analysis.certainty import (
     bootstrap_t,
     clustered_rate,
@@ -120,6 +120,22 @@ def test_intervals_hold_the_mean_stay_in_range_and_widen_with_their_level(differ
 def test_a_unanimous_failure_of_twelve_is_clear_even_after_selection() -> None:
     _, high = betting_interval(-np.ones(12), 1 - 0.05 / 8, seed=0)
     assert high < -0.2
+
+
+@pytest.mark.parametrize(("drop", "alpha"), [(0.08, 0.05), (0.12, 0.05), (0.2, 0.05), (0.08, 0.05 / 8)])
+def test_a_loss_that_all_images_share_is_established_with_little_more_than_any_test_needs(
+    drop: float, alpha: float
+) -> None:
+    least = least_images(-drop, 0.05, alpha)
+    gains = (drop - 0.05) / (1 + drop)  # the share of images that gain everything in a mean of −5 points
+    assert (1 - gains) ** (least - 1) > alpha / 2 >= (1 - gains) ** least
+    assert betting_p(np.full(least - 1, -drop), 0.05, 0) > alpha
+    assert betting_p(np.full(round(1.15 * least), -drop), 0.05, 0) <= alpha
+
+
+def test_images_needed_are_no_fewer_than_any_test_needs_if_all_images_agree() -> None:
+    """The spread of 200 equal differences alone would say 43 images."""
+    assert images_needed(np.full(200, -0.08), 0.05, 12) == least_images(-0.08, 0.05, 0.05) == 131
 
 
 def test_images_needed_grows_as_the_effect_shrinks() -> None:

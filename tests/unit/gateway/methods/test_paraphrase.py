@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.methods.paraphrase import LEAD, SYNONYMS, by_rules
+from gateway.methods.paraphrase import LEAD, SYNONYMS, by_rules, restates
 from gateway.methods.words import names_class, stems
 from tinyworld.objects.captions import caption, read
 from tinyworld.objects.world import CLASSES, sample_scene
@@ -46,3 +46,22 @@ def test_drawn_scenes_keep_what_their_captions_say(seed: int) -> None:
     assert changed != text
     readings = [read(each) for each in (text, changed.removeprefix(LEAD + " "))]
     assert readings[0] == readings[1]
+
+
+HORSE = "One brown horse grazes near stables. Strong winds blow this early morning."
+
+
+@pytest.mark.parametrize(
+    ("text", "restated"),
+    [
+        ("A brown horse is grazing close to stables. A strong wind is blowing this early morning.", True),
+        (HORSE, False),
+        (f"{HORSE} {HORSE}", False),
+        ("One brown horse grazes near stables. Strong winds blow this early morning at at at at at at at at.", False),
+        ("One brown cow grazes near stables. Strong winds blow this early morning.", False),
+        ("One brown horse grazes near stables by a cow. Strong winds blow this early morning.", False),
+        ("A horse stands in a city.", False),
+    ],
+)
+def test_a_paraphrase_has_other_words_for_the_same_things(text: str, restated: bool) -> None:
+    assert restates(HORSE, text, ["horse", "cow"]) is restated
