@@ -150,13 +150,13 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
             port.serve(app)
         urls |= {"diffusion_service": diffusion.base_url, "evaluator_service": evaluator.base_url}
         embedded = stack.enter_context(run_embedded(tmp_path_factory.mktemp("data"), service_urls=urls))
-        wait_for(lambda: httpx.get(f"{embedded.base_url}/models", timeout=60).status_code == 200)
+        wait_for(lambda: httpx.get(f"{embedded.base_url}/models", timeout=600).status_code == 200)
         yield embedded
 
 
 @pytest.fixture
 def client(system: Embedded) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=system.base_url, timeout=60) as client:
+    with httpx.Client(base_url=system.base_url, timeout=600) as client:
         yield client
 
 
@@ -244,7 +244,7 @@ def test_the_command_line_uploads_a_folder_of_backgrounds(system: Embedded, tmp_
     job = json.loads(done.stdout)
     (method,) = job["methods"]
     assert {background["value"] for background in method["parameters"]["backgrounds"]} == {"fresh snow", "night"}
-    with httpx.Client(base_url=system.base_url, timeout=60) as client:
+    with httpx.Client(base_url=system.base_url, timeout=600) as client:
         edits = client.get(f"/jobs/{job['id']}/results", params={"value": "night"}).json()["counterfactuals"]
         assert len(edits) == 2
         image = decode(client.get(f"/images/{edits[0]['image']}").content)
