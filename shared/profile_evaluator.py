@@ -69,10 +69,16 @@ class ShapeJudge(Weights):
     def places(self, labels: Sequence[str], classes: Sequence[str]) -> list[int | None]:
         """The index of each label in a job's classes, None for a label that matches none of them.
 
-        Letter case does not matter, and a label may be a list of synonyms ("car, auto"). `names` takes precedence.
+        Letter case does not matter, and a label may be a list of synonyms ("car, auto"). `names` takes precedence; of
+        the classes that name a label, only those of the job count.
         """
         place_by_name = {name.casefold(): place for place, name in reversed(list(enumerate(classes)))}
-        class_of_label = {label.casefold(): name for name, aliases in self.names.items() for label in aliases}
+        class_of_label = {
+            label.casefold(): name
+            for name, aliases in self.names.items()
+            if name.casefold() in place_by_name
+            for label in aliases
+        }
 
         def place(label: str) -> int | None:
             names = [label, *(part.strip() for part in label.split(","))]
