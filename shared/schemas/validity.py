@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
 from shared.schemas.base import Contract
 from shared.schemas.estimates import Estimate
 
+Signal = Literal["object", "recaption", "judge"]  # scores that a job has on request
+VALIDITY = "validity"  # the score that the model gives, and the check of it
+_OF_SCORER = ("label", "caption", "caption_gain", "direction", "fit", "likeness", "match", "word")
+# The scores of an image from which a model is fitted.
+SIGNALS = (
+    "structure", *_OF_SCORER, *(f"second_{name}" for name in _OF_SCORER), "shapes", "things", "recaption",
+    "object", "recaption_label", "recaption_value", "judge_label", "judge_value",
+)  # fmt: skip
 # Scores that are probabilities. Their log-odds enter the model, clipped at these probabilities.
 PROBABILITIES = ("label", "second_label", "judge_label", "judge_value")
 _CLIP = 1e-3
@@ -52,6 +60,12 @@ class ValidityModel(Contract):
         if factors:
             logit += sum(self.factors.get(factor, 0.0) for factor in factors) / len(factors)
         return 1.0 / (1.0 + math.exp(-min(max(logit, -500.0), 500.0)))
+
+
+def signals_of(model: ValidityModel) -> tuple[Signal, ...]:
+    """The signals that a job must have for the scores that a model weighs."""
+    names: tuple[Signal, ...] = get_args(Signal)
+    return tuple(name for name in names if any(own == name or own.startswith(f"{name}_") for own in model.signals))
 
 
 def signal_value(name: str, score: float) -> float:
