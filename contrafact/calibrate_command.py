@@ -93,8 +93,8 @@ def _check_lines(method: MethodCalibration) -> list[str]:
     """Lines on the checks of one method: how well they separate, which are off, and how fitted thresholds do."""
     lines = []
     if method.separation:
-        scores = ", ".join(f"{check} {value:.2f}" for check, value in method.separation.items())
-        lines.append(f"{method.method}: AUROC of the scores: {scores}")
+        areas = ", ".join(f"{check} {value:.2f}" for check, value in method.separation.items())
+        lines.append(f"{method.method}: AUROC of the scores: {areas}")
     if method.checks_off:
         lines.append(f"{method.method}: without a threshold: {', '.join(method.checks_off)}")
     if method.fitted is not None:
@@ -105,9 +105,11 @@ def _check_lines(method: MethodCalibration) -> list[str]:
             f"the other half; AUROC {method.fitted.auroc:.2f}"
         )
     if method.validity is not None:
-        pooled, auroc = method.validity.errors[0], method.validity.model.auroc
+        pooled, model = method.validity.errors[0], method.validity.model
+        auroc, scores = model.auroc, model.auroc_of_scores
         lines.append(
-            f"{method.method}: all scores together: AUROC {auroc.value:.2f} ({auroc.low:.2f} to {auroc.high:.2f}); "
+            f"{method.method}: all scores together, with factor, value and class: AUROC {auroc.value:.2f} "
+            f"({auroc.low:.2f} to {auroc.high:.2f}; without value and class {scores.value:.2f}); "
             f"the check `validity` refuses {_rate(pooled.rejected_if_valid)} valid and accepts "
             f"{_rate(pooled.accepted_if_invalid)} invalid images that it was not fitted on"
         )

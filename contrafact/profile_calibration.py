@@ -71,12 +71,11 @@ def chosen_errors(
 
 def _model_lines(table: str, model: ValidityModel) -> Iterator[str]:
     """The tables of a model of validity."""
-    auroc = model.auroc
     yield from ("", f"# fitted on {model.images} images, {model.valid} of them valid", f"[{table}]")
     yield from (f"{name} = {getattr(model, name)!r}" for name in ("intercept", "images", "valid"))
-    yield f"auroc = {{ value = {auroc.value!r}, low = {auroc.low!r}, high = {auroc.high!r} }}"
-    if model.factors:
-        yield f"factors = {_inline(model.factors)}"
+    yield from (f"{name} = {_inline(getattr(model, name).model_dump())}" for name in ("auroc", "auroc_of_scores"))
+    kinds = {"factors": model.factors, "values": model.values, "classes": model.classes}
+    yield from (f"{name} = {_inline(weights)}" for name, weights in kinds.items() if weights)
     yield from ("", f"[{table}.signals]")
     yield from (f"{_key(name)} = {_inline(signal.model_dump())}" for name, signal in model.signals.items())
 

@@ -1,6 +1,8 @@
 """Combine the scores of images into a probability of being valid: a logistic regression on judged images.
 
-Scores are standardised, and their weights shrunk by a ridge penalty of 1, so that correlated scores share a weight.
+Scores are standardised, and their weights shrunk by a ridge penalty, so that correlated scores share a weight. The
+edit's factor, value and class have weights of their own, since a generator fails at some edits far more often than at
+others; they are shrunk to the common intercept the more, the fewer images have them.
 The model is judged by cross-validation: all images of a group of source images belong to one of five folds, and each
 fold is predicted by a model of the other four. Intervals of the AUROC resample groups.
 """
@@ -17,10 +19,11 @@ from scipy.special import expit
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.thresholds import REFUSED, Booleans, auroc
 from shared.schemas.results import Estimate
-from shared.schemas.validity import SignalWeight, ValidityModel
+from shared.schemas.validity import EditKind, SignalWeight, ValidityModel
 
 FOLDS = 5
-RIDGE = 1.0  # penalty on the squared weights of standardised scores
+RIDGE = 10.0  # penalty on the squared weights of standardised scores
+RIDGE_OF_KINDS = 0.3  # penalty on those of factors, values and classes
 LEAST_TO_FIT = 25  # valid images, and as many invalid ones
 RESAMPLES = 1_000
 _DIGITS = 5  # of what a profile stores
@@ -30,26 +33,31 @@ _DIGITS = 5  # of what a profile stores
 class SignalSample:
     """n judged images with their s signals.
 
-    `signals`: n × s (`shared.schemas.validity.signal_value` of each score), NaN where a score is missing. `factors`:
-    the factors that the edit of each image changes. `group`: images of one group are not independent.
+    `signals`: n × s (`shared.schemas.validity.signal_value` of each score), NaN where a score is missing. `edits`: the
+    factors, values and class of each. `group`: images of one group are not independent.
     """
 
     names: tuple[str, ...]
     signals: Floats
-    factors: Sequence[tuple[str, ...]]
+    edits: Sequence[EditKind]
     valid: Booleans
     group: Integers
 
     def subset(self, chosen: Booleans) -> SignalSample:
         """The images of a mask of length n."""
-        factors = [own for own, is_chosen in zip(self.factors, chosen, strict=True) if is_chosen]
-        return SignalSample(self.names, self.signals[chosen], factors, self.valid[chosen], self.group[chosen])
+        edits = [own for own, is_chosen in zip(self.edits, chosen, strict=True) if is_chosen]
+        return SignalSample(self.names, self.signals[chosen], edits, self.valid[chosen], self.group[chosen])
 
     def without(self, left_out: Sequence[str]) -> SignalSample:
         """The same images without some signals."""
         places = [place for place, name in enumerate(self.names) if name not in left_out]
         names = tuple(self.names[place] for place in places)
-        return SignalSample(names, self.signals[:, places], self.factors, self.valid, self.group)
+        return SignalSample(names, self.signals[:, places], self.edits, self.valid, self.group)
+
+    def of_factors(self) -> SignalSample:
+        """The same images without their values and classes."""
+        edits = [EditKind(own.factors) for own in self.edits]
+        return SignalSample(self.names, self.signals, edits, self.valid, self.group)
 
     @property
     def sufficient(self) -> bool:
@@ -61,16 +69,16 @@ class SignalSample:
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """A fitted regression. Factors are columns after the signals: the share of an edit's changes that are of it."""
+    """A fitted regression. Factors, values and classes are columns after the signals, in shares of an edit's."""
 
     names: tuple[str, ...]
-    factors: tuple[str, ...]
+    kinds: EditKind  # all that the sample has
     mean: Floats
     scale: Floats
     weights: Floats  # intercept first
 
     def probabilities(self, sample: SignalSample) -> Floats:
-        columns = _columns(sample, self.mean, self.scale, self.factors)
+        columns = _columns(sample, self.mean, self.scale, self.kinds)
         return np.asarray(expit(columns @ self.weights[1:] + self.weights[0]))
 
 
@@ -91,14 +99,22 @@ def fit_model(sample: SignalSample, seed: int) -> ValidityModel | None:
     }
     if not own:
         return None
-    of_factors = fitted.weights[1 + len(fitted.names) :]
+    of_kinds = iter(fitted.weights[1 + len(fitted.names) :].round(_DIGITS).tolist())
+    factors, values, classes = ({name: next(of_kinds) for name in names} for names in fitted.kinds)
+
+    def area(images: SignalSample) -> Estimate:
+        return auroc_interval(held_out_probabilities(images, seed), sample.valid, sample.group, seed)
+
     return ValidityModel(
         intercept=round(float(fitted.weights[0]), _DIGITS),
         signals=own,
-        factors={name: round(float(weight), _DIGITS) for name, weight in zip(fitted.factors, of_factors, strict=True)},
+        factors=factors,
+        values=values,
+        classes=classes,
         images=len(sample.valid),
         valid=int(sample.valid.sum()),
-        auroc=auroc_interval(held_out_probabilities(sample, seed), sample.valid, sample.group, seed),
+        auroc=area(sample),
+        auroc_of_scores=area(sample.of_factors()),
     )
 
 
@@ -168,24 +184,35 @@ def _fit(sample: SignalSample) -> _Fit:
     mean = filled.sum(axis=0) / counts
     scale = np.sqrt((np.where(known, sample.signals - mean, 0.0) ** 2).sum(axis=0) / counts)
     scale = np.where(scale > 1e-9, scale, 0.0)
-    factors = tuple(sorted({name for own in sample.factors for name in own}))
-    columns = _columns(sample, mean, scale, factors)
+    kinds = EditKind(*(tuple(sorted({name for own in column for name in own})) for column in _kinds(sample)))
+    columns = _columns(sample, mean, scale, kinds)
+    penalty = np.full(columns.shape[1], RIDGE_OF_KINDS)
+    penalty[: len(sample.names)] = RIDGE
     target = sample.valid.astype(np.float64)
 
     def loss(weights: Floats) -> tuple[float, Floats]:
         logits = columns @ weights[1:] + weights[0]
-        value = np.logaddexp(0.0, logits).sum() - logits @ target + RIDGE / 2 * (weights[1:] @ weights[1:])
+        value = np.logaddexp(0.0, logits).sum() - logits @ target + (penalty * weights[1:]) @ weights[1:] / 2
         slope = expit(logits) - target
-        return float(value), np.concatenate([[slope.sum()], columns.T @ slope + RIDGE * weights[1:]])
+        return float(value), np.concatenate([[slope.sum()], columns.T @ slope + penalty * weights[1:]])
 
     start = np.zeros(columns.shape[1] + 1)
     weights = np.asarray(minimize(loss, start, jac=True, method="L-BFGS-B", options={"gtol": 1e-8}).x)
-    return _Fit(sample.names, factors, mean, scale, weights)
+    return _Fit(sample.names, kinds, mean, scale, weights)
 
 
-def _columns(sample: SignalSample, mean: Floats, scale: Floats, factors: Sequence[str]) -> Floats:
-    """Standardised signals, 0 where missing, and the share of each edit's changes that is of each factor."""
+def _kinds(sample: SignalSample) -> list[list[tuple[str, ...]]]:
+    """The factors of all images, their values, and their classes."""
+    return [[own[place] for own in sample.edits] for place in range(len(EditKind._fields))]
+
+
+def _columns(sample: SignalSample, mean: Floats, scale: Floats, kinds: EditKind) -> Floats:
+    """Standardised signals, 0 where missing, and the share of each edit's factors, values and classes that each is."""
     usable = ~np.isnan(sample.signals) & (scale > 0)
     standard = np.where(usable, (sample.signals - mean) / np.where(scale > 0, scale, 1.0), 0.0)
-    shares = [[own.count(factor) / len(own) if own else 0.0 for factor in factors] for own in sample.factors]
-    return np.concatenate([standard, np.array(shares, np.float64).reshape(len(sample.valid), len(factors))], axis=1)
+    shares = [
+        [[own.count(name) / len(own) if own else 0.0 for own in column] for name in names]
+        for names, column in zip(kinds, _kinds(sample), strict=True)
+    ]
+    columns = [np.array(share, np.float64).reshape(-1, len(sample.valid)).T for share in shares]
+    return np.concatenate([standard, *columns], axis=1)

@@ -18,7 +18,7 @@ from gateway.methods.schedule import Inputs
 from gateway.methods.signals import SignalParameters, signal_scores
 from shared.chunks import chunks
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE
-from shared.schemas.validity import VALIDITY, ValidityModel, signals_of
+from shared.schemas.validity import VALIDITY, EditKind, signals_of
 
 
 def judge_validity(
@@ -42,15 +42,21 @@ def judge_validity(
         scored = iter(signal_scores(inputs.services, inputs.image, inputs.task, images, of_images, signals))
         for edit, arm in batch:
             own = {} if arm.image is None else next(scored)
-            judged.append(_judged(edit, arm, {**arm.scores, **own}, p.validity, thresholds))
+            kind = EditKind(
+                tuple(change.factor for change in edit.changes),
+                tuple(change.to_value for change in edit.changes),
+                () if inputs.image.ground_truth is None else (inputs.image.ground_truth,),
+            )
+            scores = {**arm.scores, **own}
+            probability = p.validity.probability(scores, kind) if p.validity and arm.image else None
+            judged.append(_judged(edit, arm, scores, probability, thresholds))
     return judged
 
 
 def _judged(
-    edit: Edit, arm: RenderedArm[Pair], scores: Scores, model: ValidityModel | None, thresholds: Thresholds
+    edit: Edit, arm: RenderedArm[Pair], scores: Scores, probability: float | None, thresholds: Thresholds
 ) -> RenderedArm[Pair]:
-    if model is not None and arm.image is not None:
-        probability = model.probability(scores, [change.factor for change in edit.changes])
-        scores = scores if probability is None else {**scores, VALIDITY: probability}
+    if probability is not None:
+        scores = {**scores, VALIDITY: probability}
     verdict = judge(scores, edit, thresholds, [VALIDITY]) if arm.verdict.accepted else arm.verdict
     return replace(arm, verdict=verdict, scores=scores)

@@ -35,7 +35,7 @@ from gateway.methods import METHODS, JobMethod
 from gateway.methods.inverted import SweepParameters
 from gateway.results.reviewed_edits import Reviews, load_reviews
 from shared.schemas.calibration import FittedValidity, JobCalibration, MethodCalibration
-from shared.schemas.validity import SIGNALS, VALIDITY, signal_value
+from shared.schemas.validity import SIGNALS, VALIDITY, EditKind, signal_value
 from shared.seeds import derive_seed
 
 # Checks whose score alone decides; an edit that another check refused stays refused at any threshold.
@@ -69,6 +69,14 @@ class _Edit(NamedTuple):
     check: str
     scores: dict[str, float]
     changes: list[StoredChange]
+    label: str | None
+
+    @property
+    def kind(self) -> EditKind:
+        """The factors, values and class of the edit."""
+        factors = tuple(change["factor"] for change in self.changes)
+        values = tuple(change["to_value"] for change in self.changes)
+        return EditKind(factors, values, () if self.label is None else (self.label,))
 
 
 class _CalibrationSample(NamedTuple):
@@ -195,7 +203,7 @@ def _method_calibration(session: Session, job: Job, method: JobMethod, sample: _
 def _edits(session: Session, job_id: str, names: Mapping[str, bool]) -> list[_Edit]:
     """The named edits, in the order of their ids. Reads all reviewed edits of the job; people review few."""
     c, s = Counterfactual, SourceImage
-    columns = select(c.id, c.source_image_id, s.group_name, c.accepted, c.check, c.scores, c.changes)
+    columns = select(c.id, c.source_image_id, s.group_name, c.accepted, c.check, c.scores, c.changes, s.ground_truth)
     reviewed = select(Review.counterfactual_id).where(Review.job_id == job_id)
     rows = session.execute(columns.join(s, c.source_image_id == s.id).where(c.id.in_(reviewed)).order_by(c.id))
     return [_Edit(*row) for row in rows if row.id in names]
@@ -247,7 +255,7 @@ def _validity(
     sweeps = isinstance(method.parameters, SweepParameters)
     accepted = np.array([edit.accepted or edit.check == VALIDITY for edit in edits], np.bool_)
     by_score = np.array([edit.accepted or edit.check in _BY_SCORE for edit in edits], np.bool_)
-    signals = signal_sample([edit.scores for edit in edits], judged)
+    signals = signal_sample([edit.scores for edit in edits], [edit.kind for edit in edits], judged)
     seed = derive_seed("validity", job.id, method.name)
     fitted = fit_validity(judged, signals, accepted if sweeps else by_score, seed)
     if fitted is None or not sweeps:
@@ -256,12 +264,14 @@ def _validity(
     return fitted.model_copy(update={"thresholds": {**kept, **fitted.thresholds}})
 
 
-def signal_sample(scores: Sequence[Mapping[str, float]], judged: JudgedSample) -> SignalSample:
+def signal_sample(
+    scores: Sequence[Mapping[str, float]], edits: Sequence[EditKind], judged: JudgedSample
+) -> SignalSample:
     """The signals of judged edits: the scores that at least one of them has."""
     names = tuple(name for name in SIGNALS if any(name in own for own in scores))
     rows = [[signal_value(name, own[name]) if name in own else np.nan for name in names] for own in scores]
     values = np.array(rows, np.float64).reshape(len(scores), len(names))
-    return SignalSample(names, values, judged.factors, judged.valid, judged.group)
+    return SignalSample(names, values, edits, judged.valid, judged.group)
 
 
 def _half(job: Job, edits: Sequence[_Edit]) -> Booleans:

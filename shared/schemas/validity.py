@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, get_args
+from collections.abc import Mapping
+from typing import Annotated, Literal, NamedTuple, get_args
 
 from pydantic import Field
 
@@ -24,6 +24,14 @@ PROBABILITIES = ("label", "second_label", "judge_label", "judge_value")
 _CLIP = 1e-3
 
 
+class EditKind(NamedTuple):
+    """What the model knows of an edit besides its scores: the factors and values that it changes to, and the class."""
+
+    factors: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+
+
 class SignalWeight(Contract):
     """One score in the model: its mean and standard deviation on the judged images, and its weight."""
 
@@ -35,21 +43,25 @@ class SignalWeight(Contract):
 class ValidityModel(Contract):
     """A logistic regression of validity on scores, fitted on `images` judged counterfactuals, of which `valid` are.
 
-        log-odds = intercept + Σ weight · (signal − mean) / scale + mean of the weights of the edit's factors
+        log-odds = intercept + Σ weight · (signal − mean) / scale + weights of the edit's factor, value and class
 
-    A missing score counts as its mean, a factor that is not listed as 0. `auroc`: cross-validated by source image, with
-    a 95 % interval.
+    Of several factors or values the mean counts. A missing score counts as its mean; a factor, value or class that is
+    not listed as 0. `auroc`: cross-validated by source image, with a 95 % interval; `auroc_of_scores` the same of a
+    model without value and class, which would reward knowing which edits a generator fails at.
     """
 
     intercept: float
     signals: Annotated[dict[str, SignalWeight], Field(min_length=1)]
     factors: dict[str, float] = Field(default_factory=dict)
+    values: dict[str, float] = Field(default_factory=dict)
+    classes: dict[str, float] = Field(default_factory=dict)
     images: Annotated[int, Field(ge=1)]
     valid: Annotated[int, Field(ge=0)]
     auroc: Estimate
+    auroc_of_scores: Estimate
 
-    def probability(self, scores: Mapping[str, float], factors: Sequence[str]) -> float | None:
-        """P(valid) of an image, 0 to 1, from its scores and the factors of its edit; None without a known score."""
+    def probability(self, scores: Mapping[str, float], edit: EditKind) -> float | None:
+        """P(valid) of an image, 0 to 1, from its scores and the kind of its edit; None without a known score."""
         present = {name: signal_value(name, scores[name]) for name in self.signals if name in scores}
         if not present:
             return None
@@ -57,8 +69,8 @@ class ValidityModel(Contract):
             self.signals[name].weight * (value - self.signals[name].mean) / self.signals[name].scale
             for name, value in present.items()
         )
-        if factors:
-            logit += sum(self.factors.get(factor, 0.0) for factor in factors) / len(factors)
+        for weights, names in zip((self.factors, self.values, self.classes), edit, strict=True):
+            logit += sum(weights.get(name, 0.0) for name in names) / len(names) if names else 0.0
         return 1.0 / (1.0 + math.exp(-min(max(logit, -500.0), 500.0)))
 
 

@@ -25,6 +25,7 @@ from shared.profiles import load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionRequest
 from shared.schemas.evaluation import ShapesRequest
+from shared.schemas.validity import EditKind
 from tinyworld.judges.label import Label, image_valid
 from tinyworld.judges.records import Record, read_picture, records
 from tinyworld.system.spawn_services import spawn_services
@@ -50,6 +51,11 @@ class LabelledEdit(NamedTuple):
     label: Label
     valid: bool
     scores: dict[str, float]
+
+    @property
+    def kind(self) -> EditKind:
+        """The factor, value and class of the edit."""
+        return EditKind((self.record.factor,), (self.record.to_value,), (self.record.label,))
 
 
 def labelled_edits(folders: Sequence[Path], labels: Sequence[Label], profile: str) -> list[LabelledEdit]:

@@ -50,18 +50,19 @@ def table(edits: Sequence[LabelledEdit]) -> Iterator[str]:
     yield f"today's checks accept {rate_text(int(accepted[valid].sum()), int(valid.sum()))} of the valid ones"
     yield f"    and {rate_text(int(accepted[~valid].sum()), int((~valid).sum()))} of the invalid ones"
     yield f"    AUROC of their verdict {_text(auroc_interval(accepted.astype(np.float64), valid, group, SEED))}"
-    signals = signal_sample([edit.scores for edit in edits], sample)
+    signals = signal_sample([edit.scores for edit in edits], [edit.kind for edit in edits], sample)
     for place, name in enumerate(signals.names):
         values = signals.signals[:, place]
         scored = ~np.isnan(values)
         yield f"{name:16} {_area(values, valid, group, scored)} on {int(scored.sum())}"
     variants = {
-        "all, calibrated": signals,
-        "without other models": signals.without(_OTHER_MODELS),
-        "other models alone": signals.without([name for name in SIGNALS if name not in _OTHER_MODELS]),
+        "scores, value and class": signals,
+        "scores alone": signals.of_factors(),
+        "scores of the scorer alone": signals.of_factors().without(_OTHER_MODELS),
+        "value and class alone": signals.without(SIGNALS),
     }
     for name, variant in variants.items():
-        yield f"{name:20} {_text(auroc_interval(held_out_probabilities(variant, SEED), valid, group, SEED))}"
+        yield f"{name:26} {_text(auroc_interval(held_out_probabilities(variant, SEED), valid, group, SEED))}"
     probabilities = held_out_probabilities(signals, SEED)
     reached = held_out_accepted(probabilities, valid, group, SEED)
     yield f"its check accepts {rate_text(int(reached[valid].sum()), int(valid.sum()))} of the valid ones"

@@ -79,10 +79,13 @@ MODEL = ValidityModel(
     signals={
         "object": SignalWeight(mean=0.5, scale=0.1, weight=1.0), "fit": SignalWeight(mean=0.0, scale=1.0, weight=1.0),
     },
-    factors={"weather": 0.5},
+    factors={"weather": 0.25},
+    values={"night": 0.5},
+    classes={"bus": -0.25, "car": 9.0},
     images=100,
     valid=60,
     auroc=Estimate(value=0.9, low=0.8, high=0.95),
+    auroc_of_scores=Estimate(value=0.8, low=0.7, high=0.9),
 )  # fmt: skip
 
 
