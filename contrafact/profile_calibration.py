@@ -14,6 +14,7 @@ from typing import Literal
 
 from shared.profiles import ProfileError, load_profile, shipped_profiles
 from shared.schemas.calibration import CheckErrorRates, JobCalibration, MethodCalibration
+from shared.schemas.results import Judges
 from shared.schemas.validity import ValidityModel
 from shared.wording import limits, percent
 
@@ -26,7 +27,9 @@ _HEADER = re.compile(rf"\s*\[\[?{_KEY}(?:\.{_KEY})?[.\]]")
 Choice = Literal["job", "fitted", "validity"]  # whose thresholds, and with them whose errors
 
 
-def calibration_tables(data: str, calibration: JobCalibration, choice: Choice = "job") -> str:
+def calibration_tables(
+    data: str, calibration: JobCalibration, choice: Choice = "job", *, judged_by: Judges = "people", note: str = _NOTE
+) -> str:
     """The tables of `[calibration.DATA]`, for the methods with enough reviews, with their models of validity.
 
     `choice`: `fitted`, with the thresholds fitted on the sample and their held-out errors, for methods that do not
@@ -44,7 +47,7 @@ def calibration_tables(data: str, calibration: JobCalibration, choice: Choice = 
     if not methods:
         raise ValueError("no method has 10 valid and 10 invalid reviewed images; review more of the sample")
     judged = sum(method.answered - method.undecided for method, *_ in methods)
-    lines = [f"[calibration.{_key(data)}]", 'judged_by = "people"', f"scorer = {json.dumps(calibration.scorer)}"]
+    lines = [f"[calibration.{_key(data)}]", f'judged_by = "{judged_by}"', f"scorer = {json.dumps(calibration.scorer)}"]
     lines += [f"judged = {judged}"]
     lines += [f'kind = "{calibration.kind}"'] if calibration.kind != "classification" else []
     for method, errors, thresholds in methods:
@@ -55,7 +58,7 @@ def calibration_tables(data: str, calibration: JobCalibration, choice: Choice = 
         lines += [f"{_key(check)} = {_inline(by_factor)}" for check, by_factor in thresholds.items()]
         if method.validity is not None:
             lines += _model_lines(tables % "validity_model", method.validity.model)
-    return _NOTE.format(calibration.job) + "\n".join(lines) + "\n"
+    return note.format(calibration.job) + "\n".join(lines) + "\n"
 
 
 def chosen_errors(

@@ -30,7 +30,7 @@ from tinyworld.rates import rate_text
 
 SEED = 1
 LEAST = 10  # images of each kind from which an AUROC is printed
-_OTHER_MODELS = ("object", "recaption_label", "recaption_value", "judge_label", "judge_value")
+OTHER_MODELS = ("object", "recaption_label", "recaption_value", "judge_label", "judge_value")
 _ANSWERS: dict[str, Callable[[LabelledEdit], bool | None]] = {
     "valid": lambda edit: edit.valid,
     "kept": lambda edit: edit.label.class_kept,
@@ -58,7 +58,7 @@ def table(edits: Sequence[LabelledEdit]) -> Iterator[str]:
     variants = {
         "scores, value and class": signals,
         "scores alone": signals.of_factors(),
-        "scores of the scorer alone": signals.of_factors().without(_OTHER_MODELS),
+        "scores of the scorer alone": signals.of_factors().without(OTHER_MODELS),
         "value and class alone": signals.without(SIGNALS),
     }
     for name, variant in variants.items():
@@ -106,9 +106,10 @@ def main() -> None:
         edits = labelled_edits(arguments.folders, [*more, *shipped_labels()], arguments.profile)
     except ValueError as error:
         raise SystemExit(str(error)) from None
-    for method in sorted({edit.record.method for edit in edits}):
-        print(method)
-        own = answered([edit for edit in edits if edit.record.method == method], arguments.answer)
+    methods = sorted({edit.record.method for edit in edits})
+    for name, chosen in [*((method, {method}) for method in methods), ("all methods, one model", {*methods})]:
+        print(name)
+        own = answered([edit for edit in edits if edit.record.method in chosen], arguments.answer)
         print(*(f"    {line}" for line in table(own)), sep="\n")
 
 
