@@ -14,10 +14,11 @@ from shared.schemas.estimates import Estimate
 Signal = Literal["object", "recaption", "judge"]  # scores that a job has on request
 VALIDITY = "validity"  # the score that the model gives, and the check of it
 _OF_SCORER = ("label", "caption", "caption_gain", "direction", "fit", "likeness", "match", "word")
+OTHER_MODELS = ("object", "recaption_label", "recaption_value", "judge_label", "judge_value")  # of signals
 # The scores of an image from which a model is fitted.
 SIGNALS = (
     "structure", *_OF_SCORER, *(f"second_{name}" for name in _OF_SCORER), "shapes", "things", "recaption",
-    "object", "recaption_label", "recaption_value", "judge_label", "judge_value",
+    *OTHER_MODELS,
 )  # fmt: skip
 # Scores that are probabilities. Their log-odds enter the model, clipped at these probabilities.
 PROBABILITIES = ("label", "second_label", "judge_label", "judge_value")

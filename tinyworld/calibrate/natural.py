@@ -25,10 +25,10 @@ from gateway.methods.inverted import SweepParameters
 from gateway.reviews.calibration import signal_sample
 from shared.profiles import SHIPPED, load_profile
 from shared.schemas.calibration import JobCalibration, MethodCalibration
+from shared.schemas.validity import OTHER_MODELS
 from shared.seeds import derive_seed
 from tinyworld.judges.label import Label, shipped_labels
 from tinyworld.judges.labelled import LabelledEdit, judged_sample, labelled_edits
-from tinyworld.measure.check_signals import OTHER_MODELS
 
 DATA = "tinyworld"
 PROFILE = "tiny"

@@ -23,14 +23,13 @@ from gateway.analysis.thresholds import Booleans
 from gateway.analysis.validity_model import auroc_interval, held_out_accepted, held_out_probabilities
 from gateway.reviews.calibration import signal_sample
 from shared.schemas.results import Estimate
-from shared.schemas.validity import SIGNALS
+from shared.schemas.validity import OTHER_MODELS, SIGNALS
 from tinyworld.judges.label import Label, shipped_labels
 from tinyworld.judges.labelled import LabelledEdit, judged_sample, labelled_edits
 from tinyworld.rates import rate_text
 
 SEED = 1
 LEAST = 10  # images of each kind from which an AUROC is printed
-OTHER_MODELS = ("object", "recaption_label", "recaption_value", "judge_label", "judge_value")
 _ANSWERS: dict[str, Callable[[LabelledEdit], bool | None]] = {
     "valid": lambda edit: edit.valid,
     "kept": lambda edit: edit.label.class_kept,
