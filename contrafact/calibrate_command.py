@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output
-from contrafact.profile_calibration import calibration_tables, chosen_errors, write_profile
+from contrafact.profile_calibration import Choice, calibration_tables, chosen_errors, write_profile
 from shared.schemas.calibration import CheckErrorRates, JobCalibration, MethodCalibration
 from shared.schemas.results import Rate
 from shared.wording import limits, percent
@@ -29,6 +29,10 @@ def calibrate(
     fitted: Annotated[
         bool, typer.Option("--fitted", help="take the thresholds fitted on the sample, with their held-out errors")
     ] = False,
+    validity: Annotated[
+        bool,
+        typer.Option("--validity", help="take the one check that combines all scores, with its cross-validated errors"),
+    ] = False,
     as_json: Json = False,
     url: Url = URL,
     api_key: Key = "",
@@ -36,16 +40,19 @@ def calibrate(
     """Measure the errors of the image checks from the reviews of a random sample, and write them into your profile."""
     if write and profile is None:
         raise typer.BadParameter("name the profile to write to with --profile FILE")
+    if fitted and validity:
+        raise typer.BadParameter("choose one of --fitted and --validity")
+    choice: Choice = "validity" if validity else "fitted" if fitted else "job"
     name = data or f"job-{job}"
     with open_client(url, api_key) as client:
         calibration = client.calibration(job)
-        print_output(calibration.model_dump_json() if as_json else calibration_table(calibration, fitted))
+        print_output(calibration.model_dump_json() if as_json else calibration_table(calibration, choice))
         for line in advice(calibration):
             messages.print(line, markup=False, soft_wrap=True)
         messages.print(f"The sample: {client.calibration_page_of(job)}", markup=False, soft_wrap=True)
         if profile is None:
             return
-        tables = calibration_tables(name, calibration, fitted)
+        tables = calibration_tables(name, calibration, choice)
         if write:
             write_profile(profile, name, tables)
             messages.print(
@@ -58,13 +65,13 @@ def calibrate(
             messages.print(f"\nWith --write, {profile} gets:\n\n{tables}", markup=False, soft_wrap=True)
 
 
-def calibration_table(calibration: JobCalibration, fitted: bool) -> RenderableType:
+def calibration_table(calibration: JobCalibration, choice: Choice) -> RenderableType:
     """The errors by method and factor, and the separation of each check."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in ("method", "factor", "valid, refused", "invalid, accepted", "in the profile"):
         table.add_column(column, overflow="fold")
     for method in calibration.methods:
-        for rates in chosen_errors(method, fitted)[0]:
+        for rates in chosen_errors(method, choice)[0]:
             refused, accepted = _rate(rates.rejected_if_valid), _rate(rates.accepted_if_invalid)
             table.add_row(method.method, rates.factor or "all", refused, accepted, _use(rates))
     return Group(table, *(Text(line) for method in calibration.methods for line in _check_lines(method)))
@@ -86,8 +93,8 @@ def _check_lines(method: MethodCalibration) -> list[str]:
     """Lines on the checks of one method: how well they separate, which are off, and how fitted thresholds do."""
     lines = []
     if method.separation:
-        scores = ", ".join(f"{check} {value:.2f}" for check, value in method.separation.items())
-        lines.append(f"{method.method}: AUROC of the scores: {scores}")
+        areas = ", ".join(f"{check} {value:.2f}" for check, value in method.separation.items())
+        lines.append(f"{method.method}: AUROC of the scores: {areas}")
     if method.checks_off:
         lines.append(f"{method.method}: without a threshold: {', '.join(method.checks_off)}")
     if method.fitted is not None:
@@ -96,6 +103,15 @@ def _check_lines(method: MethodCalibration) -> list[str]:
             f"{method.method}: thresholds fitted on half of the source images refuse "
             f"{_rate(pooled.rejected_if_valid)} valid and accept {_rate(pooled.accepted_if_invalid)} invalid images of "
             f"the other half; AUROC {method.fitted.auroc:.2f}"
+        )
+    if method.validity is not None:
+        pooled, model = method.validity.errors[0], method.validity.model
+        auroc, scores = model.auroc, model.auroc_of_scores
+        lines.append(
+            f"{method.method}: all scores together, with factor, value and class: AUROC {auroc.value:.2f} "
+            f"({auroc.low:.2f} to {auroc.high:.2f}; without value and class {scores.value:.2f}); "
+            f"the check `validity` refuses {_rate(pooled.rejected_if_valid)} valid and accepts "
+            f"{_rate(pooled.accepted_if_invalid)} invalid images that it was not fitted on"
         )
     if method.fitted is not None and method.sweeps:
         lines.append(

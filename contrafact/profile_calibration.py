@@ -10,9 +10,12 @@ import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Literal
 
 from shared.profiles import ProfileError, load_profile, shipped_profiles
 from shared.schemas.calibration import CheckErrorRates, JobCalibration, MethodCalibration
+from shared.schemas.results import Judges
+from shared.schemas.validity import ValidityModel
 from shared.wording import limits, percent
 
 _NOTE = "# Made by `contrafact calibrate {}`. They hold for these thresholds and this scorer, on similar images.\n"
@@ -21,11 +24,17 @@ _KEY = r"""\s*(?:([\w-]+)|"((?:[^"\\]|\\.)*)"|'([^']*)')\s*"""
 _HEADER = re.compile(rf"\s*\[\[?{_KEY}(?:\.{_KEY})?[.\]]")
 
 
-def calibration_tables(data: str, calibration: JobCalibration, fitted: bool) -> str:
-    """The tables of `[calibration.DATA]`, for the methods with enough reviews.
+Choice = Literal["job", "fitted", "validity"]  # whose thresholds, and with them whose errors
 
-    `fitted`: with the thresholds fitted on the sample and their held-out errors, for methods that do not sweep.
-    Otherwise with the job's thresholds and their errors. Raises ValueError if no method has enough reviews, or if
+
+def calibration_tables(
+    data: str, calibration: JobCalibration, choice: Choice = "job", *, judged_by: Judges = "people", note: str = _NOTE
+) -> str:
+    """The tables of `[calibration.DATA]`, for the methods with enough reviews, with their models of validity.
+
+    `choice`: `fitted`, with the thresholds fitted on the sample and their held-out errors, for methods that do not
+    sweep; `validity`, with the check of that name and its errors, for methods with a model. Otherwise, and for other
+    methods, with the job's thresholds and their errors. Raises ValueError if no method has enough reviews, or if
     several scorers made the job.
     """
     if not calibration.scorer:
@@ -33,12 +42,12 @@ def calibration_tables(data: str, calibration: JobCalibration, fitted: bool) -> 
             "the job's images were not all scored by one version of the scorer, so its errors belong to none; "
             "calibrate on a new job"
         )
-    methods = [(method, *chosen_errors(method, fitted)) for method in calibration.methods]
+    methods = [(method, *chosen_errors(method, choice)) for method in calibration.methods]
     methods = [entry for entry in methods if any(rates.errors for rates in entry[1])]
     if not methods:
         raise ValueError("no method has 10 valid and 10 invalid reviewed images; review more of the sample")
     judged = sum(method.answered - method.undecided for method, *_ in methods)
-    lines = [f"[calibration.{_key(data)}]", 'judged_by = "people"', f"scorer = {json.dumps(calibration.scorer)}"]
+    lines = [f"[calibration.{_key(data)}]", f'judged_by = "{judged_by}"', f"scorer = {json.dumps(calibration.scorer)}"]
     lines += [f"judged = {judged}"]
     lines += [f'kind = "{calibration.kind}"'] if calibration.kind != "classification" else []
     for method, errors, thresholds in methods:
@@ -47,16 +56,31 @@ def calibration_tables(data: str, calibration: JobCalibration, fitted: bool) -> 
             lines += _error_lines(tables % "methods", rates)
         lines += ["", f"[{tables % 'thresholds'}]"]  # checks that it lacks stay off
         lines += [f"{_key(check)} = {_inline(by_factor)}" for check, by_factor in thresholds.items()]
-    return _NOTE.format(calibration.job) + "\n".join(lines) + "\n"
+        if method.validity is not None:
+            lines += _model_lines(tables % "validity_model", method.validity.model)
+    return note.format(calibration.job) + "\n".join(lines) + "\n"
 
 
 def chosen_errors(
-    method: MethodCalibration, fitted: bool
+    method: MethodCalibration, choice: Choice
 ) -> tuple[list[CheckErrorRates], Mapping[str, Mapping[str, float]]]:
-    """The errors of a method and the thresholds that they hold for: the fitted ones where possible, else the job's."""
-    if fitted and method.fitted is not None and not method.sweeps:
+    """The errors of a method and the thresholds that they hold for: the chosen ones where possible, else the job's."""
+    if choice == "validity" and method.validity is not None:
+        return method.validity.errors, method.validity.thresholds
+    if choice == "fitted" and method.fitted is not None and not method.sweeps:
         return method.fitted.errors, method.fitted.thresholds
     return method.errors, method.thresholds
+
+
+def _model_lines(table: str, model: ValidityModel) -> Iterator[str]:
+    """The tables of a model of validity."""
+    yield from ("", f"# fitted on {model.images} images, {model.valid} of them valid", f"[{table}]")
+    yield from (f"{name} = {getattr(model, name)!r}" for name in ("intercept", "images", "valid"))
+    yield from (f"{name} = {_inline(getattr(model, name).model_dump())}" for name in ("auroc", "auroc_of_scores"))
+    kinds = {"factors": model.factors, "values": model.values, "classes": model.classes}
+    yield from (f"{name} = {_inline(weights)}" for name, weights in kinds.items() if weights)
+    yield from ("", f"[{table}.signals]")
+    yield from (f"{_key(name)} = {_inline(signal.model_dump())}" for name, signal in model.signals.items())
 
 
 def _inline(by_factor: Mapping[str, float]) -> str:

@@ -24,6 +24,8 @@ from shared.schemas.evaluation import (
     EmbedTextsRequest,
     ExamineReply,
     ExamineRequest,
+    JudgeReply,
+    JudgeRequest,
     ModelsReply,
     PredictReply,
     PredictRequest,
@@ -100,6 +102,10 @@ def _add_endpoints(service: ModelService[EvaluatorModel]) -> None:
     @service.post(Services.shapes)
     async def shapes(request: ShapesRequest, deadline: float) -> ShapesReply:
         return await service.model.shapes(request, deadline)
+
+    @service.post(Services.judge)
+    async def judgements(request: JudgeRequest, deadline: float) -> JudgeReply:
+        return await service.model.judge(request, deadline)
 
     @service.get(MODELS)
     async def models() -> ModelsReply:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from evaluator_service.judge import RemoteJudge
 from evaluator_service.known_texts import KnownTexts
 from evaluator_service.models_under_test.endpoint import EndpointClassifier, EndpointSegmenter
 from evaluator_service.models_under_test.messages import Limits, default_memory_mib
@@ -38,6 +39,8 @@ from shared.schemas.evaluation import (
     EmbedTextsRequest,
     ExamineReply,
     ExamineRequest,
+    JudgeReply,
+    JudgeRequest,
     ModelsReply,
     PredictReply,
     PredictRequest,
@@ -96,6 +99,9 @@ class EvaluatorModel:
             self._second = Scorer(profile.second_scorer, device=device)
             self._second.embed_texts(["warm-up"])
             self.weights.append(info_in_tf32(profile.second_scorer.info("second scorer"), device))
+        self._vision_judge = None if profile.judge is None else RemoteJudge.connect(profile.judge)
+        if profile.judge is not None:
+            self.weights.append(profile.judge.info("judge"))
         self._batcher = make_batcher(self._compute, profile.max_batch, on_stop=uploads.close)
         window = self._batcher.policy.capacity // WINDOWS
         self._texts = KnownTexts(partial(self._embed_new_texts, self._scorer), window)
@@ -165,6 +171,12 @@ class EvaluatorModel:
     async def structure(self, request: StructureRequest) -> StructureReply:
         """Structure agreement of each image with the source; raises InvalidInput if sizes differ."""
         return await asyncio.to_thread(_agreements, request)
+
+    async def judge(self, request: JudgeRequest, deadline: float) -> JudgeReply:
+        """P(yes) of the judge for each image and question; raises InvalidInput if the profile has none."""
+        if self._vision_judge is None:
+            raise InvalidInput("this profile has no judge; name a vision server as [evaluator.judge]")
+        return await self._vision_judge.judge(request, deadline)
 
     async def shapes(self, request: ShapesRequest, deadline: float) -> ShapesReply:
         """Whether shapes stayed in place; raises InvalidInput if sizes differ."""

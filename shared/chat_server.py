@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from asyncio import timeout
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -25,6 +26,7 @@ from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, No
 from shared.weights import Server
 
 ATTEMPTS = 3
+TOP_LOGPROBS = 10  # tokens among which "yes" and "no" are looked for
 
 
 class ChatServer:
@@ -125,6 +127,32 @@ class ChatServer:
             raise NotFinite(f"{self.server.url} returned log-probabilities with NaN or infinity")
         return total, len(scored)
 
+    async def yes(self, messages: Iterable[ChatCompletionMessageParam], deadline: float) -> float:
+        """The probability of "yes" against "no" as the first word of a reply, 0 to 1; raises as `complete` does.
+
+        From the log-probabilities of the first token where the server returns them, else 0 or 1 by the word itself;
+        0.5 if the reply is neither.
+        """
+        async with self._problems(deadline):
+            reply = await self._client.chat.completions.create(
+                model=self.server.model,
+                messages=messages,
+                temperature=0,
+                seed=0,
+                max_tokens=8,
+                logprobs=True,
+                top_logprobs=TOP_LOGPROBS,
+                extra_headers=self._headers,
+            )
+        completion = self._completion(reply)
+        probabilities = {True: 0.0, False: 0.0}
+        for token, logprob in _first_tokens(reply) or [(completion.text, 0.0)]:
+            answer = _yes_or_no(token)
+            if answer is not None:
+                probabilities[answer] += math.exp(min(logprob, 0.0))
+        total = sum(probabilities.values())
+        return probabilities[True] / total if total > 0 else 0.5
+
     @asynccontextmanager
     async def _problems(self, deadline: float) -> AsyncIterator[None]:
         """Translate the client's errors and an expired deadline into problems."""
@@ -145,6 +173,23 @@ class ChatServer:
 
 # The client does not validate replies: any part of one may be missing or of another type.
 _UNREADABLE = (AttributeError, IndexError, TypeError)
+
+
+def _first_tokens(reply: ChatCompletion) -> list[tuple[str, float]]:
+    """The likeliest first tokens that are a word, with their log-probabilities; empty if the server returns none."""
+    try:
+        positions = (reply.choices[0].logprobs and reply.choices[0].logprobs.content) or []
+        for position in positions:
+            if position.token.strip():  # a server may begin with a space or a line break
+                return [(token.token, float(token.logprob)) for token in position.top_logprobs]
+    except (*_UNREADABLE, ValueError):
+        return []
+    return []
+
+
+def _yes_or_no(text: str) -> bool | None:
+    word = re.match(r"\W*(yes|no)\b", text, re.IGNORECASE)
+    return None if word is None else word[1].lower() == "yes"
 
 
 def _constrained_to(schema: dict[str, object]) -> ResponseFormatJSONSchema:

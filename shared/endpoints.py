@@ -24,6 +24,8 @@ from shared.schemas.evaluation import (
     EmbedTextsRequest,
     ExamineReply,
     ExamineRequest,
+    JudgeReply,
+    JudgeRequest,
     ModelsReply,
     PredictReply,
     PredictRequest,
@@ -117,6 +119,7 @@ class Services(ABC):
     structure = Endpoint(
         "evaluator_service", "/v1/structure", StructureRequest, StructureReply, "checking", per_image="agreements"
     )
+    judge = Endpoint("evaluator_service", "/v1/judgements", JudgeRequest, JudgeReply, "checking", per_image="yes")
     shapes = Endpoint("evaluator_service", "/v1/shapes", ShapesRequest, ShapesReply, "checking", per_image="outcomes")
 
     @abstractmethod

@@ -11,7 +11,7 @@ from shared.schemas.base import KIND, Kind
 from shared.schemas.masks import MAX_MASK_CLASSES
 from shared.schemas.service import WeightsInfo
 from shared.seeds import derive_digest
-from shared.weights import MaxBatch, Section, Weights
+from shared.weights import MaxBatch, Section, Server, Weights
 
 ClassName = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -69,10 +69,16 @@ class ShapeJudge(Weights):
     def places(self, labels: Sequence[str], classes: Sequence[str]) -> list[int | None]:
         """The index of each label in a job's classes, None for a label that matches none of them.
 
-        Letter case does not matter, and a label may be a list of synonyms ("car, auto"). `names` takes precedence.
+        Letter case does not matter, and a label may be a list of synonyms ("car, auto"). `names` takes precedence; of
+        the classes that name a label, only those of the job count.
         """
         place_by_name = {name.casefold(): place for place, name in reversed(list(enumerate(classes)))}
-        class_of_label = {label.casefold(): name for name, aliases in self.names.items() for label in aliases}
+        class_of_label = {
+            label.casefold(): name
+            for name, aliases in self.names.items()
+            if name.casefold() in place_by_name
+            for label in aliases
+        }
 
         def place(label: str) -> int | None:
             names = [label, *(part.strip() for part in label.split(","))]
@@ -109,13 +115,15 @@ class Evaluator(Section):
 
     `text_embedder` is a sentence-embedding model in transformers' layout with mean pooling, for the text checks;
     `segmenter` checks the images of segmentation jobs. `second_scorer`, of another family than the scorer, scores every
-    rendered image too, for effects under its verdicts.
+    rendered image too, for effects under its verdicts. `judge` is a vision-language model behind an OpenAI-compatible
+    server, which answers yes-or-no questions on rendered images for jobs that ask it.
     """
 
     scorer: Weights
     second_scorer: Weights | None = None
     text_embedder: Weights | None = None
     segmenter: ShapeJudge | None = None
+    judge: Server | None = None
     models_under_test: dict[str, ModelUnderTest] = Field(default_factory=dict)
     endpoints: dict[str, ModelEndpoint] = Field(default_factory=dict)
     max_batch: MaxBatch = 16

@@ -15,6 +15,7 @@ from shared.profile_evaluator import Evaluator
 from shared.schemas.base import KIND, Kind
 from shared.schemas.designs import USUAL_VALUES, ChosenValues
 from shared.schemas.results import CheckErrors, Judges
+from shared.schemas.validity import ValidityModel
 from shared.weights import REPOSITORY, MaxBatch, Section, Server, Weights
 
 SHIPPED = Path(__file__).parent / "profiles"
@@ -101,6 +102,9 @@ class CheckCalibration(Section):
 
     `thresholds`: method → check → factor (or `default`) → lowest score. The errors hold for these, so a job with this
     calibration uses them in place of the profile's own. `judged`: how many counterfactuals were judged; 0 if unknown.
+
+    `validity_model`: by method, the model that combines all scores of an image into the score `validity`, which jobs
+    with this calibration have. `thresholds` may have one for it.
     """
 
     kind: Annotated[Kind, Field(validation_alias=KIND)] = "classification"
@@ -110,6 +114,7 @@ class CheckCalibration(Section):
     methods: Annotated[dict[str, dict[str, CheckErrors]], Field(min_length=1)]
     classes: dict[str, dict[str, CheckErrors]] = Field(default_factory=dict)
     thresholds: dict[str, dict[str, dict[str, float]]] = Field(default_factory=dict)
+    validity_model: dict[str, ValidityModel] = Field(default_factory=dict)
 
 
 class Profile(Section):

@@ -28,8 +28,16 @@ from gateway.analysis.thresholds import (
     fit_by_factor,
     held_out_margins,
 )
-from shared.schemas.calibration import CheckErrorRates, FittedThresholds
+from gateway.analysis.validity_model import (
+    SignalSample,
+    fit_model,
+    held_out_accepted,
+    held_out_probabilities,
+    lowest_probability,
+)
+from shared.schemas.calibration import CheckErrorRates, FittedThresholds, FittedValidity
 from shared.schemas.results import CheckErrors, Rate
+from shared.schemas.validity import VALIDITY
 
 LEAST_OF_EACH = 10  # valid images, and as many invalid ones, from which errors are reported
 LEAST_IN_HALF = 8  # the same in each half, from which thresholds are fitted
@@ -155,3 +163,19 @@ def fit_held_out(sample: JudgedSample, images: ScoredImages, half: Booleans) -> 
         errors=error_rates(judged),
         auroc=auroc(margins[sample.valid], margins[~sample.valid]),
     )
+
+
+def fit_validity(sample: JudgedSample, signals: SignalSample, passable: Booleans, seed: int) -> FittedValidity | None:
+    """The model of validity of the whole sample, its check, and the check's cross-validated errors.
+
+    `signals` are those of the edits of `sample`, in its order. `passable`: edits that are not refused whatever their
+    probability is. None with fewer than 25 valid or invalid edits, or without signals.
+    """
+    model = fit_model(signals, seed)
+    if model is None:
+        return None
+    probabilities = held_out_probabilities(signals, seed)
+    reached = held_out_accepted(probabilities, signals.valid & passable, signals.group, seed)
+    judged = JudgedSample(sample.valid, passable & reached, sample.group, sample.factors)
+    lowest = lowest_probability(probabilities, signals.valid & passable)
+    return FittedValidity(model=model, thresholds={VALIDITY: {"default": lowest}}, errors=error_rates(judged))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -12,13 +12,15 @@ from gateway.intake.masks import mask_reader
 from gateway.methods import METHODS, JobMethod
 from gateway.methods.controlled import ControlledParameters
 from gateway.methods.second_scorer import UNCALIBRATED
+from gateway.methods.signals import SignalParameters
 from shared.problems import InvalidInput, validation_sentence
-from shared.profiles import Profile, load_profile, shipped_profiles
+from shared.profiles import CheckCalibration, Profile, load_profile, shipped_profiles
 from shared.schemas.base import JsonObject, Kind
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.jobs import JobSpec, MethodInfo, MethodsReply
 from shared.schemas.masks import MAX_MASK_CLASSES
 from shared.schemas.profiles import ProfilesReply, ProfileView
+from shared.schemas.validity import VALIDITY, signals_of
 from shared.weights import Weights
 
 
@@ -50,8 +52,10 @@ def plan(spec: JobSpec, profile: Profile, available: Sequence[ModelUnderTestInfo
         )
     _check_calibration(spec, profile, kind)
     classes = _classes(spec, models, kind)
-    thresholds = {} if spec.calibration is None else profile.calibration[spec.calibration].thresholds
-    methods = [_method(name, request, profile, kind, thresholds.get(name)) for name, request in parameters.items()]
+    calibration = None if spec.calibration is None else profile.calibration[spec.calibration]
+    methods = [_method(name, request, profile, kind, calibration) for name, request in parameters.items()]
+    for method in methods:
+        _check_signals(method, profile)
     _check_beams(methods, profile)
     return Plan(methods, models, classes, kind)
 
@@ -83,7 +87,8 @@ def _check_calibration(spec: JobSpec, profile: Profile, kind: Kind) -> None:
             f"the errors of the checks on {spec.calibration!r} were measured in jobs of {measured.kind}, "
             f"and this one is of {kind}, which has other checks; leave `calibration` out"
         )
-    own = {name for method in spec.methods or [] for name in ("thresholds", "recaption") if name in method.parameters}
+    owned = ("thresholds", "recaption", "validity")
+    own = {name for method in spec.methods or [] for name in owned if name in method.parameters}
     if own:
         raise InvalidInput(
             f"`calibration` is for the profile's own checks; leave out either it or {' and '.join(sorted(own))}"
@@ -214,18 +219,20 @@ def _check_needs(name: str, profile: Profile) -> None:
 
 
 def _method(
-    name: str, request: JsonObject, profile: Profile, kind: Kind, calibrated: Mapping[str, Mapping[str, float]] | None
+    name: str, request: JsonObject, profile: Profile, kind: Kind, calibration: CheckCalibration | None
 ) -> JobMethod:
     """A method with the request's parameters over those of the profile, in the method's type.
 
-    `calibrated`: the thresholds that the errors of the job's calibration hold for; None: the profile's own.
+    `calibration`: the job's, with the thresholds that its errors hold for and its model of validity.
     """
     if name not in METHODS:
         listed = ", ".join(choice for choice, method in METHODS.items() if method.listed)
         raise InvalidInput(f"unknown method {name!r}; choose from {listed}")
     defaults = _protected_things(name, profile, kind) | method_defaults(name, profile, request)
-    if calibrated is not None:
-        defaults["thresholds"] = {check: dict(limits) for check, limits in calibrated.items()}
+    if calibration is not None and name in calibration.thresholds:
+        defaults["thresholds"] = {check: dict(limits) for check, limits in calibration.thresholds[name].items()}
+    if calibration is not None and name in calibration.validity_model:
+        defaults["validity"] = calibration.validity_model[name].model_dump(mode="json")
     try:
         parameters = METHODS[name].parameters.model_validate(defaults | request)
     except ValidationError as error:
@@ -234,6 +241,26 @@ def _method(
     if isinstance(parameters, ControlledParameters):
         _check_controls(name, parameters, profile)
     return JobMethod(name, parameters)
+
+
+def _check_signals(method: JobMethod, profile: Profile) -> None:
+    """Raise InvalidInput if a method has signals of models that the profile lacks, or a threshold without a model."""
+    p = method.parameters
+    if not isinstance(p, SignalParameters):
+        return
+    models = {"object": profile.evaluator.segmenter, "judge": profile.evaluator.judge}
+    tables = {"object": "segmenter", "judge": "judge"}
+    for signal in {*p.signals, *(signals_of(p.validity) if p.validity else ())} & set(models):
+        if models[signal] is None:
+            raise InvalidInput(
+                f"signal {signal!r} of method {method.name!r} needs [evaluator.{tables[signal]}], which profile "
+                f"{profile.profile.name!r} does not have; name it in the profile, or leave the signal out"
+            )
+    if VALIDITY in method.thresholds and p.validity is None:
+        raise InvalidInput(
+            f"method {method.name!r} has a threshold for `validity` and no model of it; name a `calibration` that has "
+            "one, or give the parameter `validity`"
+        )
 
 
 def _check_controls(name: str, parameters: ControlledParameters, profile: Profile) -> None:

@@ -219,6 +219,7 @@ _REASONS = {
     "things": "{score:.0%} of the things that a segmenter finds in the source kept their places; "
     "expected at least {lowest:.0%}",
     "direction": "the image did not change as the caption did: φ = {score:.3f}; expected at least {lowest:.3f}",
+    "validity": "the probability that the image is valid is only {score:.0%}; expected at least {lowest:.0%}",
     "label": "the ground truth has a probability of only {score:.0%}; expected at least {lowest:.0%}",
 }
 

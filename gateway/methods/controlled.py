@@ -19,6 +19,8 @@ from gateway.methods.paraphrase import ParaphraseParameters, Reference, paraphra
 from gateway.methods.protected_regions import HeldShapes, judge_regions
 from gateway.methods.recaption import Recaption
 from gateway.methods.schedule import Inputs, Proposal, accepted_proposals
+from gateway.methods.signals import SignalParameters
+from gateway.methods.validity import judge_validity
 from shared.chunks import chunks
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
 from shared.schemas.diffusion import (
@@ -37,7 +39,7 @@ from shared.schemas.diffusion import (
 )
 
 
-class ControlledParameters(ParaphraseParameters):
+class ControlledParameters(ParaphraseParameters, SignalParameters):
     """Parameters of methods that render new images."""
 
     reference: Annotated[
@@ -131,7 +133,9 @@ def render_with_null_arms(
     first_sham = len(accepted) + len(nulls)
     shams = sham_arms(sham, images[first_sham:]) if sham else None
     edits, null_arms = [proposal.edit for proposal in accepted], images[len(accepted) : first_sham]
-    return compare_arms(edits, images[: len(accepted)], null_arms, shams, inputs.parameters.thresholds)
+    thresholds = inputs.parameters.thresholds
+    judged = judge_validity(inputs, edits, images[: len(accepted)], thresholds)
+    return compare_arms(edits, judged, null_arms, shams, thresholds)
 
 
 def _render(inputs: Inputs[ControlledParameters], caption: str, arms: Sequence[_Arm]) -> list[RenderedArm[Rendering]]:

@@ -15,6 +15,8 @@ from gateway.methods.lineage import Lineage, TriedFraction
 from gateway.methods.paraphrase import ParaphraseParameters, paraphrase, sham_arms
 from gateway.methods.recaption import Recaption
 from gateway.methods.schedule import Inputs
+from gateway.methods.signals import SignalParameters
+from gateway.methods.validity import judge_validity
 from shared.chunks import chunks
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 from shared.schemas.diffusion import (
@@ -59,7 +61,7 @@ class InversionParameters(Contract):
     caption_beams: Annotated[int, Field(ge=1, le=8, description="Beams of the caption search.")] = 5
 
 
-class EditingParameters(InversionParameters, ParaphraseParameters):
+class EditingParameters(InversionParameters, ParaphraseParameters, SignalParameters):
     """A job's parameters for edits and their checks."""
 
     cross_fraction: Annotated[
@@ -260,7 +262,9 @@ def with_compared_arms(
     sweeps = edit_and_check(inputs, caption, [None, *([sham.edit] if sham else [])], fractions, {})
     nulls, *others = ([_alone(inputs, sweep, attempt) for attempt in sweep.attempts] for sweep in sweeps)
     shams = sham_arms(sham, others[0]) if sham else None
-    return compare_arms(edits, arms, nulls, shams, inputs.parameters.thresholds, checks)
+    thresholds = inputs.parameters.thresholds
+    judged = judge_validity(inputs, edits, arms, thresholds)
+    return compare_arms(edits, judged, nulls, shams, thresholds, checks)
 
 
 def _alone(inputs: Inputs[EditingParameters], sweep: Sweep, attempt: Attempt) -> RenderedArm[float]:

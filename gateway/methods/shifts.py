@@ -32,6 +32,7 @@ from gateway.methods.inverted import EditingParameters, ProtectedClasses, edit_a
 from gateway.methods.paraphrase import paraphrase, sham_arms
 from gateway.methods.schedule import Inputs, Proposal, accepted_edits
 from gateway.methods.text_checks import check_caption, check_change, check_protected_classes
+from gateway.methods.validity import judge_validity
 from gateway.methods.words import occurrences
 from shared.endpoints import Services
 from shared.schemas.base import Contract
@@ -100,7 +101,8 @@ def edit_images(inputs: Inputs[ShiftsParameters], caption: str, edits: Sequence[
     ]
     n = len(edits)
     shams = sham_arms(sham, arms[n + 1 :]) if sham else None
-    return compare_arms(edits, arms[:n], arms[n : n + 1], shams, p.thresholds)
+    judged = judge_validity(inputs, edits, arms[:n], p.thresholds)
+    return compare_arms(edits, judged, arms[n : n + 1], shams, p.thresholds)
 
 
 # --- The parameters.

@@ -38,6 +38,7 @@ def needed_weights(profile: Profile) -> dict[ServiceName, list[Weights | Server]
             evaluator.second_scorer,
             evaluator.text_embedder,
             evaluator.segmenter,
+            evaluator.judge,
             *evaluator.models_under_test.values(),
         ],
     }

@@ -30,6 +30,7 @@ from gateway.analysis.reviews import (
     valid_counts,
 )
 from gateway.database.tables import Counterfactual, Report, Review
+from gateway.results.judged_shares import JudgedShares
 from gateway.results.stream import SourceRows, cells_of
 from shared.schemas.results import Cell, Estimate, FlippedReviews, MethodReviews, Rate, Relation
 from shared.seeds import derive_seed
@@ -67,6 +68,10 @@ class Reviews:
             return False
         end = self.first_open.get((review.method, review.accepted))
         return end is None or name < end
+
+    def is_prioritised(self, name: str) -> bool:
+        """Whether an edit was reviewed because it was listed first, and not at random."""
+        return name in self.prioritised
 
     def missing(self, method: str, accepted: bool = True) -> int:
         """The number of sampled edits that still need a decided review to estimate the method's validity."""
@@ -165,6 +170,7 @@ class ReviewedJob:
         self._methods, self._models = list(methods), list(models)
         self._tallies = {(method, accepted): Tally() for method in self._methods for accepted in (True, False)}
         self._samples = {key: _Sample() for key in self._tallies}
+        self._judged = {method: JudgedShares() for method in self._methods}
         self._edit_shown = {method: _Sample() for method in self._methods}
         self._columns = {(model, method): _ModelColumns() for method in self._methods for model in self._models}
 
@@ -180,6 +186,8 @@ class ReviewedJob:
             review, is_sampled = self._reviews.by_edit.get(row.id), self._reviews.is_sampled(row.id)
             valid = None if review is None else review.valid
             self._tallies[key].add(valid)
+            if row.accepted and not self._reviews.is_prioritised(row.id):
+                self._judged[row.method].add(row.judged, valid if is_sampled else None, group)
             if is_sampled and review is not None:
                 self._samples[key].add(bool(valid), group)
                 if row.accepted and review.edit_shown is not None:
@@ -255,6 +263,7 @@ class ReviewedJob:
             more=self._reviews.missing(method),
             more_rejected=self._reviews.missing(method, accepted=False),
             valid=estimate(valid, accepted.total) if enough else None,
+            prediction_powered=self._judged[method].estimate(),
             valid_rejected=estimate(valid_rejected, rejected.total) if enough_rejected else None,
             accepted_if_valid=errors[0],
             accepted_if_invalid=errors[1],

@@ -39,8 +39,8 @@ class CounterfactualRow(NamedTuple):
     """An edit, null arm or sham arm, as far as the figures need it; `evaluations` are the editor's network evaluations.
 
     `shapes` and `recaption` are the scores of these checks, `second` whether the second scorer accepts the image (1 or
-    0); None where they were not made. `null_check` and `lost_to`
-    of an edit are as in `tables.Counterfactual`.
+    0), and `validity`, `judge_label` and `judge_value` those scores; None where they were not made. `null_check` and
+    `lost_to` of an edit are as in `tables.Counterfactual`.
     """
 
     position: int
@@ -61,6 +61,16 @@ class CounterfactualRow(NamedTuple):
     null_check: str | None = None
     lost_to: str = ""
     second: float | None = None
+    validity: float | None = None
+    judge_label: float | None = None
+    judge_value: float | None = None
+
+    @property
+    def judged(self) -> float | None:
+        """A judge's score of validity, 0 to 1: `validity`, or the less certain answer of the vision-language judge."""
+        if self.validity is not None or self.judge_value is None:
+            return self.validity
+        return self.judge_value if self.judge_label is None else min(self.judge_label, self.judge_value)
 
     @property
     def counted(self) -> bool:
@@ -247,6 +257,7 @@ def stream_sources(session: Session, job_id: str, relation: Relation) -> Iterato
             c.image_digest.is_not(None), c.accepted, c.check, c.evaluations,
             c.scores["shapes"].as_float(), c.scores["recaption"].as_float(),
             c.sham_ordinal, c.null_check, c.lost_to, c.scores["second_accepted"].as_float(),
+            c.scores["validity"].as_float(), c.scores["judge_label"].as_float(), c.scores["judge_value"].as_float(),
         )
         .where(c.job_id == job_id)
         .order_by(c.position, c.method, c.ordinal)

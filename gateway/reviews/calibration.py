@@ -20,11 +20,13 @@ from gateway.analysis.calibration import (
     JudgedSample,
     error_rates,
     fit_held_out,
+    fit_validity,
     half_width,
     more_needed,
     separation,
 )
 from gateway.analysis.thresholds import VALID, Booleans, ScoredImages, margins
+from gateway.analysis.validity_model import SignalSample
 from gateway.database.columns import StoredChange
 from gateway.database.tables import Counterfactual, Job, JobService, Review, SourceImage
 from gateway.jobs import jobs
@@ -32,11 +34,14 @@ from gateway.jobs.checks_off import checks_off
 from gateway.methods import METHODS, JobMethod
 from gateway.methods.inverted import SweepParameters
 from gateway.results.reviewed_edits import Reviews, load_reviews
-from shared.schemas.calibration import JobCalibration, MethodCalibration
+from shared.schemas.calibration import FittedValidity, JobCalibration, MethodCalibration
+from shared.schemas.validity import SIGNALS, VALIDITY, EditKind, signal_value
 from shared.seeds import derive_seed
 
 # Checks whose score alone decides; an edit that another check refused stays refused at any threshold.
-_BY_SCORE = ("structure", "caption", "label", "shapes", "things", "fit", "likeness", "match", "word", "direction")
+_BY_SCORE = (
+    "structure", "caption", "label", "shapes", "things", "fit", "likeness", "match", "word", "direction", VALIDITY,
+)  # fmt: skip
 
 
 class Turn(NamedTuple):
@@ -64,6 +69,14 @@ class _Edit(NamedTuple):
     check: str
     scores: dict[str, float]
     changes: list[StoredChange]
+    label: str | None
+
+    @property
+    def kind(self) -> EditKind:
+        """The factors, values and class of the edit."""
+        factors = tuple(change["factor"] for change in self.changes)
+        values = tuple(change["to_value"] for change in self.changes)
+        return EditKind(factors, values, () if self.label is None else (self.label,))
 
 
 class _CalibrationSample(NamedTuple):
@@ -182,6 +195,7 @@ def _method_calibration(session: Session, job: Job, method: JobMethod, sample: _
         checks_off=checks_off([method], job.kind).get(method.name, []),
         separation=separation(images),
         fitted=fitted and fitted.model_copy(update={"thresholds": {**thresholds, **fitted.thresholds}}),
+        validity=_validity(job, method, edits, judged, thresholds),
         sweeps=isinstance(method.parameters, SweepParameters),
     )
 
@@ -189,7 +203,7 @@ def _method_calibration(session: Session, job: Job, method: JobMethod, sample: _
 def _edits(session: Session, job_id: str, names: Mapping[str, bool]) -> list[_Edit]:
     """The named edits, in the order of their ids. Reads all reviewed edits of the job; people review few."""
     c, s = Counterfactual, SourceImage
-    columns = select(c.id, c.source_image_id, s.group_name, c.accepted, c.check, c.scores, c.changes)
+    columns = select(c.id, c.source_image_id, s.group_name, c.accepted, c.check, c.scores, c.changes, s.ground_truth)
     reviewed = select(Review.counterfactual_id).where(Review.job_id == job_id)
     rows = session.execute(columns.join(s, c.source_image_id == s.id).where(c.id.in_(reviewed)).order_by(c.id))
     return [_Edit(*row) for row in rows if row.id in names]
@@ -211,7 +225,7 @@ def _scored(edits: Sequence[_Edit], judged: JudgedSample, method: JobMethod) -> 
     An edit is not passable if the label check ranks another class first, if a check refused it that is not by score,
     or if it fails the job's threshold of a check that did not score every edit and so cannot be fitted.
     """
-    checks = [check for check in METHODS[method.name].checks if check in _BY_SCORE]
+    checks = [check for check in (*METHODS[method.name].checks, VALIDITY) if check in _BY_SCORE]
     scored = tuple(check for check in checks if any(check in edit.scores for edit in edits))
     scores = [[edit.scores.get(check, np.nan) for check in scored] for edit in edits]
     passable = [
@@ -228,6 +242,36 @@ def _scored(edits: Sequence[_Edit], judged: JudgedSample, method: JobMethod) -> 
     for place in images.complete:
         kept.pop(scored[place], None)
     return replace(images, passable=images.passable & (margins(images, kept, dict.fromkeys(kept, 1.0)) >= 0))
+
+
+def _validity(
+    job: Job,
+    method: JobMethod,
+    edits: Sequence[_Edit],
+    judged: JudgedSample,
+    thresholds: Mapping[str, Mapping[str, float]],
+) -> FittedValidity | None:
+    """The model of validity. Its check replaces the others, but for a method that sweeps, whose images they chose."""
+    sweeps = isinstance(method.parameters, SweepParameters)
+    accepted = np.array([edit.accepted or edit.check == VALIDITY for edit in edits], np.bool_)
+    by_score = np.array([edit.accepted or edit.check in _BY_SCORE for edit in edits], np.bool_)
+    signals = signal_sample([edit.scores for edit in edits], [edit.kind for edit in edits], judged)
+    seed = derive_seed("validity", job.id, method.name)
+    fitted = fit_validity(judged, signals, accepted if sweeps else by_score, seed)
+    if fitted is None or not sweeps:
+        return fitted
+    kept = {check: dict(limits) for check, limits in thresholds.items()}
+    return fitted.model_copy(update={"thresholds": {**kept, **fitted.thresholds}})
+
+
+def signal_sample(
+    scores: Sequence[Mapping[str, float]], edits: Sequence[EditKind], judged: JudgedSample
+) -> SignalSample:
+    """The signals of judged edits: the scores that at least one of them has."""
+    names = tuple(name for name in SIGNALS if any(name in own for own in scores))
+    rows = [[signal_value(name, own[name]) if name in own else np.nan for name in names] for own in scores]
+    values = np.array(rows, np.float64).reshape(len(scores), len(names))
+    return SignalSample(names, values, edits, judged.valid, judged.group)
 
 
 def _half(job: Job, edits: Sequence[_Edit]) -> Booleans:

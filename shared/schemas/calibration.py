@@ -8,6 +8,7 @@ from pydantic import Field
 
 from shared.schemas.base import Contract, Kind
 from shared.schemas.results import CheckErrors, Rate
+from shared.schemas.validity import ValidityModel
 
 Thresholds = dict[str, dict[str, float]]
 
@@ -40,6 +41,19 @@ class FittedThresholds(Contract):
     auroc: float
 
 
+class FittedValidity(Contract):
+    """The model that combines all scores into P(valid), fitted on the sample, and the check `validity`.
+
+    `thresholds` have the check: in place of all others, or, for a method that sweeps, after the job's own, which have
+    chosen its images. `errors` were measured by cross-validation, on source images that fitted neither the model nor
+    its threshold.
+    """
+
+    model: ValidityModel
+    thresholds: Thresholds
+    errors: list[CheckErrorRates]
+
+
 class MethodCalibration(Contract):
     """The calibration sample of one method: its rendered edits, accepted or rejected, in a random order.
 
@@ -50,8 +64,8 @@ class MethodCalibration(Contract):
 
     `errors`: over all factors, then by factor. `thresholds` are those of the job, for which they hold; `checks_off`
     are checks without a threshold. `separation` is the AUROC of each check's score. `fitted`: None if there are too few
-    reviews. `sweeps`: thresholds also choose among several renderings of an edit, so errors at other thresholds are
-    not known from this sample.
+    reviews. `validity`: None with fewer than 25 valid or invalid edits. `sweeps`: thresholds also choose among several
+    renderings of an edit, so errors at other thresholds are not known from this sample.
     """
 
     method: str
@@ -65,6 +79,7 @@ class MethodCalibration(Contract):
     checks_off: list[str]
     separation: dict[str, float]
     fitted: FittedThresholds | None
+    validity: FittedValidity | None = None
     sweeps: bool
 
 

@@ -155,6 +155,22 @@ class EmbedTextsReply(Contract):
     texts: list[list[float]]
 
 
+class JudgeRequest(Contract):
+    """`POST /v1/judgements`: questions about images that a vision-language judge answers with yes or no."""
+
+    images: Images
+    questions: Annotated[list[Annotated[str, Field(min_length=1, max_length=500)]], Field(min_length=1, max_length=8)]
+
+
+class JudgeReply(Contract):
+    """Per image and question the probability of "yes" against "no", 0 to 1.
+
+    It is 0 or 1 if the server returns no log-probabilities, and 0.5 if it answers neither yes nor no.
+    """
+
+    yes: list[list[float]]
+
+
 class StructureRequest(Contract):
     """`POST /v1/structure`: how much of the source's structure the other images keep, inside `mask` if given."""
 

@@ -432,6 +432,8 @@ class MethodReviews(Contract):
     `accepted` and `rejected`: how many of each were reviewed as valid or invalid; `undecided`: unsure, or reviewers
     disagree. `by_lot` of the accepted ones were sampled at random and represent the others; `more` such reviews (of
     rejected ones: `more_rejected`) are needed before estimates can be given; until then they are None.
+    `prediction_powered` is P(valid) of accepted ones from the sample and a judge's scores of all of them (`validity`,
+    or the vision-language judge); None without a judge or with fewer than 20 sampled source images.
     `valid` is P(valid) of accepted ones, `valid_rejected` of rejected ones; `accepted_if_valid` and
     `accepted_if_invalid` are the checks' own error rates. `edit_shown` and `realism` (mean of `graded`, 1 to 5) are
     those of randomly sampled accepted ones.
@@ -444,6 +446,7 @@ class MethodReviews(Contract):
     by_lot: int
     more: int
     more_rejected: int
+    prediction_powered: Estimate | None = None
     valid: Estimate | None
     valid_rejected: Estimate | None
     accepted_if_valid: Estimate | None

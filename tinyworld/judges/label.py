@@ -82,7 +82,7 @@ def errors(labels: Sequence[Label]) -> dict[str, dict[bool, tuple[int, int]]]:
     answers: dict[str, list[tuple[bool, bool | None]]] = {
         "oracles, class kept": [(label.oracles_kept, label.class_kept) for label in labels],
         "oracles, edit shown": [(label.oracles_shown, label.edit_shown) for label in labels],
-        "checks, class kept and edit shown": [(label.accepted, _both(label)) for label in edits],
+        "checks, class kept and edit shown": [(label.accepted, image_valid(label)) for label in edits],
     }
     table: dict[str, dict[bool, tuple[int, int]]] = {}
     for question, pairs in answers.items():
@@ -93,7 +93,8 @@ def errors(labels: Sequence[Label]) -> dict[str, dict[bool, tuple[int, int]]]:
     return table
 
 
-def _both(label: Label) -> bool | None:
+def image_valid(label: Label) -> bool | None:
+    """Whether the class is kept and the edit shown; None if the labeller could not say."""
     if label.class_kept is None or label.edit_shown is None:
         return False if False in (label.class_kept, label.edit_shown) else None
     return label.class_kept and label.edit_shown

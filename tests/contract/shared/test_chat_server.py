@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import Any
 
@@ -215,3 +216,34 @@ def test_a_log_probability_that_is_no_number_is_a_problem(value: str, problem: t
 def test_a_missing_key_is_refused_before_any_request() -> None:
     with pytest.raises(ValueError, match="SMALL_SERVER_KEY"):
         ChatServer(server_at("http://127.0.0.1:9", api_key_variable="SMALL_SERVER_KEY"))
+
+
+def judged(*top: tuple[str, float], text: str = "Yes", first: str = "Yes") -> float:
+    """P(yes) of a reply whose first word has these candidates, behind a token of white space."""
+    content = [{"token": " ", "logprob": 0.0, "bytes": None, "top_logprobs": []}] * bool(top)
+    candidates = [{"token": token, "logprob": math.log(p), "bytes": None} for token, p in top]
+    content += [{"token": first, "logprob": 0.0, "bytes": None, "top_logprobs": candidates}] * bool(top)
+    choice = {"message": {"content": text}, "finish_reason": "stop"} | (
+        {"logprobs": {"content": content}} if top else {}
+    )
+    server = RecordingServer(JSONResponse({"choices": [choice]}))
+
+    async def ask(chat: ChatServer) -> float:
+        return await chat.yes([{"role": "user", "content": "Is it a bus?"}], time.monotonic() + 60)
+
+    probability: float = run_against(server, ask)
+    assert server.bodies[0]["logprobs"] is True
+    return probability
+
+
+def test_yes_is_weighed_against_no_by_their_probabilities() -> None:
+    assert judged(("Yes", 0.5), (" yes", 0.1), ("No", 0.2), ("Nothing", 0.1)) == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize(("text", "probability"), [("Yes.", 1.0), ("no", 0.0), ("It is a bus", 0.5), ("Nobody", 0.5)])
+def test_without_probabilities_the_word_counts(text: str, probability: float) -> None:
+    assert judged(text=text) == probability
+
+
+def test_an_answer_that_is_neither_is_even() -> None:
+    assert judged(("A", 0.9), ("The", 0.1), text="A bus", first="A") == 0.5

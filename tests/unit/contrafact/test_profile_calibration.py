@@ -51,29 +51,29 @@ def calibration(method: str = "dillema", sweeps: bool = False, scorer: str = "ab
 
 
 def test_the_tables_hold_errors_by_factor_and_the_thresholds_that_they_hold_for() -> None:
-    table = tomllib.loads(calibration_tables("our streets", calibration(), fitted=False))["calibration"]["our streets"]
+    table = tomllib.loads(calibration_tables("our streets", calibration()))["calibration"]["our streets"]
     assert (table["judged_by"], table["scorer"], table["judged"]) == ("people", "abc", 60)
     assert {factor: errors["invalid_accepted"] for factor, errors in table["methods"]["dillema"].items()} == {
         "weather": 7,
         "domain": 9,
     }, "factors without a reviewed image stay unknown: there is no default"
     assert table["thresholds"] == {"dillema": JOB_THRESHOLDS}
-    fitted = tomllib.loads(calibration_tables("d", calibration(), fitted=True))["calibration"]["d"]
+    fitted = tomllib.loads(calibration_tables("d", calibration(), "fitted"))["calibration"]["d"]
     assert fitted["thresholds"] == {"dillema": FITTED}
     assert fitted["methods"]["dillema"]["weather"]["invalid_accepted"] == 4
-    swept = tomllib.loads(calibration_tables("d", calibration("lance", sweeps=True), fitted=True))["calibration"]["d"]
+    swept = tomllib.loads(calibration_tables("d", calibration("lance", sweeps=True), "fitted"))["calibration"]["d"]
     assert swept["thresholds"] == {"lance": JOB_THRESHOLDS}
     assert swept["methods"]["lance"]["weather"]["invalid_accepted"] == 7
 
 
 def test_several_scorers_or_too_few_reviews_are_refused() -> None:
     with pytest.raises(ValueError, match="scorer"):
-        calibration_tables("d", calibration(scorer=""), fitted=False)
+        calibration_tables("d", calibration(scorer=""))
     (method,) = calibration().methods
     method = method.model_copy(update={"errors": [rates(None, 9).model_copy(update={"errors": None})]})
     few = calibration().model_copy(update={"methods": [method]})
     with pytest.raises(ValueError, match="10 valid and 10 invalid"):
-        calibration_tables("d", few, fitted=False)
+        calibration_tables("d", few)
 
 
 PROFILE = """# Ours.
@@ -96,7 +96,7 @@ default = { valid = 1, valid_accepted = 1, invalid = 1, invalid_accepted = 0 }
 
 
 def test_only_the_named_calibration_is_replaced() -> None:
-    tables = calibration_tables("streets", calibration(), fitted=False)
+    tables = calibration_tables("streets", calibration())
     once = with_tables(PROFILE, "streets", tables)
     parsed, before = tomllib.loads(once), tomllib.loads(PROFILE)
     assert parsed["calibration"]["streets"]["judged"] == 60
@@ -106,10 +106,10 @@ def test_only_the_named_calibration_is_replaced() -> None:
         assert comment in once
     assert "# Of the streets." not in once
     assert with_tables(once, "streets", tables) == once
-    added = with_tables(PROFILE, "night", calibration_tables("night", calibration(), fitted=False))
+    added = with_tables(PROFILE, "night", calibration_tables("night", calibration()))
     assert added.startswith(PROFILE.rstrip())
-    quoted = with_tables(PROFILE, "a b", calibration_tables("a b", calibration(), fitted=False))
-    assert with_tables(quoted, "a b", calibration_tables("a b", calibration(), fitted=False)) == quoted
+    quoted = with_tables(PROFILE, "a b", calibration_tables("a b", calibration()))
+    assert with_tables(quoted, "a b", calibration_tables("a b", calibration())) == quoted
 
 
 @pytest.mark.parametrize(
@@ -117,21 +117,21 @@ def test_only_the_named_calibration_is_replaced() -> None:
 )
 def test_a_form_that_is_not_a_table_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="streets"):
-        with_tables(text, "streets", calibration_tables("streets", calibration(), fitted=False))
+        with_tables(text, "streets", calibration_tables("streets", calibration()))
 
 
 def test_a_profile_is_replaced_by_one_that_loads_and_otherwise_unchanged(tmp_path: Path) -> None:
     path = write_small_profile(tmp_path)
     before = path.read_text(encoding="utf-8")
     path.chmod(0o640)
-    write_profile(path, "streets", calibration_tables("streets", calibration(), fitted=False))
+    write_profile(path, "streets", calibration_tables("streets", calibration()))
     measured = load_profile(str(path)).calibration["streets"]
     assert measured.methods["dillema"]["weather"].invalid_accepted == 7
     assert measured.thresholds == {"dillema": JOB_THRESHOLDS}
     assert path.stat().st_mode & 0o777 == 0o640
     assert path.read_text(encoding="utf-8").startswith(before.rstrip())
     written = path.read_text(encoding="utf-8")
-    broken = calibration_tables("streets", calibration(), fitted=False).replace("valid = 30", "valid = 3")
+    broken = calibration_tables("streets", calibration()).replace("valid = 30", "valid = 3")
     with pytest.raises(ValueError, match="more accepted than measured"):
         write_profile(path, "streets", broken)
     assert path.read_text(encoding="utf-8") == written

@@ -135,3 +135,10 @@ def test_sizes_must_agree() -> None:
         Shapes(street()[1:], street(), KNOWN, [])
     with pytest.raises(ValueError, match="source and image"):
         Shapes(street(), street(), KNOWN, []).classes(street()[1:])
+
+
+def test_a_label_may_stand_for_several_classes_and_means_the_one_of_the_job() -> None:
+    names = {"car": ["object"], "bus": ["object"]}
+    judge = ShapeJudge(path="x", licence="", gigabytes=1, names=names)
+    assert judge.places(["background", "object"], ["car"]) == [None, 0], "not of the class that was named last"
+    assert judge.places(["background", "object"], ["bus"]) == [None, 0]

@@ -189,3 +189,29 @@ def test_two_reviewers_share_one_sample(tmp_path: Path) -> None:
         assert edit_on(gateway.client.get(PAGE, headers=ann).text) == first
         assert gateway.client.put(f"/jobs/drawn/reviews/{first}", json={"verdict": "valid"}, headers=ann).is_success
         assert edit_on(gateway.client.get(PAGE, headers=ben).text) == second
+
+
+def test_enough_reviews_fit_a_model_of_validity_that_the_profile_takes(gateway: Gateway, tmp_path: Path) -> None:
+    verdicts = rendered(gateway)
+    for name in sorted(verdicts)[60:]:
+        random = np.random.default_rng(derive_seed("reviewer", name))
+        valid = random.random() < (0.8 if verdicts[name] else 0.3)
+        gateway.client.put(f"/jobs/drawn/reviews/{name}", json={"verdict": "valid" if valid else "invalid"})
+    (method,) = calibration(gateway).methods
+    assert method.validity is not None
+    assert set(method.validity.model.signals) == {"structure"}
+    assert set(method.validity.thresholds) == {"validity"}
+    assert method.validity.model.signals["structure"].weight > 0
+    assert method.validity.model.auroc_of_scores.value == pytest.approx(method.separation["structure"], abs=0.1)
+    profile = write_profile(tmp_path)
+    with gateway.context.sessions.begin() as session:
+        session.merge(JobService(job_id="drawn", service="evaluator_service", revision="1", info=evaluator("a" * 40)))
+    arguments = ["calibrate", "drawn", "--profile", str(profile), "--write", "--data", "streets", "--validity"]
+    result = CliRunner().invoke(app, arguments, env={"CONTRAFACT_URL": str(gateway.client.base_url)})
+    assert result.exit_code == 0, result.output
+    written = load_profile(str(profile)).calibration["streets"]
+    assert written.validity_model == {"dillema": method.validity.model}
+    assert written.thresholds == {"dillema": method.validity.thresholds}
+    assert written.methods["dillema"] == {own.factor: own.errors for own in method.validity.errors if own.factor}
+    together = CliRunner().invoke(app, [*arguments, "--fitted"], env={"CONTRAFACT_URL": str(gateway.client.base_url)})
+    assert together.exit_code == 2

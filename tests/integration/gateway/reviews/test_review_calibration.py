@@ -179,3 +179,22 @@ def test_a_finding_offers_a_sample_of_its_failures_and_says_how_many_are_valid(
     assert (after.changed.n, after.changed.sample) == (finding.changed.n, finding.changed.sample)
     assert after.changed.reviewed >= len(finding.changed.sample)
     assert after.changed.valid == after.changed.reviewed - 1
+
+
+def test_a_judge_of_all_edits_narrows_the_valid_share(sessions: Sessions, store: DirectoryStore) -> None:
+    sampled = edits(sessions, accepted=True)
+    invalid = set(sampled[::3])
+    say(sessions, [name for name in sampled[:36] if name not in invalid])
+    say(sessions, [name for name in sampled[:36] if name in invalid], "invalid")
+    (alone,) = build_report(sessions, store, "drawn").reviews
+    assert alone.prediction_powered is None, "no judge"
+    with sessions.begin() as session:
+        for row in session.scalars(select(Counterfactual).where(Counterfactual.id.in_(sampled))):
+            row.scores = {**row.scores, "validity": 0.1 if row.id in invalid else 0.9}
+    (summary,) = build_report(sessions, store, "drawn").reviews
+    assert summary.valid == alone.valid
+    assert summary.prediction_powered is not None
+    assert summary.valid is not None
+    powered, plain = summary.prediction_powered, summary.valid
+    assert powered.low <= 1 - len(invalid) / len(sampled) <= powered.high
+    assert powered.high - powered.low < plain.high - plain.low

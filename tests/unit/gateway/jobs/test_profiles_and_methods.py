@@ -40,3 +40,30 @@ def test_beams_that_a_server_does_not_have_are_refused_in_the_plan() -> None:
         plan(spec_of("lance", caption_beams=5), load_profile("modern"), [])
     (lance,) = plan(spec_of("lance", caption_beams=5), load_profile("paper"), []).methods
     assert getattr(lance.parameters, "caption_beams", 0) == 5
+
+
+def test_signals_of_models_that_the_profile_lacks_are_refused_in_the_plan() -> None:
+    for signal, table in (("object", "segmenter"), ("judge", "judge")):
+        with pytest.raises(InvalidInput, match=rf"evaluator\.{table}"):
+            plan(spec_of("dillema", signals=[signal]), load_profile("tiny"), [])
+    (method,) = plan(spec_of("dillema", signals=["recaption"]), load_profile("tiny"), []).methods
+    assert getattr(method.parameters, "signals", None) == ("recaption",)
+
+
+def test_a_calibration_brings_its_model_of_validity_and_its_threshold() -> None:
+    profile = load_profile("tiny")
+    own = profile.calibration["tinyworld"]
+    assert own.judged_by == "models"
+    assert own.scorer == profile.evaluator.scorer.info("scorer").revision
+    for name in ("dillema", "lance"):
+        spec = spec_of(name).model_copy(update={"calibration": "tinyworld"})
+        (method,) = plan(spec, profile, []).methods
+        assert getattr(method.parameters, "validity", None) == own.validity_model[name]
+        assert method.thresholds["validity"] == own.thresholds[name]["validity"]
+    (plain,) = plan(spec_of("dillema"), profile, []).methods
+    assert getattr(plain.parameters, "validity", "missing") is None
+
+
+def test_a_threshold_without_a_model_of_validity_is_refused_in_the_plan() -> None:
+    with pytest.raises(InvalidInput, match="calibration"):
+        plan(spec_of("dillema", thresholds={"validity": {"default": 0.5}}), load_profile("tiny"), [])

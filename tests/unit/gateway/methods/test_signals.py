@@ -1,0 +1,122 @@
+"""Signals of rendered edits: what a caption, a segmenter and a judge say, and what is asked of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.methods.arms import RenderedArm
+from gateway.methods.counterfactual import ACCEPTED, Change, Edit, MethodImage, Scores, TaskDescription, Verdict
+from gateway.methods.schedule import Inputs
+from gateway.methods.signals import SignalParameters, caption_signals, signal_scores
+from gateway.methods.validity import judge_validity
+from shared.endpoints import Endpoint, Reply, Request, Services
+from shared.schemas.base import Contract, ImagePayload
+from shared.schemas.caption import CaptionReply, CaptionRequest
+from shared.schemas.estimates import Estimate
+from shared.schemas.evaluation import JudgeReply, JudgeRequest, ShapesOutcome, ShapesReply, ShapesRequest
+from shared.schemas.validity import Signal, SignalWeight, ValidityModel, signals_of
+
+SOURCE = MethodImage("source", ImagePayload(png=b"source"), "bus")
+TASK = TaskDescription("name it", ("bus", "car"))
+NIGHT = Edit((Change("weather", "by day", "after dark", "day", "night"),), "A bus by day.", "A bus after dark.")
+ALL: tuple[Signal, ...] = ("object", "recaption", "judge")
+
+
+class Replies(Services):
+    """Services that say of the image `lost` that it shows a car by day, and of others a bus at night."""
+
+    def __init__(self) -> None:
+        self.requests: list[Contract] = []
+
+    def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:
+        self.requests.append(request)
+        images = [image.png == b"lost" for image in getattr(request, "images", [])]
+        reply: Contract
+        if isinstance(request, CaptionRequest):
+            reply = CaptionReply(captions=["A car by day." if lost else "A bus at night." for lost in images])
+        elif isinstance(request, ShapesRequest):
+            outcomes = [ShapesOutcome(classes=[0.1 if lost else 0.8], things=[]) for lost in images]
+            reply = ShapesReply(judged=["bus"], unjudged=[], things=[], outcomes=outcomes)
+        else:
+            assert isinstance(request, JudgeRequest)
+            reply = JudgeReply(yes=[[0.2 if lost else 0.9] * len(request.questions) for lost in images])
+        assert isinstance(reply, endpoint.reply)
+        return reply
+
+
+def scored(*signals: Signal) -> tuple[list[Scores], list[Contract]]:
+    services, images = Replies(), [ImagePayload(png=b"kept"), ImagePayload(png=b"lost")]
+    return signal_scores(services, SOURCE, TASK, images, [NIGHT, NIGHT], signals), services.requests
+
+
+def test_each_signal_has_its_scores() -> None:
+    [kept, lost], requests = scored(*ALL)
+    assert kept == {
+        "object": 0.8, "recaption_label": 1.0, "recaption_value": 1.0, "judge_label": 0.9, "judge_value": 0.9,
+    }  # fmt: skip
+    assert lost == {
+        "object": 0.1, "recaption_label": 0.0, "recaption_value": -1.0, "judge_label": 0.2, "judge_value": 0.2,
+    }  # fmt: skip
+    questions = [request.questions for request in requests if isinstance(request, JudgeRequest)]
+    assert all("after dark" in value and "bus" in label for value, label in questions)
+
+
+def test_a_job_without_signals_sends_nothing() -> None:
+    assert scored() == ([{}, {}], [])
+
+
+@pytest.mark.parametrize(
+    ("caption", "value"),
+    [("A bus at night.", 1.0), ("A bus after dark.", 1.0), ("A bus in daytime, by day.", -1.0), ("A bus.", 0.0)],
+)
+def test_a_caption_names_the_new_or_the_old_value(caption: str, value: float) -> None:
+    assert caption_signals(caption, NIGHT, "bus") == {"recaption_label": 1.0, "recaption_value": value}
+    assert caption_signals(caption, NIGHT, None) == {"recaption_value": value}
+
+
+MODEL = ValidityModel(
+    intercept=0.0,
+    signals={
+        "object": SignalWeight(mean=0.5, scale=0.1, weight=1.0), "fit": SignalWeight(mean=0.0, scale=1.0, weight=1.0),
+    },
+    factors={"weather": 0.25},
+    values={"night": 0.5},
+    classes={"bus": -0.25, "car": 9.0},
+    images=100,
+    valid=60,
+    auroc=Estimate(value=0.9, low=0.8, high=0.95),
+    auroc_of_scores=Estimate(value=0.8, low=0.7, high=0.9),
+)  # fmt: skip
+
+
+def arm(name: bytes, verdict: Verdict = ACCEPTED) -> RenderedArm[int]:
+    return RenderedArm(ImagePayload(png=name), 1, verdict, {"fit": 0.0}, 0, 1)
+
+
+def judged(parameters: SignalParameters, *arms: RenderedArm[int], lowest: float = 0.5) -> list[RenderedArm[int]]:
+    inputs = Inputs("m", "1", SOURCE, TASK, Replies(), parameters, 1)
+    return judge_validity(inputs, [NIGHT] * len(arms), arms, {"validity": {"default": lowest}})
+
+
+def test_the_model_scores_an_edit_and_its_threshold_refuses_it() -> None:
+    refused = Verdict(False, "label", "")
+    with_model = SignalParameters(validity=MODEL)
+    kept, lost, earlier = judged(with_model, arm(b"kept"), arm(b"lost"), arm(b"lost", refused))
+    assert kept.verdict.accepted
+    assert kept.scores["validity"] == pytest.approx(1 / (1 + 2.718281828 ** -(3.0 + 0.5)))
+    assert (lost.verdict.check, lost.scores["object"]) == ("validity", 0.1)
+    assert earlier.verdict == refused, "the first check that fails names the verdict"
+    assert "validity" in earlier.scores, "refused images are scored, too: calibration needs them"
+
+
+def test_the_model_brings_the_signals_that_it_weighs() -> None:
+    assert signals_of(MODEL) == ("object",)
+    [kept] = judged(SignalParameters(validity=MODEL), arm(b"kept"))
+    assert "recaption_label" not in kept.scores
+
+
+def test_an_image_that_is_not_finite_is_left_alone() -> None:
+    broken = RenderedArm(None, 1, Verdict(False, "not finite", ""), {}, 0, 1)
+    kept, same = judged(SignalParameters(signals=("object",), validity=MODEL), arm(b"kept"), broken)
+    assert same is broken or same == broken
+    assert kept.scores["object"] == 0.8
