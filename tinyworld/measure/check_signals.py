@@ -26,7 +26,7 @@ from shared.schemas.results import Estimate
 from shared.schemas.validity import OTHER_MODELS, SIGNALS
 from tinyworld.judges.label import Label, shipped_labels
 from tinyworld.judges.labelled import LabelledEdit, judged_sample, labelled_edits
-from tinyworld.rates import rate_text
+from tinyworld.statistics.rates import rate_text
 
 SEED = 1
 LEAST = 10  # images of each kind from which an AUROC is printed

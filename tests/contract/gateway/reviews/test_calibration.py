@@ -205,7 +205,9 @@ def test_enough_reviews_fit_a_model_of_validity_that_the_profile_takes(gateway: 
     assert method.validity.model.auroc_of_scores.value == pytest.approx(method.separation["structure"], abs=0.1)
     profile = write_profile(tmp_path)
     with gateway.context.sessions.begin() as session:
-        session.merge(JobService(job_id="drawn", service="evaluator_service", revision="1", info=evaluator("a" * 40)))
+        session.merge(
+            JobService(job_id="drawn", service="evaluator_service", revision="1", info=evaluator_with_scorer("a" * 40))
+        )
     arguments = ["calibrate", "drawn", "--profile", str(profile), "--write", "--data", "streets", "--validity"]
     result = CliRunner().invoke(app, arguments, env={"CONTRAFACT_URL": str(gateway.client.base_url)})
     assert result.exit_code == 0, result.output
