@@ -95,6 +95,6 @@ def _check_layout(weights: EdgeDetector, state: dict[str, Tensor], expected: dic
     if different := sorted(name for name in {*shapes, *own} if shapes.get(name) != own.get(name)):
         name = different[0]
         raise ValueError(
-            f"{weights.file} of {weights.id} is no HED network of ControlNet's layout: {name} is "
+            f"{weights.file} of {weights.id} is not a HED network in ControlNet's layout: {name} is "
             f"{own.get(name, 'missing')}, expected {shapes.get(name, 'none')}; name the converted ControlNetHED weights"
         )

@@ -86,10 +86,10 @@ def _check_parameters(name: str, state: Mapping[str, Tensor], expected: Mapping[
     """Raise ValueError unless a file has the parameters of the base's UNet. torch would list all differences."""
     if missing := sorted(set(expected) - set(state)):
         raise ValueError(
-            f"{name} is no UNet of base's layout: it lacks {missing[0]}; a LoRA is `few_step.lora` or one of `loras`"
+            f"{name} is not a UNet of base's layout: it lacks {missing[0]}; a LoRA is `few_step.lora` or one of `loras`"
         )
     if unknown := sorted(set(state) - set(expected)):
-        raise ValueError(f"{name} is no UNet of base's layout, which has no {unknown[0]}")
+        raise ValueError(f"{name} is not a UNet of base's layout, which has no {unknown[0]}")
     for key, value in expected.items():
         if state[key].shape != value.shape:
             raise ValueError(

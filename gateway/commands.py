@@ -28,6 +28,7 @@ from gateway.operations.startup import refuse_wrong_schema
 from gateway.settings import Settings, read_settings
 from gateway.storage.object_store import open_store
 from gateway.trial.page import trial_page
+from gateway.trial.steps import verdict_line
 from gateway.trial.try_image import TrialImage
 from gateway.trial.try_image import try_image as run_trial
 from gateway.worker.replay import replay as make_again
@@ -111,7 +112,7 @@ def doctor(
         if as_json:
             print(json.dumps(asdict(answer)))
         else:
-            print(f"{'ok   ' if answer.fine else 'WRONG'}  {answer.part}: {answer.sentence}", flush=True)
+            print(verdict_line(answer.fine, f"{answer.part}: {answer.sentence}"), flush=True)
     if try_image is not None:
         fine = _try(settings, TrialImage(try_image.read_bytes(), task, label), out, as_json) and fine
     raise typer.Exit(0 if fine else 1)

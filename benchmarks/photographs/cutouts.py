@@ -14,7 +14,6 @@ from PIL import Image
 
 from benchmarks.photographs.packages import members
 
-STAMPS = PurePosixPath("usr/share/tuxpaint/stamps")
 SIDE = 448  # pixels of a source image
 LONGEST = 300  # pixels of the cut-out's longer side
 GREY = 127
@@ -39,7 +38,7 @@ CLASSES = {
     ),
     "insect": CutoutClass(("animals/insects",), ((300, 326),), without=("Brown_slug", "Woodlouse")),
     "fruit or vegetable": CutoutClass(
-        ("food/fruit", "food/vegetables"), ((936, 957), (987, 987), (998, 998)), without=()
+        ("food/fruit", "food/vegetables"), ((936, 957), (987, 987), (998, 998))
     ),
     "musical instrument": CutoutClass(
         ("hobbies/music",),
@@ -78,7 +77,7 @@ def outputs_by_class() -> dict[str, list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Cutout:
-    """A cut-out: height × width × 4, 0 … 255, the last channel its opacity. `group`: files of one object share it."""
+    """A cut-out: height × width × 4, 0 … 255, the last channel its opacity."""
 
     name: str
     label: str

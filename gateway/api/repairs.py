@@ -1,4 +1,4 @@
-"""`/repairs`: models under test trained on a job's accepted counterfactuals, and what that came to."""
+"""`/repairs`: models under test trained on a job's accepted counterfactuals, and their results."""
 
 from __future__ import annotations
 

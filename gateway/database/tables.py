@@ -148,7 +148,7 @@ class SourceImage(Leased, Table):
 
     `digest` is None only if the file is not a readable image; such a row is `failed` from the start. `mask_digest` is
     its mask, a label map with indices of the job's `classes`; `mask_classes` are the classes in it. `object_digest` is
-    the mask of its object (not 0), which is no ground truth. Images with the
+    the mask of its object (not 0), which is not a ground truth. Images with the
     same `group_name` belong together, such as frames of one sequence. An image with None is independent of all others.
     """
 

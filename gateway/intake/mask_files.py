@@ -30,7 +30,7 @@ from shared.problems import InvalidInput, TooLarge
 class SentMasks:
     """The reader of a job's masks, and the masks that were sent as separate files.
 
-    `labelled`: the masks are no ground truth, so the images may have labels.
+    `labelled`: the masks are not the ground truth, so the images may have labels.
     """
 
     reader: MaskReader

@@ -214,7 +214,7 @@ def _refuse_loose_masks(submission: Submission) -> None:
 
 
 def _without_classes(source: SourceFile) -> SourceFile:
-    """The source with its mask as that of an object, which is no ground truth."""
+    """The source with its mask as that of an object, which is not a ground truth."""
     return source if source.mask is None else replace(source, mask=replace(source.mask, classes=()))
 
 

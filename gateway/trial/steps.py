@@ -32,6 +32,11 @@ HALF_PRECISION = (
 )
 
 
+def verdict_line(fine: bool, sentence: str) -> str:
+    """A line of `contrafact doctor`."""
+    return f"{'ok   ' if fine else 'WRONG'}  {sentence}"
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One call, or one method's result. `memory`: the most bytes that its service has used, if the service says so.
@@ -53,7 +58,7 @@ class Step:
         numbers += [] if self.memory is None else [f"{self.memory / 1e9:.1f} GB"]
         spent = f" ({', '.join(numbers)})" if numbers else ""
         fault = f": {self.fault}" if self.fault else ""
-        return f"{'WRONG' if self.fault else 'ok   '}  {self.name}{spent}: {self.outcome}{fault}"
+        return verdict_line(not self.fault, f"{self.name}{spent}: {self.outcome}{fault}")
 
 
 class WatchedServices(Services):
@@ -124,7 +129,9 @@ def describe(reply: Contract) -> tuple[str, str]:
             return _images("edited", [image for row in rows for image in row], reply.evaluations.edit)
         case PredictReply(classes=classes, probabilities=[row, *_]):
             best = max(range(len(row)), key=row.__getitem__)
-            return f"{classes[best]} ({row[best]:.0%})", "" if math.isfinite(row[best]) else "its output is no number"
+            return f"{classes[best]} ({row[best]:.0%})", "" if math.isfinite(
+                row[best]
+            ) else "its output is NaN or infinity"
         case SegmentReply(classes=classes, maps=[first, *_]):
             values, counts = np.unique(decode(first.png, "L"), return_counts=True)
             order = np.argsort(-counts)[:LARGEST_CLASSES]

@@ -67,14 +67,14 @@ def try_image(
     task = TaskDescription(image.task_description, classes=tuple(chosen.classes))
     watched = WatchedServices(services, urls, folder)
     for method in chosen.methods:
-        yield from _of_method(watched, method, MethodImage(source.digest, payload, image.label), task)
-    yield from _of_models(watched, chosen, payload)
+        yield from _method_steps(watched, method, MethodImage(source.digest, payload, image.label), task)
+    yield from _model_steps(watched, chosen, payload)
 
 
-def _of_method(
+def _method_steps(
     services: WatchedServices, method: JobMethod, image: MethodImage, task: TaskDescription
 ) -> Iterator[Step]:
-    """The calls of a method, then what its counterfactuals came to."""
+    """The steps of a method's calls, then a summary of its counterfactuals."""
     services.title = method.name
     counterfactuals: list[MethodCounterfactual] = []
     try:
@@ -110,7 +110,7 @@ def _result(name: str, counterfactuals: Iterable[MethodCounterfactual]) -> Step:
     return Step(name, f"{outcome}; refused: {reasons}" if reasons else outcome, fault=fault)
 
 
-def _of_models(services: WatchedServices, chosen: Plan, image: ImagePayload) -> Iterator[Step]:
+def _model_steps(services: WatchedServices, chosen: Plan, image: ImagePayload) -> Iterator[Step]:
     """The prediction of each model under test on the source image."""
     for model in chosen.models:
         services.title = model.name

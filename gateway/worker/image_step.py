@@ -61,7 +61,7 @@ class ImageWork:
 
     `pixels` is width × height, `occurrence` the number of equal images before it in the job. `rendered` holds the ids
     and digests of its counterfactuals if they exist already; then `models` are those without predictions for them.
-    `object_mask` is the digest of the mask of its object, which is no ground truth.
+    `object_mask` is the digest of the mask of its object, which is not a ground truth.
     `values`, in a job of rounds: what the image gets in this round; `first_ordinal` counts its counterfactuals of
     earlier rounds, and `predicted` says that its original has predictions.
     """

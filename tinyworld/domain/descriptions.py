@@ -42,7 +42,7 @@ Withheld = Literal["nothing", "sentences", "phrases too"]
 
 
 def choose_phrase(wording: Wording, random: np.random.Generator, *, withheld: bool) -> str:
-    """A phrase of a value: the commonest, a synonym or, with `withheld`, half of the times a withheld one."""
+    """A phrase of a value: the commonest, a synonym or, with `withheld`, a withheld one half of the time."""
     if withheld and wording.withheld and random.random() < 0.5:
         return wording.withheld[int(random.integers(len(wording.withheld)))]
     if len(wording.usual) > 1 and random.random() < SYNONYM:

@@ -193,7 +193,7 @@ def _lengthened(description: Description, random: Random, domain: LanguageDomain
 
 
 def _reworded(description: Description, random: Random, domain: LanguageDomain[Any]) -> Description:
-    """With random words in place of, or before, some of those that state nothing: no sentence can be known by heart."""
+    """With random words in place of, or before, some of those that state nothing: no sentence can be memorised."""
     share = random.choice((0.2, 0.5, 0.8))
     phrases = sorted({mention.phrase for mention in description.mentions}, key=len, reverse=True)
     pieces = re.split(rf"\b({'|'.join(map(re.escape, phrases))})\b", description.text)

@@ -15,9 +15,9 @@ S = TypeVar("S")
 
 
 def rendered_once(path: Path, scenes: Sequence[S], planes_of: Callable[[S], Pixels], shape: tuple[int, ...]) -> Pixels:
-    """The planes (`shape`: height, width, planes; uint8) of every scene, read from `path`, which is written if need be.
+    """The planes (`shape`: height, width, planes; uint8) of every scene, read from `path`, written first if it is missing.
 
-    It is written beside and renamed, so what was interrupted is never taken for whole.
+    It is written to a temporary file and renamed, so an interrupted file is never used.
     """
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ ALPHA = 0.05
 class Equivalence:
     """The mean of `n` paired differences with its 90 % interval, and its test against a margin (all in −1 … 1).
 
-    `p_value` is the larger one of the two one-sided tests; `equivalent` means p ≤ 5 %: the interval lies within
+    `p_value` is the larger p-value of the two one-sided tests; `equivalent` means p ≤ 5 %: the interval lies within
     ± `margin`.
     """
 
