@@ -92,9 +92,8 @@ def _check_parameters(name: str, state: Mapping[str, Tensor], expected: Mapping[
         raise ValueError(f"{name} is not a UNet of base's layout, which has no {unknown[0]}")
     for key, value in expected.items():
         if state[key].shape != value.shape:
-            raise ValueError(
-                f"{name} is no UNet of base's layout: {key} is {tuple(state[key].shape)}, base's {tuple(value.shape)}"
-            )
+            shapes = f"{key} is {tuple(state[key].shape)}, base's {tuple(value.shape)}"
+            raise ValueError(f"{name} is not a UNet of base's layout: {shapes}")
 
 
 def merged(lora: Lora, unet: UNet2DConditionModel) -> UNet2DConditionModel:

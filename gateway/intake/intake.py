@@ -56,8 +56,8 @@ def take_in(
     """The source images of a job, in the order of the files, or of the archive's members if an archive was sent.
 
     A single folder counts as a class only if `known_classes` has its name. With `masks`, files in a folder `masks` are
-    masks, and folders are classes only if the masks are not the ground truth. Raises InvalidInput if no image is usable, and
-    the errors of archive and manifest.
+    masks, and folders are classes only if the masks are not the ground truth. Raises InvalidInput if no image is
+    usable, and the errors of archive and manifest.
     """
     archive, aside = _archive_of(files), _Aside()
     shelf = None if masks is None else MaskShelf(masks.reader, store, limits)

@@ -71,7 +71,7 @@ class KeptImage:
 class KeptMask:
     """A mask whose label map (grey PNG: class indices, 255 for void) is in the object store, and the classes in it.
 
-    The mask of an object has no `classes`: it is no ground truth.
+    The mask of an object has no `classes`: it is not a ground truth.
     """
 
     digest: str

@@ -15,9 +15,9 @@ S = TypeVar("S")
 
 
 def rendered_once(path: Path, scenes: Sequence[S], planes_of: Callable[[S], Pixels], shape: tuple[int, ...]) -> Pixels:
-    """The planes (`shape`: height, width, planes; uint8) of every scene, read from `path`, written first if it is missing.
+    """The planes (`shape`: height, width, planes; uint8) of every scene, read from `path`.
 
-    It is written to a temporary file and renamed, so an interrupted file is never used.
+    A missing file is written first, to a temporary file and renamed, so an interrupted file is never used.
     """
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
