@@ -129,9 +129,8 @@ def describe(reply: Contract) -> tuple[str, str]:
             return _images("edited", [image for row in rows for image in row], reply.evaluations.edit)
         case PredictReply(classes=classes, probabilities=[row, *_]):
             best = max(range(len(row)), key=row.__getitem__)
-            return f"{classes[best]} ({row[best]:.0%})", "" if math.isfinite(
-                row[best]
-            ) else "its output is NaN or infinity"
+            fault = "" if math.isfinite(row[best]) else "its output is NaN or infinity"
+            return f"{classes[best]} ({row[best]:.0%})", fault
         case SegmentReply(classes=classes, maps=[first, *_]):
             values, counts = np.unique(decode(first.png, "L"), return_counts=True)
             order = np.argsort(-counts)[:LARGEST_CLASSES]
