@@ -9,8 +9,8 @@ from typing import Annotated
 from pydantic import Field
 
 from gateway.methods.arms import ComparedArms, RenderedArm, compare_arms
-from gateway.methods.checks import CHECKS, Thresholds, check_images
-from gateway.methods.counterfactual import Edit, Scores, Verdict
+from gateway.methods.checks import CHECKS, check_images
+from gateway.methods.counterfactual import Edit, Scores, Thresholds, Verdict
 from gateway.methods.lineage import Lineage, TriedFraction
 from gateway.methods.paraphrase import ParaphraseParameters, paraphrase, sham_arms
 from gateway.methods.recaption import Recaption
