@@ -71,7 +71,7 @@ SCENARIOS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class CalibrationTable:
     """One job: an edit of every source image in every cell (sources × cells), and the model on null arms."""
 
     valid: NDArray[np.bool_]
@@ -100,7 +100,7 @@ class Table:
         return error_rates(sample)[0].errors
 
 
-def draw(scenario: Scenario, random: np.random.Generator) -> Table:
+def draw(scenario: Scenario, random: np.random.Generator) -> CalibrationTable:
     """A random table of a scenario."""
     shape = (scenario.sources, len(VALUES))
     first = np.arange(len(VALUES)) == 0
@@ -109,10 +109,10 @@ def draw(scenario: Scenario, random: np.random.Generator) -> Table:
     invalid = np.where(first & (checks.swapped is not None), checks.swapped or 0.0, checks.invalid)
     accepted = random.random(shape) < np.where(valid, checks.valid, invalid)
     right = random.random(shape) < RATE - np.where(first, scenario.drop, 0.0)
-    return Table(valid, accepted, right & (valid | ~first), random.random(scenario.sources) < RATE)
+    return CalibrationTable(valid, accepted, right & (valid | ~first), random.random(scenario.sources) < RATE)
 
 
-def stands(table: Table, errors: CheckErrors | None, seed: int) -> bool:
+def stands(table: CalibrationTable, errors: CheckErrors | None, seed: int) -> bool:
     """Whether a finding of the table stands, given the errors of the checks (None: findings are provisional)."""
     checked = None if errors is None else Checked({FACTOR: errors}, table.screened())
     return any(_stands(effect) for effect in assess(table.cells(), seed, checked))

@@ -50,7 +50,7 @@ MODELS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class DoseTable:
     """Differences of n source images: at each dose (n × doses), regained and remaining with the edit undone (n)."""
 
     effects: Floats
@@ -58,7 +58,7 @@ class Table:
     remaining: Floats
 
 
-def simulate_table(model: SimulatedModel, sources: int, seed: int) -> Table:
+def simulate_table(model: SimulatedModel, sources: int, seed: int) -> DoseTable:
     """One random table."""
     random = np.random.default_rng(seed)
     susceptible = random.random(sources)[:, None]
@@ -67,10 +67,10 @@ def simulate_table(model: SimulatedModel, sources: int, seed: int) -> Table:
     nulls = random.random((sources, len(DOSES))) >= ERRORS
     originals = random.random(sources) >= ERRORS
     at_doses, undone = right[:, :-1].astype(float), right[:, -1].astype(float)
-    return Table(at_doses - nulls, undone - at_doses[:, FULL], undone - originals)
+    return DoseTable(at_doses - nulls, undone - at_doses[:, FULL], undone - originals)
 
 
-def verdicts(table: Table, seed: int) -> tuple[bool, str, str]:
+def verdicts(table: DoseTable, seed: int) -> tuple[bool, str, str]:
     """Whether the table is a finding, its trend, and whether it returns."""
     full = table.effects[:, FULL]
     limits = interval_of(full, seed)

@@ -26,8 +26,8 @@ from diffusion_service.segmentation import Segmenter
 from evaluator_service.models_under_test.classification import ImageClassifier
 from gateway.analysis.certainty import LEVEL, mean_interval
 from gateway.analysis.validity import Screened, among_valid
-from gateway.methods.checks import CHECKS, Thresholds, check_images, judge
-from gateway.methods.counterfactual import MethodImage, Scores
+from gateway.methods.checks import CHECKS, check_images, judge
+from gateway.methods.counterfactual import MethodImage, Scores, Thresholds
 from shared.profiles import Profile, load_profile
 from shared.schemas.diffusion import RenderReply
 from shared.schemas.results import CheckErrors, Interval

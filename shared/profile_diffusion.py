@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from shared.schemas.diffusion import ControlKind
+from shared.schemas.diffusion import ControlKind, Guidance
 from shared.schemas.service import WeightsInfo
 from shared.seeds import derive_digest
 from shared.weights import MaxBatch, Section, Weights
@@ -55,7 +55,7 @@ class FewStep(Section):
     """
 
     steps: Annotated[int, Field(ge=1, le=200)]
-    guidance: Annotated[float, Field(ge=1, le=30)] = 1.0
+    guidance: Guidance = 1.0
     default: bool = True
     scheduler: str | None = None
     scheduler_options: dict[str, JsonValue] = Field(default_factory=dict)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gateway.analysis.effects import Floats, Integers, Outcomes
-from shared.schemas.estimates import NextStep, VarianceComponents
+from shared.schemas.estimates import NextStep, Purchase, VarianceComponents
 from shared.schemas.results import Estimate
 
 LEAST_SOURCES = 12
@@ -133,11 +133,11 @@ def _next_steps(point: Floats, sources: int, edits: float, seeds: float, cost: R
     """
     source, edit, seed = (float(part) for part in point)
     variance = source + edit / edits + seed / (edits * seeds)
-    gains = {
+    gains: dict[Purchase, float] = {
         "sources": variance / (sources**2 * (cost.source + edits * seeds * cost.rendering)),
         "edits": (edit + seed / seeds) / (sources**2 * edits**2 * seeds * cost.rendering),
         "seeds": seed / (sources**2 * edits**2 * seeds**2 * cost.rendering),
     }
     best = max(gains.values())
     order = sorted(gains, key=lambda what: -gains[what])
-    return [NextStep.model_validate({"buy": what, "gain": gains[what] / best if best else 0.0}) for what in order]
+    return [NextStep(buy=what, gain=gains[what] / best if best else 0.0) for what in order]

@@ -160,7 +160,7 @@ def _standing(selected: Interval | None) -> Standing:
     return "nothing found"
 
 
-_ORDER: tuple[Standing, ...] = ("weakness", "improvement", "nothing found", "too few images")
+STANDINGS: tuple[Standing, ...] = ("weakness", "improvement", "nothing found", "too few images")
 
 
 def _strength(effect: CellEffect) -> tuple[object, ...]:
@@ -170,4 +170,4 @@ def _strength(effect: CellEffect) -> tuple[object, ...]:
     if effect.selected_interval is not None:
         bound = max(-effect.selected_interval.high, effect.selected_interval.low)
     name = (cell.label, cell.factor, cell.value, cell.direction)
-    return (_ORDER.index(effect.standing), -bound, effect.delta_accuracy, *name)
+    return (STANDINGS.index(effect.standing), -bound, effect.delta_accuracy, *name)

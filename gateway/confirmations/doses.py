@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import TypeAdapter
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -32,8 +31,6 @@ from shared.schemas.doses import FULL_DOSE, MOST_DOSED_EDITS, DoseParameter, Dos
 from shared.schemas.jobs import JobDetail, JobSpec, ManifestImage, MethodChoice
 from shared.schemas.results import Cell, JobResults
 from shared.seeds import derive_digest
-
-_JSON: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
 
 
 def start_doses(context: Context, owner: str, job_id: str, request: DoseRequest) -> JobDetail:
@@ -118,18 +115,17 @@ def _sampled(edits: Sequence[Counterfactual], seed: int, most: int) -> list[Coun
 
 def _dosed(row: Counterfactual, digest: str, method: JobMethod, values: dict[str, str]) -> DosedEdit:
     (change,) = row.changes
-    dosed = DosedEdit.model_validate(
-        {
-            "source": digest,
-            "factor": change["factor"],
-            "from_phrase": change["from_phrase"],
-            "to_phrase": change["to_phrase"],
-            **values,
-            "caption": row.caption,
-            "new_caption": row.new_caption,
-            "seed": row.seed,
-            "self_fraction": _fraction(row, method),
-        }
+    dosed = DosedEdit(
+        source=digest,
+        factor=change["factor"],
+        from_phrase=change["from_phrase"],
+        to_phrase=change["to_phrase"],
+        from_value=values.get("from_value", ""),
+        to_value=values.get("to_value", ""),
+        caption=row.caption,
+        new_caption=row.new_caption,
+        seed=row.seed,
+        self_fraction=_fraction(row, method),
     )
     own = method.parameters
     if not isinstance(own, DillemaParameters):
@@ -148,19 +144,18 @@ def _fraction(row: Counterfactual, method: JobMethod) -> float:
 def _parameters(
     method: JobMethod, request: DoseRequest, edits: Sequence[DosedEdit], few_step: FewStep | None
 ) -> JsonObject:
+    """The parameters of the method `doses`, which `submit` validates."""
     own = method.parameters
     controlled = isinstance(own, ControlledParameters)
     kind = ControlledParameters if controlled else EditingParameters
     editor = {**own.model_dump(include=set(kind.model_fields)), "thresholds": method.thresholds}
-    return _JSON.validate_python(
-        {
-            "parameter": _parameter(method, request.parameter, few_step),
-            "doses": [*request.doses],
-            "edits": [edit.model_dump(mode="json") for edit in edits],
-            "controlled" if controlled else "inverted": kind.model_validate(editor).model_dump(mode="json"),
-            "checks": [*method.spec.checks],
-        }
-    )
+    return {
+        "parameter": _parameter(method, request.parameter, few_step),
+        "doses": [*request.doses],
+        "edits": [edit.model_dump(mode="json") for edit in edits],
+        "controlled" if controlled else "inverted": kind.model_validate(editor).model_dump(mode="json"),
+        "checks": [*method.spec.checks],
+    }
 
 
 def _parameter(method: JobMethod, chosen: DoseParameter | None, few_step: FewStep | None) -> DoseParameter:

@@ -11,9 +11,9 @@ from typing import Literal
 from pydantic import ConfigDict, JsonValue, ValidationError
 
 from gateway.methods import compose, corruptions, dillema, doses, lance, lance_r, reconstruction, shifts
-from gateway.methods.checks import CHECKS, Thresholds
+from gateway.methods.checks import CHECKS
 from gateway.methods.controlled import ControlledParameters
-from gateway.methods.counterfactual import Method
+from gateway.methods.counterfactual import Method, Thresholds
 from gateway.methods.inverted import EditingParameters, InversionParameters
 from shared.problems import NotFound
 from shared.schemas.base import Contract

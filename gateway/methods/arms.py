@@ -11,8 +11,8 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, Literal, NamedTuple, TypeVar
 
-from gateway.methods.checks import CHECKS, Thresholds, judge_arm
-from gateway.methods.counterfactual import Edit, MethodCounterfactual, Scores, Verdict
+from gateway.methods.checks import CHECKS, judge_arm
+from gateway.methods.counterfactual import Edit, MethodCounterfactual, Scores, Thresholds, Verdict
 from gateway.methods.lineage import Lineage
 from gateway.methods.schedule import Proposal
 from shared.schemas.base import ImagePayload

@@ -32,15 +32,13 @@ from typing import Protocol
 
 import numpy as np
 
-from gateway.methods.counterfactual import ACCEPTED, Edit, MethodImage, Scores, TaskDescription, Verdict
+from gateway.methods.counterfactual import ACCEPTED, Edit, MethodImage, Scores, TaskDescription, Thresholds, Verdict
 from gateway.methods.image_scores import label_set, score_images
 from gateway.methods.recaption import NewCaption, recaption_images
 from gateway.methods.second_scorer import with_second
 from shared.endpoints import Services
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import ShapesReply, ShapesRequest, StructureRequest
-
-Thresholds = Mapping[str, Mapping[str, float]]  # check -> factor, or `default` for factors not listed -> lowest score
 
 CHECKS = ("structure", "caption", "label", "recaption", "shapes", "things", "fit")
 ARM_CHECKS = ("structure", "likeness", "label", "recaption", "shapes", "things")  # applied if the edit has them

@@ -21,7 +21,7 @@ from typing import Annotated, Self
 from pydantic import Field, JsonValue, model_validator
 
 from gateway.methods.arms import RenderedArm, compare_arms, rows
-from gateway.methods.checks import CHECKS, Thresholds, judge, skipped_checks
+from gateway.methods.checks import CHECKS, judge, skipped_checks
 from gateway.methods.counterfactual import (
     ACCEPTED,
     Change,
@@ -30,6 +30,7 @@ from gateway.methods.counterfactual import (
     MethodImage,
     Scores,
     TaskDescription,
+    Thresholds,
     Verdict,
 )
 from gateway.methods.image_scores import score_images

@@ -29,6 +29,7 @@ from shared.schemas.diffusion import (
     Controls,
     ControlScale,
     ControlStrength,
+    Guidance,
     Protection,
     ProtectionReply,
     RegionOutcome,
@@ -63,7 +64,7 @@ class ControlledParameters(ParaphraseParameters, SignalParameters):
         HeldShapes, Field(description="How protected classes are held (by, strength) and checked (iou, seam, light).")
     ] = HeldShapes()
     steps: Annotated[int, Field(ge=1, le=200, description="Denoising steps.")] = 20
-    guidance: Annotated[float, Field(ge=1, le=30, description="Classifier-free guidance scale.")] = 7.5
+    guidance: Annotated[Guidance, Field(description="Classifier-free guidance scale.")] = 7.5
     negative_prompt: Annotated[str, Field(max_length=1_000, description="What the images should not show.")] = ""
     recaption: Recaption = False
     thresholds: Annotated[

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -18,6 +18,7 @@ from shared.schemas.designs import Factor as Factor
 
 Arm = Literal["edit", "null", "sham"]
 Scores = dict[str, float]  # by name; each check has its own range
+Thresholds = Mapping[str, Mapping[str, float]]  # check -> factor, or `default` for factors not listed -> lowest score
 
 
 def _no_others(digest: str) -> ImagePayload:

@@ -30,12 +30,12 @@ from gateway.methods.paraphrase import paraphrase, sham_arms
 from gateway.methods.schedule import Inputs, Proposal
 from shared.endpoints import Services
 from shared.schemas.base import Contract
-from shared.schemas.diffusion import ControlRegion, Fraction
+from shared.schemas.diffusion import CONTROL_SCALE_LIMITS, GUIDANCE_LIMITS, ControlRegion, Fraction
 from shared.schemas.doses import FULL_DOSE, MOST_DOSED_EDITS, DoseOption, DoseParameter
 from shared.schemas.jobs import Digest
 
-Editor = ControlledParameters | EditingParameters
-P = TypeVar("P", bound=Editor)
+EditorParameters = ControlledParameters | EditingParameters
+P = TypeVar("P", bound=EditorParameters)
 
 
 def doses(
@@ -99,7 +99,7 @@ def _undo(source: _Source, parameters: DosesParameters, dosed: DosedEdit) -> lis
 
 
 def _render(
-    source: _Source, parameters: DosesParameters, editor: Editor, dosed: DosedEdit, edit: Edit, dose: float
+    source: _Source, parameters: DosesParameters, editor: EditorParameters, dosed: DosedEdit, edit: Edit, dose: float
 ) -> ComparedArms[Any]:
     """An edit with its arms, by the editor of the other job."""
     if isinstance(editor, ControlledParameters):
@@ -122,7 +122,7 @@ def _edit_in_place(
     return compare_arms([edit], arms[:1], arms[1:2], shams, thresholds, checks)
 
 
-def _judge_kept(arm: RenderedArm[Any], edit: Edit, editor: Editor, checks: Sequence[str]) -> RenderedArm[Any]:
+def _judge_kept(arm: RenderedArm[Any], edit: Edit, editor: EditorParameters, checks: Sequence[str]) -> RenderedArm[Any]:
     """Step 2: the arm with the verdict of the checks of class and shapes alone."""
     if arm.image is None or arm.verdict.check not in (*checks, "no change"):
         return arm
@@ -132,7 +132,7 @@ def _judge_kept(arm: RenderedArm[Any], edit: Edit, editor: Editor, checks: Seque
 # --- The parameters, and the values that cells are named by.
 
 REVISION = "1"  # raise it whenever the same replies would give other counterfactuals
-LIMITS = {"guidance": (1.0, 30.0), "control_scale": (0.0, 2.0)}  # of the editors
+LIMITS = {"guidance": GUIDANCE_LIMITS, "control_scale": CONTROL_SCALE_LIMITS}
 
 
 def value_at_dose(value: str, dose: float) -> str:
@@ -189,7 +189,7 @@ class DosesParameters(Contract):
     checks: Annotated[tuple[str, ...], Field(description="The image checks of the other job's method.")] = CHECKS
 
     @property
-    def editor(self) -> Editor:
+    def editor_parameters(self) -> EditorParameters:
         """The parameters of the editor."""
         editor = self.controlled or self.inverted
         assert editor is not None, "the validator refuses parameters without an editor"
@@ -200,9 +200,9 @@ class DosesParameters(Contract):
         digest = image.id.split("/")[0]
         return [edit for edit in self.edits if edit.source == digest]
 
-    def at_dose(self, dose: float) -> Editor:
+    def at_dose(self, dose: float) -> EditorParameters:
         """The parameters of the editor at a dose; the self-attention fraction belongs to the edit."""
-        editor = self.editor
+        editor = self.editor_parameters
         if self.parameter == "guidance":
             return editor.model_copy(update={"guidance": editor.guidance * dose})
         if self.parameter == "control_scale" and isinstance(editor, ControlledParameters):

@@ -9,8 +9,8 @@ from typing import Annotated
 from pydantic import Field
 
 from gateway.methods.arms import ComparedArms, RenderedArm, compare_arms
-from gateway.methods.checks import CHECKS, Thresholds, check_images
-from gateway.methods.counterfactual import Edit, Scores, Verdict
+from gateway.methods.checks import CHECKS, check_images
+from gateway.methods.counterfactual import Edit, Scores, Thresholds, Verdict
 from gateway.methods.lineage import Lineage, TriedFraction
 from gateway.methods.paraphrase import ParaphraseParameters, paraphrase, sham_arms
 from gateway.methods.recaption import Recaption
@@ -20,10 +20,12 @@ from gateway.methods.validity import judge_validity
 from shared.chunks import chunks
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 from shared.schemas.diffusion import (
+    ControlScale,
     EditControl,
     EditReply,
     EditRequest,
     Fraction,
+    Guidance,
     InversionKind,
     LocalBlend,
     NullText,
@@ -52,9 +54,9 @@ class InversionParameters(Contract):
         EditControl,
         Field(description="none: the UNet alone; empty: a ControlNet that sees no edges; else: those of that region."),
     ] = "none"
-    control_scale: Annotated[float, Field(ge=0, le=2, description="Weight of the control.")] = 1.0
+    control_scale: Annotated[ControlScale, Field(description="Weight of the control.")] = 1.0
     steps: Annotated[int, Field(ge=1, le=200, description="Steps of inversion, and of sampling.")] = 50
-    guidance: Annotated[float, Field(ge=1, le=30, description="Classifier-free guidance scale.")] = 7.5
+    guidance: Annotated[Guidance, Field(description="Classifier-free guidance scale.")] = 7.5
     caption_prompt: Annotated[str, Field(max_length=500, description="Prefix given to the captioner.")] = ""
     caption_min_tokens: Annotated[int, Field(ge=0, le=200, description="Shortest caption.")] = 20
     caption_max_tokens: Annotated[int, Field(ge=1, le=256, description="Longest caption.")] = 100

@@ -37,7 +37,6 @@ from pydantic import Field, TypeAdapter
 
 from gateway.methods.arms import RenderedArm, rows
 from gateway.methods.caption import with_domain, write_caption
-from gateway.methods.checks import Thresholds
 from gateway.methods.chosen_values import chosen_edits
 from gateway.methods.counterfactual import (
     ACCEPTED,
@@ -47,6 +46,7 @@ from gateway.methods.counterfactual import (
     MethodCounterfactual,
     MethodImage,
     TaskDescription,
+    Thresholds,
 )
 from gateway.methods.inverted import (
     Attempt,

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gateway.methods.counterfactual import Edit, Scores
-
-Thresholds = Mapping[str, Mapping[str, float]]
+from gateway.methods.counterfactual import Edit, Scores, Thresholds
 
 # Without calibrated ones: the ground truth is the most probable class, and the new caption fits better than the old.
 UNCALIBRATED: Thresholds = {"label": {"default": 0.0}, "caption": {"default": 0.0}}

@@ -13,8 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from gateway.methods.checks import Thresholds
-from gateway.methods.counterfactual import ACCEPTED, Edit, MethodImage, Scores, TaskDescription, Verdict
+from gateway.methods.counterfactual import ACCEPTED, Edit, MethodImage, Scores, TaskDescription, Thresholds, Verdict
 from gateway.methods.image_scores import Vector
 from gateway.methods.text_checks import check_stems, differing_part
 from gateway.methods.words import STOP_WORD, WORD, content_stems, names_class, stems

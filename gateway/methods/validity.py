@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gateway.methods.arms import Pair, RenderedArm
-from gateway.methods.checks import Thresholds, judge
-from gateway.methods.counterfactual import Edit, Scores
+from gateway.methods.checks import judge
+from gateway.methods.counterfactual import Edit, Scores, Thresholds
 from gateway.methods.schedule import Inputs
 from gateway.methods.signals import SignalParameters, signal_scores
 from shared.chunks import chunks

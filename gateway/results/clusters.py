@@ -8,7 +8,7 @@ import numpy as np
 
 from gateway.analysis.clusters import Clusters, cluster_counts, first_half, form_clusters
 from gateway.analysis.effects import Floats, Integers, Outcomes, differences
-from gateway.analysis.findings import assess
+from gateway.analysis.findings import STANDINGS, assess
 from gateway.analysis.limits import BEYOND
 from gateway.results.classification import ModelRows
 from gateway.results.edit_phrases import PhrasePairs
@@ -44,12 +44,12 @@ def edit_clusters(rows: ModelRows, vectors: Mapping[str, Floats], seed: int) -> 
         if abs(screened[number]) > BEYOND and len(confirming.correct):
             cells[_cell(rows, label, clusters, number)] = confirming
     effects = {effect.cell: effect for effect in assess(cells, seed)}
-    found = [
+    summaries = [
         _row(rows, chosen, clusters, number, screened[number], effects.get(_cell(rows, label, clusters, number)))
         for number in screened
     ]
-    order = ("weakness", "improvement", "nothing found", "too few images", "not tested")
-    return sorted(found, key=lambda row: (order.index(row.standing), row.screened, row.label, row.phrases))
+    order = (*STANDINGS, "not tested")
+    return sorted(summaries, key=lambda row: (order.index(row.standing), row.screened, row.label, row.phrases))
 
 
 def _vectors(

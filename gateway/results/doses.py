@@ -23,7 +23,7 @@ from gateway.methods.doses import DosesParameters, value_at_dose, value_undone
 from gateway.results.classification import JobRows
 from gateway.results.wording import dose_sentence
 from shared.schemas.corruptions import SEVERITIES
-from shared.schemas.doses import FULL_DOSE, DoseCurve, DosePoint, Undone
+from shared.schemas.doses import FULL_DOSE, DoseCurve, DosedParameter, DosePoint, Undone
 from shared.schemas.results import Cell, CellEffect, JobResults, ModelResults
 from shared.seeds import derive_seed
 
@@ -34,7 +34,7 @@ Shown = Mapping[Cell, float]
 class CellDoses:
     """The cells of one curve by dose, the value of the dosed parameter at each, and the cell of the edit undone."""
 
-    parameter: str
+    parameter: DosedParameter
     cells: dict[float, Cell]
     values: dict[float, float]
     undone: Cell | None = None
@@ -130,18 +130,16 @@ def curve_of(outcomes: Outcomes, doses: CellDoses, job: str, shown: Shown, seed:
         for (dose, cell), column in zip(doses.cells.items(), effects.T, strict=True)
     ]
     full = next((point for point in points if point.dose == FULL_DOSE), points[-1])
-    return DoseCurve.model_validate(
-        {
-            "job": job,
-            "parameter": doses.parameter,
-            "sources": len(common),
-            "groups": None if len(effects) == len(common) else len(effects),
-            "points": points,
-            "trend": trend,
-            "trend_interval": interval,
-            "verdict": trend_verdict(interval, full.delta_accuracy),
-            "undone": None if doses.undone is None else _undone(outcomes, doses, doses.undone, own_seed),
-        }
+    return DoseCurve(
+        job=job,
+        parameter=doses.parameter,
+        sources=len(common),
+        groups=None if len(effects) == len(common) else len(effects),
+        points=points,
+        trend=trend,
+        trend_interval=interval,
+        verdict=trend_verdict(interval, full.delta_accuracy),
+        undone=None if doses.undone is None else _undone(outcomes, doses, doses.undone, own_seed),
     )
 
 

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, aliased
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.realism import kernel_estimate
 from gateway.database.tables import Counterfactual, Job, SourceImage
+from gateway.results.stream import is_arm_of
 from shared.schemas.estimates import Estimate
 from shared.seeds import derive_seed
 
@@ -43,14 +44,7 @@ def load_pairs(session: Session, job_id: str, most: int = SAMPLE) -> dict[str, l
     are random samples.
     """
     c, s, null = Counterfactual, SourceImage, aliased(Counterfactual)
-    pairs_of_null = and_(
-        null.source_image_id == c.source_image_id,
-        null.method == c.method,
-        null.arm == "null",
-        null.ordinal == c.null_ordinal,
-        null.image_digest.is_not(None),
-        c.null_check == "",
-    )
+    pairs_of_null = and_(is_arm_of(null, c), null.arm == "null", null.image_digest.is_not(None), c.null_check == "")
     edit = func.row_number().over(partition_by=(c.source_image_id, c.method), order_by=c.image_digest).label("edit")
     edits = (
         select(

@@ -15,7 +15,10 @@ ControlKind = Literal["canny", "segmentation", "depth", "soft_edges", "hed"]
 # texture. object: only the edges of the segmented object, which must not change. See `control_region` of DILLEMA.
 ControlRegion = Literal["full", "structure", "object"]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-ControlScale = Annotated[float, Field(ge=0, le=2)]
+CONTROL_SCALE_LIMITS = (0, 2)
+ControlScale = Annotated[float, Field(ge=CONTROL_SCALE_LIMITS[0], le=CONTROL_SCALE_LIMITS[1])]
+GUIDANCE_LIMITS = (1, 30)
+Guidance = Annotated[float, Field(ge=GUIDANCE_LIMITS[0], le=GUIDANCE_LIMITS[1])]
 
 
 class ControlStrength(Contract):
@@ -89,7 +92,7 @@ class RenderRequest(Contract):
     protection: Protection | None = None
     negative_prompt: Annotated[str, Field(max_length=1_000)] = ""
     steps: Annotated[int, Field(ge=1, le=200)] = 20
-    guidance: Annotated[float, Field(ge=1, le=30)] = 7.5
+    guidance: Guidance = 7.5
 
     @model_validator(mode="after")
     def _one_choice(self) -> Self:
@@ -222,9 +225,9 @@ class EditRequest(Contract):
     inversion: InversionKind = "direct"
     null_text: NullText = NullText()
     control: EditControl = "none"
-    control_scale: Annotated[float, Field(ge=0, le=2)] = 1.0
+    control_scale: ControlScale = 1.0
     steps: Annotated[int, Field(ge=1, le=200)] = 50
-    guidance: Annotated[float, Field(ge=1, le=30)] = 7.5
+    guidance: Guidance = 7.5
 
     @model_validator(mode="after")
     def _fits_a_message(self) -> Self:

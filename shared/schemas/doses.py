@@ -13,6 +13,7 @@ from shared.schemas.estimates import Interval
 # edited image has its own self-attention), times the dose. control_scale: the weight of the control divided by the
 # dose.
 DoseParameter = Literal["guidance", "self_fraction", "control_scale"]
+DosedParameter = Literal["guidance", "self_fraction", "control_scale", "severity"]  # severity: of corruptions
 FULL_DOSE = 1.0
 MOST_DOSED_EDITS = 400  # of a job: they are its parameters
 
@@ -87,7 +88,7 @@ class DoseCurve(Contract):
     """
 
     job: str
-    parameter: Literal["guidance", "self_fraction", "control_scale", "severity"]
+    parameter: DosedParameter
     sources: int
     groups: int | None = None
     points: list[DosePoint]

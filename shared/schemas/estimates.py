@@ -157,10 +157,13 @@ class Corroboration(Contract):
     sampled_of: int | None = None
 
 
+Purchase = Literal["sources", "edits", "seeds"]
+
+
 class NextStep(Contract):
     """More sources, edits or seeds; `gain`: the variance that a network evaluation removes, relative to the best."""
 
-    buy: Literal["sources", "edits", "seeds"]
+    buy: Purchase
     gain: float
 
 

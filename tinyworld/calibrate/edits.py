@@ -18,8 +18,8 @@ import cv2
 import torch
 
 from gateway.methods import METHODS
-from gateway.methods.checks import Pictures, Thresholds, check_images
-from gateway.methods.counterfactual import MethodImage
+from gateway.methods.checks import Pictures, check_images
+from gateway.methods.counterfactual import MethodImage, Thresholds
 from gateway.methods.inverted import SweepParameters, edit_request
 from gateway.methods.lance import LANCE_CHECKS, LanceParameters
 from gateway.model_services.clients import ModelServices

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gateway.analysis.thresholds import VALID, ScoredImages, auroc, fit, fit_by_factor, held_out_margins
-from gateway.methods.checks import CHECKS, Thresholds
+from gateway.methods.checks import CHECKS
+from gateway.methods.counterfactual import Thresholds
 from tinyworld.calibrate.broken import Trial
 from tinyworld.statistics.rates import rate_text
 

@@ -26,16 +26,16 @@ def degrade(image: Pixels, random: np.random.Generator, strength: float = 1.0) -
 
     `strength` 0 to 1 scales how often. Colour shifts stay well below the distance between the world's colours.
     """
-    spoilt = np.array(image)
+    degraded = np.array(image)
     if random.random() < 0.35 * strength:
-        spoilt = cv2.GaussianBlur(spoilt, (0, 0), float(random.uniform(0.4, 1.6)))
+        degraded = cv2.GaussianBlur(degraded, (0, 0), float(random.uniform(0.4, 1.6)))
     if random.random() < 0.25 * strength:
         small = int(random.integers(56, 112))
-        spoilt = cv2.resize(spoilt, (small, small), interpolation=cv2.INTER_AREA)
-        spoilt = cv2.resize(spoilt, (SIDE, SIDE), interpolation=cv2.INTER_LINEAR)
+        degraded = cv2.resize(degraded, (small, small), interpolation=cv2.INTER_AREA)
+        degraded = cv2.resize(degraded, (SIDE, SIDE), interpolation=cv2.INTER_LINEAR)
     if random.random() < 0.3 * strength:
         tint = random.uniform(0.88, 1.12) * random.uniform(0.95, 1.05, 3)
-        spoilt = np.clip(spoilt * tint.astype(np.float32) + np.float32(random.uniform(-12, 12)), 0, 255).astype(
+        degraded = np.clip(degraded * tint.astype(np.float32) + np.float32(random.uniform(-12, 12)), 0, 255).astype(
             np.uint8
         )
     if random.random() < 0.3 * strength:
@@ -43,11 +43,11 @@ def degrade(image: Pixels, random: np.random.Generator, strength: float = 1.0) -
         noise = random.standard_normal((coarse, coarse, 3), np.float32) * np.float32(random.uniform(3, 16))
         if coarse < SIDE:
             noise = cv2.resize(noise, (SIDE, SIDE), interpolation=cv2.INTER_CUBIC)
-        spoilt = np.clip(spoilt + noise, 0, 255).astype(np.uint8)
+        degraded = np.clip(degraded + noise, 0, 255).astype(np.uint8)
     if random.random() < 0.2 * strength:
         quality = [cv2.IMWRITE_JPEG_QUALITY, int(random.integers(25, 80))]
-        spoilt = np.asarray(cv2.imdecode(cv2.imencode(".jpg", spoilt, quality)[1], cv2.IMREAD_COLOR), np.uint8)
-    return np.asarray(spoilt, np.uint8)
+        degraded = np.asarray(cv2.imdecode(cv2.imencode(".jpg", degraded, quality)[1], cv2.IMREAD_COLOR), np.uint8)
+    return np.asarray(degraded, np.uint8)
 
 
 def shifted(image: NDArray[np.uint8], by: tuple[int, int]) -> Pixels:
@@ -76,12 +76,12 @@ def wobbled(image: Pixels, random: np.random.Generator) -> Pixels:
 
 def varied(image: Pixels, random: np.random.Generator, *, flip: bool, strength: float = 1.0) -> Pixels:
     """Optionally flipped, shifted by up to 6 pixels, sometimes bent, then degraded."""
-    moved = image[:, ::-1] if flip else image
+    changed = image[:, ::-1] if flip else image
     by = (
         int(random.integers(-LARGEST_SHIFT, LARGEST_SHIFT + 1)),
         int(random.integers(-LARGEST_SHIFT, LARGEST_SHIFT + 1)),
     )
-    moved = shifted(np.ascontiguousarray(moved), by)
+    changed = shifted(np.ascontiguousarray(changed), by)
     if random.random() < 0.25 * strength:
-        moved = wobbled(moved, random)
-    return degrade(moved, random, strength)
+        changed = wobbled(changed, random)
+    return degrade(changed, random, strength)

@@ -27,6 +27,7 @@ from transformers import (
     CLIPTokenizer,
 )
 
+from gateway.methods.image_scores import TEMPLATES
 from shared.chunks import chunks
 from shared.seeds import derive_seed
 from tinyworld.datasets.captioned_pictures import OBJECTS, Album, PictureDomain, TrainingView, album
@@ -51,7 +52,6 @@ ABOUT = (
 PICTURES = 14_000
 ROUND_TRIPS = 2_000
 SWAPS = 1  # captions with one factor changed, per picture
-CLASS_PROMPTS = ("a photo of a {}.", "a picture of a {}.", "There is a {}.", "a {}", "{}")
 
 
 def training_texts(domain: PictureDomain[Any]) -> list[str]:
@@ -179,7 +179,7 @@ def judge(
     for name, images in (("clean", clean), ("spoilt", [degrade(image, random, 2.0) for image in clean])):
         embeddings = embedded_images(model, images)
         if "label" in domain.values:
-            prompts = embedded_texts(model, tokenizer, [CLASS_PROMPTS[0].format(name) for name in CLASSES])
+            prompts = embedded_texts(model, tokenizer, [TEMPLATES[0].format(name) for name in CLASSES])
             truth = torch.tensor([CLASSES.index(scene.label) for scene in scenes])
             right = ((embeddings @ prompts.T).argmax(1) == truth).float().mean()
             report[f"class, zero-shot, {name}"] = round(float(right), 4)
@@ -245,7 +245,7 @@ def batch(data: Album, step: int, recipe: Recipe) -> tuple[Tensor, Tensor, list[
         own.append(data.domain.describe(view.scene, seed))
         changed.extend(swapped(data.domain, view.scene, seed, random) for _ in range(SWAPS))
     texts = own + changed
-    prompt = CLASS_PROMPTS[int(random.integers(len(CLASS_PROMPTS)))]
+    prompt = TEMPLATES[int(random.integers(len(TEMPLATES)))]
     return (
         as_pixel_values(np.stack([view.image for view in views])),
         torch.tensor([view.targets for view in views]),
