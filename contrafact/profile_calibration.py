@@ -105,7 +105,7 @@ def _error_lines(method: str, rates: CheckErrorRates) -> Iterator[str]:
 
 
 def _key(name: str) -> str:
-    return name if _BARE.fullmatch(name) else json.dumps(name)
+    return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False)
 
 
 def with_tables(text: str, data: str, tables: str) -> str:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.cluster.vq import ClusterError, kmeans2
+from scipy.spatial.distance import cdist
 
 from gateway.analysis.effects import Floats, Integers
 
@@ -56,7 +57,7 @@ def form_clusters(vectors: Floats, label: Integers, group: Integers, seed: int) 
     for name, count in cluster_counts(label, first).items():
         rows = np.flatnonzero(label == name)
         centres = _centres(vectors[rows[first[rows]]], count, seed)
-        squares = ((vectors[rows][:, None] - centres[None]) ** 2).sum(axis=2)
+        squares = cdist(vectors[rows], centres, "sqeuclidean")
         number[rows], distance[rows] = start + squares.argmin(axis=1), squares.min(axis=1)
         start += len(centres)
     return Clusters(number, distance, first)

@@ -148,8 +148,13 @@ def _parameters(
     own = method.parameters
     controlled = isinstance(own, ControlledParameters)
     kind = ControlledParameters if controlled else EditingParameters
-    editor = {**own.model_dump(include=set(kind.model_fields)), "thresholds": method.thresholds}
+    # A dose is no edit that the model of validity was fitted on, and a check of how much of the edit shows would refuse
+    # weak doses.
+    thresholds = {check: limits for check, limits in method.thresholds.items() if check != "validity"}
+    chosen = own.model_dump(include=set(kind.model_fields))
+    editor = {**chosen, "thresholds": thresholds, "validity": None, "signals": []}
     return {
+        "method": method.name,
         "parameter": _parameter(method, request.parameter, few_step),
         "doses": [*request.doses],
         "edits": [edit.model_dump(mode="json") for edit in edits],

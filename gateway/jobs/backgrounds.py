@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from random import Random
@@ -46,7 +46,7 @@ def with_backgrounds(
     plan: Plan,
     sources: Sequence[SourceFile],
     seed: int,
-    find: Callable[[Collection[str]], Mapping[str, KeptImage]],
+    find: Callable[[Sequence[Background]], Mapping[str, KeptImage]],
     *,
     uploaded: bool,
 ) -> Plan:
@@ -83,14 +83,16 @@ def _resolved(
     method: JobMethod,
     sources: Sequence[SourceFile],
     seed: int,
-    find: Callable[[Collection[str]], Mapping[str, KeptImage]],
+    find: Callable[[Sequence[Background]], Mapping[str, KeptImage]],
     uploaded: bool,
 ) -> JobMethod:
     parameters = method.parameters
-    if not isinstance(parameters, ComposeParameters) or not parameters.backgrounds_per_image:
+    if not isinstance(parameters, ComposeParameters):
         return method
+    if not parameters.backgrounds_per_image:  # nothing uses them
+        return replace(method, parameters=parameters.model_copy(update={"backgrounds": ()}))
     if parameters.backgrounds:
-        backgrounds = _stored(parameters, find(parameters.digests), uploaded)
+        backgrounds = _stored(parameters, find(parameters.backgrounds), uploaded)
     else:
         backgrounds = of_sources(sources, seed)
         if len(backgrounds) < LEAST_IMAGES:
@@ -110,6 +112,15 @@ def _stored(parameters: ComposeParameters, images: Mapping[str, KeptImage], uplo
             "PUT /images/{digest}, and masks with PUT /images/{digest}?mask=true",
             members={"missing": [*missing]},
         )
+    for background in parameters.backgrounds:
+        image, mask = images.get(background.digest), images.get(background.mask or "")
+        if image is not None and image.mode != "RGB":
+            raise InvalidInput(f"background {background.digest} is a mask; name an image, and its mask as `mask`")
+        if image is not None and mask is not None and (image.width, image.height) != (mask.width, mask.height):
+            raise InvalidInput(
+                f"the mask of background {background.digest} has {mask.width} × {mask.height} pixels, the image "
+                f"{image.width} × {image.height}; send a mask of the image's size"
+            )
     stored = {
         images[background.digest].digest: background.model_copy(
             update={

@@ -5,7 +5,7 @@ A dry run makes the same checks and returns the plan; it writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,6 +22,7 @@ from gateway.jobs.choices import Plan, class_lists, plan
 from gateway.jobs.designs import with_design
 from gateway.jobs.plans import PlannedImage, PlannedJob, describe_plan
 from gateway.jobs.rounds import planned_rounds
+from gateway.methods.compose import Background
 from gateway.models_under_test import models
 from gateway.storage import images
 from shared.problems import InvalidInput
@@ -124,12 +125,12 @@ def _plan(context: Context, owner: str, spec: JobSpec) -> Plan:
     return job_plan
 
 
-def _find(context: Context, owner: str, digests: Collection[str]) -> dict[str, KeptImage]:
+def _find(context: Context, owner: str, backgrounds: Sequence[Background]) -> dict[str, KeptImage]:
     """The owner's images and masks by any of their digests, protected from housekeeping for the grace period."""
+    masked = sorted({background.mask for background in backgrounds if background.mask is not None})
     with context.sessions.begin() as session:
-        stored_images = images.find_all(session, owner, list(digests))
-        masks = images.find_masks(session, owner, [name for name in digests if name not in stored_images], False)
-        both = stored_images | masks
+        stored_images = images.find_all(session, owner, sorted({background.digest for background in backgrounds}))
+        both = stored_images | images.find_masks(session, owner, masked, False)
         images.protect(session, sorted({image.digest for image in both.values()}))
     return both
 

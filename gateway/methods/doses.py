@@ -179,6 +179,7 @@ class DosedEdit(Contract):
 class DosesParameters(Contract):
     """Edits to make again, the parameters of their editor (one of the two), and what is dosed."""
 
+    method: Annotated[str, Field(description="The method of the other job whose edits they are.")]
     parameter: Annotated[DoseParameter, Field(description="The parameter of the editor that is dosed.")]
     doses: DoseOption
     edits: Annotated[
@@ -220,8 +221,16 @@ class DosesParameters(Contract):
         """The value of the dosed parameter in an edit."""
         if self.parameter == "self_fraction":
             return self.fraction_at(dose, edit)
+        return self._values_at(dose)[0]
+
+    def _values_at(self, dose: float) -> list[float]:
+        """The values of the dosed parameter of the editor; there are several where several kinds of control weigh."""
         editor = self.at_dose(dose)
-        return editor.guidance if self.parameter == "guidance" else editor.control_scale
+        if self.parameter == "self_fraction":
+            return [self.fraction_at(dose, edit) for edit in self.edits]
+        if self.parameter == "control_scale" and isinstance(editor, ControlledParameters):
+            return [control.scale for control in editor.controls] or [editor.control_scale]
+        return [editor.guidance]
 
     @model_validator(mode="after")
     def _can_be_dosed(self) -> Self:
@@ -231,8 +240,8 @@ class DosesParameters(Contract):
             other = "guidance or control_scale" if self.controlled else "guidance or self_fraction"
             raise ValueError(f"the editor has no {self.parameter}; dose {other}")
         low, high = LIMITS.get(self.parameter, (0.0, 1.0))
-        for dose in self.doses:
-            value = self.value_at(dose, self.edits[0])
+        values = [(dose, value) for dose in self.doses for value in self._values_at(dose)]
+        for dose, value in values:
             if not low <= value <= high:
                 raise ValueError(
                     f"a dose of {dose:g} sets {self.parameter} to {value:g}, and it lies in {low:g} … {high:g}; "

@@ -29,7 +29,7 @@ from shared.endpoints import Endpoint, Reply, Request, Services
 from shared.images import CanonicalImage, Mode, decode, digest
 from shared.problems import GenerationFailed
 from shared.schemas.base import Contract, JsonObject
-from shared.schemas.evaluation import PredictRequest, SegmentRequest
+from shared.schemas.evaluation import EmbedRequest, PredictRequest, SegmentRequest
 from shared.schemas.jobs import Stage
 from shared.schemas.service import ServiceInfo, ServiceName
 from shared.seeds import derive_digest
@@ -180,13 +180,13 @@ class RecordedServices(Services):
                 reply = self._services.call(endpoint, request)
         except GenerationFailed as problem:
             failure: JsonObject = {_FAILED: problem.detail}
-            self._store(
-                endpoint, self._key(endpoint, body, info.revision), info.revision, failure, time.monotonic() - started
-            )
+            key = self._key(endpoint, body, info.revision)
+            self._store(endpoint, key, self._source_of(request), info.revision, failure, time.monotonic() - started)
             raise
         seconds = time.monotonic() - started
         info = self._services.description(endpoint.service)  # it differs if the service was replaced meanwhile
-        self._record(endpoint, self._key(endpoint, body, info.revision), info.revision, reply, seconds)
+        key, source = self._key(endpoint, body, info.revision), self._source_of(request)
+        self._record(endpoint, key, source, info.revision, reply, seconds)
         self.used[endpoint.service, info.revision] = info
         return reply
 
@@ -199,6 +199,15 @@ class RecordedServices(Services):
             return False
         noting = _Noting(self._shelf)
         return None if recorded is None else _by_digest(recorded, noting) == _by_digest(reply, noting)
+
+    def _source_of(self, request: Contract) -> str | None:
+        """The source image of a call. Embeddings that begin with another image, as of an edit undone, are of that one.
+
+        `recorded_embeddings` takes the first vector for that of the source image.
+        """
+        if self._source_digest is None or not isinstance(request, EmbedRequest) or not request.images:
+            return self._source_digest
+        return self._shelf.keep(request.images[0].png)
 
     def _enter(self, stage: Stage) -> None:
         if stage != self._stage:
@@ -232,7 +241,13 @@ class RecordedServices(Services):
         return reply
 
     def _record(
-        self, endpoint: Endpoint[Request, Reply], key: str, revision: str, reply: Reply, seconds: float
+        self,
+        endpoint: Endpoint[Request, Reply],
+        key: str,
+        source: str | None,
+        revision: str,
+        reply: Reply,
+        seconds: float,
     ) -> None:
         noting = _Noting(self._shelf)
         recorded, vectors = without_vectors(_by_digest(reply, noting))
@@ -240,16 +255,22 @@ class RecordedServices(Services):
             self._shelf.save(noting.digests)
         if vectors is not None:
             self._shelf.store.put(call_key(key), vectors)
-        self._store(endpoint, key, revision, recorded, seconds)
+        self._store(endpoint, key, source, revision, recorded, seconds)
 
     def _store(
-        self, endpoint: Endpoint[Request, Reply], key: str, revision: str, recorded: JsonValue, seconds: float
+        self,
+        endpoint: Endpoint[Request, Reply],
+        key: str,
+        source: str | None,
+        revision: str,
+        recorded: JsonValue,
+        seconds: float,
     ) -> None:
         row = {
             "key": key,
             "owner_id": self._owner_id,
             "endpoint": endpoint.path,
-            "source_digest": self._source_digest,
+            "source_digest": source,
             "revision": revision,
             "reply": recorded,
             "seconds": seconds,

@@ -15,6 +15,7 @@ from gateway.results.edit_phrases import PhrasePairs
 from shared.schemas.estimates import EditCluster
 from shared.schemas.results import Cell, CellEffect
 
+MOST_EDITS = 20_000  # of a model and method that are clustered
 PHRASES = 5  # of each cluster in the results
 _FACTOR = "cluster"  # in the cell that names a cluster in its test
 
@@ -31,7 +32,7 @@ def edit_clusters(rows: ModelRows, vectors: Mapping[str, Floats], seed: int) -> 
     `vectors`: the text embedder's unit vectors of phrases; edits with a phrase that has none are in no cluster. A
     cluster is tested if its mean effect on the first half is beyond 5 points either way; the tested ones are a family.
     """
-    chosen, edit_vectors = _vectors(rows.phrases.changes, rows.phrases.change, vectors)
+    chosen, edit_vectors = _vectors(rows.phrases.changes, rows.phrases.change, vectors, seed)
     if not len(chosen):
         return []
     outcomes, label = rows.outcomes, rows.phrases.label[chosen]
@@ -53,11 +54,11 @@ def edit_clusters(rows: ModelRows, vectors: Mapping[str, Floats], seed: int) -> 
 
 
 def _vectors(
-    changes: Sequence[PhrasePairs], change: Integers, vectors: Mapping[str, Floats]
+    changes: Sequence[PhrasePairs], change: Integers, vectors: Mapping[str, Floats], seed: int
 ) -> tuple[Integers, Floats]:
     """The edits whose phrases all have vectors, and theirs: old and new phrase side by side, mean over changes.
 
-    Half of it is 0 where a phrase is empty, in an edit that only adds.
+    Half of it is 0 where a phrase is empty, in an edit that only adds. Of more than `MOST_EDITS` edits a random sample.
     """
     width = len(next(iter(vectors.values()), ()))
     table, complete = np.zeros((len(changes), 2 * width)), np.zeros(len(changes), bool)
@@ -67,6 +68,8 @@ def _vectors(
             sides = [[vectors.get(phrase, np.zeros(width)) for phrase in pair] for pair in pairs]
             table[row] = np.mean(sides, axis=0).reshape(-1)
     chosen = np.flatnonzero(complete[change]) if len(change) else np.zeros(0, np.int64)
+    if len(chosen) > MOST_EDITS:
+        chosen = np.sort(np.random.default_rng(seed).choice(chosen, MOST_EDITS, replace=False))
     return chosen, table[change[chosen]]
 
 

@@ -32,8 +32,9 @@ Shown = Mapping[Cell, float]
 
 @dataclass(frozen=True, slots=True)
 class CellDoses:
-    """The cells of one curve by dose, the value of the dosed parameter at each, and the cell of the edit undone."""
+    """The cells of a method's curve by dose, the dosed parameter's value at each, and the cell of the edit undone."""
 
+    method: str
     parameter: DosedParameter
     cells: dict[float, Cell]
     values: dict[float, float]
@@ -92,7 +93,7 @@ def doses_of_cell(effect: CellEffect, method: str, job: Job) -> CellDoses | None
         kind = corruption_of(cell.value)[0]
         at = {float(severity): f"{kind} {severity}" for severity in SEVERITIES}
         cells = {dose: cell.model_copy(update={"value": value}) for dose, value in at.items()}
-        return CellDoses("severity", cells, {dose: dose for dose in cells})
+        return CellDoses(method, "severity", cells, {dose: dose for dose in cells})
     parameters = next(own.parameters for own in job.methods if own.name == "doses")
     assert isinstance(parameters, DosesParameters), "the report of a job reads its parameters"
     side = "to_value" if cell.direction == "to" else "from_value"
@@ -106,7 +107,9 @@ def doses_of_cell(effect: CellEffect, method: str, job: Job) -> CellDoses | None
     base = getattr(edits[0], side)
     cells = {dose: cell.model_copy(update={"value": value_at_dose(base, dose)}) for dose in parameters.doses}
     values = {dose: float(np.mean([parameters.value_at(dose, edit) for edit in edits])) for dose in parameters.doses}
-    return CellDoses(parameters.parameter, cells, values, cell.model_copy(update={"value": value_undone(base)}))
+    return CellDoses(
+        parameters.method, parameters.parameter, cells, values, cell.model_copy(update={"value": value_undone(base)})
+    )
 
 
 def curve_of(outcomes: Outcomes, doses: CellDoses, job: str, shown: Shown, seed: int) -> DoseCurve | None:
@@ -130,8 +133,11 @@ def curve_of(outcomes: Outcomes, doses: CellDoses, job: str, shown: Shown, seed:
         for (dose, cell), column in zip(doses.cells.items(), effects.T, strict=True)
     ]
     full = next((point for point in points if point.dose == FULL_DOSE), points[-1])
+    if doses.parameter == "severity":  # whose doses are 1 to 5
+        full = points[-1]
     return DoseCurve(
         job=job,
+        method=doses.method,
         parameter=doses.parameter,
         sources=len(common),
         groups=None if len(effects) == len(common) else len(effects),
@@ -193,7 +199,7 @@ def load_doses(session: Session, job: Job) -> list[JobResults]:
 def with_doses(results: JobResults, dosed: Iterable[JobResults]) -> JobResults:
     """The results; each weakness has the latest dose curve for the same model in the same cell."""
     curves = {
-        (figures.model, effect.cell): effect.dose
+        (figures.model, effect.dose.method, effect.cell): effect.dose
         for job in dosed
         for figures in job.results
         for effect in figures.cells
@@ -204,7 +210,7 @@ def with_doses(results: JobResults, dosed: Iterable[JobResults]) -> JobResults:
 
     def with_own(figures: ModelResults, effect: CellEffect) -> CellEffect:
         at_full = effect.cell.model_copy(update={"value": value_at_dose(effect.cell.value, FULL_DOSE)})
-        curve = curves.get((figures.model, at_full))
+        curve = curves.get((figures.model, figures.method, at_full))
         return effect if curve is None or effect.standing != "weakness" else with_curve(effect, curve)
 
     models = [

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
 
 from gateway.database.columns import CounterfactualColumns
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Report, SourceImage
 from gateway.jobs.designs import with_values
-from gateway.methods import JobMethod
+from gateway.methods import METHODS, JobMethod
 from gateway.methods.counterfactual import MethodCounterfactual
 from gateway.model_services.clients import ModelServices
 from gateway.model_services.recorded import ImageShelf, RecordedServices
@@ -137,8 +138,10 @@ def _is_same(row: Counterfactual, repeated: MethodCounterfactual) -> bool:
 
 def _differences(then: Counterfactual, now: CounterfactualColumns, shelf: ImageShelf) -> Iterator[str]:
     """Differences in the columns that a repetition must reproduce, and in the lineage that explains them."""
-    for name in ("revision", "parameters", "rendering"):
+    for name in ("revision", "rendering"):
         yield from _changed(f"{name} of the method", then.lineage.get(name), now["lineage"].get(name))
+    chosen = with_defaults(then.method, then.lineage.get("parameters"))
+    yield from _changed("parameters of the method", chosen, now["lineage"].get("parameters"))
     yield from _changed("arm", then.arm, now["arm"])
     yield from _changed("seed", then.seed, now["seed"])
     yield from _changed("caption", then.caption, now["caption"])
@@ -151,6 +154,18 @@ def _differences(then: Counterfactual, now: CounterfactualColumns, shelf: ImageS
         yield f"control image: {_pixels_changed(then.control_digest, now['control_digest'], shelf)}"
     if then.image_digest != now["image_digest"]:
         yield f"image: {_pixels_changed(then.image_digest, now['image_digest'], shelf)}"
+
+
+def with_defaults(method: str, parameters: object) -> object:
+    """A lineage's parameters; those that the method did not have at that time are at their defaults."""
+    if not isinstance(parameters, Mapping):
+        return parameters
+    fields = METHODS[method].parameters.model_fields
+    defaults = {name: field.get_default(call_default_factory=True) for name, field in fields.items()}
+    return {
+        **to_jsonable_python({key: value for key, value in defaults.items() if key not in parameters}),
+        **parameters,
+    }
 
 
 def _changed(name: str, then: object, now: object) -> Iterator[str]:

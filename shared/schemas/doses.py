@@ -81,13 +81,14 @@ class Undone(Contract):
 class DoseCurve(Contract):
     """The effect of a cell by dose, in the `sources` images that count at every dose (`groups`, if they are grouped).
 
-    `job` rendered the doses. `severity` is the parameter of corruptions, whose doses are 1 to 5. `trend`: change of the
-    effect from the smallest to the largest dose along each source image's least-squares line, averaged, with its 95 %
-    interval (None under 12 source images or groups). `grows`: the interval lies on the side of the effect at full dose;
-    `shrinks`: on the other side.
+    `job` rendered the doses of `method`. `severity` is the parameter of corruptions, whose doses are 1 to 5. `trend`:
+    change of the effect from the smallest to the largest dose along each source image's least-squares line, averaged,
+    with its 95 % interval (None under 12 source images or groups). `grows`: the interval lies on the side of the effect
+    at full dose (of corruptions: at severity 5); `shrinks`: on the other side.
     """
 
     job: str
+    method: str
     parameter: DosedParameter
     sources: int
     groups: int | None = None

@@ -36,7 +36,13 @@ EDIT: dict[str, object] = {
 
 def parameters_of(parameter: str, editor: str, edits: object = None, **own: object) -> DosesParameters:
     own = {"steps": 4, **own}
-    values = {"parameter": parameter, "doses": [0.5, 1, 1.5], "edits": edits or [EDIT], editor: own}
+    values = {
+        "method": "dillema",
+        "parameter": parameter,
+        "doses": [0.5, 1, 1.5],
+        "edits": edits or [EDIT],
+        editor: own,
+    }
     return DosesParameters.model_validate(values)
 
 
@@ -160,5 +166,11 @@ def test_a_dose_that_the_editor_does_not_have_is_refused(
 def test_doses_rise_and_contain_the_full_one(values: list[float]) -> None:
     with pytest.raises(ValidationError):
         DosesParameters.model_validate(
-            {"parameter": "guidance", "doses": values, "edits": [EDIT], "controlled": {"guidance": 6}}
+            {
+                "method": "dillema",
+                "parameter": "guidance",
+                "doses": values,
+                "edits": [EDIT],
+                "controlled": {"guidance": 6},
+            }
         )

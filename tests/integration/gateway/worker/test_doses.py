@@ -32,6 +32,7 @@ def add_job_of_doses(site: Site, job: str = "job") -> None:
     }
     edits = [{**edit, "source": image.digest} for image in site.images(job)]
     parameters: JsonObject = {
+        "method": "dillema",
         "parameter": "guidance",
         "doses": [0.5, 1, 1.5],
         "controlled": {"steps": 2, "guidance": 6},

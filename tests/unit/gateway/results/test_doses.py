@@ -45,7 +45,7 @@ def outcomes_of(
 
 
 def doses_of_night() -> CellDoses:
-    return CellDoses("guidance", AT, {dose: 2.5 * dose for dose in DOSES}, UNDONE)
+    return CellDoses("dillema", "guidance", AT, {dose: 2.5 * dose for dose in DOSES}, UNDONE)
 
 
 RIGHT = {
@@ -54,6 +54,15 @@ RIGHT = {
     "night (dose 1.5)": [0] * 20,
     "night (undone)": [1] * 19 + [0],
 }
+
+
+def test_a_loss_that_begins_at_a_high_severity_grows() -> None:
+    severities = {float(number): cell(f"fog {number}") for number in range(1, 6)}
+    right = {f"fog {number}": [1] * (60 - lost) + [0] * lost for number, lost in enumerate([0, 0, 6, 24, 42], start=1)}
+    doses = CellDoses("corruptions", "severity", severities, {dose: dose for dose in severities})
+    curve = curve_of(outcomes_of(right), doses, "j", {}, 0)
+    assert curve is not None
+    assert curve.verdict == "grows"
 
 
 def test_only_images_that_count_at_every_dose_are_in_the_curve() -> None:

@@ -125,7 +125,14 @@ def test_a_dose_curve_says_whether_the_effect_grows_and_returns(verdict: str, wo
     )
     points = [DosePoint(dose=0.5, value=1.25, delta_accuracy=-0.2), DosePoint(dose=1, value=2.5, delta_accuracy=-0.6)]
     curve = DoseCurve(
-        job="j", parameter="guidance", sources=30, points=points, trend=-0.4, verdict="grows", undone=undone
+        job="j",
+        method="dillema",
+        parameter="guidance",
+        sources=30,
+        points=points,
+        trend=-0.4,
+        verdict="grows",
+        undone=undone,
     )
     sentence = dose_sentence(curve)
     assert sentence.startswith("; the effect grows with the dose (guidance): −20 points at 0.5, −60 points at 1")
@@ -137,7 +144,14 @@ def test_a_curve_of_few_images_says_so_and_gives_no_interval() -> None:
     undone = Undone(verdict="too few images", sources=1, remaining=0, regained=1)
     points = [DosePoint(dose=1, value=1, delta_accuracy=-1)]
     curve = DoseCurve(
-        job="j", parameter="severity", sources=5, points=points, trend=0, verdict="too few images", undone=undone
+        job="j",
+        method="dillema",
+        parameter="severity",
+        sources=5,
+        points=points,
+        trend=0,
+        verdict="too few images",
+        undone=undone,
     )
     sentence = dose_sentence(curve)
     assert "too few images for a trend with the dose (5)" in sentence
