@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from contrafact.client import Client, Unreachable
 from shared.problems import Problem
+from shared.schemas.doses import DoseRequest
 from shared.schemas.jobs import JobRequest, JobSpec, ManifestImage, MethodChoice
 from shared.schemas.models import ModelSpec
 from shared.schemas.repairs import RepairRequest
-from shared.schemas.reviews import ReviewRequest
+from shared.schemas.reviews import ConfirmationRequest, ReviewRequest
 from shared.schemas.suites import SuiteRequest
 
 __all__ = [
     "Client",
+    "ConfirmationRequest",
+    "DoseRequest",
     "JobRequest",
     "JobSpec",
     "ManifestImage",

@@ -36,7 +36,7 @@ def test_only_missing_predictions_are_made_even_if_the_weights_have_changed(site
     assert add(site, "m2") == 2
     assert [image.state for image in site.images()] == ["pending", "pending", "failed"]
     finish(site)
-    assert set(site.small.calls) == {"predict"}, "nothing was captioned, proposed or rendered"
+    assert set(site.small.calls) == {"predict", "embed"}, "nothing was captioned or rendered; KID needs new embeddings"
     assert site.results()[0] == counterfactuals
     with site.sessions() as session:
         rendered = session.scalars(select(Counterfactual.id).where(Counterfactual.position < 2)).all()
