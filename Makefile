@@ -42,7 +42,7 @@ lint: install-dev ## style, and the import rules between packages
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports
 
 typecheck: install-dev ## mypy, strict
-	$(BIN)/mypy $(PACKAGES) benchmarks docs/generate.py docs/hooks.py tests
+	$(BIN)/mypy $(PACKAGES) benchmarks docs/generate.py docs/execute.py docs/hooks.py wheel_layout.py tests
 
 # Most tests wait for processes that they start, so two at a time take little more than half as long.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
@@ -53,6 +53,9 @@ test: install-dev ## the tests for every day (minutes)
 
 test-all: install-dev ## everything that this machine can run
 	$(PYTEST)
+
+wheel: install-dev ## build the wheel into dist/: one top-level package, with the small weights
+	$(BIN)/pip wheel -q --no-deps --wheel-dir dist .
 
 KILLS ?= 200
 SEED ?= 1
@@ -93,6 +96,9 @@ yardstick: install ## the known-answer benchmark, small size: 24 models whose we
 docs: install-dev ## the documentation on http://127.0.0.1:8090, built again at every change
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8090
 
+notebooks: install-dev ## execute the notebooks of the documentation and keep their outputs in them (minutes)
+	$(BIN)/python -m docs.execute
+
 docs-check: install-dev ## build the documentation strictly: every link resolves, and nothing is loaded from elsewhere
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
@@ -105,4 +111,4 @@ env: ## write .env for `docker compose`: .env.example with a secret of its own w
 migrate: $(VENV)/.installed-gateway ## bring the database of CONTRAFACT_DATABASE_URL up to date
 	$(BIN)/python -m gateway.database.migrations
 
-.PHONY: help install install-dev demo up format lint typecheck test test-all chaos benchmark full-size simulate photographs scale paper-tables cost yardstick docs docs-check env migrate
+.PHONY: help install install-dev demo up format lint typecheck test test-all chaos benchmark full-size simulate photographs scale paper-tables cost yardstick docs docs-check notebooks env migrate wheel

@@ -92,18 +92,18 @@ def arms_of(
     if pipelines is None:
         pipelines = (PUBLISHED_CODE, paper_settings(load_profile("paper")), TINY_TEACHER)
     profile = native_weights(torch, profile, device)
-    ours = _loaded(profile, device)
+    ours = _load(profile, device)
     diffusion = profile.diffusion
     few_step = few_steps_of(diffusion, ours)
     single = _in_single_precision(diffusion)
-    theirs = _loaded(profile.model_copy(update={"diffusion": single}), device)
+    theirs = _load(profile.model_copy(update={"diffusion": single}), device)
     segmenter = Segmenter(diffusion.segmenter, diffusion.keep_labels, device=device) if diffusion.segmenter else None
     plain = PipelineLoop(single, segmenter, device)
     lance = LanceParameters.model_validate(method_defaults("lance", profile))
     paper = replace(paper, guidance=lance.guidance, learning_rate=lance.null_text.learning_rate)
     as_theirs = lance.model_copy(update={"steps": paper.steps, "self_fractions": paper.fractions})
     meter, their_meter = _meter(ours, segmenter, few_step), _meter(theirs, None)
-    plain_meter = Meter(_watched(plain.networks, segmenter))
+    plain_meter = Meter(_watch(plain.networks, segmenter))
     batch = profile.diffusion.max_batch
     arms = [
         _lance_loop(theirs, paper, their_meter),
@@ -128,7 +128,7 @@ def _in_single_precision(diffusion: Diffusion) -> Diffusion:
     )
 
 
-def _loaded(profile: Profile, device: str) -> StableDiffusion:
+def _load(profile: Profile, device: str) -> StableDiffusion:
     weights = load_networks(profile.diffusion, device)
     install(weights.unet)
     return weights
@@ -144,10 +144,10 @@ def _meter(weights: StableDiffusion, segmenter: Segmenter | None, few_step: FewS
     }
     if few_step is not None:
         networks["unet, few steps"] = few_step.networks.unet
-    return Meter(_watched(networks, segmenter))
+    return Meter(_watch(networks, segmenter))
 
 
-def _watched(networks: dict[str, nn.Module], segmenter: Segmenter | None) -> dict[str, nn.Module]:
+def _watch(networks: dict[str, nn.Module], segmenter: Segmenter | None) -> dict[str, nn.Module]:
     return networks if segmenter is None else {**networks, "segmenter": segmenter.network}
 
 

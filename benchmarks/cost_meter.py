@@ -92,7 +92,7 @@ class Meter:
             with grads, sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
                 output = self._networks[forward.network](*inputs, **named)
                 if forward.trained:
-                    torch.autograd.backward(_first(output).float().sum())
+                    torch.autograd.backward(_first_tensor(output).float().sum())
             self._flops[forward] = counter.get_total_flops()
         return self._flops[forward]
 
@@ -102,7 +102,7 @@ def _apart(value: Any) -> Any:
     return value.detach().requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
 
 
-def _first(output: Any) -> Tensor:
+def _first_tensor(output: Any) -> Tensor:
     """The tensor of a network's output."""
     tensor = output if isinstance(output, Tensor) else output[0]
     assert isinstance(tensor, Tensor)

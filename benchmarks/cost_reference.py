@@ -53,7 +53,7 @@ class LanceLoop:
             path = self._climb(self._weights.encode(image), self._states(caption))
         nulls = self._null_text(path, self._states(caption))
         return [
-            [self._sampled(path[0], nulls, caption, prompt, fraction) for fraction in self._how.fractions]
+            [self._sample(path[0], nulls, caption, prompt, fraction) for fraction in self._how.fractions]
             for prompt in prompts
         ]
 
@@ -73,7 +73,7 @@ class LanceLoop:
             with torch.no_grad():
                 conditional = self._predict(latent, step, states)
             for _ in range(self._how.iterations):
-                guided = self._guided(self._predict(latent, step, trial), conditional)
+                guided = self._guide(self._predict(latent, step, trial), conditional)
                 loss = (self._steps.down(step, latent, guided) - path[step + 1]).square().mean()
                 optimiser.zero_grad()
                 torch.autograd.backward(loss)  # accumulates gradients of all UNet weights, as the authors' code does
@@ -83,12 +83,12 @@ class LanceLoop:
             null = trial.detach()
             nulls.append(null)
             with torch.no_grad():
-                both = self._predict(latent.expand(2, -1, -1, -1), step, torch.cat([null, states]))
-                latent = self._steps.down(step, latent, self._guided(*both[:, None]))
+                predictions = self._predict(latent.expand(2, -1, -1, -1), step, torch.cat([null, states]))
+                latent = self._steps.down(step, latent, self._guide(*predictions[:, None]))
         return nulls
 
     @torch.no_grad()
-    def _sampled(self, noise: Tensor, nulls: Sequence[Tensor], caption: str, prompt: str, fraction: float) -> Pixels:
+    def _sample(self, noise: Tensor, nulls: Sequence[Tensor], caption: str, prompt: str, fraction: float) -> Pixels:
         """The target's picture; the source's picture is also computed, and discarded."""
         states, target_states = self._states(caption), self._states(prompt)
         source, target = noise, noise
@@ -96,8 +96,8 @@ class LanceLoop:
             rows = torch.cat([source, source, target, target])
             contexts = torch.cat([states, nulls[step], nulls[step], target_states])
             output = self._predict(rows, step, contexts, self._injection(step, caption, prompt, fraction, noise))
-            source = self._steps.down(step, source, self._guided(output[1:2], output[0:1]))
-            target = self._steps.down(step, target, self._guided(output[2:3], output[3:4]))
+            source = self._steps.down(step, source, self._guide(output[1:2], output[0:1]))
+            target = self._steps.down(step, target, self._guide(output[2:3], output[3:4]))
         _, picture = self._weights.pictures(torch.cat([source, target]))
         assert not isinstance(picture, NotFinite)
         return picture
@@ -124,7 +124,7 @@ class LanceLoop:
     def _predict(self, latents: Tensor, step: int, states: Tensor, injection: Injection | None = None) -> Tensor:
         return self._weights.predict(latents, self._steps.times[step], states, None, (), injection)
 
-    def _guided(self, unconditional: Tensor, conditional: Tensor) -> Tensor:
+    def _guide(self, unconditional: Tensor, conditional: Tensor) -> Tensor:
         return unconditional + self._how.guidance * (conditional - unconditional)
 
     def _states(self, prompt: str) -> Tensor:

@@ -45,7 +45,7 @@ def table(rows: Sequence[Row]) -> str:
     for row in rows:
         spent = (row.evaluations, row.teraflops, row.cpu_seconds, row.seconds)
         cells = [
-            f"{_each(amount, row.produced)} ({_each(amount, row.accepted)}, {_each(amount, row.good)})"
+            f"{_per_call(amount, row.produced)} ({_per_call(amount, row.accepted)}, {_per_call(amount, row.good)})"
             for amount in spent
         ]
         shares = [_share(row.accepted, row.produced), _share(row.good, row.produced)]
@@ -67,11 +67,11 @@ def _ratios(theirs: Row, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _ratio(theirs: Row, ours: Row, unit: Unit) -> str:
-    count, other = getattr(theirs, unit), getattr(ours, unit)
-    if not count or not other:
+    count, our_count = getattr(theirs, unit), getattr(ours, unit)
+    if not count or not our_count:
         return no_ratio(theirs, ours, unit)
     of = {
-        name: (getattr(theirs, name) / count) / (getattr(ours, name) / other)
+        name: (getattr(theirs, name) / count) / (getattr(ours, name) / our_count)
         for name in ("evaluations", "teraflops", "cpu_seconds", "seconds")
     }
     return (
@@ -90,7 +90,7 @@ def no_ratio(theirs: Row | Arm, ours: Row | Arm, unit: Unit) -> str:
     return f"no ratio: {' and '.join(reasons)}"
 
 
-def _each(amount: float, count: int | None) -> str:
+def _per_call(amount: float, count: int | None) -> str:
     return f"{amount / count:.3g}" if count else "–"
 
 

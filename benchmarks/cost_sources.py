@@ -20,7 +20,7 @@ from shared.profiles import Profile
 from tinyworld.judges.oracles.objects import in_place, judge
 from tinyworld.judges.trials import TASK, Evaluator, Proposal, payload, proposals, source_picture
 from tinyworld.measure.counterfactuals import oracle_verdict
-from tinyworld.objects.pictures import rendered
+from tinyworld.objects.pictures import render_pair
 from tinyworld.objects.world import Scene, sample_scene
 
 FIRST = 90_000  # the first final-test scene; no model card and no threshold uses the scenes from here on
@@ -91,10 +91,10 @@ class Judge:
     ) -> Verdicts:
         """The verdicts on pictures per edit, one for each fraction; LANCE's choice stands for a sweep."""
         chosen = [
-            self._chosen(method, fractions, source, edit, row) for edit, row in zip(source.edits, pictures, strict=True)
+            self._choose(method, fractions, source, edit, row) for edit, row in zip(source.edits, pictures, strict=True)
         ]
         images = [decode(attempt.image.png) for attempt in chosen if attempt.image is not None]
-        placed = in_place(images, [rendered(source.scene)[1] == 1] * len(images))
+        placed = in_place(images, [render_pair(source.scene)[1] == 1] * len(images))
         good = 0
         for proposal, readings, located in zip(source.proposals, judge(images), placed, strict=True):
             value = str(getattr(proposal.target, proposal.field))
@@ -102,7 +102,7 @@ class Judge:
             good += reading.kept and reading.shown
         return Verdicts(sum(attempt.verdict.accepted for attempt in chosen), good)
 
-    def _chosen(
+    def _choose(
         self, method: Method, fractions: Sequence[float], source: Source, edit: Edit, row: Sequence[Pixels]
     ) -> Attempt:
         images = [payload(picture) for picture in row]

@@ -166,12 +166,12 @@ def full_size_table(prices: Prices, arms: Sequence[Arm]) -> list[str]:
         f"the pipeline's one guided step and decoding, whole: {prices.pipeline_step:.0f} CPU s; "
         f"its passes: {prices.pipeline_passes():.0f}"
     )
-    each = {arm.name: prices.loop(arm.spent) / arm.produced for arm in arms if arm.produced}
-    lines += [f"{name}: {seconds:,.0f} CPU s per counterfactual, extrapolated" for name, seconds in each.items()]
+    costs = {arm.name: prices.loop(arm.spent) / arm.produced for arm in arms if arm.produced}
+    lines += [f"{name}: {seconds:,.0f} CPU s per counterfactual, extrapolated" for name, seconds in costs.items()]
     for theirs in arms:
         for ours in arms:
             if theirs.papers and not ours.papers and theirs.method == ours.method and ours.produced:
-                share = each[theirs.name] / each[ours.name]
+                share = costs[theirs.name] / costs[ours.name]
                 lines.append(f"{theirs.name} against {ours.name}: {share:.1f} × the CPU seconds, per produced")
                 if theirs.good and ours.good:
                     per_good = share * (theirs.produced / theirs.good) / (ours.produced / ours.good)

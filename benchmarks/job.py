@@ -115,9 +115,9 @@ def job_throughput(images: list[MethodImage]) -> tuple[float, int]:
 
     A job of another image runs first, because the gateway answers before the model services are loaded.
     """
-    first = sources(len(images) + 1)[-1]
+    source = sources(len(images) + 1)[-1]
     with embedded() as (url, process), httpx.Client(base_url=url, timeout=60) as client:
-        _seconds_of_job(client, [first])
+        _seconds_of_job(client, [source])
         return len(images) / _seconds_of_job(client, images), peak_memory(process)
 
 

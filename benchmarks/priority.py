@@ -56,14 +56,14 @@ def main() -> None:
         replayed = list(replays(session, DirectoryStore(arguments.directory / "objects"), key))
     if not replayed:
         parser.error("no finished job there tests models of this key and shows a fault of theirs; see --key")
-    figures = [measured(figures_of_job) for figures_of_job in replayed]
+    figures = [measure(figures_of_job) for figures_of_job in replayed]
     for figures_of_job in figures:
-        print(printed(figures_of_job), flush=True)
+        print(print_table(figures_of_job), flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
-def measured(job: Replay) -> Figures:
+def measure(job: Replay) -> Figures:
     """All figures of one method of one job."""
     counts = {
         "method": job.method,
@@ -134,11 +134,11 @@ def new_words(edit: Edit) -> float:
 
 def rarest_first(edits: Sequence[Edit]) -> Order:
     """An order that always takes an edit from the cell with the fewest edits so far."""
-    taken: Counter[tuple[str, str]] = Counter()
+    tests: Counter[tuple[str, str]] = Counter()
     rounds = []
     for edit in edits:
-        rounds.append(taken[edit.cell])
-        taken[edit.cell] += 1
+        rounds.append(tests[edit.cell])
+        tests[edit.cell] += 1
     return sorted(range(len(edits)), key=rounds.__getitem__)
 
 
@@ -150,13 +150,13 @@ def _images(job: Replay, orders: Sequence[Order]) -> Figures:
     seconds = [image.seconds or 1.0 for image in job.images]
     costs = [[seconds[index] for index in order] for order in orders]
     figures = {"apfd": _apfd(job, orders, costs, shows)}
-    few = list(zip(orders, costs, strict=True))[:MEASURED_SHUFFLES]
+    pairs = list(zip(orders, costs, strict=True))[:MEASURED_SHUFFLES]
     for part in PARTS:
         counts = []
-        for order, cost in few:
+        for order, cost in pairs:
             spent = np.cumsum(cost)
-            taken = np.asarray(order)[spent <= part * spent[-1] + 1e-9]
-            counts.append(len(true_findings(job, taken)))
+            chosen_tests = np.asarray(order)[spent <= part * spent[-1] + 1e-9]
+            counts.append(len(true_findings(job, chosen_tests)))
         figures[f"findings after {part:.0%}"] = float(np.mean(counts))
     return figures
 
@@ -209,7 +209,7 @@ def true_findings(job: Replay, images: Sequence[int]) -> set[Fault]:
     """The weaknesses of the key that a report on these images alone would call findings."""
     findings = set()
     for model, outcomes in job.outcomes.items():
-        subset = taken(outcomes, images)
+        subset = outcomes_of(outcomes, images)
         cells = {cell: differences(subset, rows) for cell, rows in subset.cells.items() if len(rows)}
         for effect in assess(cells, seed=0):
             fault = Fault(model, job.method, effect.cell)
@@ -218,12 +218,12 @@ def true_findings(job: Replay, images: Sequence[int]) -> set[Fault]:
     return findings
 
 
-def taken(outcomes: Outcomes, images: Sequence[int]) -> Outcomes:
+def outcomes_of(outcomes: Outcomes, images: Sequence[int]) -> Outcomes:
     """The outcomes of some source images."""
     keep = np.isin(outcomes.source, images)
     positions = np.cumsum(keep) - 1
 
-    def some(predictions: Predictions) -> Predictions:
+    def predictions_of(predictions: Predictions) -> Predictions:
         return Predictions(predictions.p_truth[keep], predictions.rank[keep], predictions.predicted[keep])
 
     return replace(
@@ -231,14 +231,14 @@ def taken(outcomes: Outcomes, images: Sequence[int]) -> Outcomes:
         source=outcomes.source[keep],
         ordinal=outcomes.ordinal[keep],
         null_arm=outcomes.null_arm[keep],
-        original=some(outcomes.original),
-        null=some(outcomes.null),
-        counterfactual=some(outcomes.counterfactual),
+        original=predictions_of(outcomes.original),
+        null=predictions_of(outcomes.null),
+        counterfactual=predictions_of(outcomes.counterfactual),
         cells={cell: positions[rows[keep[rows]]] for cell, rows in outcomes.cells.items()},
     )
 
 
-def printed(figures: Figures) -> str:
+def print_table(figures: Figures) -> str:
     """Tables to read."""
     scalars = {name: value for name, value in figures.items() if not isinstance(value, dict)}
     lines = [", ".join(f"{name} {value}" for name, value in scalars.items())]

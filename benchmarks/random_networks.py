@@ -9,9 +9,13 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from shared.chunks import chunks
+
 Network = TypeVar("Network", bound=nn.Module)
 SHARD = "2GB"  # the largest file of saved weights
-DRAWN = 1_000_003  # random values, which repeat through a network; a prime number, so that no two rows are equal
+RANDOM_VALUES = (
+    1_000_003  # random values, which repeat through a network; a prime number, so that no two rows are equal
+)
 
 
 def random_network(build: Callable[[], Network], dtype: torch.dtype = torch.float32) -> Network:
@@ -25,13 +29,11 @@ def random_network(build: Callable[[], Network], dtype: torch.dtype = torch.floa
     network.to_empty(device="cpu")
     if callable(tie := getattr(network, "tie_weights", None)):
         tie()
-    noise = torch.empty(DRAWN, dtype=dtype).uniform_(-1, 1)
+    noise = torch.empty(RANDOM_VALUES, dtype=dtype).uniform_(-1, 1)
     for name, weight in network.named_parameters():
         if weight.ndim > 1:
             bound = math.prod(weight.shape[1:]) ** -0.5
-            flat = weight.data.view(-1)
-            for start in range(0, len(flat), DRAWN):
-                values = flat[start : start + DRAWN]
+            for values in chunks(weight.data.view(-1), RANDOM_VALUES):
                 torch.mul(noise[: len(values)], bound, out=values)
         else:
             weight.data.fill_(float(name.endswith("weight")))

@@ -26,7 +26,7 @@ from gateway.database.sessions import Sessions, migrate, open_engine, open_sessi
 from gateway.database.tables import LOCAL_OWNER, Job, Owner, RecordedCall, SourceImage
 from gateway.methods import read_method
 from gateway.model_services.clients import ModelServices
-from gateway.model_services.recorded import ImageShelf
+from gateway.model_services.image_shelf import ImageShelf
 from gateway.settings import Settings
 from gateway.worker.worker import Worker
 from shared.celery_app import open_celery
@@ -75,8 +75,8 @@ class Stored:
 
     def growth(self, before: Stored, images: int) -> dict[str, float]:
         """The growth since `before`, per image."""
-        then = asdict(before)
-        return {name: round((value - then[name]) / images, 1) for name, value in asdict(self).items()}
+        recorded = asdict(before)
+        return {name: round((value - recorded[name]) / images, 1) for name, value in asdict(self).items()}
 
 
 def main() -> None:
@@ -109,18 +109,18 @@ def _measure(sessions: Sessions, objects: Path, classes: list[str], images: int)
     with serve(WideServices(classes)) as url:
         services = ModelServices(dict.fromkeys(SERVICES, url))
         worker = Worker(Settings(), sessions, store, services, open_celery("memory://localhost"))
-        empty = _stored(sessions, objects)
+        empty = _count_stored(sessions, objects)
         _run(worker, sessions, store, "first", classes, seed=1, images=1)
-        first = _stored(sessions, objects)
+        first = _count_stored(sessions, objects)
         _run(worker, sessions, store, "others", classes, seed=2, images=images)
-        others = _stored(sessions, objects)
+        stored_then = _count_stored(sessions, objects)
         services.close()
     return {
         "classes": len(classes),
         "vector_width": WIDTH,
         "images": images,
         "first_image": first.growth(empty, 1),
-        "each_further_image": others.growth(first, images),
+        "each_further_image": stored_then.growth(first, images),
     }
 
 
@@ -152,7 +152,7 @@ def _state(sessions: Sessions, job: str) -> str:
         return session.get_one(Job, job).state
 
 
-def _stored(sessions: Sessions, objects: Path) -> Stored:
+def _count_stored(sessions: Sessions, objects: Path) -> Stored:
     files = [path.stat().st_size for path in (objects / "calls").rglob("*.npz")]
     with sessions() as session:
         rows = session.scalar(select(func.count()).select_from(RecordedCall)) or 0

@@ -14,7 +14,8 @@ from gateway.database.tables import Counterfactual, Job, Prediction, RecordedCal
 from gateway.report.review_order import ReviewList
 from gateway.results.classification import load_rows
 from gateway.results.measure import measure
-from gateway.results.stream import CounterfactualRow, SourceRows, Triple, cells_of, stream_sources, triples
+from gateway.results.pairing import CounterfactualRow, Triple, triples
+from gateway.results.stream import SourceRows, cells_of, stream_sources
 from shared.chunks import chunks
 from shared.images import decode
 from shared.storage import ObjectStore, image_key
@@ -155,7 +156,7 @@ def _edits(
         for triple in triples(rows.counterfactuals):
             row = triple.edit
             if row.method == method and row.rendered:
-                failed, loss = _failed(rows, triple, job.models)
+                failed, loss = _describe_failures(rows, triple, job.models)
                 label = rows.source.ground_truth or ""
                 suspected = frozenset(Fault(m, method, cell) for m in failed for cell in cells_of(row, label))
                 edits.append(
@@ -174,7 +175,9 @@ def _edits(
     return edits
 
 
-def _failed(rows: SourceRows, triple: Triple[CounterfactualRow], models: Sequence[str]) -> tuple[list[str], float]:
+def _describe_failures(
+    rows: SourceRows, triple: Triple[CounterfactualRow], models: Sequence[str]
+) -> tuple[list[str], float]:
     """The models that are right on the reference arm and wrong on the edit, and their greatest loss of probability."""
     failed, loss = [], 0.0
     for model in models:

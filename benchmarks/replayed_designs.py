@@ -28,7 +28,7 @@ from gateway.analysis.limits import BEYOND
 from gateway.database.sessions import open_engine, open_sessions, reading
 from gateway.database.tables import Job
 from gateway.results.classification import ModelRows, load_rows
-from shared.schemas.results import Cell
+from shared.schemas.effects import Cell
 from shared.seeds import derive_seed
 from tinyworld.yardstick.formats import Answer, AnswerKey, FoundCell, KnownModel
 from tinyworld.yardstick.score import DOSES, dose_of, truth_of
@@ -56,9 +56,9 @@ class ReplayedModel:
         return tuple(self.pairs)
 
     def draw(self, place: str, edits: int, random: np.random.Generator) -> Floats:
-        """Pairs of the population, drawn with replacement."""
+        """Pairs of the population, drawn with replacement; NaN where a pair does not count."""
         share = min(1.0, len(self.pairs[place]) / self.rendered[place])
-        return random.choice(self.pairs[place], int(random.binomial(edits, share)))
+        return np.where(random.random(edits) < share, random.choice(self.pairs[place], edits), np.nan)
 
     def free_edits(self) -> dict[str, int]:
         """The edits of each place in proportion to those that were rendered."""
@@ -92,23 +92,28 @@ class ReplayedDesigns:
     invented: dict[str, float]
 
 
-def latest_rows(session: Session) -> dict[str, ModelRows]:
-    """The rows of each model in its latest finished job of DILLEMA alone in the free design."""
-    latest: dict[str, ModelRows] = {}
+def latest_rows(session: Session, images: int | None = None) -> dict[str, ModelRows]:
+    """The rows of each model in its latest finished job of DILLEMA alone in the free design.
+
+    `images`: only jobs of so many source images.
+    """
+    latest: dict[str, str] = {}
     for job in session.scalars(select(Job).where(Job.state == "done").order_by(Job.created_at)):
-        if [method.name for method in job.methods] == ["dillema"] and job.stored_spec.design == "free":
-            latest |= {model: rows for (model, _), rows in load_rows(session, job.id).models.items()}
-    return latest
+        size_fits = images in (None, job.counts.get("images"))
+        if size_fits and [method.name for method in job.methods] == ["dillema"] and job.stored_spec.design == "free":
+            latest |= dict.fromkeys(job.models, job.id)
+    rows = {job: load_rows(session, job).models for job in dict.fromkeys(latest.values())}
+    return {model: rows[job][model, "dillema"] for model, job in latest.items()}
 
 
 def replayed_model(model: str, rows: ModelRows, pool: int, edits: int) -> ReplayedModel:
     """The populations of a model, at the places where a pair counts."""
     pairs, rendered = {}, {}
     for cell, members in rows.outcomes.cells.items():
-        own = differences(rows.outcomes, members)
-        if cell.direction == "to" and len(own.correct):
-            pairs[_name(cell)] = own.correct
-            rendered[_name(cell)] = max(len(own.correct), len(rows.screened[cell].accepted))
+        measured = differences(rows.outcomes, members)
+        if cell.direction == "to" and len(measured.correct):
+            pairs[_name(cell)] = measured.correct
+            rendered[_name(cell)] = max(len(measured.correct), len(rows.screened[cell].accepted))
     return ReplayedModel(model, pool, edits, pairs, rendered)
 
 
@@ -125,10 +130,10 @@ def replay(model: ReplayedModel, design: str, seed: int) -> set[str]:
 
 def measure(models: Sequence[ReplayedModel], key: AnswerKey, jobs: int) -> Iterator[ReplayedDesigns]:
     """All designs on the models that the key knows: the figures of the first model, of the first two, and so on."""
-    known = {model.name: model for model in key.models}
+    models_by_name = {model.name: model for model in key.models}
     planted: list[PlantedRecall] = []
     invented: dict[str, list[bool]] = {design: [] for design in DESIGNS}
-    for number, model in enumerate([model for model in models if model.model in known], start=1):
+    for number, model in enumerate([model for model in models if model.model in models_by_name], start=1):
         results = {
             design: [replay(model, design, derive_seed("replayed", model.model, job)) for job in range(jobs)]
             for design in DESIGNS
@@ -136,7 +141,7 @@ def measure(models: Sequence[ReplayedModel], key: AnswerKey, jobs: int) -> Itera
         small = {place for place, pairs in model.pairs.items() if pairs.mean() >= -BEYOND}
         for design, of_jobs in results.items():
             invented[design] += [bool(places & small) for places in of_jobs]
-        for place, dose in planted_places(known[model.model]).items():
+        for place, dose in planted_places(models_by_name[model.model]).items():
             if place in model.pairs:
                 recall = {design: sum(place in places for places in results[design]) / jobs for design in DESIGNS}
                 pairs = model.pairs[place]
@@ -148,11 +153,16 @@ def measure(models: Sequence[ReplayedModel], key: AnswerKey, jobs: int) -> Itera
 def estimated_model(model: str, cells: Iterable[FoundCell], pool: int, edits: int) -> ReplayedModel:
     """Populations with the effects of an answer, in proportion to its images: pairs with independent errors."""
     pairs, rendered = {}, {}
-    for own in cells:
-        if own.model == model and own.cell.direction == "to" and own.effect is not None and own.images:
-            size = PAIRS_PER_IMAGE * own.images
-            pairs[_name(own.cell)] = independent_pairs(own.effect, size)
-            rendered[_name(own.cell)] = round(size / COUNTED)
+    for cell_rows in cells:
+        if (
+            cell_rows.model == model
+            and cell_rows.cell.direction == "to"
+            and cell_rows.effect is not None
+            and cell_rows.images
+        ):
+            size = PAIRS_PER_IMAGE * cell_rows.images
+            pairs[_name(cell_rows.cell)] = independent_pairs(cell_rows.effect, size)
+            rendered[_name(cell_rows.cell)] = round(size / COUNTED)
     return ReplayedModel(model, pool, edits, pairs, rendered)
 
 
@@ -163,16 +173,16 @@ def independent_pairs(effect: float, size: int) -> Floats:
     return np.repeat([-1.0, 1.0, 0.0], [worse, worse + change, size])[:size]
 
 
-def planted_places(known: KnownModel) -> dict[str, int]:
+def planted_places(model: KnownModel) -> dict[str, int]:
     """The places of a model that truly lose more than 5 points, with their doses."""
     return {
         _name(true.cell): dose_of(true)
-        for true in known.cells
+        for true in model.cells
         if true.cell.direction == "to" and truth_of(true) == "weakness"
     }
 
 
-def printed(figures: ReplayedDesigns) -> Iterator[str]:
+def format_rows(figures: ReplayedDesigns) -> Iterator[str]:
     """Mean recall of each design by dose, with an interval that resamples the planted cells."""
     random = np.random.default_rng(0)
     for dose in DOSES:
@@ -206,7 +216,7 @@ def main() -> None:
     for figures in measure(models, key, arguments.jobs):  # written after every model: a long run can be interrupted
         record = {"command": f"python -m benchmarks.replayed_designs {options}", **asdict(figures)}
         arguments.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    print("\n".join(printed(figures)))
+    print("\n".join(format_rows(figures)))
 
 
 def _models(arguments: argparse.Namespace) -> list[ReplayedModel]:
@@ -217,7 +227,7 @@ def _models(arguments: argparse.Namespace) -> list[ReplayedModel]:
     sessions = open_sessions(open_engine(f"sqlite:///{arguments.directory / 'contrafact.db'}"))
     with reading(sessions) as session:
         rows = latest_rows(session)
-    return [replayed_model(model, own, pool, edits) for model, own in rows.items()]
+    return [replayed_model(model, model_rows, pool, edits) for model, model_rows in rows.items()]
 
 
 if __name__ == "__main__":

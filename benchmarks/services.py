@@ -69,11 +69,11 @@ def measure(
     ask(requests[0])
     alone = service.cost(ask, requests, 1)
     best, at_once = max(((service.cost(ask, requests, n), n) for n in AT_ONCE), key=lambda pair: _rate(pair[0]))
-    each = sum(len(r.renderings) if isinstance(r, RenderRequest) else 1 for r in requests) / len(requests)
+    images_per_request = sum(len(r.renderings) if isinstance(r, RenderRequest) else 1 for r in requests) / len(requests)
     return {
         "endpoint": path,
         "requests": len(requests),
-        "items_per_request": each,
+        "items_per_request": images_per_request,
         "alone_per_second": _rate(alone),
         "best_per_second": _rate(best),
         "ratio": _rate(best) / _rate(alone),

@@ -27,7 +27,8 @@ from gateway.analysis.findings import assess
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE
 from gateway.analysis.metrics import paper_metrics
 from gateway.analysis.power import detectable_drop
-from shared.schemas.results import Cell, CellEffect, Interval, Rate
+from shared.schemas.effects import Cell, CellEffect
+from shared.schemas.estimates import Interval, Rate
 from shared.seeds import derive_seed
 
 RESULTS = Path(__file__).parent / "results" / "simulation.json"
@@ -84,21 +85,21 @@ def one_run(setting: Setting, seed: int) -> tuple[list[IntervalOutcome], Discove
     ]
     figures = paper_metrics(outcomes, Originals(outcomes.original.rank, outcomes.cluster), seed)
     wrong = 1 - setting.rate + setting.drop / (len(CLASSES) * len(VALUES))
-    for what, rate, truth in (
+    for name, rate, truth in (
         ("rate over counterfactuals", figures.error_rate, wrong),
         ("rate over null arms", figures.error_rate_null, 1 - setting.rate),
     ):
-        outcomes_of_intervals.append(_rate_outcome(what, setting, rate, truth))
+        outcomes_of_intervals.append(_rate_outcome(name, setting, rate, truth))
     return outcomes_of_intervals, _discoveries(setting, effects, true)
 
 
-def _interval_outcome(what: str, setting: Setting, interval: Interval, truth: float) -> IntervalOutcome:
+def _interval_outcome(name: str, setting: Setting, interval: Interval, truth: float) -> IntervalOutcome:
     covers = interval.low - 1e-9 <= truth <= interval.high + 1e-9
-    return IntervalOutcome(what, setting, interval.kind, covers, interval.high - interval.low)
+    return IntervalOutcome(name, setting, interval.kind, covers, interval.high - interval.low)
 
 
-def _rate_outcome(what: str, setting: Setting, rate: Rate, truth: float) -> IntervalOutcome:
-    return IntervalOutcome(what, setting, "wilson", rate.low - 1e-9 <= truth <= rate.high + 1e-9, rate.high - rate.low)
+def _rate_outcome(name: str, setting: Setting, rate: Rate, truth: float) -> IntervalOutcome:
+    return IntervalOutcome(name, setting, "wilson", rate.low - 1e-9 <= truth <= rate.high + 1e-9, rate.high - rate.low)
 
 
 def _discoveries(setting: Setting, effects: Sequence[CellEffect], true: dict[Cell, float]) -> Discoveries:
@@ -130,17 +131,17 @@ def power(sources: int, runs: int) -> list[SimulationRow]:
     if stated is None:
         return []
     rows = []
-    for what, drop in (("stated drop", stated), ("three quarters of it", 0.75 * stated)):
+    for name, drop in (("stated drop", stated), ("three quarters of it", 0.75 * stated)):
         setting = Setting(sources, 1, 0.95, 0.0, drop, accepted=1.0)
         detected = 0
         for run in range(runs):
-            seed = derive_seed("power", sources, what, run)
+            seed = derive_seed("power", sources, name, run)
             outcomes = job(setting, np.random.default_rng(seed))
             effects = assess({c: differences(outcomes, rows) for c, rows in outcomes.cells.items()}, seed)
             aimed = Cell(label="bus", factor="weather", value="night", direction="to")
             detected += any(e.cell == aimed and e.standing == "weakness" for e in effects)
         rows.append(
-            SimulationRow(f"power, {what}", "sources", f"{sources}: {100 * drop:.0f} points", runs, detected / runs)
+            SimulationRow(f"power, {name}", "sources", f"{sources}: {100 * drop:.0f} points", runs, detected / runs)
         )
     return rows
 
@@ -162,10 +163,10 @@ def coverage_rows(intervals: Iterable[IntervalOutcome]) -> Iterator[SimulationRo
     for interval in intervals:
         for by, value in (*groups_of(interval.setting), ("kind", interval.kind)):
             groups[interval.what, by, value].append(interval)
-    for (what, by, value), members in sorted(groups.items()):
+    for (name, by, value), members in sorted(groups.items()):
         coverage = float(np.mean([interval.covered for interval in members]))
         yield SimulationRow(
-            what, by, value, len(members), coverage, float(np.mean([interval.width for interval in members]))
+            name, by, value, len(members), coverage, float(np.mean([interval.width for interval in members]))
         )
 
 
@@ -175,19 +176,19 @@ def discovery_rows(runs: Sequence[Discoveries]) -> Iterator[SimulationRow]:
     for run in runs:
         for group in groups_of(run.setting):
             groups[group].append(run)
-    for what, false, of in (
+    for name, false, of in (
         ("false share of rejected cells (no effect)", "rejected_false", "rejected"),
         ("false share of findings (within 5 points)", "findings_false", "findings"),
         ("share of selected intervals that miss", "selected_missed", "rejected"),
     ):
         for (by, value), members in sorted(groups.items()):
             shares = [getattr(run, false) / max(1, getattr(run, of)) for run in members]
-            yield SimulationRow(what, by, value, len(members), float(np.mean(shares)))
+            yield SimulationRow(name, by, value, len(members), float(np.mean(shares)))
 
 
 @dataclass(slots=True)
 class Simulated:
-    """The simulated outcomes so far; `again` adds one run of every setting."""
+    """The simulated outcomes so far; `repeat` adds one run of every setting."""
 
     every: int = 1  # use every n-th setting only (for tests)
     passes: int = 0
@@ -195,7 +196,7 @@ class Simulated:
     discoveries: list[Discoveries] = field(default_factory=list)
     judged: list[EffectOutcome] = field(default_factory=list)
 
-    def again(self) -> None:
+    def repeat(self) -> None:
         """One more run of every setting."""
         for number, setting in enumerate(list(grid())[:: self.every]):
             intervals, discoveries = one_run(setting, derive_seed("simulate", number, self.passes))
@@ -212,11 +213,11 @@ class Simulated:
     def rows(self) -> list[SimulationRow]:
         """All tables."""
         lost = [cell.bias for cell in self.judged if cell.setting.invalid == "lost"]
-        what = "bias of the estimate, every invalid one lost"
+        name = "bias of the estimate, every invalid one lost"
         return [
             *coverage_rows(self.shown),
             *discovery_rows(self.discoveries),
-            SimulationRow(what, "all", "", len(lost), float(np.mean(lost))),
+            SimulationRow(name, "all", "", len(lost), float(np.mean(lost))),
             *_breakdown_rows([cell.breakdown_holds for cell in self.judged if cell.breakdown_holds is not None]),
         ]
 
@@ -224,8 +225,8 @@ class Simulated:
 def _breakdown_rows(within: Sequence[bool]) -> list[SimulationRow]:
     if not within:
         return []
-    what = "effects truly beyond 5 points, invalid share below breakdown"
-    return [SimulationRow(what, "all", "", len(within), float(np.mean(within)))]
+    name = "effects truly beyond 5 points, invalid share below breakdown"
+    return [SimulationRow(name, "all", "", len(within), float(np.mean(within)))]
 
 
 def worst(rows: Iterable[SimulationRow], least: int = 150) -> SimulationRow:
@@ -249,7 +250,7 @@ def main() -> None:
     powers = [row for sources in POWER_SOURCES for row in power(sources, arguments.power_runs)]
     simulated = Simulated()
     for _ in range(arguments.runs):  # the file is written after every pass, so that a long run can be interrupted
-        simulated.again()
+        simulated.repeat()
         rows = [*simulated.rows(), *powers]
         record = {
             "command": f"python -m benchmarks.simulate --runs {arguments.runs} --power-runs {arguments.power_runs}",

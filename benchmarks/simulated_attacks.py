@@ -19,7 +19,7 @@ from gateway.analysis.effects import Counting, Differences, Estimand, Floats, Ou
 from gateway.analysis.findings import assess
 from gateway.analysis.limits import FALSE_DISCOVERY_RATE
 from gateway.analysis.releases import Pairs, judge
-from shared.schemas.results import Cell, CellEffect
+from shared.schemas.effects import Cell, CellEffect
 from shared.seeds import derive_seed
 
 FACTOR = "weather"
@@ -160,9 +160,9 @@ def attack(name: str, draw: Draw, tables: int) -> AttackOutcome:
     return AttackOutcome(name, tables, *shares, float(np.mean(biases)), error)
 
 
-def kept_at_the_limit(tables: int, sources: int = 100) -> float:
+def share_within_limit(tables: int, sources: int = 100) -> float:
     """The share of releases judged "held" that lose exactly the allowed drop (nominal: 2.5 %)."""
-    kept = 0
+    passed = 0
     for table in range(tables):
         seed = derive_seed("held", table)
         random = np.random.default_rng(seed)
@@ -170,8 +170,8 @@ def kept_at_the_limit(tables: int, sources: int = 100) -> float:
         release = baseline & (random.random(sources) < 1 - MAX_DROP / 0.99)
         pairs = Pairs(np.arange(sources), release.astype(float), baseline.astype(float))
         (comparison,) = judge({("dillema", None): pairs}, MAX_DROP, seed)
-        kept += comparison.judgement == "held"
-    return kept / tables
+        passed += comparison.judgement == "held"
+    return passed / tables
 
 
 def differences_of(correct: Floats) -> Differences:
@@ -202,7 +202,7 @@ def main() -> None:
         )
         bias = f"bias: {100 * outcome.bias:+.2f} ± {100 * outcome.bias_error:.2f} points"
         print(f"{name:<56} {shares}   {bias}   ({outcome.tables} tables)", flush=True)
-    print(f"{'held at exactly the allowed drop':<56} {kept_at_the_limit(arguments.tables):6.1%}")
+    print(f"{'held at exactly the allowed drop':<56} {share_within_limit(arguments.tables):6.1%}")
 
 
 if __name__ == "__main__":

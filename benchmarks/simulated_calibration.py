@@ -23,7 +23,7 @@ from gateway.analysis.certainty import clustered_rate
 from gateway.analysis.effects import Differences
 from gateway.analysis.findings import Checked, assess
 from gateway.analysis.validity import Screened
-from shared.schemas.results import Cell, CellEffect, CheckErrors
+from shared.schemas.effects import Cell, CellEffect, CheckErrors
 from shared.seeds import derive_seed
 
 RATE = 0.95  # accuracy of the model on valid images
@@ -65,6 +65,7 @@ SCENARIOS = (
     Scenario("sound model, half of the other cells invalid, too", NATURAL, elsewhere=0.5),
     Scenario("sound model, sharp checks", SHARP),
     Scenario("sound model, checks sharp but blind to swaps", BLIND_TO_SWAPS),
+    Scenario("sound model, checks sharp but blind to swaps", BLIND_TO_SWAPS, sources=300),
     Scenario("model loses 60 points, no swaps, checks as on LANCE's output", NATURAL, swapped=0.0, drop=0.6),
     Scenario("model loses 60 points, no swaps, sharp checks", SHARP, swapped=0.0, drop=0.6),
 )

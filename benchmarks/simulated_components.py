@@ -25,8 +25,8 @@ def simulate_components(sources: int, edits: int, seeds: int, seed: int) -> Vari
     edit = np.repeat(np.arange(sources * edits), seeds)
     rates = 0.6 + random.choice([-0.2, 0.2], sources)[source] + random.choice([-0.1, 0.1], sources * edits)[edit]
     difference = (random.random(len(rates)) < rates) - 1.0
-    kept = random.random(len(rates)) < 0.9
-    nested = Nested(difference[kept], edit[kept] % 2, source[kept], edit[kept])
+    accepted = random.random(len(rates)) < 0.9
+    nested = Nested(difference[accepted], edit[accepted] % 2, source[accepted], edit[accepted])
     figures = variance_components(nested, COST, seed)
     if figures is None:
         raise ValueError(f"{sources} source images are too few; simulate at least 12")
@@ -45,11 +45,11 @@ def main() -> None:
         ]
         lines = []
         for name, truth in TRUTH.items():
-            parts = [part for own in figures if (part := getattr(own, name)) is not None]
+            parts = [part for components in figures if (part := getattr(components, name)) is not None]
             mean = float(np.mean([part.value for part in parts]))
             coverage = float(np.mean([part.low <= truth <= part.high for part in parts]))
             lines.append(f"{name} {mean:.3f} (truth {truth}, covered {coverage:.0%})")
-        best = sum(own.next[0].buy == "sources" for own in figures)
+        best = sum(components.next[0].buy == "sources" for components in figures)
         print(
             f"{sources} sources × {edits} edits × {seeds} seeds: {'; '.join(lines)}; sources next: {best}", flush=True
         )

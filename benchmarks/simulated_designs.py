@@ -1,27 +1,28 @@
 """Power and false findings of a job's designs at equal renderings, on tables with known truth.
 
 `python -m benchmarks.simulated_designs`: jobs of 4 classes and 7 values with a pool of source images of each class. One
-place (a class and a value) has a true drop; all others have none, or one of 4 points. *Even*: every place gets equally
-many source images, as in a free or balanced design. *Adaptive*: `gateway.analysis.allocation`. Both render the same
-number of edits. Without drop every finding is invented.
+place (a class and a value) has a true drop; all others have none, or one of 4 or 5 points. *Even*: every place gets
+equally many source images, as in a free or balanced design. *Adaptive*: `gateway.analysis.allocation`. Both render
+the same number of edits. Without drop every finding is invented.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from scipy.stats import false_discovery_control
 
-from gateway.analysis.allocation import Share, Suspicion, allocate, is_cleared, round_budgets
-from gateway.analysis.betting import anytime_p
+from gateway.analysis.allocation import LARGEST_SHARE, LATER_ROUNDS, SCREENING_SHARE, Suspicion, allocate
+from gateway.analysis.betting import anytime_p, expected_left
 from gateway.analysis.certainty import p_beyond
-from gateway.analysis.effects import Floats
+from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
 from shared.seeds import derive_seed
 
@@ -43,7 +44,7 @@ class World(Protocol):
     def places(self) -> Sequence[str]: ...
 
     def draw(self, place: str, edits: int, random: np.random.Generator) -> Floats:
-        """Differences (−1 … 1) of the pairs that count, of so many edits of a place."""
+        """Differences (−1 … 1) of so many edits of a place; NaN where a pair does not count."""
         ...
 
 
@@ -67,21 +68,31 @@ class DesignSetting:
 
     def draw(self, place: str, edits: int, random: np.random.Generator) -> Floats:
         """Differences of pairs with independent errors on both arms."""
-        drop, count = self.drop_at(place), int(random.binomial(edits, COUNTED))
+        drop = self.drop_at(place)
         worse, better = ACCURACY * (1 - ACCURACY + drop), (1 - ACCURACY) * (ACCURACY - drop)
-        uniform = random.random(count)
-        return np.where(uniform < worse, -1.0, np.where(uniform > 1 - better, 1.0, 0.0))
+        uniform, counted = random.random(edits), random.random(edits) < COUNTED
+        return np.where(counted, np.where(uniform < worse, -1.0, np.where(uniform > 1 - better, 1.0, 0.0)), np.nan)
 
 
 @dataclass(slots=True)
-class Taken:
-    """The differences of a place in the order of rounds, its edits so far, and its test."""
+class Sample:
+    """The difference of each edit of a place, in the order of its images; NaN if its pair does not count.
 
-    screened: list[float] = field(default_factory=list)
-    confirmed: list[float] = field(default_factory=list)
-    edits: int = 0
-    given: int = 0
-    horizon: int = 0
+    `p_value` is that of the place's test in an adaptive job.
+    """
+
+    edits: list[float] = field(default_factory=list)
+    p_value: float = 1.0
+
+    @property
+    def ranks(self) -> Integers:
+        """The places in that order of the pairs that count."""
+        return np.flatnonzero(~np.isnan(self.edits))
+
+    @property
+    def pairs(self) -> Floats:
+        """The differences of the pairs that count."""
+        return np.array(self.edits)[self.ranks]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,69 +107,61 @@ class DesignRow:
     edits: float
 
 
-def findings(p_values: dict[str, float], means: dict[str, float]) -> set[str]:
-    """The places with a drop whose test Benjamini-Hochberg rejects."""
+def rejected_places(p_values: Mapping[str, float]) -> set[str]:
+    """The places whose test Benjamini-Hochberg rejects."""
     if not p_values:
         return set()
     q_values = false_discovery_control(list(p_values.values()))
-    rejected = [place for place, q in zip(p_values, q_values, strict=True) if q <= FALSE_DISCOVERY_RATE]
-    return {place for place in rejected if means[place] < 0}
+    return {place for place, q in zip(p_values, q_values, strict=True) if q <= FALSE_DISCOVERY_RATE}
 
 
 def even_job(world: World, seed: int) -> tuple[set[str], int]:
     """The findings of a job that gives every place equally many images, and its edits."""
-    each = min(world.pool, world.edits // len(world.places))
-    return fixed_job(world, dict.fromkeys(world.places, each), seed)
+    edits_per_place = min(world.pool, world.edits // len(world.places))
+    return fixed_job(world, dict.fromkeys(world.places, edits_per_place), seed)
 
 
 def fixed_job(world: World, edits: Mapping[str, int], seed: int) -> tuple[set[str], int]:
     """The findings of a job that makes so many edits of each place, and their number."""
     random = np.random.default_rng(seed)
-    taken = {place: world.draw(place, count, random) for place, count in edits.items()}
-    tested = {place: pairs for place, pairs in taken.items() if len(pairs) >= LEAST_SOURCES}
+    samples = {place: Sample(world.draw(place, count, random).tolist()) for place, count in edits.items()}
+    tested = {place: sample.pairs for place, sample in samples.items() if len(sample.pairs) >= LEAST_SOURCES}
     p_values = {place: p_beyond(pairs, BEYOND, seed) for place, pairs in tested.items()}
-    return findings(p_values, {place: float(pairs.mean()) for place, pairs in tested.items()}), sum(edits.values())
+    return {place for place in rejected_places(p_values) if tested[place].mean() < 0}, sum(edits.values())
 
 
 def adaptive_job(world: World, seed: int) -> tuple[set[str], int]:
     """The findings of an adaptive job, and its edits."""
     random = np.random.default_rng(seed)
-    taken = {place: Taken() for place in world.places}
-    first, *rest = round_budgets(world.edits)
-    each = min(world.pool, first // len(world.places))
-    spend({place: Share(screening=each) for place in world.places}, taken, world, random)
-    carried = world.edits - sum(rest) - sum(place.edits for place in taken.values())
-    for number, edits in enumerate(rest):
-        before = sum(place.edits for place in taken.values())
-        decided = findings_of(taken)
-        suspicions = {place: suspicion_of(taken[place], world.pool, place in decided) for place in world.places}
-        spend(allocate(suspicions, edits + carried, len(rest) - number), taken, world, random)
-        carried += edits - (sum(place.edits for place in taken.values()) - before)
-    return findings_of(taken), sum(place.edits for place in taken.values())
+    samples = {place: Sample() for place in world.places}
+    planned = min(world.pool, int(LARGEST_SHARE * world.edits))
+    edits_per_place = min(world.pool, math.ceil(SCREENING_SHARE * world.edits) // len(world.places))
+    shares = {place: list(range(edits_per_place)) for place in world.places}
+    for rounds_left in range(LATER_ROUNDS, -1, -1):
+        for place, images in shares.items():
+            samples[place].edits += world.draw(place, len(images), random).tolist()
+            samples[place].p_value = p_value_of(samples[place], planned)
+        rejected = rejected_places({place: sample.p_value for place, sample in samples.items() if len(sample.pairs)})
+        if rounds_left:
+            left = world.edits - sum(len(sample.edits) for sample in samples.values())
+            suspicions = {place: suspicion_of(sample, planned, place in rejected) for place, sample in samples.items()}
+            shares = allocate(suspicions, left // rounds_left, rounds_left, cost=lambda values: values)
+    findings = {place for place in rejected if samples[place].pairs.mean() < 0}
+    return findings, sum(len(sample.edits) for sample in samples.values())
 
 
-def spend(shares: dict[str, Share], taken: dict[str, Taken], world: World, random: np.random.Generator) -> None:
-    for place, share in shares.items():
-        own = taken[place]
-        own.screened += world.draw(place, share.screening, random).tolist()
-        own.confirmed += world.draw(place, share.confirming, random).tolist()
-        own.edits += share.screening + share.confirming
-        own.given += share.confirming
-        own.horizon = share.horizon or own.horizon
+def suspicion_of(sample: Sample, planned: int, rejected: bool) -> Suspicion:
+    pairs = sample.pairs
+    return Suspicion(
+        -float(pairs.mean()) if len(pairs) else 0.0, len(pairs), range(len(sample.edits), planned), rejected
+    )
 
 
-def suspicion_of(taken: Taken, pool: int, decided: bool) -> Suspicion:
-    pairs = [*taken.screened, *taken.confirmed]
-    drop = -float(np.mean(pairs)) if pairs else 0.0
-    yield_ = len(pairs) / taken.edits if taken.edits else 1.0
-    suspicion = Suspicion(drop, len(pairs), pool - taken.edits, yield_, taken.horizon, taken.given)
-    return replace(suspicion, decided=decided or is_cleared(suspicion, len(taken.confirmed)))
-
-
-def findings_of(taken: dict[str, Taken]) -> set[str]:
-    tested = {place: np.array(own.confirmed) for place, own in taken.items() if len(own.confirmed) >= LEAST_SOURCES}
-    p_values = {place: anytime_p(pairs, BEYOND, taken[place].horizon) for place, pairs in tested.items()}
-    return findings(p_values, {place: float(pairs.mean()) for place, pairs in tested.items()})
+def p_value_of(sample: Sample, planned: int) -> float:
+    """As a report computes it: 1 with under 12 images, which stay in the family."""
+    if len(sample.pairs) < LEAST_SOURCES:
+        return 1.0
+    return anytime_p(sample.pairs, BEYOND, expected_left(sample.ranks, planned))
 
 
 def measure(setting: DesignSetting, jobs: int) -> list[DesignRow]:
@@ -181,7 +184,9 @@ def settings() -> Sequence[DesignSetting]:
         *(DesignSetting(300, 1_200, 0.3, planted) for planted in (3, 6)),
         DesignSetting(60, 1_200, 0.3),
         DesignSetting(300, 2_400, 0.15),
+        DesignSetting(300, 6_000, 0.15),
         DesignSetting(300, 1_200, 0.0, elsewhere=0.04),
+        DesignSetting(300, 1_200, BEYOND, elsewhere=BEYOND),
     ]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.analysis.effects import Outcomes, Predictions
-from shared.schemas.results import Cell
+from shared.schemas.effects import Cell
 
 CLASSES = ("bus", "car")
 VALUES = ("night", "rain", "snow")
@@ -63,8 +63,8 @@ def truths(setting: Setting) -> dict[Cell, float]:
 
 def job(setting: Setting, random: np.random.Generator) -> Outcomes:
     """One random table of a setting."""
-    sources, each = setting.sources * len(CLASSES), setting.siblings * len(VALUES)
-    source = np.repeat(np.arange(sources), each)
+    sources, edits_per_source = setting.sources * len(CLASSES), setting.siblings * len(VALUES)
+    source = np.repeat(np.arange(sources), edits_per_source)
     value = np.tile(np.repeat(np.arange(len(VALUES)), setting.siblings), sources)
     bus = source < setting.sources
     aimed = setting.rate - np.where(bus & (value == 0), setting.drop, 0.0)

@@ -16,10 +16,10 @@ from gateway.analysis.prediction_powered import prediction_powered_share
 from gateway.analysis.thresholds import Booleans
 
 Judge = Callable[[np.random.Generator, Booleans], Floats]
-OTHERS = 400  # edits without a review
+UNREVIEWED = 400  # edits without a review
 
 
-def _graded(strength: float) -> Judge:
+def _grade(strength: float) -> Judge:
     """A judge whose log-odds are `strength` above or below zero, with unit noise."""
     return lambda random, valid: np.asarray(
         1 / (1 + np.exp(-(random.normal(size=len(valid)) + strength * (2.0 * valid - 1))))
@@ -28,8 +28,8 @@ def _graded(strength: float) -> Judge:
 
 JUDGES: Mapping[str, Judge] = {
     "useless": lambda random, valid: random.random(len(valid)),
-    "fair": _graded(0.6),
-    "good": _graded(2.0),
+    "fair": _grade(0.6),
+    "good": _grade(2.0),
     "biased": lambda random, valid: 0.8 + 0.2 * valid * random.random(len(valid)),
     "yes or no": lambda random, valid: np.where(
         valid, random.random(len(valid)) < 0.95, random.random(len(valid)) < 0.3
@@ -42,7 +42,7 @@ def coverage(judge: Judge, share: float, reviewed: int, siblings: int, runs: int
     hits, width = 0, 0.0
     for seed in range(runs):
         random = np.random.default_rng((seed, reviewed, siblings, round(100 * share)))
-        group = np.arange(reviewed + OTHERS) // siblings
+        group = np.arange(reviewed + UNREVIEWED) // siblings
         valid = np.repeat(random.random(int(group[-1]) + 1) < share, siblings)[: len(group)]
         scores = judge(random, valid)
         chosen = np.zeros(len(group), np.bool_)
@@ -68,7 +68,8 @@ def main() -> None:
             for reviewed in (25, 50, 100):
                 cells = [coverage(judge, share, reviewed, siblings, runs) for judge in JUDGES.values()]
                 row = "  ".join(
-                    f"{name} {held:.3f} ({width:.2f})" for name, (held, width) in zip(JUDGES, cells, strict=True)
+                    f"{name} {coverage:.3f} ({width:.2f})"
+                    for name, (coverage, width) in zip(JUDGES, cells, strict=True)
                 )
                 print(f"{siblings} per source, share {share:.1f}, {reviewed} reviews: {row}")
 

@@ -1,22 +1,22 @@
-"""Do the bounds over refused valid edits contain the truth? `python -m benchmarks.simulated_refusals`.
+"""Do the bounds over refused valid pairs contain the truth? `python -m benchmarks.simulated_refusals`.
 
-Tables with known truth: checks refuse valid edits, and refuse those on which the model fails more often (or less
-often) than the others, so that the estimate is biased. The truth is the effect over all valid edits.
+Tables with known truth: checks refuse valid edits or valid arms, and refuse those on which the model fails more often
+(or less often) than the others, so that the estimate is biased. The truth is the effect over all valid edits.
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from gateway.analysis.bounds import Refused, effect_bounds
+from gateway.analysis.bounds import MostValid, Refused, effect_bounds
 from gateway.analysis.certainty import LEVEL, mean_interval
 from gateway.analysis.effects import Differences, Units
-from gateway.analysis.validity import Screened, most_valid_refused
-from shared.schemas.results import CheckErrors
+from gateway.analysis.validity import Screened, most_valid_accepted, most_valid_refused
+from shared.schemas.effects import CheckErrors
 from shared.seeds import derive_seed
 
 SIBLINGS = 2
@@ -28,8 +28,9 @@ CALIBRATED = 300
 class Refusals:
     """One setting: images, true drop, share of valid edits, and P(refused | valid) where the model is right or wrong.
 
-    `calibrated`: the checks' errors were measured on 300 valid and 300 invalid images; otherwise every refused edit may
-    be valid.
+    `calibrated`: the checks' errors were measured on 300 valid and 300 invalid images; otherwise every refused pair may
+    be valid. `lost_if_right`, `lost_if_wrong`: P(arm refused) where the model is right or wrong on the edit. All arms
+    are valid.
     """
 
     sources: int
@@ -38,6 +39,8 @@ class Refusals:
     refused_if_right: float
     refused_if_wrong: float
     calibrated: bool
+    lost_if_right: float = field(default=0.0, repr=False)
+    lost_if_wrong: float = field(default=0.0, repr=False)
 
 
 class RefusalRow(NamedTuple):
@@ -53,6 +56,16 @@ class RefusalRow(NamedTuple):
 
 def refusals_grid() -> list[Refusals]:
     """All settings."""
+    return _refused_edits() + [
+        Refusals(sources, drop, 0.6, 0.02, 0.02, calibrated, *lost)
+        for sources in (20, 150)
+        for drop in (0.0, 0.3)
+        for lost in ((0.2, 0.2), (0.1, 0.5))
+        for calibrated in (False, True)
+    ]
+
+
+def _refused_edits() -> list[Refusals]:
     return [
         Refusals(sources, drop, valid, *refused, calibrated)
         for sources in (20, 100)
@@ -73,12 +86,10 @@ def simulate_refusals(setting: Refusals, seed: int) -> RefusalRow:
     refusal = np.where(right, setting.refused_if_right, setting.refused_if_wrong)
     accepted = valid & (random.random(len(source)) >= refusal)
     difference = right.astype(float) - null
-    counted = _differences(source[accepted], difference[accepted])
-    share, errors = 1.0, _errors(setting, random)
-    if setting.calibrated:
-        share = most_valid_refused(errors, Screened(source, accepted), seed)
-    refused = Refused(source[~accepted], difference[~accepted])
-    bounds = effect_bounds(counted, refused, share, "checks" if setting.calibrated else "none", seed)
+    most_valid = _most_valid(setting, Screened(source, accepted), random, seed)
+    kept = accepted & (random.random(len(source)) >= np.where(right, setting.lost_if_right, setting.lost_if_wrong))
+    counted = _differences(source[kept], difference[kept])
+    bounds = effect_bounds(counted, Refused(source[~kept], difference[~kept], accepted[~kept]), most_valid, seed)
     plain = mean_interval(counted.correct, LEVEL, seed)
     interval = bounds.interval or plain
     sample = float(_differences(source[valid], difference[valid]).correct.mean())
@@ -97,6 +108,13 @@ def _differences(source: np.ndarray, difference: np.ndarray) -> Differences:
     units = Units.of(source, source)
     means = units.means(difference)
     return Differences(units.group, means, means, len(source), sizes=units.rows_of_group)
+
+
+def _most_valid(setting: Refusals, screened: Screened, random: np.random.Generator, seed: int) -> MostValid:
+    errors = _errors(setting, random)
+    if not setting.calibrated:
+        return MostValid(1.0, 1.0, "none")
+    return MostValid(most_valid_refused(errors, screened, seed), most_valid_accepted(errors, screened, seed), "checks")
 
 
 def _errors(setting: Refusals, random: np.random.Generator) -> CheckErrors:
@@ -121,7 +139,10 @@ def main() -> None:
     for setting in refusals_grid():
         row = mean_row(setting, tables)
         shares = " ".join(f"{value:6.1%}" for value in row[1:5])
-        print(f"{setting}: bias {100 * row.bias:+5.1f}, {shares}, width {100 * row.width:.0f} points", flush=True)
+        lost = f"lost {setting.lost_if_right:.0%}, {setting.lost_if_wrong:.0%}"
+        print(
+            f"{setting}, {lost}: bias {100 * row.bias:+5.1f}, {shares}, width {100 * row.width:.0f} points", flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gateway.analysis.certainty import LEVEL, mean_interval
 from gateway.analysis.limits import BEYOND
 from gateway.analysis.validity import Screened, among_valid, breakdown_point
-from shared.schemas.results import CheckErrors
+from shared.schemas.effects import CheckErrors
 
 Invalid = Literal["lost", "unchanged", "coin"]
 SIBLINGS = 2

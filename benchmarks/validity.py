@@ -30,7 +30,8 @@ from gateway.methods.checks import CHECKS, check_images, judge
 from gateway.methods.counterfactual import MethodImage, Scores, Thresholds
 from shared.profiles import Profile, load_profile
 from shared.schemas.diffusion import RenderReply
-from shared.schemas.results import CheckErrors, Interval
+from shared.schemas.effects import CheckErrors
+from shared.schemas.estimates import Interval
 from tinyworld.domain.scenes import Split
 from tinyworld.judges.trials import TASK, Evaluator, Proposal, payload, proposal, source_picture
 from tinyworld.objects.own_distribution import own_distribution
@@ -118,22 +119,22 @@ def picture(proposal: Proposal, kind: Kind, random: np.random.Generator) -> Pixe
         return source_picture(proposal.target)
     if kind == "unedited":
         return source_picture(proposal.scene)
-    others = [name for name in CLASSES if name != LABEL]
-    return source_picture(proposal.target.changed(label=others[int(random.integers(len(others)))]))
+    other_classes = [name for name in CLASSES if name != LABEL]
+    return source_picture(proposal.target.changed(label=other_classes[int(random.integers(len(other_classes)))]))
 
 
-def edited(checks: Checks, sources: Sequence[Proposal], kinds: Sequence[Sequence[Kind]]) -> list[Edited]:
+def edit_images(checks: Checks, sources: Sequence[Proposal], kinds: Sequence[Sequence[Kind]]) -> list[Edited]:
     """Pictures of the given kinds of each source image, scored."""
     random = np.random.default_rng(2)
     scored_edits: list[Edited] = []
     for number, (proposal_of_source, kinds_of_source) in enumerate(zip(sources, kinds, strict=True)):
         pictures = [picture(proposal_of_source, kind, random) for kind in kinds_of_source]
         scored = zip(kinds_of_source, pictures, checks.scores(proposal_of_source, pictures), strict=True)
-        scored_edits += [Edited(number, proposal_of_source, *rest) for rest in scored]
+        scored_edits += [Edited(number, proposal_of_source, *scores_of_edit) for scores_of_edit in scored]
     return scored_edits
 
 
-def accepted(edit: Edited, thresholds: Thresholds) -> bool:
+def is_accepted(edit: Edited, thresholds: Thresholds) -> bool:
     """Whether the checks accept a picture at these thresholds."""
     return judge(edit.scores, edit.proposal.edit, thresholds).accepted
 
@@ -141,7 +142,7 @@ def accepted(edit: Edited, thresholds: Thresholds) -> bool:
 def errors_of(edits: Sequence[Edited], thresholds: Thresholds) -> CheckErrors:
     """The checks' errors at these thresholds, on pictures of known validity."""
     passed = {
-        valid: [accepted(edit, thresholds) for edit in edits if (edit.kind == "valid") == valid]
+        valid: [is_accepted(edit, thresholds) for edit in edits if (edit.kind == "valid") == valid]
         for valid in (True, False)
     }
     return CheckErrors(
@@ -168,7 +169,7 @@ def assess(
 
     null = right([source_picture(source.scene) for source in sources])
     truth = float((right([source_picture(source.target) for source in sources]) - null).mean())
-    verdicts = [accepted(edit, thresholds) for edit in edits]
+    verdicts = [is_accepted(edit, thresholds) for edit in edits]
     passed_edits = [edit for edit, passed in zip(edits, verdicts, strict=True) if passed]
     place = np.array([edit.source for edit in passed_edits])
     _, inverse, counts = np.unique(place, return_inverse=True, return_counts=True)
@@ -206,7 +207,7 @@ def main() -> None:
     profile = load_profile("tiny")
     checks = Checks(profile)
     random = np.random.default_rng(1)
-    measured = edited(
+    measured = edit_images(
         checks,
         to_night("calibration", arguments.calibration),
         [("valid", INVALID[number % 2]) for number in range(arguments.calibration)],
@@ -216,7 +217,7 @@ def main() -> None:
         ["valid" if random.random() < arguments.valid else INVALID[int(random.integers(2))] for _ in range(EDITS)]
         for _ in sources
     ]
-    rendered = edited(checks, sources, kinds)
+    rendered = edit_images(checks, sources, kinds)
     measurements = []
     for name, weights in profile.evaluator.models_under_test.items():
         model = ImageClassifier(weights, device="cpu")

@@ -116,7 +116,7 @@ class InProcessCaptioner:
         texts = [text.strip() for text in self._loaded.text_of(tokens[:, start:])]
         return [
             NotFinite(_NOT_FINITE) if broken else text
-            for text, broken in zip(texts, watch.broken(len(items)), strict=True)
+            for text, broken in zip(texts, watch.are_broken(len(items)), strict=True)
         ]
 
     def _place(self, tensor: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ class NanWatch:
         self._broken = rows if len(self._broken) != len(rows) else self._broken | rows
         return scores.masked_fill(nan, torch.finfo(scores.dtype).min)
 
-    def broken(self, images: int) -> list[bool]:
+    def are_broken(self, images: int) -> list[bool]:
         """Per image, whether any of its rows (one per beam) had NaN."""
         if not len(self._broken):
             return [False] * images

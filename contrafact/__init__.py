@@ -1,33 +1,45 @@
-"""What users import and run: the client of the public API and the command line.
+"""What users import and run: `test`, the client of the public API and the command line.
 
-    from contrafact import Client, JobRequest, ManifestImage
+    from contrafact import Client, JobRequest, ManifestImage, test
 
 The client's methods take the request classes listed here and raise subclasses of `Problem`.
 """
 
 from __future__ import annotations
 
+from contrafact.async_client import AsyncClient
 from contrafact.client import Client, Unreachable
+from contrafact.outcome import Finding, Gallery, Outcome
+from contrafact.testing import JobFailed, test
 from shared.problems import Problem
+from shared.schemas.comparisons import ComparisonChoice
 from shared.schemas.doses import DoseRequest
 from shared.schemas.jobs import JobRequest, JobSpec, ManifestImage, MethodChoice
-from shared.schemas.models import ModelSpec
+from shared.schemas.models import ModelSpec, Preprocessing
 from shared.schemas.repairs import RepairRequest
 from shared.schemas.reviews import ConfirmationRequest, ReviewRequest
 from shared.schemas.suites import SuiteRequest
 
 __all__ = [
+    "AsyncClient",
     "Client",
+    "ComparisonChoice",
     "ConfirmationRequest",
     "DoseRequest",
+    "Finding",
+    "Gallery",
+    "JobFailed",
     "JobRequest",
     "JobSpec",
     "ManifestImage",
     "MethodChoice",
     "ModelSpec",
+    "Outcome",
+    "Preprocessing",
     "Problem",
     "RepairRequest",
     "ReviewRequest",
     "SuiteRequest",
     "Unreachable",
+    "test",
 ]

@@ -21,8 +21,8 @@ def with_backgrounds(
 ) -> list[MethodChoice]:
     """The methods; `compose` gets the images of the folder as backgrounds, uploaded unless it is a dry run.
 
-    The value of a background is the name of its folder, or of its file if it lies in `folder` itself. Raises ValueError
-    if no method is `compose`.
+    The value of a background is the name of its folder; one that lies in `folder` itself has none, and is named by its
+    caption. Raises ValueError if no method is `compose`.
     """
     if folder is None:
         return list(methods)
@@ -46,5 +46,6 @@ def with_backgrounds(
 
 
 def _value(path: Path, folder: Path) -> str:
-    name = path.stem if path.parent == folder else path.parent.name
-    return " ".join(name.replace("_", " ").replace("-", " ").split())
+    if path.parent == folder:
+        return ""
+    return " ".join(path.parent.name.replace("_", " ").replace("-", " ").split())

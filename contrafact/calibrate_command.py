@@ -13,26 +13,30 @@ from rich.text import Text
 from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output
 from contrafact.profile_calibration import Choice, calibration_tables, chosen_errors, write_profile
 from shared.schemas.calibration import CheckErrorRates, JobCalibration, MethodCalibration
-from shared.schemas.results import Rate
+from shared.schemas.estimates import Rate
 from shared.wording import limits, percent
+
+ProfileFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="your profile's TOML file; with --write it is changed")
+]
+Write = Annotated[bool, typer.Option("--write", help="write the errors and their thresholds into --profile")]
+DataName = Annotated[str, typer.Option(help="name of the data set in the profile; default: job-JOB")]
+Fitted = Annotated[
+    bool, typer.Option("--fitted", help="take the thresholds fitted on the sample, with their held-out errors")
+]
+Validity = Annotated[
+    bool,
+    typer.Option("--validity", help="take the one check that combines all scores, with its cross-validated errors"),
+]
 
 
 def calibrate(
     job: JobId,
-    profile: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="your profile's TOML file; with --write it is changed")
-    ] = None,
-    write: Annotated[
-        bool, typer.Option("--write", help="write the errors and their thresholds into --profile")
-    ] = False,
-    data: Annotated[str, typer.Option(help="name of the data set in the profile; default: job-JOB")] = "",
-    fitted: Annotated[
-        bool, typer.Option("--fitted", help="take the thresholds fitted on the sample, with their held-out errors")
-    ] = False,
-    validity: Annotated[
-        bool,
-        typer.Option("--validity", help="take the one check that combines all scores, with its cross-validated errors"),
-    ] = False,
+    profile: ProfileFile = None,
+    write: Write = False,
+    data: DataName = "",
+    fitted: Fitted = False,
+    validity: Validity = False,
     as_json: Json = False,
     url: Url = URL,
     api_key: Key = "",
@@ -50,19 +54,20 @@ def calibrate(
         for line in advice(calibration):
             messages.print(line, markup=False, soft_wrap=True)
         messages.print(f"The sample: {client.calibration_page_of(job)}", markup=False, soft_wrap=True)
-        if profile is None:
-            return
-        tables = calibration_tables(name, calibration, choice)
-        if write:
-            write_profile(profile, name, tables)
-            messages.print(
-                f"[calibration.{name}] is in {profile}. Restart the services with this profile, and submit with "
-                f"--calibration {name}.",
-                markup=False,
-                soft_wrap=True,
-            )
-        else:
-            messages.print(f"\nWith --write, {profile} gets:\n\n{tables}", markup=False, soft_wrap=True)
+        if profile is not None:
+            _write(profile, name, calibration_tables(name, calibration, choice), write)
+
+
+def _write(profile: Path, name: str, tables: str, write: bool) -> None:
+    """Write the tables into the profile, or print what `--write` would change."""
+    text = f"\nWith --write, {profile} gets:\n\n{tables}"
+    if write:
+        write_profile(profile, name, tables)
+        text = (
+            f"[calibration.{name}] is in {profile}. Restart the services with this profile, and submit with "
+            f"--calibration {name}."
+        )
+    messages.print(text, markup=False, soft_wrap=True)
 
 
 def calibration_table(calibration: JobCalibration, choice: Choice) -> RenderableType:
@@ -71,9 +76,14 @@ def calibration_table(calibration: JobCalibration, choice: Choice) -> Renderable
     for column in ("method", "factor", "valid, refused", "invalid, accepted", "in the profile"):
         table.add_column(column, overflow="fold")
     for method in calibration.methods:
-        for rates in chosen_errors(method, choice)[0]:
+        chosen = chosen_errors(method, choice)
+        for rates in chosen.errors:
             refused, accepted = _rate(rates.rejected_if_valid), _rate(rates.accepted_if_invalid)
             table.add_row(method.method, rates.factor or "all", refused, accepted, _use(rates))
+        for of_class in chosen.classes:
+            if of_class.errors is not None:
+                refused, accepted = _rate(of_class.rejected_if_valid), _rate(of_class.accepted_if_invalid)
+                table.add_row(method.method, f"class {of_class.label}", refused, accepted, "yes")
     return Group(table, *(Text(line) for method in calibration.methods for line in _check_lines(method)))
 
 

@@ -15,12 +15,15 @@ import typer
 from contrafact import export_command, model_commands, printing, repair_commands, review_commands, suite_commands
 from contrafact.calibrate_command import calibrate
 from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output
+from contrafact.compare_command import compare
 from contrafact.confirm_command import confirm
 from contrafact.dose_command import dose
 from contrafact.job_files import parse_pair
 from contrafact.job_progress import follow_job, print_findings
 from contrafact.submit_command import submit
 from contrafact.system_commands import add_operator_commands, serve
+from contrafact.track_command import track
+from shared.schemas.reports import ReportFormat
 
 app = typer.Typer(
     help="Test a vision model with counterfactual images. Data on stdout, everything else on stderr.",
@@ -93,21 +96,24 @@ def results(
 @app.command()
 def report(
     job: JobId,
-    out: Annotated[Path | None, typer.Option(help="default: contrafact-JOB.html; - for stdout")] = None,
+    report_format: Annotated[
+        ReportFormat, typer.Option("--format", help="html: one page; md: Markdown for a pull request; json: its data")
+    ] = "html",
+    out: Annotated[Path | None, typer.Option(help="default: contrafact-JOB.FORMAT; - for stdout")] = None,
     anew: Annotated[bool, typer.Option("--anew", help="first rebuild the report with the current reviews")] = False,
     url: Url = URL,
     api_key: Key = "",
 ) -> None:
-    """Save the report as one self-contained HTML page and print its path."""
+    """Save the report and print its path: one self-contained HTML page, Markdown, or JSON."""
     with open_client(url, api_key) as client:
         if anew and (detail := follow_job(client, client.report_anew(job))).state != "done":
             raise ValueError(f"the report could not be rebuilt: the job is {detail.state}, {detail.failure}")
-        page = client.report(job)
+        content = client.report(job, report_format)
     if str(out) == "-":
-        sys.stdout.buffer.write(page)
+        sys.stdout.buffer.write(content)
         return
-    path = out or Path(f"contrafact-{job}.html")
-    path.write_bytes(page)
+    path = out or Path(f"contrafact-{job}.{report_format}")
+    path.write_bytes(content)
     print(path)
 
 
@@ -151,7 +157,9 @@ app.add_typer(repair_commands.repairs, name="repairs")
 app.command()(review_commands.review)
 app.command()(review_commands.reviews)
 app.command()(calibrate)
+app.command()(compare)
 app.command()(confirm)
 app.command()(dose)
+app.command()(track)
 add_operator_commands(app)
 main: Callable[[], None] = app

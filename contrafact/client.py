@@ -16,6 +16,7 @@ from contrafact.connection import RETRY_SECONDS, Connection, Unreachable, pages,
 from contrafact.counted_file import CountedFile, Report
 from shared.problems import NotReady
 from shared.schemas.calibration import JobCalibration
+from shared.schemas.comparisons import ComparisonChoice, JobComparison
 from shared.schemas.doses import DoseRequest
 from shared.schemas.jobs import (
     EventView,
@@ -30,6 +31,7 @@ from shared.schemas.jobs import (
 from shared.schemas.models import AddedModels, ModelSpec
 from shared.schemas.plans import JobPlan
 from shared.schemas.repairs import RepairRequest, RepairsPage, RepairView, TrainedArm
+from shared.schemas.reports import ReportFormat
 from shared.schemas.result_rows import CounterfactualView, ResultsPage
 from shared.schemas.reviews import ConfirmationRequest, ReviewRequest, ReviewsPage, ReviewView
 from shared.schemas.suites import RunRequest, RunResults, RunView, SuiteDetail, SuiteRequest, SuitesPage, SuiteView
@@ -50,16 +52,19 @@ def _ignore(_: int) -> None:
 class Client:
     """A client of one gateway. Methods raise the gateway's problems as subclasses of `shared.problems.Problem`."""
 
-    def __init__(self, base_url: str, api_key: str | None = None) -> None:
-        self._gateway = Connection(base_url, api_key)
+    def __init__(
+        self, base_url: str, api_key: str | None = None, *, transport: httpx.BaseTransport | None = None
+    ) -> None:
+        """`transport` sends the requests; default: httpx's own."""
+        self._gateway = Connection(base_url, api_key, transport)
 
     def close(self) -> None:
         """Close the connections."""
         self._gateway.http.close()
 
-    def upload(self, path: Path) -> str:
-        """Upload an image file unless the gateway has it. Returns the digest for a `JobRequest`."""
-        data = path.read_bytes()
+    def upload(self, image: Path | bytes) -> str:
+        """Upload an image file, or its bytes, unless the gateway has it. Returns the digest for a `JobRequest`."""
+        data = image if isinstance(image, bytes) else image.read_bytes()
         digest = hashlib.sha256(data).hexdigest()
         path_of_image = f"/images/{digest}"
         build_request = self._gateway.http.build_request
@@ -131,9 +136,15 @@ class Client:
         for page in pages(get_page, filters):
             yield from page.counterfactuals
 
-    def report(self, job: str) -> bytes:
-        """The report as one HTML page."""
-        return self._gateway.fetch(f"/jobs/{job}/report")
+    def compare(self, job: str, choice: ComparisonChoice, limit: int = 20, cursor: str | None = None) -> JobComparison:
+        """The effects of two models, methods or jobs on the same source images, and one page of disagreements."""
+        fields = choice.model_dump(by_alias=True, exclude_none=True)
+        page = {"limit": str(limit), **fields, **({"cursor": cursor} if cursor else {})}
+        return self._gateway.get(JobComparison, f"/jobs/{job}/comparison", page)
+
+    def report(self, job: str, report_format: ReportFormat = "html") -> bytes:
+        """The report: one HTML page, `md` (Markdown without pictures), or `json` (a `JobReport`, the page's data)."""
+        return self._gateway.fetch(f"/jobs/{job}/report", {"format": report_format})
 
     def review(self, job: str, counterfactual: str, request: ReviewRequest) -> ReviewView:
         """Review a counterfactual. Replaces your earlier review of it."""
@@ -317,6 +328,11 @@ class Client:
     def calibration_page_of(self, job: str) -> str:
         """The URL of the page that shows a job's calibration sample."""
         return str(self._gateway.http.base_url.join(f"jobs/{job}/review?sample=calibration"))
+
+    def comparison_page_of(self, job: str, choice: ComparisonChoice) -> str:
+        """The URL of the page that shows a comparison."""
+        address = self._gateway.http.base_url.join(f"jobs/{job}/compare")
+        return str(address.copy_merge_params(choice.model_dump(by_alias=True, exclude_none=True)))
 
     def events(self, job: str) -> Iterator[EventView]:
         """Yield the job's events until it ends. Resumes a broken connection after the last event."""

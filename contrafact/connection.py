@@ -39,10 +39,12 @@ class Unreachable(DependencyFailed):
 class Connection:
     """A connection to one gateway. Raises the gateway's problems as subclasses of `shared.problems.Problem`."""
 
-    def __init__(self, base_url: str, api_key: str | None = None) -> None:
+    def __init__(self, base_url: str, api_key: str | None = None, transport: httpx.BaseTransport | None = None) -> None:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         timeout = httpx.Timeout(60.0, connect=5.0, read=600.0)
-        self.http = httpx.Client(base_url=base_url, headers=headers, timeout=timeout, trust_env=False)
+        self.http = httpx.Client(
+            base_url=base_url, headers=headers, timeout=timeout, trust_env=False, transport=transport
+        )
 
     def get(self, reply_type: type[Reply], path: str, parameters: Parameters | None = None) -> Reply:
         """GET a typed reply."""
@@ -112,7 +114,7 @@ class Connection:
                     raise from_reply(reply.status_code, reply.read(), reply.headers.get("Retry-After"))
                 yield reply
         except httpx.TransportError as error:
-            raise self._broken(error) from error
+            raise self._unreachable(error) from error
 
     def _send_once(self, request: httpx.Request) -> httpx.Response:
         try:
@@ -122,9 +124,9 @@ class Connection:
                 f"nothing answers at {self.http.base_url}; start `contrafact serve`, or set CONTRAFACT_URL"
             ) from error
         except httpx.TransportError as error:
-            raise self._broken(error) from error
+            raise self._unreachable(error) from error
 
-    def _broken(self, error: httpx.TransportError) -> Unreachable:
+    def _unreachable(self, error: httpx.TransportError) -> Unreachable:
         return Unreachable(f"the connection to {self.http.base_url} broke off: {error!r}")
 
 

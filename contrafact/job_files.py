@@ -155,14 +155,14 @@ def _archive_of(paths: Sequence[Path], spec: JobSpec) -> Iterator[Path | None]:
     if _is_one_archive(paths):
         yield paths[0]
     elif spec.masks is not None or spec.object_masks:
-        with _packed(paths) as archive:
+        with _pack(paths) as archive:
             yield archive
     else:
         yield None
 
 
 @contextmanager
-def _packed(paths: Sequence[Path]) -> Iterator[Path]:
+def _pack(paths: Sequence[Path]) -> Iterator[Path]:
     """A temporary zip of the images and masks, stored without compression."""
     with tempfile.TemporaryDirectory() as directory:
         archive = Path(directory, "images.zip")

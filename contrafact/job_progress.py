@@ -21,7 +21,7 @@ def follow_job(client: Client, detail: JobDetail) -> JobDetail:
         for current in client.follow(detail.id):
             progress = current.progress
             display.update(
-                printing.finished(progress), current.images, stage_words(progress), printing.details(progress)
+                printing.count_finished(progress), current.images, stage_words(progress), printing.details(progress)
             )
             if not has_link and _accepted(current):
                 has_link = True

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from shared.schemas.designs import Design
 from shared.schemas.plans import JobPlan
-from shared.schemas.results import DetectableDrop, Sensitivity
+from shared.schemas.sensitivity import DetectableDrop, Sensitivity
 from shared.wording import checks_off_lines
 
 CLASSES_SHOWN = 20
@@ -67,29 +67,39 @@ def scaling(job_plan: JobPlan) -> list[str]:
 
 
 def grouping(job_plan: JobPlan) -> list[str]:
-    """A line on groups of images, or a warning if file names look like frames of sequences."""
+    """Lines on groups of images: their number, names that look like frames of sequences, and equal files."""
+    lines = []
     if job_plan.groups is not None:
-        return [f"groups    {job_plan.groups}; the images of a group count as one"]
-    if job_plan.look_like_sequences:
-        return [
+        lines.append(f"groups    {job_plan.groups}; the images of a group count as one")
+    elif job_plan.look_like_sequences:
+        folders = (
+            "or use --group-by folder" if job_plan.folders_suffice else "and bring 12 or more sequences of a class"
+        )
+        lines.append(
             "groups    none, but file names look like frames of sequences. Frames of one sequence are not independent: "
-            "name each image's sequence in the manifest's column `group`, or use --group-by folder"
-        ]
-    return []
+            f"name each image's sequence in the manifest's column `group`, {folders}"
+        )
+    if job_plan.repeated:
+        images = "1 image is" if job_plan.repeated == 1 else f"{job_plan.repeated:,} images are"
+        lines.append(
+            f"repeated  {images} byte for byte equal to another one, but would count as independent: leave them out, "
+            "or give equal images the same group"
+        )
+    return lines
 
 
 def sensitivity(power: Sensitivity) -> RenderableType:
     """The detectable drop of each class. Classes with the same drop share a line."""
-    by_drop: dict[tuple[int, float | None], list[DetectableDrop]] = {}
+    by_drop: dict[tuple[int, int | None, float | None], list[DetectableDrop]] = {}
     for entry in power.classes:
-        by_drop.setdefault((entry.sources, entry.drop), []).append(entry)
-    sentences = [first.sentence + _same_drop(others) for first, *others in list(by_drop.values())[:CLASSES_SHOWN]]
+        by_drop.setdefault((entry.sources, entry.groups, entry.drop), []).append(entry)
+    sentences = [first.sentence + _more_classes(equal) for first, *equal in list(by_drop.values())[:CLASSES_SHOWN]]
     if len(by_drop) > CLASSES_SHOWN:
         sentences.append("The report lists the other classes.")
     if not power.classes:
         sentences.append("Without ground truth, classes are the predicted classes. Detectable drops of a class:")
         sentences += [
-            f"{round(100 * entry.drop)} points with {entry.sources:,} images"
+            f"{round(100 * entry.drop)} points with {entry.sources:,} {power.unit}s"
             for entry in power.needed
             if entry.sources is not None
         ]
@@ -99,8 +109,8 @@ def sensitivity(power: Sensitivity) -> RenderableType:
     return lines
 
 
-def _same_drop(others: Sequence[DetectableDrop]) -> str:
-    names = [f"`{entry.label}`" for entry in others]
+def _more_classes(drops: Sequence[DetectableDrop]) -> str:
+    names = [f"`{entry.label}`" for entry in drops]
     if not names:
         return ""
     return f" The same holds for {', '.join(names[:-1])}{' and ' if len(names) > 1 else ''}{names[-1]}."

@@ -9,14 +9,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from shared.schemas.effects import CellEffect
 from shared.schemas.jobs import JobDetail, JobsPage, MethodsReply, ModelsListing, Progress
+from shared.schemas.metrics import SegmentationMetrics
 from shared.schemas.result_rows import CounterfactualView, PredictionView
-from shared.schemas.results import (
-    CellEffect,
-    JobResults,
-    ModelResults,
-    SegmentationMetrics,
-)
+from shared.schemas.results import JobResults, ModelResults
 from shared.schemas.reviews import ReviewView
 from shared.stages import in_flight, stage_words
 from shared.wording import (
@@ -120,7 +117,7 @@ def job(detail: JobDetail) -> RenderableType:
     return Text("\n".join(lines))
 
 
-def finished(progress: Progress) -> int:
+def count_finished(progress: Progress) -> int:
     """The number of source images that are done, failed or cancelled."""
     return progress.images.done + progress.images.failed + progress.images.cancelled
 

@@ -13,8 +13,16 @@ from pathlib import Path
 from typing import Literal
 
 from shared.profiles import ProfileError, load_profile, shipped_profiles
-from shared.schemas.calibration import CheckErrorRates, JobCalibration, MethodCalibration
-from shared.schemas.results import Judges
+from shared.schemas.calibration import (
+    CheckErrorRates,
+    ClassErrorRates,
+    FittedThresholds,
+    FittedValidity,
+    JobCalibration,
+    MethodCalibration,
+)
+from shared.schemas.effects import CheckErrors, Judges
+from shared.schemas.estimates import Rate
 from shared.schemas.validity import ValidityModel
 from shared.wording import limits, percent
 
@@ -42,34 +50,34 @@ def calibration_tables(
             "the job's images were not all scored by one version of the scorer, so its errors belong to none; "
             "calibrate on a new job"
         )
-    methods = [(method, *chosen_errors(method, choice)) for method in calibration.methods]
-    methods = [entry for entry in methods if any(rates.errors for rates in entry[1])]
+    methods = [(method, chosen_errors(method, choice)) for method in calibration.methods]
+    methods = [(method, chosen) for method, chosen in methods if any(rates.errors for rates in chosen.errors)]
     if not methods:
         raise ValueError("no method has 10 valid and 10 invalid reviewed images; review more of the sample")
     judged = sum(method.answered - method.undecided for method, *_ in methods)
     lines = [f"[calibration.{_key(data)}]", f'judged_by = "{judged_by}"', f"scorer = {json.dumps(calibration.scorer)}"]
     lines += [f"judged = {judged}"]
     lines += [f'kind = "{calibration.kind}"'] if calibration.kind != "classification" else []
-    for method, errors, thresholds in methods:
+    for method, chosen in methods:
         tables = f"calibration.{_key(data)}.%s.{_key(method.method)}"
-        for rates in errors:
+        for rates in chosen.errors:
             lines += _error_lines(tables % "methods", rates)
+        for of_class in chosen.classes:
+            lines += _class_lines(tables % "classes", of_class)
         lines += ["", f"[{tables % 'thresholds'}]"]  # checks that it lacks stay off
-        lines += [f"{_key(check)} = {_inline(by_factor)}" for check, by_factor in thresholds.items()]
+        lines += [f"{_key(check)} = {_inline(by_factor)}" for check, by_factor in chosen.thresholds.items()]
         if method.validity is not None:
             lines += _model_lines(tables % "validity_model", method.validity.model)
     return note.format(calibration.job) + "\n".join(lines) + "\n"
 
 
-def chosen_errors(
-    method: MethodCalibration, choice: Choice
-) -> tuple[list[CheckErrorRates], Mapping[str, Mapping[str, float]]]:
-    """The errors of a method and the thresholds that they hold for: the chosen ones where possible, else the job's."""
+def chosen_errors(method: MethodCalibration, choice: Choice) -> MethodCalibration | FittedThresholds | FittedValidity:
+    """The errors of a method with the thresholds that they hold for: of the choice if it has them, else of the job."""
     if choice == "validity" and method.validity is not None:
-        return method.validity.errors, method.validity.thresholds
+        return method.validity
     if choice == "fitted" and method.fitted is not None and not method.sweeps:
-        return method.fitted.errors, method.fitted.thresholds
-    return method.errors, method.thresholds
+        return method.fitted
+    return method
 
 
 def _model_lines(table: str, model: ValidityModel) -> Iterator[str]:
@@ -96,12 +104,27 @@ def _error_lines(method: str, rates: CheckErrorRates) -> Iterator[str]:
     if rates.pooled:
         yield f"# {rates.images} images of this factor, too few: the errors over all factors"
     else:
-        yield (
-            f"# of {refused.n} valid images {percent(refused.value)} are refused ({limits(refused)}), "
-            f"of {accepted.n} invalid ones {percent(accepted.value)} accepted ({limits(accepted)})"
-        )
-    yield f"[{method}.{_key(rates.factor)}]"
-    yield from (f"{name} = {count}" for name, count in rates.errors.model_dump().items())
+        yield _rate_comment(refused, accepted)
+    yield from _count_lines(f"{method}.{_key(rates.factor)}", rates.errors)
+
+
+def _class_lines(method: str, rates: ClassErrorRates) -> Iterator[str]:
+    """The table of one class, with its rates as a comment; none for a class with too few images."""
+    if rates.errors is not None:
+        yield from ("", _rate_comment(rates.rejected_if_valid, rates.accepted_if_invalid))
+        yield from _count_lines(f"{method}.{_key(rates.label)}", rates.errors)
+
+
+def _rate_comment(refused: Rate, accepted: Rate) -> str:
+    return (
+        f"# of {refused.n} valid images {percent(refused.value)} are refused ({limits(refused)}), "
+        f"of {accepted.n} invalid ones {percent(accepted.value)} accepted ({limits(accepted)})"
+    )
+
+
+def _count_lines(table: str, errors: CheckErrors) -> Iterator[str]:
+    yield f"[{table}]"
+    yield from (f"{name} = {count}" for name, count in errors.model_dump().items())
 
 
 def _key(name: str) -> str:

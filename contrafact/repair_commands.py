@@ -24,7 +24,7 @@ CELLS_SHOWN = 12
 
 repairs = typer.Typer(help="Repairs: list, cancel, delete.", no_args_is_help=True)
 RepairId = Annotated[str, typer.Argument(help="a repair's id", metavar="REPAIR")]
-Many = list[str] | None
+Names = list[str] | None
 
 
 def repair(
@@ -35,9 +35,9 @@ def repair(
     batch_size: Annotated[int | None, typer.Option()] = None,
     seed: Annotated[int | None, typer.Option()] = None,
     held_out: Annotated[float | None, typer.Option(help="share of source images kept for evaluation")] = None,
-    factor: Annotated[Many, typer.Option(help="train on changes of this factor; may be repeated")] = None,
-    value: Annotated[Many, typer.Option(help="train on changes to this value; may be repeated")] = None,
-    hold_out_value: Annotated[Many, typer.Option(help="evaluate this value without training on it")] = None,
+    factor: Annotated[Names, typer.Option(help="train on changes of this factor; may be repeated")] = None,
+    value: Annotated[Names, typer.Option(help="train on changes to this value; may be repeated")] = None,
+    hold_out_value: Annotated[Names, typer.Option(help="evaluate this value without training on it")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="save the repaired model as this tar file")] = None,
     add_as: Annotated[str | None, typer.Option(help="add the repaired model to your models under this name")] = None,
     as_json: Json = False,
@@ -48,34 +48,28 @@ def repair(
 
     Exit codes: 0 repaired; 1 the repair failed or was cancelled.
     """
-    options = {
-        "model": model,
-        "steps": steps,
-        "learning_rate": learning_rate,
-        "batch_size": batch_size,
-        "seed": seed,
-        "held_out": held_out,
-        "factors": factor,
-        "values": value,
-        "hold_out_values": hold_out_value,
-    }
+    options: dict[str, object] = {"model": model, "steps": steps, "batch_size": batch_size, "seed": seed}
+    options |= {"learning_rate": learning_rate, "held_out": held_out}
+    options |= {"factors": factor, "values": value, "hold_out_values": hold_out_value}
+    request = RepairRequest.model_validate({name: setting for name, setting in options.items() if setting is not None})
     with open_client(url, api_key) as client:
-        request = RepairRequest.model_validate(
-            {name: setting for name, setting in options.items() if setting is not None}
-        )
         view = _follow(client, client.begin_repair(job, request))
-        if view.result is None:
-            messages.print(f"the repair is {view.state}: {view.failure}", markup=False, soft_wrap=True)
-            raise typer.Exit(1)
+        result = _result_of(view)
         if out is not None:
             out.write_bytes(client.repaired_model(view.id))
         if add_as is not None:
             _add(client, view, add_as)
-        if as_json:
-            print(view.model_dump_json())
-        else:
-            print_output(result_tables(view.result))
-            print(view.id)
+        if not as_json:
+            print_output(result_tables(result))
+        print(view.model_dump_json() if as_json else view.id)
+
+
+def _result_of(view: RepairView) -> RepairResult:
+    """The result of a repair that is over. Exits with code 1 if it has none."""
+    if view.result is None:
+        messages.print(f"the repair is {view.state}: {view.failure}", markup=False, soft_wrap=True)
+        raise typer.Exit(1)
+    return view.result
 
 
 @repairs.command("list")

@@ -40,7 +40,9 @@ GroupBy = Annotated[
 ]
 Design = Annotated[
     DesignKind,
-    typer.Option(help="balanced: every image gets the same changes; adaptive: most renderings go to suspects"),
+    typer.Option(
+        help="balanced: every image gets the same changes; adaptive: most renderings go where models seem to fail"
+    ),
 ]
 Values = Annotated[
     list[str] | None,
@@ -66,7 +68,7 @@ Calibration = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="start nothing; print the plan and the power")]
 IdempotencyKey = Annotated[str | None, typer.Option("--key", help="idempotency key; default: derived from the request")]
-Again = Annotated[bool, typer.Option("--again", help="start another job even if the same request has started one")]
+Repeat = Annotated[bool, typer.Option("--again", help="start another job even if the same request has started one")]
 Wait = Annotated[bool, typer.Option("--wait", help="follow the job, then print its findings")]
 
 
@@ -92,7 +94,7 @@ def submit(
     seed: int = 0,
     dry_run: DryRun = False,
     idempotency_key: IdempotencyKey = None,
-    again: Again = False,
+    again: Repeat = False,
     wait: Wait = False,
     as_json: Json = False,
     url: Url = URL,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,12 +12,13 @@ import typer
 from contrafact import printing
 from contrafact.client import Client
 from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client
+from contrafact.gate_files import gate_markdown, junit_document, nothing_tested, summary, tested
 from contrafact.job_files import parse_pair
 from contrafact.progress_display import show_progress
 from shared.schemas.suites import MAX_DROP, RunResults, RunView, SuiteFilters, SuiteRequest
 
 EXIT_NOTHING_TESTED = 2
-REVISION_CHARACTERS = 12
+STEP_SUMMARY = "GITHUB_STEP_SUMMARY"  # GitHub Actions: the file whose Markdown it shows with the step
 SECONDS_BETWEEN_LOOKS = 1.0
 
 suites = typer.Typer(help="Freeze counterfactuals, to test every release on the same images.", no_args_is_help=True)
@@ -66,13 +69,18 @@ def gate(
         typer.Option(help="a model under test, or an earlier run's id; default: the release's own null arms"),
     ] = None,
     max_drop: Annotated[float, typer.Option(min=0, max=100, help="points that a cell may drop")] = MAX_DROP,
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="write JUnit XML, a test case for each cell")
+    ] = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="write verdict and cells as Markdown")] = None,
     as_json: Json = False,
     url: Url = URL,
     api_key: Key = "",
 ) -> None:
     """Test a release on a suite and print a line per breach. Exit code 0: none, 1: breaches, 2: nothing was tested.
 
-    A breach is a drop whose interval, adjusted for all tested cells, lies entirely beyond --max-drop.
+    A breach is a drop whose interval, adjusted for all tested cells, lies entirely beyond --max-drop. In GitHub Actions
+    the Markdown is also added to the step's summary.
     """
     try:
         with open_client(url, api_key) as client:
@@ -86,16 +94,28 @@ def gate(
         raise typer.Exit(EXIT_NOTHING_TESTED) from error
     for line in [results.model_dump_json()] if as_json else results.breaches:
         print(line)
-    messages.print(_summary(results), soft_wrap=True, markup=False)
-    if all(cell.judgement == "too few images" for cell in results.cells):
-        messages.print(_nothing_tested(results), style="red", soft_wrap=True, markup=False)
+    messages.print(summary(results), soft_wrap=True, markup=False)
+    _write_files(results, suite, junit, markdown)
+    if not tested(results):
+        messages.print(f"error: {nothing_tested(results)}", style="red", soft_wrap=True, markup=False)
         raise typer.Exit(EXIT_NOTHING_TESTED)
     raise typer.Exit(1 if results.breaches else 0)
 
 
-def _nothing_tested(results: RunResults) -> str:
-    left_out = f" {results.left_out} counterfactuals have no usable prediction." if results.left_out else ""
-    return f"error: nothing could be tested: no cell has enough source images.{left_out} Freeze a suite of more images."
+def _write_files(results: RunResults, suite: str, junit: Path | None, markdown: Path | None) -> None:
+    """Write the files for CI. Exits with code 2 if one of them cannot be written."""
+    page = gate_markdown(results, suite)
+    try:
+        if junit is not None:
+            junit.write_bytes(junit_document(results, suite))
+        if markdown is not None:
+            markdown.write_text(page, encoding="utf-8")
+        if step_summary := os.environ.get(STEP_SUMMARY):
+            with Path(step_summary).open("a", encoding="utf-8") as file:
+                file.write(page)
+    except OSError as error:
+        messages.print(f"error: {error.filename} cannot be written: {error.strerror}", style="red", soft_wrap=True)
+        raise typer.Exit(EXIT_NOTHING_TESTED) from error
 
 
 def _baseline(client: Client, suite: str, baseline: str) -> RunView:
@@ -109,7 +129,7 @@ def wait_for_run(client: Client, suite: str, run: RunView) -> None:
     total = counts.waiting + counts.in_progress + counts.done + counts.failed + counts.cancelled
     with show_progress(messages, f"testing {run.model}", total) as display:
         while run.state == "running":
-            display.update(printing.finished(run.progress), total, detail=printing.details(run.progress))
+            display.update(printing.count_finished(run.progress), total, detail=printing.details(run.progress))
             time.sleep(SECONDS_BETWEEN_LOOKS)
             run = client.run(suite, run.id)
         display.update(total, total)
@@ -120,18 +140,3 @@ def wait_for_run(client: Client, suite: str, run: RunView) -> None:
             f"{run.progress.images.failed} images of the run of {run.model} failed; "
             f"`contrafact status {run.id}` says why, and the next gate retries them"
         )
-
-
-def _summary(results: RunResults) -> str:
-    """The compared releases, and the number of cells per judgement."""
-    counts = {name: sum(cell.judgement == name for cell in results.cells) for name in ("drop", "held", "undecided")}
-    too_few = len(results.cells) - sum(counts.values())
-    baseline = "its own null arms"
-    if results.baseline_model is not None and results.baseline_revision is not None:
-        baseline = f"{results.baseline_model} ({results.baseline_revision[:REVISION_CHARACTERS]})"
-    release = f"{results.model} ({results.revision[:REVISION_CHARACTERS]})"
-    return (
-        f"{release} against {baseline}, drops of more than {results.max_drop:g} points: "
-        f"{counts['drop']} shown, {counts['held']} ruled out, {counts['undecided']} undecided, "
-        f"{too_few} with too few images"
-    )

@@ -16,6 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from contrafact.command_line import messages
+from shared.package import module as own_module
 
 OPERATOR_COMMANDS = {
     "keys": "API keys: create, list, revoke. This and the next three commands need the gateway's settings.",
@@ -54,7 +55,7 @@ def operate(context: typer.Context) -> None:
 def replace_process(module: str, arguments: Sequence[str]) -> NoReturn:
     """Replace this process with `python -m module`. Exits with code 2 where its package is not installed."""
     package = module.partition(".")[0]
-    if find_spec(package) is None:
+    if find_spec(own_module(package)) is None:
         messages.print(f"error: this needs the package `{package}`, which is not installed here", style="red")
         raise typer.Exit(2)
-    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
+    os.execv(sys.executable, [sys.executable, "-m", own_module(module), *arguments])

@@ -77,11 +77,11 @@ class Acceleration:
         if self.compile == "reduce-overhead":
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
-    def kept(self, output: Tensor) -> Tensor:
+    def copy_output(self, output: Tensor) -> Tensor:
         """Copy a step's output if the next step would overwrite it."""
         return output.clone() if self.compile == "reduce-overhead" else output
 
-    def moved(self, tensor: Tensor, device: torch.device) -> Tensor:
+    def move(self, tensor: Tensor, device: torch.device) -> Tensor:
         """Move a tensor to the device."""
         if self.pinned:
             return tensor.pin_memory().to(device, non_blocking=True)

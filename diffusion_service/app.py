@@ -1,4 +1,6 @@
-"""diffusion_service over HTTP: renderings, edits, corruptions, compositions, and the endpoints of every model service.
+"""diffusion_service over HTTP: renderings, edits by prompt or instruction, corruptions, compositions.
+
+It also has the endpoints of every model service.
 
 Alone: `CONTRAFACT_PROFILE=tiny uvicorn --factory diffusion_service.app:create_app --port 8003`
 """
@@ -19,6 +21,7 @@ from shared.profile_diffusion import Diffusion
 from shared.schemas.compositions import ComposeReply, ComposeRequest
 from shared.schemas.corruptions import CorruptReply, CorruptRequest
 from shared.schemas.diffusion import EditReply, EditRequest, RenderReply, RenderRequest
+from shared.schemas.instructions import InstructReply, InstructRequest
 from shared.service_settings import ServiceSettings
 from shared.turns import ComputeTurns
 
@@ -83,5 +86,9 @@ def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | No
     @service.post(Services.compose)
     async def compositions(request: ComposeRequest, deadline: float) -> ComposeReply:
         return await service.model.compose(request, deadline)
+
+    @service.post(Services.instruct)
+    async def instructed_edits(request: InstructRequest, deadline: float) -> InstructReply:
+        return await service.model.instruct(request, deadline)
 
     return service.app

@@ -121,18 +121,18 @@ class Injection:
             return scaled_dot_product_attention(query, key, value)
         first = len(query) - self.targets
 
-        def watched(rows: Tensor) -> Tensor:  # slices: a list of indices would be copied to the device in every layer
+        def edit_rows(rows: Tensor) -> Tensor:  # slices: a list of indices would be copied to the device in every layer
             return torch.cat([rows[: self.sources], rows[first:]])
 
         scale = query.shape[-1] ** -0.5
-        scores = (watched(query).float() * scale) @ watched(key).float().transpose(-1, -2)
+        scores = (edit_rows(query).float() * scale) @ edit_rows(key).float().transpose(-1, -2)
         sources, targets = scores.softmax(dim=-1).split([self.sources, self.targets])
         if self.cross is not None:
             targets = self.cross.apply(sources[self.source_of], targets)
         maps = torch.cat([sources, targets])
         if self.maps is not None:
             self.maps.add(maps)
-        attended = maps.to(value.dtype) @ watched(value)
+        attended = maps.to(value.dtype) @ edit_rows(value)
         free = slice(self.sources, first)
         unconditional = scaled_dot_product_attention(query[free], key[free], value[free])
         return torch.cat([attended[: self.sources], unconditional, attended[self.sources :]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diffusion_service.editors.compose import MOST_SHARE, composed, covering, object_of, refusal, without
+from diffusion_service.editors.compose import MOST_SHARE, compose, covering, object_of, refusal, without
 from shared.images import Pixels, decode, encode
 from shared.problems import InvalidInput
 from shared.regions import Mask
@@ -38,9 +38,9 @@ def compose_reply(request: ComposeRequest, masks: Masks) -> ComposeReply:
 
 def _compose(source: Pixels, mask: Mask, composition: Composition, masks: Masks) -> Pixels | str:
     if composition.background is None:
-        return composed(source, mask, without(source, mask), composition)
+        return compose(source, mask, without(source, mask), composition)
     background = _background(composition, composition.background, masks, source.shape[:2])
-    return background if isinstance(background, str) else composed(source, mask, background, composition)
+    return background if isinstance(background, str) else compose(source, mask, background, composition)
 
 
 def _background(composition: Composition, image: ImagePayload, masks: Masks, size: tuple[int, ...]) -> Pixels | str:

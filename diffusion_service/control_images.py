@@ -55,7 +55,7 @@ class ControlImages:
         Region `full` needs it too: the check `structure` compares the edges inside this mask. The segmenter runs once
         per source, whatever the number of renderings.
         """
-        return None if self.segmenter is None else self.segmenter.kept(self.labels(source))
+        return None if self.segmenter is None else self.segmenter.mask_of(self.labels(source))
 
     def _compute_labels(self, source: Source) -> LabelMap:
         """The source's label map. Raises InvalidInput without a segmenter."""
@@ -66,7 +66,7 @@ class ControlImages:
     def _compute_image(self, source: Source, kind: ControlKind, region: ControlRegion) -> Pixels:
         """Height × width, or × 3 with colours. Raises InvalidInput if kind or region is not available."""
         if region == "full":
-            return self._whole(source.image, source, kind)
+            return self._compute(source.image, source, kind)
         keep = self.keep(source)
         if keep is None:
             raise InvalidInput(
@@ -77,17 +77,17 @@ class ControlImages:
             return self._structure(source, kind, keep)
         if not keep.any():
             raise InvalidInput("the segmenter detects nothing to keep in this image; use region 'full' or 'structure'")
-        return conditioning.object_region(self._whole(source.image, source, kind), keep)
+        return conditioning.object_region(self._compute(source.image, source, kind), keep)
 
     def _structure(self, source: Source, kind: ControlKind, keep: Pixels) -> Pixels:
         """Edges without rain and texture; label maps and depth have neither, so they are used unchanged."""
         if kind == "canny":
             return conditioning.structure(source.image, keep)
         if kind in ("soft_edges", "hed"):
-            return self._whole(conditioning.smoothed(source.image), source, kind)
-        return self._whole(source.image, source, kind)
+            return self._compute(conditioning.smoothed(source.image), source, kind)
+        return self._compute(source.image, source, kind)
 
-    def _whole(self, image: Pixels, source: Source, kind: ControlKind) -> Pixels:
+    def _compute(self, image: Pixels, source: Source, kind: ControlKind) -> Pixels:
         if kind == "canny":
             return conditioning.canny(image)
         if kind == "soft_edges":

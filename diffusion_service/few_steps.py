@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from diffusion_service.acceleration import OFF, Acceleration
 from diffusion_service.schedulers import Sampling
 from diffusion_service.stable_diffusion import StableDiffusion, load
-from diffusion_service.unets import load_unet, merged, whole_unet
+from diffusion_service.unets import load_unet, merge, whole_unet
 from shared.load_progress import reading
 from shared.problems import InvalidInput
-from shared.profile_diffusion import Diffusion, FewStep, Lora, WholeUNet
+from shared.profile_diffusion import Diffusion, FewStep
+from shared.profile_unets import Lora, WholeUNet
 from shared.weights import Weights
 
 
@@ -43,16 +44,16 @@ def load_few_step(
     weights = few_step.weights
     with reading(weights):
         if isinstance(weights, Lora):
-            few_unet = merged(weights, load_unet(base, unet, loras, device))
+            few_unet = merge(weights, load_unet(base, unet, loras, device))
         else:
             few_unet = whole_unet(weights, networks.unet.config, base.dtype, device)
     sampling = Sampling.of(networks.sampling.config, few_step.scheduler, few_step.scheduler_options)
-    few = replace(networks, unet=networks.acceleration.compiled(few_unet), sampling=sampling)
+    student = replace(networks, unet=networks.acceleration.compiled(few_unet), sampling=sampling)
     try:
-        few.fresh_scheduler(few_step.steps)
+        student.fresh_scheduler(few_step.steps)
     except InvalidInput as problem:  # reported at the start instead of at the first request
         raise ValueError(f"[diffusion.few_step]: {problem.detail}") from problem
-    return FewStepDiffusion(few, few_step.steps, few_step.guidance)
+    return FewStepDiffusion(student, few_step.steps, few_step.guidance)
 
 
 def load_networks(profile: Diffusion, device: str, acceleration: Acceleration = OFF) -> StableDiffusion:

@@ -36,6 +36,21 @@ def fit(width: int, height: int, resolution: int, multiple: int) -> Fit:
     return Fit(source=(width, height), scaled=scaled, padded=padded)
 
 
+def fit_area(width: int, height: int, resolution: int, multiple: int) -> Fit:
+    """The sizes for a model whose native area is `resolution` squared: at most that area, in multiples of `multiple`.
+
+    Nothing is padded: the image is stretched by less than a multiple on each side, and back.
+    """
+    scale = resolution / sqrt(width * height)
+    sides = [max(multiple, int(side * scale) // multiple * multiple) for side in (width, height)]
+    return stretched((width, height), (sides[0], sides[1]))
+
+
+def stretched(source: tuple[int, int], size: tuple[int, int]) -> Fit:
+    """The sizes of a source of (width, height) that is scaled to exactly `size`."""
+    return Fit(source=source, scaled=size, padded=size)
+
+
 def to_model(pixels: Pixels, geometry: Fit) -> Pixels:
     """Resize the source (or, without interpolation, its mask) to the size that the model computes at."""
     right = geometry.padded[0] - geometry.scaled[0]

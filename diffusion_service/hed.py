@@ -91,10 +91,11 @@ class HedDetector:
 
 def _check_layout(weights: EdgeDetector, state: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     """Raise ValueError for a file with other parameters than the network's."""
-    shapes, own = ({name: tuple(value.shape) for name, value in part.items()} for part in (expected, state))
-    if different := sorted(name for name in {*shapes, *own} if shapes.get(name) != own.get(name)):
+    shapes, present = ({name: tuple(value.shape) for name, value in part.items()} for part in (expected, state))
+    if different := sorted(name for name in {*shapes, *present} if shapes.get(name) != present.get(name)):
         name = different[0]
         raise ValueError(
             f"{weights.file} of {weights.id} is not a HED network in ControlNet's layout: {name} is "
-            f"{own.get(name, 'missing')}, expected {shapes.get(name, 'none')}; name the converted ControlNetHED weights"
+            f"{present.get(name, 'missing')}, expected {shapes.get(name, 'none')}; "
+            "name the converted ControlNetHED weights"
         )

@@ -24,6 +24,7 @@ from diffusion_service.editors.prompt_to_prompt import EditItem, EditKey, Prompt
 from diffusion_service.few_steps import FewStepDiffusion, few_steps_of, load_networks
 from diffusion_service.geometry import fit, to_source
 from diffusion_service.hed import HedDetector
+from diffusion_service.instruct import Instructor
 from diffusion_service.palettes import palette
 from diffusion_service.replies import edit_reply, render_reply
 from diffusion_service.segmentation import NOT_FINITE as SEGMENTER_NOT_FINITE
@@ -48,6 +49,7 @@ from shared.schemas.diffusion import (
     RenderRequest,
     chosen_controls,
 )
+from shared.schemas.instructions import InstructReply, InstructRequest
 from shared.schemas.service import WeightsInfo
 from shared.service import MakeBatcher
 
@@ -82,7 +84,12 @@ class DiffusionModel:
         images = self._controlnet.images
         self._inverter = Inverter(networks, partial(_edit_control, images), images.keep, fixed_shapes=deterministic)
         self._prompt_to_prompt = PromptToPromptEditor(networks, fixed_shapes=deterministic)
-        self._warm_up(_warm_up_side(networks), few_step)
+        side = _warm_up_side(networks)
+        self._warm_up(side, few_step)
+        few = few_step.networks if few_step else None
+        self._instructor = Instructor(profile.instruct, networks, few, device, self._run) if profile.instruct else None
+        if self._instructor is not None:
+            self._instructor.warm_up(side)
         self._batcher = make_batcher(_compute, profile.max_batch, batches_at_once)
 
     async def render(self, request: RenderRequest, deadline: float) -> RenderReply:
@@ -114,7 +121,7 @@ class DiffusionModel:
         """
         self._check_regions({request.control} - {"none", "empty"})
         source = await asyncio.to_thread(lambda: self._controlnet.source(decode(request.source.png)))
-        caption = self._networks.prompts.fitted(request.caption)
+        caption = self._networks.prompts.fit(request.caption)
         words = self._networks.prompts.words
         tokens = [
             positions(words(caption), words(phrase), f"the caption has no phrase “{phrase}” to show the attention to")
@@ -155,6 +162,24 @@ class DiffusionModel:
             raise NotFinite(SEGMENTER_NOT_FINITE)
         masks = {png: mask for png, mask in zip(images, objects, strict=True) if mask is not None}
         return await asyncio.to_thread(compose_reply, request, masks)
+
+    async def instruct(self, request: InstructRequest, deadline: float) -> InstructReply:
+        """Edit by instructions. Raises InvalidInput if the profile has no editor for them, or it refuses the region."""
+        if self._instructor is None:
+            raise InvalidInput("no editor of this profile carries out instructions; add [diffusion.instruct]")
+        return await self._instructor.reply(request, self._object_in, deadline)
+
+    async def _object_in(self, pixels: Pixels, deadline: float) -> Pixels:
+        """The segmenter's mask of what must stay in an image. Raises InvalidInput without a segmenter."""
+        if self._controlnet.images.segmenter is None:
+            raise InvalidInput(
+                "no segmenter in this profile finds the object; send a mask of it, or add [diffusion.segmenter]"
+            )
+        source = await asyncio.to_thread(self._controlnet.source, pixels)
+        (mask,) = await self._run(self._find_objects, None, [source], deadline)
+        if mask is None:
+            raise NotFinite(SEGMENTER_NOT_FINITE)
+        return mask
 
     def _find_objects(self, _: None, sources: Sequence[Source]) -> list[Pixels | NotFinite]:
         """The segmenter's masks of what must stay in images, at their size."""
@@ -235,6 +260,7 @@ def _weights(profile: Diffusion, device: str) -> list[WeightsInfo]:
         *(profile.few_step.infos() if profile.few_step else []),
         *([profile.vae.info("autoencoder")] if profile.vae else []),
         *segmenter,
+        *(profile.instruct.infos() if profile.instruct else []),
         *(weights.info(role) for role, weights in estimators.items() if weights),
     ]
 

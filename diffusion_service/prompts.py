@@ -48,7 +48,7 @@ class PromptEncoder:
         """The text encoders."""
         return [encoder for _, encoder in self._pairs]
 
-    def fitted(self, prompt: str) -> str:
+    def fit(self, prompt: str) -> str:
         """Cut the prompt to as many of its first sentences (failing that, words) as the text encoders can read."""
         if self._fits(prompt):
             return prompt

@@ -23,7 +23,7 @@ from diffusion_service.schedulers import HoldingUniPC
 from diffusion_service.segmentation import LabelMap
 from shared.images import Pixels
 from shared.problems import InvalidInput
-from shared.regions import Mask, connected, overlap
+from shared.regions import Mask, connected_regions, overlap
 from shared.schemas.diffusion import RegionOutcome
 
 OUTLINE = 0.012  # half the width of the band in which seams are measured along an outline, in shares of the short side
@@ -49,7 +49,7 @@ def find_regions(label_map: LabelMap, labels: Sequence[str], protected: Sequence
     matches = []
     for label in dict.fromkeys(protected):
         of_label = np.isin(label_map, [index for index, name in enumerate(labels) if name == label])
-        matches += [Region(label, mask) for mask in connected(of_label)]
+        matches += [Region(label, mask) for mask in connected_regions(of_label)]
     return matches
 
 
@@ -60,7 +60,7 @@ def region_outcomes(
     whole = union(regions, label_map.shape) > 0
     return tuple(
         RegionOutcome(
-            iou=_overlap(region, [other for other in regions if other is not region], label_map, labels),
+            iou=_overlap(region, [neighbour for neighbour in regions if neighbour is not region], label_map, labels),
             outline=outline_contrast(image, region.mask),
             inside=mean_colour(image, region.mask),
             around=mean_colour(image, _beside(region.mask) & ~whole),
@@ -81,10 +81,10 @@ def _beside(mask: Mask) -> Mask:
     return np.asarray(wide > 0) & ~mask
 
 
-def _overlap(region: Region, others: Sequence[Region], label_map: LabelMap, labels: Sequence[str]) -> float:
+def _overlap(region: Region, neighbours: Sequence[Region], label_map: LabelMap, labels: Sequence[str]) -> float:
     """IoU of a region with its class's connected regions that touch it, excluding other regions of the source."""
     predicted = np.isin(label_map, [index for index, name in enumerate(labels) if name == region.label])
-    return overlap(region.mask, [other.mask for other in others], predicted)
+    return overlap(region.mask, [neighbour.mask for neighbour in neighbours], predicted)
 
 
 def outline_contrast(image: Pixels, mask: Mask) -> float:
@@ -181,9 +181,9 @@ def restore_shapes(
     prediction from them. The scheduler's next step starts from the result.
     """
     times = scheduler.timesteps
-    now = Level.of(scheduler, times[step])
+    level = Level.of(scheduler, times[step])
     after = Level.of(scheduler, times[step + 1] if step + 1 < len(times) else None)
-    clean = now.clean(before, predicted, scheduler.config.prediction_type)
+    clean = level.clean(before, predicted, scheduler.config.prediction_type)
     restored, shares = latents.clone(), torch.zeros_like(latents[:, :1])
     for row, shape in shapes.items():
         if step < shape.until:

@@ -36,8 +36,8 @@ class HoldingUniPC(UniPCMultistepScheduler):  # type: ignore[misc]  # diffusers 
     def multistep_uni_c_bh_update(self, *args: Any, this_sample: Tensor, **arguments: Any) -> Tensor:
         """The corrected latents; kept ones as they are."""
         corrected: Tensor = super().multistep_uni_c_bh_update(*args, this_sample=this_sample, **arguments)
-        kept, self.kept = self.kept, None
-        return corrected if kept is None else kept * this_sample + (1 - kept) * corrected
+        share, self.kept = self.kept, None
+        return corrected if share is None else share * this_sample + (1 - share) * corrected
 
 
 # These draw noise within a step, so each row of a batch has its own generator; all others draw none.

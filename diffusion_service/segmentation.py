@@ -59,8 +59,8 @@ class Segmenter:
 
     def keep_mask(self, image: Pixels) -> Pixels:
         """A height × width mask of an RGB image: 255 where a pixel has a label that must not change, else 0."""
-        return self.kept(self.label_map(image))
+        return self.mask_of(self.label_map(image))
 
-    def kept(self, label_map: LabelMap) -> Pixels:
+    def mask_of(self, label_map: LabelMap) -> Pixels:
         """As `keep_mask`, from an image's label map."""
         return np.where(np.isin(label_map, self._keep), 255, 0).astype(np.uint8)

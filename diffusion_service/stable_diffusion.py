@@ -73,14 +73,14 @@ class StableDiffusion:
 
     def noise(self, seed: int, width: int, height: int) -> Tensor:
         """The initial noise of one image (1 × channels × latent height × width), the same on every device."""
-        shape = (1, self.unet.config.in_channels, height // self.factor, width // self.factor)
+        shape = (1, self.vae.config.latent_channels, height // self.factor, width // self.factor)
         generator = torch.Generator("cpu").manual_seed(seed)
         noise = torch.randn(shape, generator=generator, dtype=torch.float32)
-        return self.acceleration.moved(noise, self.device)
+        return self.acceleration.move(noise, self.device)
 
     def control(self, images: Sequence[Pixels], scale: float, kind: ControlKind = "canny") -> Control:
         """Build a ControlNet's input from control images, grey or RGB, one per row of a batch."""
-        batch = self.acceleration.moved(torch.from_numpy(np.stack(images)), self.device).to(self.dtype).div(255)
+        batch = self.acceleration.move(torch.from_numpy(np.stack(images)), self.device).to(self.dtype).div(255)
         coloured = batch[:, None].expand(-1, 3, -1, -1) if batch.ndim == 3 else batch.permute(0, 3, 1, 2)
         return Control(coloured, scale, kind)
 
@@ -92,7 +92,7 @@ class StableDiffusion:
         """
         return latent_positions // (16 if self.unet.config.addition_embed_type == "text_time" else 4)
 
-    def added(self, prompts: Sequence[Conditioning], width: int, height: int) -> dict[str, Tensor] | None:
+    def added_conditions(self, prompts: Sequence[Conditioning], width: int, height: int) -> dict[str, Tensor] | None:
         """Additional inputs of XL's UNet: the pooled states of the prompts, and sizes; None for 1.x and 2.x."""
         pooled = [prompt.pooled for prompt in prompts if prompt.pooled is not None]
         if not pooled:
@@ -123,7 +123,7 @@ class StableDiffusion:
         speed.start_step()
         with speed.kernels(), nullcontext() if plain else speed.eagerly():
             predicted = self._forward(latents, time, states, added, controls, injection)
-        return speed.kept(predicted).float()
+        return speed.copy_output(predicted).float()
 
     def _forward(
         self,
@@ -144,12 +144,12 @@ class StableDiffusion:
             )  # fmt: skip
             if control.emphasis is not None:
                 down, middle = (
-                    [_emphasised(residual, control.emphasis) for residual in down],
-                    _emphasised(middle, control.emphasis),
+                    [_emphasise(residual, control.emphasis) for residual in down],
+                    _emphasise(middle, control.emphasis),
                 )
             if residuals:
                 before = residuals["down_block_additional_residuals"]
-                down = [residual + other for residual, other in zip(before, down, strict=True)]
+                down = [residual + added_residual for residual, added_residual in zip(before, down, strict=True)]
                 middle = residuals["mid_block_additional_residual"] + middle
             residuals = {"down_block_additional_residuals": down, "mid_block_additional_residual": middle}
         predicted: Tensor = self.unet(
@@ -165,7 +165,7 @@ class StableDiffusion:
 
         It is the mean of the encoder's distribution, so nothing is random.
         """
-        copied = self.acceleration.moved(torch.from_numpy(image), self.device)
+        copied = self.acceleration.move(torch.from_numpy(image), self.device)
         pixels = copied.permute(2, 0, 1)[None].to(self.vae.dtype) / 127.5 - 1
         mean: Tensor = self.vae.encode(pixels).latent_dist.mode().float()
         shift, scale = float(self.vae.config.shift_factor or 0.0), float(self.vae.config.scaling_factor)
@@ -239,7 +239,7 @@ def _load_autoencoder(base: Weights, vae: Weights | None, device: str, accelerat
     return torch.nn.Module.to(coder, acceleration.coder_dtype(coder.dtype, device, overflows))
 
 
-def _emphasised(residual: Tensor, emphasis: Tensor) -> Tensor:
+def _emphasise(residual: Tensor, emphasis: Tensor) -> Tensor:
     """Multiply a UNet level's residual by the local weights."""
     return residual * interpolate(emphasis, residual.shape[-2:], mode="area").to(residual.dtype)
 

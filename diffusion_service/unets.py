@@ -21,7 +21,7 @@ from torch import Tensor
 
 from diffusion_service.stable_diffusion import for_inference, load_network, local_file, read_json
 from shared.load_progress import reading
-from shared.profile_diffusion import Lora, WholeUNet
+from shared.profile_unets import InputLayer, Lora, WholeUNet
 from shared.weights import Dtype, Weights
 
 # The configuration values of a UNet that ControlNets and text encoders depend on.
@@ -48,7 +48,7 @@ def load_unet(base: Weights, unet: WholeUNet | None, loras: Sequence[Lora], devi
             network = whole_unet(unet, read_json(base, "unet/config.json"), base.dtype, device)
     for lora in loras:
         with reading(lora):
-            network = merged(lora, network)
+            network = merge(lora, network)
     return network
 
 
@@ -73,10 +73,7 @@ def _from_file(
 ) -> UNet2DConditionModel:
     with torch.device("meta"):  # parameters without storage, because the file's parameters replace them
         unet: UNet2DConditionModel = UNet2DConditionModel.from_config(config)
-    try:
-        state = load_file(local_file(weights, file))
-    except SafetensorError as error:
-        raise ValueError(f"{file} of {weights.id} is not a safetensors file: {error}") from error
+    state = _safetensors(weights, file)
     _check_parameters(f"{file} of {weights.id}", state, unet.state_dict())
     unet.load_state_dict(state, strict=True, assign=True)
     return for_inference(unet.to(device, getattr(torch, dtype)))
@@ -96,7 +93,31 @@ def _check_parameters(name: str, state: Mapping[str, Tensor], expected: Mapping[
             raise ValueError(f"{name} is not a UNet of base's layout: {shapes}")
 
 
-def merged(lora: Lora, unet: UNet2DConditionModel) -> UNet2DConditionModel:
+def with_input_layer(layer: InputLayer, unet: UNet2DConditionModel, config: Mapping[str, Any]) -> UNet2DConditionModel:
+    """A copy of a UNet with another first layer, whose input channels are those of `config`. Raises as `load_unet`."""
+    name = f"{layer.file} of {layer.id}"
+    first = _safetensors(layer, layer.file)
+    if set(first) != {"conv_in.weight", "conv_in.bias"}:
+        raise ValueError(f"{name} is not a first layer: it holds {', '.join(sorted(first)[:3]) or 'nothing'}")
+    with torch.device("meta"):
+        copy: UNet2DConditionModel = UNet2DConditionModel.from_config(config)
+    state = {key: value.clone() for key, value in unet.state_dict().items()} | {
+        key: value.to(unet.device, unet.dtype) for key, value in first.items()
+    }
+    _check_parameters(name, state, copy.state_dict())
+    copy.load_state_dict(state, strict=True, assign=True)
+    return for_inference(copy)
+
+
+def _safetensors(weights: Weights, file: str) -> dict[str, Tensor]:
+    """The tensors of one file of the weights. Raises ValueError if it is not a safetensors file."""
+    try:
+        return dict(load_file(local_file(weights, file)))
+    except SafetensorError as error:
+        raise ValueError(f"{file} of {weights.id} is not a safetensors file: {error}") from error
+
+
+def merge(lora: Lora, unet: UNet2DConditionModel) -> UNet2DConditionModel:
     """The UNet with the LoRA added to its parameters. Raises ValueError for a LoRA that does not fit it."""
     state, alphas = StableDiffusionXLLoraLoaderMixin.lora_state_dict(
         lora.location,
@@ -108,6 +129,8 @@ def merged(lora: Lora, unet: UNet2DConditionModel) -> UNet2DConditionModel:
         local_files_only=HF_HUB_OFFLINE,
     )
     _check_keys(lora, state, unet)
+    # peft cannot add matrices of 8 bits.
+    state = {key: value.float() if value.dtype.itemsize == 1 else value for key, value in state.items()}
     try:
         unet.load_lora_adapter(state, prefix="unet", network_alphas=alphas)
     except RuntimeError as error:

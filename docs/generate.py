@@ -24,7 +24,7 @@ from shared.schemas.base import Contract
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-SNAPSHOT = ROOT / "tests" / "contract" / "gateway" / "openapi.json"
+SNAPSHOT = DOCS / "reference" / "openapi.json"
 PROBLEM = "ProblemDocument"
 FULL_SIZE_BEGIN, FULL_SIZE_END = "<!-- make full-size -->", "<!-- end of make full-size -->"
 BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
@@ -64,8 +64,8 @@ def profile_keys_page() -> str:
 def full_size_page() -> str:
     """The page on full size with its tables, between its two marks, as they were last measured."""
     page = (DOCS / "measurements" / "full-size.md").read_text(encoding="utf-8")
-    before, begin, rest = page.partition(FULL_SIZE_BEGIN)
-    _, end, after = rest.partition(FULL_SIZE_END)
+    before, begin, remainder = page.partition(FULL_SIZE_BEGIN)
+    _, end, after = remainder.partition(FULL_SIZE_END)
     return f"{before}{begin}\n\n{full_size_section()}\n{end}{after}"
 
 
@@ -105,9 +105,11 @@ def _parameters() -> Iterator[str]:
 def _profile_defaults(method: str) -> Iterator[str]:
     for profile in shipped_profiles():
         chosen = load_profile(profile).methods.get(method, {})
-        given = [f"`{name}` = `{json.dumps(value)}`" for name, value in sorted(chosen.items()) if _is_short(value)]
-        if given:
-            yield f"* Profile `{profile}`: {', '.join(given)}."
+        short_parameters = [
+            f"`{name}` = `{json.dumps(value)}`" for name, value in sorted(chosen.items()) if _is_short(value)
+        ]
+        if short_parameters:
+            yield f"* Profile `{profile}`: {', '.join(short_parameters)}."
     yield ""
 
 
@@ -172,7 +174,7 @@ def _type(schema: Schema, definitions: Mapping[str, Schema]) -> str:
 def _operations(paths: Mapping[str, Mapping[str, Schema]]) -> Iterator[str]:
     yield "# HTTP operations\n"
     yield "Generated from the OpenAPI document by `python -m docs.generate`. [HTTP API](http-api.md) explains how to"
-    yield "use them. A running gateway serves the same document at `/openapi.json`. Every error is a"
+    yield "use them. The document is [`openapi.json`](openapi.json); a running gateway serves it, too. Every error is a"
     yield f"[{PROBLEM}](#{PROBLEM.lower()}). These can come from every operation:\n"
     common = {status: reply for status, reply in paths["/jobs"]["get"]["responses"].items() if status >= "400"}
     yield from _replies(common)

@@ -1,24 +1,29 @@
 """What MkDocs does beyond its own: links to the code lead to listings of it, and nothing is loaded from elsewhere.
 
 A page in `docs/` links to a module, a result or a page elsewhere in the repository by its relative path, so the link
-works in the repository too. On the site each such file is a page (or a download) under `source/`.
+works in the repository too. On the site each such file is a page (or a download) under `source/`. A notebook is a page
+too, with the outputs that are stored in it.
 """
 
 from __future__ import annotations
 
+import html
+import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(?<=\]\()(?!#|[a-z]+:)([^)\s#]*)(#[^)\s]*)?(?=\))")
 EXTERNAL = re.compile(r"<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
+COPIED = (".md", ".json", ".png")  # other files are listed as code
 LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".sh": "sh"}
 
 
@@ -33,8 +38,11 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add what the pages link to outside of docs/, and what those pages link to in turn."""
-    waiting = [Path("docs") / file.src_uri for file in files.documentation_pages()]
+    """Add the notebooks as pages, and what the pages link to outside of docs/, and what those link to in turn."""
+    for notebook in [file for file in files if file.src_uri.endswith(".ipynb")]:
+        content = notebook_page(Path(notebook.abs_src_path or ""))
+        files.append(File.generated(config, _page_of(notebook.src_uri), content=content))
+    waiting = [_place(file) for file in files.documentation_pages()]
     added: set[Path] = set()
     while waiting:
         page = waiting.pop()
@@ -48,18 +56,27 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links that leave docs/ to the listings, which the search leaves out."""
+    """Lead links that leave docs/ to the listings, which the search leaves out.
+
+    Raises PluginError for a link to a file of the repository that is not on the site.
+    """
     if page.file.src_uri.startswith("source/"):
         page.meta["search"] = {"exclude": True}
-    here = _place(page.file)
+    folder = _place(page.file)
+    if not (ROOT / folder).exists():
+        return markdown  # a listing of code
     start = os.path.dirname(page.file.src_uri)
 
     def lead(link: re.Match[str]) -> str:
-        target = _resolved(here, link[1])
+        target = _resolved(folder, link[1])
         if target is None or not (ROOT / target).exists():
             return link[0]
         inside = target.parts[0] == "docs"
-        name = target.relative_to("docs").as_posix() if inside else _name(target)
+        name = _page_of(target.relative_to("docs").as_posix()) if inside else _name(target)
+        file = files.get_file_from_path(name)
+        absent = file is None or file.inclusion is InclusionLevel.EXCLUDED
+        if absent and not (inside and (ROOT / target).is_dir()):
+            raise PluginError(f"{page.file.src_uri} links to {link[1]}, which is not on the site")
         return os.path.relpath(name, start or ".") + (link[2] or "")
 
     return LINK.sub(lead, markdown)
@@ -72,11 +89,38 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     return output
 
 
+def notebook_page(path: Path) -> str:
+    """A notebook in Markdown: its text, its code, and of each output the richest form that a page can show."""
+    parts: list[str] = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        parts.append(f"``````python\n{source}\n``````" if cell["cell_type"] == "code" else source)
+        parts += [_output(output) for output in cell.get("outputs", [])]
+    return "\n\n".join([*parts, f'<a href="../{path.name}" download>Download this notebook</a>', ""])
+
+
+def _output(output: Mapping[str, Any]) -> str:
+    """One output of a cell, whose text nbformat stores as lines."""
+    data = {kind: "".join(lines) for kind, lines in output.get("data", {"text/plain": output.get("text", "")}).items()}
+    if "text/html" in data:
+        return f'<div class="output">{data["text/html"]}</div>'
+    if "image/png" in data:
+        return f'<img alt="output of the code above" src="data:image/png;base64,{data["image/png"].strip()}">'
+    return f'<pre class="output">{html.escape(data["text/plain"].rstrip())}</pre>'
+
+
+def _page_of(name: str) -> str:
+    """What a file of docs/ is called on the site: a notebook is a page."""
+    return re.sub(r"\.ipynb$", ".md", name)
+
+
 def _place(file: File) -> Path:
     """Where a page of the site lies in the repository."""
     if file.src_uri.startswith("source/"):
         return Path(file.src_uri.removeprefix("source/"))
-    return Path("docs") / file.src_uri
+    page = Path("docs") / file.src_uri
+    notebook = page.with_suffix(".ipynb")
+    return notebook if (ROOT / notebook).exists() else page
 
 
 def _targets(page: Path) -> list[Path]:
@@ -92,10 +136,9 @@ def _resolved(page: Path, link: str) -> Path | None:
 
 
 def _name(target: Path) -> str:
-    """What the listing of a file is called on the site."""
-    if target.suffix in (".md", ".json", ".png"):
-        return f"source/{target.as_posix()}"
-    return f"source/{target.as_posix()}.md"
+    """What the listing of a file is called on the site, which has no files and folders that begin with a dot."""
+    name = "/".join(part.lstrip(".") for part in target.parts)
+    return f"source/{name}" if target.suffix in COPIED else f"source/{name}.md"
 
 
 def _listed(target: Path, config: MkDocsConfig) -> File:
@@ -104,7 +147,7 @@ def _listed(target: Path, config: MkDocsConfig) -> File:
     if path.is_dir():
         names = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith(("_", ".")))
         options = {"content": f"# {target}\n\n" + "".join(f"* `{name}`\n" for name in names)}
-    elif _name(target).endswith(f"{target.name}.md"):
+    elif target.suffix not in COPIED:
         code = path.read_text(encoding="utf-8")
         options = {"content": f"# {target}\n\n``````{LANGUAGES.get(path.suffix, 'text')}\n{code}\n``````\n"}
     return File.generated(config, _name(target), **options)

@@ -1,1 +1,1 @@
-"""The composition root: runs the whole system in one process. No other package imports it."""
+"""The composition root: runs the whole system in one process. Only `contrafact.test` imports it."""

@@ -13,8 +13,9 @@ from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from contrafact.client import Client
 from gateway.report.overlays import paint_png
+from shared.schemas.effects import CellEffect
 from shared.schemas.result_rows import CounterfactualView, ModelOpinion, PredictionView
-from shared.schemas.results import CellEffect, ModelResults
+from shared.schemas.results import ModelResults
 
 SIDE, GAP, LINE, MARGIN = 256, 16, 22, 16
 DETECTED = 0.5  # the least IoU of a detected class
@@ -50,12 +51,12 @@ def _draw(client: Client, view: CounterfactualView, results: ModelResults, effec
     ]
     width = 2 * MARGIN + len(columns) * SIDE + (len(columns) - 1) * GAP
     sentences = (_change(view), f"{results.model}: {effect.sentence}")
-    below = [line for text in sentences for line in wrap(_plain(text), LETTERS)]
+    below = [line for text in sentences for line in wrap(_strip_tags(text), LETTERS)]
     canvas = Image.new("RGB", (width, 2 * MARGIN + SIDE + (3 + len(below)) * LINE), "white")
     draw = ImageDraw.Draw(canvas)
     for number, (title, digest, prediction) in enumerate(columns):
         left = MARGIN + number * (SIDE + GAP)
-        picture = Image.open(io.BytesIO(_painted(client, digest, prediction, results)), formats=("PNG",)).convert("RGB")
+        picture = Image.open(io.BytesIO(_paint(client, digest, prediction, results)), formats=("PNG",)).convert("RGB")
         canvas.paste(picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS), (left, MARGIN))
         draw.text((left, MARGIN + SIDE + 6), title, fill=QUIET, font=ImageFont.load_default(13))
         text, colour = _verdict(prediction, opinion, view.source.ground_truth, effect.cell.label)
@@ -66,7 +67,7 @@ def _draw(client: Client, view: CounterfactualView, results: ModelResults, effec
     return canvas
 
 
-def _painted(client: Client, digest: str, prediction: PredictionView | None, results: ModelResults) -> bytes:
+def _paint(client: Client, digest: str, prediction: PredictionView | None, results: ModelResults) -> bytes:
     image = client.image(digest)
     if prediction is None or prediction.segmentation is None or results.segmentation is None:
         return image
@@ -99,6 +100,6 @@ def _change(view: CounterfactualView) -> str:
     return f"{changes}   in   {view.caption}"
 
 
-def _plain(text: str) -> str:
+def _strip_tags(text: str) -> str:
     """Text in the characters of Pillow's default font."""
     return text.replace("→", "to").replace("−", "-").replace("`", "")

@@ -14,7 +14,7 @@ class DirectoryInUse(Exception):
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def lock(directory: Path) -> Iterator[None]:
     """Lock the directory for this process; create it if needed. Raises DirectoryInUse.
 
     The operating system drops the lock when the process ends, even after a crash.

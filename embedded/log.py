@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from shared.logging import ROOT, JsonFormatter, masked
+from shared.logging import ROOT, JsonFormatter, mask
 
 
 @contextmanager
@@ -37,4 +37,4 @@ class _Short(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line = f"{record.levelname.lower()}: {record.getMessage()}"
         error = record.exc_info[1] if record.exc_info else None
-        return masked(f"{line} ({error})" if error else line)
+        return mask(f"{line} ({error})" if error else line)

@@ -8,6 +8,7 @@ wait until the services are loaded. After a restart on the same directory, even 
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 import threading
@@ -22,11 +23,13 @@ from fastapi import FastAPI
 from sqlalchemy import Engine
 
 from embedded.celery_thread import CeleryThread
-from embedded.directory import locked
+from embedded.directory import lock
+from embedded.failed_service import failed_service
 from embedded.local_callers import LocalCallers
 from embedded.log import logging_into
 from embedded.serving import ListeningPort
 from embedded.trainer import TrainerThread
+from evaluator_service.models_under_test.in_process import InProcessModel
 from gateway.app import create_app
 from gateway.context import SERVICE_DEADLINE_SECONDS, SERVICE_WAIT_SECONDS, Context
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
@@ -37,6 +40,7 @@ from gateway.repairs import dispatch
 from gateway.settings import Settings
 from gateway.worker.worker import Worker, register
 from shared.celery_app import open_celery
+from shared.package import module as own_module
 from shared.profiles import load_profile
 from shared.schemas.service import SERVICES, ServiceName
 from shared.service_settings import ServiceSettings
@@ -44,6 +48,7 @@ from shared.storage import DirectoryStore
 from shared.threads import compute_threads, openmp_threads, usable_cores
 from shared.turns import ComputeTurns
 
+logger = logging.getLogger("contrafact.embedded")
 LOG = "contrafact.log"
 # A job can be created once the evaluator lists its models; the others load in the order of the stages.
 START_ORDER: tuple[ServiceName, ...] = ("evaluator_service", "caption_service", "llm_service", "diffusion_service")
@@ -72,22 +77,24 @@ def run_embedded(
     port: int = 0,
     images_in_flight: int = 8,
     service_urls: Mapping[ServiceName, str] | None = None,
+    in_process: Mapping[str, InProcessModel] | None = None,
 ) -> Iterator[Embedded]:
     """Run the system until the block ends. Then everything stops, and unfinished images wait for the next run.
 
-    `port` 0 takes a free one. With `service_urls`, these model services are used and none is started.
+    `port` 0 takes a free one. With `service_urls`, these model services are used and none is started. `in_process` are
+    further models under test, by name: objects of this process.
     Raises `embedded.directory.DirectoryInUse`, `shared.profiles.ProfileError`, and OSError for a port that is taken.
     """
     directory = directory.resolve()
     chosen = load_profile(profile)
     with ExitStack() as stack:
-        stack.enter_context(locked(directory))
+        stack.enter_context(lock(directory))
         stack.enter_context(logging_into(directory / LOG))
         gateway_port = ListeningPort(host, port)
         stack.callback(gateway_port.close)
         if service_urls is None:
             service_urls = stack.enter_context(
-                _model_services(profile, deterministic, gateway_port.base_url, directory / "quarantine")
+                _model_services(profile, deterministic, gateway_port.base_url, directory / "quarantine", in_process)
             )
         settings = _gateway_settings(directory, profile, images_in_flight)
         engine = stack.enter_context(_engine(settings.database_url))
@@ -175,7 +182,11 @@ def _gateway_settings(directory: Path, profile: str, images_in_flight: int) -> S
 
 @contextmanager
 def _model_services(
-    profile: str, deterministic: bool, gateway_url: str, quarantine: Path
+    profile: str,
+    deterministic: bool,
+    gateway_url: str,
+    quarantine: Path,
+    in_process: Mapping[str, InProcessModel] | None,
 ) -> Iterator[dict[ServiceName, str]]:
     """Yield the URLs of the four services at once; a thread imports and serves them, and they load one by one."""
     settings = _service_settings(profile, deterministic, gateway_url, quarantine)
@@ -188,7 +199,7 @@ def _model_services(
         for name in START_ORDER:
             if stopping.is_set():
                 return
-            app: FastAPI = importlib.import_module(f"{name}.app").create_app(settings, turns)
+            app = _service_app(name, settings, turns, in_process)
             app.add_middleware(LocalCallers)
             ports[name].serve(app)
 
@@ -204,6 +215,19 @@ def _model_services(
             closer.start()
         for closer in closers:
             closer.join()
+
+
+def _service_app(
+    name: ServiceName, settings: ServiceSettings, turns: ComputeTurns, in_process: Mapping[str, InProcessModel] | None
+) -> FastAPI:
+    """The app of a service. One that cannot be created answers every request with its error, so that nobody waits."""
+    options = {"in_process": in_process} if name == "evaluator_service" and in_process else {}
+    try:
+        app: FastAPI = importlib.import_module(own_module(f"{name}.app")).create_app(settings, turns, **options)
+    except Exception as error:
+        logger.exception("%s cannot start", name)
+        return failed_service(name, error)
+    return app
 
 
 def _service_settings(profile: str, deterministic: bool, gateway_url: str, quarantine: Path) -> ServiceSettings:

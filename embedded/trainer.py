@@ -13,6 +13,7 @@ from typing import Any
 
 from celery import Celery
 
+from shared.package import module as own_module
 from shared.problems import DependencyFailed
 from shared.schemas.repairs import REPAIR, RepairLease
 from shared.storage import ObjectStore
@@ -46,7 +47,7 @@ class TrainerThread:
 
     def _work(self) -> None:
         while (lease := self._leases.get()) is not None and not self._stopping.is_set():
-            module = importlib.import_module("evaluator_service.repair_worker")
+            module = importlib.import_module(own_module("evaluator_service.repair_worker"))
             try:
                 module.Trainer(self._store, self._profile, "auto", stopping=self._stopping).work(lease)
             except DependencyFailed as error:

@@ -6,6 +6,8 @@ Alone: `CONTRAFACT_PROFILE=tiny uvicorn --factory evaluator_service.app:create_a
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from functools import partial
 from importlib.metadata import version
 
 import torch
@@ -13,6 +15,7 @@ import transformers
 from fastapi import FastAPI
 
 from evaluator_service.model import EvaluatorModel
+from evaluator_service.models_under_test.in_process import InProcessModel
 from evaluator_service.models_under_test.onnx_models import onnx_provider
 from shared.devices import Loading, choose_device, torch_service
 from shared.endpoints import MODELS, Services
@@ -43,13 +46,20 @@ from shared.turns import ComputeTurns
 CODE_REVISION = "2"  # increase it whenever the same request gives another reply under the same weights
 
 
-def load(loading: Loading[Evaluator]) -> EvaluatorModel:
-    """The profile's scorers, and the models under test that it names."""
-    return EvaluatorModel(loading.weights, loading.device, loading.make_batcher, loading.settings)
+def load(loading: Loading[Evaluator], in_process: Mapping[str, InProcessModel] | None = None) -> EvaluatorModel:
+    """The profile's scorers, the models under test that it names, and those of this process."""
+    return EvaluatorModel(loading.weights, loading.device, loading.make_batcher, loading.settings, in_process)
 
 
-def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | None = None) -> FastAPI:
-    """Create the service with `settings` (default: from the environment); see `shared.service`."""
+def create_app(
+    settings: ServiceSettings | None = None,
+    turns: ComputeTurns | None = None,
+    in_process: Mapping[str, InProcessModel] | None = None,
+) -> FastAPI:
+    """Create the service with `settings` (default: from the environment); see `shared.service`.
+
+    `in_process` are further models under test, by name: objects of this process.
+    """
     service_settings = settings or ServiceSettings()
     provider = onnx_provider(choose_device(torch, service_settings.device))
     elsewhere = "" if provider.startswith("CPU") else f" {provider}"
@@ -60,7 +70,7 @@ def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | No
         "evaluator_service",
         revision,
         lambda profile: profile.evaluator,
-        load,
+        partial(load, in_process=in_process),
         service_settings,
         turns,
         provider,

@@ -6,6 +6,7 @@ import asyncio
 import base64
 from typing import TYPE_CHECKING
 
+from shared.chunks import chunks
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import JudgeReply, JudgeRequest
 from shared.weights import Server
@@ -43,8 +44,7 @@ class RemoteJudge:
         finally:
             for task in tasks:
                 task.cancel()
-        width = len(request.questions)
-        return JudgeReply(yes=[answers[start : start + width] for start in range(0, len(answers), width)])
+        return JudgeReply(yes=list(chunks(answers, len(request.questions))))
 
     async def _yes(self, image: ImagePayload, question: str, deadline: float) -> float:
         url = "data:image/png;base64," + base64.b64encode(image.png).decode()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from evaluator_service.judge import RemoteJudge
 from evaluator_service.known_texts import KnownTexts
 from evaluator_service.models_under_test.endpoint import EndpointClassifier, EndpointSegmenter
+from evaluator_service.models_under_test.in_process import InProcessModel
 from evaluator_service.models_under_test.messages import Limits, default_memory_mib
 from evaluator_service.models_under_test.outputs import NOT_FINITE
 from evaluator_service.models_under_test.quarantine import Quarantine
@@ -71,14 +72,21 @@ class BatchKey:
 class EvaluatorModel:
     """The models under test and the scorer, behind one batcher whose thread runs them all."""
 
-    def __init__(self, profile: Evaluator, device: str, make_batcher: MakeBatcher, settings: ServiceSettings) -> None:
+    def __init__(
+        self,
+        profile: Evaluator,
+        device: str,
+        make_batcher: MakeBatcher,
+        settings: ServiceSettings,
+        in_process: Mapping[str, InProcessModel] | None = None,
+    ) -> None:
         """Load the profile's weights onto `device` (torch's name); `settings` limit uploaded models."""
         self.device = device
         self._scorer = Scorer(profile.scorer, device=device)
         self._quarantine = Quarantine(settings.quarantine)
         limits = _limits(settings, device, settings.max_batch or profile.max_batch)
         uploads = UploadedModels(settings.model_origin, limits, self._quarantine, make_batcher)
-        self._tested = ModelsUnderTest(profile, device, uploads)
+        self._tested = ModelsUnderTest(profile, device, uploads, in_process or {})
         embedder = profile.text_embedder
         self._text_embedder = None if embedder is None else TextEmbedder(embedder, device=device)
         self.weights: list[WeightsInfo] = [
@@ -142,7 +150,7 @@ class EvaluatorModel:
 
     def models(self) -> ModelsReply:
         """The operator's models under test, and the quarantined uploads."""
-        return ModelsReply(models=self._tested.listed, quarantined=self._quarantine.listed())
+        return ModelsReply(models=self._tested.listed, quarantined=self._quarantine.entries())
 
     async def embed(self, request: EmbedRequest, deadline: float) -> EmbedReply:
         """Embeddings of images and texts in the scorer's space."""
@@ -195,7 +203,7 @@ class EvaluatorModel:
         embedder = self._text_embedder
         assert embedder is not None
         rows = await asyncio.to_thread(lambda: [embedder.tokens(text) for text in texts])
-        lengths = [embedder.padded(len(row)) for row in rows]
+        lengths = [embedder.padded_length(len(row)) for row in rows]
         embeddings: dict[int, list[float]] = {}
         for length in dict.fromkeys(lengths):
             indices = [index for index, row_length in enumerate(lengths) if row_length == length]

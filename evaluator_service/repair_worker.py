@@ -17,6 +17,7 @@ import os
 import platform
 import tempfile
 import threading
+from contextlib import ExitStack
 from functools import partial
 from importlib.metadata import version
 from io import BytesIO
@@ -26,8 +27,8 @@ from typing import Any
 import torch
 import transformers
 from celery import Celery
-from celery.signals import worker_shutting_down
-from prometheus_client import start_http_server
+from celery.signals import worker_ready, worker_shutting_down
+from prometheus_client import CollectorRegistry
 
 from evaluator_service.models_under_test.uploads import unpack
 from evaluator_service.pixel_cache import PixelCache
@@ -42,7 +43,8 @@ from shared.devices import choose_device
 from shared.gpu import see_one_gpu
 from shared.images import Mode, Pixels, decode
 from shared.model_health import end_process
-from shared.problems import DependencyFailed, DeviceFailed, InvalidInput, Problem
+from shared.probes import operations_port
+from shared.problems import DependencyFailed, DeviceFailed, InvalidInput, NotReady, Problem
 from shared.profiles import load_profile
 from shared.schemas.repairs import (
     QUEUE,
@@ -138,13 +140,13 @@ class _Repair:
         with LOADING:
             trainable = TRAINABLES[order.kind](self._weights(profile), classes, device=choose_device(torch, device))
         start = copy_weights(trainable.model)
-        judgements: dict[Arm, Judgement] = {"before": self._evaluated("before", trainable)}
+        judgements: dict[Arm, Judgement] = {"before": self._evaluate("before", trainable)}
         for number, arm in enumerate(TRAINED):
-            if (judgement := self._stored_judgement(arm)) is None:
+            if (judgement := self._load_judgement(arm)) is None:
                 trainable.model.load_state_dict(start)
                 self._train(arm, number, trainable)
                 self._keep(arm, trainable)  # before the judgement, which marks the arm as finished
-                judgement = self._evaluated(arm, trainable)
+                judgement = self._evaluate(arm, trainable)
             judgements[arm] = judgement
         libraries = {name: version(name) for name in ("contrafact", "torch", "transformers", "accelerate", "kornia")}
         return RepairOutcome(judgements=judgements, versions={"python": platform.python_version(), **libraries})
@@ -185,15 +187,15 @@ class _Repair:
         folder = self._place / arm
         train(trainable, dataset, order.parameters, folder, resume_from=resume_from, stepped=stepped, saved=saved)
 
-    def _stored_judgement(self, arm: Arm) -> Judgement | None:
+    def _load_judgement(self, arm: Arm) -> Judgement | None:
         try:
             return Judgement.model_validate_json(self._store.get(repair_key(self._order.repair, arm, "judged.json")))
         except ObjectMissing:
             return None
 
-    def _evaluated(self, arm: Arm, trainable: Trainable) -> Judgement:
+    def _evaluate(self, arm: Arm, trainable: Trainable) -> Judgement:
         """Evaluate an arm on every image, unless its judgement is stored; the work may end between images."""
-        if (stored := self._stored_judgement(arm)) is not None:
+        if (stored := self._load_judgement(arm)) is not None:
             return stored
         judgement = trainable.judge([partial(self._load_unless_ended, example) for example in self._order.judged])
         self._store.put(repair_key(self._order.repair, arm, "judged.json"), judgement.model_dump_json().encode())
@@ -232,6 +234,14 @@ def register(celery: Celery, trainer: Trainer) -> None:
     celery.task(repair, name=REPAIR, ignore_result=True, shared=False)
 
 
+def refuse_unready(connected: threading.Event, stopping: threading.Event) -> None:
+    """Raises NotReady unless the trainer reads its queue."""
+    if stopping.is_set():
+        raise NotReady("this trainer is stopping")
+    if not connected.is_set():
+        raise NotReady("this trainer has not connected to the broker yet", retry_after=2)
+
+
 def main() -> None:
     """Run the trainer with the settings of the environment until it is stopped."""
     json_logging.configure()
@@ -252,9 +262,13 @@ def main() -> None:
     torch.set_num_threads(compute_threads(settings.threads, torch.get_num_threads()))
     trainer = Trainer(store_at(*place), settings.profile, device, stopping=stopping, cached_bytes=settings.cached_bytes)
     register(celery, trainer)
-    if settings.metrics_port:
-        start_http_server(settings.metrics_port)
-    celery.worker_main(["--quiet", "worker", "--pool", "solo", "--queues", QUEUE, "--loglevel", "WARNING"])
+    connected = threading.Event()
+    worker_ready.connect(lambda **_: connected.set(), weak=False)
+    with ExitStack() as stack:
+        if settings.metrics_port:
+            ready = partial(refuse_unready, connected, stopping)
+            stack.enter_context(operations_port(settings.metrics_port, lambda: None, ready, CollectorRegistry()))
+        celery.worker_main(["--quiet", "worker", "--pool", "solo", "--queues", QUEUE, "--loglevel", "WARNING"])
 
 
 if __name__ == "__main__":

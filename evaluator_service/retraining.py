@@ -55,7 +55,7 @@ class ArmDataset(Dataset[dict[str, Any]]):
         pool = self._beside if self._beside and number % 2 else self._originals
         images = pool[random.integers(len(pool))]
         example = self._opened(images[random.integers(len(images))])
-        return self._trainable.inputs(augmented(example, seed) if self._arm == "augmented" else example)
+        return self._trainable.inputs(augment(example, seed) if self._arm == "augmented" else example)
 
 
 def _by_source(examples: Sequence[Example]) -> list[list[Example]]:
@@ -65,7 +65,7 @@ def _by_source(examples: Sequence[Example]) -> list[list[Example]]:
     return [grouped[source] for source in sorted(grouped)]
 
 
-def augmented(example: TrainingExample, seed: int) -> TrainingExample:
+def augment(example: TrainingExample, seed: int) -> TrainingExample:
     """Apply RandAugment (its defaults: 2 operations of strength 9 of 30) and a random flip.
 
     Geometric operations also transform the mask (nearest neighbour); it is void outside of the image.

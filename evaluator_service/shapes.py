@@ -16,7 +16,7 @@ import numpy as np
 from shared.images import decode
 from shared.label_maps import OTHER, VOID, Map
 from shared.problems import InvalidInput
-from shared.regions import Mask, box_of, connected, overlap
+from shared.regions import Mask, box_of, connected_regions, overlap
 from shared.schemas.evaluation import ShapesOutcome, ShapesReply, ShapesRequest, ThingRegion
 
 DETECTED = 0.5  # lowest IoU at which a class or a thing counts as detected
@@ -63,7 +63,7 @@ class Shapes:
             Thing(index, mask)
             for index in things
             if index in detectable
-            for mask in connected(self._reference == index)
+            for mask in connected_regions(self._reference == index)
         ]
         self.things = [region for region in self._regions if self.thing(source, region) >= DETECTED]
 

@@ -46,7 +46,7 @@ class Scorer:
         """L2-normalised embeddings, images × width, of RGB images of any sizes (height × width × 3)."""
         inputs = self._processor(images=[Image.fromarray(image) for image in images], return_tensors="pt")
         pixel_values = inputs["pixel_values"].to(self._model.device, self._model.dtype)
-        return _normalised(self._model.get_image_features(pixel_values=pixel_values).pooler_output)
+        return _normalise(self._model.get_image_features(pixel_values=pixel_values).pooler_output)
 
     @torch.inference_mode()
     def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float64]:
@@ -59,7 +59,7 @@ class Scorer:
             list(texts), padding="max_length", truncation=True, max_length=self._limit, return_tensors="pt"
         )
         features = self._model.get_text_features(input_ids=tokens.input_ids.to(self._model.device))
-        return _normalised(features.pooler_output)
+        return _normalise(features.pooler_output)
 
 
 class TextEmbedder:
@@ -85,7 +85,7 @@ class TextEmbedder:
         """The tokens of a text, cut to the model's length."""
         return tuple(self._tokenizer(text, truncation=True, max_length=self._limit)["input_ids"])
 
-    def padded(self, tokens: int) -> int:
+    def padded_length(self, tokens: int) -> int:
         """The padded length for a number of tokens: the next power of two, so that few lengths occur."""
         return min(max(8, 1 << (tokens - 1).bit_length()), self._limit)
 
@@ -96,7 +96,7 @@ class TextEmbedder:
         ids = torch.tensor([[*row, *[padding] * (length - len(row))] for row in rows], device=self._model.device)
         attended = torch.tensor([[1] * len(row) + [0] * (length - len(row)) for row in rows], device=self._model.device)
         states = self._model(input_ids=ids, attention_mask=attended).last_hidden_state.float()
-        return _normalised((states * attended[..., None]).sum(1) / attended.sum(1, keepdim=True))
+        return _normalise((states * attended[..., None]).sum(1) / attended.sum(1, keepdim=True))
 
 
 def _pools_by_mean(weights: Weights) -> bool:
@@ -115,6 +115,6 @@ def _pools_by_mean(weights: Weights) -> bool:
     return bool(pooling.get("pooling_mode") == "mean" or pooling.get("pooling_mode_mean_tokens"))
 
 
-def _normalised(embeddings: Tensor) -> NDArray[np.float64]:
+def _normalise(embeddings: Tensor) -> NDArray[np.float64]:
     unit = torch.nn.functional.normalize(embeddings.float(), dim=-1)
     return np.asarray(unit.double().cpu().numpy())

@@ -38,11 +38,11 @@ def agreement(source: Pixels, image: Pixels, mask: Pixels | None = None) -> floa
     short = min(source.shape[:2])
     inside = np.ones(source.shape[:2], np.bool_)
     if mask is not None:
-        inside = _dilated(mask > 127, max(1, round(MASK_MARGIN * short)))
+        inside = _dilate(mask > 127, max(1, round(MASK_MARGIN * short)))
     edges = _edges(source, SOURCE_THRESHOLDS) & inside
     if not edges.any():
         return 1.0
-    near = _dilated(_edges(image, IMAGE_THRESHOLDS), max(1, round(TOLERANCE * short)))
+    near = _dilate(_edges(image, IMAGE_THRESHOLDS), max(1, round(TOLERANCE * short)))
     matched, expected = near[edges].mean(), near[inside].mean()
     return float(max(0.0, (matched - expected) / (1 - expected))) if expected < EDGES_EVERYWHERE else 0.0
 
@@ -52,6 +52,6 @@ def _edges(image: Pixels, thresholds: tuple[int, int]) -> NDArray[np.bool_]:
     return np.asarray(cv2.Canny(gray, *thresholds) > 0)
 
 
-def _dilated(region: NDArray[np.bool_], radius: int) -> NDArray[np.bool_]:
+def _dilate(region: NDArray[np.bool_], radius: int) -> NDArray[np.bool_]:
     kernel = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * radius + 1, 2 * radius + 1))
     return np.asarray(cv2.dilate(region.astype(np.uint8), kernel) > 0)

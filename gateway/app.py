@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.api import (
     catalogue,
+    comparisons,
     events,
     export,
     images,
@@ -33,14 +34,15 @@ from gateway.auth.middleware import Access, no_database
 from gateway.context import Context, open_context
 from gateway.database.sessions import DATABASE_AWAY
 from gateway.operations.gauges import Work
-from gateway.operations.probes import metrics_reply, operations_port, refuse_unready
+from gateway.operations.probes import refuse_unready
 from gateway.operations.startup import refuse_unsafe_start, stop_on_signals
 from gateway.settings import read_settings
-from gateway.web import home, login, review
+from gateway.web import compare, home, login, review
 from gateway.web import routes as pages
 from shared import __version__, problem_replies
 from shared import logging as json_logging
 from shared.asgi import AccessLog
+from shared.probes import metrics_reply, operations_port
 from shared.problem_replies import problem_reply
 from shared.schemas.base import Contract
 from shared.schemas.jobs import EventView, JobRequest, JobSpec
@@ -99,12 +101,13 @@ async def _lifespan(context: Context, registry: CollectorRegistry, _: FastAPI) -
         stack.enter_context(stop_on_signals(context.stopping))
         if port := context.settings.metrics_port:
             ready = partial(refuse_unready, context)
-            stack.enter_context(operations_port(port, alive=lambda: None, ready=ready, registry=registry))
+            stack.enter_context(operations_port(port, lambda: None, ready, registry))
         yield
 
 
 def _add_routes(app: FastAPI) -> None:
-    routed = (jobs, results, reviews, export, suites, repairs, events, images, models, catalogue, home, pages, review)
+    apis = (jobs, results, comparisons, reviews, export, suites, repairs, events, images, models, catalogue)
+    routed = (*apis, home, pages, compare, review)
     for module in routed:
         app.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(login.router)

@@ -16,11 +16,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
-from sqlalchemy.exc import OperationalError, ProgrammingError
+from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import Session
 
 from gateway.auth.keys import KeyRefused, Limits, create_key, list_keys, revoke_key, scopes_of
-from gateway.database.sessions import Sessions, open_engine, open_sessions
+from gateway.database.sessions import DATABASE_AWAY, Sessions, driver_message, open_engine, open_sessions
 from gateway.model_services.clients import ModelServices
 from gateway.operations.doctor import examine
 from gateway.operations.housekeeping import Graces, graces_of, run_housekeeping
@@ -187,8 +187,8 @@ def _database() -> Iterator[tuple[Settings, Sessions]]:
     try:
         refuse_wrong_schema(settings, sessions)
         yield settings, sessions
-    except (OperationalError, ProgrammingError) as error:
-        messages.print(f"error: the database refuses: {error.orig}", style="red", markup=False)
+    except (*DATABASE_AWAY, ProgrammingError) as error:
+        messages.print(f"error: the database refuses: {driver_message(error)}", style="red", markup=False)
         raise typer.Exit(3) from error
     finally:
         engine.dispose()

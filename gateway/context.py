@@ -67,12 +67,12 @@ def open_context(settings: Settings) -> Context:
     )
 
 
-def stored(context: Context, key: str) -> bytes:
+def read_stored(context: Context, key: str) -> bytes:
     """The bytes of an object that a row names. Raises DependencyFailed when the store does not have it."""
     try:
         return context.store.get(key)
     except ObjectMissing as error:
-        raise _lost(key) from error
+        raise _lost_object(key) from error
 
 
 def stored_pieces(context: Context, key: str) -> Iterator[bytes]:
@@ -80,8 +80,8 @@ def stored_pieces(context: Context, key: str) -> Iterator[bytes]:
     try:
         return context.store.pieces(key)
     except ObjectMissing as error:
-        raise _lost(key) from error
+        raise _lost_object(key) from error
 
 
-def _lost(key: str) -> DependencyFailed:
+def _lost_object(key: str) -> DependencyFailed:
     return DependencyFailed(f"the object store has lost {key}; restore it from a backup, or run the job again")

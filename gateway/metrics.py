@@ -1,11 +1,11 @@
 """Prometheus metrics of gateway and worker: calls of the services, steps, messages.
 
-In one process they share `REGISTRY`. The gauges of waiting work are in `gateway.operations.gauges`.
+In one process they share the default registry. The gauges of waiting work are in `gateway.operations.gauges`.
 """
 
 from __future__ import annotations
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import Counter, Histogram
 
 from shared.asgi import SECONDS
 
@@ -31,8 +31,3 @@ MESSAGES = Counter(
     "Celery messages: `sent`, or `lost` because of the broker; workers pick up the work of a lost one later.",
     ["task", "outcome"],
 )
-
-
-def exposition(*registries: CollectorRegistry) -> bytes:
-    """The Prometheus text format of these registries and of the process's default one."""
-    return b"".join(generate_latest(registry) for registry in (*registries, REGISTRY))

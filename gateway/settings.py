@@ -32,7 +32,7 @@ class Settings(BaseSettings):
     broker_url: Annotated[str, Field(repr=False)] = "memory://localhost"
     """Celery's broker: `redis://HOST:6379/0`; in memory only if gateway and worker share a process."""
     profile: str = "tiny"
-    """A shipped profile (`tiny`, `tiny-roads`, `paper`, `modern`), or the path of a TOML file."""
+    """A shipped profile (`tiny`, `tiny-roads`, `paper`, `modern`, `modern-80gb`), or the path of a TOML file."""
 
     object_store: str = "directory:objects"
     """`directory:PATH`, or `s3:BUCKET` at `CONTRAFACT_S3_ENDPOINT`."""
@@ -58,7 +58,7 @@ class Settings(BaseSettings):
     service_deadline_seconds: Annotated[float, Field(gt=0)] = 600.0
     """The longest call of a model service, queueing included."""
     service_wait_seconds: Annotated[float, Field(ge=0)] = 120.0
-    """How long a step waits for a busy, starting or unreachable service before it releases its image."""
+    """How long a step waits for busy, starting or unreachable services: a call for an image, an analysis in all."""
 
     authentication: bool = False
     """Require API keys. Without them only this machine is served, as one owner."""
@@ -76,9 +76,9 @@ class Settings(BaseSettings):
     """Unpacked bytes of one archive."""
     max_spooled_bytes: Annotated[int, Field(ge=1)] = 12 * 1024**3
     """Bytes of all uploads that one gateway receives at a time; its `/tmp` needs room for them and for two models."""
-    max_image_bytes: int = 20 * 1024**2
+    max_image_bytes: int = 64 * 1024**2
     """The largest image file."""
-    max_image_pixels: Annotated[int, Field(ge=1)] = 40_000_000
+    max_image_pixels: Annotated[int, Field(ge=1)] = 52_000_000
     """Width × height of the largest image; give model services and trainer the same."""
     working_side: Annotated[int, Field(ge=256, le=MAX_WORKING_SIDE)] = 2_048
     """Longer side in pixels at which images are kept, edited and tested; larger ones are scaled down at intake."""

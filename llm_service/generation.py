@@ -8,7 +8,7 @@ from jsonschema import Draft202012Validator
 from pydantic import JsonValue
 
 from llm_service.engines import LanguageModel
-from llm_service.schemas import checked_validator
+from llm_service.schemas import build_validator
 from shared.characters import is_storable, storable
 from shared.completion import Completion
 from shared.problems import GenerationFailed
@@ -27,7 +27,7 @@ async def generate(model: LanguageModel, request: GenerateRequest, deadline: flo
     The second and last attempt has a seed derived from the first's. Raises InvalidInput (a schema that is invalid or
     unbounded) and GenerationFailed.
     """
-    validator = checked_validator(request.json_schema)
+    validator = build_validator(request.json_schema)
     faults: list[str] = []
     for attempt, variant in enumerate((request, _retry(request)), start=1):
         completion = await model.write(variant, deadline)

@@ -90,7 +90,7 @@ def train(
     """
     model, tokenizer, base = load_causal(weights)
     rows = [tokens(tokenizer, pair, recipe.longest, number) for number, pair in enumerate(pairs, start=1)]
-    training, held_out = _split(rows, recipe)
+    training, held_out = _split_rows(rows, recipe)
     checkpoints = _checkpoints(folder, recipe, pairs, base)
     adapted = _with_fresh_adapter(model.to(device), recipe, base)
     trainer = Trainer(
@@ -132,7 +132,7 @@ def tokens(tokenizer: Any, pair: Pair, longest: int, number: int = 1) -> dict[st
     return {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": [IGNORED] * len(before) + after}
 
 
-def _split(rows: list[dict[str, list[int]]], recipe: Recipe) -> tuple[list[Any], list[Any]]:
+def _split_rows(rows: list[dict[str, list[int]]], recipe: Recipe) -> tuple[list[Any], list[Any]]:
     """Split into training and held-out rows."""
     mixed = Random(recipe.seed).sample(rows, len(rows))
     count = min(MOST_HELD_OUT, round(len(rows) * recipe.held_out))

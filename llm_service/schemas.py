@@ -32,7 +32,7 @@ _SUPPORTED = frozenset(
 )
 
 
-def checked_validator(schema: Mapping[str, Any]) -> Draft202012Validator:
+def build_validator(schema: Mapping[str, Any]) -> Draft202012Validator:
     """Return a validator for replies; raises InvalidInput, naming the path, unless the schema is valid and bounded."""
     _check_size(schema)
     try:

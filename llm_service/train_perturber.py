@@ -51,10 +51,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
-    here = Path(options.weights)
+    folder = Path(options.weights)
     try:
         weights = Weights(
-            path=here.resolve() if here.is_dir() else None, hub=None if here.is_dir() else options.weights,
+            path=folder.resolve() if folder.is_dir() else None, hub=None if folder.is_dir() else options.weights,
             revision=options.revision, dtype=options.dtype, licence="", gigabytes=1,
         )  # fmt: skip
         recipe = Recipe(**{field.name: getattr(options, field.name) for field in fields(Recipe)})

@@ -20,7 +20,7 @@ class Budget:
         self._order = threading.Lock()  # held while waiting; otherwise small work could overtake large work for ever
 
     @contextmanager
-    def taken(self, size: int) -> Iterator[None]:
+    def admit(self, size: int) -> Iterator[None]:
         """Wait until `size` is free and reserve it for the block. Do not nest: two threads could deadlock."""
         most = self._most()
         size = min(size, most)

@@ -141,7 +141,7 @@ class MicroBatcher(Generic[Key, Item, Result]):
         except Exception as error:  # the model's error belongs to these requests, not to the model thread
             smaller_batches = self._smaller_batches(batch, error)
             if not smaller_batches:
-                self._answer(batch, [self._explained(error)] * len(batch), "failed")
+                self._answer(batch, [self._explain(error)] * len(batch), "failed")
                 return
         except BaseException as error:  # a panic in a compiled library; its state is undefined afterwards
             self._health.report(f"the model's code ended with {type(error).__name__}: {error}")
@@ -165,7 +165,7 @@ class MicroBatcher(Generic[Key, Item, Result]):
         half = (len(batch) + 1) // 2
         return [batch[:half], batch[half:]]
 
-    def _explained(self, error: Exception) -> Exception:
+    def _explain(self, error: Exception) -> Exception:
         """The error that the callers get; reports a failure of the device."""
         if is_device_failure(error):
             self._health.report(f"the accelerator failed: {error}")
@@ -179,14 +179,14 @@ class MicroBatcher(Generic[Key, Item, Result]):
         if self.policy.deterministic:
             items += [items[-1]] * (self.policy.max_batch - len(items))
         self._metrics.batch_size.observe(len(batch))
-        with self._timed(len(batch)), self._health.computing():
+        with self._time(len(batch)), self._health.computing():
             results = self._run(batch[0].key, items)
         if len(results) != len(items):
             raise Problem(f"the model returned {len(results)} results for {len(items)} items")
         return results[: len(batch)]
 
     @contextmanager
-    def _timed(self, size: int) -> Iterator[None]:
+    def _time(self, size: int) -> Iterator[None]:
         started = time.monotonic()
         yield
         seconds = time.monotonic() - started

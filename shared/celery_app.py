@@ -6,7 +6,7 @@ from typing import Any
 
 from celery import Celery
 
-from shared.logging import masked
+from shared.logging import mask
 
 # A silent or missing Redis must not delay requests and steps for long: losing a message changes nothing.
 REDIS_OPTIONS = {"socket_connect_timeout": 2, "socket_timeout": 5, "max_retries": 1, "interval_start": 0}
@@ -38,7 +38,7 @@ def broker_fault(celery: Celery) -> str:
 
     Celery imports the broker's client with the first message, which is too late to report that it is missing.
     """
-    name = masked(str(celery.conf.broker_url))
+    name = mask(str(celery.conf.broker_url))
     try:
         celery.connection_for_write().create_transport()
     except (ImportError, AttributeError) as error:  # kombu raises AttributeError if redis is not installed

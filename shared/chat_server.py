@@ -6,53 +6,28 @@ Import this module only if the profile names such a server: the client takes hal
 from __future__ import annotations
 
 import math
-import os
 import re
-import time
-from asyncio import timeout
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
-from json import JSONDecodeError
+from collections.abc import Iterable, Sequence
 
-import httpx
-from openai import APIConnectionError, APIStatusError, AsyncOpenAI, Omit, omit
+from openai import omit
 from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 from openai.types.shared_params import ResponseFormatJSONSchema
 from pydantic import ValidationError
 
 from shared.completion import Completion
-from shared.http_statuses import refuses_content
-from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, NotFinite
+from shared.openai_connection import OpenAIConnection
+from shared.problems import DependencyFailed, NotFinite
 from shared.weights import Server
 
-ATTEMPTS = 3
 TOP_LOGPROBS = 10  # tokens among which "yes" and "no" are looked for
 
 
 class ChatServer:
-    """Sends requests to `server`, at most `server.concurrency` at a time.
-
-    A request is sent up to `ATTEMPTS` times. It is repeated after a failed connection and after 408, 409, 429 and 5xx,
-    with the delay of `Retry-After`. The deadline ends every call, including its waits.
-    """
+    """Sends requests to `server`, repeated as `OpenAIConnection` does. The deadline ends every call."""
 
     def __init__(self, server: Server) -> None:
-        key = os.environ.get(server.api_key_variable, "") if server.api_key_variable else ""
-        if server.api_key_variable and not key:
-            raise ValueError(f"set the environment variable {server.api_key_variable} to the key of {server.url}")
         self.server = server
-        # Otherwise the client sends the OpenAI account of the environment to every server.
-        self._headers: dict[str, str | Omit] = {"OpenAI-Organization": omit, "OpenAI-Project": omit}
-        if not key:
-            self._headers["Authorization"] = omit
-        limits = httpx.Limits(max_connections=server.concurrency, max_keepalive_connections=0)
-        self._client = AsyncOpenAI(
-            base_url=server.url,
-            api_key=key or "none",
-            max_retries=ATTEMPTS - 1,
-            timeout=None,
-            http_client=httpx.AsyncClient(limits=limits),  # type: ignore[arg-type]  # accepted, but typed for httpx2
-        )
+        self._connection = OpenAIConnection(server)
 
     async def complete(
         self,
@@ -69,16 +44,16 @@ class ChatServer:
 
         `min_tokens` is an extension of vLLM and others; a server that lacks it says so.
         """
-        async with self._problems(deadline):
-            reply = await self._client.chat.completions.create(
+        async with self._connection.problems(deadline):
+            reply = await self._connection.client.chat.completions.create(
                 model=self.server.model,
                 messages=messages,
                 temperature=temperature,
                 seed=seed,
                 max_tokens=max_tokens,
-                response_format=omit if json_schema is None else _constrained_to(json_schema),
+                response_format=omit if json_schema is None else _response_format(json_schema),
                 extra_body={"min_tokens": min_tokens} if min_tokens else None,
-                extra_headers=self._headers,
+                extra_headers=self._connection.headers,
             )
         return self._completion(reply)
 
@@ -100,15 +75,15 @@ class ChatServer:
         Uses `/completions` with `echo`, as vLLM offers it; raises DependencyFailed for a server without it, and
         NotFinite.
         """
-        async with self._problems(deadline):
-            reply = await self._client.completions.create(
+        async with self._connection.problems(deadline):
+            reply = await self._connection.client.completions.create(
                 model=self.server.model,
                 prompt=text,
                 echo=True,
                 logprobs=1,
                 max_tokens=1,
                 temperature=0,
-                extra_headers=self._headers,
+                extra_headers=self._connection.headers,
             )
         try:
             logprobs = reply.choices[0].logprobs
@@ -133,8 +108,8 @@ class ChatServer:
         From the log-probabilities of the first token where the server returns them, else 0 or 1 by the word itself;
         0.5 if the reply is neither.
         """
-        async with self._problems(deadline):
-            reply = await self._client.chat.completions.create(
+        async with self._connection.problems(deadline):
+            reply = await self._connection.client.chat.completions.create(
                 model=self.server.model,
                 messages=messages,
                 temperature=0,
@@ -142,7 +117,7 @@ class ChatServer:
                 max_tokens=8,
                 logprobs=True,
                 top_logprobs=TOP_LOGPROBS,
-                extra_headers=self._headers,
+                extra_headers=self._connection.headers,
             )
         completion = self._completion(reply)
         probabilities = {True: 0.0, False: 0.0}
@@ -152,23 +127,6 @@ class ChatServer:
                 probabilities[answer] += math.exp(min(logprob, 0.0))
         total = sum(probabilities.values())
         return probabilities[True] / total if total > 0 else 0.5
-
-    @asynccontextmanager
-    async def _problems(self, deadline: float) -> AsyncIterator[None]:
-        """Translate the client's errors and an expired deadline into problems."""
-        url = self.server.url
-        try:
-            async with timeout(deadline - time.monotonic()):
-                yield
-        except TimeoutError as error:
-            raise DeadlineExceeded(f"no reply from {url} before the deadline") from error
-        except APIStatusError as error:
-            refused = f"{url} refused ({error.status_code}): {error.response.text[:500]}"
-            raise (InvalidInput if refuses_content(error.status_code) else DependencyFailed)(refused) from error
-        except APIConnectionError as error:
-            raise DependencyFailed(f"{url} failed {ATTEMPTS} times, last: {error.__cause__ or error}") from error
-        except JSONDecodeError as error:
-            raise DependencyFailed(f"{url} did not return JSON: {error}") from error
 
 
 # The client does not validate replies: any part of one may be missing or of another type.
@@ -192,5 +150,5 @@ def _yes_or_no(text: str) -> bool | None:
     return None if word is None else word[1].lower() == "yes"
 
 
-def _constrained_to(schema: dict[str, object]) -> ResponseFormatJSONSchema:
+def _response_format(schema: dict[str, object]) -> ResponseFormatJSONSchema:
     return {"type": "json_schema", "json_schema": {"name": "reply", "strict": True, "schema": schema}}

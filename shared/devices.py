@@ -13,13 +13,15 @@ from typing import Generic, TypeVar
 
 from shared.arithmetic import native_weights
 from shared.load_progress import expect
+from shared.profile_diffusion import Diffusion
+from shared.profile_instruct import InstructServer
 from shared.profiles import Caption, Language, Profile, load_profile
 from shared.schemas.service import Runtimes, WeightsInfo
 from shared.service import MakeBatcher, Model, ModelService
 from shared.service_settings import ServiceSettings
 from shared.threads import compute_threads
 from shared.turns import ComputeTurns
-from shared.weights import Section
+from shared.weights import Section, Server
 
 Weights = TypeVar("Weights", bound=Section)
 
@@ -53,7 +55,7 @@ def torch_service(
     service_settings = settings or ServiceSettings()
     weights = section(load_profile(service_settings.profile))
 
-    server = weights.server if isinstance(weights, Caption | Language) else None
+    server = _server_of(weights)
 
     def load_on_device(make_batcher: MakeBatcher) -> Model:
         transformers.utils.logging.disable_progress_bar()
@@ -64,6 +66,14 @@ def torch_service(
 
     runtimes = Runtimes(cuda_build=torch.version.cuda or "", onnx_provider=onnx_provider)
     return ModelService(name, code_revision, service_settings, load_on_device, turns, server, runtimes)
+
+
+def _server_of(section: Section) -> Server | None:
+    """The external server without which a service with this section cannot work; None if there is none."""
+    if isinstance(section, Caption | Language):
+        return section.server
+    instruct = section.instruct if isinstance(section, Diffusion) else None
+    return instruct.server if isinstance(instruct, InstructServer) else None
 
 
 def choose_device(torch: ModuleType, name: str) -> str:

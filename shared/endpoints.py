@@ -36,6 +36,7 @@ from shared.schemas.evaluation import (
     StructureReply,
     StructureRequest,
 )
+from shared.schemas.instructions import InstructReply, InstructRequest
 from shared.schemas.jobs import Stage
 from shared.schemas.language import FillReply, FillRequest, GenerateReply, GenerateRequest, ScoreReply, ScoreRequest
 from shared.schemas.service import ServiceInfo, ServiceName
@@ -102,6 +103,7 @@ class Services(ABC):
     edit = Endpoint("diffusion_service", "/v1/edits", EditRequest, EditReply, "rendering")
     corrupt = Endpoint("diffusion_service", "/v1/corruptions", CorruptRequest, CorruptReply, "rendering")
     compose = Endpoint("diffusion_service", "/v1/compositions", ComposeRequest, ComposeReply, "rendering")
+    instruct = Endpoint("diffusion_service", "/v1/instructed-edits", InstructRequest, InstructReply, "rendering")
     predict = Endpoint(
         "evaluator_service", "/v1/predictions", PredictRequest, PredictReply, "predicting", per_image="probabilities"
     )

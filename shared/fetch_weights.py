@@ -32,6 +32,9 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError 
 from huggingface_hub.file_download import repo_folder_name
 
 from shared.http_statuses import RETRIED
+from shared.profile_diffusion import EdgeDetector
+from shared.profile_instruct import InstructPipeline, InstructPix2Pix, InstructServer
+from shared.profile_unets import InputLayer, Lora, WholeUNet
 from shared.profiles import Profile, ProfileError, load_profile
 from shared.weights import Server, Weights
 
@@ -81,11 +84,24 @@ def hub_files(profile: Profile, servers: bool = False) -> list[HubFiles]:
         if weights is not None and weights.hub:
             files.append(HubFiles(weights.hub, weights.revision, _in_subfolder(weights, _patterns(weights.variant))))
     few_step = diffusion.few_step.weights if diffusion.few_step else None
-    for single in (diffusion.unet, *diffusion.loras, few_step, diffusion.hed):
+    pix2pix = diffusion.instruct if isinstance(diffusion.instruct, InstructPix2Pix) else None
+    singles: list[WholeUNet | Lora | InputLayer | EdgeDetector | None] = [
+        diffusion.unet,
+        *diffusion.loras,
+        few_step,
+        diffusion.hed,
+    ]
+    if pix2pix is not None:
+        files += _pipeline_files(pix2pix.weights) if pix2pix.weights else []
+        singles += [pix2pix.unet, pix2pix.conv_in, *pix2pix.loras]
+    elif isinstance(diffusion.instruct, InstructPipeline):
+        files += _whole_pipeline(diffusion.instruct.weights)
+    for single in singles:
         if single is not None and single.hub:
             names = (single.file,) if single.file else _patterns(single.variant)
             files.append(HubFiles(single.hub, single.revision, _in_subfolder(single, names)))
-    for server in (profile.caption.server, profile.language.server):
+    instruct = diffusion.instruct.server if isinstance(diffusion.instruct, InstructServer) else None
+    for server in (profile.caption.server, profile.language.server, instruct):
         if servers and server is not None:
             files.append(_server_files(server))
     return list(dict.fromkeys(files))
@@ -148,9 +164,9 @@ def _progress(name: str, folder: Path, total: int) -> Iterator[None]:
     over = threading.Event()
 
     def watch() -> None:
-        before, begun = _stored(folder), time.monotonic()
+        before, begun = _stored_bytes(folder), time.monotonic()
         while not over.wait(PROGRESS_SECONDS):
-            stored, seconds = _stored(folder), time.monotonic() - begun
+            stored, seconds = _stored_bytes(folder), time.monotonic() - begun
             rate = (stored - before) / seconds / 1e6
             print(f"{name}: {stored / 1e9:.1f} of {total / 1e9:.1f} GB, {rate:.0f} MB/s", flush=True)
 
@@ -163,7 +179,7 @@ def _progress(name: str, folder: Path, total: int) -> Iterator[None]:
         watcher.join()
 
 
-def _stored(folder: Path) -> int:
+def _stored_bytes(folder: Path) -> int:
     """Bytes of a repository's files in the cache, unfinished ones included."""
     size = 0
     for path in folder.glob("*"):
@@ -193,6 +209,13 @@ def _pipeline_files(base: Weights) -> Iterator[HubFiles]:
     if base.hub:
         files = [f"{part}/{name}" for part in _PARTS for name in _patterns(base.variant)]
         yield HubFiles(base.hub, base.revision, _in_subfolder(base, ("model_index.json", *files)))
+
+
+def _whole_pipeline(weights: Weights) -> Iterator[HubFiles]:
+    """All subfolders of a pipeline, and not the single files beside them, which hold the same once more."""
+    if weights.hub:
+        files = (f"*/{name}" for name in _patterns(weights.variant))
+        yield HubFiles(weights.hub, weights.revision, ("model_index.json", *files))
 
 
 def _server_files(server: Server) -> HubFiles:

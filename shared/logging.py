@@ -48,7 +48,7 @@ class JsonFormatter(BaseJsonFormatter):
         return {**_bound.get(), **log_data, "level": log_data["level"].lower()}
 
     def jsonify_log_record(self, log_data: dict[str, Any]) -> str:
-        return masked(json.dumps(log_data, default=str))
+        return mask(json.dumps(log_data, default=str))
 
 
 def configure(level: str = "INFO", stream: IO[str] | None = None) -> None:
@@ -97,6 +97,6 @@ def request_id_from(header: str | None) -> str:
     return header if header and _WELL_FORMED.fullmatch(header) else secrets.token_hex(8)
 
 
-def masked(text: str) -> str:
+def mask(text: str) -> str:
     """Return the text without API keys, bearer tokens and passwords in URLs."""
     return _SECRETS.sub("***", text)

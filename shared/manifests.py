@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from shared.problems import InvalidInput, Malformed, quoted, validation_sentence
+from shared.problems import InvalidInput, Malformed, quote, validation_sentence
 from shared.schemas.base import Contract
 from shared.schemas.jobs import GroupName
 from shared.schemas.masks import Label
@@ -61,15 +60,13 @@ def match_rows(rows: Mapping[str, ManifestRow], names: Sequence[str]) -> list[Ma
     A folder that all names share may be left out in the manifest ("set/a.png" matches "a.png").
     """
     if repeated := sorted(name for name, count in Counter(names).items() if count > 1):
-        raise InvalidInput(f"with a manifest, file names must be distinct; sent more than once: {quoted(repeated)}")
+        raise InvalidInput(f"with a manifest, file names must be distinct; sent more than once: {quote(repeated)}")
     root = shared_folder(names)
     keys = [name if name in rows else name.removeprefix(root) for name in names]
     if missing := sorted(set(rows) - set(keys)):
-        raise InvalidInput(
-            f"the manifest names files that were not sent: {quoted(missing)}; send them or drop the rows"
-        )
+        raise InvalidInput(f"the manifest names files that were not sent: {quote(missing)}; send them or drop the rows")
     if unlisted := sorted(set(keys) - set(rows)):
-        raise InvalidInput(f"the manifest has no row for {quoted(unlisted)}; add one (its label may be empty)")
+        raise InvalidInput(f"the manifest has no row for {quote(unlisted)}; add one (its label may be empty)")
     return [rows[key] for key in keys]
 
 
@@ -128,24 +125,3 @@ def _row(source: str | dict[str, str], number: int) -> ManifestRow:
     except ValidationError as error:
         sentence = validation_sentence(error.errors(include_url=False, include_context=False, include_input=False))
         raise InvalidInput(f"line {number} of the manifest: {sentence}") from error
-
-
-_FRAME = re.compile(r"^(.*?)(\d+)\.\w+$")
-_SEQUENCE = 3  # frames of consecutive numbers
-
-
-def look_like_sequences(names: Iterable[str]) -> bool:
-    """Whether at least half of the names are in runs of three or more consecutive numbers after different stems.
-
-    Images such as "drive1_0001.png", "drive1_0002.png", … beside "drive2_0001.png", … may be frames of one sequence.
-    Consecutive numbers after a single stem are no sign of sequences.
-    """
-    numbers: dict[str, list[int]] = {}
-    count = 0
-    for name in names:
-        count += 1
-        if frame := _FRAME.match(name):
-            numbers.setdefault(frame[1], []).append(int(frame[2]))
-    runs = [sorted(frames) for frames in numbers.values()]
-    in_runs = [run for run in runs if len(run) >= _SEQUENCE and run[-1] - run[0] < 2 * len(run)]
-    return len(in_runs) > 1 and 2 * sum(map(len, in_runs)) >= count

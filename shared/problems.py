@@ -242,7 +242,7 @@ def from_reply(status: int, body: bytes, retry_after: str | None = None) -> Prob
     return DependencyFailed(f"a service answered {status}: {detail}", members=members)
 
 
-def quoted(names: Sequence[str], most: int = 5) -> str:
+def quote(names: Sequence[str], most: int = 5) -> str:
     """Format names for a message: the first ones in quotes, then the number of the others."""
     more = len(names) - most
     return ", ".join(map(repr, names[:most])) + (f" and {more} more" if more > 0 else "")

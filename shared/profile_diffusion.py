@@ -7,6 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
+from shared.profile_instruct import Instruct, InstructPix2Pix
+from shared.profile_unets import Lora, MergedLora, SafetensorsFile, WholeUNet
 from shared.schemas.diffusion import ControlKind, Guidance
 from shared.schemas.service import WeightsInfo
 from shared.seeds import derive_digest
@@ -14,30 +16,6 @@ from shared.weights import MaxBatch, Section, Weights
 
 Channel = Annotated[int, Field(ge=0, le=255)]
 Colour = tuple[Channel, Channel, Channel]
-SafetensorsFile = Annotated[str, Field(pattern=r"^[^*?\[\]]+\.safetensors$")]
-
-
-class Lora(Weights):
-    """`[diffusion.few_step.lora]`: a LoRA of the base's UNet, in diffusers' layout or kohya's; one safetensors file.
-
-    It is merged into a second copy of the UNet on loading: `gigabytes` are those of the copy. `scale` multiplies it.
-    """
-
-    file: SafetensorsFile
-    scale: Annotated[float, Field(gt=0, le=2)] = 1.0
-
-
-class MergedLora(Lora):
-    """One of `[[diffusion.loras]]`: merged into the UNet, so it takes no memory; `gigabytes` are those of the file."""
-
-
-class WholeUNet(Weights):
-    """`[diffusion.unet]`, `[diffusion.few_step.unet]`: a UNet of the base's layout, a folder in the Hub's layout.
-
-    Or one safetensors `file`, with keys as diffusers writes them. It comes without a configuration: the base's applies.
-    """
-
-    file: SafetensorsFile | None = None
 
 
 class EdgeDetector(Weights):
@@ -94,7 +72,7 @@ class Diffusion(Section):
     nearer. `hed` detects edges for the ControlNet of kind `hed`.
     `unet` replaces `base`'s UNet, and `loras` are merged into it in their order, for all methods. `scheduler` overrides
     the weights' own class and `scheduler_options` its configuration, for renderings (inversion always uses DDIM's
-    steps). `few_step` is a second UNet that needs fewer steps.
+    steps). `few_step` is a second UNet that needs fewer steps. `instruct` edits images by instructions.
     """
 
     base: Weights
@@ -110,6 +88,7 @@ class Diffusion(Section):
     scheduler: str | None = None
     scheduler_options: dict[str, JsonValue] = Field(default_factory=dict)
     few_step: FewStep | None = None
+    instruct: Instruct | None = None
     max_batch: MaxBatch = 4
 
     @model_validator(mode="after")
@@ -129,6 +108,11 @@ class Diffusion(Section):
             computed_with_base["few_step"] = self.few_step.weights
         if self.unet is not None:
             computed_with_base["unet"] = self.unet
+        if isinstance(self.instruct, InstructPix2Pix):
+            shared_by_instruct = {"unet": self.instruct.unet, "conv_in": self.instruct.conv_in}
+            computed_with_base |= {
+                f"instruct.{name}": computes for name, computes in shared_by_instruct.items() if computes
+            }
         computed_with_base |= {f"loras[{place}]": lora for place, lora in enumerate(self.loras)}
         for name, weights in computed_with_base.items():
             if weights.dtype != self.base.dtype:

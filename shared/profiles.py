@@ -14,7 +14,7 @@ from shared.profile_diffusion import Diffusion
 from shared.profile_evaluator import Evaluator
 from shared.schemas.base import KIND, Kind
 from shared.schemas.designs import USUAL_VALUES, ChosenValues
-from shared.schemas.results import CheckErrors, Judges
+from shared.schemas.effects import CheckErrors, Judges
 from shared.schemas.validity import ValidityModel
 from shared.weights import REPOSITORY, MaxBatch, Section, Server, Weights
 
@@ -97,8 +97,8 @@ class CheckCalibration(Section):
     `methods` holds them by method and factor: the checks err differently on each method's output. `default` is for
     factors not listed; without it their errors are unknown. They apply to jobs of one kind whose images one `scorer`
     (its revision; empty: any) judged. Errors on constructed faults do not belong here: the checks detect those better
-    than a generator's own faults. `classes` has them by method and class over all
-    factors, for classes of which 30 or more were judged.
+    than a generator's own faults. `classes` has them by method and class over all factors, for classes of which 30 or
+    more were judged, 10 of them valid and 10 invalid.
 
     `thresholds`: method → check → factor (or `default`) → lowest score. The errors hold for these, so a job with this
     calibration uses them in place of the profile's own. `judged`: how many counterfactuals were judged; 0 if unknown.
@@ -152,8 +152,8 @@ class Profile(Section):
         for data, calibration in self.calibration.items():
             incomplete = sorted(
                 f"{method}.{check}"
-                for method, own in calibration.thresholds.items()
-                for check, values in own.items()
+                for method, thresholds in calibration.thresholds.items()
+                for check, values in thresholds.items()
                 if "default" not in values
             )
             if incomplete:

@@ -12,18 +12,18 @@ Mask = NDArray[np.bool_]
 SMALLEST = 0.0008  # share of the image's area below which a connected region is a speck (13 of 128 × 128 pixels)
 
 
-def connected(mask: Mask) -> list[Mask]:
+def connected_regions(mask: Mask) -> list[Mask]:
     """Return the connected regions (8-connectivity) of a mask (height × width) without specks."""
     _, pieces, boxes, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=8)
     large = [n for n in range(1, len(boxes)) if boxes[n, cv2.CC_STAT_AREA] >= SMALLEST * mask.size]
     return [np.asarray(pieces == n) for n in large]
 
 
-def overlap(region: Mask, others: Iterable[Mask], predicted: Mask) -> float:
-    """IoU, 0 to 1, of a region with the connected regions of `predicted` that touch it; `others` are cut out first."""
+def overlap(region: Mask, neighbours: Iterable[Mask], predicted: Mask) -> float:
+    """IoU, 0 to 1, of a region with those of `predicted` that touch it; `neighbours` are cut out first."""
     predicted = predicted.copy()
-    for other in others:
-        predicted &= ~other
+    for neighbour in neighbours:
+        predicted &= ~neighbour
     _, pieces = cv2.connectedComponents(predicted.astype(np.uint8), connectivity=8)
     touching = np.setdiff1d(pieces[region], [0])
     match = np.isin(pieces, touching) & predicted

@@ -30,30 +30,30 @@ class S3Store:
 
     def create_bucket(self) -> None:
         """Create the bucket if it does not exist."""
-        with _translated():
+        with _translate_errors():
             if not self._client.bucket_exists(self._bucket):
                 self._client.make_bucket(self._bucket)
 
     def put(self, key: str, data: bytes) -> None:
         """One PUT, which S3 stores completely or not at all."""
-        with _translated():
+        with _translate_errors():
             self._client.put_object(self._bucket, check_key(key), io.BytesIO(data), len(data))
 
     def put_file(self, key: str, file: IO[bytes]) -> None:
         """One PUT, or a multipart upload."""
         size = file.seek(0, io.SEEK_END)
         file.seek(0)
-        with _translated():
+        with _translate_errors():
             self._client.put_object(self._bucket, check_key(key), file, size, part_size=_PART_BYTES)
 
     def link(self, key: str, seconds: int) -> str:
         """A presigned GET."""
-        with _translated():
+        with _translate_errors():
             return str(self._client.presigned_get_object(self._bucket, check_key(key), timedelta(seconds=seconds)))
 
     def get(self, key: str) -> bytes:
         """One GET, read to the end."""
-        with _translated():
+        with _translate_errors():
             response = self._client.get_object(self._bucket, check_key(key))
             try:
                 return bytes(response.read())
@@ -63,13 +63,13 @@ class S3Store:
 
     def pieces(self, key: str) -> Iterator[bytes]:
         """One GET, read piece by piece."""
-        with _translated():
+        with _translate_errors():
             return _chunks(self._client.get_object(self._bucket, check_key(key)))
 
     def exists(self, key: str) -> bool:
         """One HEAD."""
         try:
-            with _translated():
+            with _translate_errors():
                 self._client.stat_object(self._bucket, check_key(key))
         except ObjectMissing:
             return False
@@ -77,18 +77,18 @@ class S3Store:
 
     def delete(self, key: str) -> None:
         """One DELETE; S3 gives the same reply for a missing object."""
-        with _translated():
+        with _translate_errors():
             self._client.remove_object(self._bucket, check_key(key))
 
     def iterate(self, prefix: str = "") -> Iterator[StoredObject]:
         """List objects, page by page."""
-        with _translated():
+        with _translate_errors():
             for item in self._client.list_objects(self._bucket, prefix, recursive=True):
                 yield StoredObject(str(item.object_name), int(item.size or 0), item.last_modified or datetime.now(UTC))
 
 
 def _chunks(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-    with _translated():
+    with _translate_errors():
         try:
             yield from response.stream(_CHUNK_BYTES)
         finally:
@@ -97,7 +97,7 @@ def _chunks(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Translate the client library's errors into the project's."""
     try:
         yield

@@ -162,7 +162,7 @@ class DirectoryStore:
         expires = int(time.time()) + seconds
         return f"{self._url}{LINK_PATH}{check_key(key)}?expires={expires}&signature={self._signature(key, expires)}"
 
-    def linked(self, key: str, expires: int, signature: str) -> Path:
+    def file_of_link(self, key: str, expires: int, signature: str) -> Path:
         """Return the file of a link. Raises PermissionError for an invalid or expired link, and ObjectMissing."""
         signed = hmac.compare_digest(self._signature(key, expires).encode(), signature.encode())
         if not signed or expires < time.time():

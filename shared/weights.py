@@ -14,6 +14,7 @@ from shared.schemas.service import WeightsInfo
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 MaxBatch = Annotated[int, Field(ge=1, le=256)]
+FROM_SERVER = "server"  # the `dtype` of weights that a server runs
 REPOSITORY = Path(__file__).resolve().parent.parent
 # Model cards and training logs do not affect the model, so they do not change its revision.
 _UNREAD_NAMES = frozenset({"README.md", "training.json", ".gitattributes"})
@@ -125,9 +126,14 @@ class Server(Section):
     concurrency: Annotated[int, Field(ge=1)] = 16
     cache: KeyValueCache | None = None
 
+    @property
+    def id(self) -> str:
+        """The name of the model."""
+        return self.model
+
     def info(self, role: str) -> WeightsInfo:
         """The entry of `/v1/info`."""
-        return WeightsInfo(role=role, id=self.model, revision=self.revision, dtype="server", licence=self.licence)
+        return WeightsInfo(role=role, id=self.model, revision=self.revision, dtype=FROM_SERVER, licence=self.licence)
 
 
 @lru_cache(maxsize=64)

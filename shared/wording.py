@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from shared.schemas.results import Estimate, Interval, JobResults, MethodReviews, Rate
+from shared.schemas.effects import Cell
+from shared.schemas.estimates import Estimate, Interval, Rate
+from shared.schemas.masks import ALL_CLASSES
+from shared.schemas.results import JobResults
+from shared.schemas.review_results import MethodReviews
 
 NO_FINDING = "No finding: no effect is both significant (Benjamini-Hochberg at 5 %) and beyond 5 points."
 
@@ -21,6 +25,16 @@ def nothing_accepted(results: JobResults, method: str) -> str:
     commonest = max(refusals, key=lambda refusal: refusal.count, default=None)
     most = f"; most often ({commonest.count}) for: {commonest.check}" if commonest else ""
     return f"None of {funnel.proposed} proposed edits was accepted{most}."
+
+
+def class_in_words(cell: Cell, mark: str = "") -> str:
+    """The class of a cell between marks such as "`"; words where it stands for all classes."""
+    return {"": "all classes", ALL_CLASSES: "the whole image"}.get(cell.label, f"{mark}{cell.label}{mark}")
+
+
+def change_in_words(cell: Cell) -> str:
+    """The change of a cell: "with weather changed to night"."""
+    return f"with {cell.factor} changed {cell.direction} {cell.value}"
 
 
 def points(share: float) -> str:
@@ -73,15 +87,15 @@ def review_sentence(reviews: MethodReviews) -> str:
     if reviews.valid is None:
         advice = f"Review {reviews.more} more randomly sampled accepted images to calibrate the checks"
         return f"reviews of `{reviews.method}`, n = {n}: uncalibrated. {advice}"
-    valid = f"{_estimated(reviews.valid)} of the accepted images are valid"
+    valid = f"{_estimate(reviews.valid)} of the accepted images are valid"
     clauses = [f"calibration of `{reviews.method}`: reviews, n = {n}: {valid}"]
     clauses += [
-        f"{_estimated(flipped.valid)} of the {flipped.flipped} that flipped {flipped.model}"
+        f"{_estimate(flipped.valid)} of the {flipped.flipped} that flipped {flipped.model}"
         for flipped in reviews.flipped
         if flipped.valid
     ]
     if reviews.accepted_if_valid and reviews.accepted_if_invalid:
-        passed, wrong = _estimated(reviews.accepted_if_valid), _estimated(reviews.accepted_if_invalid)
+        passed, wrong = _estimate(reviews.accepted_if_valid), _estimate(reviews.accepted_if_invalid)
         clauses.append(f"the checks accept {passed} of valid and {wrong} of invalid images")
     elif reviews.more_rejected:
         more = f"{reviews.more_rejected} more randomly sampled rejected images"
@@ -98,5 +112,5 @@ def checks_off_lines(checks_off: Mapping[str, Sequence[str]]) -> list[str]:
     ]
 
 
-def _estimated(share: Estimate) -> str:
+def _estimate(share: Estimate) -> str:
     return f"{round(100 * share.value)} % ({round(100 * share.low)}–{round(100 * share.high)} %)"

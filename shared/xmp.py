@@ -7,6 +7,7 @@ it; pixels, and so the digests of images, do not change. The packet names IPTC's
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from collections.abc import Mapping
@@ -24,11 +25,14 @@ NAMESPACE = "urn:contrafact:provenance:"
 KEYWORD = b"XML:com.adobe.xmp"
 _PACKET_ID = "W5M0MpCehiHzreSzNTczkc9d"  # fixed by the XMP specification
 _SIGNATURE_AND_HEADER = 8 + 25  # bytes: PNG's signature, and IHDR, which is always the first chunk
+_FORBIDDEN = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def xmp_packet(source: DigitalSource, creator: str, properties: Mapping[str, str]) -> bytes:
     """An XMP packet (UTF-8): the digital source type, the creating program, and properties in our namespace."""
-    own = "".join(f"\n   contrafact:{name}={quoteattr(_plain(value))}" for name, value in properties.items())
+    attributes = "".join(
+        f"\n   contrafact:{name}={quoteattr(_plain_text(value))}" for name, value in properties.items()
+    )
     return f"""<?xpacket begin="\ufeff" id="{_PACKET_ID}"?>
 <x:xmpmeta xmlns:x="adobe:ns:meta/">
  <rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">
@@ -37,7 +41,7 @@ def xmp_packet(source: DigitalSource, creator: str, properties: Mapping[str, str
    xmlns:Iptc4xmpExt="http://iptc.org/std/Iptc4xmpExt/2008-02-29/"
    xmlns:contrafact="{NAMESPACE}"
    xmp:CreatorTool={quoteattr(creator)}
-   Iptc4xmpExt:DigitalSourceType="{SOURCE_TYPES}{source}"{own}/>
+   Iptc4xmpExt:DigitalSourceType="{SOURCE_TYPES}{source}"{attributes}/>
  </rdf:RDF>
 </x:xmpmeta>
 <?xpacket end="r"?>""".encode()
@@ -59,6 +63,6 @@ def _chunk(packet: bytes) -> bytes:
     return struct.pack(">I", len(content)) + chunk + struct.pack(">I", zlib.crc32(chunk))
 
 
-def _plain(value: str) -> str:
-    """The text without characters that XML 1.0 forbids."""
-    return "".join(char for char in value if char in "\t\n\r" or " " <= char < "\ud800" or "\ue000" <= char < "\ufffe")
+def _plain_text(value: str) -> str:
+    """The text without characters that XML 1.0 forbids (its production 2, Char)."""
+    return _FORBIDDEN.sub("", value)

@@ -55,25 +55,25 @@ def main() -> None:
             figures = run_part(name, folder, options.threads, options.memory)
             write_figures(options.json, name, figures | _conditions(options.threads, name))
             later = names[names.index(name) + 1 :]
-            if not options.keep and PARTS[name].weights not in [PARTS[other].weights for other in later]:
+            if not options.keep and PARTS[name].weights not in [PARTS[name_of_part].weights for name_of_part in later]:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
 def run_part(name: str, folder: Path, threads: int, most_gib: float) -> dict[str, Any]:
     """The figures of one part; with `stopped` where it needed too much memory or failed."""
     command = [sys.executable, "-m", "benchmarks.full_services.part", name, str(folder), "--threads", str(threads)]
-    if not (folder / WRITTEN).exists() and (reason := watched(command, most_gib)[0]):
+    if not (folder / WRITTEN).exists() and (reason := run_watched(command, most_gib)[0]):
         return {"stopped": f"writing the weights: {reason}"}
     figures: dict[str, Any] = {"title": PARTS[name].title, "parameters": json.loads((folder / WRITTEN).read_text())}
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary) / "figures.json"
-        reason, warnings = watched([*command, "--measure", str(out)], most_gib)
+        reason, warnings = run_watched([*command, "--measure", str(out)], most_gib)
         measured = json.loads(out.read_text()) if out.exists() else {}
     stopped = {"stopped": reason} if reason else {}
     return figures | measured | stopped | {"warnings": warnings}
 
 
-def watched(command: list[str], most_gib: float) -> tuple[str, list[str]]:
+def run_watched(command: list[str], most_gib: float) -> tuple[str, list[str]]:
     """Run a command; returns why it ended early (empty: it did not) and the warnings that it printed."""
     with tempfile.TemporaryFile("w+") as errors, subprocess.Popen(command, stderr=errors) as process:
         reason = _watch(psutil.Process(process.pid), process, most_gib)

@@ -76,7 +76,7 @@ class ServiceMeter:
         ]
 
     @contextmanager
-    def measured(self, name: str) -> Iterator[Work]:
+    def measure(self, name: str) -> Iterator[Work]:
         """Measure a block; its figures are complete after it."""
         work = Work(name, gib_before=self._process.memory_info().rss / GIB)
         self._passes = {}

@@ -90,10 +90,10 @@ Step = Callable[[Client], Awaitable[dict[str, Any]]]
 async def measured_steps(meter: ServiceMeter, app: FastAPI, steps: Mapping[str, Step]) -> list[str]:
     """Load the service `app` and take the steps, each measured; returns what `/readyz` said while it loaded."""
     async with AsyncExitStack() as stack:
-        with meter.measured("load and warm-up"):
+        with meter.measure("load and warm-up"):
             client = await stack.enter_async_context(serving(app))
         for name, step in steps.items():
-            with meter.measured(name) as work:
+            with meter.measure(name) as work:
                 work.facts = await step(client)
             print(f"{name}: {work.cpu_seconds:.0f} CPU s, {work.gib_peak:.2f} GiB, {work.facts}", flush=True)
     return client.states

@@ -41,21 +41,21 @@ def _part(part: Figures) -> Iterator[str]:
 
 def _row(work: Figures) -> str:
     passes: Sequence[Figures] = work["passes"]
-    steps = [each for each in passes if each["network"] in STEP_NETWORKS]
-    others = [each for each in passes if each["network"] not in STEP_NETWORKS]
+    steps = [step for step in passes if step["network"] in STEP_NETWORKS]
+    other_passes = [passing for passing in passes if passing["network"] not in STEP_NETWORKS]
     facts = work["facts"]
     added = "" if work["gib_before"] is None else f"{work['gib_peak'] - work['gib_before']:.1f}"
     finite = f" ({facts['finite']} of {facts['images']} images finite)" if "finite" in facts else ""
     return (
         f"| {work['name']}{finite} | {work['cpu_seconds']:,.0f} | {_seconds(steps, rows=True)} | "
-        f"{_seconds(others, rows=False)} | {work['gib_peak']:.1f} | {added} |"
+        f"{_seconds(other_passes, rows=False)} | {work['gib_peak']:.1f} | {added} |"
     )
 
 
 def _seconds(passes: Sequence[Figures], *, rows: bool) -> str:
     """Networks with the mean seconds of a pass."""
     return ", ".join(
-        f"{each['network']}{' × ' + str(each['rows']) if rows else ''}: {each['cpu_seconds'] / each['count']:.1f}"
-        + (f" ({each['count']} passes)" if each["count"] > 1 else "")
-        for each in passes
+        f"{step['network']}{' × ' + str(step['rows']) if rows else ''}: {step['cpu_seconds'] / step['count']:.1f}"
+        + (f" ({step['count']} passes)" if step["count"] > 1 else "")
+        for step in passes
     )

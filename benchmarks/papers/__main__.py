@@ -95,7 +95,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--hard", type=Path, help="Hard ImageNet's masks: only the images that have one")
     parser.add_argument("--most", type=int, help="source images of each class or sequence; default: the paper's")
     parser.add_argument(
-        "--model", type=_named, action="append", default=[], help="NAME=FOLDER or NAME=HUB_ID, in place of the paper's"
+        "--model",
+        type=_split_name,
+        action="append",
+        default=[],
+        help="NAME=FOLDER or NAME=HUB_ID, in place of the paper's",
     )
     parser.add_argument("--features", help="CLIP weights for KID: a Hub id or a folder; without it KID is left out")
     parser.add_argument("--repair", action="store_true", help="retrain each model on its counterfactuals, and judge it")
@@ -107,7 +111,7 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _named(text: str) -> tuple[str, str]:
+def _split_name(text: str) -> tuple[str, str]:
     name, equals, where = text.partition("=")
     if not (name and equals and where):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FOLDER or NAME=HUB_ID")

@@ -77,10 +77,10 @@ def spec_of(kit: Kit, client: Client, models: Sequence[str], seed: int) -> JobSp
         return spec
     classes = set.intersection(*(set(model.classes) for model in client.models().models if model.name in models))
     label_map = {old: new for old, new in kit.label_map.items() if old not in classes and new in classes}
-    return spec.model_copy(update={"label_map": label_map, "masks": _judged(kit.masks, label_map, classes)})
+    return spec.model_copy(update={"label_map": label_map, "masks": _mask_spec(kit.masks, label_map, classes)})
 
 
-def _judged(masks: MaskSpec, label_map: Mapping[str, str], classes: Collection[str]) -> MaskSpec:
+def _mask_spec(masks: MaskSpec, label_map: Mapping[str, str], classes: Collection[str]) -> MaskSpec:
     """The masks with the classes that the models know, under any name; all others are void."""
     judged, void = [], list(masks.void)
     for mask_class in masks.classes:
@@ -97,9 +97,9 @@ def run_job(client: Client, spec: JobSpec, files: Sequence[SourceFile], title: s
     job = _with_masks(client, spec, files) if spec.masks is not None else _with_labels(client, spec, files)
     per_cent = -1
     for detail in client.follow(job.id):
-        if (now := int(100 * detail.progress.fraction)) >= per_cent + 5:
-            print(f"{title}, job {job.id}: {now} %", file=sys.stderr, flush=True)
-            per_cent = now
+        if (reached := int(100 * detail.progress.fraction)) >= per_cent + 5:
+            print(f"{title}, job {job.id}: {reached} %", file=sys.stderr, flush=True)
+            per_cent = reached
     job, results = client.job(job.id), client.results(job.id, {}, limit=1).metrics
     if job.state != "done" or results is None:
         raise Unfinished(

@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from gateway.analysis.certainty import mean_interval
+from shared.schemas.estimates import MeanOverlap, Rate
+from shared.schemas.metrics import Accuracy, PaperMetrics
 from shared.schemas.repairs import RepairView
 from shared.schemas.result_rows import CounterfactualView
-from shared.schemas.results import Accuracy, Funnel, JobResults, MeanOverlap, ModelResults, PaperMetrics, Rate
+from shared.schemas.results import Funnel, JobResults, ModelResults
 from tinyworld.paper_tables.printing import NOTHING, grid, rate
 
 LEVEL = 0.95

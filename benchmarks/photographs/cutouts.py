@@ -62,7 +62,7 @@ CLASSES = {
         without=("7spoke256", "ww2_german_gun"),
     ),
 }  # fmt: skip
-OTHER = "something else"
+OTHER_CLASS = "something else"
 
 
 def outputs_by_class() -> dict[str, list[int]]:
@@ -72,7 +72,7 @@ def outputs_by_class() -> dict[str, list[int]]:
         for name, chosen in CLASSES.items()
     }
     used = {index for indices in outputs.values() for index in indices}
-    return {**outputs, OTHER: [index for index in range(1000) if index not in used]}
+    return {**outputs, OTHER_CLASS: [index for index in range(1000) if index not in used]}
 
 
 @dataclass(frozen=True, slots=True)

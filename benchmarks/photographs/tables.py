@@ -9,9 +9,11 @@ import numpy as np
 
 from benchmarks.papers.tables import LEVEL, repair_table
 from gateway.analysis.certainty import mean_interval
+from shared.schemas.effects import CellEffect
+from shared.schemas.estimates import Interval
 from shared.schemas.repairs import RepairView
 from shared.schemas.result_rows import CounterfactualView
-from shared.schemas.results import CellEffect, Interval, JobResults
+from shared.schemas.results import JobResults
 from shared.schemas.suites import SuiteDetail
 from tinyworld.paper_tables.printing import NOTHING, grid, rate
 
@@ -21,11 +23,11 @@ def tables(
 ) -> str:
     """All of them; `repair` None: there was none."""
     size = f"Suite: {suite.counterfactuals} counterfactuals."
-    parts = [_whole(results), _by_value(edits), _findings(results), _cells(results), size]
+    parts = [_whole_number(results), _by_value(edits), _findings(results), _cells(results), size]
     return "\n\n".join([*parts, repair_table([repair] if repair else [])]).strip()
 
 
-def _whole(results: JobResults) -> str:
+def _whole_number(results: JobResults) -> str:
     body = [
         [
             figures.method,

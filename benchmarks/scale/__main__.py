@@ -4,8 +4,8 @@
 
 Intake as one archive, work by Celery workers, five counterfactuals and a null arm an image (method `shifts`), the
 report, paging. Printed and written: memory of every part over time, database statements per image at the beginning, in
-the middle and at the end, Redis, blocks that claims and pages touch. A run that was stopped goes on where it was: start
-it again with the same directory.
+the middle and at the end, Redis, blocks that leasing and pages touch. A run that was stopped goes on where it was:
+start it again with the same directory.
 
 `--rows 100000` adds a job of that size whose images are done but for the last `--left`: their rows are copies of the
 first job's, written by SQL (`benchmarks.scale.copied_rows`). So what depends on the number of rows is measured at full
@@ -23,7 +23,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scale.copied_rows import LEFT, make_large_job
+from benchmarks.scale.copied_rows import ROWS_LEFT, make_large_job
 from benchmarks.scale.images import write_archive
 from benchmarks.scale.measuring import MEBIBYTE, Samples, blocks, images_done, memory, seconds, slope, statements
 from benchmarks.scale.site import Site, absolute, running
@@ -50,7 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=1_000, help="source images that are really worked on")
     parser.add_argument("--rows", type=int, default=0, help="images of the second job, most of them copies; 0: none")
-    parser.add_argument("--left", type=int, default=LEFT, help="images of the second job that are worked on")
+    parser.add_argument("--left", type=int, default=ROWS_LEFT, help="images of the second job that are worked on")
     parser.add_argument("--directory", type=absolute, required=True, help="where everything is kept")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--in-flight", type=int, default=8, help="images at a time in each worker")
@@ -59,14 +59,14 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the parts are stopped in order
     with running(arguments.directory, {}, workers=arguments.workers, in_flight=arguments.in_flight) as site:
         intake(site, arguments.images)
-        job_id = str(kept(site)["job"])
-        if "figures" not in kept(site):
+        job_id = str(stored_rows(site)["job"])
+        if "figures" not in stored_rows(site):
             figures: dict[str, Any] = {"images": arguments.images, "workers": arguments.workers}
             figures |= work(site, job_id, arguments.images)
             figures["reading"] = reading_costs(site, job_id)
             figures["storage"] = storage(site, arguments.images)
             keep(site, {"figures": figures})
-        figures = {**kept(site)["figures"], "intake": kept(site)["intake"]}
+        figures = {**stored_rows(site)["figures"], "intake": stored_rows(site)["intake"]}
         if arguments.rows:
             rows, left = arguments.rows, arguments.left
             large = make_large_job(site, SPEC, job_id, arguments.images, rows, left)
@@ -79,7 +79,7 @@ def main() -> None:
 
 def intake(site: Site, images: int) -> None:
     """Send the archive, once; note what it cost the gateway."""
-    if "job" in kept(site):
+    if "job" in stored_rows(site):
         return
     archive = site.directory / "images.zip"
     write_archive(archive, images)
@@ -111,20 +111,20 @@ def work(site: Site, job_id: str, images: int, first: int = 0) -> dict[str, Any]
     counted: dict[int, dict[str, float]] = {}
     span = images - first
     marks = [first, first + span // 2, images - 2 * WINDOW] if span > 4 * WINDOW else [first]
-    while (done := images_done(site.sessions, job_id)) < images:
+    while (finished := images_done(site.sessions, job_id)) < images:
         samples.take()
-        if marks and done >= marks[0]:
+        if marks and finished >= marks[0]:
             marks.pop(0)
-            counted[done] = {"claim_blocks": _claim_blocks(site), **_per_image(site, job_id, images)}
+            counted[finished] = {"claim_blocks": _claim_blocks(site), **_per_image(site, job_id, images)}
         time.sleep(SAMPLE_SECONDS if span > 500 else 1.0)
     worked, spent = time.perf_counter() - started, site.cpu_seconds()
-    done = max(1, images - before)
+    finished = max(1, images - before)
     report = _wait_for_report(site, job_id)
     return {
         "worked_images": images - before,
         "seconds": round(worked, 1),
         "images_per_second": round((images - before) / worked, 2),
-        "cpu_ms_per_image": {name: round(1000 * (spent[name] - cpu[name]) / done, 1) for name in spent},
+        "cpu_ms_per_image": {name: round(1000 * (spent[name] - cpu[name]) / finished, 1) for name in spent},
         "statements_per_image": counted,
         "memory": {name: slope(samples.rows, name) for name in site.parts},
         "redis": {
@@ -138,7 +138,7 @@ def work(site: Site, job_id: str, images: int, first: int = 0) -> dict[str, Any]
 
 
 def reading_costs(site: Site, job_id: str) -> dict[str, Any]:
-    """Seconds and blocks of the first and the last page, of the job's page, and of a claim."""
+    """Seconds and blocks of the first and the last page, of the job's page, and of leasing an image."""
     owner, last = _ends(site, job_id)
     pages: dict[str, Any] = {}
     for label, cursor in (("first_page", None), ("last_page", last)):
@@ -182,8 +182,8 @@ def _per_image(site: Site, job_id: str, images: int) -> dict[str, float]:
     # Every finished image adds one event: so these are the images to which the statements belong.
     finished = counted["INSERT events"] or 1
     regular = Counter({kind: count for kind, count in counted.items() if count >= finished / 2})
-    each = {kind: round(count / finished, 2) for kind, count in sorted(regular.items())}
-    return {"images": finished, "all": round(sum(regular.values()) / finished, 1), **each}
+    messages_per_image = {kind: round(count / finished, 2) for kind, count in sorted(regular.items())}
+    return {"images": finished, "all": round(sum(regular.values()) / finished, 1), **messages_per_image}
 
 
 def _claim_blocks(site: Site) -> int:
@@ -218,7 +218,7 @@ def _ends(site: Site, job_id: str) -> tuple[str, str]:
     return job.owner_id, encode_cursor((images - 11, "shifts", 5))
 
 
-def kept(site: Site) -> dict[str, Any]:
+def stored_rows(site: Site) -> dict[str, Any]:
     """What a run has left for the next one in the same directory: the job's id, what intake cost."""
     path = site.directory / "kept.json"
     return json.loads(path.read_text()) if path.exists() else {}
@@ -226,7 +226,7 @@ def kept(site: Site) -> dict[str, Any]:
 
 def keep(site: Site, values: dict[str, Any]) -> None:
     """Leave something for the next run."""
-    (site.directory / "kept.json").write_text(json.dumps({**kept(site), **values}))
+    (site.directory / "kept.json").write_text(json.dumps({**stored_rows(site), **values}))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Create a job of full size without the work: sent as a manifest, then filled by SQL with copies of real rows.
 
-The last images (`LEFT`) stay pending and are new, so that claims, statements, report and pages meet a job of that size.
-Copies have ids of their own and are all accepted; images, labels and figures are the first job's, repeated.
+The last images (`ROWS_LEFT`) stay pending and are new, so that leases, statements, report and pages meet a job of that
+size. Copies have ids of their own and are all accepted; images, labels and figures are the first job's, repeated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gateway.database.tables import Job, SourceImage
 from shared.schemas.jobs import JobRequest, JobSpec, ManifestImage
 from tests.support.job_counts import store_counts
 
-LEFT = 200
+ROWS_LEFT = 200
 _AT_ONCE = 10_000
 _COPIES = (
     "UPDATE source_images SET state = 'done' WHERE job_id = :large AND position >= :first AND position < :last",
@@ -53,7 +53,9 @@ _COPIES = (
 )
 
 
-def make_large_job(site: Site, spec: JobSpec, small: str, images: int, rows: int, left: int = LEFT) -> dict[str, Any]:
+def make_large_job(
+    site: Site, spec: JobSpec, small: str, images: int, rows: int, left: int = ROWS_LEFT
+) -> dict[str, Any]:
     """Send a job of `rows` images to the gateway while no worker runs, and fill it; goes on where it was stopped."""
     for part in site.workers:
         part.stop(120)
@@ -77,7 +79,7 @@ def make_large_job(site: Site, spec: JobSpec, small: str, images: int, rows: int
     reply = site.http.post("/jobs", content=body, headers=headers)
     reply.raise_for_status()
     job = str(reply.json()["id"])
-    taken = {
+    numbers = {
         "job": job,
         "manifest_bytes": len(body),
         "manifest_seconds": round(time.perf_counter() - started, 1),
@@ -90,7 +92,7 @@ def make_large_job(site: Site, spec: JobSpec, small: str, images: int, rows: int
         part.start()
     for part in site.workers:
         part.wait()
-    return taken
+    return numbers
 
 
 def fill(sessions: Sessions, small: str, large: str, images: int, copies: int) -> None:

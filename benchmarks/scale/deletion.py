@@ -22,7 +22,7 @@ from typing import Any
 
 from sqlalchemy import func, select, text, update
 
-from benchmarks.scale.__main__ import SPEC, intake, kept, work
+from benchmarks.scale.__main__ import SPEC, intake, stored_rows, work
 from benchmarks.scale.copied_rows import upload
 from benchmarks.scale.images import name, pictures
 from benchmarks.scale.measuring import MEBIBYTE, images_done, memory
@@ -55,7 +55,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with running(arguments.directory, {}, workers=arguments.workers, in_flight=8) as site:
         intake(site, SMALL)
-        small = str(kept(site)["job"])
+        small = str(stored_rows(site)["job"])
         work(site, small, SMALL)
         large = make_large(site, small, arguments.rows, SMALL)
         measured = measure(site, small, large, arguments.images, UNDISTURBED_SECONDS)
@@ -84,13 +84,13 @@ def measure(site: Site, small: str, large: str, images: int, undisturbed: float)
     figures: dict[str, Any] = {"rows_before": row_counts(site, large)}
     pages = {label: request_seconds(site, job) for label, job in (("small", small), ("large", large))}
     figures["job_page_seconds"] = {label: spread(seconds) for label, seconds in pages.items()}
-    other = start_job(site, images)
-    while not images_done(site.sessions, other):
+    other_job = start_job(site, images)
+    while not images_done(site.sessions, other_job):
         time.sleep(1)
-    with watched(site, other) as watch:
+    with watched(site, other_job) as watch:
         time.sleep(undisturbed)
     figures["before"] = watch.figures()
-    with watched(site, other) as watch:
+    with watched(site, other_job) as watch:
         started = time.perf_counter()
         site.http.delete(f"/jobs/{large}").raise_for_status()
         figures["request_seconds"] = round(time.perf_counter() - started, 2)
@@ -99,13 +99,13 @@ def measure(site: Site, small: str, large: str, images: int, undisturbed: float)
         while job_exists(site, large):
             time.sleep(0.2)
         figures["seconds_until_gone"] = round(time.perf_counter() - started, 1)
-    figures["during"] = watch.figures() | {"other_job_unfinished": images_done(site.sessions, other) < images}
+    figures["during"] = watch.figures() | {"other_job_unfinished": images_done(site.sessions, other_job) < images}
     figures["rows_after"] = row_counts(site, large)
-    with watched(site, other) as watch:
+    with watched(site, other_job) as watch:
         time.sleep(undisturbed)
-    figures["after"] = watch.figures() | {"other_job_unfinished": images_done(site.sessions, other) < images}
+    figures["after"] = watch.figures() | {"other_job_unfinished": images_done(site.sessions, other_job) < images}
     figures["gateway_mib"] = round(memory(site, "gateway") / MEBIBYTE, 1)
-    site.http.post(f"/jobs/{other}/cancel").raise_for_status()
+    site.http.post(f"/jobs/{other_job}/cancel").raise_for_status()
     return figures
 
 

@@ -97,10 +97,10 @@ def _kind(statement: str) -> str:
     return f"{verb} {table.group(1)}" if table else "ping" if verb == ";" else verb
 
 
-def _logging(sessions: Sessions, what: str) -> None:
+def _logging(sessions: Sessions, label: str) -> None:
     engine = sessions.kw["bind"]
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text(f"ALTER SYSTEM SET log_statement = '{what}'"))
+        connection.execute(text(f"ALTER SYSTEM SET log_statement = '{label}'"))
         connection.execute(text("ALTER SYSTEM SET log_line_prefix = '%a|'"))
         connection.execute(text("SELECT pg_reload_conf()"))
     time.sleep(0.5)
@@ -110,7 +110,7 @@ def blocks(sessions: Sessions, work: Callable[[Session], object]) -> int:
     """Blocks of 8 KiB that the statements of `work` touch in Postgres, in cache or not; what they write is undone."""
     issued: list[tuple[str, Any]] = []
 
-    def note(_: Connection, __: Any, statement: str, parameters: Any, *rest: Any) -> None:
+    def note(_: Connection, __: Any, statement: str, parameters: Any, *_arguments: Any) -> None:
         issued.append((statement, parameters))
 
     engine = sessions.kw["bind"]
@@ -131,18 +131,18 @@ def blocks(sessions: Sessions, work: Callable[[Session], object]) -> int:
 
 def seconds(work: Callable[[], object], times: int = 7) -> float:
     """The median of how long something takes."""
-    taken = []
+    seconds_of_reads = []
     for _ in range(times):
         started = time.perf_counter()
         work()
-        taken.append(time.perf_counter() - started)
-    return round(statistics.median(taken), 4)
+        seconds_of_reads.append(time.perf_counter() - started)
+    return round(statistics.median(seconds_of_reads), 4)
 
 
 def slope(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:
     """How a part's memory grew with the images done: MiB per 10,000 images (least squares), first third left out."""
-    kept = rows[len(rows) // 3 :]
-    points = [(float(row["images"]), float(row["memory"][name])) for row in kept if name in row["memory"]]
+    later_rows = rows[len(rows) // 3 :]
+    points = [(float(row["images"]), float(row["memory"][name])) for row in later_rows if name in row["memory"]]
     if len({x for x, _ in points}) < 2:
         return {"least": 0.0, "most": 0.0, "mib_per_10000_images": 0.0}
     fit = statistics.linear_regression([x for x, _ in points], [y for _, y in points])

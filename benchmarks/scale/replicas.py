@@ -21,7 +21,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.scale.__main__ import intake, kept
+from benchmarks.scale.__main__ import intake, stored_rows
 from benchmarks.scale.measuring import images_done
 from benchmarks.scale.site import Pace, Site, absolute, running
 from benchmarks.scale.waiting_services import Balance, Batches
@@ -29,7 +29,7 @@ from gateway.database.tables import Job
 from shared.schemas.service import ServiceName
 
 IMAGES_PER_BATCH = 6  # five shifts and their null arm: one source image
-OTHERS = Pace(seconds=0.1)
+OTHER_SERVICES = Pace(seconds=0.1)
 LEAST_SECONDS = 2.0
 
 
@@ -87,7 +87,7 @@ def main() -> None:
 def _samples(site: Site, images: int) -> list[_Sample]:
     """A job's samples, one a second from its creation to its end."""
     intake(site, images)
-    job_id = str(kept(site)["job"])
+    job_id = str(stored_rows(site)["job"])
     samples = [_sample(site, job_id)]
     while not _over(site, job_id):
         time.sleep(1.0)
@@ -99,8 +99,8 @@ def measure(directory: Path, replicas: int, wait: float, in_flight: int, images:
     """One job over `replicas` that take `wait` seconds a batch."""
     diffusion = Pace(seconds=wait, max_batch=IMAGES_PER_BATCH, replicas=replicas, balance=balance)
     paces: dict[ServiceName, Pace] = {
-        "caption_service": OTHERS,
-        "evaluator_service": OTHERS,
+        "caption_service": OTHER_SERVICES,
+        "evaluator_service": OTHER_SERVICES,
         "diffusion_service": diffusion,
     }
     with running(directory, paces, workers=1, in_flight=in_flight) as site:

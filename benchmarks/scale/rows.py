@@ -4,8 +4,8 @@
 
 `--directory` is one that `python -m benchmarks.scale` has worked in, not running now. For each size a job is written
 whose rows are copies of those that its workers wrote (`copied_rows`); the last 20 images are pending. Then: the blocks
-that a claim, the first, the middle and the last page and the job's progress touch; and the peak of memory while the
-report is built, which is done in a process of its own.
+that leasing an image, the first, the middle and the last page and the job's progress touch; and the peak of memory
+while the report is built, which is done in a process of its own.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main() -> None:
         engine = open_engine(postgres_url(server))
         migrate(engine)
         sessions = open_sessions(engine)
-        small, images = _worked(sessions)
+        small, images = _work(sessions)
         points = []
         for rows in arguments.rows:
             large = make_copies(sessions, small, images, rows, PENDING)
@@ -71,7 +71,7 @@ def main() -> None:
         server.kill()
 
 
-def _worked(sessions: Sessions) -> tuple[str, int]:
+def _work(sessions: Sessions) -> tuple[str, int]:
     """The job that workers did, and how many of its first images are done without a gap."""
     with sessions() as session:
         job = session.scalars(select(Job.id).order_by(Job.created_at).limit(1)).one()
@@ -87,8 +87,8 @@ def make_copies(sessions: Sessions, small: str, images: int, rows: int, pending:
     with sessions.begin() as session:
         if session.get(Job, large) is None:
             old = session.get_one(Job, small)
-            same = ("owner_id", "task_description", "classes", "methods", "models", "profile", "seed", "spec")
-            session.add(Job(id=large, events=1, **{name: getattr(old, name) for name in same}))
+            shared_columns = ("owner_id", "task_description", "classes", "methods", "models", "profile", "seed", "spec")
+            session.add(Job(id=large, events=1, **{name: getattr(old, name) for name in shared_columns}))
             session.flush()
             values = {"small": small, "large": large, "rows": rows, "images": images}
             session.execute(text(_SOURCES), values)

@@ -97,9 +97,9 @@ def running(directory: Path, paces: Mapping[ServiceName, Pace], *, workers: int,
         database_url = postgres_url(servers[0])
         settings = _settings(directory, redis_url(servers[1]), urls, in_flight)
         services = [_service(directory, name, paces.get(name, Pace()), urls[name]) for name in SERVICES]
-        ours = [gateway(directory, gateway_url, _named(settings, database_url, "gateway"))]
+        ours = [gateway(directory, gateway_url, _names(settings, database_url, "gateway"))]
         ours += [
-            worker(directory, f"worker_{number}", _named(settings, database_url, "worker"))
+            worker(directory, f"worker_{number}", _names(settings, database_url, "worker"))
             for number in range(1, workers + 1)
         ]
         for part in [*ours, *services, *reversed(servers)]:
@@ -124,7 +124,7 @@ def running(directory: Path, paces: Mapping[ServiceName, Pace], *, workers: int,
                 part.stop(120)
 
 
-def _named(settings: Mapping[str, str], database_url: str, name: str) -> dict[str, str]:
+def _names(settings: Mapping[str, str], database_url: str, name: str) -> dict[str, str]:
     return {**settings, "CONTRAFACT_DATABASE_URL": f"{database_url}?application_name={name}"}
 
 
@@ -149,13 +149,13 @@ def _service(directory: Path, name: ServiceName, pace: Pace, url: str) -> Part:
 
 
 def _key(directory: Path, sessions: Sessions) -> str:
-    kept = directory / "key"
-    if not kept.exists():
+    key_file = directory / "key"
+    if not key_file.exists():
         with sessions.begin() as session:
             key = create_key(session, "benchmark")
-        kept.write_text(key)
-        os.chmod(kept, 0o600)
-    return kept.read_text()
+        key_file.write_text(key)
+        os.chmod(key_file, 0o600)
+    return key_file.read_text()
 
 
 def _start(parts: Sequence[Part]) -> None:

@@ -91,12 +91,12 @@ def caption_service() -> FastAPI:
 
         return service
 
-    return _replicated(make)
+    return _replicate(make)
 
 
 def llm_service() -> FastAPI:
     """Only says who it is: method `shifts` asks no language model."""
-    return _replicated(lambda: _service("llm_service"))
+    return _replicate(lambda: _service("llm_service"))
 
 
 def diffusion_service() -> FastAPI:
@@ -110,7 +110,7 @@ def diffusion_service() -> FastAPI:
             await service.model.wait(len(request.edits), deadline)
             return EditReply(
                 reconstruction=request.source,
-                images=[[_changed(request.source, edit.prompt)] for edit in request.edits],
+                images=[[_change(request.source, edit.prompt)] for edit in request.edits],
                 attention=[],
                 keep_mask=None,
                 evaluations=EditEvaluations(inversion=request.steps, source=request.steps, edit=request.steps),
@@ -120,7 +120,7 @@ def diffusion_service() -> FastAPI:
 
         return service
 
-    return _replicated(make)
+    return _replicate(make)
 
 
 def evaluator_service() -> FastAPI:
@@ -149,14 +149,14 @@ def evaluator_service() -> FastAPI:
         service.get(MODELS)(_models)
         return service
 
-    return _replicated(make)
+    return _replicate(make)
 
 
 def _service(name: str) -> ModelService[WaitingModel]:
     return ModelService(name, "1", ServiceSettings(), WaitingModel)
 
 
-def _changed(source: ImagePayload, prompt: str) -> ImagePayload:
+def _change(source: ImagePayload, prompt: str) -> ImagePayload:
     pixels = decode(source.png)
     noise = np.frombuffer(hashlib.shake_256(source.png + prompt.encode()).digest(pixels.size), np.uint8)
     changed = pixels ^ noise.reshape(pixels.shape)
@@ -188,7 +188,7 @@ class Batches(Contract):
     seconds: list[float]
 
 
-def _replicated(make: Callable[[], ModelService[WaitingModel]]) -> FastAPI:
+def _replicate(make: Callable[[], ModelService[WaitingModel]]) -> FastAPI:
     waits = Waits()
     replicas = [make() for _ in range(waits.replicas)]
 
@@ -199,15 +199,15 @@ def _replicated(make: Callable[[], ModelService[WaitingModel]]) -> FastAPI:
                 await stack.enter_async_context(replica.app.router.lifespan_context(replica.app))
             yield
 
-    def counted(name: str) -> list[float]:
+    def counts(name: str) -> list[float]:
         label = {"service": replicas[0].name}
         return [replica.registry.get_sample_value(f"contrafact_{name}", label) or 0.0 for replica in replicas]
 
     def batches() -> Batches:
         return Batches(
-            batches=[int(count) for count in counted("batch_size_count")],
-            items=[int(count) for count in counted("batch_size_sum")],
-            seconds=counted("batch_run_seconds_sum"),
+            batches=[int(count) for count in counts("batch_size_count")],
+            items=[int(count) for count in counts("batch_size_sum")],
+            seconds=counts("batch_run_seconds_sum"),
         )
 
     app = FastAPI(lifespan=lifespan)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.images import Pixels
-from shared.regions import Mask, box_of, connected
+from shared.regions import Mask, box_of, connected_regions
 from shared.schemas.compositions import Composition, Place
 
 LEAST_SHARE = 0.005  # of the image's area; a smaller object is taken for a mistake of the segmenter
@@ -50,10 +50,10 @@ class CutOut:
 
 def object_of(mask: Mask) -> Mask:
     """The mask (height × width) of the object: its regions without specks and small pieces; empty if none is left."""
-    regions = connected(mask)
+    regions = connected_regions(mask)
     largest = max((int(region.sum()) for region in regions), default=0)
-    kept = [region for region in regions if region.sum() >= LEAST_PIECE * largest]
-    return np.logical_or.reduce(kept) if kept else np.zeros(mask.shape, np.bool_)
+    large_regions = [region for region in regions if region.sum() >= LEAST_PIECE * largest]
+    return np.logical_or.reduce(large_regions) if large_regions else np.zeros(mask.shape, np.bool_)
 
 
 def refusal(mask: Mask) -> str:
@@ -74,14 +74,14 @@ def cut_out(source: Pixels, mask: Mask) -> CutOut:
     return CutOut(source[window], alpha[window], left, top)
 
 
-def composed(source: Pixels, mask: Mask, background: Pixels, composition: Composition) -> Pixels | str:
+def compose(source: Pixels, mask: Mask, background: Pixels, composition: Composition) -> Pixels | str:
     """The object of the source on the background (both height × width × 3), or why that is refused.
 
     `mask` comes from `object_of`, `background` from `covering` or `without`. Outside the placed mask, the result is
     the background; inside it, beyond the feathered outline, the object.
     """
     placed = place(cut_out(source, mask), composition, mask.shape)
-    return placed if isinstance(placed, str) else pasted(background, placed)
+    return placed if isinstance(placed, str) else paste_onto(background, placed)
 
 
 def place(object_: CutOut, composition: Composition, size: tuple[int, ...]) -> CutOut | str:
@@ -90,7 +90,7 @@ def place(object_: CutOut, composition: Composition, size: tuple[int, ...]) -> C
     Without a place, the middle of its lower edge stays where it is: an object keeps standing on its ground.
     """
     left, top, right, bottom = object_.box
-    changed = _mirrored(_scaled(object_, composition.scale), composition.mirrored)
+    changed = _mirror(_scale(object_, composition.scale), composition.mirrored)
     height, width = changed.alpha.shape
     x, y = (left + right - width) // 2, bottom - height
     if composition.place is not None:
@@ -100,7 +100,7 @@ def place(object_: CutOut, composition: Composition, size: tuple[int, ...]) -> C
     if x < 0 or y < 0 or x + width > size[1] or y + height > size[0]:
         return "the object does not fit into the image at this size"
     moved = replace(changed, left=x, top=y)
-    if _shows_cut(_touched(object_.box, size), _touched(moved.box, size), composition.mirrored):
+    if _shows_cut(_edges_touched(object_.box, size), _edges_touched(moved.box, size), composition.mirrored):
         return "the frame cuts the object, and the cut would show there"
     return moved
 
@@ -129,11 +129,11 @@ def without(image: Pixels, mask: Mask) -> Pixels:
     if mask.shape[1] - (right - left) < LEAST_BESIDE * mask.shape[1]:
         filled = np.asarray(cv2.inpaint(image, hole.astype(np.uint8), margin, cv2.INPAINT_NS), np.uint8)
     else:
-        filled = _mirrored_in(image, hole)
+        filled = _mirror_in(image, hole)
     return _over(image, filled, _falling(hole, _pixels(FEATHER, mask)))
 
 
-def pasted(background: Pixels, object_: CutOut) -> Pixels:
+def paste_onto(background: Pixels, object_: CutOut) -> Pixels:
     """The background with the object over it, as far as it lies inside."""
     height, width = background.shape[:2]
     rows, columns = object_.alpha.shape
@@ -146,7 +146,7 @@ def pasted(background: Pixels, object_: CutOut) -> Pixels:
     return image
 
 
-def _mirrored_in(image: Pixels, hole: Mask) -> Pixels:
+def _mirror_in(image: Pixels, hole: Mask) -> Pixels:
     """The image with the columns of the hole's box filled by their mirrored neighbours, the left ones into the right.
 
     Rows keep their place, so ground, horizon and sky continue through the hole with their texture.
@@ -155,16 +155,16 @@ def _mirrored_in(image: Pixels, hole: Mask) -> Pixels:
     span, beside = right - left, image.shape[1] - right
     filled = image.copy()
     if not left:
-        filled[:, left:right] = image[:, right + _reflected(span, beside)[::-1]]
+        filled[:, left:right] = image[:, right + _reflect(span, beside)[::-1]]
     elif not beside:
-        filled[:, left:right] = image[:, left - 1 - _reflected(span, left)]
+        filled[:, left:right] = image[:, left - 1 - _reflect(span, left)]
     else:
-        sides = image[:, left - 1 - _reflected(span, left)], image[:, right + _reflected(span, beside)[::-1]]
+        sides = image[:, left - 1 - _reflect(span, left)], image[:, right + _reflect(span, beside)[::-1]]
         filled[:, left:right] = _over(*sides, np.broadcast_to(_crossing(span), (len(image), span)))
     return filled
 
 
-def _reflected(count: int, available: int) -> NDArray[np.intp]:
+def _reflect(count: int, available: int) -> NDArray[np.intp]:
     """Distances 0 … count - 1 from the hole's edge, reflected at both ends of the available columns."""
     distance = np.arange(count) % (2 * available)
     return np.where(distance < available, distance, 2 * available - 1 - distance)
@@ -191,7 +191,7 @@ def _falling(mask: Mask, reach: int) -> Alpha:
     return np.asarray(np.clip(distance / (reach + 1), 0, 1), np.float32)
 
 
-def _scaled(object_: CutOut, scale: float) -> CutOut:
+def _scale(object_: CutOut, scale: float) -> CutOut:
     if scale == 1:
         return object_
     rows, columns = object_.alpha.shape
@@ -202,7 +202,7 @@ def _scaled(object_: CutOut, scale: float) -> CutOut:
     return replace(object_, colours=colours, alpha=alpha)
 
 
-def _mirrored(object_: CutOut, mirrored: bool) -> CutOut:
+def _mirror(object_: CutOut, mirrored: bool) -> CutOut:
     if not mirrored:
         return object_
     return replace(object_, colours=object_.colours[:, ::-1], alpha=object_.alpha[:, ::-1])
@@ -227,7 +227,7 @@ def _destination(
             return (size[1] - object_[1]) // 2, (size[0] - object_[0]) // 2
 
 
-def _touched(box: tuple[int, int, int, int], size: tuple[int, ...]) -> tuple[bool, bool, bool, bool]:
+def _edges_touched(box: tuple[int, int, int, int], size: tuple[int, ...]) -> tuple[bool, bool, bool, bool]:
     """Whether a box touches the left, top, right and bottom edge of the image."""
     return box[0] <= 0, box[1] <= 0, box[2] >= size[1], box[3] >= size[0]
 

@@ -111,15 +111,15 @@ class ControlNetEditor:
         # A refused item is replaced, so that the shape of the batch (and so its bits) does not change.
         images, evaluations = self._denoise(key, [row if isinstance(row, _Prepared) else ready[0] for row in prepared])
         return [
-            row if isinstance(row, InvalidInput) else self._rendered(row, image, evaluations)
+            row if isinstance(row, InvalidInput) else self._render(row, image, evaluations)
             for row, image in zip(prepared, images, strict=True)
         ]
 
     def _prepare(self, key: BatchKey, item: RenderItem) -> _Prepared | InvalidInput:
         source, protection = item.source, item.protection
         try:
-            prompt = self._weights.prompts.fitted(item.rendering.prompt)
-            negative_conditioning = self._weights.prompts.encode(self._weights.prompts.fitted(item.negative_prompt))
+            prompt = self._weights.prompts.fit(item.rendering.prompt)
+            negative_conditioning = self._weights.prompts.encode(self._weights.prompts.fit(item.negative_prompt))
             controls = tuple(
                 self.images.image(source, strength.kind, item.rendering.region) for strength in key.controls
             )
@@ -139,7 +139,7 @@ class ControlNetEditor:
             regions,
         )
 
-    def _rendered(self, prepared: _Prepared, image: Pixels | NotFinite, evaluations: int) -> Rendered | NotFinite:
+    def _render(self, prepared: _Prepared, image: Pixels | NotFinite, evaluations: int) -> Rendered | NotFinite:
         if isinstance(image, NotFinite):
             return image
         rendered = Rendered(image, prepared.controls, prepared.keep, prepared.prompt, evaluations, prepared.regions)
@@ -161,9 +161,9 @@ class ControlNetEditor:
         return self._weights.encode(source.image)
 
     def _networks(self, key: BatchKey) -> StableDiffusion:
-        few = self._few_step
-        fits = few is not None and (few.steps, few.guidance) == (key.steps, key.guidance)
-        return few.networks if few is not None and fits else self._weights
+        few_step = self._few_step
+        fits = few_step is not None and (few_step.steps, few_step.guidance) == (key.steps, key.guidance)
+        return few_step.networks if few_step is not None and fits else self._weights
 
     @torch.inference_mode()
     def _denoise(self, key: BatchKey, batch: Sequence[_Prepared]) -> tuple[list[Pixels | NotFinite], int]:
@@ -174,7 +174,7 @@ class ControlNetEditor:
             item.conditioning for item in batch
         ]
         states = torch.stack([prompt.states for prompt in prompts])
-        added = weights.added(prompts, key.width, key.height)
+        added = weights.added_conditions(prompts, key.width, key.height)
         controls = self._controls(key, batch, repeats=2 if guided else 1)
         scheduler = weights.fresh_scheduler(key.steps)
         arguments = weights.sampling.step_arguments([item.seed for item in batch])

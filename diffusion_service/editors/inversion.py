@@ -272,7 +272,7 @@ class _Branch:
             active = all_rows[best > tolerance]
             if iteration == how.iterations or not len(active):
                 break
-            trial.grad = scaled_gradient(losses, trial, latents[0].numel())
+            trial.grad = scale_gradient(losses, trial, latents[0].numel())
             optimiser.step()
             spent[active] += 2
             rows = all_rows if self.fixed_shapes else active
@@ -300,11 +300,11 @@ class _Branch:
         prompts: Sequence[Conditioning],
         injection: Injection | None = None,
     ) -> Tensor:
-        added = self.weights.added(prompts, *self.size)
+        added = self.weights.added_conditions(prompts, *self.size)
         return self.weights.predict(latents, self.steps.times[step], states, added, self.controls, injection)
 
 
-def scaled_gradient(losses: Tensor, inputs: Tensor, elements: int) -> Tensor:
+def scale_gradient(losses: Tensor, inputs: Tensor, elements: int) -> Tensor:
     """The gradient of the sum of `losses`, each a mean over so many `elements`, with respect to `inputs`.
 
     The losses are multiplied by the next power of two above `elements`, and the gradient is divided by it again. The

@@ -114,11 +114,11 @@ class PromptToPromptEditor:
         # A refused item is replaced, so that the shape of the batch, and therefore its bits, do not change.
         images = self._denoise(key, [target if isinstance(target, _Target) else ready[0] for target in prepared])
         return [
-            self._edited(key, target, image) if isinstance(target, _Target) else target
+            self._edit(key, target, image) if isinstance(target, _Target) else target
             for target, image in zip(prepared, images, strict=True)
         ]
 
-    def _edited(self, key: EditKey, target: _Target, image: Pixels | NotFinite) -> Edited | NotFinite:
+    def _edit(self, key: EditKey, target: _Target, image: Pixels | NotFinite) -> Edited | NotFinite:
         if isinstance(image, NotFinite):
             return image
         evaluations = key.steps * (2 if key.guidance > 1 else 1)
@@ -127,7 +127,7 @@ class PromptToPromptEditor:
     def _prepare(self, item: EditItem) -> _Target | Refusal:
         prompts, caption, edit = self._weights.prompts, item.inversion.caption, item.edit
         try:
-            prompt = prompts.fitted(edit.prompt)
+            prompt = prompts.fit(edit.prompt)
             if prompt == caption and prompt != edit.prompt:
                 raise InvalidInput(
                     "the new prompt differs from the caption only after what the text encoder can read; shorten both"
@@ -191,8 +191,8 @@ class _Batch:
         self._source_of = torch.tensor(list(rows), device=device)
         self._nulls = [weights.prompts.encode("")] * (len(targets) if key.guidance > 1 else 0)
         conditionings = [target.conditioning for target in targets]
-        self._inputs = self._fixed_inputs([*self._nulls, *conditionings], inversions * (2 if self._nulls else 1))
-        self._inputs_with_sources = self._fixed_inputs(
+        self._inputs = self._stack_inputs([*self._nulls, *conditionings], inversions * (2 if self._nulls else 1))
+        self._inputs_with_sources = self._stack_inputs(
             [*(inversion.conditioning for inversion in self._sources), *self._nulls, *conditionings],
             [*self._sources, *inversions * (2 if self._nulls else 1)],
         )
@@ -205,11 +205,11 @@ class _Batch:
         self._source_steps = max(source_steps(target.item, len(steps), fixed_shapes) for target in targets)
         self._injected: tuple[_Injected, Injection] | None = None
 
-    def _fixed_inputs(self, conditionings: Sequence[Conditioning], rows: Sequence[Inversion]) -> _Inputs:
+    def _stack_inputs(self, conditionings: Sequence[Conditioning], rows: Sequence[Inversion]) -> _Inputs:
         weights, key = self._weights, self._key
         return _Inputs(
             states=torch.stack([conditioning.states for conditioning in conditionings]),
-            added=weights.added(conditionings, key.width, key.height),
+            added=weights.added_conditions(conditionings, key.width, key.height),
             controls=_controls(weights, rows, key.control_scale),
         )
 
@@ -235,7 +235,7 @@ class _Batch:
             unconditional, conditional = output.chunk(2)
             output = unconditional + self._key.guidance * (conditional - unconditional)
         latents = self._steps.down(step, latents, output)
-        return latents if self._maps is None else self._blended(step, latents, self._maps)
+        return latents if self._maps is None else self._blend(step, latents, self._maps)
 
     def _injection(self, step: int, latent_positions: int) -> Injection | None:
         """The injection of a step, None for no injection. Equal steps share one, so that its tensors are built once."""
@@ -259,7 +259,7 @@ class _Batch:
             self._injected = (own_self, follow), injection
         return self._injected[1]
 
-    def _blended(self, step: int, latents: Tensor, maps: AttentionMaps) -> Tensor:
+    def _blend(self, step: int, latents: Tensor, maps: AttentionMaps) -> Tensor:
         """LocalBlend: use the source's latents wherever neither source nor target attends to the edit's phrases."""
         attention = maps.semantic(latents[0, 0].numel())
         rows = []

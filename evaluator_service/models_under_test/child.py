@@ -100,7 +100,7 @@ def _answer(connection: socket.socket) -> None:
     send(connection, Ready(pid=os.getpid()))
     folder = Path(receive(connection, Load).folder)
     with _time_limit(limits.load_seconds):
-        model, reply = _loaded(folder, limits)
+        model, reply = _load(folder, limits)
     send(connection, reply)
     if model is None:
         return
@@ -139,7 +139,7 @@ def _time_limit(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _loaded(folder: Path, limits: Limits) -> tuple[Classifier | Segmenter | None, Reply]:
+def _load(folder: Path, limits: Limits) -> tuple[Classifier | Segmenter | None, Reply]:
     try:
         bound = TensorBound(limits.max_batch, limits.memory_mib * MEBIBYTE)
         model = load_folder(folder, device=limits.device, bound=bound)

@@ -39,4 +39,4 @@ class ImageClassifier:
         """Softmax in single precision, images × classes, of RGB images of any sizes (height × width × 3)."""
         pixel_values = torch.from_numpy(self._prepare(images))
         logits = self._model(pixel_values.to(self._model.device, self._model.dtype)).logits
-        return self._outputs.merged(np.asarray(logits.float().softmax(dim=-1).double().cpu().numpy()))
+        return self._outputs.merge(np.asarray(logits.float().softmax(dim=-1).double().cpu().numpy()))

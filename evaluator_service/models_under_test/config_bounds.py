@@ -26,7 +26,7 @@ MAX_NUMBER = 1_000_000
 
 
 @contextmanager
-def bounded_by_weights(folder: Path) -> Iterator[None]:
+def bound_by_weights(folder: Path) -> Iterator[None]:
     """Within the block, modules may register about as many parameters as the folder's safetensors have.
 
     Raises InvalidInput for more parameters, and for a number in `config.json` above both MAX_NUMBER and the weights'

@@ -26,7 +26,8 @@ from pydantic import BaseModel, ValidationError
 
 from shared.chunks import chunks
 from shared.http_statuses import RETRIED, refuses_content, retry_seconds
-from shared.images import Pixels, decode, png_header
+from shared.images import Pixels, decode
+from shared.png_files import png_header
 from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, Problem
 from shared.profile_evaluator import ModelEndpoint
 from shared.schemas.base import Kind
@@ -109,7 +110,7 @@ class _Server:
                         reason = body.decode(errors="replace").strip()
                         raise InvalidInput(f"the model at {self._endpoint.url} refuses the image: {failure}: {reason}")
                     if status not in RETRIED:
-                        raise self._failed(f"refused: {failure}")
+                        raise self._dependency_failed(f"refused: {failure}")
                 if attempt == ATTEMPTS:
                     raise DependencyFailed(f"the model at {self._endpoint.url} failed {ATTEMPTS} times: {failure}")
                 seconds = retry_seconds(retry_after)
@@ -144,7 +145,7 @@ class _Server:
                 del body[_REFUSAL_BYTES:]
             return reply.status_code, bytes(body), reply.headers.get("retry-after", "")
 
-    def _failed(self, words: str) -> DependencyFailed:
+    def _dependency_failed(self, words: str) -> DependencyFailed:
         return DependencyFailed(f"the model at {self._endpoint.url} {words}")
 
 
@@ -166,13 +167,13 @@ class EndpointClassifier(_Server):
         try:
             rows = _Rows.model_validate_json(body).probabilities
         except ValidationError as error:
-            raise self._failed('did not return {"probabilities": [[...]]}') from error
+            raise self._dependency_failed('did not return {"probabilities": [[...]]}') from error
         if len(rows) != len(images) or any(len(row) != classes for row in rows):
-            raise self._failed(f"must return {len(images)} rows of {classes} probabilities")
+            raise self._dependency_failed(f"must return {len(images)} rows of {classes} probabilities")
         array = np.array(rows)
         summed = np.isfinite(array).all() and (array >= 0).all() and np.allclose(array.sum(1), 1, atol=SUM_TOLERANCE)
         if not summed:
-            raise self._failed("returned rows that are not probabilities (each row must sum to 1)")
+            raise self._dependency_failed("returned rows that are not probabilities (each row must sum to 1)")
         return rows
 
 
@@ -193,26 +194,32 @@ class EndpointSegmenter(_Server):
         try:
             maps = _Maps.model_validate_json(body).maps
         except ValidationError as error:
-            raise self._failed('did not return {"maps": [...]} of base64 PNGs, or of rows of integers') from error
+            raise self._dependency_failed(
+                'did not return {"maps": [...]} of base64 PNGs, or of rows of integers'
+            ) from error
         if len(maps) != len(images):
-            raise self._failed(f"returned {len(maps)} maps for {len(images)} images; it must return one map per image")
+            raise self._dependency_failed(
+                f"returned {len(maps)} maps for {len(images)} images; it must return one map per image"
+            )
         return [self._map(label_map, *_size(image)) for label_map, image in zip(maps, images, strict=True)]
 
     def _map(self, encoded: str | list[list[int]], height: int, width: int) -> Pixels:
         try:
-            pixels = self._decoded(encoded, height, width) if isinstance(encoded, str) else np.array(encoded)
+            pixels = self._decode(encoded, height, width) if isinstance(encoded, str) else np.array(encoded)
         except (ValueError, Problem) as error:
-            raise self._failed(f"returned a map that cannot be read: {error}") from error
+            raise self._dependency_failed(f"returned a map that cannot be read: {error}") from error
         if pixels.shape != (height, width) or pixels.dtype.kind not in "iu":
-            raise self._failed(f"returned a map of shape {pixels.shape}; the image has {height} rows of {width} pixels")
+            raise self._dependency_failed(
+                f"returned a map of shape {pixels.shape}; the image has {height} rows of {width} pixels"
+            )
         if pixels.min() < 0 or pixels.max() >= len(self.classes):
-            raise self._failed(
+            raise self._dependency_failed(
                 f"returned values from {pixels.min()} to {pixels.max()}; the indices of its {len(self.classes)} "
                 f"classes are 0 to {len(self.classes) - 1}"
             )
         return pixels.astype(np.uint8)
 
-    def _decoded(self, text: str, height: int, width: int) -> Pixels:
+    def _decode(self, text: str, height: int, width: int) -> Pixels:
         """The pixel values of a PNG. Raises ValueError, and what `decode` raises."""
         data = base64.b64decode(text, validate=True)
         header = png_header(data)

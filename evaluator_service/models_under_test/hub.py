@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from evaluator_service.models_under_test.config_bounds import bounded_by_weights
+from evaluator_service.models_under_test.config_bounds import bound_by_weights
 from shared.problems import InvalidInput
 from shared.weights import Weights
 
@@ -24,7 +24,7 @@ def load_hub_model(kind: Any, weights: Weights) -> Any:
     It also raises if the configuration of a folder implies a much larger model than the folder's weights.
     """
     location = weights.location
-    bounded = bounded_by_weights(Path(location, weights.subfolder)) if weights.path else nullcontext()
+    bounded = bound_by_weights(Path(location, weights.subfolder)) if weights.path else nullcontext()
     try:
         with bounded:
             model, report = kind.from_pretrained(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from evaluator_service.models_under_test.hub import names_by_index
 from evaluator_service.models_under_test.onnx_check import check_onnx
 from evaluator_service.models_under_test.outputs import NOT_FINITE, NamedOutputs, softmax
-from evaluator_service.models_under_test.preprocessing import Prepare, described, processors
+from evaluator_service.models_under_test.preprocessing import Prepare, from_description, processors
 from evaluator_service.models_under_test.segmentation import MAX_CLASSES, label_map
 from shared.chunks import chunks
 from shared.images import Pixels
@@ -51,7 +51,7 @@ class OnnxClassifier:
     def probabilities(self, images: Sequence[Pixels]) -> NDArray[np.float64]:
         """Images × classes, of RGB images of any sizes (height × width × 3)."""
         rows = self._file.rows(images)
-        return self._outputs.merged(softmax(rows) if self._output == "logits" else rows.astype(np.float64))
+        return self._outputs.merge(softmax(rows) if self._output == "logits" else rows.astype(np.float64))
 
 
 class OnnxSegmenter:
@@ -154,7 +154,7 @@ def preparation(folder: Path, description: ModelDescription, whole: bool) -> tup
     if description.preprocessing is not None:
         if whole and description.preprocessing.fit == "crop":
             raise InvalidInput('a segmenter needs the whole image; set "fit": "stretch" in its preprocessing')
-        return described(description.preprocessing), description.preprocessing.layout
+        return from_description(description.preprocessing), description.preprocessing.layout
     if (folder / PROCESSOR_NAME).is_file():
         return processors(str(folder), whole=whole), "nchw"
     raise InvalidInput(

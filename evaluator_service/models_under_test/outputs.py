@@ -16,9 +16,12 @@ ClassNames = Sequence[str] | Mapping[str, int | Sequence[int]]
 class NamedOutputs:
     """Names of a model's outputs; the user's names override the model's. `classes` has each name once, by index."""
 
-    def __init__(self, outputs: int, own: Sequence[str] | None, given: ClassNames | None) -> None:
-        """`own`: the model's names by index, or None. Raises InvalidInput if the names do not fit."""
-        names = _output_names(outputs, own, given)
+    def __init__(self, outputs: int, embedded: Sequence[str] | None, declared: ClassNames | None) -> None:
+        """`embedded`: the model's own names by index. `declared`: those of its spec.
+
+        Raises InvalidInput if they do not fit.
+        """
+        names = _output_names(outputs, embedded, declared)
         self.classes = list(dict.fromkeys(names))
         if len(self.classes) < 2:
             raise InvalidInput("the model has only one class; a test needs at least two")
@@ -26,7 +29,7 @@ class NamedOutputs:
         self._columns = np.array([column[name] for name in names], np.int64)
         self._outputs = outputs
 
-    def merged(self, probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+    def merge(self, probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
         """Images × classes from images × outputs: outputs of one name are summed. NaN stays in its image's row.
 
         Raises InvalidInput for another number of outputs.

@@ -36,7 +36,7 @@ class Pace:
             raise BatchTooLong(f"an image takes {self._seconds_per_image:.1f} s; these may take {self._seconds:g} s")
 
     @contextmanager
-    def timed(self, images: Sequence[Pixels]) -> Iterator[None]:
+    def time_batch(self, images: Sequence[Pixels]) -> Iterator[None]:
         """Time a batch that runs in the block; one that fails does not count."""
         started = time.monotonic()
         yield

@@ -39,7 +39,7 @@ def processors(location: str, subfolder: str = "", revision: str | None = None, 
     def prepare(images: Sequence[Pixels]) -> NDArray[np.float32]:
         for image in images:
             _refuse_huge(image.shape[1], image.shape[0], edge)
-        arrays = [_processed(processor, image) for image in images]
+        arrays = [_process(processor, image) for image in images]
         if len({array.shape for array in arrays}) > 1:
             raise InvalidInput("the image processor keeps sizes that differ; give it a size, so that images can batch")
         return np.concatenate(arrays)
@@ -47,12 +47,12 @@ def processors(location: str, subfolder: str = "", revision: str | None = None, 
     return prepare
 
 
-def described(how: Preprocessing) -> Prepare:
+def from_description(how: Preprocessing) -> Prepare:
     """As `processors`, from a description; the layout is `how.layout`."""
     mean, std = np.array(how.mean, np.float32), np.array(how.std, np.float32)
 
     def prepare(images: Sequence[Pixels]) -> NDArray[np.float32]:
-        batch = np.stack([np.asarray(_fitted(Image.fromarray(image), how)) for image in images]).astype(np.float32)
+        batch = np.stack([np.asarray(_fit(Image.fromarray(image), how)) for image in images]).astype(np.float32)
         if how.channels == "bgr":
             batch = batch[..., ::-1]
         batch = (batch * np.float32(how.scale) - mean) / std
@@ -61,7 +61,7 @@ def described(how: Preprocessing) -> Prepare:
     return prepare
 
 
-def _processed(processor: Any, image: Pixels) -> NDArray[np.float32]:
+def _process(processor: Any, image: Pixels) -> NDArray[np.float32]:
     """Process one image; "pt" is the only kind of tensor that every processor supports."""
     return np.asarray(processor(images=Image.fromarray(image), return_tensors="pt")["pixel_values"].float().numpy())
 
@@ -84,7 +84,7 @@ def _refuse_huge(width: int, height: int, edge: int) -> None:
         raise InvalidInput(f"the image is too long and thin for a model that resizes its short side to {edge}; crop it")
 
 
-def _fitted(image: Image.Image, how: Preprocessing) -> Image.Image:
+def _fit(image: Image.Image, how: Preprocessing) -> Image.Image:
     resample = _RESAMPLE[how.resample]
     if how.fit == "stretch":
         return image.resize((how.width, how.height), resample)

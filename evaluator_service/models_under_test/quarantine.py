@@ -66,7 +66,7 @@ class Quarantine:
         for path in self._files()[MAX_FILES:]:
             path.unlink(missing_ok=True)
 
-    def listed(self) -> list[QuarantinedModel]:
+    def entries(self) -> list[QuarantinedModel]:
         """All quarantined models, the latest first."""
         reasons = {path.name: self._reason(path.name) for path in self._files()}
         return [QuarantinedModel(digest=digest, reason=reason) for digest, reason in reasons.items() if reason]

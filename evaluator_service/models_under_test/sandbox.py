@@ -98,11 +98,11 @@ class Sandbox:
             reply = receive(self._connection, Reply, until)
             outputs = [] if reply.failure else self._receive_outputs(images, until)
         except (OSError, EOFError, ValueError) as error:
-            raise self._stopped(f"on {_described(images)}", BATCH_SETTING, until, error) from error
+            raise self._stop_error(f"on {_describe(images)}", BATCH_SETTING, until, error) from error
         if reply.failure == "memory":
             if len(images) > 1 and not self.limits.deterministic:
                 raise OutOfMemory(f"the model needs too much memory for {len(images)} images at once")
-            raise self._too_large(reply, _described(images))
+            raise self._too_large(reply, _describe(images))
         if reply.failure:
             raise self._problem(reply)
         return outputs
@@ -113,7 +113,7 @@ class Sandbox:
         try:
             reply = receive(self._connection, Reply, until)
         except (OSError, EOFError, ValueError) as error:
-            raise self._stopped(doing, time_setting, until, error) from error
+            raise self._stop_error(doing, time_setting, until, error) from error
         if reply.failure == "memory":
             raise self._too_large(reply, f"{self.limits.max_batch} small images at a time")
         if reply.failure:
@@ -138,7 +138,9 @@ class Sandbox:
         rows = receive_array(self._connection, (len(images), len(self.classes)), np.float64, until)
         return [row if np.isfinite(row).all() else NotFinite(NOT_FINITE) for row in rows]
 
-    def _stopped(self, doing: str, time_setting: str, until: float, error: Exception) -> ModelStopped | ProcessKilled:
+    def _stop_error(
+        self, doing: str, time_setting: str, until: float, error: Exception
+    ) -> ModelStopped | ProcessKilled:
         """Return why the process ended, and end it if it still runs."""
         killed = isinstance(error, EOFError | ConnectionError) and self._was_killed()
         logger.warning("process %d of an uploaded model ended %s: %r", self.pid, doing, error)
@@ -186,7 +188,7 @@ class Sandbox:
         )
 
 
-def _described(images: Sequence[Pixels]) -> str:
+def _describe(images: Sequence[Pixels]) -> str:
     """Number and size of images, in words."""
     height, width = (max(image.shape[side] for image in images) for side in (0, 1))
     size = f"{width:,} × {height:,} pixels"

@@ -15,6 +15,7 @@ from transformers import AutoModelForSemanticSegmentation
 from evaluator_service.models_under_test.hub import load_hub_model, own_names
 from evaluator_service.models_under_test.outputs import NOT_FINITE, ClassNames, NamedOutputs
 from evaluator_service.models_under_test.preprocessing import processors
+from shared.chunks import chunks
 from shared.images import Pixels
 from shared.problems import InvalidInput, NotFinite
 from shared.schemas.base import Kind
@@ -59,10 +60,11 @@ def label_map(logits: Tensor, size: Sequence[int], columns: NDArray[np.int64]) -
 
     A few outputs are resized at a time: 150 of them at 2,048 × 2,048 pixels are 2.5 GB.
     """
-    best, winner = _largest(logits[:OUTPUTS_AT_ONCE], size)
-    for first in range(OUTPUTS_AT_ONCE, len(logits), OUTPUTS_AT_ONCE):
-        values, places = _largest(logits[first : first + OUTPUTS_AT_ONCE], size)
-        winner = torch.where(values > best, places + first, winner)
+    first, *others = chunks(logits, OUTPUTS_AT_ONCE)
+    best, winner = _largest(first, size)
+    for number, outputs in enumerate(others, 1):
+        values, places = _largest(outputs, size)
+        winner = torch.where(values > best, places + number * OUTPUTS_AT_ONCE, winner)
         best = torch.maximum(values, best)
     classes: NDArray[np.int64] = columns[winner.cpu().numpy()]
     return classes.astype(np.uint8)

@@ -18,7 +18,9 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Generic, NamedTuple, TypeVar
 
-MODULE = "evaluator_service.models_under_test.child"
+from shared.package import module
+
+MODULE = module("evaluator_service.models_under_test.child")
 # Variables that the processes get; secrets of the evaluator (keys of endpoints) are not among them.
 _PASSED = {"PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD"}
 _PASSED_PREFIXES = ("OMP_", "MKL_", "KMP_", "ONEDNN_", "DNNL_", "ATEN_", "CUDA_", "NVIDIA_", "ROCR_", "PYTORCH_")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from evaluator_service.models_under_test.endpoint import EndpointClassifier, EndpointSegmenter
+from evaluator_service.models_under_test.in_process import InProcessModel
 from evaluator_service.models_under_test.loading import Classifier, Segmenter, load_alias
 from evaluator_service.models_under_test.uploads import RunningModel, UploadedModels
 from shared.load_progress import reading
@@ -20,20 +21,29 @@ from shared.schemas.evaluation import (
 )
 from shared.schemas.service import WeightsInfo
 
+Listed = ModelUnderTest | ModelEndpoint | InProcessModel
 Tested = Classifier | Segmenter | EndpointClassifier | EndpointSegmenter | RunningModel
 
 
 class ModelsUnderTest:
     """Models by alias of the profile or by digest; `listed` and `weights` describe the operator's models."""
 
-    def __init__(self, profile: Evaluator, device: str, uploads: UploadedModels) -> None:
-        """Load the operator's models onto `device` (torch's name)."""
+    def __init__(
+        self, profile: Evaluator, device: str, uploads: UploadedModels, in_process: Mapping[str, InProcessModel]
+    ) -> None:
+        """Load the operator's models onto `device` (torch's name). `in_process` are objects, by name.
+
+        Raises ValueError if an object has the name of an operator's model.
+        """
+        if taken := sorted(set(in_process) & set(profile.aliases)):
+            raise ValueError(f"the profile has a model under test {taken[0]!r}; choose another name")
         self._named: dict[str, Tested] = {
-            **{name: _loaded(model, device) for name, model in profile.models_under_test.items()},
+            **{name: _load(model, device) for name, model in profile.models_under_test.items()},
             **{name: _connect(endpoint) for name, endpoint in profile.endpoints.items()},
         }
+        self._named.update(in_process)
         self._uploads = uploads
-        aliases: dict[str, ModelUnderTest | ModelEndpoint] = {**profile.models_under_test, **profile.endpoints}
+        aliases: dict[str, Listed] = {**profile.models_under_test, **profile.endpoints, **in_process}
         infos = {name: model.info(f"under test: {name}") for name, model in aliases.items()}
         self.weights: list[WeightsInfo] = list(infos.values())
         self.listed = [
@@ -84,7 +94,7 @@ class ModelsUnderTest:
             raise NotFound(f"no model under test is named {request.model!r}; this profile has: {aliases}")
 
 
-def _loaded(model: ModelUnderTest, device: str) -> Classifier | Segmenter:
+def _load(model: ModelUnderTest, device: str) -> Classifier | Segmenter:
     with reading(model):
         return load_alias(model, device=device)
 

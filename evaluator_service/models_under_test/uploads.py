@@ -72,12 +72,12 @@ class RunningModel:
             raise DependencyFailed("the process of the model ended before this batch; the next request starts it again")
         if not self._sandbox.limits.deterministic:  # its batches have one size
             self._pace.check(images)
-        with self._pace.timed(images), guarded(self._quarantine, self._digest, self._quarantine.clear):
+        with self._pace.time_batch(images), guard(self._quarantine, self._digest, self._quarantine.clear):
             return self._sandbox.run(images)
 
 
 @contextmanager
-def guarded(quarantine: Quarantine, digest: str, survived: Callable[[str], None]) -> Iterator[None]:
+def guard(quarantine: Quarantine, digest: str, survived: Callable[[str], None]) -> Iterator[None]:
     """Mark a model while it is loaded or run, and quarantine it if it stops its process; else call `survived`."""
     quarantine.mark(digest)
     try:
@@ -123,7 +123,7 @@ class UploadedModels:
         a quarantined model, InvalidInput if it cannot be used, NotFound if it was deleted.
         """
         await asyncio.to_thread(self._quarantine.refuse, upload.digest)
-        model = await self._loaded(upload)
+        model = await self._load(upload)
         model.users += 1
         try:
             yield model
@@ -145,7 +145,7 @@ class UploadedModels:
         """End the spawner; the models' processes end with their batchers."""
         self._spawner.close()
 
-    async def _loaded(self, upload: UploadedModel) -> RunningModel:
+    async def _load(self, upload: UploadedModel) -> RunningModel:
         load = self._models.get(upload.digest)
         if load is None or _is_over(load):
             loop = asyncio.get_running_loop()
@@ -179,7 +179,7 @@ class UploadedModels:
                 unpack(package, folder)
             sandbox = Sandbox(self._spawner, self._limits)
             try:
-                with guarded(self._quarantine, upload.digest, self._quarantine.unmark):
+                with guard(self._quarantine, upload.digest, self._quarantine.unmark):
                     sandbox.load(folder)
                 return RunningModel(upload.digest, sandbox, self._quarantine, self._make_batcher)
             except BaseException:
@@ -190,8 +190,8 @@ class UploadedModels:
         if not self._origin:
             raise InvalidInput("this evaluator takes no uploaded models; the operator sets CONTRAFACT_MODEL_ORIGIN")
         requested, origin = urlsplit(url), urlsplit(self._origin)
-        same = (requested.scheme, requested.netloc) == (origin.scheme, origin.netloc)
-        if not same or requested.scheme not in ("http", "https"):
+        same_origin = (requested.scheme, requested.netloc) == (origin.scheme, origin.netloc)
+        if not same_origin or requested.scheme not in ("http", "https"):
             raise InvalidInput("the URL does not belong to the object store that CONTRAFACT_MODEL_ORIGIN names")
 
     def _fetch(self, upload: UploadedModel, file: IO[bytes]) -> None:

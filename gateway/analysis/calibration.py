@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 
 import numpy as np
@@ -28,6 +28,7 @@ from gateway.analysis.thresholds import (
     fit_by_factor,
     held_out_margins,
 )
+from gateway.analysis.validity import is_measured
 from gateway.analysis.validity_model import (
     SignalSample,
     fit_model,
@@ -35,8 +36,9 @@ from gateway.analysis.validity_model import (
     held_out_probabilities,
     lowest_probability,
 )
-from shared.schemas.calibration import CheckErrorRates, FittedThresholds, FittedValidity
-from shared.schemas.results import CheckErrors, Rate
+from shared.schemas.calibration import CheckErrorRates, ClassErrorRates, FittedThresholds, FittedValidity
+from shared.schemas.effects import CheckErrors
+from shared.schemas.estimates import Rate
 from shared.schemas.validity import VALIDITY
 
 LEAST_OF_EACH = 10  # valid images, and as many invalid ones, from which errors are reported
@@ -46,22 +48,36 @@ ROUND = 25  # images that a reviewer judges in one go, once there are enough
 
 @dataclass(frozen=True, slots=True)
 class JudgedSample:
-    """n randomly sampled edits of one method: whether each is valid and accepted, its group, the factors it changes."""
+    """n randomly sampled edits of one method: whether each is valid and accepted, its group, the factors it changes.
+
+    `labels`: the class of each (None: unknown), or nothing.
+    """
 
     valid: Booleans
     accepted: Booleans
     group: Integers
     factors: Sequence[tuple[str, ...]]
+    labels: Sequence[str | None] = ()
 
     def subset(self, chosen: Booleans) -> JudgedSample:
         """The edits of a mask of length n."""
-        factors = list(compress(self.factors, chosen))
-        return JudgedSample(self.valid[chosen], self.accepted[chosen], self.group[chosen], factors)
+        return JudgedSample(
+            self.valid[chosen],
+            self.accepted[chosen],
+            self.group[chosen],
+            list(compress(self.factors, chosen)),
+            list(compress(self.labels, chosen)),
+        )
 
     def by_factor(self) -> dict[str, JudgedSample]:
         """The edits that change each factor, in the order of their names."""
         names = sorted({name for factors in self.factors for name in factors})
         return {name: self.subset(changes_factor(self.factors, name)) for name in names}
+
+    def by_class(self) -> dict[str, JudgedSample]:
+        """The edits of each class, in the order of their names."""
+        names = sorted({name for name in self.labels if name is not None})
+        return {name: self.subset(np.array([label == name for label in self.labels], np.bool_)) for name in names}
 
     @property
     def sufficient(self) -> bool:
@@ -77,10 +93,26 @@ def error_rates(sample: JudgedSample) -> list[CheckErrorRates]:
     """
     pooled = _rates(None, sample, _counts(sample) if sample.sufficient else None, is_pooled=False)
     rates = [pooled]
-    for factor, own in sample.by_factor().items():
-        errors = _counts(own) if own.sufficient else pooled.errors
-        rates.append(_rates(factor, own, errors, is_pooled=not own.sufficient))
+    for factor, sample_of_factor in sample.by_factor().items():
+        errors = _counts(sample_of_factor) if sample_of_factor.sufficient else pooled.errors
+        rates.append(_rates(factor, sample_of_factor, errors, is_pooled=not sample_of_factor.sufficient))
     return rates
+
+
+def class_error_rates(sample: JudgedSample) -> list[ClassErrorRates]:
+    """The errors of each class over all factors; none without labels."""
+    return [_class_rates(label, of_class) for label, of_class in sample.by_class().items()]
+
+
+def _class_rates(label: str, sample: JudgedSample) -> ClassErrorRates:
+    counts = _counts(sample) if sample.sufficient else None
+    return ClassErrorRates(
+        label=label,
+        images=len(sample.valid),
+        rejected_if_valid=_rate(~sample.accepted[sample.valid], sample.group[sample.valid]),
+        accepted_if_invalid=_rate(sample.accepted[~sample.valid], sample.group[~sample.valid]),
+        errors=counts if counts is not None and is_measured(counts) else None,
+    )
 
 
 def _rates(factor: str | None, sample: JudgedSample, errors: CheckErrors | None, *, is_pooled: bool) -> CheckErrorRates:
@@ -153,14 +185,19 @@ def fit_held_out(sample: JudgedSample, images: ScoredImages, half: Booleans) -> 
     `images` are the edits of `sample`, in its order, and `half` is the half that each belongs to. None if a half has
     fewer than 8 valid or invalid edits, or no check scored every edit.
     """
-    counts = [int(((sample.valid == is_valid) & (half == own)).sum()) for is_valid in (True, False) for own in (0, 1)]
+    counts = [
+        int(((sample.valid == is_valid) & (half == half_number)).sum())
+        for is_valid in (True, False)
+        for half_number in (0, 1)
+    ]
     if min(counts) < LEAST_IN_HALF or not images.complete:
         return None
     margins = held_out_margins(images, half)
-    judged = JudgedSample(sample.valid, margins >= 0, sample.group, sample.factors)
+    judged = replace(sample, accepted=margins >= 0)
     return FittedThresholds(
         thresholds=fit_by_factor(images),
         errors=error_rates(judged),
+        classes=class_error_rates(judged),
         auroc=auroc(margins[sample.valid], margins[~sample.valid]),
     )
 
@@ -176,6 +213,11 @@ def fit_validity(sample: JudgedSample, signals: SignalSample, passable: Booleans
         return None
     probabilities = held_out_probabilities(signals, seed)
     reached = held_out_accepted(probabilities, signals.valid & passable, signals.group, seed)
-    judged = JudgedSample(sample.valid, passable & reached, sample.group, sample.factors)
+    judged = replace(sample, accepted=passable & reached)
     lowest = lowest_probability(probabilities, signals.valid & passable)
-    return FittedValidity(model=model, thresholds={VALIDITY: {"default": lowest}}, errors=error_rates(judged))
+    return FittedValidity(
+        model=model,
+        thresholds={VALIDITY: {"default": lowest}},
+        errors=error_rates(judged),
+        classes=class_error_rates(judged),
+    )

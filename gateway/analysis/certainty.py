@@ -13,14 +13,15 @@ from scipy.stats import chi2, norm, t
 
 from gateway.analysis.betting import betting_interval, betting_p, least_images
 from gateway.analysis.effects import Floats, Integers
-from shared.schemas.results import Interval, MeanOverlap, Metric, Rate
+from shared.schemas.effects import Metric
+from shared.schemas.estimates import Interval, MeanOverlap, Rate
 
 LEVEL = 0.95
 RESAMPLES = 4_000
 BOOTSTRAP_FROM = 30  # source images
 EACH_SIDE = 10  # source images with a difference above zero, and as many below
 BOOTSTRAP_UP_TO = 0.995  # level; at higher levels fewer than 10 resamples lie in a tail
-FEW = 3  # hits or misses; the normal approximation of Wilson's interval fails up to here
+FEW_EVENTS = 3  # hits or misses; the normal approximation of Wilson's interval fails up to here
 _DIGITS = 12  # decimal digits of a difference, so that rounding errors do not split equal values
 
 
@@ -39,7 +40,9 @@ def clustered_rate(hits: NDArray[np.bool_], source: Integers) -> Rate:
     return Rate(count=count, n=n, value=count / n, low=low, high=high, sources=sources)
 
 
-def clustered(scores: Floats | NDArray[np.bool_], source: Integers, metric: Metric, seed: int) -> Rate | MeanOverlap:
+def cluster_interval(
+    scores: Floats | NDArray[np.bool_], source: Integers, metric: Metric, seed: int
+) -> Rate | MeanOverlap:
     """A model's accuracy or mean IoU on n images, from its scores in 0 … 1."""
     if metric == "accuracy":
         return clustered_rate(scores.astype(bool), source)
@@ -77,7 +80,7 @@ def score_interval(p: float, n: float, quantile: float) -> tuple[float, float]:
 def _near_zero(hits: float, n: float, low: float) -> float:
     if hits == 0:
         return 0.0
-    rare = hits <= FEW and hits < n / 2
+    rare = hits <= FEW_EVENTS and hits < n / 2
     return min(low, float(chi2.ppf(1 - LEVEL, 2 * hits)) / (2 * n)) if rare else low
 
 
@@ -89,9 +92,9 @@ def p_beyond(differences: Floats, beyond: float, seed: int) -> float:
     without an effect.
     """
     by_betting = betting_p(differences, beyond, seed)
-    if not mixed(differences):
+    if not is_mixed(differences):
         return by_betting
-    ratios, error = _studentized(differences, seed)
+    ratios, error = _studentize(differences, seed)
     distance = (abs(float(differences.mean())) - beyond) / error if error else 0.0
     if distance <= 0:
         return 1.0
@@ -101,7 +104,7 @@ def p_beyond(differences: Floats, beyond: float, seed: int) -> float:
     return by_bootstrap if by_bootstrap > smallest else min(smallest, by_betting)
 
 
-def mixed(differences: Floats) -> bool:
+def is_mixed(differences: Floats) -> bool:
     """Whether the bootstrap applies: at least 30 differences, of which 10 lie above zero and 10 below."""
     above, below = int((differences > 0).sum()), int((differences < 0).sum())
     return len(differences) >= BOOTSTRAP_FROM and min(above, below) >= EACH_SIDE
@@ -110,10 +113,10 @@ def mixed(differences: Floats) -> bool:
 def mean_interval(differences: Floats, level: float, seed: int) -> Interval:
     """Interval of the mean of n independent differences in −1 … 1.
 
-    Bootstrap-t if `mixed` holds and the level is at most 0.995. Otherwise the betting interval, which covers at any n
-    and level and for any distribution on −1 … 1.
+    Bootstrap-t if `is_mixed` holds and the level is at most 0.995. Otherwise the betting interval, which covers at any
+    n and level and for any distribution on −1 … 1.
     """
-    if mixed(differences) and level <= BOOTSTRAP_UP_TO:
+    if is_mixed(differences) and level <= BOOTSTRAP_UP_TO:
         low, high = bootstrap_t(differences, level, seed)
         return Interval(low=low, high=high, level=level, kind="bootstrap-t")
     low, high = betting_interval(differences, level, seed)
@@ -123,13 +126,13 @@ def mean_interval(differences: Floats, level: float, seed: int) -> Interval:
 def bootstrap_t(differences: Floats, level: float, seed: int) -> tuple[float, float]:
     """Studentized bootstrap interval of the mean (Efron & Tibshirani 1993, 12.5), clipped to −1 … 1."""
     mean = float(differences.mean())
-    ratios, error = _studentized(differences, seed)
+    ratios, error = _studentize(differences, seed)
     tail = (1 - level) / 2
     lower, upper = np.quantile(ratios, [tail, 1 - tail], method="closest_observation")
     return max(-1.0, mean - float(upper) * error), min(1.0, mean - float(lower) * error)
 
 
-def _studentized(differences: Floats, seed: int) -> tuple[Floats, float]:
+def _studentize(differences: Floats, seed: int) -> tuple[Floats, float]:
     """(mean − overall mean) / standard error of each of 4,000 resamples; the standard error of the overall mean."""
     n, mean = len(differences), float(differences.mean())
     values, counts = np.unique(differences.round(_DIGITS), return_counts=True)

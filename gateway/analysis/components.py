@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gateway.analysis.effects import Floats, Integers, Outcomes
-from shared.schemas.estimates import NextStep, Purchase, VarianceComponents
-from shared.schemas.results import Estimate
+from shared.schemas.estimates import Estimate, NextStep, Purchase, VarianceComponents
 
 LEAST_SOURCES = 12
 RESAMPLES = 400
@@ -80,15 +79,15 @@ class _Sums(NamedTuple):
         """Components (source, edit, seed) of each row of `weights`, how often each source is drawn; NaN: no data."""
         rows, edits, sums, between, within, ratio, squares = (weights @ self.columns).T
         sources = weights.sum(axis=1)
-        own = self.columns[:, 0]
-        means = self.columns[:, 2] / own
-        across = weights @ (own * means**2) - sums**2 / rows
+        single_edit = self.columns[:, 0]
+        means = self.columns[:, 2] / single_edit
+        across = weights @ (single_edit * means**2) - sums**2 / rows
         with np.errstate(divide="ignore", invalid="ignore"):
             seed = within / np.where(rows > edits, rows - edits, np.nan)
             noise = np.nan_to_num(seed)
             edit = (between - (edits - sources) * noise) / np.where(edits > sources, rows - ratio, np.nan)
             spread = np.nan_to_num(np.maximum(edit, 0)) * (ratio - squares / rows)
-            source = (across - (sources - 1) * noise - spread) / (rows - (weights @ own**2) / rows)
+            source = (across - (sources - 1) * noise - spread) / (rows - (weights @ single_edit**2) / rows)
         return np.stack([np.maximum(part, 0) for part in (source, edit, seed)], axis=1)
 
 
@@ -103,9 +102,9 @@ def variance_components(nested: Nested, cost: RenderingCost, seed: int) -> Varia
     sources = len(sums.columns)
     if sources < LEAST_SOURCES:
         return None
-    drawn = np.random.default_rng(seed).multinomial(sources, np.full(sources, 1 / sources), RESAMPLES).astype(float)
+    resampled = np.random.default_rng(seed).multinomial(sources, np.full(sources, 1 / sources), RESAMPLES).astype(float)
     (point,) = sums.components(np.ones((1, sources)))
-    ends = np.nanquantile(np.where(np.isnan(point), 0.0, sums.components(drawn)), [0.025, 0.975], axis=0)
+    ends = np.nanquantile(np.where(np.isnan(point), 0.0, sums.components(resampled)), [0.025, 0.975], axis=0)
     source, edit, own_seed = (
         None
         if np.isnan(value)
@@ -139,5 +138,5 @@ def _next_steps(point: Floats, sources: int, edits: float, seeds: float, cost: R
         "seeds": seed / (sources**2 * edits**2 * seeds**2 * cost.rendering),
     }
     best = max(gains.values())
-    order = sorted(gains, key=lambda what: -gains[what])
-    return [NextStep(buy=what, gain=gains[what] / best if best else 0.0) for what in order]
+    order = sorted(gains, key=lambda purchase: -gains[purchase])
+    return [NextStep(buy=purchase, gain=gains[purchase] / best if best else 0.0) for purchase in order]

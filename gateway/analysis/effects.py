@@ -9,7 +9,7 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.schemas.results import Cell
+from shared.schemas.effects import Cell
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -142,7 +142,7 @@ class Scores(Grouped, Arms[Floats]):
     sham: Floats | None = None
     counting: Counting | None = None
 
-    def counted(self, rows: Integers, estimand: Estimand = "pairs") -> Integers:
+    def rows_in(self, rows: Integers, estimand: Estimand = "pairs") -> Integers:
         """Those of the rows that an estimand takes."""
         return rows if self.counting is None else rows[self.counting.of(estimand)[self.image[rows]]]
 
@@ -156,8 +156,8 @@ class Differences:
     (None: one in each group) and `counterfactuals` are how many went into them. `null_accuracy`: how often the model is
     right on their reference arms (0 … 1), None of segmenters. `sizes`: the counterfactuals of each group (None: alike).
 
-    `horizon`: the differences are in the order in which they were seen, and their test may end at any time; it was
-    planned for this many. None: their number was fixed. `tested`: False if they selected what is tested.
+    `left`: their number was not fixed beforehand, but their order was, and they are in it; how many differences were
+    expected from each on, itself included. None: their number was fixed. `tested`: False if the cell has no test.
     """
 
     group: Integers
@@ -167,7 +167,7 @@ class Differences:
     sources: int | None = None
     null_accuracy: float | None = None
     sizes: Integers | None = None
-    horizon: int | None = None
+    left: Floats | None = None
     tested: bool = True
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from gateway.analysis.effects import Integers, Outcomes
 from shared.schemas.corruptions import SEVERITIES
-from shared.schemas.results import FailurePoints
+from shared.schemas.estimates import FailurePoints
 
 NEVER = SEVERITIES[-1] + 1
 

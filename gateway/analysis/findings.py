@@ -20,11 +20,13 @@ from gateway.analysis.validity import (
     Screened,
     breakdown_point,
     effect_among_valid,
+    most_valid_accepted,
     most_valid_refused,
     pooled_errors,
     valid_shares,
 )
-from shared.schemas.results import Cell, CellEffect, CheckErrors, Interval, Pool, Standing, ValidEffect
+from shared.schemas.effects import Cell, CellEffect, CheckErrors, Pool, Standing, ValidEffect
+from shared.schemas.estimates import Interval
 from shared.seeds import derive_seed
 
 
@@ -64,6 +66,11 @@ class Checked:
         errors, _ = pooled_errors(cell, self.errors, self.classes)
         return None if errors is None else most_valid_refused(errors, self.screened[cell], seed)
 
+    def most_valid_accepted(self, cell: Cell, seed: int) -> float | None:
+        """The largest share of a cell's accepted edits that may be valid; None if the checks are uncalibrated."""
+        errors, _ = pooled_errors(cell, self.errors, self.classes)
+        return None if errors is None else most_valid_accepted(errors, self.screened[cell], seed)
+
 
 def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Reviewed | None = None) -> list[CellEffect]:
     """The effects of all cells of one model under test and method, findings first, each kind by strength.
@@ -76,13 +83,14 @@ def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Revi
     """
     tests = hypothesis_tests(cells, seed)
     rejected = sum(test.rejected for test in tests.values())
-    effects = [_untested(cell, differences) for cell, differences in cells.items() if cell not in tests]
-    for cell, test in tests.items():
+    large = {cell: test for cell, test in tests.items() if _is_large(cells[cell])}
+    effects = [_untested_effect(cell, differences) for cell, differences in cells.items() if cell not in large]
+    for cell, test in large.items():
         correct = cells[cell].correct
         level = 1 - FALSE_DISCOVERY_RATE * rejected / len(tests) if test.rejected else None
         selected = None if level is None else _interval(cells[cell], level, test.seed)
         standing = _standing(selected)
-        effect = _untested(cell, cells[cell]).model_copy(
+        effect = _untested_effect(cell, cells[cell]).model_copy(
             update={
                 "interval": _interval(cells[cell], LEVEL, test.seed),
                 "selected_interval": selected,
@@ -101,26 +109,36 @@ def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Revi
 def hypothesis_tests(cells: Mapping[Cell, Differences], seed: int) -> dict[Cell, HypothesisTest]:
     """The family of one model and method, in the order of the cells: those tested with at least 12 source images.
 
-    `seed` belongs to the job, model and method; the seed of each test derives from it.
+    Where the results decided how many images a cell gets (`left`), it is in the family with fewer too, and its p-value
+    is 1: the results must not choose the family. `seed` belongs to the job, model and method; the seed of each test
+    derives from it.
     """
-    family = {cell: own for cell, own in cells.items() if own.tested and len(own.correct) >= LEAST_SOURCES}
+    family = {
+        cell: pairs for cell, pairs in cells.items() if pairs.tested and (pairs.left is not None or _is_large(pairs))
+    }
     seeds = [derive_seed(seed, cell.label, cell.factor, cell.value, cell.direction) for cell in family]
-    p_values = [_p_value(own, own_seed) for own, own_seed in zip(family.values(), seeds, strict=True)]
+    p_values = [_p_value(pairs, own_seed) for pairs, own_seed in zip(family.values(), seeds, strict=True)]
     q_values = false_discovery_control(np.array(p_values))
     tests = zip(seeds, p_values, q_values.tolist(), strict=True)
     return {cell: HypothesisTest(*test) for cell, test in zip(family, tests, strict=True)}
 
 
 def _p_value(differences: Differences, seed: int) -> float:
-    if differences.horizon is None:
+    if not _is_large(differences):
+        return 1.0
+    if differences.left is None:
         return p_beyond(differences.correct, BEYOND, seed)
-    return anytime_p(differences.correct, BEYOND, differences.horizon)
+    return anytime_p(differences.correct, BEYOND, differences.left)
+
+
+def _is_large(differences: Differences) -> bool:
+    return len(differences.correct) >= LEAST_SOURCES
 
 
 def _interval(differences: Differences, level: float, seed: int) -> Interval:
-    if differences.horizon is None:
+    if differences.left is None:
         return mean_interval(differences.correct, level, seed)
-    low, high = anytime_interval(differences.correct, level, differences.horizon)
+    low, high = anytime_interval(differences.correct, level, differences.left)
     return Interval(low=low, high=high, level=level, kind="betting")
 
 
@@ -137,7 +155,7 @@ def _among_valid(
     return effect_among_valid(correct, level, shares, seed, checked.source, checked.pool(cell))
 
 
-def _untested(cell: Cell, differences: Differences) -> CellEffect:
+def _untested_effect(cell: Cell, differences: Differences) -> CellEffect:
     probability, groups = float(differences.p_truth.mean()), len(differences.correct)
     sources = groups if differences.sources is None else differences.sources
     return CellEffect(

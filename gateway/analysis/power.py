@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from gateway.analysis.betting import refuted
+from gateway.analysis.betting import is_refuted
 from gateway.analysis.certainty import BOOTSTRAP_FROM, BOOTSTRAP_UP_TO, EACH_SIDE, mean_interval
 from gateway.analysis.effects import Floats
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
@@ -75,7 +75,7 @@ def finding_rate(drop: float, sources: int, family: int, accuracy: float = ACCUR
     alpha = FALSE_DISCOVERY_RATE / max(1, family)
     differences = _draw(drop, sources, accuracy)
     lost, gained = (differences < 0).sum(axis=0), (differences > 0).sum(axis=0)
-    beyond = refuted((1 - differences) / 2, np.full(_DRAWS, (1 + BEYOND) / 2), alpha / 2)
+    beyond = is_refuted((1 - differences) / 2, np.full(_DRAWS, (1 + BEYOND) / 2), alpha / 2)
     if sources >= BOOTSTRAP_FROM and 1 - alpha <= BOOTSTRAP_UP_TO:
         for cell in np.flatnonzero(np.minimum(lost, gained) >= EACH_SIDE):
             beyond[cell] = _beyond(sources, int(lost[cell]), int(gained[cell]), 1 - alpha)

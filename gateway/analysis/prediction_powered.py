@@ -17,7 +17,7 @@ from scipy.stats import t
 from gateway.analysis.certainty import LEVEL, score_interval
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.thresholds import Booleans
-from shared.schemas.results import Estimate
+from shared.schemas.estimates import Estimate
 
 LEAST_REVIEWED = 20  # images, of as many source images
 
@@ -56,7 +56,7 @@ def _weight(truth: Floats, scores: Floats, ratio: float) -> float:
     return min(max(covariance / ((1 + ratio) * variance), 0.0), 1.0)
 
 
-def _variance(corrections: Floats, group: Integers, others: Floats, other_group: Integers, judged: float) -> float:
+def _variance(corrections: Floats, group: Integers, unreviewed: Floats, other_group: Integers, judged: float) -> float:
     """The variance of the sum of two means whose values are independent between groups only (linearised).
 
     The groups may have images in both. The pseudo-groups' corrections are 0 and 1 less `judged`, the mean of λ · score.
@@ -66,6 +66,6 @@ def _variance(corrections: Floats, group: Integers, others: Floats, other_group:
     pseudo = np.array([0.0, 1.0]) - judged
     centre = float(np.concatenate([corrections, pseudo]).mean())
     n = len(corrections) + len(pseudo)
-    deviations = np.concatenate([(corrections - centre) / n, (others - others.mean()) / len(others)])
+    deviations = np.concatenate([(corrections - centre) / n, (unreviewed - unreviewed.mean()) / len(unreviewed)])
     sums = np.concatenate([np.bincount(index, deviations, groups), (pseudo - centre) / n])
     return float(sums @ sums) * len(np.unique(group)) / (len(np.unique(group)) - 1)

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
 from gateway.analysis.limits import LEAST_SOURCES
-from shared.schemas.results import Cell, CellEffect
+from shared.schemas.effects import Cell, CellEffect
 
 REPETITION_FACTOR = 0.5  # weight of a fault relative to its previous occurrence in the list
 

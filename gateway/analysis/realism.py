@@ -38,8 +38,8 @@ def kernel_distance(
         return None
     sums, counts = by_source
     # A source takes part as either side of a pair; leaving it out takes its row and its column away.
-    rest, pairs = (m.sum(axis=(1, 2))[:, None] - m.sum(axis=1) - m.sum(axis=2) for m in by_source)
-    left_out, sources = _distance(rest, pairs), sums.shape[1]
+    remaining, pairs = (m.sum(axis=(1, 2))[:, None] - m.sum(axis=1) - m.sum(axis=2) for m in by_source)
+    left_out, sources = _distance(remaining, pairs), sums.shape[1]
     spread = (sources - 1) / sources * float(((left_out - left_out.mean()) ** 2).sum())
     value = float(_distance(sums.sum(axis=(1, 2)), counts.sum(axis=(1, 2))))
     return KernelDistance(value, math.sqrt(spread), sources)
@@ -59,8 +59,8 @@ def kernel_estimate(
     groups = sums.shape[1]
     draws = np.random.default_rng(seed).multinomial(groups, np.full(groups, 1 / groups), RESAMPLES).astype(float)
     totals, pairs = (np.stack([((draws @ m) * draws).sum(axis=1) for m in matrices]) for matrices in by_group)
-    drawn = _distance(totals, pairs)
-    low, high = np.quantile(drawn[np.isfinite(drawn)], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    resampled = _distance(totals, pairs)
+    low, high = np.quantile(resampled[np.isfinite(resampled)], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     value = float(_distance(sums.sum(axis=(1, 2)), counts.sum(axis=(1, 2))))
     return Estimate(value=value, low=float(low), high=float(high))
 

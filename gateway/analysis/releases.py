@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import false_discovery_control
 
-from gateway.analysis.certainty import LEVEL, clustered, mean_interval, p_beyond
+from gateway.analysis.certainty import LEVEL, cluster_interval, mean_interval, p_beyond
 from gateway.analysis.effects import Floats, Grouped, Integers, Outcomes, Scores, Units
 from gateway.analysis.limits import FALSE_DISCOVERY_RATE, LEAST_SOURCES
-from shared.schemas.results import Cell, Interval, Metric, Relation
+from shared.schemas.effects import Cell, Metric
+from shared.schemas.estimates import Interval
+from shared.schemas.results import Relation
 from shared.schemas.suites import CellComparison, Judgement
 from shared.seeds import derive_seed
 
@@ -28,16 +31,16 @@ Place = tuple[str, Cell | None]
 
 @dataclass(frozen=True, slots=True)
 class Pairs(Grouped):
-    """n images by source image and group: the release's score in 0 … 1 (right: 1), and the baseline's (`other`)."""
+    """n images by source image and group: the release's score in 0 … 1 (right: 1), and the baseline's (`baseline`)."""
 
     source: Integers
     score: Floats | NDArray[np.bool_]
-    other: Floats | NDArray[np.bool_]
+    baseline: Floats | NDArray[np.bool_]
     group: Integers | None = None
 
     def differences(self) -> Floats:
-        """Per group, the mean of `score` − `other`, in −1 … 1."""
-        return Units.of(self.source, self.cluster).means(self.score.astype(float) - self.other)
+        """Per group, the mean of `score` − `baseline`, in −1 … 1."""
+        return Units.of(self.source, self.cluster).means(self.score.astype(float) - self.baseline)
 
 
 def scores_of(outcomes: Outcomes) -> Scores:
@@ -62,8 +65,8 @@ def against_null_arms(release: Mapping[str, Scores], relation: Relation) -> dict
     """The counterfactuals of each method and cell that count, each with the arm that it is measured against."""
     places: dict[Place, Pairs] = {}
     for method, scores in release.items():
-        for cell, members in _members(scores, relation).items():
-            rows = scores.counted(members)
+        for cell, members in members_of(scores, relation).items():
+            rows = scores.rows_in(members)
             source, group = scores.source[scores.image[rows]], scores.cluster[scores.image[rows]]
             places[method, cell] = Pairs(source, scores.counterfactual[rows], scores.reference()[rows], group)
     return places
@@ -80,9 +83,9 @@ def against_baseline(
     originals: dict[int, tuple[int, float, float]] = {}
     for method, new in release.items():
         old = baseline[method]
-        old_members = _members(old, relation)
-        for cell, rows in _members(new, relation).items():
-            new_rows, old_rows = _common_rows(new, rows, old, old_members.get(cell, rows[:0]))
+        old_members = members_of(old, relation)
+        for cell, rows in members_of(new, relation).items():
+            new_rows, old_rows = common_rows(new, rows, old, old_members.get(cell, rows[:0]))
             source, group = new.source[new.image[new_rows]], new.cluster[new.image[new_rows]]
             pairs[method, cell] = Pairs(source, new.counterfactual[new_rows], old.counterfactual[old_rows], group)
             if cell is None:
@@ -95,8 +98,11 @@ def against_baseline(
     return pairs
 
 
-def _common_rows(new: Scores, new_rows: Integers, old: Scores, old_rows: Integers) -> tuple[Integers, Integers]:
-    """The rows of both releases for the counterfactuals that both have. Each occurs at most once per release."""
+def common_rows(new: Scores, new_rows: Integers, old: Scores, old_rows: Integers) -> tuple[Integers, Integers]:
+    """The rows of both sides for the counterfactuals that both have. Each occurs at most once per side.
+
+    Both number source images and counterfactuals alike.
+    """
     width = int(max(new.ordinal.max(initial=0), old.ordinal.max(initial=0))) + 1
     new_keys, old_keys = (
         scores.source[scores.image[rows]] * width + scores.ordinal[scores.image[rows]]
@@ -116,41 +122,67 @@ def judge(
     Benjamini-Hochberg rejects its hypothesis at 5 % and its interval at the level adjusted for selection (FCR, as in
     `findings.assess`) lies beyond `max_drop`. It is held if its 95 % interval lies above −`max_drop`.
     """
-    differences = {place: (pairs, pairs.differences()) for place, pairs in places.items() if len(pairs.source)}
-    family = [place for place, (_, values) in differences.items() if len(values) >= LEAST_SOURCES]
-    seeds = {place: derive_seed(seed, place[0], *_names(place[1])) for place in family}
-    p_values = np.array([p_beyond(differences[place][1], max_drop, seeds[place]) for place in family])
-    q_values = false_discovery_control(p_values)
-    rejected = int((q_values <= FALSE_DISCOVERY_RATE).sum())
-    tests = dict(zip(family, zip(p_values.tolist(), q_values.tolist(), strict=True), strict=True))
+    places = {place: pairs for place, pairs in places.items() if len(pairs.source)}
+    differences = {place: pairs.differences() for place, pairs in places.items()}
+    tests = family_tests(differences, max_drop, seed)
     comparisons = []
-    for place, (pairs, values) in differences.items():
-        interval, selected = None, None
-        p_value, q_value = tests.get(place, (None, None))
-        if q_value is not None:
-            interval = mean_interval(values, LEVEL, seeds[place])
-        if q_value is not None and q_value <= FALSE_DISCOVERY_RATE:
-            selected = mean_interval(values, 1 - FALSE_DISCOVERY_RATE * rejected / len(family), seeds[place])
+    for place, pairs in places.items():
+        test = tests.get(place, NOT_TESTED)
         comparison = CellComparison(
             method=place[0],
             cell=place[1],
             sources=len(np.unique(pairs.source)),
             images=len(pairs.source),
-            accuracy=clustered(pairs.score, pairs.cluster, metric, seed),
-            against=clustered(pairs.other, pairs.cluster, metric, seed),
-            difference=float(values.mean()),
-            interval=interval,
-            selected_interval=selected,
-            p_value=p_value,
-            q_value=q_value,
-            judgement=_judgement(interval, selected, max_drop),
+            accuracy=cluster_interval(pairs.score, pairs.cluster, metric, seed),
+            against=cluster_interval(pairs.baseline, pairs.cluster, metric, seed),
+            difference=float(differences[place].mean()),
+            interval=test.interval,
+            selected_interval=test.selected_interval,
+            p_value=test.p_value,
+            q_value=test.q_value,
+            judgement=_judgement(test.interval, test.selected_interval, max_drop),
             sentence="",
         )
         comparisons.append(comparison)
-    return sorted(comparisons, key=lambda row: (row.judgement != "drop", row.difference, row.method, *_names(row.cell)))
+    return sorted(
+        comparisons, key=lambda row: (row.judgement != "drop", row.difference, row.method, *names_of(row.cell))
+    )
 
 
-def _members(scores: Scores, relation: Relation) -> dict[Cell | None, Integers]:
+class PlaceTest(NamedTuple):
+    """The test of a place; `selected_interval` only if its hypothesis is rejected. All None: it was not tested."""
+
+    p_value: float | None
+    q_value: float | None
+    interval: Interval | None
+    selected_interval: Interval | None
+
+
+NOT_TESTED = PlaceTest(None, None, None, None)
+
+
+def family_tests(differences: Mapping[Place, Floats], beyond: float, seed: int) -> dict[Place, PlaceTest]:
+    """The tests of all places with at least 12 differences (−1 … 1, one of each group), which form one family.
+
+    The null hypothesis of a place is that its mean difference is at most `beyond` (0 … 1), either way.
+    """
+    family = {place: values for place, values in differences.items() if len(values) >= LEAST_SOURCES}
+    seeds = {place: derive_seed(seed, place[0], *names_of(place[1])) for place in family}
+    p_values = np.array([p_beyond(values, beyond, seeds[place]) for place, values in family.items()])
+    q_values = false_discovery_control(p_values)
+    rejected = q_values <= FALSE_DISCOVERY_RATE
+    tests = {}
+    for number, (place, values) in enumerate(family.items()):
+        interval = mean_interval(values, LEVEL, seeds[place])
+        selected = None
+        if rejected[number]:
+            level = 1 - FALSE_DISCOVERY_RATE * int(rejected.sum()) / len(family)
+            selected = mean_interval(values, level, seeds[place])
+        tests[place] = PlaceTest(float(p_values[number]), float(q_values[number]), interval, selected)
+    return tests
+
+
+def members_of(scores: Scores, relation: Relation) -> dict[Cell | None, Integers]:
     """The rows of each cell, and of all whole images.
 
     Without ground truth a cell's label is each model's own prediction, so cells of all labels are merged.
@@ -172,5 +204,6 @@ def _judgement(interval: Interval | None, selected: Interval | None, max_drop: f
     return "held" if interval.low >= -max_drop else "undecided"
 
 
-def _names(cell: Cell | None) -> tuple[str, ...]:
+def names_of(cell: Cell | None) -> tuple[str, ...]:
+    """The parts of a cell's name; none for all images."""
     return () if cell is None else (cell.label, cell.factor, cell.value, cell.direction)

@@ -23,7 +23,8 @@ from gateway.analysis.certainty import effective_trials
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.limits import LEAST_OF_CLASS
 from gateway.analysis.validity import DRAWS
-from shared.schemas.results import Cell, Estimate, Pool
+from shared.schemas.effects import Cell, Pool
+from shared.schemas.estimates import Estimate
 
 LEAST_ACCEPTED, LEAST_REJECTED = 20, 10  # size of the random sample from which an estimate is reported
 
@@ -88,6 +89,16 @@ class Reviewed:
     def most_valid_refused(self, cell: Cell, seed: int) -> float | None:
         """The largest share of refused edits that may be valid, the same in all cells."""
         return self.valid_rejected
+
+    def most_valid_accepted(self, cell: Cell, seed: int) -> float:
+        """The largest share (0 … 1) of a cell's accepted edits without review that may be valid.
+
+        The 97.5 % quantile for those that flipped the model, or for the others, whichever is larger.
+        """
+        unseen = Tally(open=DRAWS)
+        return max(
+            float(np.quantile(counts, 0.975)) / DRAWS for counts in self.draw_valid((unseen, unseen), seed, cell)
+        )
 
     def draw_valid(self, tallies: tuple[Tally, Tally], seed: int, cell: Cell | None = None) -> tuple[Floats, Floats]:
         """Draws of the number of valid edits, among those that did not flip the model and among those that did.

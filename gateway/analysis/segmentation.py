@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
+from scipy.stats import t
 
 from gateway.analysis.certainty import LEVEL
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.limits import LEAST_SOURCES
+from shared.schemas.estimates import Interval
 from shared.schemas.masks import ALL_CLASSES
-from shared.schemas.results import ConfusionMatrix, Interval, SegmentationScores
-from shared.seeds import derive_seed
+from shared.schemas.metrics import ConfusionMatrix, SegmentationScores
 
-POOLED_RESAMPLES = 400
 DETECTION_IOU = 0.5  # a class with at least this IoU counts as detected
+LEAST_OF_POOLED_CLASS = (
+    3  # groups with a class, from which the pooled interval covers (docs/measurements/statistics.md)
+)
+_DIGITS = 12  # decimal digits of a deviation, so that rounding errors are no deviations
+
+
+class PooledObstacle(NamedTuple):
+    """Why a pooled difference has no interval.
+
+    `groups`: the independent source images that there are, or that have the class of the number `rarest`.
+    """
+
+    kind: Literal["few images", "rare class", "all alike"]
+    groups: int
+    rarest: int = 0
 
 
 def overlaps(counts: Integers) -> Floats:
@@ -29,20 +46,48 @@ def hits_and_union(counts: Integers) -> Integers:
     return np.stack([hits, counts.sum(axis=1) + counts[:, :-1].sum(axis=0) - hits])
 
 
-def weights_of(group: int) -> Integers:
-    """The multiplicity of a group in each of 400 resamples: Poisson(1), the same in every array of a job."""
-    return np.random.default_rng(derive_seed("pooled", group)).poisson(1.0, POOLED_RESAMPLES)
+def pooled_difference(groups: Integers) -> float | None:
+    """mIoU of the pooled pixels of counterfactuals less that of reference arms, −1 … 1; None without pixels.
 
-
-def pooled_interval(after: Integers, before: Integers, groups: int) -> Interval | None:
-    """95 % interval of the difference in pooled mIoU, −1 … 1, from resampled hits and unions (400 × 2 × classes).
-
-    The percentile bootstrap over groups. Poisson weights allow one pass over the images. None below 12 groups.
+    `groups` has hits and unions by group of source images, arm (counterfactuals, reference arms) and class. mIoU
+    averages over the classes in reference or prediction of the arm.
     """
-    if groups < LEAST_SOURCES:
-        return None
-    low, high = np.quantile(_mean_overlaps(after) - _mean_overlaps(before), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(low=float(low), high=float(high), level=LEVEL, kind="bootstrap")
+    total = groups.sum(axis=0)
+    return float(_mean_overlap_differences(total)) if total[:, 1].any(axis=-1).all() else None
+
+
+def pooled_interval(groups: Integers) -> Interval:
+    """95 % interval of `pooled_difference`, by deleting one group at a time (the jackknife).
+
+    The quantile is Student's t. Satterthwaite's (1946) degrees of freedom, with (Σd²)² and Σd⁴ of the deviations d
+    replaced by their expectations for normal d, are 3 (Σd²)² / Σd⁴ − 2. They are few where a rare class decides the
+    difference. `pooled_interval_obstacle` says where the interval would not cover.
+    """
+    count, total = len(groups), groups.sum(axis=0)
+    deviations = _deviations(groups)
+    squares = deviations**2
+    freedom = min(count - 1, max(1.0, 3 * float(squares.sum()) ** 2 / float((squares**2).sum()) - 2))
+    error = math.sqrt((count - 1) / count * float(squares.sum()))
+    half = float(t.ppf((1 + LEVEL) / 2, freedom)) * error
+    value = float(_mean_overlap_differences(total))
+    return Interval(low=max(-1.0, value - half), high=min(1.0, value + half), level=LEVEL, kind="jackknife")
+
+
+def pooled_interval_obstacle(groups: Integers) -> PooledObstacle | None:
+    """Why the pooled difference has no interval; None if it has one."""
+    if len(groups) < LEAST_SOURCES:
+        return PooledObstacle("few images", len(groups))
+    members = groups[:, :, 1].any(axis=1).sum(axis=0)
+    rarest = int(np.argmin(np.where(members > 0, members, len(groups) + 1)))
+    if 0 < members[rarest] < LEAST_OF_POOLED_CLASS:
+        return PooledObstacle("rare class", int(members[rarest]), rarest)
+    return None if _deviations(groups).any() else PooledObstacle("all alike", len(groups))
+
+
+def _deviations(groups: Integers) -> Floats:
+    """The pooled difference without each group, less the mean of these."""
+    without = _mean_overlap_differences(groups.sum(axis=0) - groups)
+    return np.asarray((without - without.mean()).round(_DIGITS))
 
 
 def named_overlaps(counts: Integers, classes: Sequence[str]) -> dict[str, float]:
@@ -103,12 +148,12 @@ def difference(after: SegmentationScores, before: SegmentationScores) -> Confusi
     return (np.asarray(after.confusion) - np.asarray(before.confusion)).tolist()  # type: ignore[no-any-return]
 
 
-def _mean_overlaps(resampled: Integers) -> Floats:
-    """mIoU of each resample, over the classes in reference or prediction."""
-    hits, union = resampled[:, 0], resampled[:, 1]
-    present = union > 0
-    ious = np.divide(hits, union, out=np.zeros(hits.shape), where=present)
-    return np.asarray(ious.sum(axis=1) / np.maximum(present.sum(axis=1), 1))
+def _mean_overlap_differences(totals: Integers) -> Floats:
+    """mIoU of the first arm less that of the second, from hits and unions (… × 2 arms × 2 × classes)."""
+    hits, union = totals[..., 0, :], totals[..., 1, :]
+    ious = np.divide(hits, union, out=np.zeros(hits.shape), where=union > 0)
+    means = ious.sum(axis=-1) / np.maximum((union > 0).sum(axis=-1), 1)
+    return np.asarray(means[..., 0] - means[..., 1])
 
 
 def _mean(values: Floats) -> float | None:

@@ -52,7 +52,7 @@ class ScoredImages:
 
 def changes_factor(factors: Sequence[tuple[str, ...]], name: str) -> Booleans:
     """Which of n edits change a factor; `factors`: those that each of them changes."""
-    return np.array([name in own for own in factors], np.bool_)
+    return np.array([name in factors_of_edit for factors_of_edit in factors], np.bool_)
 
 
 def fit_by_factor(images: ScoredImages) -> dict[str, dict[str, float]]:
@@ -130,12 +130,12 @@ def held_out_margins(images: ScoredImages, half: Booleans) -> Floats:
     ValueError if a half has no valid images.
     """
     least = np.zeros(len(images.kind))
-    for own in (half, ~half):
-        others = images.subset(~own)
-        thresholds = fit_by_factor(others)
-        valid = others.scores[others.kind == VALID]
-        scale = {check: float(np.nanstd(valid[:, others.checks.index(check)])) or 1.0 for check in thresholds}
-        least[own] = margins(images.subset(own), thresholds, scale)
+    for fold in (half, ~half):
+        training = images.subset(~fold)
+        thresholds = fit_by_factor(training)
+        valid = training.scores[training.kind == VALID]
+        scale = {check: float(np.nanstd(valid[:, training.checks.index(check)])) or 1.0 for check in thresholds}
+        least[fold] = margins(images.subset(fold), thresholds, scale)
     return least
 
 

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from gateway.analysis.certainty import effective_trials, mean_interval
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.limits import BEYOND, LEAST_OF_CLASS
-from shared.schemas.results import Cell, CheckErrors, Interval, Pool, ValidEffect
+from shared.schemas.effects import Cell, CheckErrors, Pool, ValidEffect
+from shared.schemas.estimates import Interval
 
 DRAWS = 20_000
 LEAST_OF_EACH = 10  # valid ones, and as many invalid ones, of a class whose own errors are used
@@ -49,17 +50,22 @@ def errors_of(factor: str, errors: Mapping[str, CheckErrors]) -> CheckErrors | N
     return errors.get(factor, errors.get("default"))
 
 
+def is_measured(errors: CheckErrors) -> bool:
+    """Whether the errors on a class rest on 30 judged counterfactuals, 10 of them valid and 10 invalid."""
+    return errors.valid + errors.invalid >= LEAST_OF_CLASS and min(errors.valid, errors.invalid) >= LEAST_OF_EACH
+
+
 def pooled_errors(
     cell: Cell, errors: Mapping[str, CheckErrors], classes: Mapping[str, CheckErrors]
 ) -> tuple[CheckErrors | None, Pool]:
     """The errors of the checks for a cell, and what they are pooled over.
 
-    They are those of its class if 30 or more judged counterfactuals were of the class, 10 of them valid and 10 invalid.
-    Otherwise those of its factor over all classes, or of all factors.
+    They are those of its class if these are measured (`is_measured`). Otherwise those of its factor over all classes,
+    or of all factors.
     """
-    own = classes.get(cell.label)
-    if own is not None and own.valid + own.invalid >= LEAST_OF_CLASS and min(own.valid, own.invalid) >= LEAST_OF_EACH:
-        return own, "class"
+    class_errors = classes.get(cell.label)
+    if class_errors is not None and is_measured(class_errors):
+        return class_errors, "class"
     return errors_of(cell.factor, errors), "factor" if cell.factor in errors else "all"
 
 
@@ -69,10 +75,14 @@ def valid_shares(errors: CheckErrors, screened: Screened, seed: int) -> Floats:
     With a = accepted / rendered, s = P(accepted | valid), f = P(accepted | invalid): s (a − f) / (a (s − f)), each of
     the three drawn from its posterior under Jeffreys' prior; 0 if the checks are uninformative (s ≤ f).
     """
+    return np.sort(_valid_shares(errors, screened, seed, uninformative=0.0))
+
+
+def _valid_shares(errors: CheckErrors, screened: Screened, seed: int, uninformative: float) -> Floats:
     acceptance, sensitivity, false_positive_rate = _draw(errors, screened, seed)
     gap = sensitivity - false_positive_rate
-    shares = sensitivity * (acceptance - false_positive_rate) / (acceptance * np.where(gap > 0, gap, np.inf))
-    return np.sort(np.clip(shares, 0, 1))
+    valid = (acceptance - false_positive_rate) / np.where(gap > 0, gap, np.nan)
+    return np.clip(np.where(gap > 0, sensitivity * valid / acceptance, uninformative), 0, 1)
 
 
 def most_valid_refused(errors: CheckErrors, screened: Screened, seed: int) -> float:
@@ -85,6 +95,14 @@ def most_valid_refused(errors: CheckErrors, screened: Screened, seed: int) -> fl
     valid = np.clip((acceptance - false_positive_rate) / np.where(gap > 0, gap, np.nan), 0, 1)
     shares = np.where(gap > 0, (1 - sensitivity) * valid / (1 - acceptance), 1.0)
     return float(np.quantile(np.clip(shares, 0, 1), 0.975))
+
+
+def most_valid_accepted(errors: CheckErrors, screened: Screened, seed: int) -> float:
+    """The largest share (0 … 1) of a cell's accepted edits that may be valid: the 97.5 % quantile of 20,000 draws.
+
+    The draws are those of `valid_shares`, but 1 if the checks are uninformative.
+    """
+    return float(np.quantile(_valid_shares(errors, screened, seed, uninformative=1.0), 0.975))
 
 
 def _draw(errors: CheckErrors, screened: Screened, seed: int) -> tuple[Floats, Floats, Floats]:
@@ -123,9 +141,9 @@ def effect_among_valid(
     observed = mean_interval(correct, 1 - (1 - SHARE_OF_ERROR) * error, seed)
     share = float(shares[DRAWS // 2])
     least = float(shares[math.floor(SHARE_OF_ERROR * error * DRAWS)])
-    low, high = _possible(observed.low, least)[0], _possible(observed.high, least)[1]
+    low, high = _possible_range(observed.low, least)[0], _possible_range(observed.high, least)[1]
     mean = float(correct.mean())
-    ends = _possible(mean, share)
+    ends = _possible_range(mean, share)
     estimate = max(0.0, ends[0]) if mean > 0 else min(0.0, ends[1])
     return ValidEffect(
         valid=share,
@@ -138,7 +156,7 @@ def effect_among_valid(
     )
 
 
-def _possible(observed: float, share: float) -> tuple[float, float]:
+def _possible_range(observed: float, share: float) -> tuple[float, float]:
     """The smallest and largest effect among valid counterfactuals, given an observed effect and a valid share."""
     if share <= 0:
         return -1.0, 1.0

@@ -18,7 +18,7 @@ from scipy.special import expit
 
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.thresholds import REFUSED, Booleans, auroc
-from shared.schemas.results import Estimate
+from shared.schemas.estimates import Estimate
 from shared.schemas.validity import EditKind, SignalWeight, ValidityModel
 
 FOLDS = 5
@@ -45,7 +45,7 @@ class SignalSample:
 
     def subset(self, chosen: Booleans) -> SignalSample:
         """The images of a mask of length n."""
-        edits = [own for own, is_chosen in zip(self.edits, chosen, strict=True) if is_chosen]
+        edits = [edit for edit, is_chosen in zip(self.edits, chosen, strict=True) if is_chosen]
         return SignalSample(self.names, self.signals[chosen], edits, self.valid[chosen], self.group[chosen])
 
     def without(self, left_out: Sequence[str]) -> SignalSample:
@@ -56,7 +56,7 @@ class SignalSample:
 
     def of_factors(self) -> SignalSample:
         """The same images without their values and classes."""
-        edits = [EditKind(own.factors) for own in self.edits]
+        edits = [EditKind(edit.factors) for edit in self.edits]
         return SignalSample(self.names, self.signals, edits, self.valid, self.group)
 
     @property
@@ -90,14 +90,14 @@ def fit_model(sample: SignalSample, seed: int) -> ValidityModel | None:
     if not sample.sufficient:
         return None
     fitted = _fit(sample)
-    own = {
+    weights = {
         name: SignalWeight(
             mean=round(float(mean), _DIGITS), scale=float(f"{scale:.{_DIGITS}g}"), weight=round(float(weight), _DIGITS)
         )
         for name, mean, scale, weight in zip(fitted.names, fitted.mean, fitted.scale, fitted.weights[1:], strict=False)
         if scale > 0
     }
-    if not own:
+    if not weights:
         return None
     of_kinds = iter(fitted.weights[1 + len(fitted.names) :].round(_DIGITS).tolist())
     factors, values, classes = ({name: next(of_kinds) for name in names} for names in fitted.kinds)
@@ -107,7 +107,7 @@ def fit_model(sample: SignalSample, seed: int) -> ValidityModel | None:
 
     return ValidityModel(
         intercept=round(float(fitted.weights[0]), _DIGITS),
-        signals=own,
+        signals=weights,
         factors=factors,
         values=values,
         classes=classes,
@@ -123,9 +123,9 @@ def held_out_probabilities(sample: SignalSample, seed: int) -> Floats:
     fold = folds(sample.group, seed)
     probabilities = np.full(len(sample.valid), float(sample.valid.mean()))
     for number in range(FOLDS):
-        own = fold == number
-        if own.any() and len(np.unique(sample.valid[~own])) == 2:
-            probabilities[own] = _fit(sample.subset(~own)).probabilities(sample.subset(own))
+        test = fold == number
+        if test.any() and len(np.unique(sample.valid[~test])) == 2:
+            probabilities[test] = _fit(sample.subset(~test)).probabilities(sample.subset(test))
     return probabilities
 
 
@@ -134,8 +134,8 @@ def held_out_accepted(probabilities: Floats, valid: Booleans, group: Integers, s
     fold = folds(group, seed)
     accepted = np.zeros(len(valid), np.bool_)
     for number in range(FOLDS):
-        own = fold == number
-        accepted[own] = probabilities[own] >= lowest_probability(probabilities[~own], valid[~own])
+        test = fold == number
+        accepted[test] = probabilities[test] >= lowest_probability(probabilities[~test], valid[~test])
     return accepted
 
 
@@ -178,13 +178,13 @@ def auroc_interval(scores: Floats, valid: Booleans, group: Integers, seed: int) 
 
 
 def _fit(sample: SignalSample) -> _Fit:
-    known = ~np.isnan(sample.signals)
-    counts = np.maximum(known.sum(axis=0), 1)
-    filled = np.where(known, sample.signals, 0.0)
+    present = ~np.isnan(sample.signals)
+    counts = np.maximum(present.sum(axis=0), 1)
+    filled = np.where(present, sample.signals, 0.0)
     mean = filled.sum(axis=0) / counts
-    scale = np.sqrt((np.where(known, sample.signals - mean, 0.0) ** 2).sum(axis=0) / counts)
+    scale = np.sqrt((np.where(present, sample.signals - mean, 0.0) ** 2).sum(axis=0) / counts)
     scale = np.where(scale > 1e-9, scale, 0.0)
-    kinds = EditKind(*(tuple(sorted({name for own in column for name in own})) for column in _kinds(sample)))
+    kinds = EditKind(*(tuple(sorted({name for names in column for name in names})) for column in _kinds(sample)))
     columns = _columns(sample, mean, scale, kinds)
     penalty = np.full(columns.shape[1], RIDGE_OF_KINDS)
     penalty[: len(sample.names)] = RIDGE
@@ -203,7 +203,7 @@ def _fit(sample: SignalSample) -> _Fit:
 
 def _kinds(sample: SignalSample) -> list[list[tuple[str, ...]]]:
     """The factors of all images, their values, and their classes."""
-    return [[own[place] for own in sample.edits] for place in range(len(EditKind._fields))]
+    return [[edit[place] for edit in sample.edits] for place in range(len(EditKind._fields))]
 
 
 def _columns(sample: SignalSample, mean: Floats, scale: Floats, kinds: EditKind) -> Floats:
@@ -211,7 +211,10 @@ def _columns(sample: SignalSample, mean: Floats, scale: Floats, kinds: EditKind)
     usable = ~np.isnan(sample.signals) & (scale > 0)
     standard = np.where(usable, (sample.signals - mean) / np.where(scale > 0, scale, 1.0), 0.0)
     shares = [
-        [[own.count(name) / len(own) if own else 0.0 for own in column] for name in names]
+        [
+            [names_of_edit.count(name) / len(names_of_edit) if names_of_edit else 0.0 for names_of_edit in column]
+            for name in names
+        ]
         for names, column in zip(kinds, _kinds(sample), strict=True)
     ]
     columns = [np.array(share, np.float64).reshape(-1, len(sample.valid)).T for share in shares]

@@ -123,7 +123,7 @@ class EventFeed:
 def read_events(sessions: Sessions, job_id: str, sequence: int) -> list[SentEvent]:
     """At most `BATCH` events of a job after number `sequence`."""
     with reading(sessions) as session:
-        return [_sent(event) for event in events_after(session, job_id, sequence, BATCH)]
+        return [_sent_event(event) for event in events_after(session, job_id, sequence, BATCH)]
 
 
 def read_news(sessions: Sessions, sequences: Mapping[str, int]) -> dict[str, News]:
@@ -143,12 +143,12 @@ def _news(sessions: Sessions, sequences: Mapping[str, int]) -> Iterator[tuple[st
                 row, events = jobs[job_id], []
                 if row.events > sequences[job_id]:
                     first = max(sequences[job_id], row.events - BATCH)
-                    events = [_sent(event) for event in events_after(session, job_id, first, BATCH)]
+                    events = [_sent_event(event) for event in events_after(session, job_id, first, BATCH)]
                 if events or row.state != "running":
                     yield job_id, News(events, row.state != "running")
 
 
-def _sent(event: Event) -> SentEvent:
+def _sent_event(event: Event) -> SentEvent:
     view = EventView(sequence=event.sequence, kind=event.kind, payload=event.payload, at=event.created_at)
     text = format_sse_event(data_str=view.model_dump_json(), event=event.kind, id=str(event.sequence))
     return SentEvent(event.sequence, text)

@@ -37,12 +37,12 @@ async def follow_job(
     last_event_id: Annotated[int, Header(ge=0, lt=2**31, description="continue after this event; 0 for all")] = 0,
 ) -> Response:
     """The job's events so far, then each as it happens; the stream ends with the job. `data` is an EventView."""
-    first = await run_in_threadpool(_first_events, gateway, owner, job, last_event_id)
-    if first.over and not first.events:
+    first_events = await run_in_threadpool(_first_events, gateway, owner, job, last_event_id)
+    if first_events.over and not first_events.events:
         return Response(status_code=204)
     feed: EventFeed = request.app.state.event_feed
     return EventSourceResponse(
-        _stream(gateway, feed, job, last_event_id, first.events), headers={"Cache-Control": "no-store"}
+        _stream(gateway, feed, job, last_event_id, first_events.events), headers={"Cache-Control": "no-store"}
     )
 
 

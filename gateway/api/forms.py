@@ -204,7 +204,7 @@ def _spec(spec: bytes | None, task_description: bytes | None) -> JobSpec:
     name = "task" if "task" in fields else "task_description"
     if fields.setdefault(name, sentence) != sentence:
         raise InvalidInput("`task` and the task description in `spec` differ; send one of them")
-    return validated(JobSpec, fields, "spec")
+    return validate(JobSpec, fields, "spec")
 
 
 def _refuse_other_charsets(content_type: str) -> None:
@@ -237,7 +237,7 @@ def parse(message: type[Message], data: bytes, name: str) -> Message:
         raise _refusal(error, name) from error
 
 
-def validated(message: type[Message], fields: Mapping[str, object], name: str) -> Message:
+def validate(message: type[Message], fields: Mapping[str, object], name: str) -> Message:
     """A contract from the fields of a form. Raises InvalidInput."""
     if not is_storable(fields):
         raise InvalidInput(_UNSTORABLE.format(name=name))

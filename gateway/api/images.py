@@ -10,11 +10,11 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from gateway.api.dependencies import Gateway, Owner, problems
-from gateway.context import Context, stored
+from gateway.context import Context, read_stored
 from gateway.database.sessions import reading
-from gateway.export.provenance import packet_of_image
-from gateway.intake.mask_files import keep_values
+from gateway.intake.mask_files import keep_colours, keep_values
 from gateway.intake.sources import keep_image
+from gateway.results.provenance import packet_of_image
 from gateway.storage import images
 from shared.problems import InvalidInput
 from shared.schemas.images import ImageView
@@ -32,6 +32,7 @@ ImageDigest = Annotated[str, Path(pattern=DIGEST, description="`digest` or `uplo
 FILE = {"schema": {"type": "string", "format": "binary"}}
 BODY = {"requestBody": {"required": True, "content": {"application/octet-stream": FILE}}}
 IMMUTABLE = "private, max-age=31536000, immutable"  # a digest never means other pixels
+ONE_HOUR = "private, max-age=3600"  # of a generated image the provenance changes when its job is deleted
 
 
 @router.put(
@@ -64,17 +65,22 @@ def download_image(
     mask: AsMask = False,
     if_none_match: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """An image that you uploaded, or that one of your jobs made; the latter says so in its XMP."""
+    """An image that you uploaded, or that one of your jobs made; the latter says so in its XMP.
+
+    The ETag covers pixels and XMP: the XMP names a job, and changes if that job is deleted.
+    """
     with reading(gateway.sessions) as session:
         image = images.find_mask(session, owner, digest) if mask else images.find(session, owner, digest)
         packet = None if mask else packet_of_image(session, owner, image.digest)
-    headers = {"ETag": f'"{image.digest}"', "Cache-Control": IMMUTABLE, "X-Content-Type-Options": "nosniff"}
-    if if_none_match is not None and f'"{image.digest}"' in if_none_match:
+    tag = f'"{image.digest if packet is None else image.digest + hashlib.sha256(packet).hexdigest()}"'
+    freshness = IMMUTABLE if mask else ONE_HOUR
+    headers = {"ETag": tag, "Cache-Control": freshness, "X-Content-Type-Options": "nosniff"}
+    if if_none_match is not None and tag in if_none_match:
         return Response(status_code=304, headers=headers)
     if request.method == "HEAD":
         length = image.bytes + (0 if packet is None else xmp_bytes(packet))
         return Response(media_type="image/png", headers={**headers, "Content-Length": str(length)})
-    png = stored(gateway, image_key(image.digest))
+    png = read_stored(gateway, image_key(image.digest))
     return Response(png if packet is None else with_xmp(png, packet), media_type="image/png", headers=headers)
 
 
@@ -82,11 +88,13 @@ def _keep(gateway: Context, owner: str, digest: str, data: bytes, as_mask: bool)
     if hashlib.sha256(data).hexdigest() != digest:
         raise InvalidInput("the body's SHA-256 is not the digest in the path; the file changed, or arrived damaged")
     place = images.ProtectedStore(gateway.sessions, gateway.store)
-    reply = image = keep_image(place, data, gateway.limits)
-    stored_images = [image]
     if as_mask:
         reply = keep_values(place, data, gateway.limits)
-        stored_images.append(replace(reply, upload=images.mask_upload(digest)))
+        colours = keep_colours(place, data, gateway.limits)
+        stored_images = [colours, replace(reply, upload=images.mask_upload(digest))]
+    else:
+        reply = keep_image(place, data, gateway.limits)
+        stored_images = [reply]
     with gateway.sessions.begin() as session:
         images.record_images(session, owner, stored_images)
     return ImageView(

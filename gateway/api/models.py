@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 
 from gateway.api.dependencies import Gateway, JobId, Owner, problems
-from gateway.api.forms import parse, part_of, read_form, validated
+from gateway.api.forms import parse, part_of, read_form, validate
 from gateway.intake.sources import NamedFile
 from gateway.jobs import more_models
 from gateway.models_under_test import models
@@ -86,7 +86,7 @@ def list_models(gateway: Gateway, owner: Owner) -> ModelsListing:
 )
 async def add_model(request: Request, response: Response, gateway: Gateway, owner: Owner) -> ModelView:
     """Upload a model under test. It is loaded and run once; an unusable model is refused with the reason."""
-    async with _uploaded(request) as (spec, files):
+    async with _open_upload(request) as (spec, files):
         view, new = await run_in_threadpool(models.add, gateway, owner, spec, files)
     response.status_code = 201 if new else 200
     response.headers["Location"] = f"/models/{view.id}"
@@ -118,7 +118,7 @@ def add_models_to_job(job: JobId, added: AddedModels, gateway: Gateway, owner: O
 
 
 @asynccontextmanager
-async def _uploaded(request: Request) -> AsyncIterator[tuple[ModelSpec, list[NamedFile]]]:
+async def _open_upload(request: Request) -> AsyncIterator[tuple[ModelSpec, list[NamedFile]]]:
     """The spec and the files, which are open until the context ends."""
     async with read_form(request, PARTS, MAX_FILES, MAX_SPEC_BYTES) as form:
         spec = await _spec(form)
@@ -134,4 +134,4 @@ async def _spec(form: FormData) -> ModelSpec:
         raise InvalidInput("name the model with either -F name=my-model or a `spec` part")
     if spec is not None:
         return parse(ModelSpec, spec, "spec")
-    return validated(ModelSpec, {"name": (name or b"").decode("utf-8", "replace")}, "name")
+    return validate(ModelSpec, {"name": (name or b"").decode("utf-8", "replace")}, "name")

@@ -28,7 +28,7 @@ def show_stored(
     if not isinstance(gateway.store, DirectoryStore):
         raise NotFound("this installation's object store serves its own links")
     try:
-        path = gateway.store.linked(key, expires, signature)
+        path = gateway.store.file_of_link(key, expires, signature)
     except ObjectMissing as error:
         raise NotFound("there is no such object") from error
     except PermissionError as error:

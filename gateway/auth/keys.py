@@ -31,7 +31,7 @@ from shared.seeds import derive_id
 Scope = Literal["submit", "review", "admin"]
 SCOPES: tuple[Scope, ...] = ("submit", "review", "admin")
 
-Who = str | ScalarSelect[str]
+KeyId = str | ScalarSelect[str]
 """The hash of a key, or the subquery of `key_of_login`."""
 
 PREFIX = "cf_"
@@ -170,7 +170,7 @@ def key_of_login(cookie: str) -> ScalarSelect[str]:
     return alive.scalar_subquery()
 
 
-def admit(session: Session, who: Who, defaults: Limits, requests: int = 1, size: int = 0) -> Caller | None:
+def admit(session: Session, key_id: KeyId, defaults: Limits, requests: int = 1, size: int = 0) -> Caller | None:
     """Count requests and bytes against a key's limits, in one statement. Returns None for an unknown or revoked key.
 
     Raises Overloaded, and counts nothing, when a limit is reached; `retry_after` says when to try again.
@@ -179,7 +179,7 @@ def admit(session: Session, who: Who, defaults: Limits, requests: int = 1, size:
     per_hour = func.coalesce(ApiKey.bytes_per_hour, literal(defaults.bytes_per_hour))
     requests_until = _later(ApiKey.requests_until) + requests * MINUTE / per_minute
     bytes_until = _later(ApiKey.bytes_until) + size * HOUR / per_hour
-    mine = [ApiKey.hash == who, ApiKey.revoked_at.is_(None)]
+    mine = [ApiKey.hash == key_id, ApiKey.revoked_at.is_(None)]
     row = session.execute(
         update(ApiKey)
         .where(*mine, requests_until <= epoch_now() + MINUTE, bytes_until <= epoch_now() + HOUR)

@@ -102,7 +102,7 @@ class Access:
         state["owner"] = caller.owner if caller else None
         state["reviewer"] = caller.key_id or LOCAL_OWNER if caller else None
         most = self._most_bytes(scope["method"], scope["path"], headers, caller)
-        declared = _declared(headers.get("content-length"), most)
+        declared = _declared_length(headers.get("content-length"), most)
         if b"%00" in scope.get("raw_path", b"") or b"%00" in scope["query_string"]:
             raise Malformed("the URL contains %00; remove it")
         key_hash = caller.key_hash if caller else None
@@ -114,7 +114,7 @@ class Access:
         if declared:
             spool.refuse_without_room(declared)
             await pay(declared)
-        return _counted(receive, most, declared or 0, pay, spooled)
+        return _count_bytes(receive, most, declared or 0, pay, spooled)
 
     async def _caller(self, method: str, path: str, headers: Headers) -> Caller | None:
         """The caller; None on paths that need no key."""
@@ -130,20 +130,20 @@ class Access:
                 refuse_other_sites(method, headers, silent=False)
             else:
                 _check_token(cookie, headers)
-        who = keys.hash_of(key) if key is not None else keys.key_of_login(cookie or "")
-        caller = await asyncio.to_thread(self._book, who, 1, 0)
+        key_id = keys.hash_of(key) if key is not None else keys.key_of_login(cookie or "")
+        caller = await asyncio.to_thread(self._book, key_id, 1, 0)
         if caller is None:
-            gone = "this API key is unknown or revoked; ask the operator for one"
-            raise Unauthorized(gone if key else "your login has expired; log in again at /login")
+            advice = "this API key is unknown or revoked; ask the operator for one"
+            raise Unauthorized(advice if key else "your login has expired; log in again at /login")
         needed = _needed_scope(method, path)
         if needed is not None and not caller.may(needed):
             scopes = " and ".join(sorted(caller.scopes)) or "no scope but reading"
             raise Forbidden(f"this key has {scopes}; this request needs {needed}. Ask the operator for a key with it")
         return caller
 
-    def _book(self, who: keys.Who, requests: int, size: int) -> Caller | None:
+    def _book(self, key_id: keys.KeyId, requests: int, size: int) -> Caller | None:
         with self._context.sessions.begin() as session:
-            return keys.admit(session, who, self._limits, requests, size)
+            return keys.admit(session, key_id, self._limits, requests, size)
 
     def _most_bytes(self, method: str, path: str, headers: Headers, caller: Caller | None) -> int:
         settings = self._context.settings
@@ -169,8 +169,8 @@ def refuse_other_sites(method: str, headers: Headers, *, silent: bool = True) ->
         return
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
     states_origin = origin is not None or site is not None
-    same = origin is None or _split(origin).netloc == headers.get("host", "")
-    if not same or (site or "none") not in ("same-origin", "none") or not (states_origin or silent):
+    same_origin = origin is None or _split_url(origin).netloc == headers.get("host", "")
+    if not same_origin or (site or "none") not in ("same-origin", "none") or not (states_origin or silent):
         raise Forbidden("requests from pages of other sites are refused; use Contrafact's own pages, or an API key")
 
 
@@ -187,7 +187,7 @@ def refuse_other_machines(scope: Scope, headers: Headers, advice: str) -> None:
     """
     host, client = headers.get("host", ""), scope.get("client")
     near = client is None or not _is_address(client[0]) or ip_address(client[0]).is_loopback
-    if _split(f"//{host}").hostname not in LOOPBACK_HOSTS or not near:
+    if _split_url(f"//{host}").hostname not in LOOPBACK_HOSTS or not near:
         raise Forbidden(f"only requests from this machine are served, not those to {host!r}; {advice}")
     refuse_other_sites(scope["method"], headers)
 
@@ -197,7 +197,7 @@ def no_database() -> NotReady:
     return NotReady("the database does not answer; nothing was changed, try again soon", retry_after=5)
 
 
-def _split(address: str) -> SplitResult:
+def _split_url(address: str) -> SplitResult:
     """The parts of a URL; empty parts if it is not one."""
     try:
         return urlsplit(address)
@@ -255,12 +255,12 @@ def _refusal(problem: Problem, scope: Scope, headers: Headers) -> Response:
         and "authorization" not in headers
     ):
         query = scope["query_string"].decode("latin-1")
-        here = quote(scope["path"]) + (f"?{query}" if query else "")
-        return RedirectResponse(f"/login?next={quote(here, safe='')}", 303)
+        target = quote(scope["path"]) + (f"?{query}" if query else "")
+        return RedirectResponse(f"/login?next={quote(target, safe='')}", 303)
     return problem_reply(problem, scope["path"])
 
 
-def _declared(length: str | None, most: int) -> int | None:
+def _declared_length(length: str | None, most: int) -> int | None:
     if length is None:
         return None
     if not (length.isascii() and length.isdigit()):
@@ -270,7 +270,7 @@ def _declared(length: str | None, most: int) -> int | None:
     return int(length)
 
 
-def _counted(
+def _count_bytes(
     receive: Receive, most: int, paid: int, pay: Callable[[int], Awaitable[None]], spooled: Callable[[int], None]
 ) -> Receive:
     """Count the body. `paid` bytes are charged to the key already; further ones are charged per `LUMP_BYTES`."""

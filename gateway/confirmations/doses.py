@@ -1,8 +1,8 @@
 """Orders the job that renders the edits of a job's weaknesses at several doses, and undone.
 
 The editor is that of the job's method, with the job's parameters: `dillema` (text-to-image under control), `lance`,
-`lance-r` and `shifts` (inversion and prompt-to-prompt). Every counted edit of a weakness is eligible, whether or not it
-misled the model: edits chosen by their outcome would seem to return by themselves.
+`lance-r` and `shifts` (inversion and prompt-to-prompt). Every counted edit that makes the change of a weakness alone is
+eligible, whether or not it misled the model: edits chosen by their outcome would seem to return by themselves.
 """
 
 from __future__ import annotations
@@ -24,20 +24,28 @@ from gateway.methods.dillema import DillemaParameters, region_of
 from gateway.methods.doses import DosedEdit
 from gateway.methods.inverted import EditingParameters
 from gateway.methods.shifts import ShiftsParameters
+from gateway.results.cells import value_side
 from shared.problems import Conflict, InvalidInput
 from shared.profile_diffusion import FewStep
 from shared.schemas.base import JsonObject
 from shared.schemas.doses import FULL_DOSE, MOST_DOSED_EDITS, DoseParameter, DoseRequest
+from shared.schemas.effects import Cell
 from shared.schemas.jobs import JobDetail, JobSpec, ManifestImage, MethodChoice
-from shared.schemas.results import Cell, JobResults
+from shared.schemas.results import JobResults
 from shared.seeds import derive_digest
+
+SEVERAL_CHANGES = (
+    "the edits of these weaknesses make several changes at once, which have no doses of their own; submit a job with "
+    "same_caption false and edits_per_counterfactual 1 in the parameters of dillema and dose its weaknesses, or test "
+    "each change alone with another editor (`contrafact confirm`)"
+)
 
 
 def start_doses(context: Context, owner: str, job_id: str, request: DoseRequest) -> JobDetail:
     """Start the job that renders a finished job's weaknesses at other doses.
 
-    Raises NotFound; Conflict if the job has no report, or the method no weakness; InvalidInput for a method without a
-    dose, for a job without labels, and what `submit` raises.
+    Raises NotFound; Conflict if the job has no report, or the method no weakness with edits of a single change;
+    InvalidInput for a method without a dose, for a job without labels, and what `submit` raises.
     """
     with reading(context.sessions) as session:
         job = jobs.find(session, owner, job_id)
@@ -53,7 +61,7 @@ def start_doses(context: Context, owner: str, job_id: str, request: DoseRequest)
             seed=job.seed,
             doses_of=job.id,
         )
-    key = f"doses-{job_id}-{derive_digest(spec.model_dump_json()).hex()[:32]}"
+    key = f"doses-{job_id}-{derive_digest(spec.model_dump_json(exclude_unset=True)).hex()[:32]}"
     return submit(context, owner, Submission(spec, uploaded=images, idempotency_key=key))
 
 
@@ -65,7 +73,7 @@ def _method(job: Job, results: JobResults, name: str | None) -> JobMethod:
         raise Conflict(f"{name or 'this job'} has no weakness; doses are rendered for weaknesses")
     if len(names) > 1:
         raise InvalidInput(f"several methods have weaknesses: {', '.join(names)}; name one of them as `method`")
-    method = next(own for own in job.methods if own.name == names[0])
+    method = next(candidate for candidate in job.methods if candidate.name == names[0])
     if not isinstance(method.parameters, DillemaParameters | EditingParameters):
         more = "; its five severities are its doses, and the report has their curve" if names == ["corruptions"] else ""
         raise InvalidInput(f"the edits of {names[0]} have no dose{more}; doses are for dillema, lance, lance-r, shifts")
@@ -74,8 +82,8 @@ def _method(job: Job, results: JobResults, name: str | None) -> JobMethod:
 
 def _weaknesses(results: JobResults, method: str) -> list[Cell]:
     """The cells with a weakness of any model, each once."""
-    figures = [own for own in results.results if own.method == method]
-    cells = (effect.cell for own in figures for effect in own.findings if effect.standing == "weakness")
+    figures = [row for row in results.results if row.method == method]
+    cells = (effect.cell for row in figures for effect in row.findings if effect.standing == "weakness")
     return list(dict.fromkeys(cells))
 
 
@@ -86,10 +94,12 @@ def _edits(
     values: dict[str, dict[str, str]] = {}
     rows: dict[str, Counterfactual] = {}
     for cell in _weaknesses(results, method.name):
-        for row in _sampled(edits_of_cell(session, job, cell, method.name), job.seed, most):
+        single = [edit for edit in edits_of_cell(session, job, cell, method.name) if len(edit.changes) == 1]
+        for row in _sample(single, job.seed, most):
             rows[row.id] = row
-            side = "to_value" if cell.direction == "to" else "from_value"
-            values.setdefault(row.id, {})[side] = cell.value
+            values.setdefault(row.id, {})[value_side(cell)] = cell.value
+    if not rows:
+        raise Conflict(SEVERAL_CHANGES)
     names = {row.source_image_id for row in rows.values()}
     sources = session.scalars(select(SourceImage).where(SourceImage.job_id == job.id).order_by(SourceImage.position))
     by_digest = {source.digest or "": source for source in sources if source.id in names}
@@ -97,11 +107,11 @@ def _edits(
     chosen = [row for row in rows.values() if row.source_image_id in digests]  # equal images count once
     if len(chosen) > MOST_DOSED_EDITS:
         raise InvalidInput(f"the weaknesses have {len(chosen)} edits, more than {MOST_DOSED_EDITS}; lower `images`")
-    edits = [_dosed(row, digests[row.source_image_id], method, values[row.id]) for row in chosen]
+    edits = [_dosed_edit(row, digests[row.source_image_id], method, values[row.id]) for row in chosen]
     return edits, [manifest_image(source) for source in by_digest.values()]
 
 
-def _sampled(edits: Sequence[Counterfactual], seed: int, most: int) -> list[Counterfactual]:
+def _sample(edits: Sequence[Counterfactual], seed: int, most: int) -> list[Counterfactual]:
     """The first edit of each source image; of more than `most` source images, a random sample."""
     first: dict[str, Counterfactual] = {}
     for row in edits:
@@ -113,7 +123,7 @@ def _sampled(edits: Sequence[Counterfactual], seed: int, most: int) -> list[Coun
     return order[:most]
 
 
-def _dosed(row: Counterfactual, digest: str, method: JobMethod, values: dict[str, str]) -> DosedEdit:
+def _dosed_edit(row: Counterfactual, digest: str, method: JobMethod, values: dict[str, str]) -> DosedEdit:
     (change,) = row.changes
     dosed = DosedEdit(
         source=digest,
@@ -127,10 +137,10 @@ def _dosed(row: Counterfactual, digest: str, method: JobMethod, values: dict[str
         seed=row.seed,
         self_fraction=_fraction(row, method),
     )
-    own = method.parameters
-    if not isinstance(own, DillemaParameters):
+    parameters = method.parameters
+    if not isinstance(parameters, DillemaParameters):
         return dosed
-    return dosed.model_copy(update={"region": region_of(dosed.edit(FULL_DOSE), own)})
+    return dosed.model_copy(update={"region": region_of(dosed.edit(FULL_DOSE), parameters)})
 
 
 def _fraction(row: Counterfactual, method: JobMethod) -> float:
@@ -144,32 +154,35 @@ def _fraction(row: Counterfactual, method: JobMethod) -> float:
 def _parameters(
     method: JobMethod, request: DoseRequest, edits: Sequence[DosedEdit], few_step: FewStep | None
 ) -> JsonObject:
-    """The parameters of the method `doses`, which `submit` validates."""
-    own = method.parameters
-    controlled = isinstance(own, ControlledParameters)
+    """The parameters of the method `doses`, which `submit` validates.
+
+    Defaults that neither the other job nor the request has stay out: a version with more of them orders the same job.
+    """
+    parameters = method.parameters
+    controlled = isinstance(parameters, ControlledParameters)
     kind = ControlledParameters if controlled else EditingParameters
     # A dose is no edit that the model of validity was fitted on, and a check of how much of the edit shows would refuse
     # weak doses.
-    thresholds = {check: limits for check, limits in method.thresholds.items() if check != "validity"}
-    chosen = own.model_dump(include=set(kind.model_fields))
-    editor = {**chosen, "thresholds": thresholds, "validity": None, "signals": []}
+    thresholds: JsonObject = {check: {**limits} for check, limits in method.thresholds.items() if check != "validity"}
+    chosen = parameters.model_dump(mode="json", include=set(kind.model_fields), exclude_unset=True)
+    editor: JsonObject = {**chosen, "thresholds": thresholds, "validity": None, "signals": []}
     return {
         "method": method.name,
         "parameter": _parameter(method, request.parameter, few_step),
         "doses": [*request.doses],
-        "edits": [edit.model_dump(mode="json") for edit in edits],
-        "controlled" if controlled else "inverted": kind.model_validate(editor).model_dump(mode="json"),
+        "edits": [edit.model_dump(mode="json", exclude_unset=True) for edit in edits],
+        "controlled" if controlled else "inverted": editor,
         "checks": [*method.spec.checks],
     }
 
 
 def _parameter(method: JobMethod, chosen: DoseParameter | None, few_step: FewStep | None) -> DoseParameter:
     """What is dosed. Few-step weights render one guidance only: at another one, other weights would."""
-    own = method.parameters
+    parameters = method.parameters
     fixed = (
-        isinstance(own, ControlledParameters)
+        isinstance(parameters, ControlledParameters)
         and few_step is not None
-        and (own.steps, own.guidance) == (few_step.steps, few_step.guidance)
+        and (parameters.steps, parameters.guidance) == (few_step.steps, few_step.guidance)
     )
     if fixed and chosen == "guidance":
         raise InvalidInput("few-step weights rendered this job, and they have one guidance; dose control_scale")

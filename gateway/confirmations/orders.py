@@ -2,7 +2,8 @@
 
 `shifts` (inversion and prompt-to-prompt) tests the findings of methods that render new images, with the phrases of each
 cell. `dillema` (text-to-image under control) tests those of methods that invert the source; it takes no phrases, so its
-edits are restricted to the factors of the cells.
+edits are restricted to the factors of the cells. Both make one change at a time, also where an edit of the first job
+made several.
 """
 
 from __future__ import annotations
@@ -11,20 +12,24 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
 from gateway.context import Context
+from gateway.database.columns import StoredChange
 from gateway.database.sessions import reading
 from gateway.database.tables import Counterfactual, Job, Report, SourceImage
 from gateway.jobs import jobs
 from gateway.jobs.submit import Submission, submit
+from gateway.results.cells import value_side
 from gateway.results.counterfactuals import Filters, conditions
 from shared.problems import Conflict, InvalidInput
 from shared.schemas.base import JsonObject
+from shared.schemas.effects import Cell
 from shared.schemas.jobs import JobDetail, JobSpec, ManifestImage, MethodChoice
-from shared.schemas.results import Cell, JobResults
+from shared.schemas.results import JobResults
 from shared.schemas.reviews import ConfirmationRequest
+from shared.seeds import derive_digest
 
 RENDERS_NEW_IMAGES = frozenset({"dillema"})
 MOST_SHIFTS, MOST_PHRASES = 12, 20  # limits of the parameters of `shifts`
@@ -60,7 +65,10 @@ def confirm(context: Context, owner: str, job_id: str, request: ConfirmationRequ
             confirms=job.id,
         )
         images = [manifest_image(source) for source in findings.sources]
-    return submit(context, owner, Submission(spec, uploaded=images, idempotency_key=f"confirm-{job_id}-{choice.name}"))
+    # Findings that a new report changes have other images or phrases, so they are tested by another job.
+    parts = [spec.model_dump_json(exclude_unset=True), *(image.model_dump_json() for image in images)]
+    key = f"confirm-{job_id}-{derive_digest(*parts).hex()[:32]}"
+    return submit(context, owner, Submission(spec, uploaded=images, idempotency_key=key))
 
 
 def finished_results(session: Session, job: Job) -> JobResults:
@@ -91,31 +99,37 @@ def _findings(session: Session, job: Job, results: JobResults, method: str) -> _
     return _Findings(list(cells), [source for source in sources if source.id in names])
 
 
-def edits_of_cell(session: Session, job: Job, cell: Cell, method: str | None = None) -> Sequence[Counterfactual]:
-    """The counted edits of a cell that change one thing."""
-    values = {"value" if cell.direction == "to" else "from": cell.value}
-    filters = Filters.model_validate(  # by the aliases: `class` and `from` are words of Python
-        {"method": method, "factor": cell.factor, "class": cell.label, "verdict": "counted", **values}
-    )
-    edits = select(Counterfactual).where(Counterfactual.job_id == job.id, Counterfactual.arm == "edit")
-    return session.scalars(edits.where(*conditions(filters)).order_by(Counterfactual.id)).all()
+def edits_of_cell(session: Session, job: Job, cell: Cell, method: str | None = None) -> list[Counterfactual]:
+    """The counted edits that make a cell's change, alone or with others."""
+    row, filters = Counterfactual, {"method": method, "class": cell.label, "verdict": "counted"}
+    alone = and_(row.factor == cell.factor, getattr(row, value_side(cell)) == cell.value)
+    several = row.factor.is_(None)  # the columns repeat single changes only
+    edits = select(row).where(row.job_id == job.id, row.arm == "edit", or_(alone, several))
+    rows = session.scalars(edits.where(*conditions(Filters.model_validate(filters))).order_by(row.id))
+    return [edit for edit in rows if _changes_of_cell(edit, cell)]
+
+
+def _changes_of_cell(edit: Counterfactual, cell: Cell) -> list[StoredChange]:
+    side = value_side(cell)
+    return [change for change in edit.changes if (change["factor"], change[side]) == (cell.factor, cell.value)]
 
 
 def _parameters(session: Session, job: Job, cells: Iterable[Cell], method: str) -> JsonObject:
     if method != "shifts":
         one_change: JsonObject = {"same_caption": False, "edits_per_counterfactual": 1}  # a profile may set others
         return one_change | {"factors": [*sorted({cell.factor for cell in cells})]}
-    by_change: dict[tuple[str, str], list[Counterfactual]] = {}
+    by_value: dict[tuple[str, str], list[StoredChange]] = {}
     for cell in cells:
-        by_change.setdefault((cell.factor, cell.value), []).extend(edits_of_cell(session, job, cell))
-    shifts = [_shift(factor, value, edits) for (factor, value), edits in by_change.items()]
+        changes = [change for edit in edits_of_cell(session, job, cell) for change in _changes_of_cell(edit, cell)]
+        by_value.setdefault((cell.factor, cell.value), []).extend(changes)
+    shifts = [_shift(factor, value, changes) for (factor, value), changes in by_value.items()]
     return {"shifts": [*shifts[:MOST_SHIFTS]]}
 
 
-def _shift(factor: str, value: str, edits: Sequence[Counterfactual]) -> JsonObject:
+def _shift(factor: str, value: str, changes: Sequence[StoredChange]) -> JsonObject:
     """The commonest phrase of a change, in place of the phrases that it replaced."""
-    new = Counter(edit.changes[0]["to_phrase"] for edit in edits)
-    old = Counter(edit.changes[0]["from_phrase"] for edit in edits if edit.changes[0]["from_phrase"])
+    new = Counter(change["to_phrase"] for change in changes)
+    old = Counter(change["from_phrase"] for change in changes if change["from_phrase"])
     phrase = min(new, key=lambda name: (-new[name], name))[:100]
     replaced = sorted(old, key=lambda name: (-old[name], name))[:MOST_PHRASES]
     return {"phrase": phrase, "factor": factor, "value": value, "replaces": [name[:100] for name in replaced]}

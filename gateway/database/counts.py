@@ -48,7 +48,7 @@ def count_rows(session: Session, job_id: str) -> Counter[str]:
     return counts + total(edit_counts(*row) for row in rows)
 
 
-def added(session: Session, counts: Mapping[str, int]) -> ColumnElement[Any]:
+def sum_of(session: Session, counts: Mapping[str, int]) -> ColumnElement[Any]:
     """SQL: the column `Job.counts` with these numbers added."""
     values = {name: func.coalesce(Job.counts[name].as_integer(), 0) + number for name, number in counts.items()}
     if session.get_bind().dialect.name == "sqlite":

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from gateway.database.counts import added
+from gateway.database.counts import sum_of
 from gateway.database.tables import Event, Job
 from shared.schemas.base import JsonObject
 
@@ -21,7 +21,7 @@ def add_event(
     """
     session.flush()
     changes = {name: number for name, number in (counts or {}).items() if number}
-    values = {Job.events: Job.events + 1} | ({Job.counts: added(session, changes)} if changes else {})
+    values = {Job.events: Job.events + 1} | ({Job.counts: sum_of(session, changes)} if changes else {})
     sequence = session.scalars(
         update(Job)
         .where(Job.id == job_id)

@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError, TimeoutError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -41,6 +41,11 @@ DATABASE_AWAY = (OperationalError, InterfaceError, TimeoutError)  # what is rais
 
 _READ_ONLY = "contrafact_read_only"
 _MIGRATING = 7_242_606_411  # arbitrary number of our advisory lock on Postgres
+
+
+def driver_message(error: SQLAlchemyError) -> str:
+    """The message of the database's driver, without the statement; SQLAlchemy's own, for example of a full pool."""
+    return str(error.orig if isinstance(error, DBAPIError) else error)
 
 
 class UtcDateTime(TypeDecorator[datetime]):

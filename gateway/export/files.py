@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from gateway.export.archive import member, member_of, temporary_member
 from gateway.export.names import safe_name
-from gateway.export.provenance import packet_of
+from gateway.results.provenance import packet_of
 from shared.schemas.exports import MASKS, NOTE_NAME, ExportedImage, ExportNote
 from shared.xmp import with_xmp
 

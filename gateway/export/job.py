@@ -18,7 +18,7 @@ from gateway.export.huggingface import huggingface
 from gateway.export.names import class_folders
 from gateway.export.selection import Selection, exported_images
 from gateway.jobs import jobs
-from gateway.jobs.task_description import renamed_masks
+from gateway.jobs.task_description import rename_masks
 from shared import __version__
 from shared.label_maps import VOID
 from shared.problems import Conflict
@@ -90,7 +90,7 @@ def open_export(sessions: Sessions, owner: str, job_id: str, format_name: Format
 
 def _masks(job: Job) -> MaskSpec | None:
     """The meaning of the masks in the archive: indices of the job's classes."""
-    masks = renamed_masks(job)
+    masks = rename_masks(job)
     if masks is None:
         return None
     classes = [MaskClass(name=name, index=index, thing=name in masks.things) for index, name in enumerate(job.classes)]

@@ -17,9 +17,9 @@ from sqlalchemy.orm import Session
 
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Image, Job, Prediction, SourceImage
-from gateway.export.provenance import digital_source_of
 from gateway.results.counterfactuals import Filters, Verdict, conditions, has_class
-from gateway.results.stream import Triple, load_triples
+from gateway.results.pairing import Triple, load_triples
+from gateway.results.provenance import digital_source_of
 from shared.problems import NotFound
 from shared.schemas.exports import ARMS, Arm, ExportedImage, ExportedPrediction
 from shared.schemas.result_rows import ChangeView

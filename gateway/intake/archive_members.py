@@ -97,7 +97,7 @@ def unreadable(error: Exception) -> Malformed:
     return Malformed(f"the archive cannot be read ({str(error) or type(error).__name__}); pack it again")
 
 
-def checked_name(raw: str) -> str:
+def check_name(raw: str) -> str:
     name = raw.encode("utf-8", "replace").decode().replace("\\", "/").removeprefix("./")
     if len(name) > MAX_NAME_CHARACTERS:
         raise Malformed(f"the archive holds a file name of more than {MAX_NAME_CHARACTERS:,} characters; shorten it")

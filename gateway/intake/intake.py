@@ -31,7 +31,7 @@ from gateway.intake.sources import (
 )
 from shared.archives import is_archive
 from shared.manifests import MANIFEST_NAMES, ManifestRow, folder_labels, match_rows, parse_manifest
-from shared.problems import InvalidInput, TooLarge, quoted
+from shared.problems import InvalidInput, TooLarge, quote
 from shared.schemas.exports import MASKS, NOTE_NAME, ORIGINALS, ExportNote
 from shared.schemas.jobs import MAX_CLASSES
 from shared.schemas.masks import MAX_LABEL_CHARACTERS
@@ -64,7 +64,7 @@ def take_in(
     incoming = _members_of(files, archive, limits, masks is not None, aside)
     if masks is not None and shelf is not None:
         shelf.take_all(read_file(file, limits) for file in masks.files)
-        incoming = shelf.taken_out(incoming)
+        incoming = shelf.take_out(incoming)
     sources = [_take_one(member, store, limits) for member in incoming]
     sources = [source for source in sources if source.name.startswith(aside.originals)]  # the note may come last
     if archive is not None and masks is not None:
@@ -76,14 +76,14 @@ def take_in(
     if rows is not None:
         sources = [replace(source, group=row.group) for source, row in zip(sources, rows, strict=True)]
     if shelf is None:
-        return _labelled(sources, rows, None if archive is None else known_classes)
+        return _label(sources, rows, None if archive is None else known_classes)
     if aside.originals:
         shelf.keep_only(aside.originals.removesuffix(ORIGINALS) + MASKS + ORIGINALS)
     labelled = masks is not None and masks.labelled
     if labelled:
         labels = _labels(sources, rows, None if archive is None else known_classes)
         sources = [replace(source, label=label) for source, label in zip(sources, labels, strict=True)]
-    return shelf.given_to(sources, rows, labelled)
+    return shelf.assign_to(sources, rows, labelled)
 
 
 def _refuse_unusable(sources: Sequence[SourceFile], aside: _Aside, limits: IntakeLimits) -> None:
@@ -94,7 +94,7 @@ def _refuse_unusable(sources: Sequence[SourceFile], aside: _Aside, limits: Intak
     refuse_if_unusable(sources)
 
 
-def _labelled(
+def _label(
     sources: Sequence[SourceFile], rows: Sequence[ManifestRow] | None, known_classes: Collection[str] | None
 ) -> list[SourceFile]:
     """The sources with their labels. `known_classes` is None for files without folders."""
@@ -104,7 +104,7 @@ def _labelled(
     return [replace(source, label=label) for source, label in zip(sources, labels, strict=True)]
 
 
-def grouped(sources: Sequence[SourceFile], group_by: Literal["image", "folder"]) -> list[SourceFile]:
+def group(sources: Sequence[SourceFile], group_by: Literal["image", "folder"]) -> list[SourceFile]:
     """The labelled sources. With `group_by` folder, a source without a group gets its folder as its group.
 
     Raises InvalidInput if no image lies in a folder, or if the folders are the classes.
@@ -147,7 +147,7 @@ def refuse_unknown_labels(used: Collection[str], classes: Mapping[str, Collectio
     for owner, labels in classes.items():
         if unknown := sorted(set(used) - set(labels)):
             raise InvalidInput(
-                f"{owner} does not know the labels {quoted(unknown)}; it knows {quoted(sorted(labels))}. {advice}",
+                f"{owner} does not know the labels {quote(unknown)}; it knows {quote(sorted(labels))}. {advice}",
                 members={"unknown_labels": list(unknown[:100])},
             )
 

@@ -21,7 +21,7 @@ from gateway.intake.sources import (
     refuse_if_unusable,
     refuse_too_many_bytes,
 )
-from shared.images import from_array
+from shared.images import decode_mask, from_array
 from shared.manifests import ManifestRow
 from shared.problems import InvalidInput, TooLarge
 
@@ -47,7 +47,7 @@ class MaskShelf:
 
     def take(self, member: Member) -> None:
         """Read a mask and store its label map."""
-        self._kept[member.name] = self._taken(member)
+        self._kept[member.name] = self._pair(member)
 
     def take_all(self, sent: Iterable[Member]) -> None:
         """Read and store masks from a form. Raises InvalidInput for duplicate names."""
@@ -56,7 +56,7 @@ class MaskShelf:
                 raise InvalidInput(f"there are two masks named {member.name!r}; give each its own name")
             self.take(member)
 
-    def taken_out(self, incoming: Iterable[Member]) -> Iterator[Member]:
+    def take_out(self, incoming: Iterable[Member]) -> Iterator[Member]:
         """Yield the files that may be images; read and store those in folders of masks."""
         for member in incoming:
             if is_mask(member.name):
@@ -68,7 +68,7 @@ class MaskShelf:
         """Drop the masks in other folders."""
         self._kept = {name: mask for name, mask in self._kept.items() if name.startswith(folder)}
 
-    def given_to(
+    def assign_to(
         self, sources: Sequence[SourceFile], rows: Sequence[ManifestRow] | None, labelled: bool = False
     ) -> list[SourceFile]:
         """Each source image with its mask, by the manifest's rows, else by equal stems.
@@ -85,18 +85,18 @@ class MaskShelf:
                 "the manifest has labels, but the ground truth of this job is masks; leave out one of them"
             )
         named = None if rows is None else [row.mask for row in rows]
-        return self.paired(sources, match_masks([source.name for source in sources], list(self._kept), named))
+        return self.pair(sources, match_masks([source.name for source in sources], list(self._kept), named))
 
-    def paired(self, sources: Sequence[SourceFile], names: Sequence[str | None]) -> list[SourceFile]:
+    def pair(self, sources: Sequence[SourceFile], names: Sequence[str | None]) -> list[SourceFile]:
         """Each source image with the mask of this name (None: no mask). Raises InvalidInput if no image is usable."""
         matched = [
-            source if name is None else _masked(source, name, self._kept[name])
+            source if name is None else _with_mask(source, name, self._kept[name])
             for source, name in zip(sources, names, strict=True)
         ]
         refuse_if_unusable(matched)
         return matched
 
-    def _taken(self, member: Member) -> KeptMask | str:
+    def _pair(self, member: Member) -> KeptMask | str:
         if member.data is None:
             return member.problem
         try:
@@ -129,13 +129,22 @@ def keep_values(store: ImageStore, data: bytes, limits: IntakeLimits) -> KeptIma
     return put_once(store, from_array(*values), data)
 
 
+def keep_colours(store: ImageStore, data: bytes, limits: IntakeLimits) -> KeptImage:
+    """Store the colours of a mask before its spec is known: its own or its palette's, neither mixed nor converted.
+
+    Raises the errors of `keep_image`.
+    """
+    refuse_too_many_bytes(data, limits)
+    return put_once(store, from_array(*decode_mask(data, "RGB", limits.image_pixels, limits.working_side)), data)
+
+
 def images_beside_masks(sources: Sequence[SourceFile]) -> list[SourceFile]:
     """The images in folders named `images`, or all if there is none. Other folders may hold unrelated images."""
     inside = [source for source in sources if is_image(source.name)]
     return inside or list(sources)
 
 
-def _masked(source: SourceFile, name: str, mask: KeptMask | str) -> SourceFile:
+def _with_mask(source: SourceFile, name: str, mask: KeptMask | str) -> SourceFile:
     if source.image is None:
         return source
     if isinstance(mask, str):

@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shared.images import Pixels, PngHeader, decode_mask, png_header
+from shared.images import Pixels, decode_mask
 from shared.label_maps import VOID
 from shared.manifests import shared_folder
-from shared.problems import InvalidInput, quoted
+from shared.png_files import PngHeader, png_header
+from shared.problems import InvalidInput, quote
 from shared.schemas.masks import MaskSpec
 
 FOLDERS = {"mask": "masks", "image": "images"}
@@ -52,12 +53,12 @@ class MaskReader:
         header = _header(data)
         read = _colours if self.coloured else _indices
         values = read(data, header, max_pixels, working_side)
-        places = self._placed(values.pixels)
+        places = self._place(values.pixels)
         if (places == _UNKNOWN).any():
             raise InvalidInput(self._unknown(values.pixels, places))
         return FileValues(places, values.file_size)
 
-    def _placed(self, values: np.ndarray) -> Pixels:
+    def _place(self, values: np.ndarray) -> Pixels:
         if not self.coloured:
             table = np.full(256, _UNKNOWN, np.uint8)
             table[list(self.places)] = list(self.places.values())
@@ -69,8 +70,8 @@ class MaskReader:
 
     def _unknown(self, values: np.ndarray, places: Pixels) -> str:
         rows, columns = np.nonzero(places == _UNKNOWN)
-        which = values[rows[0], columns[0]]
-        name = f"the colour #{which:06x}" if self.coloured else f"the index {which}"
+        unknown = values[rows[0], columns[0]]
+        name = f"the colour #{unknown:06x}" if self.coloured else f"the index {unknown}"
         return (
             f"{len(rows):,} of its pixels have no class; the first (x {columns[0]}, y {rows[0]}) has {name}; "
             "add it to `masks.classes`, or to `masks.void`"
@@ -132,7 +133,7 @@ def match_masks(images: Sequence[str], masks: Sequence[str], named: Sequence[str
     """
     matched = _by_stem(images, masks) if named is None or not any(named) else _by_name(images, masks, named)
     if left := sorted(set(masks) - set(matched)):
-        raise InvalidInput(f"no image belongs to the masks {quoted(left)}; give both the same name, or leave them out")
+        raise InvalidInput(f"no image belongs to the masks {quote(left)}; give both the same name, or leave them out")
     return matched
 
 
@@ -141,7 +142,7 @@ def _by_name(images: Sequence[str], masks: Sequence[str], named: Sequence[str | 
     by_name = {mask.removeprefix(root): mask for mask in masks} | {mask: mask for mask in masks}
     if missing := sorted({name for name in named if name is not None and name not in by_name}):
         raise InvalidInput(
-            f"the manifest names masks that were not sent: {quoted(missing)}; put them into a folder `masks`"
+            f"the manifest names masks that were not sent: {quote(missing)}; put them into a folder `masks`"
         )
     return [None if name is None else by_name[name] for name in named]
 
@@ -154,7 +155,7 @@ def _by_stem(images: Sequence[str], masks: Sequence[str]) -> list[str | None]:
         by_stem[stem] = mask
     stems = [_stem(image) for image in images]
     if twice := sorted({stem for stem in stems if stem in by_stem and stems.count(stem) > 1}):
-        raise InvalidInput(f"one mask would belong to several images: {quoted(twice)}; give each image its own")
+        raise InvalidInput(f"one mask would belong to several images: {quote(twice)}; give each image its own")
     return [by_stem.get(stem) for stem in stems]
 
 

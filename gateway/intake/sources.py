@@ -84,7 +84,10 @@ class KeptMask:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One position of a job: a stored image with its ground truth, or a failure. A `group` counts as one image."""
+    """One position of a job: a stored image with its ground truth, or a failure. A `group` counts as one image.
+
+    `upload`: the digest of a file that a dry run lists and that is not uploaded yet.
+    """
 
     name: str
     label: str | None
@@ -92,6 +95,7 @@ class SourceFile:
     failure: str = ""
     mask: KeptMask | None = None
     group: str | None = None
+    upload: str = ""
 
 
 def keep_image(store: ImageStore, data: bytes, limits: IntakeLimits) -> KeptImage:

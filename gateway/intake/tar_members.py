@@ -13,7 +13,7 @@ from gateway.intake.archive_members import (
     Content,
     Meter,
     OpenMember,
-    checked_name,
+    check_name,
     is_junk,
     unreadable,
 )
@@ -37,7 +37,7 @@ def tar_members(file: IO[bytes] | gzip.GzipFile, meter: Meter) -> Iterator[OpenM
     stream = _Forward(file, meter)
     with tarfile.TarFile(fileobj=stream, tarinfo=_Header) as archive:  # type: ignore[arg-type]
         for info in archive:
-            name = checked_name(info.name)
+            name = check_name(info.name)
             meter.count()
             if info.isdir() or is_junk(name):
                 continue
@@ -61,7 +61,7 @@ class _Header(tarfile.TarInfo):
         header = super().frombuf(buf, encoding, errors)
         if header.type not in _FILES + _HEADERS:
             raise Malformed(
-                f"the archive holds {checked_name(header.name)!r}, which is a link, a device or sparse; "
+                f"the archive holds {check_name(header.name)!r}, which is a link, a device or sparse; "
                 "pack plain files only"
             )
         if header.size < 0 or (header.type in _HEADERS and header.size > MAX_HEADER_BYTES):

@@ -13,7 +13,7 @@ from gateway.intake.archive_members import (
     DamagedMember,
     Meter,
     OpenMember,
-    checked_name,
+    check_name,
     is_junk,
 )
 from shared.problems import Malformed, TooLarge
@@ -29,7 +29,7 @@ def zip_members(file: IO[bytes], meter: Meter) -> Iterator[OpenMember]:
         guarded.in_directory = False
         for info in archive.infolist():
             kind = stat.S_IFMT(info.external_attr >> 16)
-            name = checked_name(info.filename)
+            name = check_name(info.filename)
             meter.count()
             if info.is_dir() or kind == stat.S_IFDIR:
                 continue
@@ -51,25 +51,25 @@ def _zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, mete
     meter.spend(info.file_size)  # zipfile unpacks no more of a file than its directory declares
     try:
         with archive.open(info) as packed:
-            content = Content(_undamaged(packed.read), name)
+            content = Content(_check_damage(packed.read), name)
             yield OpenMember(name, content)
     except DAMAGE as error:
-        yield OpenMember(name, None, _damaged(error))
+        yield OpenMember(name, None, _damage_message(error))
     except DamagedMember as damage:  # in the first bytes, which `Content` reads
         yield OpenMember(name, None, damage.detail)
 
 
-def _undamaged(read: Callable[[int], bytes]) -> Callable[[int], bytes]:
+def _check_damage(read: Callable[[int], bytes]) -> Callable[[int], bytes]:
     def reading(size: int) -> bytes:
         try:
             return read(size)
         except DAMAGE as error:
-            raise DamagedMember(_damaged(error)) from error
+            raise DamagedMember(_damage_message(error)) from error
 
     return reading
 
 
-def _damaged(error: Exception) -> str:
+def _damage_message(error: Exception) -> str:
     return f"the file is damaged inside the archive: {error}"
 
 

@@ -10,25 +10,34 @@ from random import Random
 from gateway.intake.sources import KeptImage, SourceFile
 from gateway.jobs.choices import Plan
 from gateway.methods import JobMethod
+from gateway.methods.background_values import UNKNOWN
 from gateway.methods.compose import MOST_BACKGROUNDS, Background, ComposeParameters, scene_of
+from gateway.methods.instruct import InstructParameters
 from shared.problems import InvalidInput
 from shared.profiles import Profile
 from shared.seeds import derive_seed
 
 LEAST_IMAGES = 2  # different ones, so that each has another background
-ANOTHER = "another background"  # the value of backgrounds of which nothing is known
 
 
 def check_compositions(plan: Plan, profile: Profile, object_masks: bool) -> None:
-    """Raise InvalidInput where method `compose` cannot cut objects out, or where masks would not move with them.
+    """Raise InvalidInput where a method cannot find the objects, or where masks would not move with them.
 
-    `object_masks`: the user sends the objects' masks.
+    `object_masks`: the user sends the objects' masks. Method `compose` needs them, and `instruct` for backgrounds.
     """
-    if not any(isinstance(method.parameters, ComposeParameters) for method in plan.methods):
+    composed = any(isinstance(method.parameters, ComposeParameters) for method in plan.methods)
+    around = any(
+        isinstance(method.parameters, InstructParameters) and method.parameters.region == "background"
+        for method in plan.methods
+    )
+    if not composed and not around:
         if object_masks:
-            raise InvalidInput("`object_masks` are for the method compose; add it to `methods`, or leave them out")
+            raise InvalidInput(
+                "`object_masks` are for the method compose, and for instruct with `region` background; add one of them "
+                "to `methods`, or leave the masks out"
+            )
         return
-    if plan.kind == "segmentation":
+    if composed and plan.kind == "segmentation":
         raise InvalidInput(
             "compose moves objects, and the masks of a segmentation job would not move with them; test a classifier "
             "with it, or choose another method"
@@ -37,8 +46,9 @@ def check_compositions(plan: Plan, profile: Profile, object_masks: bool) -> None
         return
     if profile.diffusion.segmenter is None or not profile.diffusion.keep_labels:
         raise InvalidInput(
-            f"compose needs the objects' masks, and profile {profile.profile.name!r} has no segmenter for them; send "
-            "them and set `object_masks`, or name [diffusion.segmenter] and `keep_labels` in the profile"
+            f"{'compose' if composed else 'instruct'} needs the objects' masks, and profile "
+            f"{profile.profile.name!r} has no segmenter for them; send them and set `object_masks`, or name "
+            "[diffusion.segmenter] and `keep_labels` in the profile"
         )
 
 
@@ -55,7 +65,7 @@ def with_backgrounds(
     `find` gives the owner's images by any of their digests. Raises InvalidInput for backgrounds that are not uploaded
     (`uploaded`: a dry run allows them), and for a job with too few images to take backgrounds from.
     """
-    return replace(plan, methods=[_resolved(method, sources, seed, find, uploaded) for method in plan.methods])
+    return replace(plan, methods=[_resolve(method, sources, seed, find, uploaded) for method in plan.methods])
 
 
 def of_sources(sources: Sequence[SourceFile], seed: int) -> list[Background]:
@@ -66,7 +76,7 @@ def of_sources(sources: Sequence[SourceFile], seed: int) -> list[Background]:
     by_label: dict[str, dict[str, Background]] = {}
     for source in sources:
         if source.image is not None:
-            value = ANOTHER if source.label is None else scene_of(source.label)
+            value = UNKNOWN if source.label is None else scene_of(source.label)
             mask = None if source.mask is None else source.mask.digest
             drawn = Background(digest=source.image.digest, value=value, clear=True, mask=mask)
             by_label.setdefault(value, {})[drawn.digest] = drawn
@@ -79,7 +89,7 @@ def of_sources(sources: Sequence[SourceFile], seed: int) -> list[Background]:
     return list({background.digest: background for background in in_turn}.values())[:MOST_BACKGROUNDS]
 
 
-def _resolved(
+def _resolve(
     method: JobMethod,
     sources: Sequence[SourceFile],
     seed: int,
@@ -92,7 +102,7 @@ def _resolved(
     if not parameters.backgrounds_per_image:  # nothing uses them
         return replace(method, parameters=parameters.model_copy(update={"backgrounds": ()}))
     if parameters.backgrounds:
-        backgrounds = _stored(parameters, find(parameters.backgrounds), uploaded)
+        backgrounds = _load_backgrounds(parameters, find(parameters.backgrounds), uploaded)
     else:
         backgrounds = of_sources(sources, seed)
         if len(backgrounds) < LEAST_IMAGES:
@@ -103,7 +113,9 @@ def _resolved(
     return replace(method, parameters=parameters.model_copy(update={"backgrounds": tuple(backgrounds)}))
 
 
-def _stored(parameters: ComposeParameters, images: Mapping[str, KeptImage], uploaded: bool) -> list[Background]:
+def _load_backgrounds(
+    parameters: ComposeParameters, images: Mapping[str, KeptImage], uploaded: bool
+) -> list[Background]:
     """The named backgrounds by the digests of their stored pixels, without those of a dry run that are missing."""
     missing = [digest for digest in parameters.digests if digest not in images]
     if missing and uploaded:

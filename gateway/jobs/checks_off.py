@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.methods import METHODS, JobMethod
+from gateway.methods.check_parameters import CheckParameters
 from gateway.methods.checks import CHECKS
 from gateway.methods.controlled import ControlledParameters
-from gateway.methods.inverted import EditingParameters
 from shared.schemas.base import Kind
 
 
@@ -22,7 +22,7 @@ def checks_off(methods: Sequence[JobMethod], kind: Kind) -> dict[str, list[str]]
             check for check in METHODS[method.name].checks if check not in {"recaption", *elsewhere, *method.thresholds}
         ]
         for method in methods
-        if isinstance(method.parameters, ControlledParameters | EditingParameters)
+        if isinstance(method.parameters, CheckParameters)
     }
     return {name: checks for name, checks in off.items() if checks}
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from gateway.intake.intake import refuse_unknown_labels
 from gateway.intake.masks import mask_reader
+from gateway.jobs.model_choice import choose_models, kind_of, refuse_unknown_classes
 from gateway.methods import METHODS, JobMethod
 from gateway.methods.controlled import ControlledParameters
+from gateway.methods.instruct import InstructParameters
 from gateway.methods.second_scorer import UNCALIBRATED
 from gateway.methods.signals import SignalParameters
 from shared.problems import InvalidInput, validation_sentence
@@ -21,7 +22,7 @@ from shared.schemas.jobs import JobSpec, MethodInfo, MethodsReply
 from shared.schemas.masks import MAX_MASK_CLASSES
 from shared.schemas.profiles import ProfilesReply, ProfileView
 from shared.schemas.validity import VALIDITY, signals_of
-from shared.weights import Weights
+from shared.weights import Server, Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ def plan(spec: JobSpec, profile: Profile, available: Sequence[ModelUnderTestInfo
     parameters = parameters or {name: {} for name in profile.defaults.methods}
     for name in parameters:
         _check_needs(name, profile)
-    models = _models(spec, profile, available)
+    models = choose_models(spec, profile, available)
     kind = kind_of(models, "classification" if spec.masks is None else "segmentation")
     if kind == "classification" and spec.masks is not None:
         raise InvalidInput(
@@ -88,10 +89,10 @@ def _check_calibration(spec: JobSpec, profile: Profile, kind: Kind) -> None:
             f"and this one is of {kind}, which has other checks; leave `calibration` out"
         )
     owned = ("thresholds", "recaption", "validity")
-    own = {name for method in spec.methods or [] for name in owned if name in method.parameters}
-    if own:
+    redundant = {name for method in spec.methods or [] for name in owned if name in method.parameters}
+    if redundant:
         raise InvalidInput(
-            f"`calibration` is for the profile's own checks; leave out either it or {' and '.join(sorted(own))}"
+            f"`calibration` is for the profile's own checks; leave out either it or {' and '.join(sorted(redundant))}"
         )
 
 
@@ -162,8 +163,8 @@ def _few_steps(name: str, profile: Profile, request: JsonObject) -> JsonObject:
     controlled = name in METHODS and issubclass(METHODS[name].parameters, ControlledParameters)
     if few_step is None or not few_step.default or not controlled:
         return {}
-    own: JsonObject = {"steps": few_step.steps, "guidance": few_step.guidance}
-    return {} if any(request.get(parameter, value) != value for parameter, value in own.items()) else own
+    defaults: JsonObject = {"steps": few_step.steps, "guidance": few_step.guidance}
+    return {} if any(request.get(parameter, value) != value for parameter, value in defaults.items()) else defaults
 
 
 def _protected_things(name: str, profile: Profile, kind: Kind) -> JsonObject:
@@ -180,13 +181,15 @@ def profiles_listing(active: str) -> ProfilesReply:
 
 
 def _profile_view(profile: Profile, active: bool) -> ProfileView:
-    roles: dict[str, Weights | None] = {
+    instruct = profile.diffusion.instruct
+    roles: dict[str, Weights | Server | None] = {
         "caption": profile.caption.weights,
         "language": profile.language.weights,
         "language adapter": profile.language.adapter,
         "diffusion": profile.diffusion.base,
         "segmenter": profile.diffusion.segmenter,
         "depth": profile.diffusion.depth,
+        "instruct": instruct.sources[0] if instruct else None,
         "few steps": profile.diffusion.few_step.weights if profile.diffusion.few_step else None,
         "scorer": profile.evaluator.scorer,
         "second scorer": profile.evaluator.second_scorer,
@@ -208,13 +211,17 @@ def _profile_view(profile: Profile, active: bool) -> ProfileView:
 
 def _check_needs(name: str, profile: Profile) -> None:
     """Raise InvalidInput if the profile lacks optional weights that the method needs."""
-    weights = {"text_embedder": profile.evaluator.text_embedder, "masked_words": profile.language.masked_words}
-    tables = {"text_embedder": "evaluator", "masked_words": "language"}
+    weights = {
+        "text_embedder": profile.evaluator.text_embedder,
+        "masked_words": profile.language.masked_words,
+        "instruct": profile.diffusion.instruct,
+    }
+    tables = {"text_embedder": "evaluator", "masked_words": "language", "instruct": "diffusion"}
     for need in METHODS[name].needs if name in METHODS else ():
         if weights[need] is None:
             raise InvalidInput(
                 f"method {name!r} needs [{tables[need]}.{need}], which profile {profile.profile.name!r} does not have; "
-                "name such weights in the profile, or choose another method"
+                "add it to the profile, or choose another method"
             )
 
 
@@ -229,17 +236,20 @@ def _method(
         listed = ", ".join(choice for choice, method in METHODS.items() if method.listed)
         raise InvalidInput(f"unknown method {name!r}; choose from {listed}")
     defaults = _protected_things(name, profile, kind) | method_defaults(name, profile, request)
+    calibrated: dict[str, object] = {}
     if calibration is not None and name in calibration.thresholds:
-        defaults["thresholds"] = {check: dict(limits) for check, limits in calibration.thresholds[name].items()}
+        calibrated["thresholds"] = calibration.thresholds[name]
     if calibration is not None and name in calibration.validity_model:
-        defaults["validity"] = calibration.validity_model[name].model_dump(mode="json")
+        calibrated["validity"] = calibration.validity_model[name]
     try:
-        parameters = METHODS[name].parameters.model_validate(defaults | request)
+        parameters = METHODS[name].parameters.model_validate({**defaults, **calibrated, **request})
     except ValidationError as error:
         sentence = validation_sentence(error.errors(include_url=False, include_context=False, include_input=False))
         raise InvalidInput(f"the parameters of {name}: {sentence}") from error
     if isinstance(parameters, ControlledParameters):
         _check_controls(name, parameters, profile)
+    if isinstance(parameters, InstructParameters):
+        _check_region(parameters, profile)
     return JobMethod(name, parameters)
 
 
@@ -277,66 +287,12 @@ def _check_controls(name: str, parameters: ControlledParameters, profile: Profil
         )
 
 
-def models_by_name(names: Sequence[str], available: Sequence[ModelUnderTestInfo]) -> list[ModelUnderTestInfo]:
-    """The models of these names. Raises InvalidInput for an unknown name."""
-    by_name = {model.name: model for model in available}
-    if unknown := [name for name in names if name not in by_name]:
-        choices = ", ".join(by_name) or "none"
-        raise InvalidInput(f"unknown model under test {', '.join(map(repr, unknown))}; known: {choices}")
-    return [by_name[name] for name in names]
-
-
-def kind_of(models: Sequence[ModelUnderTestInfo], otherwise: Kind) -> Kind:
-    """The kind of the models; `otherwise` without models. Raises InvalidInput for models of both kinds."""
-    kinds: dict[str, str] = {model.kind: model.name for model in models}
-    if len(kinds) > 1:
-        pairs = " and ".join(f"{name!r} is for {kind}" for kind, name in kinds.items())
-        raise InvalidInput(f"{pairs}; test models of one kind in a job")
-    if "segmentation" in kinds:
-        return "segmentation"
-    return "classification" if kinds else otherwise
-
-
-def refuse_unknown_truths(labels: Collection[str], models: Sequence[ModelUnderTestInfo], advice: str) -> None:
-    """Raise InvalidInput with `advice` if ground truth has labels that a model does not know."""
-    refuse_unknown_labels(labels, class_lists(models), advice)
-
-
-def class_lists(models: Sequence[ModelUnderTestInfo]) -> dict[str, Sequence[str]]:
-    """The classes of each model, by its name in messages."""
-    return {f"model under test {model.name!r}": model.classes for model in models}
-
-
-def refuse_unknown_classes(classes: Sequence[str], models: Sequence[ModelUnderTestInfo]) -> None:
-    """Raise InvalidInput if masks have classes that a segmenter does not know."""
-    for model in models:
-        if unknown := [name for name in classes if name not in model.classes]:
-            raise InvalidInput(
-                f"model under test {model.name!r} does not know the mask classes "
-                f"{', '.join(map(repr, unknown[:5]))}; it knows {', '.join(map(repr, model.classes[:20]))}. Map "
-                "them with `label_map`, or list their values in `masks.void`",
-                members={"unknown_classes": [*unknown[:100]]},
-            )
-
-
-def _models(spec: JobSpec, profile: Profile, available: Sequence[ModelUnderTestInfo]) -> list[ModelUnderTestInfo]:
-    """The models under test, then the reference models."""
-    tested = _tested_models(spec, profile, available)
-    if repeated := {model.name for model in tested} & set(spec.reference_models):
-        raise InvalidInput(f"{sorted(repeated)[0]!r} is under test; name other `reference_models`")
-    return [*tested, *models_by_name(spec.reference_models, available)]
-
-
-def _tested_models(
-    spec: JobSpec, profile: Profile, available: Sequence[ModelUnderTestInfo]
-) -> list[ModelUnderTestInfo]:
-    """The models that the spec names, else the profile's default models of the kind of the ground truth."""
-    if spec.models is not None:
-        return models_by_name(spec.models, available)
-    kind: Kind = "classification" if spec.masks is None else "segmentation"
-    defaults = models_by_name(profile.defaults.models, available)
-    of_kind = [model for model in defaults if model.kind == kind]
-    if defaults and not of_kind:
-        others = ", ".join(repr(model.name) for model in available if model.kind == kind) or "none"
-        raise InvalidInput(f"profile {profile.profile.name!r} tests no {kind} by default; name `models`: {others}")
-    return of_kind
+def _check_region(parameters: InstructParameters, profile: Profile) -> None:
+    """Raise InvalidInput for a region that the profile's instruct editor cannot restrict itself to."""
+    regions = () if profile.diffusion.instruct is None else profile.diffusion.instruct.regions
+    if parameters.region not in regions:
+        raise InvalidInput(
+            f"the instruct editor of profile {profile.profile.name!r} cannot edit the region {parameters.region!r}; "
+            f"set `region` of method 'instruct' to {' or '.join(map(repr, regions))}, or name another editor in "
+            "[diffusion.instruct]"
+        )

@@ -1,8 +1,8 @@
 """The design of a job: which values its methods change source images to, within its budget of renderings.
 
-In a balanced or adaptive design the methods that choose their changes (DILLEMA, LANCE) get the same values for every
-source image, as their parameter `values`; an adaptive job gives each image some of them (`rounds.py`). Shifts,
-corruptions and reconstruction treat all images alike by themselves.
+In a balanced or adaptive design the methods that choose their changes (DILLEMA, LANCE, instruct) get the same values
+for every source image, as their parameter `values`; an adaptive job gives each image some of them (`rounds.py`).
+Shifts, corruptions, reconstruction and given instructions treat all images alike by themselves.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from gateway.jobs.renderings import planned_renderings
 from gateway.methods import JobMethod
 from gateway.methods.counterfactual import FACTORS
 from gateway.methods.dillema import DillemaParameters
+from gateway.methods.instruct import InstructParameters
 from gateway.methods.lance import LanceParameters
 from gateway.methods.lance_r import LanceRParameters
 from shared.problems import InvalidInput
 from shared.schemas.designs import MOST_VALUES, ChosenValue, Design, DesignKind
 from shared.schemas.jobs import JobSpec
+
+_CHOOSING = DillemaParameters | LanceParameters | InstructParameters  # methods that choose their changes
 
 
 def with_design(plan: Plan, spec: JobSpec, usual: Sequence[ChosenValue], images: int) -> Plan:
@@ -32,9 +35,9 @@ def with_design(plan: Plan, spec: JobSpec, usual: Sequence[ChosenValue], images:
     and if the budget is too small.
     """
     if spec.design == "free":
-        if own := [method.name for method in plan.methods if values_of(method)]:
+        if names := [method.name for method in plan.methods if values_of(method)]:
             raise InvalidInput(
-                f"the parameter `values` of {', '.join(own)} needs `design` balanced or adaptive; set it on the job"
+                f"the parameter `values` of {', '.join(names)} needs `design` balanced or adaptive; set it on the job"
             )
         return plan
     # An adaptive job spends its budget round by round, so it limits no values.
@@ -48,7 +51,7 @@ def with_design(plan: Plan, spec: JobSpec, usual: Sequence[ChosenValue], images:
 def values_of(method: JobMethod) -> list[ChosenValue]:
     """The values that a method changes every source image to; empty if it takes none."""
     parameters = method.parameters
-    return [*parameters.values] if isinstance(parameters, DillemaParameters | LanceParameters) else []
+    return [*parameters.values] if isinstance(parameters, _CHOOSING) else []
 
 
 def design_of(kind: DesignKind, budget: int | None, methods: Sequence[JobMethod]) -> Design:
@@ -63,15 +66,16 @@ def _method(method: JobMethod, spec: JobSpec, usual: Sequence[ChosenValue], imag
     parameters = method.parameters
     if isinstance(parameters, LanceRParameters):
         raise InvalidInput("lance-r draws its words by chance, so it cannot be balanced; leave it out of `methods`")
-    if isinstance(parameters, DillemaParameters | LanceParameters):
+    by_user = isinstance(parameters, InstructParameters) and parameters.instructions  # the same for all images
+    if isinstance(parameters, _CHOOSING) and not by_user:
         if isinstance(parameters, DillemaParameters) and parameters.several_changes:
             raise InvalidInput(
                 "a design with chosen values makes one change each: set same_caption to false and "
                 "edits_per_counterfactual to 1 in the parameters of dillema"
             )
         factors = parameters.factors or FACTORS
-        if own := spec.values or parameters.values:
-            method = with_values(method, _own_values(method.name, own, factors))
+        if values := spec.values or parameters.values:
+            method = with_values(method, _own_values(method.name, values, factors))
         else:
             most = parameters.counterfactuals_per_image if spec.design == "balanced" else MOST_VALUES
             of_factors = [chosen for chosen in usual if chosen.factor in factors][:most]

@@ -22,8 +22,9 @@ from gateway.database.sessions import insert_missing
 from gateway.database.tables import Job, JobBackground, JobRound, Report, SourceImage
 from gateway.intake.sources import KeptMask, SourceFile
 from gateway.jobs.choices import Plan
-from gateway.jobs.plans import PlannedImage, PlannedJob, describe_plan
+from gateway.jobs.plans import PlannedJob, describe_plan
 from gateway.jobs.progress import progress
+from gateway.jobs.sequences import PlannedImage
 from gateway.operations.deletion import mark_deleted
 from gateway.queue import job_states
 from shared.problems import Conflict, NotFound
@@ -122,10 +123,10 @@ def plan_of(session: Session, owner: str, job_id: str, working_side: int) -> Job
     """A job's plan, as a dry run would have shown it."""
     job = find(session, owner, job_id)
     s = SourceImage
-    truths = select(s.ground_truth, s.mask_classes, s.file_name, s.group_name, Image.width, Image.height)
+    truths = select(s.ground_truth, s.mask_classes, s.file_name, s.group_name, Image.width, Image.height, Image.digest)
     images = [
-        PlannedImage(name, classes or ([] if label is None else [label]), group, max(width, height))
-        for label, classes, name, group, width, height in session.execute(
+        PlannedImage(name, classes or ([] if label is None else [label]), group, max(width, height), digest)
+        for label, classes, name, group, width, height, digest in session.execute(
             truths.join(Image, s.digest == Image.digest).where(s.job_id == job_id)
         )
     ]

@@ -10,7 +10,7 @@ from gateway.context import Context
 from gateway.database.sessions import reading
 from gateway.database.tables import SourceImage
 from gateway.jobs import jobs
-from gateway.jobs.choices import kind_of, models_by_name, refuse_unknown_classes, refuse_unknown_truths
+from gateway.jobs.model_choice import kind_of, models_by_name, refuse_unknown_classes, refuse_unknown_truths
 from gateway.models_under_test import models
 from gateway.queue import job_states
 from shared.problems import Conflict, InvalidInput

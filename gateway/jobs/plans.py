@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from gateway.jobs.checks_off import checks_off, unchecked_methods
 from gateway.jobs.designs import design_of
 from gateway.jobs.rounds import renderings_of_design
-from gateway.jobs.sensitivity import sensitivity_of
+from gateway.jobs.sensitivity import GroupedTruth, sensitivity_of
+from gateway.jobs.sequences import PlannedImage, folders_suffice, look_like_sequences, repeated_images
 from gateway.methods import JobMethod
-from shared.manifests import look_like_sequences
 from shared.schemas.base import Kind
 from shared.schemas.designs import DesignKind
 from shared.schemas.jobs import ImageFailure
@@ -33,22 +33,12 @@ class PlannedJob:
     budget: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedImage:
-    """A usable source image. `truths`: the classes in its ground truth. `side`: its longer one in pixels; None if it is
-    not uploaded yet."""
-
-    name: str
-    truths: Sequence[str]
-    group: str | None
-    side: int | None
-
-
 def describe_plan(
     job: PlannedJob, images: Sequence[PlannedImage], working_side: int, failures: list[ImageFailure] | None = None
 ) -> JobPlan:
     """The plan of a job with these images. `failures`: the first of the images that cannot be used."""
-    labels = [label for image in images for label in image.truths]
+    classes = job.classes or sorted({label for image in images for label in image.truths})
+    truths = [GroupedTruth(image.truths, image.group) for image in images]
     sides = [image.side for image in images if image.side is not None]
     return JobPlan(
         task_description=job.task_description,
@@ -57,7 +47,7 @@ def describe_plan(
         unchecked=unchecked_methods(job.methods, job.kind),
         checks_off=checks_off(job.methods, job.kind),
         models=job.models,
-        classes=job.classes or sorted(set(labels)),
+        classes=classes,
         profile=job.profile,
         seed=job.seed,
         images=len(images),
@@ -66,11 +56,13 @@ def describe_plan(
         working_side=working_side,
         at_working_side=sum(side >= working_side for side in sides),
         groups=group_count(image.group for image in images),
-        look_like_sequences=look_like_sequences(image.name for image in images),
+        repeated=repeated_images(images),
+        look_like_sequences=look_like_sequences(images, classes),
+        folders_suffice=folders_suffice(images),
         failures=failures or [],
         design=design_of(job.design, job.budget, job.methods),
         renderings=renderings_of_design(job.design, job.budget, job.methods, len(images)),
-        sensitivity=sensitivity_of(labels, job.methods, job.kind),
+        sensitivity=sensitivity_of(truths, job.methods, job.kind),
     )
 
 

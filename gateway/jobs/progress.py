@@ -32,7 +32,7 @@ def progress(session: Session, job: Job) -> Progress:
         stage=None if job.state != "running" else furthest or ("waiting" if waiting else "analysing"),
         stages=stages,
         funnel=_funnels(counts),
-        held_up=_held_up(session, job.id),
+        held_up=_blocking_reason(session, job.id),
     )
 
 
@@ -42,7 +42,7 @@ def _stages(session: Session, job_id: str) -> StageCounts:
     return StageCounts.model_validate({stage or "starting": count for stage, count in rows})
 
 
-def _held_up(session: Session, job_id: str) -> str:
+def _blocking_reason(session: Session, job_id: str) -> str:
     """Why the last released source image was released; empty if another image has finished since."""
     last = session.execute(
         select(SourceImage.state, SourceImage.failure)

@@ -9,6 +9,7 @@ from gateway.methods.compose import ComposeParameters
 from gateway.methods.corruptions import CorruptionsParameters
 from gateway.methods.dillema import DillemaParameters
 from gateway.methods.doses import DosesParameters
+from gateway.methods.instruct import InstructParameters
 from gateway.methods.inverted import SweepParameters
 from gateway.methods.lance import LanceParameters
 from gateway.methods.lance_r import LanceRParameters
@@ -62,6 +63,8 @@ def _of_image(parameters: Contract) -> tuple[int, int]:
         return edits * seeds, seeds * (min(edits, _REGIONS) if parameters.same_seed else edits)
     if isinstance(parameters, ShiftsParameters):
         return len(parameters.shifts), 1
+    if isinstance(parameters, InstructParameters):
+        return parameters.edits * parameters.seeds_per_edit, parameters.seeds_per_edit
     if isinstance(parameters, CorruptionsParameters):
         return len(parameters.corruptions) * len(SEVERITIES), 1
     if isinstance(parameters, ComposeParameters):

@@ -1,15 +1,16 @@
-"""Rounds of an adaptive job: what it needs, its budget in edits, and the screening round.
+"""Rounds of an adaptive job: what it needs, its budget in renderings, and the first round.
 
-The screening round gives every place (a class and a value) equally many source images. A seeded order of the images
-decides which ones, never the order in which they finish. Later rounds are planned from the recorded rows
-(`gateway.results.rounds`).
+The first round gives every place (a class and a value) equally many source images. A seeded order of a class's images
+decides which ones, the same for all of its values, so that edits of one image share its caption and, where the method
+allows, its arms. Later rounds are planned from the recorded rows (`gateway.results.rounds`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
-from gateway.analysis.allocation import round_budgets
+from gateway.analysis.allocation import LARGEST_SHARE, SCREENING_SHARE
 from gateway.intake.sources import SourceFile
 from gateway.jobs.choices import Plan
 from gateway.jobs.designs import renderings, values_of, with_values
@@ -21,41 +22,50 @@ from shared.schemas.jobs import JobSpec
 from shared.schemas.plans import PlannedRenderings
 from shared.seeds import derive_digest
 
-LEAST_SCREENED = 4  # source images of a place in the screening round
+LEAST_SCREENED = 4  # source images of a place in the first round
+MOST_SCREENING = 0.5  # of the budget, if the first round needs more than its share for these
 
 
-def cost_of_edit(method: JobMethod) -> int:
-    """The most renderings of one edit: its attempts, and its null and sham arm."""
-    return renderings(with_values(method, values_of(method)[:1]), 1)
+def cost_of_image(method: JobMethod, values: int) -> int:
+    """The most renderings of one source image that gets so many values in a round: attempts, null and sham arms."""
+    return renderings(with_values(method, values_of(method)[:values]), 1) if values else 0
 
 
-def edits_of_rounds(method: JobMethod, budget: int) -> list[int]:
-    """The edits of each round that the budget allows, the screening round first."""
-    cost = cost_of_edit(method)
-    return [share // cost for share in round_budgets(budget)]
+def rendered_by(method: JobMethod, edits: int, arms: int) -> int:
+    """The renderings that so many rendered edits and arms cost; every attempt of a sweep counts."""
+    (edit,) = planned_renderings([with_values(method, values_of(method)[:1])], 1)
+    return edits * edit.edits + arms
+
+
+def budget_of_round(method: JobMethod, left: int, rounds_left: int) -> int:
+    """The renderings of a round: an equal share of those that are left, and at least those of one edit."""
+    return min(left, max(left // rounds_left, cost_of_image(method, 1)))
 
 
 def first_round(plan: Plan, budget: int, sources: Sequence[SourceFile], seed: int) -> RoundPlan:
-    """The screening round. Raises InvalidInput for what an adaptive design cannot steer, or too small a budget."""
-    (method,) = _steered(plan, sources)
+    """The first round. Raises InvalidInput for what an adaptive design cannot steer, or too small a budget."""
+    (method,) = _steer(plan, sources)
     by_label: dict[str, list[int]] = {}
     for position, source in enumerate(sources):
         if not source.failure and source.label is not None:
             by_label.setdefault(source.label, []).append(position)
     values = values_of(method)
-    each = edits_of_rounds(method, budget)[0] // max(1, len(by_label) * len(values))
-    if each < LEAST_SCREENED:
+    cost = cost_of_image(method, len(values)) * max(1, len(by_label))
+    edits_per_place = max(math.ceil(SCREENING_SHARE * budget) // cost, LEAST_SCREENED)
+    if edits_per_place * cost > MOST_SCREENING * budget:
         raise InvalidInput(
             f"a budget of {budget:,} renderings gives each of {len(by_label)} classes and {len(values)} values fewer "
             f"than {LEAST_SCREENED} images in the first round; raise `budget`, or name fewer `values`"
         )
+    largest = max(LARGEST_SHARE, 1 / max(1, len(by_label) * len(values))) * budget
+    most = max(edits_per_place, int(largest) // (cost_of_image(method, len(values)) // len(values)))
     places = []
     for label in sorted(by_label):
         order = seeded_order(by_label[label], seed, label)
-        taken = min(each, len(order))
-        for index, chosen in enumerate(values):
-            positions = [order[(index * taken + step) % len(order)] for step in range(taken)]
-            places.append(PlaceShare(label=label, chosen=chosen, screening=sorted(positions)))
+        planned = min(most, len(order))
+        places += [
+            PlaceShare(label=label, chosen=value, images=order[:edits_per_place], planned=planned) for value in values
+        ]
     return RoundPlan(number=0, places=places)
 
 
@@ -66,7 +76,7 @@ def planned_rounds(spec: JobSpec, plan: Plan, sources: Sequence[SourceFile]) -> 
     """
     if spec.design != "adaptive":
         return spec, None
-    (method,) = _steered(plan, sources)
+    (method,) = _steer(plan, sources)
     budget = spec.budget
     if budget is None:
         free = with_values(method, ())
@@ -82,13 +92,28 @@ def renderings_of_design(
     if kind != "adaptive" or budget is None:
         return planned_renderings(methods, images)
     (method,) = methods
-    return planned_renderings([with_values(method, values_of(method)[:1])], sum(edits_of_rounds(method, budget)))
+    most = len(values_of(method))
+    images, remainder = divmod(budget, cost_of_image(method, most))
+    values = max(count for count in range(most) if cost_of_image(method, count) <= remainder)
+    plans = planned_renderings([method], images)
+    if values:
+        plans += planned_renderings([with_values(method, values_of(method)[:values])], 1)
+    return [
+        PlannedRenderings(
+            method=method.name,
+            edits=sum(plan.edits for plan in plans),
+            null_arms=sum(plan.null_arms for plan in plans),
+            sham_arms=sum(plan.sham_arms for plan in plans),
+        )
+    ]
 
 
-def _steered(plan: Plan, sources: Sequence[SourceFile]) -> list[JobMethod]:
+def _steer(plan: Plan, sources: Sequence[SourceFile]) -> list[JobMethod]:
     """The only method. Raises InvalidInput if the design cannot steer this job."""
     if len(plan.methods) != 1 or not values_of(plan.methods[0]):
-        raise InvalidInput("an adaptive design steers one method, dillema or lance; name it alone in `methods`")
+        raise InvalidInput(
+            "an adaptive design steers one method, dillema, lance or instruct; name it alone in `methods`"
+        )
     if plan.kind != "classification" or not plan.models:
         raise InvalidInput("an adaptive design needs classifiers as models under test; choose a balanced one")
     usable = [source for source in sources if not source.failure]
@@ -104,17 +129,13 @@ def seeded_order(positions: Sequence[int], seed: int, *parts: str) -> list[int]:
     return sorted(positions, key=lambda position: derive_digest("round", str(seed), *parts, str(position)))
 
 
-def positions_given(rounds: Sequence[RoundPlan]) -> Mapping[tuple[str, ChosenValue], PlaceShare]:
-    """What each place got in all rounds together; confirming images in the order of the rounds."""
-    given: dict[tuple[str, ChosenValue], PlaceShare] = {}
+def places_of(rounds: Sequence[RoundPlan]) -> Mapping[tuple[str, ChosenValue], PlaceShare]:
+    """What each place got in all rounds together: its source images in their order."""
+    places: dict[tuple[str, ChosenValue], PlaceShare] = {}
     for plan in rounds:
         for place in plan.places:
-            earlier = given.get((place.label, place.chosen), PlaceShare(label=place.label, chosen=place.chosen))
-            given[place.label, place.chosen] = PlaceShare(
-                label=place.label,
-                chosen=place.chosen,
-                screening=[*earlier.screening, *place.screening],
-                confirming=[*earlier.confirming, *place.confirming],
-                horizon=place.horizon or earlier.horizon,
-            )
-    return given
+            key = (place.label, place.chosen)
+            if earlier := places.get(key):
+                place = earlier.model_copy(update={"images": [*earlier.images, *place.images]})
+            places[key] = place
+    return places

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import NamedTuple
 
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.power import ACCURACY, POWER, detectable_drop, sources_needed
@@ -14,11 +16,12 @@ from gateway.methods.compose import ComposeParameters
 from gateway.methods.corruptions import CorruptionsParameters
 from gateway.methods.dillema import DillemaParameters
 from gateway.methods.doses import DosesParameters
+from gateway.methods.instruct import InstructParameters
 from gateway.methods.lance import LanceParameters
 from gateway.methods.shifts import ShiftsParameters
 from shared.schemas.base import Contract, Kind
 from shared.schemas.corruptions import SEVERITIES
-from shared.schemas.results import DetectableDrop, ImagesNeeded, Sensitivity
+from shared.schemas.sensitivity import DetectableDrop, ImagesNeeded, Sensitivity, Unit
 
 DROPS = (0.5, 0.25, 0.1)  # the images needed for these are in every plan
 DEFAULT_EDITS = 4  # of an image, where a method's parameters do not say
@@ -54,61 +57,109 @@ class Conditions:
 PLANNED = Conditions()
 
 
+GroupKey = tuple[bool, str | int]  # whether the image has a group, and its group or its own number
+
+
+class GroupedTruth(NamedTuple):
+    """The classes in the ground truth of a source image, and its group; None for an image that is its own group."""
+
+    truths: Sequence[str]
+    group: str | int | None
+
+
 def sensitivity_of(
-    labels: Iterable[str | None],
+    images: Iterable[GroupedTruth],
     methods: Sequence[JobMethod],
     kind: Kind = "classification",
     conditions: Conditions = PLANNED,
 ) -> Sensitivity:
-    """Which drops source images with these labels can detect under the job's methods."""
-    counts = Counter(label for label in labels if label is not None)
+    """Which drops these source images can detect under the job's methods."""
+    whole = Counter[GroupKey]()
+    by_class: dict[str, Counter[GroupKey]] = defaultdict(Counter)
+    for number, image in enumerate(images):
+        key = (False, number) if image.group is None else (True, image.group)
+        whole[key] += 1
+        for label in image.truths:
+            by_class[label][key] += 1
     edits = max((_edits(method.parameters) for method in methods), default=1)
-    result = sensitivity(dict(sorted(counts.items())), edits, conditions)
+    sizes = {label: list(groups.values()) for label, groups in sorted(by_class.items())}
+    unit: Unit = "group" if max(whole.values(), default=0) > 1 else "image"
+    result = sensitivity(sizes, edits, conditions, unit)
     if kind == "classification":
         return result
     return result.model_copy(update={"assumption": result.assumption + OF_MASKS})
 
 
-def sensitivity(sources: Mapping[str, int], edits_per_image: int, conditions: Conditions = PLANNED) -> Sensitivity:
-    """Which drops the classes can detect, by their numbers of source images and the edits of each image.
+def sensitivity(
+    groups: Mapping[str, Sequence[int]], edits_per_image: int, conditions: Conditions = PLANNED, unit: Unit = "image"
+) -> Sensitivity:
+    """Which drops the classes can detect, by the number of images in each of their groups and the edits of each image.
 
+    Groups count, not images: those of one group are not independent. An image on its own is a group of one.
     An edit is in two cells: to its new value and from its old one. If every cell holds all images of its class, a class
     has 2 · edits cells. The cells of all classes are tested together.
     """
-    tested = sum(round(conditions.acceptance * count) >= LEAST_SOURCES for count in sources.values())
+    by_class = {label: _of_groups(conditions, sizes) for label, sizes in groups.items()}
+    tested = sum(round(by_class[label].acceptance * len(sizes)) >= LEAST_SOURCES for label, sizes in groups.items())
     family = max(1, tested) * 2 * edits_per_image
-    if conditions.observed:
-        basis = f"As in this job, {100 * conditions.acceptance:.0f} % of the edits are accepted; assumed"
-    else:
-        basis = "Assumed"
+    every_size = [size for sizes in groups.values() for size in sizes]
+    usual = _of_groups(conditions, every_size) if every_size else conditions
     return Sensitivity(
+        unit=unit,
         family=family,
-        classes=[_class(label, count, family, conditions) for label, count in sources.items()],
-        needed=[ImagesNeeded(drop=drop, sources=conditions.needed(drop, family)) for drop in DROPS],
-        assumption=(
-            f"Power is {100 * POWER:.0f} %, if every image of the class gets an accepted counterfactual of the change; "
-            f"images without one do not count. {basis}: {family} cells are tested together, and the model is right on "
-            f"{100 * conditions.accuracy:.0f} % of the null arms."
-        ),
+        classes=[_class(label, sizes, family, by_class[label], unit) for label, sizes in groups.items()],
+        needed=[ImagesNeeded(drop=drop, sources=usual.needed(drop, family)) for drop in DROPS],
+        assumption=_assumption(conditions, family, unit),
     )
 
 
-def _class(label: str, sources: int, family: int, conditions: Conditions) -> DetectableDrop:
-    drop = conditions.drop(sources, family)
+def _of_groups(conditions: Conditions, sizes: Sequence[int]) -> Conditions:
+    """The conditions with groups as units: the share of groups of which at least one edit is accepted."""
+    share = conditions.acceptance
+    return replace(conditions, acceptance=fmean(share if size == 1 else 1 - (1 - share) ** size for size in sizes))
+
+
+def _assumption(conditions: Conditions, family: int, unit: Unit) -> str:
+    basis = "Assumed"
+    together = "The images of a group count as one. " if unit == "group" else ""
+    if conditions.observed:
+        basis = f"As in this job, {100 * conditions.acceptance:.0f} % of the edits are accepted; assumed"
+    return (
+        f"Power is {100 * POWER:.0f} %, if every {unit} of the class gets an accepted counterfactual of the change; "
+        f"{unit}s without one do not count. {together}{basis}: {family} "
+        f"cells are tested together, and the model is right on {100 * conditions.accuracy:.0f} % of the null arms."
+    )
+
+
+def _class(label: str, sizes: Sequence[int], family: int, conditions: Conditions, unit: Unit) -> DetectableDrop:
+    groups, sources = len(sizes), sum(sizes)
+    counted = round(conditions.acceptance * groups)
+    drop = conditions.drop(groups, family)
     goal = DROPS[0] if drop is None else GOAL
     needed = conditions.needed(goal, family)
+    units = " groups" if unit == "group" else ""
     if drop is not None:
         power = f"a drop in accuracy of {round(100 * drop)} points or more is detectable."
-    elif round(conditions.acceptance * sources) < LEAST_SOURCES:
-        power = f"too few to test; a cell needs {LEAST_SOURCES}."
+    elif counted < LEAST_SOURCES:
+        power = f"too few to test; a cell needs {LEAST_SOURCES}{units}."
     else:
         power = "no drop in accuracy is detectable."
     more = ""
     if needed is not None and (drop is None or drop > goal):
-        more = f" Bring {needed:,} to detect {round(100 * goal)} points."
-    accepted = f", about {round(conditions.acceptance * sources):,} in a cell" if conditions.observed else ""
-    sentence = f"`{label}`, {sources:,} image{'' if sources == 1 else 's'}{accepted}: {power}{more}"
-    return DetectableDrop(label=label, sources=sources, drop=drop, sentence=sentence)
+        more = f" Bring {needed:,}{units} to detect {round(100 * goal)} points."
+    accepted = f", about {counted:,} in a cell" if conditions.observed else ""
+    size = _counted(sources, "image") + (f" in {_counted(groups, 'group')}" if units else "")
+    return DetectableDrop(
+        label=label,
+        sources=sources,
+        groups=groups if units else None,
+        drop=drop,
+        sentence=f"`{label}`, {size}{accepted}: {power}{more}",
+    )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _edits(parameters: Contract) -> int:
@@ -116,7 +167,7 @@ def _edits(parameters: Contract) -> int:
     match parameters:
         case CorruptionsParameters(corruptions=corruptions):  # each has one cell (*to* it) where others have two
             return -(-len(corruptions) * len(SEVERITIES) // 2)
-        case ComposeParameters(edits=edits):
+        case ComposeParameters(edits=edits) | InstructParameters(edits=edits):
             return edits
         case ShiftsParameters(shifts=shifts):
             return len(shifts)

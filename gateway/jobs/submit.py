@@ -9,19 +9,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gateway.context import Context, stored
+from gateway.context import Context, read_stored
 from gateway.database.sessions import reading
 from gateway.intake.archives import Member
-from gateway.intake.intake import grouped, relabel, take_in
+from gateway.intake.intake import group, relabel, take_in
 from gateway.intake.mask_files import MaskShelf, SentMasks
 from gateway.intake.masks import OBJECT_READER, MaskReader, mask_reader
 from gateway.intake.sources import KeptImage, NamedFile, SourceFile, truths_of
 from gateway.jobs import jobs
 from gateway.jobs.backgrounds import check_compositions, with_backgrounds
-from gateway.jobs.choices import Plan, class_lists, plan
+from gateway.jobs.choices import Plan, plan
 from gateway.jobs.designs import with_design
-from gateway.jobs.plans import PlannedImage, PlannedJob, describe_plan
+from gateway.jobs.model_choice import class_lists
+from gateway.jobs.plans import PlannedJob, describe_plan
 from gateway.jobs.rounds import planned_rounds
+from gateway.jobs.sequences import PlannedImage
 from gateway.methods.compose import Background
 from gateway.models_under_test import models
 from gateway.storage import images
@@ -51,7 +53,7 @@ def submit(context: Context, owner: str, submission: Submission) -> JobDetail:
     """
     spec = submission.spec
     job_plan = _plan(context, owner, spec)
-    sources = _labelled(_sources(context, owner, submission, job_plan), spec, job_plan)
+    sources = _label(_sources(context, owner, submission, job_plan), spec, job_plan)
     usable = sum(not source.failure for source in sources)
     job_plan = with_backgrounds(job_plan, sources, spec.seed, partial(_find, context, owner), uploaded=True)
     job_plan = with_design(job_plan, spec, context.profile.defaults.values, usable)
@@ -74,7 +76,7 @@ def plan_submission(context: Context, owner: str, submission: Submission) -> Job
     """
     spec = submission.spec
     job_plan = _plan(context, owner, spec)
-    sources = _labelled(_existing_sources(context, owner, submission, job_plan), spec, job_plan)
+    sources = _label(_existing_sources(context, owner, submission, job_plan), spec, job_plan)
     usable = [source for source in sources if not source.failure]
     job_plan = with_backgrounds(job_plan, sources, spec.seed, partial(_find, context, owner), uploaded=False)
     job_plan = with_design(job_plan, spec, context.profile.defaults.values, len(usable))
@@ -95,8 +97,10 @@ def plan_submission(context: Context, owner: str, submission: Submission) -> Job
 
 
 def _planned_image(source: SourceFile) -> PlannedImage:
-    side = None if source.image is None else max(source.image.width, source.image.height)
-    return PlannedImage(source.name, truths_of(source), source.group, side)
+    side, digest = None, source.upload
+    if source.image is not None:
+        side, digest = max(source.image.width, source.image.height), source.image.digest
+    return PlannedImage(source.name, truths_of(source), source.group, side, digest)
 
 
 def _failures(sources: Sequence[SourceFile]) -> list[ImageFailure]:
@@ -130,9 +134,9 @@ def _find(context: Context, owner: str, backgrounds: Sequence[Background]) -> di
     masked = sorted({background.mask for background in backgrounds if background.mask is not None})
     with context.sessions.begin() as session:
         stored_images = images.find_all(session, owner, sorted({background.digest for background in backgrounds}))
-        both = stored_images | images.find_masks(session, owner, masked, False)
-        images.protect(session, sorted({image.digest for image in both.values()}))
-    return both
+        stored_files = stored_images | images.find_masks(session, owner, masked, False)
+        images.protect(session, sorted({image.digest for image in stored_files.values()}))
+    return stored_files
 
 
 def _sources(context: Context, owner: str, submission: Submission, job_plan: Plan) -> list[SourceFile]:
@@ -158,7 +162,7 @@ def _existing_sources(context: Context, owner: str, submission: Submission, job_
         masks = {} if reader is None else images.find_masks(session, owner, mask_digests, reader.coloured)
     existing = [uploaded.get(entry.digest) if entry.mask is None or entry.mask in masks else None for entry in entries]
     sources = [
-        SourceFile(entry.name, entry.label, image, group=entry.group)
+        SourceFile(entry.name, entry.label, image, group=entry.group, upload=entry.digest)
         for entry, image in zip(entries, existing, strict=True)
     ]
     return _with_masks(context, entries, sources, masks, reader, _DryRunPlace())
@@ -177,8 +181,8 @@ def _with_masks(
         return sources
     shelf = MaskShelf(reader, place, context.limits)
     for digest, mask in masks.items():
-        shelf.take(Member(digest, stored(context, image_key(mask.digest))))
-    return shelf.paired(sources, [entry.mask if entry.mask in masks else None for entry in entries])
+        shelf.take(Member(digest, read_stored(context, image_key(mask.digest))))
+    return shelf.pair(sources, [entry.mask if entry.mask in masks else None for entry in entries])
 
 
 def _uploaded_sources(
@@ -219,9 +223,9 @@ def _without_classes(source: SourceFile) -> SourceFile:
     return source if source.mask is None else replace(source, mask=replace(source.mask, classes=()))
 
 
-def _labelled(sources: Sequence[SourceFile], spec: JobSpec, job_plan: Plan) -> list[SourceFile]:
+def _label(sources: Sequence[SourceFile], spec: JobSpec, job_plan: Plan) -> list[SourceFile]:
     """The source images with their groups, and with labels that all models know."""
-    sources = grouped(sources, spec.group_by)
+    sources = group(sources, spec.group_by)
     if spec.object_masks:
         sources = [_without_classes(source) for source in sources]
     if spec.ground_truth == "none" or spec.masks is not None:

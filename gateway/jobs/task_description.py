@@ -13,7 +13,7 @@ def task_description_of(job: Job) -> TaskDescription:
     """The user's sentence, with the classes of the job."""
     if job.kind != "segmentation":
         return TaskDescription(job.task_description, protected_classes(job))
-    masks = renamed_masks(job)
+    masks = rename_masks(job)
     things = dict.fromkeys(masks.things if masks else ())
     return TaskDescription(job.task_description, protected_classes(job), tuple(job.classes), tuple(things))
 
@@ -26,17 +26,17 @@ def protected_classes(job: Job) -> tuple[str, ...]:
     spec = job.stored_spec
     if spec.masks is None:
         return tuple(job.classes)
-    masks, renamed = spec.masks, _renamed(spec.masks, spec.label_map)
+    masks, renamed = spec.masks, _rename(spec.masks, spec.label_map)
     pairs = zip(masks.protected, renamed.protected, strict=True)
     return tuple(dict.fromkeys(name for pair in pairs for name in pair))
 
 
-def renamed_masks(job: Job) -> MaskSpec | None:
+def rename_masks(job: Job) -> MaskSpec | None:
     """The meaning of the job's masks, with classes renamed by `label_map`; None in a job without masks."""
     spec = job.stored_spec
-    return None if spec.masks is None else _renamed(spec.masks, spec.label_map)
+    return None if spec.masks is None else _rename(spec.masks, spec.label_map)
 
 
-def _renamed(masks: MaskSpec, label_map: Mapping[str, str]) -> MaskSpec:
+def _rename(masks: MaskSpec, label_map: Mapping[str, str]) -> MaskSpec:
     classes = [mask.model_copy(update={"name": label_map.get(mask.name, mask.name)}) for mask in masks.classes]
     return masks.model_copy(update={"classes": classes})

@@ -10,11 +10,12 @@ from typing import Literal
 
 from pydantic import ConfigDict, JsonValue, ValidationError
 
-from gateway.methods import compose, corruptions, dillema, doses, lance, lance_r, reconstruction, shifts
+from gateway.methods import compose, corruptions, dillema, doses, instruct, lance, lance_r, reconstruction, shifts
+from gateway.methods.check_parameters import CheckParameters
 from gateway.methods.checks import CHECKS
-from gateway.methods.controlled import ControlledParameters
 from gateway.methods.counterfactual import Method, Thresholds
-from gateway.methods.inverted import EditingParameters, InversionParameters
+from gateway.methods.inverted import InversionParameters
+from gateway.methods.paraphrase import revised
 from shared.problems import NotFound
 from shared.schemas.base import Contract
 from shared.schemas.jobs import MethodChoice
@@ -37,7 +38,7 @@ class MethodSpec:
     paper: str
     summary: str
     revision: str
-    needs: tuple[Literal["text_embedder", "masked_words"], ...] = ()
+    needs: tuple[Literal["text_embedder", "masked_words", "instruct"], ...] = ()
     checked: bool = True
     checks: tuple[str, ...] = CHECKS
     default_thresholds: Thresholds = field(default_factory=dict)
@@ -101,6 +102,19 @@ METHODS: dict[str, MethodSpec] = {
         revision=shifts.REVISION,
         digital_source="compositeWithTrainedAlgorithmicMedia",
     ),
+    "instruct": MethodSpec(
+        function=instruct.instruct,
+        parameters=instruct.InstructParameters,
+        title="Instruct",
+        paper="https://arxiv.org/abs/2211.09800",
+        summary="Instructions by a language model, or yours, one change each, carried out by an instruction-following "
+        "image editor.",
+        revision=instruct.REVISION,
+        needs=("instruct",),
+        checks=instruct.INSTRUCT_CHECKS,
+        default_thresholds=lance.DEFAULT_THRESHOLDS,
+        digital_source="compositeWithTrainedAlgorithmicMedia",
+    ),
     "corruptions": MethodSpec(
         function=corruptions.corruptions,
         parameters=corruptions.CorruptionsParameters,
@@ -157,16 +171,22 @@ class JobMethod:
     def spec(self) -> MethodSpec:
         """What runs the method. Raises NotFound where this version cannot run it."""
         if isinstance(self.parameters, UnreadableParameters):
-            there = "does not take these parameters" if self.name in METHODS else "does not exist"
+            problem = "does not take these parameters" if self.name in METHODS else "does not exist"
             raise NotFound(
-                f"method {self.name!r} {there} in this version; submit the job again, or use the version that made it"
+                f"method {self.name!r} {problem} in this version; submit the job again, or use the version that made it"
             )
         return METHODS[self.name]
 
     @property
+    def revision(self) -> str:
+        """The revision of its results: that of its code and prompts, and of what its parameters add to these."""
+        p = self.parameters
+        return revised(self.spec.revision, p.editor_parameters if isinstance(p, doses.DosesParameters) else p)
+
+    @property
     def thresholds(self) -> Thresholds:
         """The thresholds of its image checks: its parameters over its defaults; empty if it has no checks."""
-        if not isinstance(self.parameters, ControlledParameters | EditingParameters):
+        if not isinstance(self.parameters, CheckParameters):
             return {}
         return {**METHODS[self.name].default_thresholds, **self.parameters.thresholds}
 
@@ -182,11 +202,11 @@ class JobMethod:
 
 def read_method(name: str, parameters: Mapping[str, JsonValue]) -> JobMethod:
     """A method from its row. Equal rows are validated once per process, however many source images a job has."""
-    return JobMethod(name, _typed(name, json.dumps(parameters, sort_keys=True)))
+    return JobMethod(name, _validate(name, json.dumps(parameters, sort_keys=True)))
 
 
 @lru_cache(maxsize=256)
-def _typed(name: str, parameters: str) -> Contract:
+def _validate(name: str, parameters: str) -> Contract:
     try:
         return METHODS[name].parameters.model_validate_json(parameters)
     except (KeyError, ValidationError):

@@ -84,10 +84,10 @@ def _failed_checks(
     checks: Sequence[str],
 ) -> list[str]:
     by_pair = {arm.pair: arm for arm in compared}
-    others = [by_pair[arm.pair] for arm in arms]
+    partners = [by_pair[arm.pair] for arm in arms]
     return [
-        other.verdict.check or judge_arm(other.scores, edit, thresholds, checks).check
-        for edit, other in zip(edits, others, strict=True)
+        partner.verdict.check or judge_arm(partner.scores, edit, thresholds, checks).check
+        for edit, partner in zip(edits, partners, strict=True)
     ]
 
 
@@ -132,8 +132,10 @@ def _edit_row(
     ordinal: int, proposal: Proposal, arm: RenderedArm[Pair] | None, caption: str, lineage: Lineage
 ) -> MethodCounterfactual:
     """The row of an edit. Without `arm` a text check refused it, and it cost no evaluation."""
-    exchanges: Lineage = {"exchanges": list(proposal.exchanges)} if proposal.exchanges else {}
-    own: Lineage = arm.lineage if arm else {}
+    proposed: Lineage = {"exchanges": list(proposal.exchanges)} if proposal.exchanges else {}
+    if proposal.edit.instruction:
+        proposed["instruction"] = proposal.edit.instruction
+    arm_lineage: Lineage = arm.lineage if arm else {}
     return MethodCounterfactual(
         ordinal=ordinal,
         arm="edit",
@@ -146,7 +148,7 @@ def _edit_row(
         caption=caption,
         control=arm.control if arm else None,
         evaluations=arm.evaluations if arm else 0,
-        lineage={**lineage, **exchanges, **own},
+        lineage={**lineage, **proposed, **arm_lineage},
         null_check=arm.null_check if arm else None,
         sham_check=arm.sham_check if arm else None,
     )
@@ -177,7 +179,7 @@ def _arm_row(
     )
 
 
-def renumbered(row: MethodCounterfactual, first: int) -> MethodCounterfactual:
+def renumber(row: MethodCounterfactual, first: int) -> MethodCounterfactual:
     """The row with ordinals that follow `first` others of its source image."""
     null, sham = row.null_ordinal, row.sham_ordinal
     return replace(

@@ -40,5 +40,5 @@ def with_domain(caption: str, domain: str) -> str:
     if not domain or caption.lower().startswith(domain.lower()):
         return caption
     words = caption.split(" ", 1)
-    first = words[0].lower() if words[0].istitle() else words[0]  # but not "BMW"
-    return " ".join([domain[0].upper() + domain[1:], first, *words[1:]])
+    first_word = words[0].lower() if words[0].istitle() else words[0]  # but not "BMW"
+    return " ".join([domain[0].upper() + domain[1:], first_word, *words[1:]])

@@ -126,15 +126,15 @@ def _check_finite(
     shapes = shape_scores(services, source, task, reply.images)
     new_captions = recaption_images(services, source, task, reply.images) if recaption else [None] * len(reply.images)
     judged = []
-    for edit, agreement, own, again, shape, new in zip(
+    for edit, agreement, image_scores, second_scores, shape, new in zip(
         edits, agreements.agreements, scored, scored_again, shapes, new_captions, strict=True
     ):
-        scores = {"structure": agreement, **own, **shape}
+        scores = {"structure": agreement, **image_scores, **shape}
         if new:
             scores["recaption"] = new.named
-        if second and again is not None:
+        if second and second_scores is not None:
             of_arm = [check for check in checks if (edit and edit.changes) or check in ARM_CHECKS]
-            scores = with_second(scores, again, edit, {**RECAPTION_LIMIT, **thresholds}, second, of_arm)
+            scores = with_second(scores, second_scores, edit, {**RECAPTION_LIMIT, **thresholds}, second, of_arm)
         verdict = (
             ACCEPTED
             if edit is None or not edit.changes

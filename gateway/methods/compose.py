@@ -1,26 +1,28 @@
 """Compose: the object of an image on other backgrounds, at other sizes and places, mirrored. No caption, no generator.
 
-1 choose backgrounds, of as many values as there are
+1 name the backgrounds that have no value, and choose some, of as many values as there are
 2 propose one change each: a background, a size, a place, or the mirror image
 3 cut the object out by its mask, and paste it; its own background is filled behind it
 4 if the job asks for it, check that the scorer still names the class, since a mask may miss a part
 
 The null arm is the same paste at the object's own place on its own background. A background's value is the user's, or
-the class of the image that it comes from ("boat scene"). That backgrounds alone mislead classifiers is from Xiao,
-Engstrom, Ilyas and Madry (arXiv 2006.09994), whose sets mix backgrounds of the same and of other classes.
+the class of the image that it comes from ("boat scene"), or said by its caption (`background_values`). That backgrounds
+alone mislead classifiers is from Xiao, Engstrom, Ilyas and Madry (arXiv 2006.09994), whose sets mix
+backgrounds of the same and of other classes.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
 from gateway.methods.arms import RenderedArm, compare_arms, rows
+from gateway.methods.background_values import value_of_background
 from gateway.methods.checks import CHECKS, judge, skipped_checks
 from gateway.methods.counterfactual import (
     ACCEPTED,
@@ -34,7 +36,7 @@ from gateway.methods.counterfactual import (
     Verdict,
 )
 from gateway.methods.image_scores import score_images
-from gateway.methods.lineage import Lineage
+from gateway.methods.lineage import Exchange, Lineage
 from gateway.methods.schedule import Inputs, Proposal, accepted_edits
 from shared.chunks import chunks
 from shared.endpoints import Services
@@ -52,13 +54,16 @@ def compose(
     A composition that the service refuses (no object, or none that fits there) has no image. Raises what the services
     raise.
     """
-    inputs = Inputs("compose", REVISION, image, task, services, parameters, seed)
+    inputs, questions = name_backgrounds(Inputs("compose", REVISION, image, task, services, parameters, seed))
     backgrounds = choose_backgrounds(inputs)  # 1
     pastes = [*background_pastes(inputs, backgrounds), *moved_pastes(inputs)]  # 2
     outcomes = compose_images(inputs, [*pastes, NULL])  # 3
-    proposals = [propose(inputs, paste, outcome) for paste, outcome in zip(pastes, outcomes[:-1], strict=True)]
+    proposals = [
+        propose(inputs, paste, outcome, questions.get(paste.background, ()))
+        for paste, outcome in zip(pastes, outcomes[:-1], strict=True)
+    ]
     arms = check_label(inputs, [outcome for outcome in outcomes if not outcome.refusal], accepted_edits(proposals))  # 4
-    lineage = inputs.lineage(skipped_checks=[*_skipped(inputs)])
+    lineage = inputs.lineage(skipped_checks=[*_skipped_checks(inputs)])
     nulls = [] if outcomes[-1].refusal else arms[-1:]
     compared = compare_arms(
         accepted_edits(proposals), arms[: len(arms) - len(nulls)], nulls, None, parameters.thresholds, COMPOSE_CHECKS
@@ -94,20 +99,38 @@ class Outcome:
     mask: ImagePayload
 
 
+Questions = dict[str, tuple[Exchange, ...]]  # to the language model, by digest of the background
+
+
+def name_backgrounds(inputs: Inputs[ComposeParameters]) -> tuple[Inputs[ComposeParameters], Questions]:
+    """Step 1: the inputs with a value for each background, from its caption if it has none, and what was asked."""
+    questions: Questions = {}
+    named = []
+    for chosen in inputs.parameters.backgrounds:
+        value = chosen.value
+        if not value:
+            value, questions[chosen.digest] = value_of_background(
+                chosen.digest, inputs.image.load, inputs.task, inputs.services
+            )
+        named.append(chosen.model_copy(update={"value": value}))
+    parameters = inputs.parameters.model_copy(update={"backgrounds": tuple(named)})
+    return replace(inputs, parameters=parameters), questions
+
+
 def choose_backgrounds(inputs: Inputs[ComposeParameters]) -> list[Background]:
     """Step 1: backgrounds other than the source itself, one of each value before the second of any.
 
     Those of the source's own value come only if there are no others: they would change nothing.
     """
     p, image = inputs.parameters, inputs.image
-    others = [chosen for chosen in p.backgrounds if chosen.digest != image.digest]
-    other_values = [chosen for chosen in others if chosen.value != own_value(inputs)]
+    foreign = [chosen for chosen in p.backgrounds if chosen.digest != image.digest]
+    other_values = [chosen for chosen in foreign if chosen.value != own_value(inputs)]
     by_value: dict[str, list[Background]] = defaultdict(list)
-    for chosen in other_values or others:
+    for chosen in other_values or foreign:
         by_value[chosen.value].append(chosen)
     chance = Random(inputs.derive_seed("backgrounds"))
-    for same in by_value.values():
-        chance.shuffle(same)
+    for backgrounds in by_value.values():
+        chance.shuffle(backgrounds)
     values = sorted(by_value)
     chance.shuffle(values)
     rank = [(place, by_value[value][place]) for value in values for place in range(len(by_value[value]))]
@@ -123,11 +146,11 @@ def own_value(inputs: Inputs[ComposeParameters]) -> str:
 
 def background_pastes(inputs: Inputs[ComposeParameters], backgrounds: Sequence[Background]) -> Iterator[Paste]:
     """Step 2: the object at its own place and size on each background."""
-    load, own = inputs.image.load, own_value(inputs)
+    load, value = inputs.image.load, own_value(inputs)
     for chosen in backgrounds:
         mask = None if chosen.mask is None else load(chosen.mask)
         composition = Composition(background=load(chosen.digest), background_mask=mask, clear=chosen.clear)
-        old = "" if own == chosen.value else own
+        old = "" if value == chosen.value else value
         yield Paste(composition, Change("background", old, chosen.value, old, chosen.value), chosen.digest)
 
 
@@ -135,11 +158,13 @@ def moved_pastes(inputs: Inputs[ComposeParameters]) -> Iterator[Paste]:
     """Step 2: the object on its own background, at other sizes and places, and mirrored."""
     p = inputs.parameters
     for scale in p.scales:
-        yield Paste(Composition(scale=scale), _other(f"{scale:.0%} of its size"))
+        yield Paste(Composition(scale=scale), _background_change(f"{scale:.0%} of its size"))
     for place in p.places:
-        yield Paste(Composition(place=place), _other("in the middle" if place == "middle" else f"at the {place}"))
+        yield Paste(
+            Composition(place=place), _background_change("in the middle" if place == "middle" else f"at the {place}")
+        )
     if p.mirrored:
-        yield Paste(Composition(mirrored=True), _other("mirrored"))
+        yield Paste(Composition(mirrored=True), _background_change("mirrored"))
 
 
 def compose_images(inputs: Inputs[ComposeParameters], pastes: Sequence[Paste]) -> list[Outcome]:
@@ -156,11 +181,13 @@ def compose_images(inputs: Inputs[ComposeParameters], pastes: Sequence[Paste]) -
     return outcomes
 
 
-def propose(inputs: Inputs[ComposeParameters], paste: Paste, outcome: Outcome) -> Proposal:
+def propose(
+    inputs: Inputs[ComposeParameters], paste: Paste, outcome: Outcome, exchanges: tuple[Exchange, ...]
+) -> Proposal:
     """The edit of a paste, refused as `object` if it could not be composed; it has no caption."""
     verdict = Verdict(False, "object", outcome.refusal) if outcome.refusal else ACCEPTED
     changes = () if paste.change is None else (paste.change,)
-    return Proposal(Edit(changes, "", ""), inputs.seed, verdict)
+    return Proposal(Edit(changes, "", ""), inputs.seed, verdict, exchanges=exchanges)
 
 
 def check_label(
@@ -173,13 +200,13 @@ def check_label(
     thresholds = inputs.parameters.thresholds
     images = [outcome.image for outcome in outcomes if outcome.image is not None]
     scores: list[Scores] = [{} for _ in images]
-    if images and "label" not in _skipped(inputs):
-        nothing = [None] * len(images)
+    if images and "label" not in _skipped_checks(inputs):
+        no_edits = [None] * len(images)
         embed = inputs.services.embed
         scores = [
             score
             for part in chunks(images, MAX_IMAGES_PER_MESSAGE - 1)
-            for score in score_images(embed, inputs.image, inputs.task, part, nothing[: len(part)], words=False)
+            for score in score_images(embed, inputs.image, inputs.task, part, no_edits[: len(part)], words=False)
         ]
     arms = []
     for place, (outcome, score) in enumerate(zip(outcomes, scores, strict=True)):
@@ -191,7 +218,7 @@ def check_label(
     return arms
 
 
-def _skipped(inputs: Inputs[ComposeParameters]) -> list[str]:
+def _skipped_checks(inputs: Inputs[ComposeParameters]) -> list[str]:
     """The checks that do not apply, among them `label` without a threshold or a label set."""
     unknown = skipped_checks(inputs.image, inputs.task)
     return [
@@ -201,7 +228,7 @@ def _skipped(inputs: Inputs[ComposeParameters]) -> list[str]:
     ]
 
 
-def _other(value: str) -> Change:
+def _background_change(value: str) -> Change:
     return Change("other", "", value, "", value)
 
 
@@ -220,11 +247,12 @@ def scene_of(label: str) -> str:
 class Background(Contract):
     """An image whose background is used, by digest, and what to call it. `clear`: remove its own objects first.
 
+    Without a `value`, it is taken from the image's caption.
     `mask`: the digest of the mask of its objects (not 0); without one, the profile's segmenter detects them.
     """
 
     digest: Digest
-    value: Label
+    value: Label | Literal[""] = ""
     clear: bool = False
     mask: Digest | None = None
 
@@ -236,8 +264,8 @@ class ComposeParameters(Contract):
         tuple[Background, ...],
         Field(
             max_length=MOST_BACKGROUNDS,
-            description="Uploaded images to use as backgrounds, each with a value; default: the job's other images, "
-            "without their objects.",
+            description="Uploaded images to use as backgrounds, each with a value, or named by its caption; "
+            "default: the job's other images, without their objects.",
         ),
     ] = ()
     backgrounds_per_image: Annotated[int, Field(ge=0, le=24, description="Backgrounds of each source image.")] = 4

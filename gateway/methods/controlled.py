@@ -12,14 +12,13 @@ from typing import Annotated, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from gateway.methods.arms import ComparedArms, RenderedArm, compare_arms
+from gateway.methods.check_parameters import CheckParameters
 from gateway.methods.checks import check_images
 from gateway.methods.counterfactual import Edit
 from gateway.methods.lineage import Lineage
 from gateway.methods.paraphrase import ParaphraseParameters, Reference, paraphrase, sham_arms
 from gateway.methods.protected_regions import HeldShapes, judge_regions
-from gateway.methods.recaption import Recaption
 from gateway.methods.schedule import Inputs, Proposal, accepted_proposals
-from gateway.methods.signals import SignalParameters
 from gateway.methods.validity import judge_validity
 from shared.chunks import chunks
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
@@ -40,7 +39,7 @@ from shared.schemas.diffusion import (
 )
 
 
-class ControlledParameters(ParaphraseParameters, SignalParameters):
+class ControlledParameters(ParaphraseParameters, CheckParameters):
     """Parameters of methods that render new images."""
 
     reference: Annotated[
@@ -66,15 +65,6 @@ class ControlledParameters(ParaphraseParameters, SignalParameters):
     steps: Annotated[int, Field(ge=1, le=200, description="Denoising steps.")] = 20
     guidance: Annotated[Guidance, Field(description="Classifier-free guidance scale.")] = 7.5
     negative_prompt: Annotated[str, Field(max_length=1_000, description="What the images should not show.")] = ""
-    recaption: Recaption = False
-    thresholds: Annotated[
-        dict[str, dict[str, float]],
-        Field(description="Thresholds of image checks, by check and factor (or `default`); default: the profile's."),
-    ] = Field(default_factory=dict)
-    second_thresholds: Annotated[
-        dict[str, dict[str, float]],
-        Field(description="The same of the profile's second scorer, which changes no verdict; default: the profile's."),
-    ] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _each_kind_once(self) -> Self:

@@ -69,11 +69,15 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """The proposed change of one counterfactual: one or more changes and the caption that applies them."""
+    """The proposed change of one counterfactual: one or more changes and the caption that applies them.
+
+    `instruction` tells an instruction-following editor what to change; "" for all other editors.
+    """
 
     changes: tuple[Change, ...]
     caption: str
     new_caption: str
+    instruction: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,12 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from gateway.methods.arms import ComparedArms, RenderedArm, compare_arms, renumbered, rows
+from gateway.methods.arms import ComparedArms, RenderedArm, compare_arms, renumber, rows
 from gateway.methods.checks import CHECKS, judge_arm
 from gateway.methods.controlled import ControlledParameters, render_with_null_arms
 from gateway.methods.counterfactual import Change, Edit, Factor, MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.inverted import EditingParameters, check_batch, invert_and_edit
-from gateway.methods.paraphrase import paraphrase, sham_arms
+from gateway.methods.paraphrase import paraphrase, revised, sham_arms
 from gateway.methods.schedule import Inputs, Proposal
 from shared.endpoints import Services
 from shared.schemas.base import Contract
@@ -48,7 +48,7 @@ def doses(
     first, source = 0, _Source(image, task, services, seed)
     for dosed in parameters.edits_of(image):
         for group in _groups(source, parameters, dosed):
-            yield from (renumbered(row, first) for row in group)
+            yield from (renumber(row, first) for row in group)
             first += len(group)
 
 
@@ -63,7 +63,7 @@ class _Source:
 
     def inputs(self, editor: P) -> Inputs[P]:
         """The arguments with the parameters of the editor at one dose."""
-        return Inputs("doses", REVISION, self.image, self.task, self.services, editor, self.seed)
+        return Inputs("doses", revised(REVISION, editor), self.image, self.task, self.services, editor, self.seed)
 
 
 def _groups(source: _Source, parameters: DosesParameters, dosed: DosedEdit) -> Iterator[list[MethodCounterfactual]]:
@@ -237,8 +237,8 @@ class DosesParameters(Contract):
         if (self.controlled is None) == (self.inverted is None):
             raise ValueError("give the parameters of one editor, `controlled` or `inverted`")
         if self.parameter == ("self_fraction" if self.controlled else "control_scale"):
-            other = "guidance or control_scale" if self.controlled else "guidance or self_fraction"
-            raise ValueError(f"the editor has no {self.parameter}; dose {other}")
+            alternatives = "guidance or control_scale" if self.controlled else "guidance or self_fraction"
+            raise ValueError(f"the editor has no {self.parameter}; dose {alternatives}")
         low, high = LIMITS.get(self.parameter, (0.0, 1.0))
         values = [(dose, value) for dose in self.doses for value in self._values_at(dose)]
         for dose, value in values:

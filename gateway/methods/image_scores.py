@@ -103,9 +103,9 @@ class _Embedded:
         logits = self.logit_scale * (self.classes @ image)
         odds = np.exp(logits - logits.max())
         probabilities = odds / odds.sum()
-        others = np.delete(probabilities, self.truth)
+        other_probabilities = np.delete(probabilities, self.truth)
         truth = float(probabilities[self.truth])
-        return {"label": truth, "label_margin": truth - float(others.max())}
+        return {"label": truth, "label_margin": truth - float(other_probabilities.max())}
 
 
 def _embed(

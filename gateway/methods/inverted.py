@@ -9,13 +9,12 @@ from typing import Annotated
 from pydantic import Field
 
 from gateway.methods.arms import ComparedArms, RenderedArm, compare_arms
+from gateway.methods.check_parameters import CheckParameters
 from gateway.methods.checks import CHECKS, check_images
 from gateway.methods.counterfactual import Edit, Scores, Thresholds, Verdict
 from gateway.methods.lineage import Lineage, TriedFraction
 from gateway.methods.paraphrase import ParaphraseParameters, paraphrase, sham_arms
-from gateway.methods.recaption import Recaption
 from gateway.methods.schedule import Inputs
-from gateway.methods.signals import SignalParameters
 from gateway.methods.validity import judge_validity
 from shared.chunks import chunks
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
@@ -63,7 +62,7 @@ class InversionParameters(Contract):
     caption_beams: Annotated[int, Field(ge=1, le=8, description="Beams of the caption search.")] = 5
 
 
-class EditingParameters(InversionParameters, ParaphraseParameters, SignalParameters):
+class EditingParameters(InversionParameters, ParaphraseParameters, CheckParameters):
     """A job's parameters for edits and their checks."""
 
     cross_fraction: Annotated[
@@ -88,15 +87,6 @@ class EditingParameters(InversionParameters, ParaphraseParameters, SignalParamet
             description="Prompt-to-prompt's LocalBlend: only the area that attends to the old or new phrase changes."
         ),
     ] = False
-    recaption: Recaption = False
-    thresholds: Annotated[
-        dict[str, dict[str, float]],
-        Field(description="Thresholds of image checks, by check and factor (or `default`); default: the profile's."),
-    ] = Field(default_factory=dict)
-    second_thresholds: Annotated[
-        dict[str, dict[str, float]],
-        Field(description="The same of the profile's second scorer, which changes no verdict; default: the profile's."),
-    ] = Field(default_factory=dict)
 
 
 class SweepParameters(EditingParameters):
@@ -262,8 +252,8 @@ def with_compared_arms(
         return ComparedArms(arms, [])
     sham = paraphrase(inputs, caption)
     sweeps = edit_and_check(inputs, caption, [None, *([sham.edit] if sham else [])], fractions, {})
-    nulls, *others = ([_alone(inputs, sweep, attempt) for attempt in sweep.attempts] for sweep in sweeps)
-    shams = sham_arms(sham, others[0]) if sham else None
+    nulls, *edited = ([_alone(inputs, sweep, attempt) for attempt in sweep.attempts] for sweep in sweeps)
+    shams = sham_arms(sham, edited[0]) if sham else None
     thresholds = inputs.parameters.thresholds
     judged = judge_validity(inputs, edits, arms, thresholds)
     return compare_arms(edits, judged, nulls, shams, thresholds, checks)

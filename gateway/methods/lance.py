@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
@@ -57,6 +57,7 @@ from gateway.methods.inverted import (
     invert_and_edit,
     with_compared_arms,
 )
+from gateway.methods.paraphrase import revised
 from gateway.methods.questions import (
     InvalidReply,
     Question,
@@ -142,7 +143,7 @@ def lance(
     Proposals that step 3 refuses have no image. A factor without a valid reply is one refused proposal. Raises what the
     services raise.
     """
-    inputs = Inputs("lance", REVISION, image, task, services, parameters, seed)
+    inputs = Inputs("lance", revised(REVISION, parameters), image, task, services, parameters, seed)
     caption = name_class(inputs, write_caption(image, services, parameters))  # 1
     caption = with_domain(caption, parameters.caption_prompt)
     proposals = propose_edits(inputs, caption)  # 2, 3
@@ -195,8 +196,8 @@ def perturb_caption(
             inputs.services, question, messages, schema, seed=seed, max_tokens=longest, temperature=p.temperature
         )
     except InvalidReply as invalid:
-        none = Edit((Change(factor, "", "", "", ""),), caption, "")
-        return [Proposal(none, inputs.seed, invalid.verdict, exchanges=(invalid.exchange,))]
+        unchanged = Edit((Change(factor, "", "", "", ""),), caption, "")
+        return [Proposal(unchanged, inputs.seed, invalid.verdict, exchanges=(invalid.exchange,))]
     proposals = []
     for new in reply["edits"]:
         change = Change(factor, new.from_phrase, new.to_phrase, new.from_value, new.to_value)
@@ -288,7 +289,7 @@ def perturb_messages(
     ground_truth: str | None,
     factor: Factor,
     most: int,
-    question: Question[dict[Literal["edits"], list[PerturbedCaption]]] = PERTURB,
+    question: Question[Any] = PERTURB,
     value: str = "",
 ) -> list[Message]:
     """The question for step 2: up to `most` edits of the caption that change one thing of a factor, or to `value`.

@@ -59,6 +59,7 @@ class Lineage(TypedDict, total=False):
     parameters: dict[str, JsonValue]
     skipped_checks: list[str]
     exchanges: list[Exchange]
+    instruction: str
     rendering: dict[str, JsonValue] | None
     self_fraction: float
     sweep: list[TriedFraction]

@@ -19,7 +19,15 @@ from pydantic import Field, TypeAdapter
 from gateway.methods.arms import Pair, RenderedArm, ShamArms
 from gateway.methods.counterfactual import Edit
 from gateway.methods.lineage import Exchange, Lineage
-from gateway.methods.questions import InvalidReply, Question, ask, object_schema, text_schema
+from gateway.methods.questions import (
+    InvalidReply,
+    Question,
+    ask,
+    digest_of_prompts,
+    object_schema,
+    revision_of,
+    text_schema,
+)
 from gateway.methods.schedule import Inputs
 from gateway.methods.words import content_stems, names_class, occurrences, stems
 from shared.schemas.base import Contract
@@ -39,7 +47,7 @@ SYNONYMS = (
     ("there is", "one sees"),
 )  # fmt: skip
 LONGEST = 1.5  # words of a paraphrase, in words of its caption
-KEPT = 0.5  # the least share of the caption's content words, and of the paraphrase's, that both have
+LEAST_SHARED = 0.5  # the least share of the caption's content words, and of the paraphrase's, that both have
 LEAD = "The picture shows this."  # prepended to a caption without any of these phrases
 
 PARAPHRASE = Question(
@@ -101,8 +109,8 @@ def restates(caption: str, text: str, classes: Sequence[str]) -> bool:
         return False
     if any(names_class(text, name) != names_class(caption, name) for name in classes):
         return False
-    kept = content_stems(caption) & content_stems(text)
-    return len(kept) >= KEPT * max(len(content_stems(caption)), len(content_stems(text)))
+    shared = content_stems(caption) & content_stems(text)
+    return len(shared) >= LEAST_SHARED * max(len(content_stems(caption)), len(content_stems(text)))
 
 
 def sham_arms(sham: Paraphrase, arms: Sequence[RenderedArm[Pair]]) -> ShamArms[Pair]:
@@ -119,18 +127,28 @@ def by_rules(caption: str, classes: list[str]) -> str:
         for old, new in (pair, pair[::-1]):
             if occurrences(caption, old):
                 whole = rf"(?<!\w){re.escape(old)}(?!\w)"
-                return re.sub(whole, partial(_cased, new), caption, count=1, flags=re.IGNORECASE)
+                return re.sub(whole, partial(_match_case, new), caption, count=1, flags=re.IGNORECASE)
     return f"{LEAD} {caption}"
 
 
-def _cased(new: str, old: re.Match[str]) -> str:
+def _match_case(new: str, old: re.Match[str]) -> str:
     return new[0].upper() + new[1:] if old[0][0].isupper() else new
+
+
+def revised(revision: str, parameters: Contract) -> str:
+    """The revision of a method with these parameters: if a language model writes its paraphrases, with theirs."""
+    asks_model = (
+        isinstance(parameters, ParaphraseParameters)
+        and parameters.reference == "sham"
+        and parameters.paraphrase == "model"
+    )
+    return f"{revision}-{REVISION}" if asks_model else revision
 
 
 def _paraphrase_by_model(inputs: Inputs[ParaphraseParameters], caption: str) -> tuple[str, tuple[Exchange, ...]]:
     truth = inputs.image.ground_truth
     class_line = f"Class: {truth}\n" if truth is not None else ""
-    messages, schema = PARAPHRASE.messages(f"{class_line}Caption: {caption}"), object_schema(caption=text_schema(600))
+    messages, schema = PARAPHRASE.messages(f"{class_line}Caption: {caption}"), _SCHEMA
     seed = inputs.derive_seed("paraphrase", caption)
     try:
         reply, exchange = ask(inputs.services, PARAPHRASE, messages, schema, seed=seed, max_tokens=_TOKENS)
@@ -140,3 +158,7 @@ def _paraphrase_by_model(inputs: Inputs[ParaphraseParameters], caption: str) -> 
 
 
 _TOKENS = 200
+_SCHEMA = object_schema(caption=text_schema(600))
+
+# Raise the number whenever the same reply of the language model would give another paraphrase.
+REVISION = revision_of("2", digest_of_prompts(PARAPHRASE.messages("Class: class\nCaption: caption"), _SCHEMA))

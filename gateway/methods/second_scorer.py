@@ -18,15 +18,20 @@ ACCEPTED_BY_SECOND = "second_accepted"  # score of every rendered image: 1 if th
 
 
 def with_second(
-    scores: Scores, second: Scores, edit: Edit | None, thresholds: Thresholds, own: Thresholds, checks: Sequence[str]
+    scores: Scores,
+    second: Scores,
+    edit: Edit | None,
+    thresholds: Thresholds,
+    second_thresholds: Thresholds,
+    checks: Sequence[str],
 ) -> Scores:
     """The scores with those of the second scorer, and its verdict (0 or 1).
 
-    `thresholds` are the job's, of which those that do not concern the scorer apply too; `own` those of the second one.
+    `second_thresholds` are the second scorer's. Of the job's `thresholds`, those of other checks apply too.
     An edit without changes, or a null arm (None), has the limits of `default`.
     """
     merged = {**scores, **second}
-    limits = {**{check: values for check, values in thresholds.items() if check not in OF_SCORER}, **own}
+    limits = {**{check: values for check, values in thresholds.items() if check not in OF_SCORER}, **second_thresholds}
     factors = [change.factor for change in edit.changes] if edit else []
     accepted = all(
         _passes(check, merged, limits[check], factors) for check in checks if check in limits and check in merged

@@ -29,7 +29,7 @@ from gateway.methods.counterfactual import (
     Verdict,
 )
 from gateway.methods.inverted import EditingParameters, ProtectedClasses, edit_and_check
-from gateway.methods.paraphrase import paraphrase, sham_arms
+from gateway.methods.paraphrase import paraphrase, revised, sham_arms
 from gateway.methods.schedule import Inputs, Proposal, accepted_edits
 from gateway.methods.text_checks import check_caption, check_change, check_protected_classes
 from gateway.methods.validity import judge_validity
@@ -45,7 +45,7 @@ def shifts(
 
     They are not random; `seed` is only recorded. Raises what the services raise.
     """
-    inputs = Inputs("shifts", REVISION, image, task, services, parameters, seed)
+    inputs = Inputs("shifts", revised(REVISION, parameters), image, task, services, parameters, seed)
     caption = write_caption(image, services, parameters)  # 1
     edits = [shift_caption(caption, shift) for shift in parameters.shifts]  # 2
     proposals = [check_words(inputs, edit) for edit in edits]  # 3
@@ -73,14 +73,14 @@ def apply_shift(caption: str, shift: Shift) -> tuple[str, str]:
 def check_words(inputs: Inputs[ShiftsParameters], edit: Edit) -> Proposal:
     """Step 3: the text checks. An added phrase replaces nothing, so no old phrase is checked."""
     (change,) = edit.changes
-    truth, others = inputs.image.ground_truth, inputs.other_classes
+    truth, other_classes = inputs.image.ground_truth, inputs.other_classes
     if occurrences(edit.caption, change.to_phrase):
         refusal = Verdict(False, "no change", f"the caption already says “{change.to_phrase}”")
         return Proposal(edit, inputs.seed, refusal)
     replaced = edit.changes if change.from_phrase else ()
     verdict = (
-        check_change(change, truth, others)
-        or check_caption(replaced, edit.caption, edit.new_caption, truth, others)
+        check_change(change, truth, other_classes)
+        or check_caption(replaced, edit.caption, edit.new_caption, truth, other_classes)
         or check_protected_classes(edit.changes, edit.caption, edit.new_caption, inputs.parameters.protect)
         or ACCEPTED
     )

@@ -69,8 +69,8 @@ def signal_scores(
 
 
 def _add(scores: Sequence[Scores], more: Sequence[Scores]) -> None:
-    for own, new in zip(scores, more, strict=True):
-        own.update(new)
+    for scores_of_image, new in zip(scores, more, strict=True):
+        scores_of_image.update(new)
 
 
 def _object_scores(services: Services, source: MethodImage, label: str, images: Sequence[ImagePayload]) -> list[Scores]:

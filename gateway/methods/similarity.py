@@ -34,10 +34,10 @@ def check_texts(
     services: TextEmbedder, source: MethodImage, task: TaskDescription, edits: Sequence[Edit], thresholds: Thresholds
 ) -> list[tuple[Verdict, Scores]]:
     """Verdict by stems and by meaning, and similarities, of each proposed edit of one source image."""
-    others = [label for label in task.classes if label != source.ground_truth]
+    other_classes = [label for label in task.classes if label != source.ground_truth]
     judged = []
     for edit, scores in zip(edits, similarities(services, source, task, edits), strict=True):
-        verdict = check_stems(edit, source.ground_truth, others) or check_meaning(edit, scores, thresholds)
+        verdict = check_stems(edit, source.ground_truth, other_classes) or check_meaning(edit, scores, thresholds)
         judged.append((verdict or ACCEPTED, scores))
     return judged
 
@@ -81,10 +81,10 @@ def similarities(
 
     A score without phrases to compare is missing.
     """
-    others = [label for label in task.classes if label != source.ground_truth]
-    labels = [source.ground_truth] if source.ground_truth else others  # without it, no class may be touched
-    of_edits = [_comparisons(edit, labels, others) for edit in edits]
-    vectors = _embed(services, of_edits, {*labels, *others})
+    other_classes = [label for label in task.classes if label != source.ground_truth]
+    labels = [source.ground_truth] if source.ground_truth else other_classes  # without it, no class may be touched
+    of_edits = [_comparisons(edit, labels, other_classes) for edit in edits]
+    vectors = _embed(services, of_edits, {*labels, *other_classes})
     scores_of_edits = []
     for comparisons in of_edits:
         scores: Scores = {}
@@ -116,12 +116,12 @@ class _Comparison:
         return float(min((phrases @ names.T).max(), 0.9999))
 
 
-def _comparisons(edit: Edit, labels: Sequence[str], others: Sequence[str]) -> list[_Comparison]:
+def _comparisons(edit: Edit, labels: Sequence[str], other_classes: Sequence[str]) -> list[_Comparison]:
     """The comparisons of an edit's scores. `other_class` leaves out classes that the old caption names."""
-    names, entering = _names(labels), _names(label for label in others if not names_class(edit.caption, label))
+    names, entering = _names(labels), _names(label for label in other_classes if not names_class(edit.caption, label))
     longest = max([LONGEST_GRAM, *(len(stems(name)) for name in (*names, *entering))])
     parts = [differing_part(change.from_phrase, change.to_phrase) for change in edit.changes]
-    brought_in = [*_brought_in(edit.caption, edit.new_caption), *(new for _, new in parts)]
+    brought_in = [*_new_labels(edit.caption, edit.new_caption), *(new for _, new in parts)]
     comparisons = [
         _Comparison("class_words", _grams([phrase for part in parts for phrase in part], longest), names),
         _Comparison("class_before", _grams([edit.caption], longest), names),
@@ -150,7 +150,7 @@ def _grams(texts: Iterable[str], longest: int) -> tuple[str, ...]:
     return tuple(grams)
 
 
-def _brought_in(old: str, new: str) -> Iterator[str]:
+def _new_labels(old: str, new: str) -> Iterator[str]:
     """The runs of words that the new text adds to the old one."""
     old_words, new_words = WORD.findall(old.lower()), WORD.findall(new.lower())
     for kind, _, _, start, end in SequenceMatcher(None, old_words, new_words, autojunk=False).get_opcodes():

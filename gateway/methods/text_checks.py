@@ -57,8 +57,8 @@ def check_caption(
     for change in changes:
         if not occurrences(new_caption, change.to_phrase):
             return _refuse("change applied", f"the new caption does not contain “{change.to_phrase}”")
-        gone = change.from_phrase and not occurrences(change.to_phrase, change.from_phrase)
-        if gone and occurrences(new_caption, change.from_phrase) >= occurrences(caption, change.from_phrase):
+        removed = change.from_phrase and not occurrences(change.to_phrase, change.from_phrase)
+        if removed and occurrences(new_caption, change.from_phrase) >= occurrences(caption, change.from_phrase):
             return _refuse("change applied", f"the new caption still contains “{change.from_phrase}”")
     if ground_truth is not None and names_class(caption, ground_truth) and not names_class(new_caption, ground_truth):
         return _refuse("class kept", f"the new caption lost the ground truth “{ground_truth}”")
@@ -68,15 +68,23 @@ def check_caption(
     return _check_protected(new_caption, caption)
 
 
-def check_stems(edit: Edit, ground_truth: str | None, others: Sequence[str]) -> Verdict | None:
+def check_stems(edit: Edit, ground_truth: str | None, other_classes: Sequence[str]) -> Verdict | None:
     """Refuse an edit as `check_change` and `check_caption` do, except for a lost class (`check_meaning`)."""
     for change in edit.changes:
         old, new = differing_part(change.from_phrase, change.to_phrase)
         if ground_truth is not None and content_stems(old) & content_stems(ground_truth):
             return _refuse("class words", f"“{old}” touches the ground truth “{ground_truth}”")
-        if refusal := check_change(replace(change, from_phrase=old, to_phrase=new), ground_truth, others):
+        if refusal := check_change(replace(change, from_phrase=old, to_phrase=new), ground_truth, other_classes):
             return refusal
-    return check_caption(edit.changes, edit.caption, edit.new_caption, None, others)
+    return check_caption(edit.changes, edit.caption, edit.new_caption, None, other_classes)
+
+
+def check_instruction(instruction: str, caption: str, classes: Sequence[str]) -> Verdict | None:
+    """Refuse an instruction that names a class, or a protected characteristic of people, that the caption does not."""
+    for label in classes:
+        if names_class(instruction, label) and not names_class(caption, label):
+            return _refuse("other class", f"the instruction adds the class “{label}”")
+    return _check_protected(instruction, caption)
 
 
 def check_protected_classes(

@@ -41,19 +41,19 @@ def judge_validity(
         images, of_images = [image for _, image in finite], [edit for edit, _ in finite]
         scored = iter(signal_scores(inputs.services, inputs.image, inputs.task, images, of_images, signals))
         for edit, arm in batch:
-            own = {} if arm.image is None else next(scored)
+            signals_of_arm = {} if arm.image is None else next(scored)
             kind = EditKind(
                 tuple(change.factor for change in edit.changes),
                 tuple(change.to_value for change in edit.changes),
                 () if inputs.image.ground_truth is None else (inputs.image.ground_truth,),
             )
-            scores = {**arm.scores, **own}
+            scores = {**arm.scores, **signals_of_arm}
             probability = p.validity.probability(scores, kind) if p.validity and arm.image else None
-            judged.append(_judged(edit, arm, scores, probability, thresholds))
+            judged.append(_judge(edit, arm, scores, probability, thresholds))
     return judged
 
 
-def _judged(
+def _judge(
     edit: Edit, arm: RenderedArm[Pair], scores: Scores, probability: float | None, thresholds: Thresholds
 ) -> RenderedArm[Pair]:
     if probability is not None:

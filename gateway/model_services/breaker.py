@@ -109,12 +109,12 @@ class Breaker:
                 raise
             raise raised from problem
         with self._changing:
-            self._succeeded(name, subject)
+            self._record_success(name, subject)
 
     def _admit(self, name: str, subject: Subject) -> None:
         with self._changing:
             endpoint = self._endpoints.get(name)
-            if endpoint is None or len(endpoint.troubled) < OPEN_AFTER or self._given_up(endpoint):
+            if endpoint is None or len(endpoint.troubled) < OPEN_AFTER or self._is_given_up(endpoint):
                 return
             now = time.monotonic()
             if now < endpoint.next_try:
@@ -123,7 +123,7 @@ class Breaker:
                 raise self._service_failing(name, endpoint, delay)
             endpoint.next_try = now + self._delay(endpoint.failures)  # this call is the only one of this pause
 
-    def _succeeded(self, name: str, subject: Subject) -> None:
+    def _record_success(self, name: str, subject: Subject) -> None:
         endpoint = self._endpoints.get(name)
         if endpoint is None:
             return
@@ -140,7 +140,7 @@ class Breaker:
         if not endpoint.troubled:
             endpoint.failing_since = time.monotonic()
             endpoint.failing_from = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-        again = subject.id in endpoint.troubled
+        is_repeated = subject.id in endpoint.troubled
         endpoint.troubled.add(subject.id)
         if began >= endpoint.last_failure:
             endpoint.failures += 1
@@ -150,7 +150,7 @@ class Breaker:
         image = self._image(endpoint, subject)
         image.failures += 1
         delay = self._delay(image.failures)
-        if again and len(endpoint.troubled) > 1 and not self._given_up(endpoint):
+        if is_repeated and len(endpoint.troubled) > 1 and not self._is_given_up(endpoint):
             return self._service_failing(name, endpoint, delay)
         if isinstance(problem, OutOfMemory):
             return problem if image.fits else BrokenOff(problem.detail)
@@ -170,7 +170,7 @@ class Breaker:
         )
         return ServiceFailing(reason, retry_after=delay)
 
-    def _given_up(self, endpoint: _Endpoint) -> bool:
+    def _is_given_up(self, endpoint: _Endpoint) -> bool:
         return time.monotonic() - endpoint.failing_since > self._longest
 
     def _delay(self, failures: int) -> float:

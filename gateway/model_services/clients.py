@@ -18,9 +18,10 @@ from pydantic import ValidationError
 from gateway.metrics import CALLS
 from gateway.model_services.cancellation import Cancelled, current_cancellation
 from gateway.model_services.http_thread import HttpThread
-from gateway.model_services.parts import joined, parts
+from gateway.model_services.parts import join, parts
+from gateway.model_services.waiting import current_waiting
 from shared.endpoints import INFO, MODELS, Description, Endpoint, Reply, Request, Services
-from shared.logging import REQUEST_ID_HEADER, masked, request_id
+from shared.logging import REQUEST_ID_HEADER, mask, request_id
 from shared.problems import (
     DeadlineExceeded,
     DependencyFailed,
@@ -50,8 +51,9 @@ class ModelServices(Services):
     """The plain clients, with one connection pool for all services. Thread-safe.
 
     `deadline` is the longest duration of one call in seconds, `wait` the time for retries while a service is busy or
-    starting. Once `stopping` is set, retries end. A call within `cancellable` (`gateway.model_services.cancellation`)
-    can be ended from another thread; it then raises `Cancelled`.
+    starting: of one call, or of all calls within `shared_waiting` (`gateway.model_services.waiting`). Once `stopping`
+    is set, retries end. A call within `cancellable` (`gateway.model_services.cancellation`) can be ended from another
+    thread; it then raises `Cancelled`.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class ModelServices(Services):
     ) -> None:
         self._urls = dict(urls)
         self._deadline = deadline
-        self._wait = wait
+        self.wait = wait
         self.stopping = stopping or threading.Event()
         self._http = HttpThread(
             httpx.Timeout(deadline + GRACE_SECONDS, connect=5.0),
@@ -81,15 +83,15 @@ class ModelServices(Services):
         for body in parts(endpoint, request):
             reply = self._patiently(endpoint.service, "POST", endpoint.path, body, endpoint.deadline)
             replies.append(_read(endpoint.reply, reply, endpoint.service))
-        return joined(endpoint, replies)
+        return join(endpoint, replies)
 
     def info(self, service: ServiceName) -> ServiceInfo:
         """The service's current description of itself."""
-        return self._described(service, INFO)
+        return self._describe(service, INFO)
 
     def models(self) -> ModelsReply:
         """The evaluator's models under test."""
-        return self._described("evaluator_service", MODELS)
+        return self._describe("evaluator_service", MODELS)
 
     def description(self, service: ServiceName) -> ServiceInfo:
         """As `info`, but cached for a minute, or until the service seems to restart."""
@@ -104,15 +106,16 @@ class ModelServices(Services):
         """The revision of a service's weights, from its `description`."""
         return self.description(service).revision
 
-    def _described(self, service: ServiceName, description: Description[Reply]) -> Reply:
+    def _describe(self, service: ServiceName, description: Description[Reply]) -> Reply:
         return _read(description.reply, self._patiently(service, "GET", description.path), service)
 
     def _patiently(
         self, service: ServiceName, verb: str, path: str, body: bytes | None = None, deadline: float | None = None
     ) -> bytes:
-        give_up = time.monotonic() + self._wait
+        waiting = current_waiting(self.wait)
         pause = 0.25
         while True:
+            began = time.monotonic()
             try:
                 return self._once(service, verb, path, body, self._deadline if deadline is None else deadline)
             except (Overloaded, NotReady) as problem:
@@ -120,7 +123,8 @@ class ModelServices(Services):
                     self._descriptions.pop(service, None)  # it may come back with other weights
                 pause = min(MAX_PAUSE_SECONDS, problem.retry_after or 2 * pause)
                 hopeless = problem.members.get("failed") is True
-                if hopeless or time.monotonic() + pause > give_up or self._stops_within(pause):
+                patient = waiting.spend(time.monotonic() - began + pause)
+                if hopeless or not patient or self._stops_within(pause):
                     raise
 
     def _stops_within(self, seconds: float) -> bool:
@@ -146,7 +150,7 @@ class ModelServices(Services):
             outcome = "cancelled"
             raise
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            reason = f"{service} at {masked(self._urls[service])} cannot be reached: {error}"
+            reason = f"{service} at {mask(self._urls[service])} cannot be reached: {error}"
             raise NotReady(reason, members={"unreachable": service}) from error
         except httpx.TimeoutException as error:
             raise BrokenOff(f"{service} did not answer {path} within {deadline:g} s") from error

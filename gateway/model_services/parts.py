@@ -31,7 +31,7 @@ def parts(endpoint: Endpoint[Request, Reply], request: Request, most: int = MAX_
     yield _part(request, images[start:])
 
 
-def joined(endpoint: Endpoint[Request, Reply], replies: Sequence[Reply]) -> Reply:
+def join(endpoint: Endpoint[Request, Reply], replies: Sequence[Reply]) -> Reply:
     """The reply to the whole request, joined from the replies to its parts."""
     if len(replies) == 1:
         return replies[0]

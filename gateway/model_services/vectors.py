@@ -27,7 +27,7 @@ Table = NDArray[np.float64] | NDArray[np.float32]
 def without_vectors(reply: JsonValue) -> tuple[JsonValue, bytes | None]:
     """The reply with marks in place of its large tables, and the tables as an `.npz` file; None if it has none."""
     tables: list[Table] = []
-    marked = _marked(reply, tables)
+    marked = _mark(reply, tables)
     if not tables:
         return marked, None
     file = io.BytesIO()
@@ -42,19 +42,19 @@ def with_vectors(reply: JsonValue, store: ObjectStore, key: str) -> tuple[JsonVa
     data = store.get(key)
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            return _restored(reply, arrays), len(data)
+            return _restore(reply, arrays), len(data)
     except (BadZipFile, KeyError, OSError, ValueError) as error:
         raise ObjectMissing(key) from error
 
 
-def _marked(value: JsonValue, tables: list[Table]) -> JsonValue:
+def _mark(value: JsonValue, tables: list[Table]) -> JsonValue:
     if isinstance(value, dict):
-        return {name: _marked(item, tables) for name, item in value.items()}
+        return {name: _mark(item, tables) for name, item in value.items()}
     if isinstance(value, list):
         if (table := _large_table(value)) is not None:
             tables.append(table)
             return {_MARK: len(tables) - 1}
-        return [_marked(item, tables) for item in value]
+        return [_mark(item, tables) for item in value]
     return value
 
 
@@ -77,14 +77,14 @@ def _has_mark(value: JsonValue) -> bool:
     return isinstance(value, list) and any(_has_mark(item) for item in value if isinstance(item, dict | list))
 
 
-def _restored(value: JsonValue, arrays: Mapping[str, Table]) -> JsonValue:
+def _restore(value: JsonValue, arrays: Mapping[str, Table]) -> JsonValue:
     if isinstance(value, dict):
         if _is_mark(value):
             table: JsonValue = arrays[f"arr_{value[_MARK]}"].tolist()
             return table
-        return {name: _restored(item, arrays) for name, item in value.items()}
+        return {name: _restore(item, arrays) for name, item in value.items()}
     if isinstance(value, list):
-        return [_restored(item, arrays) for item in value]
+        return [_restore(item, arrays) for item in value]
     return value
 
 

@@ -18,7 +18,7 @@ from gateway.database.columns import ModelColumns
 from gateway.database.sessions import insert_missing, reading
 from gateway.database.tables import Job, ModelUnderTest
 from gateway.intake.sources import NamedFile
-from gateway.models_under_test.packages import Package, packed
+from gateway.models_under_test.packages import Package, pack
 from shared.problems import Conflict, NotFound, Overloaded
 from shared.schemas.evaluation import ExamineReply, ExamineRequest, ModelsReply, ModelUnderTestInfo, UploadedModel
 from shared.schemas.jobs import ModelsListing, ModelView
@@ -43,7 +43,7 @@ def add(context: Context, owner: str, spec: ModelSpec, files: Sequence[NamedFile
     """
     if spec.name in context.profile.evaluator.aliases:
         raise Conflict(f"this installation has a model under test {spec.name!r} already; choose another name")
-    with _upload_slot(owner), packed(files, spec, context.settings.max_model_bytes) as package:
+    with _upload_slot(owner), pack(files, spec, context.settings.max_model_bytes) as package:
         row = _existing(context, owner, spec.name, package)
         if row is None:
             return _store(context, owner, spec, package), True

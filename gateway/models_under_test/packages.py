@@ -80,7 +80,7 @@ class Package:
 
 
 @contextmanager
-def packed(files: Sequence[NamedFile], spec: ModelSpec, max_bytes: int) -> Iterator[Package]:
+def pack(files: Sequence[NamedFile], spec: ModelSpec, max_bytes: int) -> Iterator[Package]:
     """Pack the files; the package exists until the block ends.
 
     Raises InvalidInput, Malformed and TooLarge, with the name of the refused file.
@@ -139,13 +139,13 @@ def _refuse_name(name: str) -> None:
 
 def _package_name(name: str) -> str | None:
     """The file's name in the package; None for files that a model does not need (README, tokenizer, ...)."""
-    last = name.replace("\\", "/").rpartition("/")[2]
-    if last.lower().endswith(".onnx"):
+    file_name = name.replace("\\", "/").rpartition("/")[2]
+    if file_name.lower().endswith(".onnx"):
         return ONNX_NAME
-    return last if is_model_file(last) else None
+    return file_name if is_model_file(file_name) else None
 
 
-def _new(path: Path) -> IO[bytes]:
+def _new_file(path: Path) -> IO[bytes]:
     try:
         return path.open("xb")
     except FileExistsError as error:
@@ -154,7 +154,7 @@ def _new(path: Path) -> IO[bytes]:
 
 def _write_new(path: Path, content: Content | IO[bytes]) -> None:
     """Write a file piece by piece: a model may not fit into the gateway's memory."""
-    with _new(path) as file:
+    with _new_file(path) as file:
         while piece := content.read(PIECE_BYTES):
             file.write(piece)
 

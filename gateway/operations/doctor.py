@@ -16,10 +16,10 @@ import httpx
 from kombu.exceptions import OperationalError as BrokerError
 from pydantic import ValidationError
 from sqlalchemy import Select, or_, select
-from sqlalchemy.exc import ArgumentError, OperationalError, ProgrammingError
+from sqlalchemy.exc import ArgumentError, ProgrammingError
 
 from gateway.auth.keys import any_key, epoch_now
-from gateway.database.sessions import database_now, open_engine, open_sessions, reading
+from gateway.database.sessions import DATABASE_AWAY, database_now, driver_message, open_engine, open_sessions, reading
 from gateway.database.tables import Job, SourceImage
 from gateway.operations.startup import database_name, schema_fault
 from gateway.operations.weights_check import device_of, memory, needed_weights, onnx_hint, service_faults
@@ -27,7 +27,7 @@ from gateway.settings import Settings
 from gateway.storage.object_store import open_store
 from shared.celery_app import broker_fault, open_celery
 from shared.endpoints import INFO, READYZ
-from shared.logging import masked
+from shared.logging import mask
 from shared.problems import Problem, from_reply
 from shared.profiles import Profile, ProfileError, load_profile
 from shared.schemas.service import ServiceInfo, ServiceName
@@ -89,7 +89,7 @@ def _database(settings: Settings, clocks: list[Clock]) -> Iterator[Answer]:
         name = database_name(settings)
         engine = open_engine(settings.database_url)
     except (ArgumentError, ImportError) as error:
-        yield Answer("database", False, f"CONTRAFACT_DATABASE_URL is not a database URL: {masked(str(error))}")
+        yield Answer("database", False, f"CONTRAFACT_DATABASE_URL is not a database URL: {mask(str(error))}")
         return
     try:
         with reading(open_sessions(engine)) as session:
@@ -114,8 +114,8 @@ def _database(settings: Settings, clocks: list[Clock]) -> Iterator[Answer]:
                 )
             else:
                 yield Answer("workers", True, "no work waits without a worker")
-    except (OperationalError, ProgrammingError) as error:
-        yield Answer("database", False, f"{name} does not answer: {masked(str(error.orig))}")
+    except (*DATABASE_AWAY, ProgrammingError) as error:
+        yield Answer("database", False, f"{name} does not answer: {mask(driver_message(error))}")
     finally:
         engine.dispose()
 
@@ -133,7 +133,7 @@ def _broker(settings: Settings, clocks: list[Clock]) -> Iterator[Answer]:
     if not settings.deployed:
         yield Answer("broker", True, "in memory, for a gateway and a worker in one process")
         return
-    name, celery = masked(settings.broker_url), open_celery(settings.broker_url)
+    name, celery = mask(settings.broker_url), open_celery(settings.broker_url)
     if fault := broker_fault(celery):
         yield Answer("broker", False, fault)
         return
@@ -145,7 +145,7 @@ def _broker(settings: Settings, clocks: list[Clock]) -> Iterator[Answer]:
                 seconds, microseconds = connection.default_channel.client.time()
                 clocks.append(Clock("the broker", seconds + microseconds / 1e6 - (before + time.time()) / 2))
     except (BrokerError, OSError) as error:
-        yield Answer("broker", False, f"{name} does not answer, so work starts late: {masked(str(error))}")
+        yield Answer("broker", False, f"{name} does not answer, so work starts late: {mask(str(error))}")
         return
     yield Answer("broker", True, f"{name} answers")
 
@@ -155,13 +155,13 @@ def _object_store(settings: Settings, clocks: list[Clock]) -> Iterator[Answer]:
     try:
         store = open_store(settings)
         store.put(key, data)
-        same = store.get(key) == data
+        is_equal = store.get(key) == data
         store.delete(key)
     except (Problem, ValueError, OSError) as error:
         hint = "; `python -m gateway.storage.object_store` creates the bucket" if "NoSuchBucket" in str(error) else ""
-        yield Answer("object store", False, f"{settings.object_store}: {masked(str(error))}{hint}")
+        yield Answer("object store", False, f"{settings.object_store}: {mask(str(error))}{hint}")
         return
-    if not same:
+    if not is_equal:
         yield Answer("object store", False, f"{settings.object_store} returned other bytes than were stored")
         return
     if settings.object_store.startswith("s3:"):
@@ -221,16 +221,16 @@ def _ask(name: ServiceName, url: str, clocks: list[Clock]) -> ServiceInfo | str:
     try:
         reply = httpx.get(f"{url}{INFO.path}", timeout=PROBE_SECONDS, trust_env=False)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        return f"nothing answers at {masked(url)}: start the service, or set {variable} ({masked(str(error))})"
+        return f"nothing answers at {mask(url)}: start the service, or set {variable} ({mask(str(error))})"
     _read_clock(clocks, name, reply)
     if reply.status_code != 200:
         return f"not ready: {from_reply(reply.status_code, reply.content).detail}"
     try:
         info = INFO.reply.model_validate_json(reply.content)
     except ValidationError:
-        return f"the server at {masked(url)} is not a service of this version of Contrafact"
+        return f"the server at {mask(url)} is not a service of this version of Contrafact"
     if info.service != name:
-        return f"{masked(url)} is {info.service}: set {variable} to the right one"
+        return f"{mask(url)} is {info.service}: set {variable} to the right one"
     return _unready(url) or info
 
 
@@ -239,7 +239,7 @@ def _unready(url: str) -> str:
     try:
         reply = httpx.get(f"{url}{READYZ}", timeout=PROBE_SECONDS, trust_env=False)
     except httpx.HTTPError as error:
-        return f"nothing answers at {masked(url)} any more ({masked(str(error))}): read the service's log"
+        return f"nothing answers at {mask(url)} any more ({mask(str(error))}): read the service's log"
     return f"not ready: {from_reply(reply.status_code, reply.content).detail}" if reply.status_code == 503 else ""
 
 

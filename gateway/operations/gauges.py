@@ -11,11 +11,10 @@ from typing import get_args
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from sqlalchemy import func, select
-from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError
 
 from gateway.database.columns import SourceImageState
 from gateway.database.counts import total
-from gateway.database.sessions import Sessions, reading
+from gateway.database.sessions import DATABASE_AWAY, Sessions, reading
 from gateway.database.tables import Job, SourceImage
 from gateway.queue.lease_queries import LEASED
 from shared.schemas.jobs import JobState
@@ -40,7 +39,7 @@ class Work(Collector):
             if time.monotonic() - self._counted_at > FRESH_SECONDS:
                 try:
                     self._counted = self._count()
-                except (OperationalError, InterfaceError, TimeoutError):
+                except DATABASE_AWAY:
                     self._counted = []
                 self._counted_at = time.monotonic()
             yield from self._counted

@@ -54,9 +54,9 @@ logger = logging.getLogger("contrafact.housekeeping")
 
 @dataclass(frozen=True, slots=True)
 class Graces:
-    """Grace periods in seconds: of anything that nothing needs, and of uploads since they were sent."""
+    """Grace periods in seconds: of rows and objects that nothing refers to, and of uploads since they were sent."""
 
-    anything: float
+    unreferenced: float
     uploads: float
 
 
@@ -128,7 +128,7 @@ def run_housekeeping(
     that fails is counted in `errors` and stays for the next run. Raises what the database raises, and DependencyFailed
     when the store is away.
     """
-    removed, grace, cleaner = Removed(), graces.anything, ObjectCleaner(store)
+    removed, grace, cleaner = Removed(), graces.unreferenced, ObjectCleaner(store)
     remove_rows(sessions, lambda _: not go_on())
     removed.recorded_calls = remove_calls(sessions, grace, go_on)
     removed.uploads = remove_uploads(sessions, graces.uploads, go_on)
@@ -140,7 +140,7 @@ def run_housekeeping(
         removed.vectors = remove_vectors(sessions, cleaner, grace, go_on)
         removed.reports = remove_reports(sessions, cleaner, grace, go_on)
         removed.models = remove_models(sessions, cleaner, grace, go_on)
-    removed.repairs = remove_repairs(sessions, cleaner, grace, go_on)  # few objects, and a grant keeps a trainer
+    removed.repairs = remove_repairs(sessions, cleaner, grace, go_on)  # few objects, and a lease keeps a trainer
     removed.errors = cleaner.errors
     cleaner.refuse_broken()
     return removed

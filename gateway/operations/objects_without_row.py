@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from gateway.database.sessions import Sessions, insert_missing, reading
 from gateway.database.tables import Image, ModelUnderTest, RecordedCall, Repair, Report
-from gateway.model_services.recorded import canonical_png, image_row
+from gateway.model_services.image_shelf import canonical_png, image_row
 from gateway.operations.object_cleaner import ObjectCleaner
 from shared.problems import InvalidInput
 from shared.storage import ObjectMissing, ObjectStore, StoredObject, call_key, image_key, model_key
@@ -23,13 +23,13 @@ KEYS_PER_QUERY = 500
 def add_missing_rows(sessions: Sessions, cleaner: ObjectCleaner, grace: float, go_on: Callable[[], bool]) -> int:
     """Add a row for each image object without one, so that it is removed like any other. Returns their number."""
 
-    def needed(session: Session, keys: list[str]) -> set[str]:
+    def needed_keys(session: Session, keys: list[str]) -> set[str]:
         query = select(Image.digest).where(Image.digest.in_(map(_name_of, keys)))
         return set(map(image_key, session.scalars(query)))
 
     return sum(
         cleaner.attempt(key, partial(_add_row, sessions, cleaner.store, key))
-        for key in _without_row(sessions, _older(cleaner.store.iterate("images/"), grace), go_on, needed)
+        for key in _without_row(sessions, _older(cleaner.store.iterate("images/"), grace), go_on, needed_keys)
     )
 
 
@@ -88,8 +88,8 @@ def remove_models(sessions: Sessions, cleaner: ObjectCleaner, grace: float, go_o
 def remove_repairs(sessions: Sessions, cleaner: ObjectCleaner, grace: float, go_on: Callable[[], bool]) -> int:
     """Remove the objects of repairs that have no row or were cancelled.
 
-    An order is stored before its row, so an object without a row after the grace period never gets one. A grant is
-    stored after its row, so one without a row goes at once, which ends its trainer.
+    An order is stored before its row, so an object without a row after the grace period never gets one. A lease
+    (`grant.json`) is stored after its row, so one without a row goes at once, which ends its trainer.
     """
     removed = 0
     listed = cleaner.store.iterate("repairs/")
@@ -109,7 +109,7 @@ def _without_row(
     go_on: Callable[[], bool],
     needed: Callable[[Session, list[str]], set[str]],
 ) -> Iterator[str]:
-    """The keys of those objects that are not among the `needed` keys of a portion."""
+    """The keys of those objects that are not among the needed keys of a portion."""
     while go_on() and (portion := [item.key for item in islice(objects, KEYS_PER_QUERY)]):
         with reading(sessions) as session:
             with_row = needed(session, portion)

@@ -12,10 +12,9 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import OperationalError
 
 from gateway.auth.keys import any_key
-from gateway.database.sessions import Sessions, migration_config, reading
+from gateway.database.sessions import DATABASE_AWAY, Sessions, driver_message, migration_config, reading
 from gateway.settings import Settings
 
 
@@ -37,8 +36,8 @@ def refuse_wrong_schema(settings: Settings, sessions: Sessions) -> None:
     try:
         with reading(sessions) as session:
             wrong = schema_fault(session.connection())
-    except OperationalError as error:
-        raise SystemExit(f"{database_name(settings)} does not answer: {error.orig}") from error
+    except DATABASE_AWAY as error:
+        raise SystemExit(f"{database_name(settings)} does not answer: {driver_message(error)}") from error
     if wrong:
         raise SystemExit(wrong)
 

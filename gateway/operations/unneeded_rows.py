@@ -55,7 +55,7 @@ def _in_a_job(owner_id: Any, digest: Any) -> ColumnElement[bool]:
 
 def mark_images(sessions: Sessions, go_on: Callable[[], bool]) -> None:
     """Mark images that no row refers to. `remove_images` searches again, under the lock."""
-    query = select(Image.digest).where(Image.unreferenced_since.is_(None), ~_referenced()).order_by(Image.digest)
+    query = select(Image.digest).where(Image.unreferenced_since.is_(None), ~_is_referenced()).order_by(Image.digest)
     after = ""
     while go_on() and (portion := _first_rows(sessions, query.where(Image.digest > after))):
         after = portion[-1].digest
@@ -76,7 +76,7 @@ def remove_images(sessions: Sessions, cleaner: ObjectCleaner, grace: float, go_o
                 .limit(IMAGES_PER_TRANSACTION)
                 .with_for_update(skip_locked=True)
             ).all()
-            unneeded = session.scalars(select(Image.digest).where(Image.digest.in_(locked), ~_referenced())).all()
+            unneeded = session.scalars(select(Image.digest).where(Image.digest.in_(locked), ~_is_referenced())).all()
             # Before its row: a row promises that the object is there.
             deleted = [digest for digest in unneeded if cleaner.delete(image_key(digest))]
             session.execute(delete(OwnedImage).where(OwnedImage.digest.in_(deleted)))
@@ -90,7 +90,7 @@ def remove_images(sessions: Sessions, cleaner: ObjectCleaner, grace: float, go_o
     return total
 
 
-def _referenced() -> ColumnElement[bool]:
+def _is_referenced() -> ColumnElement[bool]:
     """Whether a row refers to the image. `OwnedImage` does not count: it only says who may see the image."""
     digest = Image.__table__.c.digest
     columns = [

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from shared import __version__
-from shared.profile_diffusion import MergedLora
+from shared.profile_unets import MergedLora
 from shared.profiles import Profile
 from shared.schemas.service import GpuInfo, ServiceInfo, ServiceName
 from shared.weights import Server, Weights, digest_folder
@@ -17,7 +17,8 @@ LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 def needed_weights(profile: Profile) -> dict[ServiceName, list[Weights | Server]]:
     """What each service must have loaded under a profile."""
-    diffusion = [
+    instruct = profile.diffusion.instruct
+    diffusion: list[Weights | Server | None] = [
         profile.diffusion.base,
         profile.diffusion.unet,
         *profile.diffusion.loras,
@@ -27,6 +28,7 @@ def needed_weights(profile: Profile) -> dict[ServiceName, list[Weights | Server]
         profile.diffusion.depth,
         profile.diffusion.hed,
         profile.diffusion.few_step.weights if profile.diffusion.few_step else None,
+        *(instruct.sources if instruct else []),
     ]
     language, evaluator = profile.language, profile.evaluator
     sources: Mapping[ServiceName, Sequence[Weights | Server | None]] = {
@@ -66,8 +68,8 @@ def service_faults(info: ServiceInfo, profile: str, weights: Sequence[Weights | 
         if name not in ids:
             yield f"it has not loaded {name}, which the profile names: restart it with this version of the profile"
         elif revision and (name, revision) not in loaded:
-            others = ", ".join(sorted(other[:12] for other_name, other in loaded if other_name == name))
-            yield f"its {name} is revision {others}, the profile's is {revision[:12]}: restart it with the right ones"
+            digests = ", ".join(sorted(other_digest[:12] for other_name, other_digest in loaded if other_name == name))
+            yield f"its {name} is revision {digests}, the profile's is {revision[:12]}: restart it with the right ones"
 
 
 def _revision(source: Weights | Server) -> str:
@@ -123,8 +125,8 @@ def memory(
         gpu = infos[names[0]].gpu
         assert gpu is not None
         need = sum(gigabytes(weights[name]) for name in names)
-        who = " and ".join(names)
-        sentence = f"{who}: {need:.1f} GB of weights on {gpu.name} with {gpu.gigabytes:.1f} GB"
+        services = " and ".join(names)
+        sentence = f"{services}: {need:.1f} GB of weights on {gpu.name} with {gpu.gigabytes:.1f} GB"
         if need > gpu.gigabytes:
             yield False, f"{sentence}; give one of them its own GPU, or choose a smaller profile"
         else:
@@ -153,8 +155,8 @@ def _servers_memory(
             cache = server.cache.gigabytes if server.cache else 0.0
             sentence = f"{server.model}: {server.gigabytes:.1f} GB of weights, {cache:.1f} GB of key-value cache"
             needed += server.gigabytes + cache
-            (gpu, *others) = gpus
-            if others or gpu is None:
+            (gpu, *other_gpus) = gpus
+            if other_gpus or gpu is None:
                 yield True, sentence
                 continue
             sentence = f"{sentence}; {needed:.1f} GB with the services on {gpu.name} with {gpu.gigabytes:.1f} GB"

@@ -22,7 +22,7 @@ from gateway.database.columns import SourceImageState
 from gateway.database.events import add_event
 from gateway.database.table_base import utc_now
 from gateway.database.tables import Job, SourceImage
-from gateway.queue.lease_queries import RUNNING, unfinished
+from gateway.queue.lease_queries import RUNNING, is_unfinished
 
 
 class _FreshCounts(TypedDict):
@@ -47,7 +47,7 @@ def cancel_job(session: Session, job_id: str) -> bool:
         return False
     images = session.scalars(
         update(SourceImage)
-        .where(SourceImage.job_id == job_id, unfinished(SourceImage))
+        .where(SourceImage.job_id == job_id, is_unfinished(SourceImage))
         .values(state="cancelled", lease_token=None, lease_expires_at=None, updated_at=utc_now())
         .returning(SourceImage.position)
         .execution_options(synchronize_session=False)
@@ -129,8 +129,8 @@ def _reopen(session: Session, states: Sequence[SourceImageState], *which: Column
     """Make source images in these states pending again, with fresh counts. Returns how many there were of each."""
     counts: dict[str, int] = {}
     for state in states:
-        again = update(SourceImage).where(SourceImage.state == state, *which).returning(SourceImage.position)
-        fresh = again.values(state="pending", updated_at=utc_now(), **_FRESH)
+        reopened = update(SourceImage).where(SourceImage.state == state, *which).returning(SourceImage.position)
+        fresh = reopened.values(state="pending", updated_at=utc_now(), **_FRESH)
         counts[state] = len(session.scalars(fresh.execution_options(synchronize_session=False)).all())
     return counts
 
@@ -141,11 +141,11 @@ def _negative(counts: Mapping[str, int]) -> dict[str, int]:
 
 def _set_running(session: Session, job_id: str, allowed: ColumnElement[bool]) -> bool:
     """Set a job running with fresh counts where `allowed` holds. Returns whether it did."""
-    again = (
+    started = (
         update(Job)
         .where(Job.id == job_id, allowed)
         .values(state="running", finished_at=None, report_due=False, lease_token=None, lease_expires_at=None, **_FRESH)
         .returning(Job.id)
         .execution_options(synchronize_session=False)
     )
-    return session.scalar(again) is not None
+    return session.scalar(started) is not None

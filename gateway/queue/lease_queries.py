@@ -44,7 +44,7 @@ def claim_image_statement() -> Executable:
     )
     job_id = (
         select(Job.id)
-        .where(Job.state == RUNNING, _first(candidate, _claimable(candidate), Job).is_not(None))
+        .where(Job.state == RUNNING, _first_image(candidate, _claimable(candidate), Job).is_not(None))
         .order_by(live_leases, Job.created_at, Job.id)
         .limit(1)
         .scalar_subquery()
@@ -77,7 +77,7 @@ def claim_analysis_statement() -> Executable:
             or_(target.state == RUNNING, target.report_due),
             target.lease_token.is_(None),
             _due(target),
-            _first(image, unfinished(image), target).is_(None),
+            _first_image(image, is_unfinished(image), target).is_(None),
         )
         .order_by(target.created_at, target.id)
         .limit(1)
@@ -95,14 +95,14 @@ def claim_analysis_statement() -> Executable:
 
 def work_waiting() -> Select[str]:
     """Jobs that have an image or an analysis to lease now."""
-    candidate, other = aliased(SourceImage), aliased(SourceImage)
-    image = _first(candidate, _claimable(candidate), Job).is_not(None)
-    analysis = and_(Job.lease_token.is_(None), _due(Job), _first(other, unfinished(other), Job).is_(None))
+    candidate, sibling = aliased(SourceImage), aliased(SourceImage)
+    image = _first_image(candidate, _claimable(candidate), Job).is_not(None)
+    analysis = and_(Job.lease_token.is_(None), _due(Job), _first_image(sibling, is_unfinished(sibling), Job).is_(None))
     waiting = or_(and_(Job.state == RUNNING, or_(image, analysis)), and_(Job.report_due, analysis))
     return select(Job.id).where(waiting).limit(1)
 
 
-def _first(image: Any, condition: ColumnElement[bool], job: Any) -> ScalarSelect[str]:
+def _first_image(image: Any, condition: ColumnElement[bool], job: Any) -> ScalarSelect[str]:
     """The job's first source image that meets the condition, in the order of leasing; null when there is none.
 
     It replaces `exists`, for which Postgres reads all matching rows. The order is that of the partial index, so
@@ -112,7 +112,7 @@ def _first(image: Any, condition: ColumnElement[bool], job: Any) -> ScalarSelect
     return first.correlate(job).scalar_subquery()
 
 
-def unfinished(image: Any) -> ColumnElement[bool]:
+def is_unfinished(image: Any) -> ColumnElement[bool]:
     """Whether a source image (the table or an alias of it) is pending or leased."""
     return image.state.in_([_PENDING, LEASED])  # type: ignore[no-any-return]
 
@@ -122,5 +122,5 @@ def _due(row: Any) -> ColumnElement[bool]:
 
 
 def _claimable(image: Any) -> ColumnElement[bool]:
-    # `unfinished` repeats the partial index's condition: SQLite uses the index only then.
-    return and_(unfinished(image), image.state == _PENDING, _due(image))
+    # `is_unfinished` repeats the partial index's condition: SQLite uses the index only then.
+    return and_(is_unfinished(image), image.state == _PENDING, _due(image))

@@ -142,7 +142,7 @@ def finish(session: Session, lease: Lease, failure: str = "") -> bool:
     analysis: why the job has no results; the job is then failed. A cancelled job stays cancelled.
     """
     if lease.table is Job:
-        return _end_lease(session, lease, _ended(failure))
+        return _end_lease(session, lease, _end(failure))
     return _end_lease(session, lease, {"state": "done", "failure": "", "generated": True})
 
 
@@ -164,7 +164,7 @@ def release(session: Session, lease: Lease, reason: str, delay: float) -> bool:
 
     Returns False when the lease no longer holds.
     """
-    return _end_lease(session, lease, _delayed(lease.table, reason, delay))
+    return _end_lease(session, lease, _delay(lease.table, reason, delay))
 
 
 def record_lost(session: Session, lease: Lease, reason: str, max_lost_leases: int, delay: float) -> bool:
@@ -185,7 +185,7 @@ def sweep(session: Session, max_lost_leases: int) -> int:
     for table in (SourceImage, Job):
         final = table.lost_leases + 1 >= max_lost_leases
         reason = f"{max_lost_leases} workers stopped while processing it; it is skipped"
-        ended, reopened = _failed(table, reason), _reopened(table)
+        ended, reopened = _fail(table, reason), _reopen(table)
         rows = session.execute(
             update(table)
             .where(table.lease_token.is_not(None), table.lease_expires_at < database_now())
@@ -219,26 +219,26 @@ def expire_leases(session: Session) -> None:
         )
 
 
-def _reopened(table: LeasedTable) -> _LeasedColumns:
+def _reopen(table: LeasedTable) -> _LeasedColumns:
     """Values of a row that can be leased again; a job keeps its state while it is leased."""
     return {} if table is Job else {"state": "pending"}
 
 
-def _delayed(table: LeasedTable, reason: str, delay: float) -> _LeasedColumns:
-    """As `_reopened`, after a delay. A job shows no failure: its analysis may yet succeed."""
-    values = _reopened(table)
+def _delay(table: LeasedTable, reason: str, delay: float) -> _LeasedColumns:
+    """As `_reopen`, after a delay. A job shows no failure: its analysis may yet succeed."""
+    values = _reopen(table)
     values["not_before"] = database_now(delay)
     if table is SourceImage:
         values["failure"] = reason
     return values
 
 
-def _failed(table: LeasedTable, reason: str) -> _LeasedColumns:
+def _fail(table: LeasedTable, reason: str) -> _LeasedColumns:
     """Values of a row that has failed for good."""
-    return _ended(reason) if table is Job else {"state": "failed", "failure": reason}
+    return _end(reason) if table is Job else {"state": "failed", "failure": reason}
 
 
-def _ended(failure: str) -> _LeasedColumns:
+def _end(failure: str) -> _LeasedColumns:
     """Values of a job whose analysis is over."""
     return {
         "state": case((Job.state == "cancelled", "cancelled"), else_="failed" if failure else "done"),
@@ -278,7 +278,7 @@ def _count_failure(
     counts: _LeasedColumns = {"attempts": count + 1} if counter == "attempts" else {"lost_leases": count + 1}
     delay *= 2 ** min(count, MAX_DOUBLINGS) if growing else 1
     reason = reason.replace("\0", "")[:MAX_REASON]
-    outcome = _failed(lease.table, reason) if final else _delayed(lease.table, reason, delay)
+    outcome = _fail(lease.table, reason) if final else _delay(lease.table, reason, delay)
     ended = _end_lease(session, lease, {**counts, **outcome})
     if ended and final:
         _add_failure_event(session, lease.table, lease.id, lease.job_id, reason)

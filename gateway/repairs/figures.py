@@ -9,12 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.analysis.certainty import LEVEL, RESAMPLES, clustered, mean_interval
+from gateway.analysis.certainty import LEVEL, RESAMPLES, cluster_interval, mean_interval
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.releases import Pairs
 from gateway.analysis.segmentation import named_overlaps, scores, with_mean
 from shared.label_maps import unpack_counts
+from shared.schemas.effects import Metric
+from shared.schemas.estimates import MeanOverlap, Rate
+from shared.schemas.metrics import SegmentationScores
 from shared.schemas.repairs import (
     ARMS,
     CONTROLS,
@@ -30,7 +33,6 @@ from shared.schemas.repairs import (
     TrainedArm,
     WonBack,
 )
-from shared.schemas.results import MeanOverlap, Metric, Rate, SegmentationScores
 from shared.seeds import derive_seed
 from shared.wording import points
 
@@ -61,11 +63,11 @@ class _Measured:
 
     def level(self, arm: Arm, rows: Integers, label: str | None, seed: int) -> Rate | MeanOverlap:
         """The arm's mean score on these images, with its interval."""
-        return clustered(self.scores(arm, rows, label), self.source[rows], self.metric, seed)
+        return cluster_interval(self.scores(arm, rows, label), self.source[rows], self.metric, seed)
 
-    def difference(self, arm: Arm, other: Arm, rows: Integers, label: str | None, seed: int) -> Paired:
+    def difference(self, arm: Arm, baseline: Arm, rows: Integers, label: str | None, seed: int) -> Paired:
         """An arm's score minus another's on these images."""
-        return paired(self.scores(arm, rows, label), self.scores(other, rows, label), self.source[rows], seed)
+        return pair(self.scores(arm, rows, label), self.scores(baseline, rows, label), self.source[rows], seed)
 
     def best_control(self, rows: Integers, label: str | None) -> TrainedArm:
         """The control with the best score on these images, source images weighted equally."""
@@ -81,8 +83,8 @@ def figures(order: RepairOrder, outcome: RepairOutcome) -> RepairResult:
     measured = _measure(order, outcome)
     seed = derive_seed("repair", order.parameters.seed)
     rows = {name: np.flatnonzero([example.set == name for example in order.judged]) for name in SETS}
-    sets = [_set(name, measured, members, seed) for name, members in rows.items() if len(members)]
-    won_back = _won_back(measured, rows, seed)
+    sets = [_set_figures(name, measured, members, seed) for name, members in rows.items() if len(members)]
+    won_back = _recovered(measured, rows, seed)
     return RepairResult(
         metric=measured.metric,
         classes=list(order.classes),
@@ -95,7 +97,7 @@ def figures(order: RepairOrder, outcome: RepairOutcome) -> RepairResult:
         won_back=won_back,
         sentences=[
             *(_sentence(figures_of_set, measured.metric) for figures_of_set in sets),
-            _won_back_sentence(won_back),
+            _recovery_sentence(won_back),
         ],
         versions=outcome.versions,
     )
@@ -125,14 +127,14 @@ def _measure(order: RepairOrder, outcome: RepairOutcome) -> _Measured:
     )
 
 
-def paired(mine: Floats | NDArray[np.bool_], other: Floats | NDArray[np.bool_], source: Integers, seed: int) -> Paired:
+def pair(mine: Floats | NDArray[np.bool_], baseline: Floats | NDArray[np.bool_], source: Integers, seed: int) -> Paired:
     """The difference in accuracy (or IoU) as the mean over source images; n ≥ 1 images."""
-    values = Pairs(source, mine, other).differences()
+    values = Pairs(source, mine, baseline).differences()
     interval = mean_interval(values, LEVEL, seed) if len(values) >= LEAST_SOURCES else None
     return Paired(difference=float(values.mean()), interval=interval, sources=len(values))
 
 
-def _set(name: SetName, measured: _Measured, rows: Integers, seed: int) -> SetFigures:
+def _set_figures(name: SetName, measured: _Measured, rows: Integers, seed: int) -> SetFigures:
     best = measured.best_control(rows, None)
     return SetFigures(
         set=name,
@@ -145,7 +147,7 @@ def _set(name: SetName, measured: _Measured, rows: Integers, seed: int) -> SetFi
                 against_before=None
                 if arm == "before"
                 else measured.difference(arm, "before", rows, None, derive_seed(seed, name, arm)),
-                segmentation=_pooled(measured.counts[arm], rows),
+                segmentation=_pool(measured.counts[arm], rows),
             )
             for arm in ARMS
         ],
@@ -154,7 +156,7 @@ def _set(name: SetName, measured: _Measured, rows: Integers, seed: int) -> SetFi
     )
 
 
-def _pooled(counts: Sequence[Integers], rows: Integers) -> SegmentationScores | None:
+def _pool(counts: Sequence[Integers], rows: Integers) -> SegmentationScores | None:
     """Figures of all pixels of the images at `rows`; None for classifiers."""
     if not counts:
         return None
@@ -190,7 +192,7 @@ def _cells(order: RepairOrder, measured: _Measured, seed: int) -> list[CellFigur
     return sorted(cells, key=lambda cell: -cell.difference.difference)
 
 
-def _won_back(measured: _Measured, rows: Mapping[SetName, Integers], seed: int) -> WonBack | None:
+def _recovered(measured: _Measured, rows: Mapping[SetName, Integers], seed: int) -> WonBack | None:
     """The share of the lost accuracy that the repair regains. None below 12 source images or without a certain loss."""
     source, before, repaired = measured.source, measured.whole["before"], measured.whole["repaired"]
     edits = rows["counterfactuals"]
@@ -198,7 +200,7 @@ def _won_back(measured: _Measured, rows: Mapping[SetName, Integers], seed: int) 
     unedited = np.array([original[number] for number in source[edits].tolist()], float)
     if len(np.unique(source[edits])) < LEAST_SOURCES:
         return None
-    loss = paired(unedited, before[edits], source[edits], derive_seed(seed, "loss"))
+    loss = pair(unedited, before[edits], source[edits], derive_seed(seed, "loss"))
     if loss.interval is None or loss.interval.low <= 0:
         return None
     lost = Pairs(source[edits], unedited, before[edits]).differences()
@@ -238,7 +240,7 @@ def _points(change: Paired) -> str:
     return f"{text} (95 % interval {points(change.interval.low)} to {points(change.interval.high)})"
 
 
-def _won_back_sentence(won: WonBack | None) -> str:
+def _recovery_sentence(won: WonBack | None) -> str:
     if won is None:
         return (
             "There is nothing to win back: the counterfactuals of held-out source images show no certain drop in "

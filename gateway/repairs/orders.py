@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session, aliased
 
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.database.tables import Counterfactual, SourceImage
-from gateway.results.stream import is_arm_of
+from gateway.results.pairing import is_arm_of
 from shared.problems import InvalidInput
 from shared.schemas.repairs import Example, JudgedExample, RepairOrder, RepairRequest, StoredModel
 from shared.seeds import derive_digest
@@ -96,7 +96,7 @@ def order_of(
     images = [row for row in images if row.source in truths]
     edits = _edits(images)
     _refuse_unknown(request, edits)
-    held_out = split(truths, images, request.held_out, request.seed)
+    held_out = split_sources(truths, images, request.held_out, request.seed)
     training, null_arms = _training_images(request, images, edits, held_out)
     _refuse_few(truths, held_out, training)
     values = {value for row in training for value in row.values}
@@ -112,7 +112,7 @@ def order_of(
         originals=[_example(source, truths[source]) for source in sorted(truths.keys() - held_out)],
         counterfactuals=[_example(row.image, truths[row.source]) for row in training],
         null_arms=[_example(row.image, truths[row.source]) for row in null_arms],
-        judged=_judged(truths, held_out, [row for row in edits if _of_method(row, request)], values),
+        judged=_judged_examples(truths, held_out, [row for row in edits if _of_method(row, request)], values),
         values_not_trained_on=sorted({value for row in edits for value in row.values} - values),
     )
 
@@ -122,7 +122,7 @@ def _training_images(
 ) -> tuple[list[RenderedImage], list[RenderedImage]]:
     """The edits and the null arms to train on: those that the request selects, of source images not held out."""
     values_held_out = _values_held_out(request, edits)
-    training = [row for row in edits if row.source not in held_out and _selected(row, request, values_held_out)]
+    training = [row for row in edits if row.source not in held_out and _is_selected(row, request, values_held_out)]
     null_arms = [row for row in images if row.null and row.source not in held_out and _of_method(row, request)]
     return training, null_arms
 
@@ -138,7 +138,7 @@ def _edits(images: Sequence[RenderedImage]) -> list[RenderedImage]:
     return edits
 
 
-def split(truths: Mapping[str, Original], images: Sequence[RenderedImage], share: float, seed: int) -> set[str]:
+def split_sources(truths: Mapping[str, Original], images: Sequence[RenderedImage], share: float, seed: int) -> set[str]:
     """Digests of the source images (`truths`, by digest) that are held out, about `share` of each class.
 
     Source images that share an image, a mask or a group, directly or through others, are on the same side.
@@ -193,7 +193,7 @@ def _values_held_out(request: RepairRequest, edits: Sequence[RenderedImage]) -> 
     """The request's values, or the rarest of enough values, which costs the training least."""
     if request.hold_out_values is not None:
         return set(request.hold_out_values)
-    counts = Counter(value for row in edits if _selected(row, request, ()) for value in row.values)
+    counts = Counter(value for row in edits if _is_selected(row, request, ()) for value in row.values)
     if len(counts) < VALUES_FOR_HOLDING_OUT:
         return set()
     return {min(counts, key=lambda value: (counts[value], value))}
@@ -203,7 +203,7 @@ def _of_method(row: RenderedImage, request: RepairRequest) -> bool:
     return not request.methods or row.method in request.methods
 
 
-def _selected(row: RenderedImage, request: RepairRequest, values_held_out: Collection[str]) -> bool:
+def _is_selected(row: RenderedImage, request: RepairRequest, values_held_out: Collection[str]) -> bool:
     return (
         _of_method(row, request)
         and (not request.factors or set(row.factors) <= set(request.factors))
@@ -216,7 +216,7 @@ def _example(image: str, truth: Original) -> Example:
     return Example(image=image, source=truth.image, label=truth.label, mask=truth.mask)
 
 
-def _judged(
+def _judged_examples(
     truths: Mapping[str, Original], held_out: Collection[str], edits: Sequence[RenderedImage], values: Collection[str]
 ) -> list[JudgedExample]:
     """The held-out source images and their counterfactuals; `values` are those trained on."""

@@ -18,7 +18,7 @@ from gateway.database.sessions import reading
 from gateway.database.table_base import utc_now
 from gateway.database.tables import ModelUnderTest, Repair
 from gateway.jobs import jobs
-from gateway.jobs.choices import models_by_name, refuse_unknown_truths
+from gateway.jobs.model_choice import models_by_name, refuse_unknown_truths
 from gateway.models_under_test.models import all_models
 from gateway.repairs import orders
 from shared.problems import Conflict, DependencyFailed, InvalidInput, NotFound
@@ -113,7 +113,7 @@ def listing(session: Session, owner: str, job_id: str | None, cursor: str | None
 
 
 def cancel(session: Session, owner: str, repair_id: str) -> RepairView:
-    """Cancel a repair, unless it has ended. Its trainer stops when its grant is gone. Raises NotFound."""
+    """Cancel a repair, unless it has ended. Its trainer stops when its lease is gone. Raises NotFound."""
     row = find(session, owner, repair_id)
     session.execute(
         update(Repair)
@@ -135,9 +135,9 @@ def ids_of(session: Session, job_ids: Sequence[str]) -> list[str]:
 
 
 def forget_objects(store: ObjectStore, repair_ids: Sequence[str]) -> None:
-    """Delete the objects of repairs, all grants first, so that their trainers stop.
+    """Delete the objects of repairs, all leases (`grant.json`) first, so that their trainers stop.
 
-    Raises DependencyFailed once every grant was tried; housekeeping deletes what is left.
+    Raises DependencyFailed after trying every lease; housekeeping deletes what is left.
     """
     failure: DependencyFailed | None = None
     for repair_id in repair_ids:

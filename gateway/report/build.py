@@ -8,13 +8,14 @@ therefore needs the memory of its figures alone, not of its rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Job, JobService, Report
-from gateway.jobs.task_description import renamed_masks
+from gateway.jobs.task_description import rename_masks
 from gateway.methods import METHODS
 from gateway.report.page import report_page
 from gateway.report.pictures import select_pictures
@@ -23,13 +24,19 @@ from gateway.results.class_colours import class_colours
 from gateway.results.classification import JobRows, load_rows
 from gateway.results.confirmation import load_confirmations, with_confirmations
 from gateway.results.designs import design_results
-from gateway.results.doses import load_doses, load_edit_shown, with_dose_curves, with_doses
+from gateway.results.doses import Shown, load_doses, load_edit_shown, with_dose_curves, with_doses
 from gateway.results.measure import measure
+from gateway.results.provenance import packets_of_job
 from gateway.results.rounds import rounds_of
 from gateway.results.stream import stream_sources
 from gateway.results.views import counterfactual_views
 from shared.profiles import CheckCalibration
-from shared.schemas.results import Calibration, CheckErrors, JobResults
+from shared.schemas.designs import DesignResults, RoundPlan
+from shared.schemas.effects import CheckErrors
+from shared.schemas.reports import JobReport, ReportPictures
+from shared.schemas.result_rows import CounterfactualView
+from shared.schemas.results import JobResults
+from shared.schemas.review_results import Calibration
 from shared.schemas.service import ServiceInfo
 from shared.storage import ObjectStore, image_key
 
@@ -62,34 +69,76 @@ def write_report(
     while it computes. Raises sqlalchemy's NoResultFound for an unknown job.
     """
     with reading(sessions) as session:
-        rows = load_rows(session, job_id)
-        services = services_of(session, job_id) if services is None else services
-        confirming = load_confirmations(session, rows.job)
-        dosed, shown = load_doses(session, rows.job), load_edit_shown(session, job_id)
-        rounds = rounds_of(session, job_id)
-        design = design_results(session, job_id, rounds)
+        stored = _load(session, job_id, services)
     check()
-    data = rows.job.stored_spec.calibration or ""
-    errors = (calibrations or {}).get(data)
-    calibration = None if errors is None else _calibration(data, errors, services, rows.job)
-    results = with_dose_curves(measure(rows, services, calibration, rounds), rows, shown)
-    results = with_doses(with_confirmations(results, confirming), dosed)
+    rows, results = stored.rows, _measure(stored, calibrations or {})
     check()
     results = complete(rows, results)
     review = ReviewList(results, rows.reviewed.verdict)
-    with reading(sessions) as session:
-        selection = select_pictures(review.collect(stream_sources(session, job_id, rows.relation)), results)
-        counterfactuals = session.scalars(select(Counterfactual).where(Counterfactual.id.in_(selection.ids))).all()
-        views = {view.id: view for view in counterfactual_views(session, counterfactuals)}
-    results = review.apply(results).model_copy(update={"design": design})
-    colours = class_colours(rows.job.classes, renamed_masks(rows.job))
+    pictures, views, packets = _choose_pictures(sessions, rows, review, results)
+    results = review.apply(results)
+    report = JobReport(results=results, pictures=pictures, counterfactuals=views)
+    colours = class_colours(rows.job.classes, rename_masks(rows.job))
 
     def load(digest: str) -> bytes:
         check()
         return store.get(image_key(digest))
 
-    store.put(key, report_page(results, selection, views, load, colours).encode())
+    store.put(key, report_page(report, load, colours, packets).encode())
     return results
+
+
+class _Stored(NamedTuple):
+    """What a report needs from the database. `confirming` and `dosed` are results of later jobs on its weaknesses."""
+
+    rows: JobRows
+    services: Sequence[ServiceInfo]
+    confirming: list[JobResults]
+    dosed: list[JobResults]
+    shown: Shown
+    rounds: list[RoundPlan]
+    design: DesignResults
+
+
+def _load(session: Session, job_id: str, services: Sequence[ServiceInfo] | None) -> _Stored:
+    rows = load_rows(session, job_id)
+    rounds = rounds_of(session, job_id)
+    return _Stored(
+        rows,
+        services_of(session, job_id) if services is None else services,
+        load_confirmations(session, rows.job),
+        load_doses(session, rows.job),
+        load_edit_shown(session, job_id),
+        rounds,
+        design_results(session, job_id, rounds),
+    )
+
+
+def _measure(stored: _Stored, calibrations: Mapping[str, CheckCalibration]) -> JobResults:
+    """The figures that need no services."""
+    rows = stored.rows
+    data = rows.job.stored_spec.calibration or ""
+    errors = calibrations.get(data)
+    calibration = None if errors is None else _calibration(data, errors, stored.services, rows.job)
+    results = measure(rows, stored.services, calibration, stored.rounds)
+    results = with_confirmations(with_dose_curves(results, rows, stored.shown), stored.confirming)
+    return with_doses(results, stored.dosed).model_copy(update={"design": stored.design})
+
+
+def _choose_pictures(
+    sessions: Sessions, rows: JobRows, review: ReviewList, results: JobResults
+) -> tuple[ReportPictures, list[CounterfactualView], Mapping[str, bytes]]:
+    """The pictures of a report's page, their counterfactuals in that order, and the XMP of those rendered, by digest.
+
+    `review` collects its order from the same stream.
+    """
+    with reading(sessions) as session:
+        pictures = select_pictures(review.collect(stream_sources(session, rows.job.id, rows.relation)), results)
+        counterfactuals = session.scalars(select(Counterfactual).where(Counterfactual.id.in_(pictures.ids))).all()
+        order = {id: place for place, id in enumerate(pictures.ids)}
+        views = sorted(counterfactual_views(session, counterfactuals), key=lambda view: order[view.id])
+        rendered = {digest for view in views for digest in (view.image, view.null_image) if digest}
+        return pictures, views, packets_of_job(session, rows.job.id, rendered)
 
 
 def store_report(session: Session, job_id: str, key: str, results: JobResults) -> None:
@@ -131,24 +180,28 @@ def _calibration(data: str, errors: CheckCalibration, services: Sequence[Service
     """
     scorers = {weights.revision for info in services for weights in info.weights if weights.role == "scorer"}
     if errors.scorer and scorers != {errors.scorer}:
-        own = ", ".join(sorted(revision[:12] for revision in scorers)) or "unrecorded ones"
-        reason = f"they were measured with scorer weights {errors.scorer[:12]}, and this job used {own}"
+        scorer_revisions = ", ".join(sorted(revision[:12] for revision in scorers)) or "unrecorded ones"
+        reason = f"they were measured with scorer weights {errors.scorer[:12]}, and this job used {scorer_revisions}"
         return Calibration(data=data, judged_by=errors.judged_by, not_used=reason)
-    other = [
+    changed_methods = [
         method.name
         for method in job.methods
         if method.name in errors.thresholds
         and {**METHODS[method.name].default_thresholds, **errors.thresholds[method.name]} != method.thresholds
     ]
-    by_method = {name: by_factor for name, by_factor in errors.methods.items() if name not in other}
-    n = errors.judged or sum(_judged(by_factor) for by_factor in by_method.values())
-    reason = f"the thresholds of {', '.join(other)} were changed after this job" if other and not by_method else ""
+    by_method = {name: by_factor for name, by_factor in errors.methods.items() if name not in changed_methods}
+    n = errors.judged or sum(_count_judged(by_factor) for by_factor in by_method.values())
+    reason = (
+        f"the thresholds of {', '.join(changed_methods)} were changed after this job"
+        if changed_methods and not by_method
+        else ""
+    )
     return Calibration(
         data=data, judged_by=errors.judged_by, errors=by_method, classes=errors.classes, n=n, not_used=reason
     )
 
 
-def _judged(by_factor: Mapping[str, CheckErrors]) -> int:
+def _count_judged(by_factor: Mapping[str, CheckErrors]) -> int:
     """The number of judged counterfactuals of a method: those of `default`, else the sum over factors."""
     counted = [by_factor["default"]] if "default" in by_factor else by_factor.values()
     return sum(errors.valid + errors.invalid for errors in counted)

@@ -1,25 +1,24 @@
-"""The report as one self-contained HTML page. It embeds styles, script and pictures and needs no network."""
+"""The report as one self-contained HTML page. It embeds styles, script, pictures and its data, and needs no network."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import io
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
-from PIL import Image
 
-from gateway.report.overlays import paint_png
-from gateway.report.pictures import PictureSelection
+from gateway.report.advice import next_steps, tested
+from gateway.report.thumbnails import EmbeddedPictures
 from gateway.report.words import FILTERS, GLOBALS
-from shared.schemas.result_rows import CounterfactualView
-from shared.schemas.results import JobResults
+from shared.schemas.reports import JobReport
 
 TEMPLATES = Path(__file__).parent / "templates"
 ASSETS = Path(__file__).parent / "assets"
-LONGEST_SIDE = 256  # of an embedded picture, in pixels
+HERO_SIDE = 512  # pixels, of the pictures in the page's first example
+DATA_BEGIN, DATA_END = '<script type="application/json" id="data">', "</script>"
 
 
 def environment(*more_templates: Path) -> Environment:
@@ -37,39 +36,31 @@ def environment(*more_templates: Path) -> Environment:
 
 
 def report_page(
-    results: JobResults,
-    selection: PictureSelection,
-    views: Mapping[str, CounterfactualView],
+    report: JobReport,
     load: Callable[[str], bytes],
     colours: Sequence[tuple[int, int, int]] = (),
+    packets: Mapping[str, bytes] | None = None,
 ) -> str:
-    """The page. `views` maps ids of counterfactuals; `load` returns the PNG bytes of an image's digest.
+    """The page. `load` returns the PNG bytes of an image's digest.
 
-    `colours`: one per class of a segmentation job, in the order of its classes.
+    `colours`: one per class of a segmentation job, in the order of its classes. `packets`: the XMP of generated images
+    by digest (`gateway.results.provenance`).
     """
-    embedded: dict[str, str] = {}
-
-    def picture(digest: str) -> str:
-        if digest not in embedded:
-            embedded[digest] = data_uri(load(digest))
-        return embedded[digest]
-
-    def overlay(image: str, label_map: str) -> str:
-        name = f"{image}/{label_map}"
-        if name not in embedded:
-            embedded[name] = data_uri(paint_png(load(image), load(label_map), colours))
-        return embedded[name]
-
+    pictures = EmbeddedPictures(load, colours, packets or {})
     style = (ASSETS / "contrafact.css").read_text(encoding="utf-8")
     script = (ASSETS / "pairs.js").read_text(encoding="utf-8")
     script_hash = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = environment().get_template("report.html")
     return page.render(
-        results=results,
-        selection=selection,
-        views=views,
-        picture=picture,
-        overlay=overlay,
+        results=report.results,
+        selection=report.pictures,
+        views={view.id: view for view in report.counterfactuals},
+        tested=tested(report.results),
+        next_steps=next_steps(report.results),
+        data=f"{DATA_BEGIN}{_embedded(report)}{DATA_END}",
+        thumbnail=pictures.picture,
+        large=partial(pictures.picture, side=HERO_SIDE),
+        small_overlay=pictures.overlay,
         cell_link=None,
         pair_link=None,
         style=style,
@@ -78,11 +69,12 @@ def report_page(
     )
 
 
-def data_uri(png: bytes) -> str:
-    """A PNG of any size as a WebP in a data URI, with at most 256 pixels on the longest side."""
-    with Image.open(io.BytesIO(png), formats=("PNG",)) as image:
-        small = image.convert("RGB")
-    small.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
-    buffer = io.BytesIO()
-    small.save(buffer, "WEBP", quality=88, method=4)
-    return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()
+def _embedded(report: JobReport) -> str:
+    """The report's data as JSON that cannot end the script element that it stands in."""
+    return report.model_dump_json(by_alias=True).replace("<", r"\u003c")
+
+
+def report_data(page: str) -> str | None:
+    """The JSON of a stored page, a `JobReport` of the version that wrote it; None if that version embedded none."""
+    _, begin, data = page.rpartition(DATA_BEGIN)
+    return data.partition(DATA_END)[0] if begin else None

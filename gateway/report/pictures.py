@@ -6,15 +6,17 @@ Source images are streamed and only candidates are kept, so memory does not grow
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import nsmallest
 from itertools import islice
 from typing import NamedTuple
 
-from gateway.results.stream import CounterfactualRow, PredictionRow, SourceRows, Triple, cells_of, triples
+from gateway.results.pairing import CounterfactualRow, PredictionRow, Triple, triples
+from gateway.results.stream import SourceRows, cells_of
+from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.masks import ALL_CLASSES
-from shared.schemas.results import Cell, JobResults
+from shared.schemas.reports import FindingPictures, ReportPictures
+from shared.schemas.results import JobResults, ModelResults
 
 PER_FINDING = 6
 FINDINGS_WITH_PICTURES = 6
@@ -27,23 +29,6 @@ _GALLERY_SOURCES = GALLERY + PER_FINDING * FINDINGS_WITH_PICTURES + 1
 _Finding = tuple[str, str, Cell]
 
 
-@dataclass(frozen=True, slots=True)
-class PictureSelection:
-    """Ids of counterfactuals. The keys of `findings` are (model, method, cell); `hero` is the page's first picture."""
-
-    hero: str | None
-    hero_model: str | None
-    findings: dict[_Finding, list[str]]
-    gallery: list[str]
-    rejected: list[str]
-
-    @property
-    def ids(self) -> list[str]:
-        """Every id once."""
-        in_findings = [id for ids in self.findings.values() for id in ids]
-        return list(dict.fromkeys([*([self.hero] if self.hero else []), *in_findings, *self.gallery, *self.rejected]))
-
-
 class _Rank(NamedTuple):
     """Sort key: flips that the null or sham arm does not share first; then the largest loss of probability."""
 
@@ -53,7 +38,7 @@ class _Rank(NamedTuple):
     id: str
 
 
-def select_pictures(sources: Iterable[SourceRows], results: JobResults) -> PictureSelection:
+def select_pictures(sources: Iterable[SourceRows], results: JobResults) -> ReportPictures:
     """The pictures of a job, ordered by flip, then loss of probability, then id. Equal rows give equal pictures."""
     findings = [(effect, figures) for figures in results.results for effect in figures.findings]
     findings.sort(key=lambda pair: pair[0].standing != "weakness")
@@ -77,12 +62,37 @@ def select_pictures(sources: Iterable[SourceRows], results: JobResults) -> Pictu
         for row in (triple.edit for triple in edits):
             if not row.accepted and row.rendered and len(rejected[row.check]) < REJECTED:
                 rejected[row.check].append(row.id)
-    pictures = {finding: [rank.id for rank in ranks] for finding, ranks in best.items()}
-    hero = next((ids[0] for ids in pictures.values() if ids), heroes[0].id if heroes else None)
-    used_ids = {id for ids in pictures.values() for id in ids}
+    pictures = [
+        FindingPictures(model=model, method=method, cell=cell, counterfactuals=[rank.id for rank in ranks])
+        for (model, method, cell), ranks in best.items()
+    ]
+    hero = heroes[0].id if heroes else None
+    if strongest := _strongest(findings, pictures):
+        hero, hero_model = strongest.counterfactuals[0], strongest.model
+    used_ids = {id for finding in pictures for id in finding.counterfactuals}
     unused_ids = [[id for id in ids if id not in used_ids] for ids in accepted.values()]
     gallery, rejected_ids = _round_robin(unused_ids, GALLERY), _round_robin(rejected.values(), REJECTED)
-    return PictureSelection(hero, hero_model, pictures, gallery, rejected_ids)
+    return ReportPictures(hero=hero, hero_model=hero_model, findings=pictures, gallery=gallery, rejected=rejected_ids)
+
+
+def _strongest(
+    findings: Sequence[tuple[CellEffect, ModelResults]], pictures: Sequence[FindingPictures]
+) -> FindingPictures | None:
+    """The finding with pictures that lies furthest beyond no effect; `findings` begin with those of `pictures`."""
+    shown = [
+        (effect.standing != "weakness", _least(effect), number)
+        for number, ((effect, _), finding) in enumerate(zip(findings, pictures, strict=False))
+        if finding.counterfactuals
+    ]
+    return pictures[min(shown)[2]] if shown else None
+
+
+def _least(effect: CellEffect) -> float:
+    """The end of a finding's interval next to zero; the strongest weakness has the lowest."""
+    interval = effect.selected_interval or effect.interval
+    if interval is None:
+        return effect.delta_accuracy
+    return interval.high if effect.standing == "weakness" else -interval.low
 
 
 def _update_best(
@@ -117,10 +127,10 @@ def _rank(triple: Triple[CounterfactualRow], predictions: Mapping[str, Predictio
     return _Rank(not flipped, damaged, change, triple.edit.id)
 
 
-def _differs(original: PredictionRow, other: PredictionRow, label: str) -> bool:
+def _differs(original: PredictionRow, edited: PredictionRow, label: str) -> bool:
     if original.overlaps is None:
-        return other.predicted != original.predicted
-    return original.holds(label) != other.holds(label)
+        return edited.predicted != original.predicted
+    return original.holds(label) != edited.holds(label)
 
 
 def _round_robin(groups: Iterable[list[str]], limit: int) -> list[str]:

@@ -13,10 +13,13 @@ from heapq import nlargest, nsmallest
 from itertools import chain, zip_longest
 
 from gateway.analysis.priority import Failure, Fault, evidence, review_order
-from gateway.results.stream import CounterfactualRow, PredictionRow, SourceRows, cells_of, triples
+from gateway.results.cells import with_cells
+from gateway.results.pairing import CounterfactualRow, PredictionRow, triples
+from gateway.results.stream import SourceRows, cells_of
 from gateway.results.wording import with_reviews
+from shared.schemas.effects import CellEffect
 from shared.schemas.estimates import ChangedImages
-from shared.schemas.results import CellEffect, JobResults
+from shared.schemas.results import JobResults, ModelResults
 
 MAX_LISTED = 200
 MAX_PER_FAULT = 50
@@ -78,12 +81,7 @@ class ReviewList:
     def apply(self, results: JobResults) -> JobResults:
         """The results with the order of review, and with the changed images of each finding."""
         first = self._samples()
-        models = [
-            figures.model_copy(
-                update={"cells": [self._with_changed(figures.model, figures.method, cell) for cell in figures.cells]}
-            )
-            for figures in results.results
-        ]
+        models = with_cells(results.results, self._with_changed)
         order = [*first, *(name for name in self.order() if name not in set(first))][:MAX_LISTED]
         return results.model_copy(update={"results": models, "review": order, "review_first": len(first)})
 
@@ -92,8 +90,8 @@ class ReviewList:
         in_turn = chain.from_iterable(zip_longest(*(changed.sample for changed in self._changed.values())))
         return list(dict.fromkeys(name for name in in_turn if name is not None))[:MAX_LISTED]
 
-    def _with_changed(self, model: str, method: str, effect: CellEffect) -> CellEffect:
-        changed = self._changed.get(Fault(model, method, effect.cell))
+    def _with_changed(self, figures: ModelResults, effect: CellEffect) -> CellEffect:
+        changed = self._changed.get(Fault(figures.model, figures.method, effect.cell))
         return effect if changed is None else with_reviews(effect, changed.images())
 
     def order(self) -> list[str]:

@@ -10,9 +10,9 @@ from difflib import SequenceMatcher
 from markupsafe import Markup, escape
 
 from gateway.analysis.segmentation import lost_classes
+from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.estimates import Rate, VarianceComponents
 from shared.schemas.result_rows import ChangeView, ModelOpinion, PredictionView
-from shared.schemas.results import Cell, CellEffect
 from shared.wording import (
     NO_FINDING,
     checks_off_lines,
@@ -42,14 +42,14 @@ def marked_caption(caption: str, new_caption: str) -> Markup:
         if kind == "equal" and not after.strip() and (removed or added):
             removed, added = removed + before, added + after  # joins two changes that only a space separates
         elif kind in ("equal", "end"):
-            marked += _marked(removed, added) + escape(after)
+            marked += _mark(removed, added) + escape(after)
             removed = added = ""
         else:
             removed, added = removed + before, added + after
     return marked
 
 
-def _marked(removed: str, added: str) -> Markup:
+def _mark(removed: str, added: str) -> Markup:
     removed_words, added_words = removed.strip(), added.strip()
     marks = [Markup("<del>{}</del>").format(removed_words)] if removed_words else []
     marks += [Markup("<ins>{}</ins>").format(added_words)] if added_words else []
@@ -78,7 +78,7 @@ def limit(effect: CellEffect) -> str:
     return "–" if effect.detectable is None else f"drop of {round(100 * effect.detectable)}"
 
 
-def other(effect: CellEffect, estimand: str) -> str:
+def estimate_under(effect: CellEffect, estimand: str) -> str:
     """The effect under another estimand with its interval ("−12, −30 to +4"), or "–"."""
     other_effect = next((entry for entry in effect.others if entry.estimand == estimand), None)
     if other_effect is None:
@@ -89,7 +89,7 @@ def other(effect: CellEffect, estimand: str) -> str:
 
 
 def bounds(effect: CellEffect) -> str:
-    """The bounds of the effect with refused edits that may be valid ("−67 to −17"), or "–" if there are none."""
+    """The bounds of the effect with refused pairs that may be valid ("−67 to −17"), or "–" if there are none."""
     limits = effect.bounds
     return "–" if limits is None else f"{points(limits.low)} to {points(limits.high)}"
 
@@ -106,13 +106,13 @@ def variance(components: VarianceComponents) -> str:
     if not total:
         return "Within cells all differences are equal."
     shares = ", ".join(f"{round(100 * value / total)} % between {name}" for name, value in values.items())
-    best, *others = components.next
-    rest = " and ".join(f"{step.buy} {round(100 * step.gain)} %" for step in others)
-    advice = f"Per network evaluation, more {best.buy} reduce the variance most (100 %; {rest})"
+    best, *other_steps = components.next
+    gains = " and ".join(f"{step.buy} {round(100 * step.gain)} %" for step in other_steps)
+    advice = f"Per network evaluation (NFE), more {best.buy} reduce the variance most (100 %; {gains})"
     return f"Variance within cells: {shares}. {advice}."
 
 
-def signed(value: float | None) -> str:
+def format_signed(value: float | None) -> str:
     """A probability or accuracy difference in points, or "–"."""
     return "–" if value is None else points(value)
 
@@ -163,7 +163,7 @@ def describe_lost_classes(opinion: ModelOpinion) -> str:
     )
 
 
-def shortened(name: str) -> str:
+def shorten(name: str) -> str:
     """A class's name, cut to 15 characters."""
     return name if len(name) <= 15 else f"{name[:14]}…"
 
@@ -171,18 +171,18 @@ def shortened(name: str) -> str:
 FILTERS = {
     "overlap_of": overlap_of,
     "lost_classes": describe_lost_classes,
-    "shortened": shortened,
+    "shortened": shorten,
     "review_sentence": review_sentence,
     "checks_off": checks_off_lines,
     "percent": percent,
     "of_valid": of_valid,
     "limit": limit,
-    "other": other,
+    "other": estimate_under,
     "bounds": bounds,
     "variance": variance,
     "rate": rate,
     "interval": interval,
-    "signed": signed,
+    "signed": format_signed,
     "p_value": p_value,
     "cell_name": cell_name,
     "change_name": change_name,

@@ -19,29 +19,19 @@ from gateway.analysis.effects import Integers, Originals, Outcomes, Predictions
 from gateway.analysis.funnel import EditOutcome
 from gateway.analysis.validity import Screened
 from gateway.database.tables import Job
+from gateway.jobs.sensitivity import GroupedTruth
 from gateway.results.counting import CountingColumns
 from gateway.results.edit_phrases import EditPhrases, PhraseColumns
 from gateway.results.failure_reasons import failure_reasons
 from gateway.results.original_ranks import OriginalColumns
+from gateway.results.pairing import Compared, CounterfactualRow, PredictionRow, Triple, triples
 from gateway.results.reviewed_edits import ReviewedJob, load_reviews
 from gateway.results.screening import ScreeningColumns
 from gateway.results.second_scorer import SecondColumns
 from gateway.results.segmentation import SegmentedColumns, SegmentedRows
-from gateway.results.stream import (
-    Compared,
-    CounterfactualRow,
-    Numbers,
-    PredictionRow,
-    SourceRow,
-    SourceRows,
-    Triple,
-    cells_of,
-    numbered,
-    relation_of,
-    stream_sources,
-    triples,
-)
-from shared.schemas.results import Cell, FailureReason, Relation
+from gateway.results.stream import Numbers, SourceRow, SourceRows, cells_of, number_sources, relation_of, stream_sources
+from shared.schemas.effects import Cell
+from shared.schemas.results import FailureReason, Relation
 
 
 @dataclass(slots=True)
@@ -102,14 +92,14 @@ class ModelRows(NamedTuple):
 class JobRows:
     """The input of a job's figures, in a fixed order.
 
-    `labels` has an entry for each finished source image: its label, or the classes of its mask; () without ground
-    truth. `failed` and `cancelled` count the other source images. `failure_reasons`: why source images failed. A
-    segmentation job has `segmented` instead of `models`. `reviewed`: the reviews of its edits.
+    `truths` has an entry for each finished source image: its label, or the classes of its mask (() without ground
+    truth), and its group. `failed` and `cancelled` count the other source images. `failure_reasons`: why source images
+    failed. A segmentation job has `segmented` instead of `models`. `reviewed`: the reviews of its edits.
     """
 
     job: Job
     relation: Relation
-    labels: list[tuple[str, ...]]
+    truths: list[GroupedTruth]
     failed: int
     cancelled: int
     failure_reasons: list[FailureReason]
@@ -130,13 +120,13 @@ def load_rows(session: Session, job_id: str) -> JobRows:
     segmented = {pair: SegmentedColumns(relation, job.classes) for pair in pairs} if segments else {}
     by_pair: dict[tuple[str, str], _Columns | SegmentedColumns] = {**columns, **segmented}
     reviewed = ReviewedJob(load_reviews(session, job_id), relation, methods, job.models)
-    labels: list[tuple[str, ...]] = []
+    truths: list[GroupedTruth] = []
     unfinished = Counter[str]()
-    for numbers, rows in numbered(stream_sources(session, job_id, relation)):
+    for numbers, rows in number_sources(stream_sources(session, job_id, relation)):
         if rows.source.state in ("failed", "cancelled"):
             unfinished[rows.source.state] += 1
         else:
-            labels.append(_truths(rows.source))
+            truths.append(GroupedTruth(_truths(rows.source), numbers.group))
         for row in rows.counterfactuals:
             methods[row.method].add(row, numbers.group)
         reviewed.add(numbers.group, rows)
@@ -148,7 +138,7 @@ def load_rows(session: Session, job_id: str) -> JobRows:
     return JobRows(
         job,
         relation,
-        labels,
+        truths,
         unfinished["failed"],
         unfinished["cancelled"],
         failure_reasons(session, job_id),

@@ -12,8 +12,8 @@ from gateway.analysis.findings import STANDINGS, assess
 from gateway.analysis.limits import BEYOND
 from gateway.results.classification import ModelRows
 from gateway.results.edit_phrases import PhrasePairs
+from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.estimates import EditCluster
-from shared.schemas.results import Cell, CellEffect
 
 MOST_EDITS = 20_000  # of a model and method that are clustered
 PHRASES = 5  # of each cluster in the results

@@ -9,21 +9,23 @@ from sqlalchemy.orm import Session
 
 from gateway.analysis.limits import BEYOND
 from gateway.database.tables import Job, Report
+from gateway.results.cells import with_cells
 from gateway.results.wording import confirmation_sentence
+from shared.schemas.effects import CellEffect
 from shared.schemas.estimates import Confirmation
-from shared.schemas.results import CellEffect, JobResults, ModelResults
+from shared.schemas.results import JobResults, ModelResults
 
 
 def load_confirmations(session: Session, job: Job) -> list[JobResults]:
     """The results of the owner's jobs that test this one's findings again, oldest first."""
-    own = select(Report).join(Job, Report.job_id == Job.id)
-    confirming = own.where(Job.owner_id == job.owner_id, Job.spec["confirms"].as_string() == job.id)
+    reports = select(Report).join(Job, Report.job_id == Job.id).where(Job.owner_id == job.owner_id)
+    confirming = reports.where(Job.spec["confirms"].as_string() == job.id, Job.deleted_at.is_(None))
     return [report.results for report in session.scalars(confirming.order_by(Job.created_at, Job.id))]
 
 
 def with_confirmations(results: JobResults, confirming: Sequence[JobResults]) -> JobResults:
     """The results; each weakness says what the latest confirming job shows for the same model in the same cell."""
-    again = {
+    confirmations = {
         (figures.model, effect.cell): (job.made.job, figures.method, effect)
         for job in confirming
         for figures in job.results
@@ -32,19 +34,15 @@ def with_confirmations(results: JobResults, confirming: Sequence[JobResults]) ->
     if not confirming:
         return results
 
-    def confirmed(figures: ModelResults, effect: CellEffect) -> CellEffect:
+    def confirm(figures: ModelResults, effect: CellEffect) -> CellEffect:
         if effect.standing != "weakness":
             return effect
-        job, method, own = again.get((figures.model, effect.cell), (confirming[-1].made.job, "", None))
-        confirmation = _confirmation(job, method or confirming[-1].funnels[0].method, own)
+        job, method, effect_again = confirmations.get((figures.model, effect.cell), (confirming[-1].made.job, "", None))
+        confirmation = _confirmation(job, method or confirming[-1].funnels[0].method, effect_again)
         sentence = effect.sentence + confirmation_sentence(confirmation)
         return effect.model_copy(update={"confirmation": confirmation, "sentence": sentence})
 
-    models = [
-        figures.model_copy(update={"cells": [confirmed(figures, effect) for effect in figures.cells]})
-        for figures in results.results
-    ]
-    return results.model_copy(update={"results": models})
+    return results.model_copy(update={"results": with_cells(results.results, confirm)})
 
 
 def _confirmation(job: str, method: str, effect: CellEffect | None) -> Confirmation:

@@ -63,7 +63,7 @@ def results_page(
     if listing.order == "review":
         rows, next_cursor = _review_page(session, job_id, listing, metrics, cursor, limit)
     else:
-        rows, next_cursor = page_of(session, _filtered(job_id, listing), _ORDER, cursor, limit)
+        rows, next_cursor = page_of(session, _filter(job_id, listing), _ORDER, cursor, limit)
     return ResultsPage(
         job=job_id,
         state=job.state,
@@ -88,7 +88,7 @@ def _review_list(
 ) -> Sequence[Counterfactual]:
     """The part of the review list that matches the filters, in its order. Empty if the job has no report."""
     positions = {name: position for position, name in enumerate(metrics.review if metrics else ())}
-    rows = session.scalars(_filtered(job_id, filters).where(Counterfactual.id.in_(positions))).all()
+    rows = session.scalars(_filter(job_id, filters).where(Counterfactual.id.in_(positions))).all()
     return sorted(rows, key=lambda row: positions[row.id])
 
 
@@ -111,7 +111,7 @@ def neighbours(
         index = ids.index(row.id) if row.id in ids else 0
         return (ids[index - 1], ids[index + 1]) if index else (None, None)
     key = (row.position, row.method, row.ordinal)
-    query = _filtered(job_id, listing).with_only_columns(Counterfactual.id).limit(1)
+    query = _filter(job_id, listing).with_only_columns(Counterfactual.id).limit(1)
     backwards = [column.desc() for column in _ORDER]
     before = session.scalar(query.where(tuple_(*_ORDER) < key).order_by(*backwards))
     return before, session.scalar(query.where(tuple_(*_ORDER) > key).order_by(*_ORDER))
@@ -126,7 +126,7 @@ def find(session: Session, owner: str, job_id: str, counterfactual_id: str) -> C
     return row
 
 
-def _filtered(job_id: str, filters: Filters) -> Select[Counterfactual]:
+def _filter(job_id: str, filters: Filters) -> Select[Counterfactual]:
     edits = select(Counterfactual).where(Counterfactual.job_id == job_id, Counterfactual.arm == "edit")
     return edits.where(*conditions(filters))
 

@@ -7,7 +7,7 @@ from array import array
 import numpy as np
 
 from gateway.analysis.effects import Counting
-from gateway.results.stream import CounterfactualRow
+from gateway.results.pairing import CounterfactualRow
 
 
 class CountingColumns:

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from gateway.database.tables import Counterfactual, Job, SourceImage
 from gateway.jobs.designs import design_of
-from gateway.jobs.rounds import positions_given
+from gateway.jobs.rounds import places_of
 from shared.schemas.designs import CellSpending, DesignResults, RoundPlan
 
 
@@ -30,15 +30,17 @@ def design_results(session: Session, job_id: str, rounds: Sequence[RoundPlan] = 
         .group_by(*group)
         .order_by(*group)
     )
-    given = {(label, chosen.factor, chosen.value): place for (label, chosen), place in positions_given(rounds).items()}
+    shares = {(label, chosen.factor, chosen.value): place for (label, chosen), place in places_of(rounds).items()}
+    screened = {key: len(place.images) for key, place in places_of(rounds[:1]).items()}
     cells = []
     for method, label, factor, value, proposed, shown, counted in rows:
         cell = CellSpending(
             method=method, label=label, factor=factor, value=value, proposed=proposed, rendered=shown, counted=counted
         )
-        if place := given.get((label, factor, value)):
-            images = {"screening": len(place.screening), "confirming": len(place.confirming)}
+        if place := shares.get((label, factor, value)):
+            screening = screened[label, place.chosen]
+            images = {"screening": screening, "confirming": len(place.images) - screening}
             cell = cell.model_copy(update=images)
         cells.append(cell)
-    edits = [sum(len(place.screening) + len(place.confirming) for place in plan.places) for plan in rounds]
+    edits = [sum(len(place.images) for place in plan.places) for plan in rounds]
     return results.model_copy(update={"cells": cells, "rounds": edits})

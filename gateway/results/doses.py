@@ -20,11 +20,13 @@ from gateway.analysis.effects import Floats, Integers, Outcomes, Units, differen
 from gateway.analysis.failure_points import corruption_of
 from gateway.database.tables import Counterfactual, Job, Report, SourceImage
 from gateway.methods.doses import DosesParameters, value_at_dose, value_undone
+from gateway.results.cells import value_side, with_cells
 from gateway.results.classification import JobRows
 from gateway.results.wording import dose_sentence
 from shared.schemas.corruptions import SEVERITIES
 from shared.schemas.doses import FULL_DOSE, DoseCurve, DosedParameter, DosePoint, Undone
-from shared.schemas.results import Cell, CellEffect, JobResults, ModelResults
+from shared.schemas.effects import Cell, CellEffect
+from shared.schemas.results import JobResults, ModelResults
 from shared.seeds import derive_seed
 
 Shown = Mapping[Cell, float]
@@ -94,9 +96,9 @@ def doses_of_cell(effect: CellEffect, method: str, job: Job) -> CellDoses | None
         at = {float(severity): f"{kind} {severity}" for severity in SEVERITIES}
         cells = {dose: cell.model_copy(update={"value": value}) for dose, value in at.items()}
         return CellDoses(method, "severity", cells, {dose: dose for dose in cells})
-    parameters = next(own.parameters for own in job.methods if own.name == "doses")
+    parameters = next(method.parameters for method in job.methods if method.name == "doses")
     assert isinstance(parameters, DosesParameters), "the report of a job reads its parameters"
-    side = "to_value" if cell.direction == "to" else "from_value"
+    side = value_side(cell)
     edits = [
         edit
         for edit in parameters.edits
@@ -114,7 +116,7 @@ def doses_of_cell(effect: CellEffect, method: str, job: Job) -> CellDoses | None
 
 def curve_of(outcomes: Outcomes, doses: CellDoses, job: str, shown: Shown, seed: int) -> DoseCurve | None:
     """The curve over those source images that count at every dose; None if there are none."""
-    by_dose = [_counted(outcomes, cell) for cell in doses.cells.values()]
+    by_dose = [_counts(outcomes, cell) for cell in doses.cells.values()]
     common = _common_sources(outcomes, by_dose)
     if not len(common):
         return None
@@ -151,7 +153,7 @@ def curve_of(outcomes: Outcomes, doses: CellDoses, job: str, shown: Shown, seed:
 
 def _undone(outcomes: Outcomes, doses: CellDoses, cell: Cell, seed: int) -> Undone | None:
     """The edit undone, over the source images that count undone and at full dose; None if there are none."""
-    undone, full = _counted(outcomes, cell), _counted(outcomes, doses.cells[FULL_DOSE])
+    undone, full = _counts(outcomes, cell), _counts(outcomes, doses.cells[FULL_DOSE])
     common = _common_sources(outcomes, [undone, full])
     if not len(common):
         return None
@@ -170,7 +172,7 @@ def _undone(outcomes: Outcomes, doses: CellDoses, cell: Cell, seed: int) -> Undo
     )
 
 
-def _counted(outcomes: Outcomes, cell: Cell) -> Integers:
+def _counts(outcomes: Outcomes, cell: Cell) -> Integers:
     """The rows of a cell whose pairs count."""
     rows = outcomes.cells.get(cell, np.zeros(0, np.int64))
     return rows if outcomes.counting is None else rows[outcomes.counting.pairs[rows]]
@@ -191,8 +193,8 @@ def _accuracy(outcomes: Outcomes, rows: Integers, correct: NDArray[np.bool_]) ->
 
 def load_doses(session: Session, job: Job) -> list[JobResults]:
     """The results of the owner's jobs that render this one's weaknesses at other doses, oldest first."""
-    own = select(Report).join(Job, Report.job_id == Job.id)
-    dosed = own.where(Job.owner_id == job.owner_id, Job.spec["doses_of"].as_string() == job.id)
+    reports = select(Report).join(Job, Report.job_id == Job.id).where(Job.owner_id == job.owner_id)
+    dosed = reports.where(Job.spec["doses_of"].as_string() == job.id, Job.deleted_at.is_(None))
     return [report.results for report in session.scalars(dosed.order_by(Job.created_at, Job.id))]
 
 
@@ -213,8 +215,4 @@ def with_doses(results: JobResults, dosed: Iterable[JobResults]) -> JobResults:
         curve = curves.get((figures.model, figures.method, at_full))
         return effect if curve is None or effect.standing != "weakness" else with_curve(effect, curve)
 
-    models = [
-        figures.model_copy(update={"cells": [with_own(figures, effect) for effect in figures.cells]})
-        for figures in results.results
-    ]
-    return results.model_copy(update={"results": models})
+    return results.model_copy(update={"results": with_cells(results.results, with_own)})

@@ -1,4 +1,4 @@
-"""What stands beside the effect in each cell: the other estimands, and bounds over refused edits."""
+"""What stands beside the effect in each cell: the other estimands, and bounds over refused pairs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from gateway.analysis.bounds import Refused, effect_bounds
+from gateway.analysis.bounds import MostValid, Refused, effect_bounds
 from gateway.analysis.certainty import LEVEL, mean_interval
 from gateway.analysis.effects import Differences, Estimand, Integers
 from gateway.analysis.findings import Checked
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.reviews import Reviewed
 from gateway.results.second_scorer import SecondColumns
-from shared.schemas.results import Cell, CellEffect, OtherEffect, OtherEstimand
+from shared.schemas.effects import Cell, CellEffect, OtherEffect, OtherEstimand
 from shared.seeds import derive_seed
 
 
@@ -40,9 +40,9 @@ def with_others(
         effect.model_copy(
             update={
                 "others": [
-                    other
+                    other_effect
                     for estimand in estimands
-                    if (other := _other(effect, estimand, measured(cells[effect.cell], estimand), seed))
+                    if (other_effect := _other_effect(effect, estimand, measured(cells[effect.cell], estimand), seed))
                 ]
             }
         )
@@ -57,33 +57,44 @@ def with_bounds(
     checked: Checked | Reviewed | None,
     seed: int,
 ) -> list[CellEffect]:
-    """The effects, each with its bounds if the refused edits that may be valid had been counted."""
-    none = Refused(np.zeros(0, np.int64), np.zeros(0))
+    """The effects, each with its bounds if the refused pairs that may be valid had been counted."""
+    no_pairs = Refused(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, bool))
     bounded = []
     for effect in effects:
         cell = effect.cell
         own_seed = derive_seed(seed, cell.label, cell.factor, cell.value, cell.direction)
-        share = checked.most_valid_refused(cell, own_seed) if checked else None
-        source = checked.source if checked and share is not None else "none"
-        bounds = effect_bounds(cells[cell], refused.get(cell, none), 1.0 if share is None else share, source, own_seed)
+        most_valid = _most_valid(cell, checked, own_seed)
+        bounds = effect_bounds(cells[cell], refused.get(cell, no_pairs), most_valid, own_seed)
         bounded.append(effect.model_copy(update={"bounds": bounds}))
     return bounded
+
+
+def _most_valid(cell: Cell, checked: Checked | Reviewed | None, seed: int) -> MostValid:
+    """The largest shares of a cell's refused pairs that may be valid; 1 where that is not known."""
+    refused = checked.most_valid_refused(cell, seed) if checked else None
+    accepted = checked.most_valid_accepted(cell, seed) if checked else None
+    return MostValid(
+        refused=1.0 if refused is None else refused,
+        lost=1.0 if accepted is None else accepted,
+        source=checked.source if checked and refused is not None else "none",
+    )
 
 
 def with_second_scorer(effects: Sequence[CellEffect], second: SecondColumns, seed: int) -> list[CellEffect]:
     """The effects, each with those among the pairs that both scorers accept, and that the second one accepts."""
     estimands: tuple[tuple[OtherEstimand, Mapping[Cell, Differences]], ...] = (
-        ("both", second.both()),
-        ("second", second.second()),
+        ("both", second.by_both_scorers()),
+        ("second", second.by_second_scorer()),
     )
     return [
         effect.model_copy(
             update={
                 "others": effect.others
                 + [
-                    other
+                    other_effect
                     for estimand, cells in estimands
-                    if effect.cell in cells and (other := _other(effect, estimand, cells[effect.cell], seed))
+                    if effect.cell in cells
+                    and (other_effect := _other_effect(effect, estimand, cells[effect.cell], seed))
                 ]
             }
         )
@@ -91,7 +102,9 @@ def with_second_scorer(effects: Sequence[CellEffect], second: SecondColumns, see
     ]
 
 
-def _other(effect: CellEffect, estimand: OtherEstimand, differences: Differences, seed: int) -> OtherEffect | None:
+def _other_effect(
+    effect: CellEffect, estimand: OtherEstimand, differences: Differences, seed: int
+) -> OtherEffect | None:
     if not differences.counterfactuals:
         return None
     interval = None

@@ -12,7 +12,7 @@ from gateway.analysis.failure_points import corruption_of, first_change
 from gateway.database.pagination import page_of
 from gateway.database.tables import Counterfactual, Prediction, SourceImage
 from gateway.jobs import jobs
-from gateway.results.stream import triples
+from gateway.results.pairing import triples
 from shared.schemas.result_rows import FailurePointsPage, FailurePointView, ImageFailurePoints
 
 ALL_DETECTED = "the classes found on the original"

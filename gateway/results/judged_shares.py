@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gateway.analysis.prediction_powered import prediction_powered_share
-from shared.schemas.results import Estimate
+from shared.schemas.estimates import Estimate
 
 
 @dataclass(slots=True)

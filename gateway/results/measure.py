@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 
@@ -21,27 +21,21 @@ from gateway.analysis.validity import Screened, errors_of
 from gateway.database.tables import Job
 from gateway.jobs.checks_off import checks_off
 from gateway.jobs.sensitivity import PLANNED, Conditions, sensitivity_of
-from gateway.jobs.task_description import renamed_masks
+from gateway.jobs.task_description import rename_masks
 from gateway.methods import METHODS, JobMethod
-from gateway.methods.controlled import ControlledParameters
-from gateway.methods.inverted import EditingParameters
+from gateway.methods.check_parameters import CheckParameters
 from gateway.results.class_colours import class_colours
 from gateway.results.classification import JobRows, MethodRows, ModelRows
 from gateway.results.estimands import counted_cells, with_bounds, with_others, with_second_scorer
 from gateway.results.panel import with_panel
-from gateway.results.rounds import confirmed_cells
+from gateway.results.rounds import cells_of_rounds
 from gateway.results.segmentation import SegmentedRows, by_source, segmentation_metrics
 from gateway.results.wording import with_sentences
 from shared.schemas.designs import RoundPlan
-from shared.schemas.results import (
-    Calibration,
-    Cell,
-    Cost,
-    Funnel,
-    HowMade,
-    JobResults,
-    ModelResults,
-)
+from shared.schemas.effects import Cell
+from shared.schemas.results import Cost, Funnel, HowMade, JobResults, ModelResults
+from shared.schemas.review_results import Calibration, MethodReviews
+from shared.schemas.sensitivity import Sensitivity
 from shared.schemas.service import ServiceInfo
 from shared.seeds import derive_seed
 
@@ -55,41 +49,53 @@ def measure(
     """All figures of a job. The same rows give the same figures, bit for bit.
 
     `calibration`: errors of the checks on images like the job's; None if unknown. If people reviewed enough edits of a
-    method, their reviews replace these errors. `rounds`, of an adaptive job: they say which images test which cells.
+    method, their reviews replace these errors. `rounds`: of an adaptive job; images enter its
+    tests in their order.
     """
     job = rows.job
     seed = derive_seed("analysis", job.seed)
     checked = [method for method in rows.methods if METHODS[method].checked]
     reviewed = [method for method in checked if rows.reviewed.is_sufficient(method)]
-    calibrated = {*reviewed, *_calibrated(rows, calibration)}
-    provisional = not checked or not calibrated.issuperset(checked)
+    calibrated = {*reviewed, *_calibrated_methods(rows, calibration)}
     reviews = rows.reviewed.figures(seed)
     if reviewed:
-        n = sum(review.accepted + review.rejected for review in reviews if review.method in reviewed)
-        errors = calibration or Calibration()
-        calibration = errors.model_copy(update={"source": "reviews", "n": n})
-    figures = _all_models(rows, seed, calibration, rounds)
-    panel = set(job.stored_spec.reference_models)
-    tested = [own for own in figures if own.model not in panel]
-    references = [own for own in figures if own.model in panel]
+        calibration = _from_reviews(calibration, [review for review in reviews if review.method in reviewed])
+    tested, references = _split_panel(_all_models(rows, seed, calibration, rounds), job.stored_spec.reference_models)
     return JobResults(
-        sources=len(rows.labels) + rows.failed + rows.cancelled,
+        sources=len(rows.truths) + rows.failed + rows.cancelled,
         sources_failed=rows.failed,
         sources_cancelled=rows.cancelled,
         failure_reasons=rows.failure_reasons,
-        provisional=provisional,
+        provisional=not checked or not calibrated.issuperset(checked),
         calibration=calibration,
         checks_off=checks_off(job.methods, job.kind),
         reviews=reviews,
-        sensitivity=sensitivity_of(
-            [label for labels in rows.labels for label in labels], job.methods, job.kind, _conditions(rows)
-        ),
+        sensitivity=_sensitivity(rows),
         results=with_panel(tested, references),
         references=references,
         funnels=[_funnel(job, method, rows.methods[method.name]) for method in job.methods],
         costs=[_cost(method, method_rows) for method, method_rows in rows.methods.items()],
         made=_provenance(job, services, seed),
     )
+
+
+def _from_reviews(calibration: Calibration | None, reviews: Sequence[MethodReviews]) -> Calibration:
+    """The calibration with reviews of this job as its source."""
+    n = sum(review.accepted + review.rejected for review in reviews)
+    return (calibration or Calibration()).model_copy(update={"source": "reviews", "n": n})
+
+
+def _split_panel(
+    figures: Sequence[ModelResults], panel: Collection[str]
+) -> tuple[list[ModelResults], list[ModelResults]]:
+    """The results of the models under test, and those of the reference models."""
+    tested = [row for row in figures if row.model not in panel]
+    return tested, [row for row in figures if row.model in panel]
+
+
+def _sensitivity(rows: JobRows) -> Sensitivity:
+    """What the job's source images could detect, given how many edits count and how often models are right."""
+    return sensitivity_of(rows.truths, rows.job.methods, rows.job.kind, _conditions(rows))
 
 
 def _all_models(
@@ -107,7 +113,7 @@ def _all_models(
     return classified + segmented
 
 
-def _calibrated(rows: JobRows, calibration: Calibration | None) -> set[str]:
+def _calibrated_methods(rows: JobRows, calibration: Calibration | None) -> set[str]:
     """The methods whose check errors are known for every factor that their edits change."""
     errors = calibration.errors if calibration else {}
     cells = [(method, cell) for (_, method), pair in rows.models.items() for cell in pair.screened]
@@ -143,7 +149,9 @@ def _conditions(rows: JobRows) -> Conditions:
     counted = sum(edit.counted for edit in edits) / len(edits)
     references = rows.job.stored_spec.reference_models
     outcomes = [pair_rows.outcomes for (model, _), pair_rows in rows.models.items() if model not in references]
-    shares = [differences(own, np.arange(len(own.source))).null_accuracy for own in outcomes]
+    shares = [
+        differences(model_outcomes, np.arange(len(model_outcomes.source))).null_accuracy for model_outcomes in outcomes
+    ]
     least = min((share for share in shares if share is not None), default=None)
     return Conditions(counted, assumed_accuracy(least), observed=True)
 
@@ -154,7 +162,7 @@ def _funnel(job: Job, method: JobMethod, rows: MethodRows) -> Funnel:
         method.name,
         rows.edits,
         shapes=job.kind == "segmentation" and METHODS[method.name].checked,
-        recaption=isinstance(parameters, ControlledParameters | EditingParameters) and parameters.recaption,
+        recaption=isinstance(parameters, CheckParameters) and parameters.recaption,
     )
 
 
@@ -169,9 +177,9 @@ def _model_results(
 ) -> ModelResults:
     outcomes, relation = rows.outcomes, all_rows.relation
     measured = partial(differences, outcomes)
-    cells = confirmed_cells(counted_cells(outcomes.cells, measured), rounds)
+    cells = cells_of_rounds(counted_cells(outcomes.cells, measured), rounds)
     whole = measured(np.arange(len(outcomes.source)))
-    checked = _checked(all_rows, rows.screened, model, method, calibration)
+    checked = _check_errors(all_rows, rows.screened, model, method, calibration)
     effects = with_bounds(assess(cells, seed, checked), cells, rows.refused, checked, seed)
     shams = outcomes.sham is not None
     nested = None if method == "doses" else nested_differences(outcomes)  # doses of an edit are not its seeds
@@ -199,10 +207,8 @@ def _segmenter_results(
     job, relation = all_rows.job, all_rows.relation
     measured = partial(by_source, rows.scores)
     cells, whole = counted_cells(rows.scores.cells, measured), measured(rows.scores.whole)
-    colours = [
-        f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in class_colours(job.classes, renamed_masks(job))
-    ]
-    checked = _checked(all_rows, rows.screened, model, method, calibration)
+    colours = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in class_colours(job.classes, rename_masks(job))]
+    checked = _check_errors(all_rows, rows.screened, model, method, calibration)
     effects = with_bounds(assess(cells, seed, checked), cells, rows.refused, checked, seed)
     shams = rows.scores.sham is not None
     effects = with_others(effects, rows.scores.cells, measured, seed, shams=shams)
@@ -220,7 +226,7 @@ def _segmenter_results(
     )
 
 
-def _checked(
+def _check_errors(
     rows: JobRows, screened: Mapping[Cell, Screened], model: str, method: str, calibration: Calibration | None
 ) -> Checked | Reviewed | None:
     """The validity of a method's edits, from reviews if there are enough, else from the errors of the checks."""

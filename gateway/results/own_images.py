@@ -17,9 +17,11 @@ from gateway.analysis.effects import Floats
 from gateway.analysis.own_images import difference_interval, value_probabilities
 from gateway.database.columns import StoredChange
 from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
+from gateway.results.cells import value_side, with_cells
 from gateway.results.wording import corroboration_sentence
+from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.estimates import Corroboration, OwnImage
-from shared.schemas.results import Cell, CellEffect, JobResults
+from shared.schemas.results import JobResults, ModelResults
 
 CAPTIONS = 8  # of each value; their mean is the value's text
 LISTED = 48
@@ -144,36 +146,35 @@ def _captions(session: Session, job_id: str, method: str, cell: Cell) -> Caption
             if not _is_of(change, cell):
                 continue
             for value, caption in ((change["from_value"], old), (change["to_value"], new)):
-                own = captions.setdefault(value, [])
-                if caption and caption not in own and len(own) < CAPTIONS:
-                    own.append(caption)
+                captions_of_value = captions.setdefault(value, [])
+                if caption and caption not in captions_of_value and len(captions_of_value) < CAPTIONS:
+                    captions_of_value.append(caption)
     return {value: texts for value, texts in captions.items() if texts}
 
 
 def _is_of(change: StoredChange, cell: Cell) -> bool:
     """Whether a change belongs to the cell and replaces one value by another."""
-    value = change["to_value"] if cell.direction == "to" else change["from_value"]
+    value = change[value_side(cell)]
     exchanged = change["from_value"] and change["to_value"] and change["from_value"] != change["to_value"]
     return bool(exchanged) and change["factor"] == cell.factor and value == cell.value
 
 
-def with_corroboration(results: JobResults, own: OwnImages, vectors: Vectors) -> JobResults:
+def with_corroboration(results: JobResults, images: OwnImages, vectors: Vectors) -> JobResults:
     """The results; each finding has the comparison of the images of its class that show its value with the others."""
-    models = []
-    for figures in results.results:
-        cells = [
-            _corroborated(figures.model, figures.method, effect, own, vectors)
-            if effect.standing in ("weakness", "improvement")
-            else effect
-            for effect in figures.cells
-        ]
-        models.append(figures.model_copy(update={"cells": cells}))
-    return results.model_copy(update={"results": models})
+
+    def corroborate(figures: ModelResults, effect: CellEffect) -> CellEffect:
+        if effect.standing not in ("weakness", "improvement"):
+            return effect
+        return _corroborate_effect(figures.model, figures.method, effect, images, vectors)
+
+    return results.model_copy(update={"results": with_cells(results.results, corroborate)})
 
 
-def _corroborated(model: str, method: str, effect: CellEffect, own: OwnImages, vectors: Vectors) -> CellEffect:
-    captions, right = own.captions.get((method, effect.cell)), own.right.get(model, {})
-    images = [image for image in own.photographs if image.label == effect.cell.label and image.id in right]
+def _corroborate_effect(
+    model: str, method: str, effect: CellEffect, user_images: OwnImages, vectors: Vectors
+) -> CellEffect:
+    captions, right = user_images.captions.get((method, effect.cell)), user_images.right.get(model, {})
+    images = [image for image in user_images.photographs if image.label == effect.cell.label and image.id in right]
     if captions is None or not images:
         return effect
     names = list(captions)
@@ -183,23 +184,23 @@ def _corroborated(model: str, method: str, effect: CellEffect, own: OwnImages, v
     shows = np.asarray(probabilities.argmax(axis=1) == names.index(effect.cell.value))
     correct = np.asarray([right[image.id] for image in images])
     groups = np.unique([image.group for image in images], return_inverse=True)[1]
-    showing, rest = (clustered_rate(correct[mask], groups[mask]) for mask in (shows, ~shows))
-    changed, unchanged = (showing, rest) if effect.cell.direction == "to" else (rest, showing)
-    both = changed.value is not None and unchanged.value is not None
+    showing, remaining = (clustered_rate(correct[mask], groups[mask]) for mask in (shows, ~shows))
+    changed, unchanged = (showing, remaining) if effect.cell.direction == "to" else (remaining, showing)
+    comparable = changed.value is not None and unchanged.value is not None
     corroboration = Corroboration(
         others=sorted(set(names) - {effect.cell.value}),
         showing=showing,
-        rest=rest,
-        difference=(changed.value or 0.0) - (unchanged.value or 0.0) if both else None,
+        rest=remaining,
+        difference=(changed.value or 0.0) - (unchanged.value or 0.0) if comparable else None,
         interval=difference_interval(changed, unchanged),
-        images=_listed(images, probabilities[:, names.index(effect.cell.value)], shows, correct),
-        sampled_of=own.sampled_of.get(effect.cell.label),
+        images=_list_images(images, probabilities[:, names.index(effect.cell.value)], shows, correct),
+        sampled_of=user_images.sampled_of.get(effect.cell.label),
     )
     sentence = effect.sentence + corroboration_sentence(corroboration, effect.cell.value)
     return effect.model_copy(update={"corroboration": corroboration, "sentence": sentence})
 
 
-def _listed(
+def _list_images(
     images: Sequence[Photograph], probability: Floats, shows: NDArray[np.bool_], correct: NDArray[np.bool_]
 ) -> list[OwnImage]:
     order = [index for index in np.argsort(-probability, kind="stable") if shows[index]]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.analysis.limits import BEYOND
+from gateway.results.cells import with_cells
 from gateway.results.wording import panel_sentence
+from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.estimates import Panel
-from shared.schemas.results import Cell, CellEffect, ModelResults
+from shared.schemas.results import ModelResults
 
 
 def with_panel(tested: Sequence[ModelResults], references: Sequence[ModelResults]) -> list[ModelResults]:
@@ -18,12 +20,7 @@ def with_panel(tested: Sequence[ModelResults], references: Sequence[ModelResults
     """
     if not references:
         return list(tested)
-    return [
-        figures.model_copy(
-            update={"cells": [_with_panel(figures.method, effect, tested, references) for effect in figures.cells]}
-        )
-        for figures in tested
-    ]
+    return with_cells(tested, lambda figures, effect: _with_panel(figures.method, effect, tested, references))
 
 
 def _with_panel(

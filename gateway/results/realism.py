@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, aliased
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.realism import kernel_estimate
 from gateway.database.tables import Counterfactual, Job, SourceImage
-from gateway.results.stream import is_arm_of
+from gateway.results.pairing import is_arm_of
 from shared.schemas.estimates import Estimate
 from shared.seeds import derive_seed
 

@@ -32,7 +32,10 @@ from gateway.analysis.reviews import (
 from gateway.database.tables import Counterfactual, Report, Review
 from gateway.results.judged_shares import JudgedShares
 from gateway.results.stream import SourceRows, cells_of
-from shared.schemas.results import Cell, Estimate, FlippedReviews, MethodReviews, Rate, Relation
+from shared.schemas.effects import Cell
+from shared.schemas.estimates import Estimate, Rate
+from shared.schemas.results import Relation
+from shared.schemas.review_results import FlippedReviews, MethodReviews
 from shared.seeds import derive_seed
 
 
@@ -267,13 +270,13 @@ class ReviewedJob:
             valid_rejected=estimate(valid_rejected, rejected.total) if enough_rejected else None,
             accepted_if_valid=errors[0],
             accepted_if_invalid=errors[1],
-            flipped=[self._flipped(model, method, seed) for model in self._models] if enough else [],
+            flipped=[self._flipped_reviews(model, method, seed) for model in self._models] if enough else [],
             edit_shown=_rate(self._edit_shown[method].random_sample()),
             realism=sum(grades) / len(grades) if grades else None,
             graded=len(grades),
         )
 
-    def _flipped(self, model: str, method: str, seed: int) -> FlippedReviews:
+    def _flipped_reviews(self, model: str, method: str, seed: int) -> FlippedReviews:
         reviewed = self._columns[model, method].reviewed()
         unchanged, flipped = reviewed.draw_valid(reviewed.whole, derive_seed(seed, model))
         return FlippedReviews(

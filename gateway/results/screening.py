@@ -10,8 +10,8 @@ import numpy as np
 
 from gateway.analysis.bounds import Refused
 from gateway.analysis.validity import Screened
-from gateway.results.stream import CounterfactualRow
-from shared.schemas.results import Cell
+from gateway.results.pairing import CounterfactualRow
+from shared.schemas.effects import Cell
 
 
 class ScreeningColumns:
@@ -19,8 +19,8 @@ class ScreeningColumns:
 
     def __init__(self) -> None:
         self._screened: defaultdict[Cell, tuple[array[int], array[int]]] = defaultdict(lambda: (array("q"), array("b")))
-        self._refused: defaultdict[Cell, tuple[array[int], array[float]]] = defaultdict(
-            lambda: (array("q"), array("d"))
+        self._refused: defaultdict[Cell, tuple[array[int], array[float], array[int]]] = defaultdict(
+            lambda: (array("q"), array("d"), array("b"))
         )
 
     def add(self, cells: Iterable[Cell], group: int, edit: CounterfactualRow, difference: float | None) -> None:
@@ -32,9 +32,10 @@ class ScreeningColumns:
             groups.append(group)
             verdicts.append(edit.accepted)
             if not edit.counted:
-                groups, differences = self._refused[cell]
+                groups, differences, lost = self._refused[cell]
                 groups.append(group)
                 differences.append(np.nan if difference is None else difference)
+                lost.append(edit.accepted)
 
     def screened(self) -> dict[Cell, Screened]:
         """All rendered edits of each cell."""
@@ -46,6 +47,6 @@ class ScreeningColumns:
     def refused(self) -> dict[Cell, Refused]:
         """The rendered edits of each cell whose pairs do not count."""
         return {
-            cell: Refused(np.asarray(groups), np.asarray(differences))
-            for cell, (groups, differences) in self._refused.items()
+            cell: Refused(np.asarray(groups), np.asarray(differences), np.asarray(lost).astype(bool))
+            for cell, (groups, differences, lost) in self._refused.items()
         }

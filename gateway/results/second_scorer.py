@@ -9,16 +9,17 @@ from collections.abc import Iterable
 import numpy as np
 
 from gateway.analysis.effects import Differences, Units
-from gateway.results.stream import CounterfactualRow, Numbers, Triple
-from shared.schemas.results import Cell
+from gateway.results.pairing import CounterfactualRow, Triple
+from gateway.results.stream import Numbers
+from shared.schemas.effects import Cell
 
 
 class _Pairs:
     def __init__(self) -> None:
         self.source, self.group, self.difference, self.counted = array("q"), array("q"), array("d"), array("b")
 
-    def differences(self, both: bool) -> Differences | None:
-        kept = np.asarray(self.counted).astype(bool) if both else np.ones(len(self.source), bool)
+    def differences(self, by_both: bool) -> Differences | None:
+        kept = np.asarray(self.counted).astype(bool) if by_both else np.ones(len(self.source), bool)
         if not kept.any():
             return None
         units = Units.of(np.asarray(self.source)[kept], np.asarray(self.group)[kept])
@@ -47,10 +48,10 @@ class SecondColumns:
             pairs.difference.append(difference)
             pairs.counted.append(edit.counted)
 
-    def both(self) -> dict[Cell, Differences]:
+    def by_both_scorers(self) -> dict[Cell, Differences]:
         """The pairs that both scorers accept."""
-        return {cell: own for cell, pairs in self._pairs.items() if (own := pairs.differences(both=True))}
+        return {cell: measured for cell, pairs in self._pairs.items() if (measured := pairs.differences(by_both=True))}
 
-    def second(self) -> dict[Cell, Differences]:
+    def by_second_scorer(self) -> dict[Cell, Differences]:
         """The pairs that the second scorer accepts."""
-        return {cell: own for cell, pairs in self._pairs.items() if (own := pairs.differences(both=False))}
+        return {cell: measured for cell, pairs in self._pairs.items() if (measured := pairs.differences(by_both=False))}

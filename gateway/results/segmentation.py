@@ -1,7 +1,7 @@
 """The predictions of one segmenter for one method, as arrays for the analysis: pooled counts, and IoU by cell.
 
-Memory: three confusion matrices with resampled hits and unions; 24 bytes per counterfactual and class of its
-reference; and 8 bytes for each of their cells.
+Memory: 24 bytes per counterfactual and class of its reference, 8 bytes for each of their cells, and pooled counts
+(`gateway.results.pooled`).
 """
 
 from __future__ import annotations
@@ -18,37 +18,31 @@ from gateway.analysis.bounds import Refused
 from gateway.analysis.certainty import LEVEL, clustered_rate, mean_interval
 from gateway.analysis.effects import Differences, Estimand, Integers, Scores, Units
 from gateway.analysis.segmentation import (
-    POOLED_RESAMPLES,
     difference,
-    hits_and_union,
     lost_classes,
+    pooled_difference,
     pooled_interval,
+    pooled_interval_obstacle,
     scores,
-    weights_of,
     with_mean,
 )
 from gateway.analysis.validity import Screened
 from gateway.results.counting import CountingColumns
+from gateway.results.pairing import CounterfactualRow, PredictionRow, Triple
+from gateway.results.pooled import PooledColumns, PooledPair, PooledPairs
 from gateway.results.screening import ScreeningColumns
 from gateway.results.second_scorer import SecondColumns
-from gateway.results.stream import CounterfactualRow, Numbers, PredictionRow, SourceRows, Triple, cells_of
-from shared.label_maps import unpack_counts
+from gateway.results.stream import Numbers, SourceRows, cells_of
+from gateway.results.wording import pooled_obstacle_sentence
+from shared.schemas.effects import Cell
 from shared.schemas.masks import ALL_CLASSES
-from shared.schemas.results import Cell, Relation, SegmentationMetrics
-
-
-@dataclass(frozen=True, slots=True)
-class Pooled:
-    """Confusion counts summed over images, the number of images, and hits and unions of 400 resamples."""
-
-    counts: Integers
-    images: int
-    resampled: Integers
+from shared.schemas.metrics import SegmentationMetrics
+from shared.schemas.results import Relation
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentedRows:
-    """Pooled counts, and `scores`: IoU of every class of each accepted counterfactual, and their mean.
+    """`pooled` pixels of pairs, and `scores`: IoU of every class of each accepted counterfactual, and their mean.
 
     `losing`, `losing_null`: whether a class detected on the original is lost on the counterfactual, or on the null arm.
     `null_group`: the group of each null arm. `left_out`, `screened`, `refused` and `second` are as in
@@ -56,9 +50,7 @@ class SegmentedRows:
     """
 
     classes: tuple[str, ...]
-    original: Pooled
-    null: Pooled
-    counterfactual: Pooled
+    pooled: PooledPairs
     scores: Scores
     losing: NDArray[np.bool_]
     null_group: Integers
@@ -75,10 +67,7 @@ class SegmentedColumns:
     def __init__(self, relation: Relation, classes: Sequence[str]) -> None:
         self._relation = relation
         self._classes = tuple(classes)
-        size = (len(classes), len(classes) + 1)
-        self._counts = [np.zeros(size, np.int64) for _ in range(3)]  # originals, null arms, counterfactuals
-        self._resampled = [np.zeros((POOLED_RESAMPLES, 2, len(classes)), np.int64) for _ in range(3)]
-        self._images = [0, 0, 0]
+        self._pooled = PooledColumns(len(classes))
         self._number, self._group, self._ordinal, self._null_group = (array("q") for _ in range(4))
         self._losing, self._losing_null = array("b"), array("b")
         self._image, self._whole = array("q"), array("q")
@@ -98,47 +87,49 @@ class SegmentedColumns:
         """Add the edits of one method of a source image, with one segmenter's predictions."""
         labels = rows.labels(predictions.get(rows.source.id), self._relation)
         null_ids: set[str] = set()
-        weights = weights_of(numbers.group)
+        pairs: list[PooledPair] = []
         for triple in edits:
             edit = triple.edit
             cells = {label: dict.fromkeys(cells_of(edit, label)) for label in labels}
             original, null, image, reference = triple.predictions(predictions)
             for label, members in cells.items():
-                difference_of_label = _difference(image, reference, label)
-                self._screening.add(members, numbers.group, edit, difference_of_label)
-                self._second.add(members, numbers, triple, difference_of_label)
+                difference = _difference(image, reference, label)
+                self._screening.add(members, numbers.group, edit, difference)
+                self._second.add(members, numbers, triple, difference)
             if not edit.accepted:
                 continue
             reference = reference if edit.comparable else null
-            if not (original and null and image and original.overlaps and null.overlaps and image.overlaps):
+            if not (original and null and image and original.overlaps and null.overlaps and image.overlaps) or not (
+                reference and reference.overlaps
+            ):
                 self._left_out += 1
                 continue
-            if not (reference and reference.overlaps):
-                self._left_out += 1
-                continue
-            if not null_ids:  # several edits share an original, and some of them a null arm
-                self._count(0, original, weights)
             null_id = triple.null.id if triple.null else triple.original
-            if null_id not in null_ids:
+            if null_id not in null_ids:  # several edits share a null arm
                 null_ids.add(null_id)
-                self._count(1, null, weights)
-                self._null_group.append(numbers.group)
-                self._losing_null.append(bool(lost_classes(original.overlaps, null.overlaps)))
-            self._count(2, image, weights)
-            self._losing.append(bool(lost_classes(original.overlaps, image.overlaps)))
-            self._number.append(numbers.source)
-            self._group.append(numbers.group)
-            self._ordinal.append(edit.ordinal)
-            self._original.append(with_mean(original.overlaps)[ALL_CLASSES])
-            self._counting.add(edit)
+                self._add_null(numbers, original.overlaps, null.overlaps)
+            if edit.counted:
+                pairs.append(PooledPair(original, null, image, reference))
+            self._add_edit(numbers, edit, original.overlaps, image.overlaps)
             compared = (with_mean(scored.overlaps) for scored in (null, image, reference) if scored.overlaps)
             self._compare(cells, *compared)
+        self._pooled.add(numbers.group, pairs)
 
-    def _count(self, arm: int, row: PredictionRow, weights: Integers) -> None:
-        counts = unpack_counts(row.confusion or [], len(self._classes))
-        self._counts[arm] += counts
-        self._resampled[arm] += weights[:, None, None] * hits_and_union(counts)
-        self._images[arm] += 1
+    def _add_null(self, numbers: Numbers, original: Mapping[str, float], null: Mapping[str, float]) -> None:
+        """Add a null arm, given the IoU by class on the original and on the null arm."""
+        self._null_group.append(numbers.group)
+        self._losing_null.append(bool(lost_classes(original, null)))
+
+    def _add_edit(
+        self, numbers: Numbers, edit: CounterfactualRow, original: Mapping[str, float], image: Mapping[str, float]
+    ) -> None:
+        """Add the row of an edit, given the IoU by class on the original and on the edited image."""
+        self._losing.append(bool(lost_classes(original, image)))
+        self._number.append(numbers.source)
+        self._group.append(numbers.group)
+        self._ordinal.append(edit.ordinal)
+        self._original.append(with_mean(original)[ALL_CLASSES])
+        self._counting.add(edit)
 
     def _compare(
         self,
@@ -159,14 +150,9 @@ class SegmentedColumns:
 
     def rows(self) -> SegmentedRows:
         """All added rows, as arrays."""
-        original, null, counterfactual = (
-            Pooled(*pooled) for pooled in zip(self._counts, self._images, self._resampled, strict=True)
-        )
         return SegmentedRows(
             classes=self._classes,
-            original=original,
-            null=null,
-            counterfactual=counterfactual,
+            pooled=self._pooled.pairs(),
             scores=Scores(
                 source=np.asarray(self._number),
                 group=np.asarray(self._group),
@@ -199,7 +185,7 @@ def _difference(image: PredictionRow | None, reference: PredictionRow | None, la
 
 def by_source(scores: Scores, rows: Integers, estimand: Estimand = "pairs") -> Differences:
     """Per group the mean difference in IoU of those of `rows` that the estimand takes; probabilities are not known."""
-    rows = scores.counted(rows, estimand)
+    rows = scores.rows_in(rows, estimand)
     units = Units.of(scores.source[scores.image[rows]], scores.cluster[scores.image[rows]])
     means = units.means(scores.counterfactual[rows] - scores.reference(estimand)[rows])
     unknown = np.full(len(means), np.nan)
@@ -208,11 +194,12 @@ def by_source(scores: Scores, rows: Integers, estimand: Estimand = "pairs") -> D
 
 def segmentation_metrics(rows: SegmentedRows, colours: Sequence[str], seed: int) -> SegmentationMetrics:
     """The pooled figures, and the mean difference per source image with its interval. `seed`: the analysis's seed."""
+    pooled = rows.pooled
     original, null, counterfactual = (
-        scores(pooled.counts, pooled.images) for pooled in (rows.original, rows.null, rows.counterfactual)
+        scores(arm.counts, arm.images) for arm in (pooled.original, pooled.null, pooled.counterfactual)
     )
     means = by_source(rows.scores, rows.scores.whole).correct
-    after, before = counterfactual.mean_iou, null.mean_iou
+    obstacle = pooled_interval_obstacle(pooled.groups)
     return SegmentationMetrics(
         classes=list(rows.classes),
         colours=list(colours),
@@ -222,8 +209,9 @@ def segmentation_metrics(rows: SegmentedRows, colours: Sequence[str], seed: int)
         difference=difference(counterfactual, null),
         delta_iou=float(means.mean()) if len(means) else None,
         interval=mean_interval(means, LEVEL, seed) if len(means) > 1 else None,
-        delta_pooled_iou=None if after is None or before is None else after - before,
-        pooled_interval=pooled_interval(rows.counterfactual.resampled, rows.null.resampled, len(means)),
+        delta_pooled_iou=pooled_difference(pooled.groups),
+        pooled_interval=None if obstacle else pooled_interval(pooled.groups),
+        no_pooled_interval=pooled_obstacle_sentence(obstacle, rows.classes) if obstacle else "",
         lost=clustered_rate(rows.losing, rows.scores.cluster),
         lost_null=clustered_rate(rows.losing_null, rows.null_group),
     )

@@ -1,4 +1,4 @@
-"""The rows of a job as a stream of source images, and the pairing of each edit with its null arm and its sham arm.
+"""The rows of a job as a stream of source images.
 
 Reading needs the memory of one source image, whatever the size of the job: three server-side cursors (`yield_per`), all
 ordered by position, are merged here. Captions and images are not read.
@@ -6,20 +6,21 @@ ordered by position, are merged here. Captions and images are not read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import ColumnElement, Executable, and_, null, or_, select
+from sqlalchemy import Executable, null, select
 from sqlalchemy.orm import Session
 
-from gateway.analysis.segmentation import DETECTION_IOU, with_mean
-from gateway.database.columns import StoredChange, StoredShare
+from gateway.analysis.segmentation import with_mean
 from gateway.database.tables import Counterfactual, Prediction, SourceImage
-from shared.schemas.results import Cell, Direction, Relation
+from gateway.results.pairing import CounterfactualRow, PredictionRow
+from shared.schemas.effects import Cell, Direction
+from shared.schemas.results import Relation
 
 _FETCHED_AT_ONCE = 1_000
 
@@ -33,165 +34,6 @@ class SourceRow(NamedTuple):
     ground_truth: str | None
     mask_classes: list[str] | None = None
     group_name: str | None = None
-
-
-class CounterfactualRow(NamedTuple):
-    """An edit, null arm or sham arm, as far as the figures need it; `evaluations` are the editor's network evaluations.
-
-    `shapes` and `recaption` are the scores of these checks, `second` whether the second scorer accepts the image (1 or
-    0), and `validity`, `judge_label` and `judge_value` those scores; None where they were not made. `null_check` and
-    `lost_to` of an edit are as in `tables.Counterfactual`.
-    """
-
-    position: int
-    id: str
-    source_image_id: str
-    method: str
-    ordinal: int
-    arm: str
-    null_ordinal: int | None
-    changes: list[StoredChange]
-    rendered: bool
-    accepted: bool
-    check: str
-    evaluations: int | None
-    shapes: float | None = None
-    recaption: float | None = None
-    sham_ordinal: int | None = None
-    null_check: str | None = None
-    lost_to: str = ""
-    second: float | None = None
-    validity: float | None = None
-    judge_label: float | None = None
-    judge_value: float | None = None
-
-    @property
-    def judged(self) -> float | None:
-        """A judge's score of validity, 0 to 1: `validity`, or the less certain answer of the vision-language judge."""
-        if self.validity is not None or self.judge_value is None:
-            return self.validity
-        return self.judge_value if self.judge_label is None else min(self.judge_label, self.judge_value)
-
-    @property
-    def counted(self) -> bool:
-        """As `tables.Counterfactual.counted`: whether the pair enters the main estimates."""
-        return self.accepted and not self.lost_to
-
-    @property
-    def comparable(self) -> bool:
-        """Whether the arm that the edit is measured against has an image."""
-        return self.lost_to != "not finite"
-
-
-class PredictionRow(NamedTuple):
-    """The prediction of one model under test for one image. `top` is loaded only for jobs without ground truth."""
-
-    position: int
-    source_image_id: str
-    counterfactual_id: str | None
-    model: str
-    predicted: str
-    p_truth: float | None
-    rank: int | None
-    top: list[StoredShare] | None
-    overlaps: dict[str, float] | None = None
-    confusion: list[int] | None = None
-    flipped: bool | None = None
-
-    def holds(self, label: str) -> bool:
-        """Whether a classifier predicts the class, or a segmenter detects it (IoU of at least 0.5)."""
-        if self.overlaps is not None:
-            return with_mean(self.overlaps).get(label, 0.0) >= DETECTION_IOU
-        return self.predicted == label
-
-    def confidence(self, label: str) -> float | None:
-        """Confidence in the truth, 0 to 1: its probability, or the IoU of the class for a segmenter."""
-        return self.p_truth if self.overlaps is None else with_mean(self.overlaps).get(label)
-
-
-Row = TypeVar("Row", CounterfactualRow, Counterfactual)
-Answer = TypeVar("Answer")
-
-
-class Compared(NamedTuple, Generic[Answer]):
-    """The predictions of one model for the images of a triple; None for an image without a prediction.
-
-    `null` is the prediction for the null arm, or for the original where the edit has no null arm. `reference` is what
-    the effect is measured against: the prediction for the sham arm, or without sham arm the same as `null`.
-    """
-
-    original: Answer | None
-    null: Answer | None
-    counterfactual: Answer | None
-    reference: Answer | None
-
-
-@dataclass(frozen=True, slots=True)
-class Triple(Generic[Row]):
-    """An edit with its original (the id of the source image), its null arm and its sham arm.
-
-    `null` is None where the edit has no null arm, and is then compared with the original, or where the null arm is not
-    among the rows; `sham` where it has no sham arm, or that is not among the rows.
-    """
-
-    original: str
-    null: Row | None
-    edit: Row
-    sham: Row | None = None
-
-    @property
-    def arm(self) -> Row | None:
-        """The arm that the edit is measured against: its sham arm, or else its null arm."""
-        return self.null if self.edit.sham_ordinal is None else self.sham
-
-    def predictions(self, by_image: Mapping[str, Answer]) -> Compared[Answer]:
-        """The predictions for the three images, from one model's predictions by image id."""
-        if self.edit.null_ordinal is None:
-            null_answer = by_image.get(self.original)
-        else:
-            null_answer = None if self.null is None else by_image.get(self.null.id)
-        reference = null_answer
-        if self.edit.sham_ordinal is not None:
-            reference = None if self.sham is None else by_image.get(self.sham.id)
-        return Compared(by_image.get(self.original), null_answer, by_image.get(self.edit.id), reference)
-
-
-def triples(rows: Iterable[Row]) -> Iterator[Triple[Row]]:
-    """The edits among the rows in their order, each with its null and sham arm: equal source, method and ordinal."""
-    rows = list(rows)
-    arms = {(row.source_image_id, row.method, row.ordinal, row.arm): row for row in rows if row.arm != "edit"}
-    for row in rows:
-        if row.arm == "edit":
-            null_arm, sham_arm = (
-                None if ordinal is None else arms.get((row.source_image_id, row.method, ordinal, arm))
-                for ordinal, arm in ((row.null_ordinal, "null"), (row.sham_ordinal, "sham"))
-            )
-            yield Triple(row.source_image_id, null_arm, row, sham_arm)
-
-
-def load_triples(session: Session, edits: Sequence[Counterfactual]) -> list[Triple[Counterfactual]]:
-    """Edits, in their order, with their null and sham arms, which one query loads."""
-    c = Counterfactual
-    ordinals = {ordinal for edit in edits for ordinal in (edit.null_ordinal, edit.sham_ordinal) if ordinal is not None}
-    candidates = select(c).where(
-        c.source_image_id.in_({edit.source_image_id for edit in edits}),
-        c.method.in_({edit.method for edit in edits}),
-        c.ordinal.in_(ordinals),
-        c.arm != "edit",
-    )
-    return list(triples([*edits, *session.scalars(candidates)]))
-
-
-def is_arm_of(arm: type[Counterfactual], edit: type[Counterfactual]) -> ColumnElement[bool]:
-    """The pairing of `triples` as a condition of SQL: whether a row is the null arm or the sham arm of an edit."""
-    return and_(
-        arm.source_image_id == edit.source_image_id,
-        arm.method == edit.method,
-        or_(
-            and_(arm.arm == "null", arm.ordinal == edit.null_ordinal),
-            and_(arm.arm == "sham", arm.ordinal == edit.sham_ordinal),
-        ),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,13 +87,34 @@ def relation_of(session: Session, job_id: str) -> Relation:
 
 def stream_sources(session: Session, job_id: str, relation: Relation) -> Iterator[SourceRows]:
     """The source images of a job by position. The session must stay open while the stream is read."""
-    c, p, s = Counterfactual, Prediction, SourceImage
-    sources = (
+    merged = merge(
+        (SourceRow(*row) for row in _cursor(session, _source_query(job_id))),
+        (CounterfactualRow(*row) for row in _cursor(session, _counterfactual_query(job_id))),
+        (PredictionRow(*row) for row in _cursor(session, _prediction_query(job_id, relation))),
+        key=itemgetter(0),
+    )
+    for _, rows in groupby(merged, key=itemgetter(0)):
+        source, *members = rows  # `merge` is stable, so the source image comes first at its position
+        assert isinstance(source, SourceRow)
+        yield SourceRows(
+            source,
+            [row for row in members if isinstance(row, CounterfactualRow)],
+            [row for row in members if isinstance(row, PredictionRow)],
+        )
+
+
+def _source_query(job_id: str) -> Executable:
+    s = SourceImage
+    return (
         select(s.position, s.id, s.state, s.ground_truth, s.mask_classes, s.group_name)
         .where(s.job_id == job_id)
         .order_by(s.position)
     )
-    counterfactuals = (
+
+
+def _counterfactual_query(job_id: str) -> Executable:
+    c = Counterfactual
+    return (
         select(
             c.position, c.id, c.source_image_id, c.method, c.ordinal, c.arm, c.null_ordinal, c.changes,
             c.image_digest.is_not(None), c.accepted, c.check, c.evaluations,
@@ -262,8 +125,12 @@ def stream_sources(session: Session, job_id: str, relation: Relation) -> Iterato
         .where(c.job_id == job_id)
         .order_by(c.position, c.method, c.ordinal)
     )  # fmt: skip
+
+
+def _prediction_query(job_id: str, relation: Relation) -> Executable:
+    p, s = Prediction, SourceImage
     top = null() if relation == "labelled" else p.top
-    predictions = (
+    return (
         select(
             s.position, p.source_image_id, p.counterfactual_id, p.model, p.predicted, p.ground_truth_probability,
             p.rank, top, p.overlaps, p.confusion, p.flipped,
@@ -272,20 +139,6 @@ def stream_sources(session: Session, job_id: str, relation: Relation) -> Iterato
         .where(p.job_id == job_id)
         .order_by(s.position)
     )  # fmt: skip
-    merged = merge(
-        (SourceRow(*row) for row in _cursor(session, sources)),
-        (CounterfactualRow(*row) for row in _cursor(session, counterfactuals)),
-        (PredictionRow(*row) for row in _cursor(session, predictions)),
-        key=itemgetter(0),
-    )
-    for _, rows in groupby(merged, key=itemgetter(0)):
-        source, *others = rows  # `merge` is stable, so the source image comes first at its position
-        assert isinstance(source, SourceRow)
-        yield SourceRows(
-            source,
-            [row for row in others if isinstance(row, CounterfactualRow)],
-            [row for row in others if isinstance(row, PredictionRow)],
-        )
 
 
 class Numbers(NamedTuple):
@@ -295,7 +148,7 @@ class Numbers(NamedTuple):
     group: int
 
 
-def numbered(sources: Iterable[SourceRows]) -> Iterator[tuple[Numbers, SourceRows]]:
+def number_sources(sources: Iterable[SourceRows]) -> Iterator[tuple[Numbers, SourceRows]]:
     """Each source image with its numbers. A source image without a group is its own group."""
     groups: dict[tuple[bool, str], int] = {}
     for number, rows in enumerate(sources):

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from gateway.analysis.segmentation import image_overlap
 from gateway.database.tables import Counterfactual, Prediction, SourceImage
-from gateway.results.stream import Triple, load_triples
+from gateway.results.pairing import Triple, load_triples
 from shared.schemas.result_rows import (
     ChangeView,
     ClassOverlap,

@@ -6,11 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 
 from gateway.analysis.effects import Differences, Floats
+from gateway.analysis.limits import LEAST_SOURCES
+from gateway.analysis.segmentation import LEAST_OF_POOLED_CLASS, PooledObstacle
 from shared.schemas.doses import DoseCurve, Undone
+from shared.schemas.effects import Cell, CellEffect, Metric
 from shared.schemas.estimates import ChangedImages, Confirmation, Corroboration, Panel
-from shared.schemas.masks import ALL_CLASSES
-from shared.schemas.results import Cell, CellEffect, Metric, Relation
-from shared.wording import points
+from shared.schemas.results import Relation
+from shared.wording import change_in_words, class_in_words, points
 
 
 def with_sentences(
@@ -82,24 +84,23 @@ def return_sentence(undone: Undone) -> str:
     return f"; {words[undone.verdict]}; {figures}, {undone.sources} image{'' if undone.sources == 1 else 's'}"
 
 
-def corroboration_sentence(own: Corroboration, value: str) -> str:
+def corroboration_sentence(corroboration: Corroboration, value: str) -> str:
     """What the job's own images with the value of a finding show: "; own images: 3 of 9 with night are right, ..."."""
-    showing, rest, compared = own.showing, own.rest, own.showing.n + own.rest.n
-    sampled = f", a random {compared:,} of {own.sampled_of:,}" if own.sampled_of else ""
-    if not showing.n or not rest.n:
+    showing, remaining, compared = (
+        corroboration.showing,
+        corroboration.rest,
+        corroboration.showing.n + corroboration.rest.n,
+    )
+    sampled = f", a random {compared:,} of {corroboration.sampled_of:,}" if corroboration.sampled_of else ""
+    if not showing.n or not remaining.n:
         share = "none" if not showing.n else "all"
         return f"; the scorer sees {value} in {share} of the {compared} own images{sampled}"
-    counts = f"{showing.count} of {showing.n} with {value} are right, {rest.count} of {rest.n} without"
+    counts = f"{showing.count} of {showing.n} with {value} are right, {remaining.count} of {remaining.n} without"
     sentence = f"; own images: {counts}{sampled}"
-    if own.difference is None or own.interval is None:
+    if corroboration.difference is None or corroboration.interval is None:
         return sentence
-    limits = f"{points(own.interval.low)} to {points(own.interval.high)}"
-    return f"{sentence} ({points(own.difference)} points, {limits})"
-
-
-def change_in_words(cell: Cell) -> str:
-    """The change of a cell in words: "with weather changed to night"."""
-    return f"with {cell.factor} changed {cell.direction} {cell.value}"
+    limits = f"{points(corroboration.interval.low)} to {points(corroboration.interval.high)}"
+    return f"{sentence} ({points(corroboration.difference)} points, {limits})"
 
 
 def effect_sentence(effect: CellEffect, correct: Floats, relation: Relation, metric: Metric = "accuracy") -> str:
@@ -108,9 +109,9 @@ def effect_sentence(effect: CellEffect, correct: Floats, relation: Relation, met
     `correct`: per-source differences. Example: "`bus` fails with weather changed to night: −42 points, 95 % interval
     −51 to −33 (adjusted for selection), 38 images; stands unless more than 29 % of them are invalid".
     """
-    label, change = effect.cell.label, change_in_words(effect.cell)
+    change = change_in_words(effect.cell)
     labelled = relation == "labelled"
-    name = "the whole image" if label == ALL_CLASSES else f"`{label}`"
+    name = class_in_words(effect.cell, "`")
     worse, better = _verbs(labelled, metric)
     verb = {
         "weakness": f"{name} {worse}",
@@ -132,6 +133,17 @@ def _verbs(labelled: bool, metric: Metric) -> tuple[str, str]:
     if metric == "iou":
         return ("is segmented worse", "is segmented better") if labelled else ("is lost", "is kept more often")
     return ("fails", "is recognised better") if labelled else ("is not recognised again", "is kept more often")
+
+
+def pooled_obstacle_sentence(obstacle: PooledObstacle, classes: Sequence[str]) -> str:
+    """Why the difference in pooled mIoU has no interval, and what it needs."""
+    if obstacle.kind == "all alike":
+        return f"the {obstacle.groups} independent images do not differ"
+    where, needed = "", str(LEAST_SOURCES)
+    if obstacle.kind == "rare class":
+        where, needed = f" with “{classes[obstacle.rarest]}”", f"{LEAST_OF_POOLED_CLASS} of every class"
+    images = "image" if obstacle.groups == 1 else "images"
+    return f"{obstacle.groups} independent {images}{where}; an interval needs {needed}"
 
 
 def _images(effect: CellEffect, correct: Floats) -> str:

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from gateway.analysis.calibration import (
     ROUND,
     JudgedSample,
+    class_error_rates,
     error_rates,
     fit_held_out,
     fit_validity,
@@ -79,6 +80,14 @@ class _Edit(NamedTuple):
         return EditKind(factors, values, () if self.label is None else (self.label,))
 
 
+class CheckedEdit(NamedTuple):
+    """The scores of an edit's image, and the verdict: `check` refused it ("" if none)."""
+
+    scores: Mapping[str, float]
+    accepted: bool
+    check: str
+
+
 class _CalibrationSample(NamedTuple):
     """How far the sample of one method is; `names` are the answered edits with their verdicts (None: undecided)."""
 
@@ -108,8 +117,8 @@ def calibration_of(session: Session, owner: str, job_id: str) -> JobCalibration:
     """The calibration of a job's checks from its reviews so far. Raises NotFound."""
     job = jobs.find(session, owner, job_id)
     reviews = load_reviews(session, job_id)
-    methods = _checked(job)
-    rendered = _rendered(session, job_id)
+    methods = _checked_methods(job)
+    rendered = _count_rendered(session, job_id)
     return JobCalibration(
         job=job_id,
         kind=job.kind,
@@ -126,10 +135,10 @@ def next_turn(session: Session, job: Job, reviewer: str, method: str | None = No
 
     It depends on no verdict, score or prediction.
     """
-    own = select(Review.counterfactual_id).where(Review.job_id == job.id, Review.reviewer == reviewer)
-    before = session.scalar(own.order_by(Review.reviewed_at.desc()).limit(1))
-    reviews, rendered = load_reviews(session, job.id), _rendered(session, job.id)
-    names = [name for name in (own.name for own in _checked(job)) if method in (None, name)]
+    reviewed_by = select(Review.counterfactual_id).where(Review.job_id == job.id, Review.reviewer == reviewer)
+    before = session.scalar(reviewed_by.order_by(Review.reviewed_at.desc()).limit(1))
+    reviews, rendered = load_reviews(session, job.id), _count_rendered(session, job.id)
+    names = [name for name in (checked.name for checked in _checked_methods(job)) if method in (None, name)]
     samples = {name: _sample(reviews, name, rendered) for name in names}
     open_names = [name for name in names if _first_open(reviews, name) is not None]
     if not open_names:
@@ -142,11 +151,11 @@ def next_turn(session: Session, job: Job, reviewer: str, method: str | None = No
     )
 
 
-def _checked(job: Job) -> list[JobMethod]:
+def _checked_methods(job: Job) -> list[JobMethod]:
     return [method for method in job.methods if METHODS[method.name].checked]
 
 
-def _rendered(session: Session, job_id: str) -> dict[str, int]:
+def _count_rendered(session: Session, job_id: str) -> dict[str, int]:
     """The number of rendered edits of each method."""
     c = Counterfactual
     edits = select(c.method, func.count()).where(c.job_id == job_id, c.arm == "edit", c.image_digest.is_not(None))
@@ -179,8 +188,8 @@ def _scorer(session: Session, job_id: str) -> str:
 def _method_calibration(session: Session, job: Job, method: JobMethod, sample: _CalibrationSample) -> MethodCalibration:
     decided = {name: verdict for name, verdict in sample.verdicts.items() if verdict is not None}
     edits = _edits(session, job.id, decided)
-    judged = _judged(edits, decided)
-    images = _scored(edits, judged, method)
+    judged = _judged_sample(edits, decided)
+    images = scored_images([CheckedEdit(edit.scores, edit.accepted, edit.check) for edit in edits], judged, method)
     fitted = fit_held_out(judged, images, _half(job, edits))
     thresholds = {check: dict(limits) for check, limits in method.thresholds.items()}
     return MethodCalibration(
@@ -191,6 +200,7 @@ def _method_calibration(session: Session, job: Job, method: JobMethod, sample: _
         more=sample.more,
         half_width=sample.half_width,
         errors=error_rates(judged),
+        classes=class_error_rates(judged),
         thresholds=thresholds,
         checks_off=checks_off([method], job.kind).get(method.name, []),
         separation=separation(images),
@@ -209,18 +219,19 @@ def _edits(session: Session, job_id: str, names: Mapping[str, bool]) -> list[_Ed
     return [_Edit(*row) for row in rows if row.id in names]
 
 
-def _judged(edits: Sequence[_Edit], verdicts: Mapping[str, bool]) -> JudgedSample:
+def _judged_sample(edits: Sequence[_Edit], verdicts: Mapping[str, bool]) -> JudgedSample:
     groups = [edit.group or edit.source for edit in edits]
     return JudgedSample(
         valid=np.array([verdicts[edit.id] for edit in edits], np.bool_),
         accepted=np.array([edit.accepted for edit in edits], np.bool_),
         group=np.unique(np.array(groups, np.str_), return_inverse=True)[1].astype(np.int64),
         factors=[tuple(dict.fromkeys(change["factor"] for change in edit.changes)) for edit in edits],
+        labels=[edit.label for edit in edits],
     )
 
 
-def _scored(edits: Sequence[_Edit], judged: JudgedSample, method: JobMethod) -> ScoredImages:
-    """Edits as arrays for the fit.
+def scored_images(edits: Sequence[CheckedEdit], judged: JudgedSample, method: JobMethod) -> ScoredImages:
+    """The judged edits as arrays for the fit.
 
     An edit is not passable if the label check ranks another class first, if a check refused it that is not by score,
     or if it fails the job's threshold of a check that did not score every edit and so cannot be fitted.
@@ -268,8 +279,8 @@ def signal_sample(
     scores: Sequence[Mapping[str, float]], edits: Sequence[EditKind], judged: JudgedSample
 ) -> SignalSample:
     """The signals of judged edits: the scores that at least one of them has."""
-    names = tuple(name for name in SIGNALS if any(name in own for own in scores))
-    rows = [[signal_value(name, own[name]) if name in own else np.nan for name in names] for own in scores]
+    names = tuple(name for name in SIGNALS if any(name in signals for signals in scores))
+    rows = [[signal_value(name, signals[name]) if name in signals else np.nan for name in names] for signals in scores]
     values = np.array(rows, np.float64).reshape(len(scores), len(names))
     return SignalSample(names, values, edits, judged.valid, judged.group)
 

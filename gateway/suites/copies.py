@@ -19,7 +19,7 @@ from shared.schemas.base import JsonObject
 ID_PREFIX = 24  # characters of a copy's job in the ids of its rows, before a hyphen and the id of the first row
 
 
-def copied_job(job: Job, job_id: str, suite_id: str, spec: JsonObject) -> JobColumns:
+def copy_job(job: Job, job_id: str, suite_id: str, spec: JsonObject) -> JobColumns:
     """The row of a suite's job or of a run, from that of the job with the images; without models under test."""
     return {
         "id": job_id,
@@ -69,24 +69,24 @@ class RowCopies:
     job_id: str
     first_id: Callable[[Any], Any]
 
-    def sources(self, session: Session, which: ColumnElement[bool], changes: _CopiedSource) -> None:
+    def sources(self, session: Session, condition: ColumnElement[bool], changes: _CopiedSource) -> None:
         fresh: _CopiedSource = {"failure": "", "attempts": 0, "lost_leases": 0, "not_before": None}
         unleased: _CopiedSource = {"lease_token": None, "lease_expires_at": None, "updated_at": utc_now()}
         values = {"job_id": self.job_id, **fresh, **unleased, **changes}
-        self._copy(session, SourceImage, SourceImage, which, values, ("id",))
+        self._copy(session, SourceImage, SourceImage, condition, values, ("id",))
 
     def counterfactuals(
-        self, session: Session, row: Any, which: ColumnElement[bool], changes: _CopiedCounterfactual | None = None
+        self, session: Session, row: Any, condition: ColumnElement[bool], changes: _CopiedCounterfactual | None = None
     ) -> None:
         values = {"job_id": self.job_id, **(changes or {})}
-        self._copy(session, Counterfactual, row, which, values, ("id", "source_image_id"))
+        self._copy(session, Counterfactual, row, condition, values, ("id", "source_image_id"))
 
     def _copy(
         self,
         session: Session,
         table: type[Table],
         row: Any,
-        which: ColumnElement[bool],
+        condition: ColumnElement[bool],
         values: ColumnValues,
         id_columns: tuple[str, ...],
     ) -> None:
@@ -101,4 +101,6 @@ class RowCopies:
                 copied.append(literal(values[column.name], column.type))
             else:
                 copied.append(getattr(row, column.name))
-        session.execute(insert(table).from_select([column.name for column in columns], select(*copied).where(which)))
+        session.execute(
+            insert(table).from_select([column.name for column in columns], select(*copied).where(condition))
+        )

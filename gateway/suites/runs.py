@@ -11,13 +11,13 @@ from gateway.analysis.releases import Pairs, Place, against_baseline, against_nu
 from gateway.context import Context
 from gateway.database.sessions import reading
 from gateway.database.tables import Job
-from gateway.jobs.choices import models_by_name
+from gateway.jobs.model_choice import models_by_name
 from gateway.models_under_test.models import all_models
 from gateway.results.classification import JobRows, load_rows
 from gateway.suites import suites
 from gateway.suites.wording import comparison_sentence
 from shared.problems import Conflict
-from shared.schemas.results import Metric
+from shared.schemas.effects import Metric
 from shared.schemas.suites import CellComparison, RunResults, RunView
 from shared.seeds import derive_seed
 
@@ -50,11 +50,11 @@ def results(
         places = against_null_arms(release, rows.relation)
     else:
         baseline = _done(suites.find_run(session, owner, suite, baseline_id))
-        other, also_left_out = _scores(load_rows(session, baseline.id))
+        baseline_scores, also_left_out = _scores(load_rows(session, baseline.id))
         left_out = max(left_out, also_left_out)
-        places = against_baseline(release, other, rows.relation)
+        places = against_baseline(release, baseline_scores, rows.relation)
     metric: Metric = "iou" if run.kind == "segmentation" else "accuracy"
-    cells = _judged(places, max_drop, run.suite_id or "", metric)
+    cells = _judge_cells(places, max_drop, run.suite_id or "", metric)
     return RunResults(
         suite=run.suite_id or "",
         run=run.id,
@@ -72,7 +72,7 @@ def results(
     )
 
 
-def _judged(places: Mapping[Place, Pairs], max_drop: float, suite: str, metric: Metric) -> list[CellComparison]:
+def _judge_cells(places: Mapping[Place, Pairs], max_drop: float, suite: str, metric: Metric) -> list[CellComparison]:
     comparisons = judge(places, max_drop / 100, derive_seed("suite", suite), metric)
     return [cell.model_copy(update={"sentence": comparison_sentence(cell, metric)}) for cell in comparisons]
 

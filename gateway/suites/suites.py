@@ -20,13 +20,13 @@ from gateway.database.sessions import insert_missing
 from gateway.database.table_base import utc_now
 from gateway.database.tables import Counterfactual, Job, Report, SourceImage, Suite
 from gateway.jobs import jobs
-from gateway.jobs.choices import refuse_unknown_truths
+from gateway.jobs.model_choice import refuse_unknown_truths
 from gateway.jobs.progress import progress
 from gateway.operations.deletion import mark_deleted
 from gateway.queue import job_states
 from gateway.results.counterfactuals import Filters, conditions
-from gateway.results.stream import is_arm_of
-from gateway.suites.copies import ID_PREFIX, RowCopies, copied_job
+from gateway.results.pairing import is_arm_of
+from gateway.suites.copies import ID_PREFIX, RowCopies, copy_job
 from shared.problems import Conflict, InvalidInput, NotFound
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.suites import RunView, SuiteDetail, SuiteRequest, SuitesPage, SuiteView
@@ -46,7 +46,7 @@ def create(session: Session, owner: str, request: SuiteRequest) -> str:
     insert_missing(session, Suite, [row])
     if session.get(Suite, suite_id) is None:
         raise Conflict(f"you have a suite {request.name!r}; choose another name, or delete that one")
-    suite_job = {**copied_job(job, suite_id, suite_id, {}), "state": "done", "finished_at": utc_now()}
+    suite_job = {**copy_job(job, suite_id, suite_id, {}), "state": "done", "finished_at": utc_now()}
     insert_missing(session, Job, [suite_job])
     edits = and_(
         Counterfactual.job_id == job.id,
@@ -90,7 +90,7 @@ def start_run(session: Session, owner: str, suite: str, model: ModelUnderTestInf
     A release is not tested twice: its failed and cancelled images are retried. Raises NotFound, and InvalidInput if the
     model does not know the suite's classes.
     """
-    row = _locked(session, owner, suite)
+    row = _lock(session, owner, suite)
     suite_job = session.get_one(Job, row.id)
     if model.kind != suite_job.kind:
         raise InvalidInput(
@@ -100,7 +100,7 @@ def start_run(session: Session, owner: str, suite: str, model: ModelUnderTestInf
     labels = {name for label, mask in session.execute(truths) for name in [label, *(mask or ())] if name is not None}
     refuse_unknown_truths(labels, [model], "Test a model of the same classes")
     run_id = derive_id("suite run", row.id, model.name, model.revision)
-    run_job = copied_job(suite_job, run_id, row.id, {"revision": model.revision})
+    run_job = copy_job(suite_job, run_id, row.id, {"revision": model.revision})
     run_job |= {"models": [model.name], "uploaded_models": jobs.digests_of([model])}
     insert_missing(session, Job, [run_job])
     run = session.get_one(Job, run_id)
@@ -126,7 +126,7 @@ def find(session: Session, owner: str, suite: str) -> Suite:
     return row
 
 
-def _locked(session: Session, owner: str, suite: str) -> Suite:
+def _lock(session: Session, owner: str, suite: str) -> Suite:
     """As `find`, with a lock: no other transaction starts a run of the suite or deletes it before the commit."""
     row = find(session, owner, suite)
     if session.scalar(select(Suite.id).where(Suite.id == row.id).with_for_update()) is None:
@@ -200,7 +200,7 @@ def _members(session: Session, suite: Suite) -> list[str]:
 
 def remove(session: Session, owner: str, suite: str) -> list[str]:
     """Delete a suite with its runs, running or not; returns object keys of reports, to delete after the commit."""
-    row = _locked(session, owner, suite)
+    row = _lock(session, owner, suite)
     ended = _members(session, row)
     for job_id in ended:
         job_states.cancel_job(session, job_id)

@@ -77,7 +77,7 @@ class WatchedServices(Services):
         reply = self._services.call(endpoint, request)
         seconds = time.monotonic() - began
         outcome, fault = describe(reply)
-        pictures = self._saved(reply)
+        pictures = self._save(reply)
         name = f"{self.title}: {endpoint.service} {endpoint.path}"
         memory = used_memory(self._urls.get(endpoint.service, ""))
         self._steps.append(Step(name, outcome, seconds, memory, pictures, fault))
@@ -88,7 +88,7 @@ class WatchedServices(Services):
         steps, self._steps = self._steps, []
         yield from steps
 
-    def _saved(self, reply: Contract) -> tuple[str, ...]:
+    def _save(self, reply: Contract) -> tuple[str, ...]:
         """Save a reply's pictures; their file names."""
         names = []
         for number, payload in enumerate([*generated_pictures(reply), *control_pictures(reply)]):
@@ -117,8 +117,12 @@ def describe(reply: Contract) -> tuple[str, str]:
     """What a reply says, in one line, and what is wrong with it."""
     match reply:
         case CaptionReply(captions=captions):
-            few = any(len(caption.split()) < FEW_WORDS for caption in captions)
-            fault = "a caption of fewer than three words leaves nothing to change: try another captioner" if few else ""
+            is_short = any(len(caption.split()) < FEW_WORDS for caption in captions)
+            fault = (
+                "a caption of fewer than three words leaves nothing to change: try another captioner"
+                if is_short
+                else ""
+            )
             return " | ".join(captions), fault
         case GenerateReply(text=text, attempts=attempts):
             fault = "" if attempts == 1 else "the first reply did not fit its schema, so the model was asked twice"

@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 
 from gateway.api.dependencies import Cursor, Gateway, Owner
-from gateway.api.forms import MANY_IMAGES, MAX_FILES, MAX_MANIFEST_BYTES, files_of, parse, part_of, read_form, validated
+from gateway.api.forms import MANY_IMAGES, MAX_FILES, MAX_MANIFEST_BYTES, files_of, parse, part_of, read_form, validate
 from gateway.context import Context
 from gateway.database.sessions import reading
 from gateway.intake.sources import NamedFile
@@ -54,7 +54,7 @@ class JobForm:
             "methods": [{"name": name, "parameters": parameters.get(name, {})} for name in self.methods],
             "models": self.models or None,
         }
-        spec = validated(JobSpec, fields, "the form")
+        spec = validate(JobSpec, fields, "the form")
         if not self.classes:
             return spec
         masks = parse(MaskSpec, self.classes.encode(), "the meaning of the masks")

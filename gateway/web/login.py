@@ -25,7 +25,7 @@ def show_login(gateway: Gateway, next: str = HOME) -> Response:
     """The login form. Redirects to the home page if the deployment requires no keys."""
     if not gateway.settings.authentication:
         return RedirectResponse(HOME, 303)
-    return render("login.html", next=_own_path(next), problem="")
+    return render("login.html", next=_local_path(next), problem="")
 
 
 @router.post("/login")
@@ -34,7 +34,7 @@ async def accept_login(request: Request, gateway: Gateway) -> Response:
     refuse_other_sites(request.method, request.headers, silent=False)
     refuse_other_types(request, "application/x-www-form-urlencoded")
     async with request.form(max_fields=2) as form:
-        key, target = str(form.get("key", "")).strip(), _own_path(str(form.get("next", HOME)))
+        key, target = str(form.get("key", "")).strip(), _local_path(str(form.get("next", HOME)))
     cookie = await run_in_threadpool(_log_in, gateway, key)
     if cookie is None:
         problem = "This key is not valid. Ask the operator of this installation for one."
@@ -63,7 +63,7 @@ def _log_in(gateway: Context, key: str) -> str | None:
         return log_in(session, key, gateway.settings.session_hours)
 
 
-def _own_path(text: str) -> str:
+def _local_path(text: str) -> str:
     """The path to redirect to: `text` if it is a path of this site, else the home page."""
     is_own = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable() and len(text) <= 2_000
     return text if is_own else HOME

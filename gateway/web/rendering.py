@@ -10,18 +10,24 @@ from fastapi.responses import HTMLResponse
 from gateway.report.page import environment
 from shared.stages import in_flight, stage_words
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
 
-_jinja = environment(HERE / "templates")
+_jinja = environment(FOLDER / "templates")
 _jinja.filters |= {"in_flight": in_flight, "stage_words": stage_words}
 
 
 def render(template: str, status: int = 200, job_id: str = "", **values: Any) -> HTMLResponse:
     """The page of a template with these values. Overlays on the page belong to the job `job_id`."""
-    overlay = f"/jobs/{job_id}/overlays/{{}}/{{}}".format
-    body = _jinja.get_template(template).render(picture="/images/{}".format, overlay=overlay, **values)
+    overlay = f"/jobs/{job_id}/overlays/{{}}/{{}}"
+    addresses = {
+        "picture": "/images/{}".format,
+        "thumbnail": "/thumbnails/{}".format,
+        "overlay": overlay.format,
+        "small_overlay": f"{overlay}?small=true".format,
+    }
+    body = _jinja.get_template(template).render(**addresses, **values)
     return HTMLResponse(body, status, {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"})

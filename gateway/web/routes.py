@@ -4,32 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Annotated
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import FileResponse, HTMLResponse
 
 from gateway.api.dependencies import Cursor, Gateway, JobId, Owner
 from gateway.api.images import IMMUTABLE, ImageDigest
-from gateway.context import stored
+from gateway.context import read_stored
 from gateway.database.sessions import reading
 from gateway.jobs import jobs
-from gateway.jobs.task_description import renamed_masks
+from gateway.jobs.task_description import rename_masks
 from gateway.report.overlays import paint_png
 from gateway.report.page import ASSETS
+from gateway.report.thumbnails import LONGEST_SIDE, thumbnail
 from gateway.results import counterfactuals
 from gateway.results.class_colours import class_colours
 from gateway.results.counterfactuals import Listing
+from gateway.results.provenance import packet_of_image
 from gateway.storage import images
-from gateway.web.rendering import HERE, render
+from gateway.web.addresses import address_of, parameters_of
+from gateway.web.rendering import FOLDER, render
 from shared.problems import InvalidInput, NotFound
+from shared.schemas.effects import Cell
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.result_rows import CounterfactualView
-from shared.schemas.results import Cell, JobResults, ModelResults
+from shared.schemas.results import JobResults, ModelResults
 from shared.storage import image_key
+from shared.xmp import with_xmp
 
 PAIRS_PER_PAGE = 24
-_STATIC = {path.name: path for folder in (ASSETS, HERE / "static") for path in folder.iterdir()}
+_STATIC = {path.name: path for folder in (ASSETS, FOLDER / "static") for path in folder.iterdir()}
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -41,13 +45,11 @@ class Gallery(Listing):
 
     def current(self) -> dict[str, str]:
         """The filters as query parameters."""
-        filters = self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"cursor"})
-        return {name: str(value).lower() if isinstance(value, bool) else value for name, value in filters.items()}
+        return parameters_of(self)
 
     def address(self, path: str, **changes: str | None) -> str:
         """`path` with these filters and `changes` to them; None removes a filter. Starts at the first page."""
-        filters = {name: value for name, value in {**self.current(), **changes}.items() if value is not None}
-        return f"{path}?{urlencode(filters)}" if filters else path
+        return address_of(path, self, **changes)
 
     def has(self, **filters: str) -> bool:
         """Whether all these filters are set."""
@@ -103,18 +105,32 @@ def show_pair(
     )
 
 
+@router.get("/thumbnails/{digest}", response_class=Response)
+def show_thumbnail(digest: ImageDigest, gateway: Gateway, owner: Owner) -> Response:
+    """An image for the gallery, at most 256 pixels wide and high: smaller images as they are, others as WebP."""
+    with reading(gateway.sessions) as session:
+        image = images.find(session, owner, digest)
+        packet = packet_of_image(session, owner, image.digest)
+    png = read_stored(gateway, image_key(image.digest))
+    if max(image.width, image.height) > LONGEST_SIDE:
+        return _picture(thumbnail(png, packet), "image/webp")
+    return _picture(png if packet is None else with_xmp(png, packet), "image/png")
+
+
 @router.get("/jobs/{job}/overlays/{image}/{label_map}", response_class=Response)
-def show_overlay(job: JobId, image: ImageDigest, label_map: ImageDigest, gateway: Gateway, owner: Owner) -> Response:
+def show_overlay(
+    job: JobId, image: ImageDigest, label_map: ImageDigest, gateway: Gateway, owner: Owner, small: bool = False
+) -> Response:
     """A label map of a segmentation job painted over its image, in the colours of the job's classes."""
     with reading(gateway.sessions) as session:
         row = jobs.find(session, owner, job)
         keys = [image_key(images.find(session, owner, digest).digest) for digest in (image, label_map)]
-        colours = class_colours(row.classes, renamed_masks(row))
+        colours = class_colours(row.classes, rename_masks(row))
     try:
-        png = paint_png(stored(gateway, keys[0]), stored(gateway, keys[1]), colours)
+        png = paint_png(read_stored(gateway, keys[0]), read_stored(gateway, keys[1]), colours)
     except ValueError as error:
         raise InvalidInput(f"this overlay cannot be drawn: {error}") from error
-    return Response(png, media_type="image/png", headers={"Cache-Control": IMMUTABLE})
+    return _picture(thumbnail(png), "image/webp") if small else _picture(png, "image/png")
 
 
 @router.get("/static/{name}", response_class=FileResponse)
@@ -123,6 +139,11 @@ def static_file(name: str) -> FileResponse:
     if name not in _STATIC:
         raise NotFound(f"there is no file {name!r}")
     return FileResponse(_STATIC[name], headers={"Cache-Control": "no-cache"})
+
+
+def _picture(data: bytes, media_type: str) -> Response:
+    headers = {"Cache-Control": IMMUTABLE, "X-Content-Type-Options": "nosniff"}
+    return Response(data, media_type=media_type, headers=headers)
 
 
 def _facets(results: JobResults | None) -> dict[str, list[str]]:

@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from sqlalchemy.orm import Session
+
 from gateway.database.events import add_event
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Job, JobRound
 from gateway.model_services.clients import ModelServices
+from gateway.model_services.waiting import shared_waiting
 from gateway.queue import job_states, leases
 from gateway.queue.leases import Lease
 from gateway.report.build import report_key, store_report, write_report
 from gateway.results.classification import JobRows
 from gateway.results.rounds import next_round
-from gateway.worker.clusters_step import clustered
-from gateway.worker.corroboration_step import corroborated
+from gateway.worker.clusters_step import cluster
+from gateway.worker.corroboration_step import corroborate
 from gateway.worker.held_leases import LeaseLost
 from gateway.worker.realism_step import with_realism
 from shared.profiles import CheckCalibration
@@ -51,21 +54,27 @@ def analyse(
     results = write_report(
         sessions, store, lease.job_id, key, calibrations=calibrations, check=check, complete=complete
     )
-    failure = failure_of(results)
     with sessions.begin() as session:
-        finished = leases.finish(session, lease, failure)
-        if finished:
-            store_report(session, lease.job_id, key, results)
-            if plan is not None and not failure:  # without places: what is added to the job later starts no round
-                session.add(JobRound(job_id=lease.job_id, number=plan.number, plan=plan))
-            state = session.get_one(Job, lease.job_id).state
-            if state == "done":
-                add_event(session, lease.job_id, "job", {"state": "done"})
-            elif state == "failed":
-                add_event(session, lease.job_id, "job", {"state": "failed", "failure": failure})
+        finished = _apply(session, lease, key, results, plan)
     if not finished:
         store.delete(key)
         raise LeaseLost(lease.id)
+
+
+def _apply(session: Session, lease: Lease, key: str, results: JobResults, plan: RoundPlan | None) -> bool:
+    """End the job with its report; False if the lease is lost."""
+    failure = failure_of(results)
+    if not leases.finish(session, lease, failure):
+        return False
+    store_report(session, lease.job_id, key, results)
+    if plan is not None and not failure:  # without places: what is added to the job later starts no round
+        session.add(JobRound(job_id=lease.job_id, number=plan.number, plan=plan))
+    state = session.get_one(Job, lease.job_id).state
+    if state == "done":
+        add_event(session, lease.job_id, "job", {"state": "done"})
+    elif state == "failed":
+        add_event(session, lease.job_id, "job", {"state": "failed", "failure": failure})
+    return True
 
 
 def completed(
@@ -78,12 +87,13 @@ def completed(
 ) -> JobResults:
     """The results with the figures that need the services: the job's own images, clusters of edits, realism.
 
-    Services that cannot be called cost these figures alone. `check` is called before each call and raises to end the
-    work.
+    Services that cannot be called cost these figures alone, and all of them together at most the wait for one call.
+    `check` is called before each call and raises to end the work.
     """
-    results = corroborated(sessions, store, services, results, check)
-    results = clustered(sessions, store, services, rows, results, check)
-    return with_realism(sessions, store, services, results, check)
+    with shared_waiting(services.wait):
+        results = corroborate(sessions, store, services, results, check)
+        results = cluster(sessions, store, services, rows, results, check)
+        return with_realism(sessions, store, services, results, check)
 
 
 def start_round(sessions: Sessions, lease: Lease, plan: RoundPlan) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gateway.database.columns import PredictionColumns
-from gateway.model_services.recorded import ImageShelf, RecordedServices
+from gateway.model_services.image_shelf import ImageShelf
+from gateway.model_services.recorded import RecordedServices
 from gateway.models_under_test.of_job import TestedModel
 from gateway.worker.messages import TOP, ModelInput, payloads
 from shared.seeds import derive_id

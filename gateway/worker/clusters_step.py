@@ -15,7 +15,8 @@ from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import SourceImage
 from gateway.methods.similarity import MAX_TEXTS
 from gateway.model_services.clients import ModelServices
-from gateway.model_services.recorded import ImageShelf, RecordedServices
+from gateway.model_services.image_shelf import ImageShelf
+from gateway.model_services.recorded import RecordedServices
 from gateway.results.classification import JobRows, ModelRows
 from gateway.results.clusters import edit_clusters, is_large_enough
 from shared.chunks import chunks
@@ -30,7 +31,7 @@ MOST_PHRASES = 5_000
 _ADAPTIVE = "an adaptive job chooses its edits by their outcomes, so no half of its images can confirm the other"
 
 
-def clustered(
+def cluster(
     sessions: Sessions,
     store: ObjectStore,
     services: ModelServices,
@@ -45,18 +46,18 @@ def clustered(
     before each call and raises to end the work.
     """
     large = {
-        pair: own
-        for pair, own in rows.models.items()
-        if pair[1] in METHODS_WITH_OWN_EDITS and is_large_enough(own, _seed(results, *pair))
+        pair: large_errors
+        for pair, large_errors in rows.models.items()
+        if pair[1] in METHODS_WITH_OWN_EDITS and is_large_enough(large_errors, _seed(results, *pair))
     }
     if not large:
         return results
     if rows.job.stored_spec.design == "adaptive":
         return results.model_copy(update={"not_clustered": _ADAPTIVE})
-    phrases = sorted({phrase for own in large.values() for phrase in own.phrases.phrases()})
+    phrases = sorted({phrase for errors in large.values() for phrase in errors.phrases.phrases()})
     sample = sorted(phrases, key=lambda phrase: derive_seed("sample of phrases", phrase))[:most]
     try:
-        vectors = _embedded(sessions, store, services, rows, sample, check)
+        vectors = _embed(sessions, store, services, rows, sample, check)
     except Problem as problem:
         return results.model_copy(update={"not_clustered": problem.detail})
     left_out = len(phrases) - len(sample)
@@ -69,9 +70,9 @@ def _with_clusters(
 ) -> JobResults:
     models = []
     for figures in results.results:
-        own = large.get((figures.model, figures.method))
+        errors = large.get((figures.model, figures.method))
         seed = _seed(results, figures.model, figures.method)
-        clusters = [] if own is None else edit_clusters(own, vectors, seed)
+        clusters = [] if errors is None else edit_clusters(errors, vectors, seed)
         models.append(figures.model_copy(update={"clusters": clusters}))
     return results.model_copy(update={"results": models})
 
@@ -80,7 +81,7 @@ def _seed(results: JobResults, model: str, method: str) -> int:
     return derive_seed(results.made.analysis_seed, method, model, "clusters")
 
 
-def _embedded(
+def _embed(
     sessions: Sessions,
     store: ObjectStore,
     services: ModelServices,

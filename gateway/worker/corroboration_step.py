@@ -13,7 +13,8 @@ import numpy as np
 from gateway.database.sessions import Sessions, reading
 from gateway.methods.image_scores import MAX_TEXTS
 from gateway.model_services.clients import ModelServices
-from gateway.model_services.recorded import ImageShelf, RecordedServices
+from gateway.model_services.image_shelf import ImageShelf
+from gateway.model_services.recorded import RecordedServices
 from gateway.model_services.recorded_embeddings import recorded_embeddings
 from gateway.results.own_images import SAMPLE, OwnImages, Vectors, load_own_images, with_corroboration
 from shared.chunks import chunks
@@ -24,7 +25,7 @@ from shared.schemas.results import JobResults
 from shared.storage import ObjectStore
 
 
-def corroborated(
+def corroborate(
     sessions: Sessions,
     store: ObjectStore,
     services: ModelServices,
@@ -38,30 +39,30 @@ def corroborated(
     each call and each query, and raises to end the work.
     """
     with reading(sessions) as session:
-        own = load_own_images(session, results.made.job, results, most)
-    if own is None:
+        images = load_own_images(session, results.made.job, results, most)
+    if images is None:
         return results
     try:
-        vectors = _vectors(own, sessions, store, services, check)
+        vectors = _vectors(images, sessions, store, services, check)
     except Problem as problem:
         return results.model_copy(update={"not_corroborated": problem.detail})
-    return with_corroboration(results, own, vectors)
+    return with_corroboration(results, images, vectors)
 
 
 def _vectors(
-    own: OwnImages, sessions: Sessions, store: ObjectStore, services: ModelServices, check: Callable[[], None]
+    user_images: OwnImages, sessions: Sessions, store: ObjectStore, services: ModelServices, check: Callable[[], None]
 ) -> Vectors:
-    digests = own.digests()
-    shelf = ImageShelf(store, sessions, own.owner_id)
+    digests = user_images.digests()
+    shelf = ImageShelf(store, sessions, user_images.owner_id)
 
     def embed(request: EmbedRequest, digest: str) -> EmbedReply:
-        return RecordedServices(services, sessions, shelf, own.owner_id, check, digest).embed(request)
+        return RecordedServices(services, sessions, shelf, user_images.owner_id, check, digest).embed(request)
 
-    texts = own.texts()
+    texts = user_images.texts()
     replies = [embed(EmbedRequest(texts=list(part)), digests[0]) for part in chunks(texts, MAX_TEXTS)]
     rows = [row for reply in replies for row in reply.texts]
     revision = services.revision("evaluator_service")
-    images = recorded_embeddings(sessions, store, own.owner_id, digests, revision, check)
+    images = recorded_embeddings(sessions, store, user_images.owner_id, digests, revision, check)
     for digest in (digest for digest in digests if digest not in images):
         request = EmbedRequest(images=[ImagePayload(png=shelf.load(digest))])
         images[digest] = np.asarray(embed(request, digest).images[0])

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
-from pydantic_core import to_jsonable_python
 from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
@@ -19,7 +18,6 @@ from gateway.database.columns import (
     CounterfactualColumns,
     PredictionColumns,
     ServiceColumns,
-    StoredChange,
 )
 from gateway.database.counts import edit_counts, total
 from gateway.database.events import add_event
@@ -29,61 +27,22 @@ from gateway.database.table_base import utc_now
 from gateway.database.tables import Counterfactual, Job, JobRound, JobService, Prediction, SourceImage
 from gateway.jobs.designs import with_values
 from gateway.jobs.task_description import task_description_of
-from gateway.methods import METHODS, JobMethod
-from gateway.methods.arms import renumbered
-from gateway.methods.counterfactual import Change, MethodCounterfactual, MethodImage, TaskDescription
-from gateway.model_services.recorded import ImageShelf, RecordedServices
+from gateway.methods.arms import renumber
+from gateway.methods.counterfactual import MethodImage
+from gateway.model_services.image_shelf import ImageShelf
+from gateway.model_services.recorded import RecordedServices
 from gateway.models_under_test.of_job import TestedModel, models_of
 from gateway.queue import leases
 from gateway.queue.leases import Lease
 from gateway.results.stream import relation_of
 from gateway.worker.classify_step import classifier_predictions
+from gateway.worker.image_rows import row_of
+from gateway.worker.image_work import ImageWork, Segmentation, source_of
 from gateway.worker.messages import ModelInput, requests
 from gateway.worker.segment_step import segmenter_predictions
 from shared.images import decode
-from shared.schemas.base import ImagePayload, JsonObject
+from shared.schemas.base import JsonObject
 from shared.schemas.designs import ChosenValue
-from shared.seeds import derive_id
-
-
-@dataclass(frozen=True, slots=True)
-class Segmentation:
-    """The classes of a segmentation job, and the image's mask if it has one. A job without masks is metamorphic."""
-
-    classes: tuple[str, ...]
-    mask_digest: str | None
-    metamorphic: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ImageWork:
-    """What the work on one source image reads from the database.
-
-    `pixels` is width × height, `occurrence` the number of equal images before it in the job. `rendered` holds the ids
-    and digests of its counterfactuals if they exist already; then `models` are those without predictions for them.
-    `object_mask` is the digest of the mask of its object, which is not a ground truth.
-    `values`, in a job of rounds: what the image gets in this round; `first_ordinal` counts its counterfactuals of
-    earlier rounds, and `predicted` says that its original has predictions.
-    """
-
-    id: str
-    job_id: str
-    owner_id: str
-    position: int
-    digest: str
-    pixels: int
-    occurrence: int
-    ground_truth: str | None
-    task_description: TaskDescription
-    methods: tuple[JobMethod, ...]
-    models: tuple[TestedModel, ...]
-    seed: int
-    segmentation: Segmentation | None = None
-    object_mask: str | None = None
-    rendered: tuple[tuple[str, str], ...] | None = None
-    values: tuple[ChosenValue, ...] | None = None
-    first_ordinal: int = 0
-    predicted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +87,7 @@ def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
             seed=job.seed,
             segmentation=_segmentation(session, job, image),
             object_mask=image.object_digest,
-            rendered=_rendered(session, image) if image.generated else None,
+            rendered=_list_rendered(session, image) if image.generated else None,
             **_round(session, job, image),
         )
 
@@ -184,7 +143,7 @@ def _generate(
     for method in work.methods if work.values != () else ():
         run, steered = method.spec.function, method if work.values is None else with_values(method, work.values)
         for counterfactual in run(source, work.task_description, services, steered.parameters, work.seed):
-            rows.append(row_of(work, method.name, renumbered(counterfactual, work.first_ordinal), shelf))
+            rows.append(row_of(work, method, renumber(counterfactual, work.first_ordinal), shelf))
     shelf.save({digest for row in rows for digest in (row["image_digest"], row["control_digest"]) if digest})
     return rows
 
@@ -217,79 +176,6 @@ def apply(session: Session, lease: Lease, work: ImageWork, result: ImageResult) 
     return True
 
 
-def source_of(work: ImageWork, shelf: ImageShelf) -> MethodImage:
-    """The source image as methods see it."""
-    # Equal images at two positions are two source images: their seeds differ. Positions do not enter the seed, so
-    # a longer or reordered job reuses the recorded calls of an earlier one.
-    payload = ImagePayload(png=shelf.load(work.digest))
-    digest = work.segmentation.mask_digest if work.segmentation else None
-    mask = None if digest is None else ImagePayload(png=shelf.load(digest))
-    return MethodImage(
-        f"{work.digest}/{work.occurrence}",
-        payload,
-        work.ground_truth,
-        mask,
-        object_mask=None if work.object_mask is None else ImagePayload(png=shelf.load(work.object_mask)),
-        digest=work.digest,
-        load=lambda background: ImagePayload(png=shelf.load(background)),
-    )
-
-
-def row_of(
-    work: ImageWork, method: str, counterfactual: MethodCounterfactual, shelf: ImageShelf
-) -> CounterfactualColumns:
-    """A method's counterfactual as columns of `tables.Counterfactual`; keeps its images on the shelf."""
-    edit, revision = counterfactual.edit, METHODS[method].revision
-    changes = edit.changes if edit else ()
-    only = changes[0] if len(changes) == 1 else None
-    control = None if counterfactual.control is None else shelf.keep(counterfactual.control.png)
-    place = (work.position, method, revision, counterfactual.ordinal, counterfactual.seed)
-    return {
-        "id": derive_id("counterfactual", work.owner_id, work.job_id, *place),
-        "method": method,
-        "ordinal": counterfactual.ordinal,
-        "arm": counterfactual.arm,
-        "null_ordinal": counterfactual.null_ordinal,
-        "null_check": counterfactual.null_check,
-        "sham_ordinal": counterfactual.sham_ordinal,
-        "sham_check": counterfactual.sham_check,
-        "seed": counterfactual.seed,
-        "changes": [_stored(change) for change in changes],
-        "factor": only.factor if only else None,
-        "from_value": only.from_value if only else None,
-        "to_value": only.to_value if only else None,
-        "caption": counterfactual.caption,
-        "new_caption": edit.new_caption if edit else "",
-        "image_digest": shelf.keep(counterfactual.image.png) if counterfactual.image is not None else None,
-        "control_digest": control,
-        "accepted": counterfactual.verdict.accepted,
-        "check": counterfactual.verdict.check,
-        "reason": counterfactual.verdict.reason,
-        "scores": counterfactual.scores,
-        "lineage": _stored_lineage(counterfactual, control),
-    }
-
-
-def _stored_lineage(counterfactual: MethodCounterfactual, control: str | None) -> JsonObject:
-    """The lineage with the caption, the cost and the digest of the control image."""
-    stored: JsonObject = to_jsonable_python({**counterfactual.lineage, "evaluations": counterfactual.evaluations})
-    if counterfactual.caption:
-        stored["caption"] = counterfactual.caption
-    if control is not None:
-        stored["control"] = {"digest": control}
-    return stored
-
-
-def _stored(change: Change) -> StoredChange:
-    return {
-        "factor": change.factor,
-        "from_phrase": change.from_phrase,
-        "to_phrase": change.to_phrase,
-        "from_value": change.from_value,
-        "to_value": change.to_value,
-    }
-
-
 def _segmentation(session: Session, job: Job, image: SourceImage) -> Segmentation | None:
     if job.kind != "segmentation":
         return None
@@ -312,17 +198,17 @@ def _round(session: Session, job: Job, image: SourceImage) -> _Round:
     plans = session.scalars(select(JobRound.plan).where(JobRound.job_id == job.id).order_by(JobRound.number)).all()
     if not plans:
         return {}
-    given = [values for plan in plans if (values := plan.values_of(image.position))]
+    values_by_method = [values for plan in plans if (values := plan.values_of(image.position))]
     last = session.scalar(select(func.max(Counterfactual.ordinal)).where(Counterfactual.source_image_id == image.id))
     predicted = session.scalar(select(Prediction.id).where(Prediction.source_image_id == image.id).limit(1))
     return {
-        "values": given[-1] if given else (),
+        "values": values_by_method[-1] if values_by_method else (),
         "first_ordinal": 0 if last is None else last + 1,
         "predicted": predicted is not None,
     }
 
 
-def _rendered(session: Session, image: SourceImage) -> tuple[tuple[str, str], ...]:
+def _list_rendered(session: Session, image: SourceImage) -> tuple[tuple[str, str], ...]:
     rendered = (
         select(Counterfactual.id, Counterfactual.image_digest)
         .where(Counterfactual.source_image_id == image.id, Counterfactual.image_digest.is_not(None))

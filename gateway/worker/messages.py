@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from gateway.model_services.recorded import ImageShelf
+from gateway.model_services.image_shelf import ImageShelf
 from shared.chunks import chunks
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
 

@@ -14,7 +14,8 @@ from gateway.analysis.realism import perplexity
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Job
 from gateway.model_services.clients import ModelServices
-from gateway.model_services.recorded import ImageShelf, RecordedServices
+from gateway.model_services.image_shelf import ImageShelf
+from gateway.model_services.recorded import RecordedServices
 from gateway.results.realism import SAMPLE, RealismPair, distances, load_pairs
 from shared.chunks import chunks
 from shared.problems import Problem
@@ -49,11 +50,11 @@ def with_realism(
         samples = load_pairs(session, results.made.job, most)
     shelf, failed = ImageShelf(store, sessions, owner), dict[str, str]()
 
-    def recorded(source: str) -> RecordedServices:
+    def record(source: str) -> RecordedServices:
         return RecordedServices(services, sessions, shelf, owner, check, source)
 
     rows = [
-        _realism(method, pairs, recorded, shelf, derive_seed(results.made.analysis_seed, method, "realism"), failed)
+        _realism(method, pairs, record, shelf, derive_seed(results.made.analysis_seed, method, "realism"), failed)
         for method, pairs in samples.items()
         if pairs
     ]

@@ -21,16 +21,19 @@ from gateway.jobs.designs import with_values
 from gateway.methods import METHODS, JobMethod
 from gateway.methods.counterfactual import MethodCounterfactual
 from gateway.model_services.clients import ModelServices
-from gateway.model_services.recorded import ImageShelf, RecordedServices
+from gateway.model_services.image_shelf import ImageShelf
+from gateway.model_services.recorded import RecordedServices
 from gateway.queue.leases import Lease
 from gateway.worker import image_step
-from gateway.worker.image_step import ImageWork
+from gateway.worker.image_rows import row_of
+from gateway.worker.image_work import ImageWork, source_of
 from shared.endpoints import Endpoint, Reply, Request, Services
 from shared.images import decode
 from shared.problems import NotFound
 from shared.schemas.designs import ChosenValues
 from shared.schemas.service import SERVICES, ServiceInfo
 from shared.storage import ObjectMissing, ObjectStore
+from shared.weights import FROM_SERVER
 
 _MAX_TEXT = 120
 
@@ -77,18 +80,19 @@ class ComparedServices(Services):
 
 def replay(sessions: Sessions, store: ObjectStore, services: ModelServices, counterfactual_id: str) -> Replay:
     """Render a counterfactual (an edit or a null arm) again. Raises NotFound, and what services and methods raise."""
-    row, work, then = _load(sessions, counterfactual_id)
+    row, work, stored = _load(sessions, counterfactual_id)
     shelf = ImageShelf(store, sessions, work.owner_id)
     compared = ComparedServices(services, RecordedServices(services, sessions, shelf, work.owner_id))
-    repeated = _repeat(row, work, shelf, compared)
+    method = next(method for method in work.methods if method.name == row.method)
+    repeated = _repeat(row, method, work, shelf, compared)
     if repeated is None:
         differences = [f"{row.method} no longer makes counterfactual number {row.ordinal} of this source image"]
     else:
-        differences = list(_differences(row, image_step.row_of(work, row.method, repeated, shelf), shelf))
+        differences = list(_differences(row, row_of(work, method, repeated, shelf), shelf))
     causes: list[str] = []
     if differences:
-        now: dict[str, ServiceInfo] = {name: services.info(name) for name in SERVICES}
-        causes = [*_weights_changed(then, now), *dict.fromkeys(compared.mismatches), *_loose_bits(now)]
+        rerun: dict[str, ServiceInfo] = {name: services.info(name) for name in SERVICES}
+        causes = [*_weights_changed(stored, rerun), *dict.fromkeys(compared.mismatches), *_loose_bits(rerun)]
     return Replay(counterfactual_id, compared.calls, compared.recorded, differences, causes)
 
 
@@ -105,9 +109,10 @@ def _load(sessions: Sessions, counterfactual_id: str) -> tuple[Counterfactual, I
     return row, work, report.results.made.services if report else {}
 
 
-def _repeat(row: Counterfactual, work: ImageWork, shelf: ImageShelf, services: Services) -> MethodCounterfactual | None:
-    method = next(method for method in work.methods if method.name == row.method)
-    run, source = method.spec.function, image_step.source_of(work, shelf)
+def _repeat(
+    row: Counterfactual, method: JobMethod, work: ImageWork, shelf: ImageShelf, services: Services
+) -> MethodCounterfactual | None:
+    run, source = method.spec.function, source_of(work, shelf)
     if work.values is not None:
         method = _of_round(method, row)
     counterfactuals = run(source, work.task_description, services, method.parameters, work.seed)
@@ -136,24 +141,24 @@ def _is_same(row: Counterfactual, repeated: MethodCounterfactual) -> bool:
     ]
 
 
-def _differences(then: Counterfactual, now: CounterfactualColumns, shelf: ImageShelf) -> Iterator[str]:
+def _differences(stored: Counterfactual, repeated: CounterfactualColumns, shelf: ImageShelf) -> Iterator[str]:
     """Differences in the columns that a repetition must reproduce, and in the lineage that explains them."""
     for name in ("revision", "rendering"):
-        yield from _changed(f"{name} of the method", then.lineage.get(name), now["lineage"].get(name))
-    chosen = with_defaults(then.method, then.lineage.get("parameters"))
-    yield from _changed("parameters of the method", chosen, now["lineage"].get("parameters"))
-    yield from _changed("arm", then.arm, now["arm"])
-    yield from _changed("seed", then.seed, now["seed"])
-    yield from _changed("caption", then.caption, now["caption"])
-    yield from _changed("changes", then.changes, now["changes"])
-    yield from _changed("new caption", then.new_caption, now["new_caption"])
-    yield from _changed("scores", then.scores, now["scores"])
-    yield from _changed("accepted", then.accepted, now["accepted"])
-    yield from _changed("check", then.check, now["check"])
-    if then.control_digest != now["control_digest"]:
-        yield f"control image: {_pixels_changed(then.control_digest, now['control_digest'], shelf)}"
-    if then.image_digest != now["image_digest"]:
-        yield f"image: {_pixels_changed(then.image_digest, now['image_digest'], shelf)}"
+        yield from _change(f"{name} of the method", stored.lineage.get(name), repeated["lineage"].get(name))
+    chosen = with_defaults(stored.method, stored.lineage.get("parameters"))
+    yield from _change("parameters of the method", chosen, repeated["lineage"].get("parameters"))
+    yield from _change("arm", stored.arm, repeated["arm"])
+    yield from _change("seed", stored.seed, repeated["seed"])
+    yield from _change("caption", stored.caption, repeated["caption"])
+    yield from _change("changes", stored.changes, repeated["changes"])
+    yield from _change("new caption", stored.new_caption, repeated["new_caption"])
+    yield from _change("scores", stored.scores, repeated["scores"])
+    yield from _change("accepted", stored.accepted, repeated["accepted"])
+    yield from _change("check", stored.check, repeated["check"])
+    if stored.control_digest != repeated["control_digest"]:
+        yield f"control image: {_pixels_changed(stored.control_digest, repeated['control_digest'], shelf)}"
+    if stored.image_digest != repeated["image_digest"]:
+        yield f"image: {_pixels_changed(stored.image_digest, repeated['image_digest'], shelf)}"
 
 
 def with_defaults(method: str, parameters: object) -> object:
@@ -168,34 +173,34 @@ def with_defaults(method: str, parameters: object) -> object:
     }
 
 
-def _changed(name: str, then: object, now: object) -> Iterator[str]:
-    if isinstance(then, Mapping) and isinstance(now, Mapping):
-        for key in sorted({*then, *now}):
-            yield from _changed(f"{name}, {key}", then.get(key), now.get(key))
-    elif then != now:
-        yield f"{name}: {str(then)[:_MAX_TEXT]} then, {str(now)[:_MAX_TEXT]} now"
+def _change(name: str, stored: object, repeated: object) -> Iterator[str]:
+    if isinstance(stored, Mapping) and isinstance(repeated, Mapping):
+        for key in sorted({*stored, *repeated}):
+            yield from _change(f"{name}, {key}", stored.get(key), repeated.get(key))
+    elif stored != repeated:
+        yield f"{name}: {str(stored)[:_MAX_TEXT]} then, {str(repeated)[:_MAX_TEXT]} now"
 
 
-def _pixels_changed(then: str | None, now: str | None, shelf: ImageShelf) -> str:
-    if then is None or now is None:
-        return f"{'none' if then is None else then[:12]} then, {'none' if now is None else now[:12]} now"
+def _pixels_changed(stored: str | None, repeated: str | None, shelf: ImageShelf) -> str:
+    if stored is None or repeated is None:
+        return f"{'none' if stored is None else stored[:12]} then, {'none' if repeated is None else repeated[:12]} now"
     try:
-        before = decode(shelf.load(then)).astype(int)
+        before = decode(shelf.load(stored)).astype(int)
     except ObjectMissing:
-        return f"{then[:12]} then, which the object store has lost, {now[:12]} now"
-    after = decode(shelf.load(now)).astype(int)
+        return f"{stored[:12]} then, which the object store has lost, {repeated[:12]} now"
+    after = decode(shelf.load(repeated)).astype(int)
     if before.shape != after.shape:
         return f"{before.shape[1]} × {before.shape[0]} then, {after.shape[1]} × {after.shape[0]} now"
     off = np.abs(before - after).max(axis=2)
     return f"{np.count_nonzero(off):,} of {off.size:,} pixels differ, by at most {off.max()} of 255"
 
 
-def _weights_changed(then: Mapping[str, ServiceInfo], now: Mapping[str, ServiceInfo]) -> Iterator[str]:
+def _weights_changed(stored: Mapping[str, ServiceInfo], repeated: Mapping[str, ServiceInfo]) -> Iterator[str]:
     """Services whose revision changed, with the weights or other causes of the change."""
-    if not then:
+    if not stored:
         yield "the job has no report, so its weights are unknown"
-    for name in sorted(then):
-        before, after = then[name], now.get(name)
+    for name in sorted(stored):
+        before, after = stored[name], repeated.get(name)
         if after is None or before.revision == after.revision:
             continue
         loaded = {item.role: (item.id, item.revision[:12]) for item in after.weights}
@@ -204,12 +209,18 @@ def _weights_changed(then: Mapping[str, ServiceInfo], now: Mapping[str, ServiceI
             for item in before.weights
             if loaded.get(item.role) != (item.id, item.revision[:12])
         ]
-        rest = f"the same weights under other code, libraries, device or batch shapes ({before.device}, {after.device})"
-        yield f"{name} has changed: {'; '.join(changed) or rest}"
+        same_weights = (
+            f"the same weights under other code, libraries, device or batch shapes ({before.device}, {after.device})"
+        )
+        yield f"{name} has changed: {'; '.join(changed) or same_weights}"
 
 
 def _loose_bits(now: Mapping[str, ServiceInfo]) -> Iterator[str]:
+    for name, info in now.items():
+        for weights in info.weights:
+            if weights.dtype == FROM_SERVER:
+                yield f"{name} asks a server for {weights.role} ({weights.id}), which may answer otherwise every time"
     loose = [name for name, info in now.items() if not info.deterministic]
     if loose:
-        who = ", ".join(loose)
-        yield f"{who} run without CONTRAFACT_DETERMINISTIC=true, so bits may depend on what else is in a batch"
+        services = ", ".join(loose)
+        yield f"{services} run without CONTRAFACT_DETERMINISTIC=true, so bits may depend on what else is in a batch"

@@ -12,7 +12,8 @@ import numpy as np
 
 from gateway.analysis.segmentation import lost_classes, named_overlaps
 from gateway.database.columns import PredictionColumns, StoredShare
-from gateway.model_services.recorded import ImageShelf, RecordedServices
+from gateway.model_services.image_shelf import ImageShelf
+from gateway.model_services.recorded import RecordedServices
 from gateway.models_under_test.of_job import TestedModel
 from gateway.worker.messages import TOP, ModelInput, payloads
 from shared.images import decode, encode

@@ -33,10 +33,11 @@ from gateway.metrics import STEPS
 from gateway.model_services.breaker import Breaker, Subject
 from gateway.model_services.cancellation import Cancelled
 from gateway.model_services.clients import BrokenOff, ModelServices, is_passing
-from gateway.model_services.recorded import ImageShelf, RecordedServices
+from gateway.model_services.image_shelf import ImageShelf
+from gateway.model_services.recorded import RecordedServices
 from gateway.model_services.recurring import RecurringReplies
 from gateway.operations.housekeeping import housekeeping_loop
-from gateway.operations.probes import database_answers, operations_port
+from gateway.operations.probes import database_answers
 from gateway.operations.startup import refuse_wrong_schema
 from gateway.queue import leases
 from gateway.queue.celery_tasks import WORK, send_repair, wake_worker
@@ -49,6 +50,7 @@ from gateway.worker.analysis_step import analyse
 from gateway.worker.held_leases import HeldLeases, LeaseLost, Stopping
 from shared import logging as json_logging
 from shared.celery_app import broker_fault, open_celery
+from shared.probes import operations_port
 from shared.problems import NotReady, Problem
 from shared.profiles import load_profile
 from shared.schemas.jobs import Stage
@@ -105,7 +107,7 @@ class Worker:
 
     def step(self) -> None:
         """Work until nothing can be leased, or `images_per_message` rows are done."""
-        with self._counted():
+        with self._count_work():
             for number in range(self._settings.images_per_message):
                 if self._stopping.is_set() or not self._work_once(first=number == 0):
                     return
@@ -211,7 +213,7 @@ class Worker:
         logger.info("released %s: %s", lease.id, reason)
 
     @contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _count_work(self) -> Iterator[None]:
         with self._changing:
             self._steps += 1
         try:
@@ -290,8 +292,8 @@ def main() -> None:
     concurrency = str(settings.images_in_flight)
     with ExitStack() as stack:
         if settings.metrics_port:
-            registry = CollectorRegistry()  # counters of this process are in prometheus_client's default registry
             ready = partial(database_answers, sessions)
+            registry = CollectorRegistry()  # counters of this process are in prometheus_client's default registry
             stack.enter_context(operations_port(settings.metrics_port, worker.refuse_dead, ready, registry))
         celery.worker_main(
             ["--quiet", "worker", "--pool", "threads", "--concurrency", concurrency, "--loglevel", "WARNING"]

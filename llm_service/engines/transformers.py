@@ -88,7 +88,7 @@ class TransformersLanguageModel:
         except ValueError as error:
             raise InvalidInput(f"json_schema cannot be compiled: {str(error)[:300]}") from error
         row = Row(own_tokens, grammar, request.temperature, min(request.max_tokens, room), request.seed)
-        key = BatchKey("write", prefix, self._padded(len(own_tokens)))
+        key = BatchKey("write", prefix, self._padded_length(len(own_tokens)))
         continuation = await self._batcher.submit(row, key=key, deadline=deadline)
         assert isinstance(continuation, Continuation)
         return Completion(
@@ -101,7 +101,7 @@ class TransformersLanguageModel:
     async def score(self, texts: Sequence[str], deadline: float) -> list[tuple[float, int]]:
         """Log-likelihood of each text; if there is a beginning-of-text token, all tokens of the text are scored."""
         rows = [self._text_tokens(text) for text in texts]
-        keys = [BatchKey("score", (), self._padded(len(row))) for row in rows]
+        keys = [BatchKey("score", (), self._padded_length(len(row))) for row in rows]
         sums: list[float] = [0.0] * len(rows)
         for key in dict.fromkeys(keys):
             indices = [index for index, other_key in enumerate(keys) if other_key == key]
@@ -143,7 +143,7 @@ class TransformersLanguageModel:
             )
         return row
 
-    def _padded(self, length: int) -> int:
+    def _padded_length(self, length: int) -> int:
         return -(-length // LENGTH_STEP) * LENGTH_STEP if self._fixed else 0
 
     def _run(
@@ -162,7 +162,7 @@ class TransformersLanguageModel:
     def _warm_up(self) -> None:
         grammar = llguidance.LLMatcher.grammar_from_json_schema({"enum": ["yes"]}, overrides=JSON_STYLE)
         prefix, own_tokens = self.tokenize([WARM_UP])
-        self._decoder.write(prefix, self._padded(len(own_tokens)), [Row(own_tokens, grammar, 0.0, 8, 0)])
+        self._decoder.write(prefix, self._padded_length(len(own_tokens)), [Row(own_tokens, grammar, 0.0, 8, 0)])
 
 
 def load_transformers(loading: Loading[Language]) -> TransformersLanguageModel:

@@ -7,7 +7,8 @@ from typing import Annotated
 from pydantic import Field
 
 from shared.schemas.base import Contract, Kind
-from shared.schemas.results import CheckErrors, Rate
+from shared.schemas.effects import CheckErrors
+from shared.schemas.estimates import Rate
 from shared.schemas.validity import ValidityModel
 
 Thresholds = dict[str, dict[str, float]]
@@ -29,15 +30,29 @@ class CheckErrorRates(Contract):
     pooled: bool
 
 
+class ClassErrorRates(Contract):
+    """The same of the sampled edits of one class, over all factors.
+
+    `errors`: None unless they are counts of 30 or more independent images, 10 of them valid and 10 invalid.
+    """
+
+    label: str
+    images: int
+    rejected_if_valid: Rate
+    accepted_if_invalid: Rate
+    errors: CheckErrors | None
+
+
 class FittedThresholds(Contract):
     """Thresholds fitted on the sample: check → factor (or `default`) → lowest score.
 
-    `errors` and `auroc` (of the least margin over all thresholds) were measured two-fold: on source images that did not
-    choose the thresholds.
+    `errors`, `classes` (as in `MethodCalibration`) and `auroc` (of the least margin over all thresholds) were measured
+    two-fold: on source images that did not choose the thresholds.
     """
 
     thresholds: Thresholds
     errors: list[CheckErrorRates]
+    classes: list[ClassErrorRates] = Field(default_factory=list)
     auroc: float
 
 
@@ -45,13 +60,14 @@ class FittedValidity(Contract):
     """The model that combines all scores into P(valid), fitted on the sample, and the check `validity`.
 
     `thresholds` have the check: in place of all others, or, for a method that sweeps, after the job's own, which have
-    chosen its images. `errors` were measured by cross-validation, on source images that fitted neither the model nor
-    its threshold.
+    chosen its images. `errors` and `classes` (as in `MethodCalibration`) were measured by cross-validation, on source
+    images that fitted neither the model nor its threshold.
     """
 
     model: ValidityModel
     thresholds: Thresholds
     errors: list[CheckErrorRates]
+    classes: list[ClassErrorRates] = Field(default_factory=list)
 
 
 class MethodCalibration(Contract):
@@ -62,10 +78,11 @@ class MethodCalibration(Contract):
     edits, at the shares so far; if there are enough, the next 25. `half_width`: the most that the intervals of both
     errors extend to each side after them, 0 … 1.
 
-    `errors`: over all factors, then by factor. `thresholds` are those of the job, for which they hold; `checks_off`
-    are checks without a threshold. `separation` is the AUROC of each check's score. `fitted`: None if there are too few
-    reviews. `validity`: None with fewer than 25 valid or invalid edits. `sweeps`: thresholds also choose among several
-    renderings of an edit, so errors at other thresholds are not known from this sample.
+    `errors`: over all factors, then by factor; `classes`: by class, if images have labels. `thresholds` are those of
+    the job, for which they hold; `checks_off` are checks without a threshold. `separation` is the AUROC of each check's
+    score. `fitted`: None if there are too few reviews. `validity`: None with fewer than 25 valid or invalid edits.
+    `sweeps`: thresholds also choose among several renderings of an edit, so errors at other thresholds are not known
+    from this sample.
     """
 
     method: str
@@ -75,6 +92,7 @@ class MethodCalibration(Contract):
     more: int
     half_width: float
     errors: list[CheckErrorRates]
+    classes: list[ClassErrorRates] = Field(default_factory=list)
     thresholds: Thresholds
     checks_off: list[str]
     separation: dict[str, float]

@@ -39,8 +39,8 @@ DesignOption = Annotated[
     DesignKind,
     Field(
         description="free: the language model chooses the changes of each image; balanced: every image gets the same "
-        "changes, so that cells fill evenly; adaptive: a first half of the budget is spread over all values, the rest "
-        "goes to the classes and values under suspicion"
+        "changes, so that cells fill evenly; adaptive: a quarter of the budget is spread over all classes and "
+        "values, the rest goes to those that seem to fail most"
     ),
 ]
 ValuesOption = Annotated[
@@ -85,8 +85,8 @@ class CellSpending(Contract):
     """How the renderings of one method were spent on a cell: `proposed` edits of its source images, how many of them
     were `rendered`, and how many have a pair that counts.
 
-    In an adaptive design `screening` and `confirming` count the source images that got the value in order to find
-    suspects, and to test a suspect. Only the latter enter its test. Else both are None.
+    In an adaptive design `screening` and `confirming` count the source images that got the value in the first round,
+    and in later ones because the cell seemed to fail. All of them enter its test. Else both are None.
     """
 
     method: str
@@ -103,15 +103,14 @@ class CellSpending(Contract):
 class PlaceShare(Contract):
     """What a round gives a place, which is a class and a value: positions of source images that get the value.
 
-    `screening` images are to find suspects; `confirming` images are of a suspect's test, which is planned for `horizon`
-    images that count (0: it is not tested).
+    `images` are in the order in which they enter the place's test. `planned`, of the first round: the most images that
+    the place may get in all rounds.
     """
 
     label: str
     chosen: ChosenValue
-    screening: list[int] = Field(default_factory=list)
-    confirming: list[int] = Field(default_factory=list)
-    horizon: int = 0
+    images: list[int] = Field(default_factory=list)
+    planned: int = 0
 
 
 class RoundPlan(Contract):
@@ -122,13 +121,11 @@ class RoundPlan(Contract):
 
     def values_of(self, position: int) -> tuple[ChosenValue, ...]:
         """The values that a source image gets in this round."""
-        return tuple(
-            place.chosen for place in self.places if position in place.screening or position in place.confirming
-        )
+        return tuple(place.chosen for place in self.places if position in place.images)
 
     def positions(self) -> list[int]:
         """The source images that get any value in this round, ascending."""
-        return sorted({position for place in self.places for position in (*place.screening, *place.confirming)})
+        return sorted({position for place in self.places for position in place.images})
 
 
 class DesignResults(Design):

@@ -37,12 +37,15 @@ class MeanOverlap(Contract):
 
 
 class Interval(Contract):
-    """A two-sided confidence interval of a mean in −1 … 1; `level` is its coverage (0.95; higher after selection)."""
+    """A two-sided confidence interval of a mean in −1 … 1; `level` is its coverage (0.95; higher after selection).
+
+    A difference of two effects lies in −2 … 2.
+    """
 
     low: float
     high: float
     level: float
-    kind: Literal["bootstrap-t", "betting", "bootstrap", "newcombe"]
+    kind: Literal["bootstrap-t", "betting", "bootstrap", "newcombe", "jackknife"]
 
 
 class ProbabilityChange(Contract):
@@ -83,11 +86,13 @@ class ChangedImages(Contract):
 
 
 class Bounds(Contract):
-    """The smallest and the largest effect of a cell if refused edits that may be valid had been counted (−1 … 1).
+    """The smallest and the largest effect of a cell if refused pairs that may be valid had been counted (−1 … 1).
 
-    `refused`: its rendered edits whose pairs do not count. At most a `share` of them may be valid, from the checks'
-    errors or from reviews; 1 without either (`source` "none"). `interval` adds the sampling error: it covers the effect
-    at 95 %, whichever are valid. It is None under 12 source images (or groups).
+    `refused`: its rendered edits that the checks refuse. At most a `share` of them may be valid, from the checks'
+    errors or from reviews; 1 without either (`source` "none"). `lost`: its accepted edits whose arm is refused. At most
+    a `lost_share` of them may be valid; 1 without errors and reviews. Stored results without `lost` have these among
+    `refused`. `interval` adds the sampling error: it covers the effect at 95 %, whichever are valid. It is None under
+    12 source images (or groups).
     """
 
     low: float
@@ -95,6 +100,8 @@ class Bounds(Contract):
     refused: int
     share: float
     source: Literal["none", "checks", "reviews"]
+    lost: int = 0
+    lost_share: float = 1.0
     interval: Interval | None = None
 
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from shared.schemas.base import TASK_DESCRIPTION, Contract, Kind
 from shared.schemas.designs import Design
 from shared.schemas.jobs import ImageFailure, MethodChoice
-from shared.schemas.results import Sensitivity
+from shared.schemas.sensitivity import Sensitivity
 
 
 class PlannedRenderings(Contract):
@@ -30,7 +30,9 @@ class JobPlan(Contract):
     `checks_off`: method → its checks that refuse nothing, because the profile has no threshold for them.
     `design` has the values that every image gets in a balanced design. `renderings` is what each method costs at most.
     `groups` is None where each image is its own; then `look_like_sequences` says that file names suggest frames of
-    sequences.
+    sequences, and `folders_suffice` that `group_by` folder gives each class of 12 or more images at least 12 groups.
+    `repeated` counts the images whose file is that of an earlier one; they count as independent unless they share a
+    group.
     """
 
     task_description: Annotated[str, Field(validation_alias=TASK_DESCRIPTION)]
@@ -49,6 +51,8 @@ class JobPlan(Contract):
     at_working_side: int
     groups: int | None = None
     look_like_sequences: bool = False
+    folders_suffice: bool = False
+    repeated: int = 0
     failures: list[ImageFailure]
     design: Design = Field(default_factory=Design)
     renderings: list[PlannedRenderings] = Field(default_factory=list)

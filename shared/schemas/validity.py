@@ -78,7 +78,9 @@ class ValidityModel(Contract):
 def signals_of(model: ValidityModel) -> tuple[Signal, ...]:
     """The signals that a job must have for the scores that a model weighs."""
     names: tuple[Signal, ...] = get_args(Signal)
-    return tuple(name for name in names if any(own == name or own.startswith(f"{name}_") for own in model.signals))
+    return tuple(
+        name for name in names if any(signal == name or signal.startswith(f"{name}_") for signal in model.signals)
+    )
 
 
 def signal_value(name: str, score: float) -> float:

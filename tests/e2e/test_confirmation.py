@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from contrafact.cli import app
 from embedded.run import run_embedded
-from shared.schemas.results import CellEffect, JobResults
+from shared.schemas.effects import CellEffect
+from shared.schemas.results import JobResults
 from tinyworld.objects.demo import write_demo
 
 BUSES = 36

@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from embedded.demo import run_demo, run_roads_demo
 from gateway.database.sessions import open_engine
 from gateway.database.tables import RecordedCall
-from shared.schemas.results import Cell
+from shared.schemas.effects import Cell
 
 
 def recorded_calls(directory: Path) -> int:

@@ -127,6 +127,24 @@ def test_the_default_installation_runs_a_job_with_its_report_and_every_export(in
                 assert any(member.size for member in archive.getmembers()), name
 
 
+def test_a_service_that_cannot_start_says_why(tmp_path: Path) -> None:
+    """Without it, callers would wait for a port that nothing serves."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.embedded_process", str(tmp_path / "data")],
+        env=environment("embedded", tmp_path / "visible", without="onnxruntime"),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        wait_for(lambda: bool(httpx.get(f"{address}/models", timeout=120).json().get("failed")))
+        assert "onnxruntime" in httpx.get(f"{address}/models", timeout=120).json()["detail"]
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_a_system_works_on_after_another_one_of_its_process_has_stopped(tmp_path: Path) -> None:
     with serve(SmallServices()) as url:
         urls = dict.fromkeys(SERVICES, url)

@@ -1,4 +1,4 @@
-"""12-megapixel photographs through the embedded system with the shipped models: classification and masks.
+"""Photographs of 12 megapixels, upright, lying and panoramic, through the embedded system with the shipped models.
 
 The two photographs of scikit-learn, scaled up to 4,000 × 3,000 with the noise of a sensor. The shipped models know a
 drawn world only, so what they say of them means nothing; what is tested is that each image goes the whole way.
@@ -18,7 +18,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 from embedded.run import run_embedded
-from shared.images import decode
+from shared.images import decode, encode
 from tests.support.archives import zipped
 from tests.support.http_jobs import finished
 from tests.support.work_site import wait_for
@@ -119,3 +119,68 @@ def test_segmenters_are_tested_on_photographs_of_12_megapixels_with_masks(tmp_pa
         assert client.get(f"/jobs/{ran['job']}/report").status_code == 200
         exported = client.get(f"/jobs/{ran['job']}/export", params={"format": "coco", "verdict": "any"})
         assert exported.status_code == 200
+
+
+ODD_SIZES = ((640, 427), (427, 640), (8_000, 500))
+KEPT_SIZES = {(640, 427), (427, 640), (2_048, 128)}
+
+
+def odd_photographs() -> list[bytes]:
+    """A lying and an upright photograph, and a panorama, as JPEG."""
+    picture = Image.fromarray(load_sample_images().images[0])
+    return [jpeg(picture.resize(size, Image.Resampling.BICUBIC)) for size in ODD_SIZES]
+
+
+def jpeg(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=90)
+    return buffer.getvalue()
+
+
+def sizes_of_pairs(client: httpx.Client, job: str) -> set[tuple[tuple[int, int], tuple[int, int]]]:
+    """Width and height of each source with those of each of its counterfactuals and null arms."""
+    assert finished(client, f"/jobs/{job}")["state"] == "done"
+    views = client.get(f"/jobs/{job}/results", params={"limit": 200, "verdict": "any"}).json()["counterfactuals"]
+    pairs = {
+        (view["source"]["image"], digest)
+        for view in views
+        for digest in (view["image"], view["null_image"])
+        if digest is not None
+    }
+    return {(size_of(client, source), size_of(client, digest)) for source, digest in pairs}
+
+
+def size_of(client: httpx.Client, digest: str) -> tuple[int, int]:
+    with Image.open(io.BytesIO(client.get(f"/images/{digest}").content)) as image:
+        return image.size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["classification", "segmentation"])
+def test_counterfactuals_have_the_size_of_their_photograph(kind: str, tmp_path: Path) -> None:
+    methods = [
+        {"name": "dillema", "parameters": {"counterfactuals_per_image": 1, "steps": 2}},
+        {"name": "corruptions", "parameters": {"corruptions": ["fog"]}},
+    ]
+    files = {f"images/{n}.jpg": data for n, data in enumerate(odd_photographs())}
+    spec: dict[str, Any] = {"task": "segment the road scene", "methods": methods}
+    if kind == "segmentation":
+        for n, (width, height) in enumerate(ODD_SIZES):
+            files[f"masks/{n}.png"] = encode(np.full((height, width), CLASSES.index("road"), np.uint8))
+        spec["masks"] = mask_spec().model_dump(exclude_none=True)
+    else:
+        spec |= {"task": "classify the vehicle", "models": ["street-classifier"]}
+    with (
+        run_embedded(tmp_path, "tiny" if kind == "classification" else "tiny-roads") as system,
+        httpx.Client(base_url=system.base_url, timeout=300, trust_env=False) as client,
+    ):
+        wait_for(lambda: client.get("/models").status_code == 200)
+        parts: dict[str, Any] = {
+            "images": ("set.zip", zipped(files)),
+            "spec": ("", json.dumps(spec).encode(), "application/json"),
+        }
+        reply = client.post("/jobs", files=parts)
+        assert reply.status_code == 202, reply.text
+        pairs = sizes_of_pairs(client, reply.json()["id"])
+    assert {source for source, _ in pairs} == KEPT_SIZES
+    assert all(source == other for source, other in pairs)

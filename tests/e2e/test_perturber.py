@@ -16,7 +16,7 @@ REQUESTS = 60
 @pytest.mark.slow
 def test_the_adapter_makes_edits_that_the_shipped_model_does_not(tmp_path: Path) -> None:
     torch.set_num_threads(1)
-    profile = trained(tmp_path / "storms", 1000)
+    profile = trained(tmp_path / "unseen-weather", 1000)
     without, with_it = replies("tiny", REQUESTS)["changes"], replies(str(profile), REQUESTS)["changes"]
     assert wilson(with_it, REQUESTS).low > wilson(without, REQUESTS).high
     assert with_it / REQUESTS > 0.5

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.scale.__main__ import SPEC, intake, kept, reading_costs, work
+from benchmarks.scale.__main__ import SPEC, intake, reading_costs, stored_rows, work
 from benchmarks.scale.copied_rows import make_large_job
 from benchmarks.scale.deletion import make_large, measure
 from benchmarks.scale.site import Pace, running
@@ -20,7 +20,7 @@ def test_a_large_job_costs_an_image_what_a_small_one_does(tmp_path: Path) -> Non
     paces: dict[ServiceName, Pace] = {"diffusion_service": Pace(seconds=0.05, replicas=2)}
     with running(tmp_path, paces, workers=2, in_flight=4) as site:
         intake(site, IMAGES)
-        job = str(kept(site)["job"])
+        job = str(stored_rows(site)["job"])
         small = work(site, job, IMAGES)
         assert small["report"]["state"] == "done"
         assert small["redis"]["messages"] <= 20
@@ -40,7 +40,7 @@ def test_a_large_job_costs_an_image_what_a_small_one_does(tmp_path: Path) -> Non
 def test_a_large_job_is_deleted_while_another_one_runs(tmp_path: Path) -> None:
     with running(tmp_path, {}, workers=2, in_flight=4) as site:
         intake(site, IMAGES)
-        small = str(kept(site)["job"])
+        small = str(stored_rows(site)["job"])
         work(site, small, IMAGES)
         figures = measure(site, small, make_large(site, small, ROWS, IMAGES), 400, undisturbed=1.0)
     assert figures["rows_before"]["source_images"] == ROWS

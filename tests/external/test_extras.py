@@ -94,6 +94,14 @@ def test_an_embedded_system_is_installed_without_clients_of_servers() -> None:
     assert packages("embedded") | packages("gateway") | packages("evaluator") <= packages("dev")
 
 
+def test_the_client_alone_says_what_a_test_in_process_needs(tmp_path: Path) -> None:
+    code = "import contrafact\ncontrafact.test(len, [], task='classify')"
+    process = run("client", code, tmp_path)
+    assert "contrafact[embedded]" in process.stderr.splitlines()[-1]
+    light = "import sys, contrafact\nassert not {'torch', 'fastapi', 'sqlalchemy', 'pandas'} & set(sys.modules)"
+    assert run("client", light, tmp_path).returncode == 0
+
+
 def test_other_packages_are_out_of_sight(tmp_path: Path) -> None:
     assert "torch" not in packages("gateway")
     process = run("gateway", "import importlib.util, numpy\nassert importlib.util.find_spec('torch') is None", tmp_path)

@@ -32,6 +32,7 @@ from tests.support.compose_files import BASE, GPU, composed
 from tests.support.helm import CHART, install
 
 KUBERNETES = ("1.30", "1.37")
+PROBES = {"startupProbe": "/readyz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
 
 
 def test_there_are_four_ways_to_install() -> None:
@@ -79,6 +80,8 @@ def test_whatever_stays_up_is_probed_by_ports_that_it_has(release: Object) -> No
                 http = container[probe].get("httpGet")
                 assert http is None or http["port"] in ports, (name, probe)
                 assert container[probe]["timeoutSeconds"] > 1, (name, probe)
+                if container["image"].rpartition("/")[2].startswith(OURS):
+                    assert http["path"] == PROBES[probe], (name, probe)
         if name.endswith("-service"):
             (service, *_) = deployment["spec"]["template"]["spec"]["containers"]
             startup = service["startupProbe"]

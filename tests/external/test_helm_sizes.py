@@ -58,11 +58,12 @@ def main_container(release: Object, deployment: str) -> Object:
 
 
 @pytest.fixture(scope="module")
-def modern() -> Object:
-    """The profile `modern` with GPUs, nothing else said."""
+def modern() -> dict[str, Object]:
+    """The modern profiles with GPUs, nothing else said."""
     gpus = {name: {"gpus": 1} for name in ("diffusion", "evaluator")}
-    (release,) = installed([example_values("tiny") | {"profile": "modern", "services": gpus}])
-    return release
+    names = ("modern", "modern-80gb")
+    releases = installed([example_values("tiny") | {"profile": name, "services": gpus} for name in names])
+    return dict(zip(names, releases, strict=True))
 
 
 @pytest.mark.parametrize("example", ["one-gpu", "external"])
@@ -70,8 +71,9 @@ def test_the_papers_weights_fit_into_the_hosts_memory(releases: dict[str, Object
     assert_weights_fit(releases[example], "paper")
 
 
-def test_the_weights_of_modern_fit_into_the_hosts_memory(modern: Object) -> None:
-    assert_weights_fit(modern, "modern")
+@pytest.mark.parametrize("profile", ["modern", "modern-80gb"])
+def test_the_weights_of_modern_fit_into_the_hosts_memory(modern: dict[str, Object], profile: str) -> None:
+    assert_weights_fit(modern[profile], profile)
 
 
 def assert_weights_fit(release: Object, profile: str) -> None:

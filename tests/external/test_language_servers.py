@@ -20,7 +20,7 @@ from transformers import AutoTokenizer
 
 from llm_service.app import create_app
 from llm_service.engines.transformers import load_transformers
-from llm_service.schemas import checked_validator
+from llm_service.schemas import build_validator
 from shared.completion import Completion
 from shared.devices import Loading
 from shared.endpoints import Services
@@ -74,7 +74,7 @@ def test_llama_cpp_replies_satisfy_the_schema(llama_cpp: Path) -> None:
                 for _ in range(2)
             ]
         for reply in replies:
-            assert checked_validator(LETTERS).is_valid(reply.value)
+            assert build_validator(LETTERS).is_valid(reply.value)
             assert json.loads(reply.text) == reply.value
             assert reply.prompt_tokens > 0
         assert len({reply.text for reply in replies}) > 1
@@ -280,6 +280,6 @@ def test_tgi_through_the_hub_client(folder: Path) -> None:
 
     with listening(tgi_server(folder)) as url:
         values, scores = asyncio.run(main(url))
-    assert all(checked_validator(KEYWORDS).is_valid(value) for value in values)
+    assert all(build_validator(KEYWORDS).is_valid(value) for value in values)
     assert scores.tokens == [5]
     assert scores.log_likelihoods[0] < 0

@@ -81,6 +81,22 @@ EXCLUSIONS = [
             "must be among the classes",
         )
     ),
+    *(
+        Exclusion(ACCEPTED, words, "what two sides of a comparison have is the jobs': GET /jobs/{job}/results lists it")
+        for words in (
+            "choose a model of job",
+            "choose a method of job",
+            "has no model",
+            "has no method",
+            "both sides are the same",
+            "both sides need the cell",
+            "name a cell by its class",
+            "name the cell's class",
+            "compare jobs",
+        )
+    ),
+    Exclusion(ACCEPTED, "Input should be a valid integer", "JSON Schema counts 5.0 as an integer"),
+    Exclusion(ACCEPTED, "`object_masks` are for", "JSON Schema cannot say which parts and fields go together"),
     Exclusion(ACCEPTED, "no accepted counterfactual", "what a job came to, a repair finds in its rows"),
     Exclusion(ACCEPTED, "the manifest", "a manifest is CSV or JSON Lines that names the files sent"),
     Exclusion(ACCEPTED, "control character", "that no text is deceptive is said in words, not by a pattern"),
@@ -90,6 +106,7 @@ EXCLUSIONS = [
     Exclusion(ACCEPTED, "more than once; name each once", "names are compared, not their objects"),
     Exclusion(ACCEPTED, "no second scorer", "the small profile has none"),
     Exclusion(ACCEPTED, "this profile has no judge", "the small profile has none"),
+    Exclusion(ACCEPTED, "no editor of this profile carries out instructions", "the small profile has none"),
     Exclusion(ACCEPTED, "doses rise, each once", "JSON Schema cannot say that numbers rise"),
     Exclusion(ACCEPTED, "none of the", "whether a file is a picture is seen when it is decoded"),
     Exclusion(ACCEPTED, "is an archive; send it alone", "what a file is is seen when it is read"),

@@ -59,7 +59,7 @@ def test_in_a_job_each_hostile_picture_fails_alone(gateway: Gateway) -> None:
 
 @pytest.mark.parametrize("gateway", ["sqlite"], indirect=True)
 def test_a_file_beyond_the_limit_is_refused_before_it_is_read(gateway: Gateway) -> None:
-    assert_refused(put(gateway, bytes(20 * 1024**2 + 1)), 413, "larger than 20,971,520 bytes")
+    assert_refused(put(gateway, bytes(64 * 1024**2 + 1)), 413, "larger than 67,108,864 bytes")
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)

@@ -10,7 +10,7 @@ import pytest
 from gateway.methods.counterfactual import MethodImage, TaskDescription
 from gateway.methods.dillema import DillemaParameters, dillema, keyword_messages, keyword_schema
 from gateway.methods.words import names_class
-from llm_service.schemas import checked_validator
+from llm_service.schemas import build_validator
 from shared.images import encode
 from shared.problems import InvalidInput
 from shared.schemas.base import ImagePayload
@@ -43,7 +43,7 @@ def described(task: str) -> TaskDescription:
 @pytest.mark.parametrize("task", SUBMITTED, ids=lambda task: task[:30])
 def test_whatever_the_task_says_the_schema_holds(services: Services, task: str) -> None:
     value = generate(services, keyword_messages(described(task), CAPTION, "bus"))
-    assert checked_validator(keyword_schema(8)).is_valid(value)
+    assert build_validator(keyword_schema(8)).is_valid(value)
 
 
 @pytest.mark.parametrize("task", SUBMITTED, ids=lambda task: task[:30])

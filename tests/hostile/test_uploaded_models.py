@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from evaluator_service.models_under_test.quarantine import MAX_MARKS, Quarantine
-from evaluator_service.models_under_test.uploads import CACHED, guarded
+from evaluator_service.models_under_test.uploads import CACHED, guard
 from shared.problems import ModelStopped
 from shared.schemas.evaluation import UploadedModel
 from tests.support.hostile import models
@@ -327,11 +327,11 @@ def test_a_model_during_which_the_service_ended_repeatedly_is_quarantined(tmp_pa
     for _ in range(MAX_MARKS):
         quarantine = Quarantine(str(tmp_path))  # as after a restart
         quarantine.refuse(digest)
-        assert quarantine.listed() == []
+        assert quarantine.entries() == []
         quarantine.mark(digest)
     with pytest.raises(ModelStopped):
         quarantine.refuse(digest)
-    assert [model.digest for model in quarantine.listed()] == [digest]
+    assert [model.digest for model in quarantine.entries()] == [digest]
     quarantine.clear(digest)
     quarantine.refuse(digest)
     quarantine.mark(digest)
@@ -345,7 +345,7 @@ def test_a_model_that_loads_and_then_ends_the_service_is_quarantined(tmp_path: P
     for _ in range(MAX_MARKS):
         quarantine = Quarantine(str(tmp_path))  # as after a restart
         quarantine.refuse(digest)
-        with guarded(quarantine, digest, quarantine.unmark):
+        with guard(quarantine, digest, quarantine.unmark):
             pass  # the load
         quarantine.mark(digest)
     with pytest.raises(ModelStopped):

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from sqlalchemy import select
 
+from gateway.database.columns import StoredChange
 from gateway.database.sessions import Sessions
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, Prediction, SourceImage
 from gateway.methods import read_method
@@ -89,6 +91,28 @@ def add_night_buses(sessions: Sessions, store: ObjectStore, count: int, job_id: 
             session.flush()
             session.add_all(_prediction(source, None, scene, model) for model in MODELS)
     return ids
+
+
+def add_second_changes(sessions: Sessions, store: ObjectStore, job_id: str = "drawn") -> None:
+    """Give each accepted edit of a drawn job another change before its own one, to a colour that few edits share.
+
+    The report is built again.
+    """
+    with sessions.begin() as session:
+        session.get_one(Job, job_id).methods = [read_method("dillema", {"edits_per_counterfactual": 2})]
+        edits = select(Counterfactual).where(Counterfactual.job_id == job_id, Counterfactual.arm == "edit")
+        for row in session.scalars(edits.where(Counterfactual.accepted)):
+            colour = f"colour {row.position // len(LABELS) % 7}"
+            phrases: StoredChange = {
+                "factor": "adjective",
+                "from_phrase": "red",
+                "to_phrase": colour,
+                "from_value": "",
+                "to_value": colour,
+            }
+            row.changes = [phrases, *row.changes]
+            row.factor = row.from_value = row.to_value = None  # as in all edits with several changes
+    build_report(sessions, store, job_id, [])
 
 
 @contextmanager

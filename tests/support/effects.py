@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gateway.analysis.effects import Differences, Floats
-from shared.schemas.results import Cell
+from shared.schemas.effects import Cell
 
 
 def cell(value: str, label: str = "bus") -> Cell:

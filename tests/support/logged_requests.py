@@ -8,11 +8,12 @@ from gateway.model_services.clients import ModelServices
 from shared.schemas.compositions import ComposeReply, ComposeRequest
 from shared.schemas.corruptions import CorruptReply, CorruptRequest
 from shared.schemas.diffusion import EditReply, EditRequest, RenderReply, RenderRequest
+from shared.schemas.instructions import InstructReply, InstructRequest
 from shared.schemas.service import ServiceName
 
 
 class LoggedServices(ModelServices):
-    """Plain clients that log `edits`, `renders`, `corruptions` and `compositions`.
+    """Plain clients that log `edits`, `renders`, `corruptions`, `compositions` and `instructed` edits.
 
     Edits to `refused_prompt` are refused.
     """
@@ -25,6 +26,7 @@ class LoggedServices(ModelServices):
         self.renders: list[RenderRequest] = []
         self.corruptions: list[CorruptRequest] = []
         self.compositions: list[ComposeRequest] = []
+        self.instructed: list[InstructRequest] = []
 
     def edit(self, request: EditRequest) -> EditReply:
         self.edits.append(request)
@@ -46,3 +48,7 @@ class LoggedServices(ModelServices):
     def compose(self, request: ComposeRequest) -> ComposeReply:
         self.compositions.append(request)
         return super().compose(request)
+
+    def instruct(self, request: InstructRequest) -> InstructReply:
+        self.instructed.append(request)
+        return super().instruct(request)

@@ -25,7 +25,7 @@ from gateway.database.sessions import Sessions
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, SourceImage
 from gateway.intake.sources import NamedFile
 from gateway.methods import read_method
-from gateway.models_under_test.packages import Package, packed
+from gateway.models_under_test.packages import Package, pack
 from gateway.repairs.dispatch import check_repairs
 from gateway.settings import Settings
 from shared.images import CanonicalImage, Pixels, from_array
@@ -184,7 +184,7 @@ def keep_model(store: ObjectStore, folder: Path, name: str) -> Package:
     """Store the model as `POST /models` does, without an evaluator's examination."""
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     sent = [NamedFile(file, io.BytesIO(data)) for file, data in files.items()]
-    with packed(sent, ModelSpec(name=name), 10**9) as package:
+    with pack(sent, ModelSpec(name=name), 10**9) as package:
         store.put_file(model_key(package.digest, name), package.file)
     return package
 
@@ -204,5 +204,5 @@ def work_off(sessions: Sessions, store: ObjectStore, settings: Settings, trainer
     check_repairs(sessions, store, _refuse, settings)  # takes in
 
 
-def _refuse(grant: RepairLease) -> None:
-    raise AssertionError(f"repair {grant.repair} was given out again")
+def _refuse(lease: RepairLease) -> None:
+    raise AssertionError(f"repair {lease.repair} was given out again")

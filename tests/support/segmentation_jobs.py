@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.database.tables import LOCAL_OWNER, Job, Owner, SourceImage
-from gateway.model_services.recorded import ImageShelf
+from gateway.model_services.image_shelf import ImageShelf
 from shared.images import encode
 from shared.label_maps import VOID
 from tests.support.job_counts import store_counts

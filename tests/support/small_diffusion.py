@@ -63,6 +63,12 @@ def write_diffusion(folder: Path, *, prediction: str = "epsilon", scheduler: str
     _control(unet).save_pretrained(folder / "control")
 
 
+def write_instruct_unet(folder: Path) -> None:
+    """A UNet of the base weights' layout that also sees a source's latents, into `folder`."""
+    torch.manual_seed(11)
+    _unet(xl=False, in_channels=8).save_pretrained(folder)
+
+
 def write_segmenter(folder: Path) -> None:
     """A segmenter that calls everything `object`, as far as its bias goes."""
     torch.manual_seed(8)
@@ -101,7 +107,7 @@ def _text(cls: type, tokenizer: CLIPTokenizer) -> CLIPTextModel | CLIPTextModelW
     return cls(config)
 
 
-def _unet(xl: bool) -> UNet2DConditionModel:
+def _unet(xl: bool, in_channels: int = 4) -> UNet2DConditionModel:
     pooled = {
         "addition_embed_type": "text_time",
         "addition_time_embed_dim": 8,
@@ -109,6 +115,7 @@ def _unet(xl: bool) -> UNet2DConditionModel:
     }
     return UNet2DConditionModel(
         sample_size=16,
+        in_channels=in_channels,
         layers_per_block=1,
         block_out_channels=(32, 64),
         down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),

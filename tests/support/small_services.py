@@ -51,8 +51,9 @@ from shared.schemas.evaluation import (
     StructureReply,
     StructureRequest,
 )
+from shared.schemas.instructions import InstructReply, InstructRequest
 from shared.schemas.language import GenerateReply, GenerateRequest
-from shared.schemas.service import SERVICES, ServiceInfo, ServiceName
+from shared.schemas.service import SERVICES, ServiceInfo, ServiceName, WeightsInfo
 from tests.support.listening import listen
 
 CAPTION = "A red car on a street. It is a sunny day."
@@ -80,6 +81,7 @@ class SmallServices:
         self.calls: Counter[str] = Counter()
         self.troubles: list[Problem] = []
         self.revision = "1"
+        self.weights: list[WeightsInfo] = []
         self.judges = True
         self.looks = False
         self.gate = threading.Event()
@@ -95,6 +97,7 @@ class SmallServices:
             "/v1/edits": self._edits,
             "/v1/corruptions": self._corruptions,
             "/v1/compositions": self._compositions,
+            "/v1/instructed-edits": self._instructed_edits,
             "/v1/predictions": self._predictions,
             "/v1/segmentations": self._segmentations,
             "/v1/examinations": self._examinations,
@@ -124,7 +127,7 @@ class SmallServices:
             device="cpu",
             deterministic=True,
             revision=self.revision,
-            weights=[],
+            weights=self.weights,
             version="0",
         )
 
@@ -238,6 +241,23 @@ class SmallServices:
             images.append(None if refusal else image)
             refusals.append(refusal)
         return ComposeReply(images=images, refusals=refusals, mask=ImagePayload(png=encode(source[..., 0])))
+
+    def _instructed_edits(self, request: InstructRequest) -> InstructReply:
+        """Noise of each instruction and seed; instructions to refuse are refused."""
+        self._called("instruct")
+        source = decode(request.source.png)
+        images: list[ImagePayload | None] = []
+        for edit in request.edits:
+            seed = hashlib.sha256(f"{edit.instruction}/{edit.seed}".encode()).digest()
+            noise = np.random.default_rng(list(seed)).integers(0, 60, source.shape)
+            image = ImagePayload(png=encode(((source.astype(int) + noise) % 256).astype(np.uint8)))
+            images.append(None if "Refuse" in edit.instruction else image)
+        return InstructReply(
+            images=images,
+            refusals=["" if image else "it will not" for image in images],
+            keep_mask=request.mask,
+            evaluations=3 * request.steps,
+        )
 
     def _predictions(self, request: PredictRequest) -> PredictReply:
         self._called("predict")

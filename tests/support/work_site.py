@@ -7,12 +7,21 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from gateway.database.sessions import Sessions
-from gateway.database.tables import LOCAL_OWNER, Counterfactual, Job, Owner, Prediction, Report, SourceImage
+from gateway.database.tables import (
+    LOCAL_OWNER,
+    Counterfactual,
+    Job,
+    Owner,
+    Prediction,
+    RecordedCall,
+    Report,
+    SourceImage,
+)
 from gateway.model_services.clients import ModelServices
-from gateway.model_services.recorded import ImageShelf
+from gateway.model_services.image_shelf import ImageShelf
 from gateway.settings import Settings
 from gateway.worker.worker import Worker
 from shared.celery_app import open_celery
@@ -112,6 +121,11 @@ class Site:
         """The figures of the job's report."""
         with self.sessions() as session:
             return JobResults.model_validate(session.get_one(Report, job_id).metrics)
+
+    def recorded_calls(self) -> int:
+        """The number of recorded calls of the model services."""
+        with self.sessions() as session:
+            return session.scalar(select(func.count()).select_from(RecordedCall)) or 0
 
     def results(self, job_id: str = "job") -> tuple[list[object], list[object]]:
         """Everything that a repetition must reproduce, without ids of the job's own."""

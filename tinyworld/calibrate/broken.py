@@ -24,8 +24,8 @@ from gateway.methods.counterfactual import Edit, Scores
 from shared.chunks import chunks
 from shared.seeds import derive_seed
 from tinyworld.judges.oracles.objects import judge
-from tinyworld.judges.trials import FIELDS, Drawing, Proposal, Studio, proposals, rephrased, source_picture
-from tinyworld.objects.pictures import rendered
+from tinyworld.judges.trials import FIELDS, Drawing, Proposal, Studio, proposals, rephrase, source_picture
+from tinyworld.objects.pictures import render_pair
 from tinyworld.objects.world import CLASSES, Scene, sample_scene, scene_factors
 from tinyworld.pictures.rendered_once import Pixels
 
@@ -75,7 +75,7 @@ def trials(studio: Studio, edits: int, batch: int) -> tuple[list[Trial], Mapping
         ]
         readings = judge([image for _, image in rendered_images])
         for (request, image), read in zip(rendered_images, readings, strict=True):
-            if not recognised(request, read):
+            if not is_recognised(request, read):
                 unlike[request.kind] += 1
                 continue
             source = source_picture(request.proposal.scene)
@@ -106,28 +106,28 @@ def requested_images(proposal: Proposal) -> Iterator[RequestedImage]:
     yield RequestedImage("good", proposal, Drawing(source, edit.new_caption, edit, seed), changed_scene)
     yield RequestedImage("unedited", proposal, Drawing(source, edit.caption, edit, seed), scene)
     label = [name for name in CLASSES if name != scene.label][int(random.integers(len(CLASSES) - 1))]
-    other = changed_scene.changed(label=label)
+    wrong_class = changed_scene.changed(label=label)
     prompt = re.sub(rf"\b{scene.label}\b", label, edit.new_caption)
     yield RequestedImage(
-        "class", proposal, Drawing(source_picture(scene.changed(label=label)), prompt, edit, seed), other
+        "class", proposal, Drawing(source_picture(scene.changed(label=label)), prompt, edit, seed), wrong_class
     )
     stated = [field for field in FIELDS if field != proposal.field]
     second = next(proposals(scene, random, [str(field) for field in random.permutation(stated)]), None)
     if second is not None:
-        both = changed_scene.changed(**{second.field: str(getattr(second.target, second.field))})
+        two_changes = changed_scene.changed(**{second.field: str(getattr(second.target, second.field))})
         (change,) = second.edit.changes
-        prompt = rephrased(edit.new_caption, change.from_phrase, change.to_phrase)
+        prompt = rephrase(edit.new_caption, change.from_phrase, change.to_phrase)
         twice = Edit((*edit.changes, change), edit.caption, prompt)
-        yield RequestedImage("second", proposal, Drawing(source, twice.new_caption, twice, seed), both)
+        yield RequestedImage("second", proposal, Drawing(source, twice.new_caption, twice, seed), two_changes)
 
 
 def without_object(request: RequestedImage, image: Pixels) -> Pixels:
     """The image with the object painted over."""
-    mask = (rendered(request.proposal.scene)[1] == 1).astype(np.uint8)
+    mask = (render_pair(request.proposal.scene)[1] == 1).astype(np.uint8)
     return np.asarray(cv2.inpaint(image, cv2.dilate(mask, np.ones((9, 9), np.uint8)), 3, cv2.INPAINT_TELEA), np.uint8)
 
 
-def recognised(request: RequestedImage, read: Mapping[str, str | None]) -> bool:
+def is_recognised(request: RequestedImage, read: Mapping[str, str | None]) -> bool:
     """Whether both oracles read the class, or its absence, and every changed field as requested."""
     if request.kind == "gone":
         return read["label"] != request.proposal.scene.label
@@ -137,5 +137,5 @@ def recognised(request: RequestedImage, read: Mapping[str, str | None]) -> bool:
 
 
 def _differing(first: Scene, second: Scene) -> Sequence[str]:
-    own_values, other = scene_factors(first), scene_factors(second)
-    return [field for field, value in own_values.items() if other.get(field) != value]
+    own_values, other_values = scene_factors(first), scene_factors(second)
+    return [field for field, value in own_values.items() if other_values.get(field) != value]

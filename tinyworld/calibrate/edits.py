@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -31,11 +31,11 @@ from tinyworld.calibrate.broken import (
     RequestedImage,
     Trial,
     calibration_edits,
-    recognised,
+    is_recognised,
     requested_images,
     without_object,
 )
-from tinyworld.calibrate.thresholds import held_out, table, thresholds
+from tinyworld.calibrate.thresholds import held_out_scores, table, thresholds
 from tinyworld.judges.oracles.objects import judge
 from tinyworld.judges.trials import TASK, Proposal, payload, source_picture
 from tinyworld.pictures.rendered_once import Pixels
@@ -63,8 +63,8 @@ def trials(services: ModelServices, parameters: LanceParameters, edits: int) -> 
                 if drawing.request.kind == "good"
             ]
             for drawing, read in zip(edited_images, judge([drawing.image for drawing in edited_images]), strict=True):
-                if recognised(drawing.request, read):
-                    scored.append(_scored(services, drawing))
+                if is_recognised(drawing.request, read):
+                    scored.append(_score(services, drawing))
                 else:
                     unlike[drawing.request.kind] += 1
     return scored, unlike
@@ -91,16 +91,20 @@ def _edited_images(
     by_class: dict[str, list[RequestedImage]] = defaultdict(list)
     for request in requested_images(proposal):
         by_class[request.shows.label].append(request)
-    for shown_label, some in by_class.items():
+    for shown_label, trials_of_class in by_class.items():
         caption = re.sub(rf"\b{label}\b", shown_label, proposal.edit.caption)
-        prompts = [PromptEdit(prompt=a.drawing.prompt, cross_fraction=parameters.cross_fraction) for a in some]
-        reply = services.edit(edit_request(payload(some[0].drawing.source), parameters, caption, prompts, [fraction]))
-        for request, [image] in zip(some, reply.images, strict=True):
+        prompts = [
+            PromptEdit(prompt=a.drawing.prompt, cross_fraction=parameters.cross_fraction) for a in trials_of_class
+        ]
+        reply = services.edit(
+            edit_request(payload(trials_of_class[0].drawing.source), parameters, caption, prompts, [fraction])
+        )
+        for request, [image] in zip(trials_of_class, reply.images, strict=True):
             if image is not None:
                 yield _EditedImage(request, decode(image.png), reply.keep_mask)
 
 
-def _scored(services: ModelServices, edited_image: _EditedImage) -> Trial:
+def _score(services: ModelServices, edited_image: _EditedImage) -> Trial:
     proposal = edited_image.request.proposal
     source = MethodImage("", payload(source_picture(proposal.scene)), proposal.scene.label)
     pictures = Pictures([payload(edited_image.image)], edited_image.keep_mask)
@@ -108,22 +112,25 @@ def _scored(services: ModelServices, edited_image: _EditedImage) -> Trial:
     return Trial(proposal.scene.geometry_seed, edited_image.request.kind, proposal.edit, scores)
 
 
-def toml(chosen: Thresholds) -> str:
-    """The profile's tables of thresholds, for each method that sweeps."""
-    swept = [name for name, method in METHODS.items() if issubclass(method.parameters, SweepParameters)]
+SWEPT = tuple(name for name, method in METHODS.items() if issubclass(method.parameters, SweepParameters))
+
+
+def toml(chosen: Thresholds, methods: Sequence[str] = SWEPT, note: str = NOTE) -> str:
+    """The profile's tables of thresholds, for each of the methods (default: those that sweep)."""
     tables = [
         f"[methods.{name}.thresholds.{check}]\n" + "".join(f"{factor} = {value}\n" for factor, value in values.items())
-        for name in swept
+        for name in methods
         for check, values in chosen.items()
     ]
-    return NOTE + "\n".join(tables)
+    return note + "\n".join(tables)
 
 
-def with_thresholds(profile: str, tables: str) -> str:
-    """A profile's text, with its old tables of this kind replaced by these tables at its end."""
-    own = r"\[methods\.[\w-]+\.thresholds"
-    rest = re.sub(rf"(?ms)^{own}.*?(?=^(?:#|\[(?!methods\.[\w-]+\.thresholds))|\Z)", "", profile.replace(NOTE, ""))
-    return f"{rest.rstrip()}\n\n{tables}"
+def with_thresholds(profile: str, tables: str, methods: Sequence[str] = SWEPT, note: str = NOTE) -> str:
+    """A profile's text, with the methods' old tables of this kind replaced by these tables at its end."""
+    header = rf"methods\.(?:{'|'.join(methods)})\.thresholds"
+    others = re.sub(rf"(?ms)^\[{header}.*?(?=^(?:#|\[(?!{header}))|\Z)", "", profile.replace(note, ""))
+    closed = re.sub(r"\n{3,}", "\n\n", others)  # where the tables stood
+    return f"{closed.rstrip()}\n\n{tables}"
 
 
 def main() -> None:
@@ -139,7 +146,7 @@ def main() -> None:
     directed = [trial for trial in scored if "direction" in trial.scores]
     print(f"{len(directed)} trials; left out, as the oracles do not see what was asked for:", dict(unlike))
     print(f"{len(scored) - len(directed)} without a direction, which are refused as `no change`")
-    print(*table(held_out(directed, LANCE_CHECKS)), sep="\n")
+    print(*table(held_out_scores(directed, LANCE_CHECKS)), sep="\n")
     tables = toml(thresholds(directed, LANCE_CHECKS))
     print("\n" + tables)
     if arguments.write:

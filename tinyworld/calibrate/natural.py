@@ -2,39 +2,58 @@
 
     python -m tinyworld.measure.counterfactuals --split calibration --count 420 --out runs/natural-dillema
     python -m tinyworld.judges.label sheets runs/natural-dillema --count 420 --out runs/to-label   # and label them
-    python -m tinyworld.calibrate.natural runs/natural-dillema runs/natural-lance --write
+    python -m tinyworld.calibrate.natural runs/natural-dillema runs/natural-lance runs/natural-shifts --write
 
 It is `contrafact calibrate --validity` for the folders of a measurement instead of a job: the same fit, the same tables
 of the profile. The signals of other models are left out, because the shipped profile has none of them; they add nothing
 to the scorer's (`tinyworld.measure.check_signals`). AI models labelled the images, so the profile says `models`.
+
+The thresholds of `shifts` without a calibration are fitted here too, since no images of known fault exist for it. They
+are judged on the half of the source images that did not choose them.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from contrafact.profile_calibration import calibration_tables, with_tables
-from gateway.analysis.calibration import error_rates, fit_validity, half_width
+from gateway.analysis.calibration import (
+    class_error_rates,
+    error_rates,
+    fit_held_out,
+    fit_validity,
+    half_width,
+    separation,
+)
 from gateway.jobs.choices import method_defaults
 from gateway.methods import read_method
 from gateway.methods.inverted import SweepParameters
-from gateway.reviews.calibration import signal_sample
+from gateway.reviews.calibration import CheckedEdit, scored_images, signal_sample
 from shared.profiles import SHIPPED, load_profile
-from shared.schemas.calibration import JobCalibration, MethodCalibration
+from shared.schemas.calibration import JobCalibration, MethodCalibration, Thresholds
 from shared.schemas.validity import OTHER_MODELS
 from shared.seeds import derive_seed
+from tinyworld.calibrate.edits import toml, with_thresholds
 from tinyworld.judges.label import Label, shipped_labels
 from tinyworld.judges.labelled import LabelledEdit, judged_sample, labelled_edits
+from tinyworld.statistics.rates import rate_text
 
 DATA = "tinyworld"
 PROFILE = "tiny"
 NOTE = (
     "# Made by `python -m tinyworld.calibrate.natural --write` on labelled output of the shipped generator.\n"
     "# They hold for these thresholds and this scorer, on pictures of tinyworld.\n"
+)
+
+
+FITTED = ("shifts",)  # methods whose thresholds are fitted here, not on images of known fault
+THRESHOLD_NOTE = (
+    "# Made by `python -m tinyworld.calibrate.natural --write` on output that AI models labelled; they belong to the\n"
+    "# scorer's weights.\n"
 )
 
 
@@ -63,6 +82,8 @@ def _of_method(name: str, edits: Sequence[LabelledEdit]) -> MethodCalibration:
     if validity is not None and sweeps:
         validity = validity.model_copy(update={"thresholds": {**thresholds, **validity.thresholds}})
     valid = int(judged.valid.sum())
+    images = scored_images([CheckedEdit(e.scores, e.record.accepted, e.record.check) for e in edits], judged, method)
+    half = np.array([derive_seed("half", DATA, edit.record.source) % 2 == 0 for edit in edits], np.bool_)
     return MethodCalibration(
         method=name,
         rendered=len(edits),
@@ -71,13 +92,46 @@ def _of_method(name: str, edits: Sequence[LabelledEdit]) -> MethodCalibration:
         more=0,
         half_width=half_width(valid, len(edits) - valid, 0),
         errors=error_rates(judged),
+        classes=class_error_rates(judged),
         thresholds=thresholds,
         checks_off=[],
-        separation={},
-        fitted=None,
+        separation=separation(images),
+        fitted=fit_held_out(judged, images, half),
         validity=validity,
         sweeps=sweeps,
     )
+
+
+def method_thresholds(calibration: JobCalibration) -> dict[str, Thresholds]:
+    """The fitted thresholds of the methods in `FITTED`, for those with enough labels."""
+    return {
+        method.method: method.fitted.thresholds
+        for method in calibration.methods
+        if method.method in FITTED and method.fitted is not None
+    }
+
+
+def with_calibration(profile: str, calibration: JobCalibration) -> str:
+    """A profile's text with the calibration, and the thresholds of the methods in `FITTED`."""
+    tables = calibration_tables(DATA, calibration, "validity", judged_by="models", note=NOTE)
+    profile = with_tables(profile, DATA, tables)
+    for name, thresholds in method_thresholds(calibration).items():
+        profile = with_thresholds(profile, toml(thresholds, [name], THRESHOLD_NOTE), [name], THRESHOLD_NOTE)
+    return profile
+
+
+def held_out_lines(method: MethodCalibration) -> Iterator[str]:
+    """The errors of the thresholds of a method on labelled images, and of thresholds fitted on the other half."""
+    for name, errors in (("today", method.errors), ("fitted", method.fitted.errors if method.fitted else [])):
+        for rates in errors:
+            refused, accepted = rates.rejected_if_valid, rates.accepted_if_invalid
+            yield (
+                f"{method.method}, {name}, {rates.factor or 'all'}: "
+                f"{rate_text(refused.count, refused.n)} of the valid ones refused, "
+                f"{rate_text(accepted.count, accepted.n)} of the invalid ones accepted"
+            )
+    if method.fitted:
+        yield f"{method.method}, fitted: AUROC {method.fitted.auroc:.3f}"
 
 
 def main() -> None:
@@ -89,14 +143,16 @@ def main() -> None:
     arguments = parser.parse_args()
     more = [Label.model_validate_json(line) for path in arguments.labels for line in path.read_text().splitlines()]
     try:
-        edits = labelled_edits(arguments.folders, [*more, *shipped_labels()], PROFILE)
+        edits = labelled_edits(arguments.folders, [*more, *shipped_labels()])
     except ValueError as error:
         raise SystemExit(str(error)) from None
-    tables = calibration_tables(DATA, calibration_of(edits), "validity", judged_by="models", note=NOTE)
-    print(tables)
+    calibration = calibration_of(edits)
+    print(calibration_tables(DATA, calibration, "validity", judged_by="models", note=NOTE))
+    for method in calibration.methods:
+        print(*held_out_lines(method), sep="\n")
     if arguments.write:
         path = SHIPPED / f"{PROFILE}.toml"
-        path.write_text(with_tables(path.read_text(encoding="utf-8"), DATA, tables), encoding="utf-8")
+        path.write_text(with_calibration(path.read_text(encoding="utf-8"), calibration), encoding="utf-8")
         load_profile(PROFILE)
 
 

@@ -36,7 +36,7 @@ from shared.profiles import load_profile, shipped_profiles
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import ShapesReply, ShapesRequest
 from tinyworld.calibrate.broken import Trial
-from tinyworld.calibrate.thresholds import held_out, table, thresholds, toml, with_thresholds
+from tinyworld.calibrate.thresholds import held_out_scores, table, thresholds, toml, with_thresholds
 from tinyworld.datasets.round_trips import through_autoencoder
 from tinyworld.drawing.canvas import Image
 from tinyworld.roads.render import Rendering, render
@@ -74,14 +74,12 @@ def shape_images(scene: Scene, side: int = 128) -> Iterator[ShapeImage]:
     """Images of a scene, one of each kind, with one look changed; the looks alternate over scenes."""
     random = np.random.default_rng((0x5A9E, scene.geometry_seed))
     look = tuple(LOOKS)[scene.geometry_seed % len(LOOKS)]
-    others = [value for value in LOOKS[look] if value != getattr(scene, look)]
-    changed = scene.changed(**{look: others[int(random.integers(len(others)))]})
+    other_values = [value for value in LOOKS[look] if value != getattr(scene, look)]
+    changed = scene.changed(**{look: other_values[int(random.integers(len(other_values)))]})
     good = render(changed, side, side)
     yield ShapeImage("good", look, good.image)
     far = max(1, round(side / 128 * int(random.integers(NEAREST, FARTHEST + 1))))
-    yield ShapeImage(
-        "shifted", look, shifted(good.image, ((far, 0), (-far, 0), (0, far), (0, -far))[random.integers(4)])
-    )
+    yield ShapeImage("shifted", look, shift(good.image, ((far, 0), (-far, 0), (0, far), (0, -far))[random.integers(4)]))
     yield ShapeImage("moved", look, render(elsewhere(changed), side, side).image)
     if good.instance_classes:
         yield ShapeImage("gone", look, without_largest(good))
@@ -96,7 +94,7 @@ def elsewhere(scene: Scene) -> Scene:
     return replace(scene.changed(**shapes), geometry_seed=scene.geometry_seed + 1)
 
 
-def shifted(image: Image, by: tuple[int, int]) -> Image:
+def shift(image: Image, by: tuple[int, int]) -> Image:
     """Shifted by (down, right) pixels, the border filled by reflection."""
     wide = np.pad(image, ((FARTHEST, FARTHEST), (FARTHEST, FARTHEST), (0, 0)), mode="reflect")
     down, right = FARTHEST - by[0], FARTHEST - by[1]
@@ -166,7 +164,7 @@ def main() -> None:
     scenes = [sample_scene("calibration", index) for index in range(arguments.scenes)]
     scored, silent = trials(ShapeEvaluator(profile.evaluator.segmenter), scenes, through_autoencoder)
     print(f"{len(scored)} pictures of {len(scenes) - silent} scenes; nothing could be said of {silent}")
-    judged = held_out(scored, CHECKS)
+    judged = held_out_scores(scored, CHECKS)
     print(*table(judged), sep="\n")
     print("\n" + toml(thresholds(scored, CHECKS), NOTE))
     if arguments.write:

@@ -51,7 +51,7 @@ def _kinds(trials: Sequence[Trial]) -> list[str]:
     return list(dict.fromkeys(trial.kind for trial in trials))
 
 
-def held_out(trials: Sequence[Trial], checks: Sequence[str] = CHECKS) -> list[tuple[Trial, bool, float]]:
+def held_out_scores(trials: Sequence[Trial], checks: Sequence[str] = CHECKS) -> list[tuple[Trial, bool, float]]:
     """Each trial with its verdict and margin, under thresholds from the other half of the scenes."""
     half = np.array([trial.scene % 2 == 0 for trial in trials], np.bool_)
     least = held_out_margins(scored_images(trials, checks), half).tolist()
@@ -62,18 +62,18 @@ def table(judged: Sequence[tuple[Trial, bool, float]]) -> list[str]:
     """Per factor: false rejects, false accepts by kind, and the area under the curve."""
     lines = []
     for factor in ("all", *sorted({trial.factor for trial, _, _ in judged})):
-        some = [row for row in judged if factor in ("all", row[0].factor)]
-        good = [row for row in some if row[0].kind == "good"]
-        broken = [row for row in some if row[0].kind != "good"]
+        rows = [row for row in judged if factor in ("all", row[0].factor)]
+        good = [row for row in rows if row[0].kind == "good"]
+        broken = [row for row in rows if row[0].kind != "good"]
         area = auroc([worst for *_, worst in good], [worst for *_, worst in broken])
         refused = rate_text(sum(not accepted for _, accepted, _ in good), len(good))
-        lines.append(f"{factor}: AUROC {area:.3f}; false reject {refused}; false accept {_passed(broken)}")
+        lines.append(f"{factor}: AUROC {area:.3f}; false reject {refused}; false accept {_pass_rates(broken)}")
         kinds = [kind for kind in _kinds([trial for trial, *_ in judged]) if kind != "good"]
-        lines += [f"    {kind}: {_passed([row for row in broken if row[0].kind == kind])}" for kind in kinds]
+        lines += [f"    {kind}: {_pass_rates([row for row in broken if row[0].kind == kind])}" for kind in kinds]
     return lines
 
 
-def _passed(rows: Sequence[tuple[Trial, bool, float]]) -> str:
+def _pass_rates(rows: Sequence[tuple[Trial, bool, float]]) -> str:
     return rate_text(sum(accepted for _, accepted, _ in rows), len(rows))
 
 
@@ -91,8 +91,8 @@ def toml(chosen: Thresholds, note: str = NOTE) -> str:
 
 def with_thresholds(profile: str, tables: str, checks: Sequence[str] = (r"\w+",)) -> str:
     """A profile's text, with its thresholds of these checks replaced by these tables at its end."""
-    own = rf"\[thresholds\.(?:{'|'.join(checks)})\]"
-    rest = re.sub(
-        rf"(?ms)^{own}.*?(?=^#|^\[(?!thresholds\.(?:{'|'.join(checks)})\])|\Z)", "", profile.replace(NOTE, "")
+    header = rf"\[thresholds\.(?:{'|'.join(checks)})\]"
+    unchanged = re.sub(
+        rf"(?ms)^{header}.*?(?=^#|^\[(?!thresholds\.(?:{'|'.join(checks)})\])|\Z)", "", profile.replace(NOTE, "")
     )
-    return f"{rest.rstrip()}\n\n{tables}"
+    return f"{unchanged.rstrip()}\n\n{tables}"

@@ -15,7 +15,7 @@ from tinyworld.domain.scenes import Split, targets
 from tinyworld.objects import captions, world
 from tinyworld.objects import pictures as object_pictures
 from tinyworld.objects.world import FACTORS
-from tinyworld.pictures.augmentation import varied
+from tinyworld.pictures.augmentation import vary
 from tinyworld.pictures.rendered_once import Pixels
 from tinyworld.roads import captions as road_captions
 from tinyworld.roads import pictures as road_pictures
@@ -69,7 +69,7 @@ OBJECTS = PictureDomain[world.Scene](
     sample=world.sample_scene,
     withheld=world.withheld,
     rendered=object_pictures.pictures,
-    picture=lambda scene: object_pictures.rendered(scene)[0],
+    picture=lambda scene: object_pictures.render_pair(scene)[0],
     shown=world.scene_factors,
     mirrored=world.mirrored,
     describe=captions.describe,
@@ -113,7 +113,7 @@ class Album:
     def view(self, row: int, random: np.random.Generator, *, flip: bool) -> TrainingView:
         """Image number `row`, randomly varied and optionally flipped."""
         scene = self.domain.mirrored(self.scenes[row]) if flip else self.scenes[row]
-        image = varied(self.images[row], random, flip=flip)
+        image = vary(self.images[row], random, flip=flip)
         return TrainingView(scene, image, self.domain.targets(self.domain.shown(scene)))
 
 

@@ -36,9 +36,9 @@ def random_fields(seed: int) -> Fields:
     bends = np.empty((_FIELDS, 2, SIDE, SIDE), np.float32)
     for place in range(_FIELDS):
         coarse = (SIDE, SIDE // 2, SIDE // 4)[place % 3]
-        noise[place] = _enlarged(random.standard_normal((coarse, coarse, 3), np.float32))
+        noise[place] = _enlarge(random.standard_normal((coarse, coarse, 3), np.float32))
         for bend in bends[place]:
-            bend[:] = _enlarged(random.standard_normal((6, 6), np.float32))
+            bend[:] = _enlarge(random.standard_normal((6, 6), np.float32))
     return Fields(noise, bends)
 
 
@@ -68,14 +68,14 @@ def bent(image: Pixels, fields: Fields, random: np.random.Generator) -> Pixels:
     )
 
 
-def tinted(image: Pixels, fields: Fields, random: np.random.Generator) -> Pixels:
+def tint(image: Pixels, fields: Fields, random: np.random.Generator) -> Pixels:
     """Brighter, darker or slightly coloured; well below the distance between the world's colours."""
     gain = random.uniform(0.88, 1.12) * random.uniform(0.95, 1.05, 3)
     levels = np.arange(256, dtype=np.float64)[:, None] * gain + random.uniform(-12, 12)
     return np.asarray(cv2.LUT(image, np.clip(levels, 0, 255).astype(np.uint8)[:, None]), np.uint8)
 
 
-def compressed(image: Pixels, fields: Fields, random: np.random.Generator) -> Pixels:
+def compress(image: Pixels, fields: Fields, random: np.random.Generator) -> Pixels:
     """JPEG of quality 25 to 80."""
     quality = [cv2.IMWRITE_JPEG_QUALITY, int(random.integers(25, 80))]
     return np.asarray(cv2.imdecode(cv2.imencode(".jpg", image, quality)[1], cv2.IMREAD_COLOR), np.uint8)
@@ -88,12 +88,14 @@ def watercolour(image: Pixels, fields: Fields, random: np.random.Generator) -> P
 
 # How often each oracle's pictures suffer what; they differ on purpose.
 SUFFERED: Mapping[str, Mapping[Degradation, float]] = {
-    "oracle-a": {soft_focus: 0.35, noise: 0.3, tinted: 0.3, bent: 0.2, compressed: 0.15},
-    "oracle-b": {watercolour: 0.3, bent: 0.3, coarse_scaling: 0.3, tinted: 0.3, noise: 0.15},
+    "oracle-a": {soft_focus: 0.35, noise: 0.3, tint: 0.3, bent: 0.2, compress: 0.15},
+    "oracle-b": {watercolour: 0.3, bent: 0.3, coarse_scaling: 0.3, tint: 0.3, noise: 0.15},
 }
 
 
-def degraded(image: Pixels, shares: Mapping[Degradation, float], fields: Fields, random: np.random.Generator) -> Pixels:
+def apply_degradations(
+    image: Pixels, shares: Mapping[Degradation, float], fields: Fields, random: np.random.Generator
+) -> Pixels:
     """An image (128 × 128 × 3) with random degradations, each with its probability of `shares`."""
     for degradation, share in shares.items():
         if random.random() < share:
@@ -101,7 +103,7 @@ def degraded(image: Pixels, shares: Mapping[Degradation, float], fields: Fields,
     return image
 
 
-def _enlarged(coarse: NDArray[np.float32]) -> NDArray[np.float32]:
+def _enlarge(coarse: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(cv2.resize(coarse, (SIDE, SIDE), interpolation=cv2.INTER_CUBIC), np.float32)
 
 

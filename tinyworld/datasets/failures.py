@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from tinyworld.objects.pictures import rendered
+from tinyworld.objects.pictures import render_pair
 from tinyworld.objects.world import CLASSES, Scene
 from tinyworld.pictures.augmentation import SIDE
 from tinyworld.pictures.rendered_once import Pixels
@@ -18,25 +18,25 @@ KINDS = ("gone", "half", "ghost", "scrambled", "chimera", "blend")
 _TILE = 16
 
 
-def failure(scene: Scene, other: Scene, random: np.random.Generator) -> tuple[Pixels, str]:
-    """A failed image of `scene` (128 × 128 × 3) and the kind of failure; `other` is any scene to blend in."""
+def failure(scene: Scene, other_scene: Scene, random: np.random.Generator) -> tuple[Pixels, str]:
+    """A failed image of `scene` (128 × 128 × 3) and the kind of failure; `other_scene` is any scene to blend in."""
     kind = KINDS[int(random.integers(len(KINDS)))]
-    image, mask = rendered(scene)
+    image, mask = render_pair(scene)
     shape = mask == 1
     if kind == "blend":
         share = float(random.uniform(0.4, 0.6))
-        return _mixed(image, rendered(other)[0], np.full((SIDE, SIDE), share, np.float32)), kind
+        return _mix(image, render_pair(other_scene)[0], np.full((SIDE, SIDE), share, np.float32)), kind
     if kind == "chimera":
         label = [name for name in CLASSES if name != scene.label][int(random.integers(len(CLASSES) - 1))]
-        return _mixed(image, rendered(scene.changed(label=label))[0], _halved(shape, random)), kind
+        return _mix(image, render_pair(scene.changed(label=label))[0], _halve(shape, random)), kind
     if kind == "scrambled":
-        return _scrambled(image, shape, random), kind
+        return _scramble(image, shape, random), kind
     without = _without(image, shape, random)
     if kind == "gone":
         return without, kind
     if kind == "half":
-        return _mixed(image, without, _halved(shape, random)), kind
-    return _mixed(image, without, np.full((SIDE, SIDE), float(random.uniform(0.72, 0.9)), np.float32)), kind
+        return _mix(image, without, _halve(shape, random)), kind
+    return _mix(image, without, np.full((SIDE, SIDE), float(random.uniform(0.72, 0.9)), np.float32)), kind
 
 
 def _without(image: Pixels, shape: NDArray[np.bool_], random: np.random.Generator) -> Pixels:
@@ -46,10 +46,10 @@ def _without(image: Pixels, shape: NDArray[np.bool_], random: np.random.Generato
     if random.random() < 0.5:
         return smooth
     beside = np.roll(smooth, int(random.choice((-1, 1))) * int(random.integers(44, 84)), axis=1)
-    return _mixed(smooth, beside, cv2.GaussianBlur(grown.astype(np.float32), (0, 0), 1.5))
+    return _mix(smooth, beside, cv2.GaussianBlur(grown.astype(np.float32), (0, 0), 1.5))
 
 
-def _halved(shape: NDArray[np.bool_], random: np.random.Generator) -> NDArray[np.float32]:
+def _halve(shape: NDArray[np.bool_], random: np.random.Generator) -> NDArray[np.float32]:
     """1 on one side of a line through the middle of the object, 0 on the other."""
     axis = int(random.integers(2))
     along = np.flatnonzero(shape.any(axis=axis))
@@ -62,7 +62,7 @@ def _halved(shape: NDArray[np.bool_], random: np.random.Generator) -> NDArray[np
     return np.asarray(half if random.random() < 0.5 else 1 - half, np.float32)
 
 
-def _scrambled(image: Pixels, shape: NDArray[np.bool_], random: np.random.Generator) -> Pixels:
+def _scramble(image: Pixels, shape: NDArray[np.bool_], random: np.random.Generator) -> Pixels:
     """The tiles that the object covers, exchanged among each other."""
     tiles = [
         (row, column)
@@ -79,7 +79,7 @@ def _scrambled(image: Pixels, shape: NDArray[np.bool_], random: np.random.Genera
     return np.asarray(cv2.GaussianBlur(result, (0, 0), 0.8), np.uint8)
 
 
-def _mixed(image: Pixels, other: Pixels, share: NDArray[np.float32]) -> Pixels:
+def _mix(image: Pixels, other_image: Pixels, share: NDArray[np.float32]) -> Pixels:
     """Blend in `share` (128 × 128, 0 to 1) of the other image."""
     weight = share[..., None]
-    return np.asarray(np.clip(image * (1 - weight) + other * weight, 0, 255), np.uint8)
+    return np.asarray(np.clip(image * (1 - weight) + other_image * weight, 0, 255), np.uint8)

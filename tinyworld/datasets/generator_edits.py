@@ -12,7 +12,7 @@ from tinyworld.datasets.generator_pictures import OBJECT_COLOURS
 from tinyworld.domain.descriptions import Description
 from tinyworld.domain.names import DOMAINS
 from tinyworld.objects import captions, world
-from tinyworld.objects.pictures import rendered
+from tinyworld.objects.pictures import render_pair
 from tinyworld.pictures.control_edges import edges_of
 from tinyworld.pictures.rendered_once import Pixels
 from tinyworld.roads import captions as road_captions
@@ -44,14 +44,14 @@ def _of_objects(index: int) -> ShownEdit:
     random = np.random.default_rng((0xED17, index))
     source = world.sample_scene("calibration", FIRST + index)
     fields = [field for field in world.EDIT_FACTOR if field != "size"]
-    target, field = _changed(source, fields[index % len(fields)], world.FACTOR_VALUES, random)
-    picture, mask = rendered(source)
+    target, field = _change(source, fields[index % len(fields)], world.FACTOR_VALUES, random)
+    picture, mask = render_pair(source)
     # as the service holds on to the source for such an edit
     edges = edges_of(picture, mask, "object" if field in ("background", "companion") else "structure")
     return ShownEdit(
         picture,
         {"canny": edges, "segmentation": OBJECT_COLOURS[mask]},
-        rendered(target)[0],
+        render_pair(target)[0],
         _caption(captions.describe, target, field, index),
         f"{source.label}, {getattr(source, field)}",
         f"-> {getattr(target, field)}",
@@ -62,12 +62,12 @@ def _of_roads(index: int) -> ShownEdit:
     random = np.random.default_rng((0xED18, index))
     source = road_world.sample_scene("calibration", FIRST + index)
     fields = [field for field in road_world.LOOKS if field in road_world.scene_factors(source)]
-    target, field = _changed(source, fields[index % len(fields)], road_world.LOOKS, random)
+    target, field = _change(source, fields[index % len(fields)], road_world.LOOKS, random)
     rendering = road_render.render(source)
     edges = edges_of(rendering.image, roads.standing(rendering.classes), "structure")
     return ShownEdit(
         rendering.image,
-        {"canny": edges, "segmentation": road_render.coloured(rendering.classes)},
+        {"canny": edges, "segmentation": road_render.colour_map(rendering.classes)},
         road_render.render(target).image,
         _caption(road_captions.describe, target, field, index),
         f"{field} {getattr(source, field)}",
@@ -78,11 +78,11 @@ def _of_roads(index: int) -> ShownEdit:
 _EDITS: dict[str, Callable[[int], ShownEdit]] = dict(zip(DOMAINS, (_of_objects, _of_roads), strict=True))
 
 
-def _changed(
+def _change(
     source: Any, field: str, values: Mapping[str, Sequence[object]], random: np.random.Generator
 ) -> tuple[Any, str]:
-    others = [value for value in values[field] if value != getattr(source, field)]
-    return source.changed(**{field: str(random.choice(np.array(others)))}), field
+    other_values = [value for value in values[field] if value != getattr(source, field)]
+    return source.changed(**{field: str(random.choice(np.array(other_values)))}), field
 
 
 def _caption(describe: Callable[[Any, int], Description], scene: Any, field: str, index: int) -> str:

@@ -20,7 +20,7 @@ from tinyworld.roads import captions as road_captions
 from tinyworld.roads import control_edges as roads
 from tinyworld.roads.pictures import Pictures as RoadPictures
 from tinyworld.roads.pictures import pictures as road_pictures
-from tinyworld.roads.render import coloured
+from tinyworld.roads.render import colour_map
 from tinyworld.roads.world import Scene
 from tinyworld.roads.world import sample_scene as sample_road
 
@@ -46,7 +46,7 @@ def of_objects(data: Pictures) -> Material:
 
     def control(kind: ControlKind, row: int, random: np.random.Generator) -> Pixels:
         if kind == "segmentation":
-            return _dropped(OBJECT_COLOURS[data.masks[row]], random)
+            return _drop_out(OBJECT_COLOURS[data.masks[row]], random)
         return training_edges(data.scenes[row], data.images[row], data.masks[row], random)
 
     return Material(
@@ -63,7 +63,7 @@ def of_roads(data: RoadPictures, siblings: RoadPictures) -> Material:
 
     def control(kind: ControlKind, row: int, random: np.random.Generator) -> Pixels:
         if kind == "segmentation":
-            return _dropped(coloured(data.classes[row]), random)
+            return _drop_out(colour_map(data.classes[row]), random)
         return roads.training_edges(data.images[row], siblings.images[row], data.classes[row], random)
 
     return Material(
@@ -90,5 +90,5 @@ def _road_sibling(index: int) -> Scene:
     return roads.sibling(_road(index), np.random.default_rng((0x51B, index)))
 
 
-def _dropped(colours: Pixels, random: np.random.Generator) -> Pixels:
+def _drop_out(colours: Pixels, random: np.random.Generator) -> Pixels:
     return np.zeros_like(colours) if random.random() < _DROPPED else colours

@@ -28,7 +28,7 @@ from shared.service_settings import ServiceSettings
 from tinyworld.datasets.failures import failure
 from tinyworld.datasets.round_trips import with_round_trips
 from tinyworld.domain.scenes import Split
-from tinyworld.judges.oracles.objects import NONE, ORACLES
+from tinyworld.judges.oracles.objects import NO_OBJECT, ORACLES
 from tinyworld.objects.captions import caption
 from tinyworld.objects.pictures import Pictures, pictures, split_scene
 from tinyworld.objects.world import sample_scene
@@ -78,11 +78,11 @@ def oracle_pictures(name: str) -> OraclePictures:
     drawn = [failed]
     if count:
         hand = _generator_digest()
-        again = _cached(f"{split}-redrawn-{count}-{hand}", lambda: _redrawn_whole(whole, count))
-        broken = _cached(
+        redrawn = _cache(f"{split}-redrawn-{count}-{hand}", lambda: _redrawn_whole(whole, count))
+        broken = _cache(
             f"{split}-failed-redrawn-{failed_count}-{hand}", lambda: _redrawn(failed[:failed_count], None, 0.3)
         )
-        drawn = [again, failed, broken]
+        drawn = [redrawn, failed, broken]
     failed_masks = np.zeros((FAILED + failed_count, *whole.masks.shape[1:]), np.uint8)
     rows = np.arange(RENDERED - count, RENDERED)
     data = replace(
@@ -90,7 +90,9 @@ def oracle_pictures(name: str) -> OraclePictures:
         scenes=whole.scenes + [whole.scenes[row] for row in rows],
         images=np.concatenate([whole.images, *drawn]),
         masks=np.concatenate([whole.masks, whole.masks[rows], failed_masks]),
-        targets=torch.cat([whole.targets, whole.targets[torch.from_numpy(rows)], NONE.expand(len(failed_masks), -1)]),
+        targets=torch.cat(
+            [whole.targets, whole.targets[torch.from_numpy(rows)], NO_OBJECT.expand(len(failed_masks), -1)]
+        ),
     )
     counts = (RENDERED, ROUND_TRIPS, count, FAILED, failed_count)
     return OraclePictures(data, (0, *np.cumsum(counts).tolist()))
@@ -104,7 +106,7 @@ def failures(split: Split, count: int, first: int = 1_000_000) -> Pixels:
         places = range(first, first + count)
         return np.stack([failure(sample_scene(split, n), sample_scene(split, n + count), random)[0] for n in places])
 
-    return _cached(f"{split}-failed-{count}-{first}", render_failures)
+    return _cache(f"{split}-failed-{count}-{first}", render_failures)
 
 
 def _redrawn_whole(whole: Pictures, count: int) -> Pixels:
@@ -121,13 +123,13 @@ def _redrawn(images: Pixels, texts: Sequence[str] | None, strength: float) -> Pi
     done = []
     captions = list(texts) if texts else [""] * len(images)
     batches = zip(chunks(images, _BATCH), chunks(captions, _BATCH), strict=True)
-    for number, (some, captions_of_some) in enumerate(batches):
+    for number, (batch, captions_of_some) in enumerate(batches):
         way = strength * (0.5 + 0.5 * (number % 4) / 3)
-        done.append(_denoised(weights, some, captions_of_some, way, number * _BATCH))
+        done.append(_denoise(weights, batch, captions_of_some, way, number * _BATCH))
     return np.concatenate(done)
 
 
-def _denoised(weights: StableDiffusion, images: Pixels, texts: Sequence[str], way: float, seed: int) -> Pixels:
+def _denoise(weights: StableDiffusion, images: Pixels, texts: Sequence[str], way: float, seed: int) -> Pixels:
     scheduler = weights.fresh_scheduler(_STEPS)
     times = scheduler.timesteps[round(_STEPS * (1 - way)) :]
     clean = weights.vae.encode(as_pixel_values(images).to(weights.vae.dtype)).latent_dist.mode().float()
@@ -139,13 +141,13 @@ def _denoised(weights: StableDiffusion, images: Pixels, texts: Sequence[str], wa
     control = torch.from_numpy(edges).to(weights.dtype).div(255)[:, None].expand(-1, 3, -1, -1)
     for time in times:
         inputs = latents.to(weights.dtype)
-        predicted = _predicted(weights, inputs, time, states, control)
+        predicted = _predict(weights, inputs, time, states, control)
         latents = scheduler.step(predicted.float(), time, latents, return_dict=False)[0]
     drawn = weights.decode(latents).mul(255).round().byte().permute(0, 2, 3, 1)
     return np.asarray(drawn.numpy(), np.uint8)
 
 
-def _predicted(weights: StableDiffusion, inputs: Tensor, time: Tensor, states: Tensor, control: Tensor) -> Tensor:
+def _predict(weights: StableDiffusion, inputs: Tensor, time: Tensor, states: Tensor, control: Tensor) -> Tensor:
     inputs = inputs.contiguous(memory_format=torch.channels_last)
     down, middle = weights.controlnets["canny"](
         inputs, time, encoder_hidden_states=states, controlnet_cond=control, return_dict=False
@@ -157,7 +159,7 @@ def _predicted(weights: StableDiffusion, inputs: Tensor, time: Tensor, states: T
     return result
 
 
-def _cached(name: str, make: Callable[[], Pixels]) -> Pixels:
+def _cache(name: str, make: Callable[[], Pixels]) -> Pixels:
     path = RUNS / "cache" / f"{name}.npy"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

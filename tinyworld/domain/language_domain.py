@@ -10,6 +10,7 @@ from pydoc_data.topics import topics
 from typing import Generic, TypeVar
 
 from tinyworld.domain.descriptions import Description, Withheld
+from tinyworld.domain.instructions import InstructionWording
 from tinyworld.domain.scenes import Split
 from tinyworld.domain.wording import Sentences, Slot
 
@@ -39,7 +40,8 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class LanguageDomain(Generic[S]):
-    """What examples need to know of a domain: its scenes, captions, phrases, what may be edited, what tasks ask for.
+    """What examples need to know of a domain: scenes, captions, phrases, what may be edited, what tasks ask for,
+    instructions.
 
     `main` is the field that most tasks ask for; one that scenes lack ("masks") has no ground truth in words.
     """
@@ -51,6 +53,7 @@ class LanguageDomain(Generic[S]):
     edit_factor: Mapping[str, str]
     tasks: Mapping[str, Sentences]
     main: str
+    instructions: InstructionWording
     carriers: list[str] = field(init=False, repr=False)  # words that state nothing in a caption
 
     def __post_init__(self) -> None:

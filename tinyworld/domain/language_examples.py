@@ -1,8 +1,9 @@
 """Training examples of the tiny language model: the methods' questions about captions, with correct answers.
 
-DILLEMA asks three, LANCE one ("perturb"). The questions are built by the methods' own functions. A task asks for one
-field of the scene; a good answer never changes that field, nor the class where DILLEMA asks. LANCE's *subject* is
-the labelled thing itself: it may change only where the task asks for something else (the weather, say).
+DILLEMA asks three, LANCE one ("perturb"), `instruct` the same with instructions. The questions are built
+by the methods' own functions. A task asks for one field of the scene; a good answer never changes that field, nor the
+class where DILLEMA asks. LANCE's *subject* is the labelled thing itself: it may change only where the task asks for
+something else (the weather, say).
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from typing import Any, Literal
 
 from gateway.methods.counterfactual import TaskDescription
 from gateway.methods.dillema import alternative_messages, keyword_messages, rewrite_messages
-from gateway.methods.lance import LANCE_FACTORS, LanceFactor, perturb_messages
+from gateway.methods.instruct import INSTRUCT
+from gateway.methods.lance import LANCE_FACTORS, PERTURB, LanceFactor, perturb_messages
 from shared.schemas.language import Message
 from tinyworld.domain.descriptions import Description, Mention, Withheld
 from tinyworld.domain.language_domain import WORDS, LanguageDomain
 from tinyworld.domain.scenes import Split
 from tinyworld.domain.wording import slot_of, with_articles
 
-Kind = Literal["keywords", "alternatives", "rewrite", "perturb"]
-KINDS: tuple[Kind, ...] = ("keywords", "alternatives", "rewrite", "perturb")
+Kind = Literal["keywords", "alternatives", "rewrite", "perturb", "instruct"]
+KINDS: tuple[Kind, ...] = ("keywords", "alternatives", "rewrite", "perturb", "instruct")
+PERTURBING: tuple[Kind, ...] = ("perturb", "instruct")  # ask for edits of a factor
 MOST_EDITS = 3  # of one perturbation
 _SAYS_NOTHING = 0.25  # share kept of the perturbations that have no right edit
 _EDITS = (1, 1, 1, 2, 2, MOST_EDITS)  # asked for
@@ -68,14 +71,14 @@ def example(kind: Kind, seed: int, wordings: Wordings, factor: LanceFactor | Non
     while True:
         scene = domain.scene(wordings.split, random.randrange(10_000_000), wordings.allow_withheld)
         requested: LanceFactor = random.choice(_REQUESTED) if factor is None else factor
-        changes_main = kind == "perturb" and factor is None and requested == "subject"
+        changes_main = kind in PERTURBING and factor is None and requested == "subject"
         field, task, truth = _task(scene, random, wordings, main_share=0.2 if changes_main else 0.8)
         description = domain.described(scene, random.randrange(2**31), wordings.withheld)
         if random.random() < 2 * wordings.noise:
-            description = random.choice((_lengthened, _reworded, _reworded))(description, random, domain)
-        if kind == "perturb":
-            if factor or perturbed(description, field, requested, domain) or random.random() < _SAYS_NOTHING:
-                return _perturbation(description, field, (task, truth), requested, random, domain)
+            description = random.choice((_lengthen, _reword, _reword))(description, random, domain)
+        if kind in PERTURBING:
+            if factor or perturb(description, field, requested, domain) or random.random() < _SAYS_NOTHING:
+                return _perturbation(kind, description, field, (task, truth), requested, random, domain)
             continue
         mentions = [m for m in description.mentions if m.field in domain.edit_factor and m.field != field]
         if kind == "keywords":
@@ -116,7 +119,7 @@ def _rewrite(
     return Example("rewrite", messages, reply, description, wordings.domain)
 
 
-def perturbed(
+def perturb(
     description: Description, forbidden: str, factor: LanceFactor, domain: LanguageDomain[Any]
 ) -> list[Mention]:
     """The mentions that an edit of a factor may change when the task asks for the field `forbidden`."""
@@ -125,6 +128,7 @@ def perturbed(
 
 
 def _perturbation(
+    kind: Kind,
     description: Description,
     forbidden: str,
     task: tuple[TaskDescription, str | None],
@@ -132,28 +136,38 @@ def _perturbation(
     random: Random,
     domain: LanguageDomain[Any],
 ) -> Example:
-    """A question of LANCE's and its answer: edits that differ, spread over the mentions of the factor."""
+    """A question of LANCE's or `instruct`'s, and its answer: edits that differ, spread over the factor's mentions."""
     most = random.choice(_EDITS)
     edits: list[dict[str, str]] = []
-    options = {m: _alternatives(m, random, most, domain) for m in perturbed(description, forbidden, factor, domain)}
+    options = {m: _alternatives(m, random, most, domain) for m in perturb(description, forbidden, factor, domain)}
     while len(edits) < most and any(options.values()):
         mention = random.choice([m for m, left in options.items() if left])
         new = options[mention].pop()
-        edits.append(
-            {
-                "from_phrase": mention.phrase,
-                "from_value": mention.value,
-                "to_phrase": new["phrase"],
-                "to_value": new["value"],
-                "caption": replaced(description.text, mention, new["phrase"]),
-            }
-        )
-    messages = perturb_messages(task[0], description.text, task[1], factor, most)
+        edit = {
+            "from_phrase": mention.phrase,
+            "from_value": mention.value,
+            "to_phrase": new["phrase"],
+            "to_value": new["value"],
+            "caption": replace_phrase(description.text, mention, new["phrase"]),
+        }
+        if kind == "instruct":
+            edit["instruction"] = _instruction(description, mention, new["phrase"], random, domain)
+        edits.append(edit)
+    question = INSTRUCT if kind == "instruct" else PERTURB
+    messages = perturb_messages(task[0], description.text, task[1], factor, most, question)
     reply = _dumps({"edits": edits})
-    return Example("perturb", messages, reply, description, domain, None, forbidden, factor, most)
+    return Example(kind, messages, reply, description, domain, None, forbidden, factor, most)
 
 
-def replaced(text: str, mention: Mention, new: str) -> str:
+def _instruction(
+    description: Description, mention: Mention, new: str, random: Random, domain: LanguageDomain[Any]
+) -> str:
+    stated = {other.field: other.phrase for other in description.mentions}
+    slot = slot_of(mention.phrase, domain.slots, field=mention.field)
+    return domain.instructions.of_phrases(slot, mention.phrase, new, stated, random.randrange(2**31))
+
+
+def replace_phrase(text: str, mention: Mention, new: str) -> str:
     """The text with a mention's phrase replaced: the class wherever it is named, another thing once."""
     count = 0 if mention.field == "label" else 1
     return with_articles(re.sub(rf"\b{re.escape(mention.phrase)}\b", new, text, count=count))
@@ -186,36 +200,38 @@ def _task(
     return field, TaskDescription(text), truth
 
 
-def _lengthened(description: Description, random: Random, domain: LanguageDomain[Any]) -> Description:
+def _lengthen(description: Description, random: Random, domain: LanguageDomain[Any]) -> Description:
     """With a sentence of random words at the end."""
     words = random.choices(WORDS, k=random.randint(2, 6))
     return Description(f"{description.text} {' '.join(words).capitalize()}.", description.mentions)
 
 
-def _reworded(description: Description, random: Random, domain: LanguageDomain[Any]) -> Description:
+def _reword(description: Description, random: Random, domain: LanguageDomain[Any]) -> Description:
     """With random words in place of, or before, some of those that state nothing: no sentence can be memorised."""
     share = random.choice((0.2, 0.5, 0.8))
     phrases = sorted({mention.phrase for mention in description.mentions}, key=len, reverse=True)
     pieces = re.split(rf"\b({'|'.join(map(re.escape, phrases))})\b", description.text)
     for place in range(0, len(pieces), 2):  # between the phrases
         words = re.split(r"([a-zA-Z]+)", pieces[place])
-        words[1::2] = [_swapped(word, random, domain) if random.random() < share else word for word in words[1::2]]
+        words[1::2] = [_swap(word, random, domain) if random.random() < share else word for word in words[1::2]]
         pieces[place] = "".join(words)
     return Description(with_articles("".join(pieces)), description.mentions)
 
 
-def _swapped(word: str, random: Random, domain: LanguageDomain[Any]) -> str:
+def _swap(word: str, random: Random, domain: LanguageDomain[Any]) -> str:
     if word.lower() in ("a", "an"):
         return word
-    other = random.choice(domain.carriers)
-    other = other.capitalize() if word[0].isupper() else other
-    return f"{other} {word.lower()}" if random.random() < 0.3 else other
+    carrier = random.choice(domain.carriers)
+    carrier = carrier.capitalize() if word[0].isupper() else carrier
+    return f"{carrier} {word.lower()}" if random.random() < 0.3 else carrier
 
 
 def _with_random_words(words: list[str], random: Random, share: float, domain: LanguageDomain[Any]) -> list[str]:
     """Some random words set between the words."""
-    others = domain.carriers
-    return [part for word in words for part in ([random.choice(others)] if random.random() < share else []) + [word]]
+    other_carriers = domain.carriers
+    return [
+        part for word in words for part in ([random.choice(other_carriers)] if random.random() < share else []) + [word]
+    ]
 
 
 def _keywords(mentions: list[Mention], domain: LanguageDomain[Any]) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
-from typing import Literal
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import count
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -24,6 +25,7 @@ _SPLIT_SPAN = 10_000_000  # scenes of a split
 
 UNKNOWN = -100
 """The target of a factor that the image does not show or the caption leaves out: it costs nothing."""
+Scene = TypeVar("Scene")
 Shown = tuple[str, str]
 """A field of a scene and its value, such as ("time", "night")."""
 
@@ -55,7 +57,7 @@ def withheld_combination(*values: str) -> bool:
     return hashlib.sha256("/".join(values).encode()).digest()[0] < 26  # 26 / 256 = 10.2 %
 
 
-def drawn_values(shares: Mapping[str, Mapping[str, float]], seed: int) -> dict[str, str]:
+def draw_values(shares: Mapping[str, Mapping[str, float]], seed: int) -> dict[str, str]:
     """A value of each field, drawn by its shares; the same for the same geometry seed."""
     random = np.random.default_rng((0x0D, seed))
     return {field: str(random.choice(list(values), p=list(values.values()))) for field, values in shares.items()}
@@ -64,3 +66,9 @@ def drawn_values(shares: Mapping[str, Mapping[str, float]], seed: int) -> dict[s
 def shows(scene: object, any_of: Collection[Shown]) -> bool:
     """Whether the scene has one of these values."""
     return any(getattr(scene, field) == value for field, value in any_of)
+
+
+def scenes_without(lacking: Collection[Shown], draw: Callable[[int, Split], Scene], first: int) -> Iterator[Scene]:
+    """Scenes of the final test from number `first` on, without those that show a value of `lacking`. Endless."""
+    scenes = (draw(number, "final-test") for number in count(first))
+    return (scene for scene in scenes if not shows(scene, lacking))

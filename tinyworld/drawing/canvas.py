@@ -94,7 +94,7 @@ class Pen:
         self._axes = np.array([-scale if flipped else scale, -scale]) * layer.side
 
     def polygon(self, points: Points, fill: Fill) -> None:
-        fixed = self._fixed(points)
+        fixed = self._fixed_point(points)
         colour = (0, 0, 0, fill.level) if isinstance(fill, Shade) else (*fill, 0)
         cv2.fillPoly(self._layer.pixels, [fixed], colour, cv2.LINE_8, _SHIFT)
         cv2.fillPoly(self._layer.alpha, [fixed], (255,), cv2.LINE_8, _SHIFT)
@@ -109,7 +109,7 @@ class Pen:
         self.ellipse(x, y, radius, radius, fill)
 
     def line(self, points: Points, width: float, fill: Fill) -> None:
-        fixed = self._fixed(points)
+        fixed = self._fixed_point(points)
         thickness = max(1, round(width * abs(float(self._axes[0]))))
         colour = (0, 0, 0, fill.level) if isinstance(fill, Shade) else (*fill, 0)
         cv2.polylines(self._layer.pixels, [fixed], False, colour, thickness, cv2.LINE_8, _SHIFT)
@@ -120,6 +120,6 @@ class Pen:
         self.circle(x, radius, radius, (38, 38, 42))
         self.circle(x, radius, radius * 0.48, (178, 180, 186))
 
-    def _fixed(self, points: Points) -> NDArray[np.int32]:
+    def _fixed_point(self, points: Points) -> NDArray[np.int32]:
         placed = self._origin + np.asarray(points, np.float64) * self._axes
         return np.asarray(np.round(placed * (1 << _SHIFT)), np.int32)

@@ -55,7 +55,7 @@ def brushed(picture: Image, strokes: Draws) -> Image:
     return np.asarray(np.clip(bold, 0, 255), np.uint8)
 
 
-def pencilled(picture: Image, strokes: Draws) -> Image:
+def pencil(picture: Image, strokes: Draws) -> Image:
     """Pencil lines on paper over a faint wash of the colours; the hatching begins where the strokes say."""
     height, width = picture.shape[:2]
     square = np.ones((2, 2), np.uint8)

@@ -1,6 +1,6 @@
 """The editors of all methods for measurements: edits of known scenes in, checked images out.
 
-`controlled` renders as DILLEMA does, in this process, many scenes in a batch. `edited` runs the other methods
+`control_editor` renders as DILLEMA does, in this process, many scenes in a batch. `edit_all` runs the other methods
 themselves, with the model services in separate processes; only their captioner and language model are replaced by
 faultless ones. So the measurement concerns the method's editing and its checks.
 """
@@ -31,7 +31,7 @@ from shared.schemas.language import GenerateReply, GenerateRequest
 from shared.schemas.service import ServiceName
 from shared.seeds import derive_seed
 from tinyworld.judges.trials import TASK, Drawing, Proposal, Studio, payload, source_picture
-from tinyworld.objects.pictures import rendered
+from tinyworld.objects.pictures import render_pair
 from tinyworld.pictures.rendered_once import Pixels
 from tinyworld.system.spawn_services import spawn_services
 
@@ -92,22 +92,22 @@ def drawing(name: str, profile: str, overrides: Parameters, null_every: int) -> 
     editor, loaded = EDITORS[name], load_profile(profile)
     parameters = parameters_of(editor, loaded, overrides)
     if editor.method == "dillema":
-        yield controlled(loaded, DillemaParameters.model_validate(parameters), null_every)
+        yield control_editor(loaded, DillemaParameters.model_validate(parameters), null_every)
         return
     words: list[ServiceName] = ["llm_service"] if editor.method == "lance-r" else []
     with spawn_services(profile, ["diffusion_service", "evaluator_service", *words]) as services:
-        yield edited(services, editor.method, parameters)
+        yield edit_all(services, editor.method, parameters)
 
 
 def parameters_of(editor: Editor, profile: Profile, overrides: Parameters | None = None) -> Parameters:
     """Parameters of the editor's method from the profile, with thresholds; the editor and `overrides` replace some."""
     if editor.method not in METHODS:
         raise ValueError(f"there is no method {editor.method!r}; there are {', '.join(METHODS)}")
-    own = dict(editor.parameters) | (overrides or {})
-    return method_defaults(editor.method, profile, own) | own
+    parameters = dict(editor.parameters) | (overrides or {})
+    return method_defaults(editor.method, profile, parameters) | parameters
 
 
-def controlled(profile: Profile, parameters: DillemaParameters, null_every: int) -> Draw:
+def control_editor(profile: Profile, parameters: DillemaParameters, null_every: int) -> Draw:
     """DILLEMA's rendering under edges, and its checks."""
     studio = Studio(profile, parameters)
 
@@ -139,7 +139,7 @@ def controlled(profile: Profile, parameters: DillemaParameters, null_every: int)
     return draw
 
 
-def edited(services: ModelServices, method: str, parameters: Parameters) -> Draw:
+def edit_all(services: ModelServices, method: str, parameters: Parameters) -> Draw:
     """A method that inverts the source image, with all of its own steps."""
     services.revision("diffusion_service")  # wait for it here, not in every thread
 
@@ -148,7 +148,7 @@ def edited(services: ModelServices, method: str, parameters: Parameters) -> Draw
 
     def draw(proposals: Sequence[tuple[int, Proposal]]) -> list[EditorResult]:
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            return [result for some in pool.map(results_of, proposals) for result in some]
+            return [result for results in pool.map(results_of, proposals) for result in results]
 
     return draw
 
@@ -233,11 +233,11 @@ def attention_overlap(services: Services, source: Pixels, proposal: Proposal, pa
     """
     request = edit_request(payload(source), parameters, proposal.edit.caption)
     reply = services.edit(request.model_copy(update={"attention_to": [proposal.scene.label]}))
-    return overlap(decode(reply.attention[0].png, "L"), rendered(proposal.scene)[1] == 1)
+    return overlap(decode(reply.attention[0].png, "L"), render_pair(proposal.scene)[1] == 1)
 
 
 def overlap(attention: NDArray[np.uint8], mask: NDArray[np.bool_]) -> float:
     """IoU of a mask with the pixels of strongest attention (both height × width), as many as the mask has."""
     strongest = np.argsort(attention, axis=None, kind="stable")[::-1][: int(mask.sum())]
-    both = int(mask.ravel()[strongest].sum())
-    return both / (2 * int(mask.sum()) - both)
+    overlap = int(mask.ravel()[strongest].sum())
+    return overlap / (2 * int(mask.sum()) - overlap)

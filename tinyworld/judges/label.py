@@ -147,7 +147,7 @@ def read_answers(text: str) -> dict[int, tuple[bool | None, bool | None]]:
     return answers
 
 
-def joined(out: Path, by: str) -> list[Label]:
+def join(out: Path, by: str) -> list[Label]:
     """The answers of a folder of sheets, with the verdicts of oracles and checks."""
     answers = read_answers((out / "answers.txt").read_text())
     questions = [SheetImage.model_validate_json(line) for line in (out / "questions.jsonl").read_text().splitlines()]
@@ -198,7 +198,7 @@ def main() -> None:
     elif args.command == "keep":
         LABELS.mkdir(exist_ok=True)
         path = LABELS / f"{args.name}.jsonl"
-        path.write_text("".join(label.model_dump_json() + "\n" for label in joined(args.out, args.by)))
+        path.write_text("".join(label.model_dump_json() + "\n" for label in join(args.out, args.by)))
         print(f"{path}: {len(path.read_text().splitlines())} labels")
     else:
         print("\n".join(error_lines(shipped_labels())))

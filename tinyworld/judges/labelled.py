@@ -58,22 +58,28 @@ class LabelledEdit(NamedTuple):
         return EditKind((self.record.factor,), (self.record.to_value,), (self.record.label,))
 
 
-def labelled_edits(folders: Sequence[Path], labels: Sequence[Label], profile: str) -> list[LabelledEdit]:
-    """The edits of folders that somebody labelled and could judge, with signals. Raises ValueError without any.
+def labelled_edits(
+    folders: Sequence[Path], labels: Sequence[Label], signals_by: str | None = None
+) -> list[LabelledEdit]:
+    """The edits of folders that somebody labelled and could judge. Raises ValueError without any.
 
-    An image with several labels has the first one.
+    `signals_by`: the profile whose captioner and segmenter give them signals; None: they have the scores of the scorer
+    alone. An image with several labels has the first one.
     """
     by_image: dict[str, Label] = {}
     for label in labels:
         by_image.setdefault(label.image, label)
     edits = []
     for folder in folders:
-        own = [(record, by_image.get(_digest(folder / record.image))) for record in records(folder) if record.image]
-        judged = [(record, label) for record, label in own if label is not None and record.arm == "edit"]
+        labelled_records = [
+            (record, by_image.get(_digest(folder / record.image))) for record in records(folder) if record.image
+        ]
+        judged = [(record, label) for record, label in labelled_records if label is not None and record.arm == "edit"]
         decided = [(record, label) for record, label in judged if image_valid(label) is not None]
-        signals = signals_of_records(folder, [record for record, _ in decided], profile)
+        signals = {} if signals_by is None else signals_of_records(folder, [row for row, _ in decided], signals_by)
+        more = {name: signal.scores for name, signal in signals.items()}
         edits += [
-            LabelledEdit(record, label, bool(image_valid(label)), {**record.scores, **signals[record.id].scores})
+            LabelledEdit(record, label, bool(image_valid(label)), {**record.scores, **more.get(record.id, {})})
             for record, label in decided
         ]
     if not edits:
@@ -89,17 +95,17 @@ def signals_of_records(folder: Path, edits: Sequence[Record], profile: str) -> d
     """The signals of records by id; those that `signals.jsonl` lacks are computed and added to it."""
     path = folder / SIGNALS_FILE
     lines = path.read_text().splitlines() if path.exists() else []
-    known = {signals.id: signals for signals in map(RecordSignals.model_validate_json, lines)}
-    missing = [record for record in edits if record.id not in known]
+    stored = {signals.id: signals for signals in map(RecordSignals.model_validate_json, lines)}
+    missing = [record for record in edits if record.id not in stored]
     if missing:
         objects = object_scores(folder, missing, profile)
         captions = _captions(folder, missing, profile)
         with path.open("a") as file:
-            for record, caption, found in zip(missing, captions, objects, strict=True):
-                scores = {**found, **caption_signals(caption, edit_of(record), record.label)}
-                known[record.id] = RecordSignals(id=record.id, caption=caption, scores=scores)
-                file.write(known[record.id].model_dump_json() + "\n")
-    return known
+            for record, caption, mentions in zip(missing, captions, objects, strict=True):
+                scores = {**mentions, **caption_signals(caption, edit_of(record), record.label)}
+                stored[record.id] = RecordSignals(id=record.id, caption=caption, scores=scores)
+                file.write(stored[record.id].model_dump_json() + "\n")
+    return stored
 
 
 def edit_of(record: Record) -> Edit:
@@ -131,7 +137,10 @@ def object_scores(folder: Path, edits: Sequence[Record], profile: str) -> list[d
     scores: list[dict[str, float]] = []
     for record in edits:
         images = [folder / record.source, folder / record.image]
-        maps = [np.asarray(own, np.uint8) for own in segmenter.label_maps([read_picture(path) for path in images])]
+        maps = [
+            np.asarray(label_map, np.uint8)
+            for label_map in segmenter.label_maps([read_picture(path) for path in images])
+        ]
         payloads = [ImagePayload(png=path.read_bytes()) for path in images]
         request = ShapesRequest(source=payloads[0], images=payloads[1:], classes=[record.label])
         (outcome,) = shapes_reply(request, maps, places).outcomes
@@ -146,4 +155,5 @@ def judged_sample(edits: Sequence[LabelledEdit], sources: Sequence[str]) -> Judg
         accepted=np.array([edit.record.accepted for edit in edits], np.bool_),
         group=np.unique(np.array(sources, np.str_), return_inverse=True)[1].astype(np.int64),
         factors=[(edit.record.factor,) for edit in edits],
+        labels=[edit.record.label for edit in edits],
     )

@@ -19,6 +19,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFas
 
 from gateway.methods.counterfactual import Change, Edit
 from gateway.methods.dillema import DillemaParameters, alternative_schema, keyword_schema, rewrite_schema
+from gateway.methods.instruct import InstructParameters, reply_schema
 from gateway.methods.lance import LANCE_FACTORS, LanceFactor, LanceParameters, perturb_schema
 from gateway.methods.word_diff import check_diff
 from llm_service.decoding import Continuation, Decoder, Row
@@ -27,7 +28,17 @@ from shared.chunks import chunks
 from shared.problems import InvalidInput
 from tinyworld.domain.descriptions import Withheld
 from tinyworld.domain.language_domain import LanguageDomain
-from tinyworld.domain.language_examples import KINDS, MOST_EDITS, Example, Kind, Wordings, example, perturbed, replaced
+from tinyworld.domain.language_examples import (
+    KINDS,
+    MOST_EDITS,
+    PERTURBING,
+    Example,
+    Kind,
+    Wordings,
+    example,
+    perturb,
+    replace_phrase,
+)
 from tinyworld.domain.wording import slot_of
 from tinyworld.networks.language_tokenizer import END
 from tinyworld.objects.language_domain import OBJECTS
@@ -48,18 +59,22 @@ WORDINGS: dict[Withheld, str] = {
     "sentences": "withheld sentences and tasks",
     "phrases too": "withheld sentences, tasks and phrases",
 }
-_LONGEST: dict[Kind, int] = {"keywords": 256, "alternatives": 256, "rewrite": 256, "perturb": 512}  # tokens of a reply
+_LONGEST: dict[Kind, int] = {  # tokens of a reply
+    "keywords": 256, "alternatives": 256, "rewrite": 256, "perturb": 512, "instruct": 640,
+}  # fmt: skip
 _SCHEMAS: dict[Kind, dict[str, Any]] = {
     "keywords": keyword_schema(8),
     "alternatives": alternative_schema(3),
     "rewrite": rewrite_schema(),
     "perturb": perturb_schema(MOST_EDITS),
+    "instruct": reply_schema(MOST_EDITS, "model"),
 }
 _TEMPERATURES: dict[Kind, float] = {
     "keywords": 0.0,
     "alternatives": DillemaParameters().temperature,
     "rewrite": 0.0,
     "perturb": LanceParameters().temperature,
+    "instruct": InstructParameters().temperature,
 }
 
 
@@ -113,8 +128,8 @@ def edit_success(
     captions: int,
 ) -> EditSuccess:
     """Ask LANCE's question about `captions` captions with a possible right edit, and about a fifth as many without."""
-    possible = _first(captions, factor, wordings, changeable=True)
-    others = _first(max(1, captions // 5), factor, wordings, changeable=False)
+    possible = _first_examples(captions, factor, wordings, changeable=True)
+    unchangeable = _first_examples(max(1, captions // 5), factor, wordings, changeable=False)
     edits = right = kept = right_kept = answered = 0
     for question, reply in zip(possible, generate(model, tokenizer, possible), strict=True):
         claims = json.loads(reply)["edits"] if reply.endswith("]}") else []  # nothing, where it was cut off
@@ -125,11 +140,11 @@ def edit_success(
         edits, right, kept = edits + len(claims), right + sum(good), kept + len(passed)
         right_kept += sum(good[place] for place in passed)
         answered += any(good[place] for place in passed)
-    silent = sum(reply == '{"edits":[]}' for reply in generate(model, tokenizer, others))
-    return EditSuccess(edits, right, kept, right_kept, len(possible), answered, len(others), silent)
+    silent = sum(reply == '{"edits":[]}' for reply in generate(model, tokenizer, unchangeable))
+    return EditSuccess(edits, right, kept, right_kept, len(possible), answered, len(unchangeable), silent)
 
 
-def _first(count: int, factor: LanceFactor, wordings: Wordings, *, changeable: bool) -> list[Example]:
+def _first_examples(count: int, factor: LanceFactor, wordings: Wordings, *, changeable: bool) -> list[Example]:
     """The first examples of a factor that have a right edit (`changeable`), or have none."""
     examples = (example("perturb", seed, wordings, factor) for seed in itertools.count())
     return list(
@@ -207,7 +222,7 @@ def is_right(question: Example, reply: str) -> bool:
         value = json.loads(reply)
     except json.JSONDecodeError:
         return False
-    if question.kind == "perturb":
+    if question.kind in PERTURBING:
         edits = value.get("edits") if isinstance(value, dict) else None
         return edits is not None and _edits_fit(question, edits)
     if question.kind != "alternatives":
@@ -216,7 +231,12 @@ def is_right(question: Example, reply: str) -> bool:
 
 
 def _edits_fit(question: Example, edits: Sequence[Mapping[str, str]]) -> bool:
-    """Whether there are as many edits as requested and possible, each correct, and all different."""
+    """Whether there are as many edits as requested and possible, each correct, and all different.
+
+    An instruction must have the new phrase.
+    """
+    if question.kind == "instruct" and any(edit["to_phrase"] not in edit["instruction"] for edit in edits):
+        return False
     different = len({(edit["from_phrase"], edit["to_value"]) for edit in edits}) == len(edits)
     return (
         different
@@ -232,13 +252,13 @@ def edit_fits(question: Example, edit: Mapping[str, str]) -> bool:
     """
     assert question.factor is not None
     slots = question.domain.slots
-    for mention in perturbed(question.description, question.forbidden, question.factor, question.domain):
+    for mention in perturb(question.description, question.forbidden, question.factor, question.domain):
         if (mention.phrase, mention.value) != (edit["from_phrase"], edit["from_value"]):
             continue
         place = slot_of(mention.phrase, slots, field=mention.field)
         wording = slots[place].wordings.get(edit["to_value"])
         is_other_value = wording is not None and edit["to_phrase"] in wording.all and edit["to_value"] != mention.value
-        if is_other_value and edit["caption"] == replaced(question.description.text, mention, edit["to_phrase"]):
+        if is_other_value and edit["caption"] == replace_phrase(question.description.text, mention, edit["to_phrase"]):
             return True
     return False
 

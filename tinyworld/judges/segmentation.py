@@ -53,10 +53,10 @@ class Instance:
 def instances(guess: Image, rendering: Rendering, smallest: int = 30) -> Iterable[Instance]:
     """The instances of a scene with at least `smallest` visible pixels, judged by a class mask (h x w)."""
     for number, name in rendering.instance_classes.items():
-        here = rendering.instances == number
-        if here.sum() >= smallest:
-            rows = np.flatnonzero(here.any(axis=1))
-            right = float((guess[here] == CLASSES.index(name)).mean())
+        instance = rendering.instances == number
+        if instance.sum() >= smallest:
+            rows = np.flatnonzero(instance.any(axis=1))
+            right = float((guess[instance] == CLASSES.index(name)).mean())
             yield Instance(name, int(rows[-1] - rows[0]) + 1, right >= 0.5)
 
 
@@ -77,13 +77,13 @@ def judge(model: nn.Module, scene_of: Callable[[int], Scene], count: int) -> dic
     """Figures on the first `count` scenes of a series, and on counterfactuals of them: day, night, snowy road."""
     scenes = [scene_of(index) for index in range(count)]
     report: dict[str, object] = {"pictures judged": count}
-    for name, these in (
+    for name, rows in (
         ("as drawn", scenes),
         ("all by day", [scene.changed(time="day") for scene in scenes]),
         ("all at night", [scene.changed(time="night") for scene in scenes]),
         ("all on snowy roads", [scene.changed(surface="snowy") for scene in scenes]),
     ):
-        ious, shares = _evaluate(model, these)
+        ious, shares = _evaluate(model, rows)
         report[f"IoU, {name}"] = ious
         report[f"found, {name}"] = shares
     return report
@@ -108,10 +108,10 @@ def _share(right: Sequence[bool]) -> str:
 
 def load_segmenters() -> list[PreTrainedModel]:
     """Both oracle segmenters, in float32; raises SystemExit where one is missing."""
-    return [_loaded(trained_folder(name, "segmenter")) for name in SEGMENTERS]
+    return [_load(trained_folder(name, "segmenter")) for name in SEGMENTERS]
 
 
 @cache
-def _loaded(folder: Path) -> PreTrainedModel:
+def _load(folder: Path) -> PreTrainedModel:
     model: PreTrainedModel = AutoModelForSemanticSegmentation.from_pretrained(folder, dtype=torch.float32)
     return model

@@ -82,7 +82,7 @@ def proposal(scene: Scene, field: str, random: np.random.Generator) -> Proposal 
     return next((_proposal(scene, caption, field, random) for caption in captions if field in caption.stated), None)
 
 
-def rephrased(caption: str, old: str, new: str) -> str:
+def rephrase(caption: str, old: str, new: str) -> str:
     """The caption with the first `old` phrase replaced, all else word for word.
 
     >>> rephrased("A red bus by day.", "red", "orange")
@@ -96,12 +96,12 @@ def _caption(scene: Scene, seed: int) -> Description:
 
 
 def _proposal(scene: Scene, before: Description, field: str, random: np.random.Generator) -> Proposal:
-    others = [v for v in FACTOR_VALUES[field] if v not in ("none", getattr(scene, field))]
-    value = str(others[int(random.integers(len(others)))])
+    other_values = [v for v in FACTOR_VALUES[field] if v not in ("none", getattr(scene, field))]
+    value = str(other_values[int(random.integers(len(other_values)))])
     old = next(mention.phrase for mention in before.mentions if mention.field == field)
     phrases = SLOTS[slot_of(old, SLOTS, field=field)].wordings[value].usual
     change = Change(_factor(field), old, phrases[int(random.integers(len(phrases)))], before.stated[field], value)
-    edit = Edit((change,), before.text, rephrased(before.text, old, change.to_phrase))
+    edit = Edit((change,), before.text, rephrase(before.text, old, change.to_phrase))
     return Proposal(field, scene, edit, scene.changed(**{field: value}))
 
 
@@ -169,8 +169,8 @@ class Studio:
         keep = payload(self._segmenter.keep_mask(source))
         size = MAX_IMAGES_PER_MESSAGE - 1
         verdicts: list[tuple[Verdict, Scores]] = []
-        for some, batch in zip(chunks(images, size), chunks(edits, size), strict=True):
-            reply = RenderReply(images=list(map(payload, some)), controls={}, keep_mask=keep, evaluations=0)
+        for images_of_batch, batch in zip(chunks(images, size), chunks(edits, size), strict=True):
+            reply = RenderReply(images=list(map(payload, images_of_batch)), controls={}, keep_mask=keep, evaluations=0)
             verdicts += check_images(self._evaluator, image, TASK, reply, batch, self.parameters.thresholds)  # type: ignore[arg-type]
         return verdicts
 

@@ -22,7 +22,7 @@ from gateway.analysis.effects import Floats
 from gateway.analysis.thresholds import Booleans
 from gateway.analysis.validity_model import auroc_interval, held_out_accepted, held_out_probabilities
 from gateway.reviews.calibration import signal_sample
-from shared.schemas.results import Estimate
+from shared.schemas.estimates import Estimate
 from shared.schemas.validity import OTHER_MODELS, SIGNALS
 from tinyworld.judges.label import Label, shipped_labels
 from tinyworld.judges.labelled import LabelledEdit, judged_sample, labelled_edits
@@ -71,8 +71,8 @@ def table(edits: Sequence[LabelledEdit]) -> Iterator[str]:
         ("class", [edit.record.label for edit in edits]),
     ):
         for name in sorted(set(names)):
-            own = np.array([other == name for other in names], np.bool_)
-            yield f"{kind} {name:12} {_area(probabilities, valid, group, own)} on {int(own.sum())}"
+            in_method = np.array([method == name for method in names], np.bool_)
+            yield f"{kind} {name:12} {_area(probabilities, valid, group, in_method)} on {int(in_method.sum())}"
 
 
 def _area(values: Floats, valid: Booleans, group: np.ndarray[tuple[int], np.dtype[np.int64]], chosen: Booleans) -> str:
@@ -86,10 +86,10 @@ def _text(area: Estimate) -> str:
     return f"{area.value:.3f} ({area.low:.3f} to {area.high:.3f})"
 
 
-def answered(edits: Sequence[LabelledEdit], answer: str) -> list[LabelledEdit]:
+def with_answers(edits: Sequence[LabelledEdit], answer: str) -> list[LabelledEdit]:
     """The edits with one answer in place of validity, without those that lack it."""
     answers = [(edit, _ANSWERS[answer](edit)) for edit in edits]
-    return [edit._replace(valid=given) for edit, given in answers if given is not None]
+    return [edit._replace(valid=answer) for edit, answer in answers if answer is not None]
 
 
 def main() -> None:
@@ -108,8 +108,8 @@ def main() -> None:
     methods = sorted({edit.record.method for edit in edits})
     for name, chosen in [*((method, {method}) for method in methods), ("all methods, one model", {*methods})]:
         print(name)
-        own = answered([edit for edit in edits if edit.record.method in chosen], arguments.answer)
-        print(*(f"    {line}" for line in table(own)), sep="\n")
+        answers = with_answers([edit for edit in edits if edit.record.method in chosen], arguments.answer)
+        print(*(f"    {line}" for line in table(answers)), sep="\n")
 
 
 if __name__ == "__main__":

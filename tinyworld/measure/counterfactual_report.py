@@ -25,13 +25,13 @@ def report(done: Sequence[Record], settings: Mapping[str, object]) -> str:
     edits = [record for record in done if record.arm == "edit"]
     nulls = [record for record in done if record.arm == "null"]
     lines = [f"{len(edits)} counterfactuals, one source each; " + ", ".join(f"{k} {v}" for k, v in settings.items())]
-    for title, some in (
+    for title, chosen in (
         ("all", edits),
         ("combinations seen by the generator", [record for record in edits if not record.withheld]),
         ("combinations withheld from it", [record for record in edits if record.withheld]),
     ):
-        if some:
-            lines += ["", f"== {title} ({len(some)})", *_table(some)]
+        if chosen:
+            lines += ["", f"== {title} ({len(chosen)})", *_table(chosen)]
     if edits:
         lines += ["", "== refused by", *_refusals(edits)]
     if nulls:
@@ -47,19 +47,19 @@ def report(done: Sequence[Record], settings: Mapping[str, object]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _table(some: Sequence[Record]) -> Iterable[str]:
+def _table(records: Sequence[Record]) -> Iterable[str]:
     yield (
         f"{'':<12} {'n':>4}  yield, then among accepted: label kept | kept if flipped | edit shown | all others "
         "unchanged | each other unchanged"
     )
-    groups = {"all": list(some)}
+    groups = {"all": list(records)}
     groups |= {
-        name: [record for record in some if record.factor == name]
-        for name in sorted({record.factor for record in some})
+        name: [record for record in records if record.factor == name]
+        for name in sorted({record.factor for record in records})
     }
     groups |= {
-        f". {name}": [record for record in some if record.field == name]
-        for name in sorted({record.field for record in some})
+        f". {name}": [record for record in records if record.field == name]
+        for name in sorted({record.field for record in records})
     }
     for name, members in groups.items():
         accepted = [record for record in members if record.accepted]
@@ -69,14 +69,14 @@ def _table(some: Sequence[Record]) -> Iterable[str]:
             _rate([record for record in accepted if record.flipped], lambda record: record.kept),
             _rate([record for record in accepted if record.field in FACTORS], lambda record: record.shown),
             _rate(accepted, lambda record: not record.changed_besides),
-            _each_unchanged(accepted),
+            _unchanged_rates(accepted),
         )
         yield f"{name:<12} {len(members):>4}  " + " | ".join(cells)
     yield "others count where both oracles read them rightly on the source; each: (image, field) pairs"
-    rendered = [record for record in some if record.image]
+    rendered = [record for record in records if record.image]
     yield "before the checks: " + ", ".join(
-        f"{what} {_rate(rendered, test)}"
-        for what, test in (
+        f"{name} {_rate(rendered, test)}"
+        for name, test in (
             ("label kept", lambda record: record.kept),
             ("edit shown", lambda record: record.shown),
             ("all others unchanged", lambda record: not record.changed_besides),
@@ -86,14 +86,16 @@ def _table(some: Sequence[Record]) -> Iterable[str]:
     yield "changed besides: " + ", ".join(f"{name} {_rate(rendered, _changes(name))}" for name in worst)
 
 
-def _each_unchanged(some: Sequence[Record]) -> str:
+def _unchanged_rates(records: Sequence[Record]) -> str:
     """Rate over all fields except class and edit that both oracles read correctly on the source."""
     n = sum(
         len({*record.readable_fields} - {"label", record.field})
-        for record in some
+        for record in records
         if record.readable_fields is not None
     )
-    return rate_text(n - sum(len(record.changed_besides) for record in some if record.readable_fields is not None), n)
+    return rate_text(
+        n - sum(len(record.changed_besides) for record in records if record.readable_fields is not None), n
+    )
 
 
 def _changes(name: str) -> Test:
@@ -135,11 +137,11 @@ def _beside_nulls(edits: Sequence[Record], nulls: Sequence[Record]) -> Iterable[
     accepted = [record for record in edits if record.accepted and record.source in by_source]
     yield "where the oracles still read them there, among accepted: label kept | each other unchanged"
     for name in ("all", *sorted({record.factor for record in accepted})):
-        some = [record for record in accepted if name in ("all", record.factor)]
-        null_kept = [record for record in some if by_source[record.source].kept]
+        chosen = [record for record in accepted if name in ("all", record.factor)]
+        null_kept = [record for record in chosen if by_source[record.source].kept]
         survived = [
             (record, field)
-            for record in some
+            for record in chosen
             if record.readable_fields is not None
             for field in {*record.readable_fields} - {"label", record.field, *by_source[record.source].changed_besides}
         ]
@@ -169,5 +171,5 @@ def _cost_lines(edits: Sequence[Record], done: Sequence[Record]) -> Iterable[str
         )
 
 
-def _rate(some: Sequence[Record], test: Test) -> str:
-    return rate_text(sum(map(test, some)), len(some))
+def _rate(records: Sequence[Record], test: Test) -> str:
+    return rate_text(sum(map(test, records)), len(records))

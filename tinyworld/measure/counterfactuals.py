@@ -4,11 +4,11 @@
     python -m tinyworld.measure.counterfactuals --method lance --count 1000 --out runs/lance
 
 Each counterfactual has its own source, a scene of `--split`, and one edit. The edits cycle through the
-fields, with the caption of a faultless language model (`lance-r` samples its words itself). Each is rendered, checked
-and judged as in a job with the shipped profile. DILLEMA renders a null arm for every tenth source, the other methods
-for each; `reconstruction` renders null arms only and is compared with the originals. Images, contact sheets, one line
-of JSON per image and `report.txt` go to `--out`. With the same options, the command resumes. `--again` renders nothing;
-the current oracles judge the images of `--out` again.
+fields (name one twice for twice as many), with the caption of a faultless language model (`lance-r` samples its words
+itself). Each is rendered, checked and judged as in a job with the shipped profile. DILLEMA renders a null arm for every
+tenth source, the other methods for each; `reconstruction` renders null arms only and is compared with the originals.
+Images, contact sheets, one line of JSON per image and `report.txt` go to `--out`. With the same options, the command
+resumes. `--again` renders nothing; the current oracles judge the images of `--out` again.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from shared.profiles import Profile, load_profile
 from tinyworld.domain.scenes import Split
 from tinyworld.drawing.sheet import contact_sheet
 from tinyworld.judges.editors import EDITORS, Draw, EditorResult, drawing, parameters_of
-from tinyworld.judges.oracles.objects import in_place, judge, kept
+from tinyworld.judges.oracles.objects import in_place, is_kept, judge
 from tinyworld.judges.records import RECORDS, Record, read_picture, records
 from tinyworld.judges.trials import FIELDS, Proposal, proposal, source_picture
 from tinyworld.measure.counterfactual_report import report
 from tinyworld.objects.captions import read
-from tinyworld.objects.pictures import rendered
+from tinyworld.objects.pictures import render_pair
 from tinyworld.objects.world import EDIT_FACTOR, FACTOR_VALUES, Scene, sample_scene, scene_factors, withheld
 from tinyworld.pictures.rendered_once import Pixels
 
 FIRST = 60_000  # the first final-test scene; the model cards use other scenes
 NULL_EVERY = 10  # scenes, for editors whose null arms cost as much as an edit
-OTHER = "other"  # the field of an edit that changes no field of the scene
+OTHER_FACTOR = "other"  # the field of an edit that changes no field of the scene
 _SHEET = 24  # counterfactuals on a contact sheet
 Readings = Mapping[str, str | None]
 
@@ -84,7 +84,7 @@ class Measurement:
         read_before = dict(zip(numbered, before, strict=True))
         read_after = iter(judge(images))
         scenes = [numbered[result.number].scene for result in results if result.image is not None]
-        placed = iter(in_place(images, [rendered(scene)[1] == 1 for scene in scenes]))
+        placed = iter(in_place(images, [render_pair(scene)[1] == 1 for scene in scenes]))
         judged = []
         for result in results:
             after = None if result.image is None else (next(read_after), next(placed))
@@ -105,12 +105,12 @@ class Measurement:
         return Record(
             id=name,
             arm=result.kind,
-            source=self._saved(f"{name[:5]}-source", result.source),
-            image="" if result.image is None else self._saved(name, result.image),
+            source=self._save(f"{name[:5]}-source", result.source),
+            image="" if result.image is None else self._save(name, result.image),
             label=scene.label,
             field=field,
             factor=result.edit.changes[0].factor,
-            from_value=result.edit.changes[0].from_value if field == OTHER else str(getattr(scene, field)),
+            from_value=result.edit.changes[0].from_value if field == OTHER_FACTOR else str(getattr(scene, field)),
             to_value=to_value,
             caption=result.edit.caption,
             new_caption=result.edit.new_caption,
@@ -120,21 +120,21 @@ class Measurement:
             scores={check: round(score, 4) for check, score in result.scores.items()},
             **verdict._asdict(),
             readable_fields=readable_fields(scene, before),
-            predicted={} if result.image is None else self._predicted(result.source, result.image),
+            predicted={} if result.image is None else self._predict(result.source, result.image),
             weights=self._revision,
             method=self._method,
             evaluations=result.evaluations,
             attention=None if result.attention is None else round(result.attention, 4),
         )
 
-    def _predicted(self, source: Pixels, image: Pixels) -> dict[str, tuple[str, str]]:
+    def _predict(self, source: Pixels, image: Pixels) -> dict[str, tuple[str, str]]:
         named = {}
         for name, model in self._models.items():
             before, after = (model.classes[int(row.argmax())] for row in model.probabilities([source, image]))
             named[name] = (before, after)
         return named
 
-    def _saved(self, name: str, image: Pixels) -> str:
+    def _save(self, name: str, image: Pixels) -> str:
         path = f"images/{name}.png"
         Image.fromarray(image).save(self._folder / path)
         return path
@@ -145,7 +145,7 @@ def read_again(folder: Path, done: Sequence[Record], proposals: Sequence[Proposa
     with_image = [record for record in done if record.image]
     scenes = [proposals[int(record.id[:5])].scene for record in with_image]
     images = [read_picture(folder / record.image) for record in with_image]
-    placed = in_place(images, [rendered(scene)[1] == 1 for scene in scenes])
+    placed = in_place(images, [render_pair(scene)[1] == 1 for scene in scenes])
     before = judge([source_picture(scene) for scene in scenes])
     fresh = {}
     for record, scene, was, now, located in zip(with_image, scenes, before, judge(images), placed, strict=True):
@@ -165,27 +165,27 @@ class OracleVerdict(NamedTuple):
 
 
 def oracle_verdict(
-    scene: Scene, field: str, value: str, edited: bool, read_now: Readings, there: bool
+    scene: Scene, field: str, value: str, edited: bool, read_now: Readings, is_present: bool
 ) -> OracleVerdict:
     """`edited`: whether the image should show the scene's `field` as `value`, or the scene as it is."""
     expected = _expected_scene(scene, field, value, edited)
     return OracleVerdict(
-        kept(scene, read_now, "label") and there,
-        field != OTHER and kept(_expected_scene(scene, field, value, True), read_now, field),
+        is_kept(scene, read_now, "label") and is_present,
+        field != OTHER_FACTOR and is_kept(_expected_scene(scene, field, value, True), read_now, field),
         tuple(
             name
             for name in scene_factors(expected)
-            if name not in (field if edited else "", "label") and not kept(expected, read_now, name)
+            if name not in (field if edited else "", "label") and not is_kept(expected, read_now, name)
         ),
     )
 
 
 def _expected_scene(scene: Scene, field: str, value: str, edited: bool) -> Scene:
-    return scene.changed(**{field: value}) if edited and field not in (OTHER, "label") else scene
+    return scene.changed(**{field: value}) if edited and field not in (OTHER_FACTOR, "label") else scene
 
 
 def readable_fields(scene: Scene, read_before: Readings) -> tuple[str, ...]:
-    return tuple(name for name in scene_factors(scene) if kept(scene, read_before, name))
+    return tuple(name for name in scene_factors(scene) if is_kept(scene, read_before, name))
 
 
 def field_and_value(edit: Edit) -> tuple[str, str]:
@@ -193,7 +193,7 @@ def field_and_value(edit: Edit) -> tuple[str, str]:
     before, after = read(edit.caption), read(edit.new_caption)
     changed = [name for name, value in after.items() if before.get(name) != value]
     if len(changed) != 1 or not set(before) <= set(after) or changed[0] not in FACTOR_VALUES:
-        return OTHER, edit.changes[0].to_value
+        return OTHER_FACTOR, edit.changes[0].to_value
     return changed[0], after[changed[0]]
 
 
@@ -202,15 +202,15 @@ def sheets(folder: Path, done: Sequence[Record]) -> list[Path]:
     edits = [record for record in done if record.image and (record.arm == "edit" or record.method == "reconstruction")]
     chosen = {
         field: [record for record in edits if record.field == field][:_SHEET]
-        for field in (*EDIT_FACTOR, "label", OTHER)
+        for field in (*EDIT_FACTOR, "label", OTHER_FACTOR)
     }
     chosen["worst"] = sorted((record for record in edits if record.accepted), key=_badness, reverse=True)[:20]
     written = []
-    for name, some in chosen.items():
-        if not some:
+    for name, chosen_values in chosen.items():
+        if not chosen_values:
             continue
         pictures = []
-        for record in some:
+        for record in chosen_values:
             pictures.append((read_picture(folder / record.source), f"{record.label}: {record.from_value}"))
             marks = (
                 f"{'' if record.kept else ' LOST'}{'' if record.shown else ' UNSHOWN'}{'' if record.accepted else ' x'}"
@@ -234,16 +234,16 @@ def main() -> None:
     cv2.setNumThreads(1)
     profile = load_profile(args.profile)
     parameters = json.loads(args.parameters)
-    proposals = list(edits_in_turn(FIRST, args.count, args.fields, args.split))
+    proposals = list(edits_in_turn(args.first, args.count, args.fields, args.split))
     try:
         settings = parameters_of(EDITORS[args.method], profile, parameters)
         done = records(args.out)
         if args.again:
             done = read_again(args.out, done, proposals)
             (args.out / RECORDS).write_text("".join(record.model_dump_json() + "\n" for record in done))
-        elif _next(done) < len(proposals):
+        elif next_edit(done) < len(proposals):
             with drawing(args.method, args.profile, parameters, NULL_EVERY) as draw:
-                done += drawn(Measurement(args.method, profile, draw, args.out), done, proposals, args)
+                done += draw_records(Measurement(args.method, profile, draw, args.out), done, proposals, args)
     except ValueError as error:
         sys.exit(str(error))
     text = report(done, {"method": args.method} | {k: v for k, v in settings.items() if k != "thresholds"})
@@ -252,13 +252,13 @@ def main() -> None:
     print("look at", *(path.name for path in sheets(args.out, done)), "in", args.out)
 
 
-def drawn(
+def draw_records(
     measurement: Measurement, done: Sequence[Record], proposals: Sequence[Proposal], args: argparse.Namespace
 ) -> list[Record]:
     """The records of the edits that are still to be rendered, written as they come."""
     fresh: list[Record] = []
     with (args.out / RECORDS).open("a") as lines:
-        for place in range(_next(done), len(proposals), args.batch):
+        for place in range(next_edit(done), len(proposals), args.batch):
             batch = measurement.batch(place, proposals[place : place + args.batch])
             lines.writelines(record.model_dump_json() + "\n" for record in batch)
             lines.flush()
@@ -269,7 +269,8 @@ def drawn(
     return fresh
 
 
-def _next(done: Sequence[Record]) -> int:
+def next_edit(done: Sequence[Record]) -> int:
+    """The number of the first edit that has no record."""
     return 1 + max((int(record.id[:5]) for record in done), default=-1)
 
 
@@ -283,6 +284,7 @@ def _arguments() -> argparse.Namespace:
         default="final-test",
         help="scenes; errors of the checks for a profile are measured on calibration ones",
     )
+    parser.add_argument("--first", type=int, default=FIRST, help="the first scene of the split")
     parser.add_argument("--fields", nargs="+", choices=tuple(EDIT_FACTOR), default=FIELDS)
     parser.add_argument("--parameters", default="{}", help="of the method, as JSON; they override the profile's")
     parser.add_argument("--out", type=Path, required=True)

@@ -24,7 +24,7 @@ from shared.chunks import chunks
 from shared.profiles import load_profile
 from tinyworld.datasets.round_trips import through_autoencoder
 from tinyworld.objects.captions import read
-from tinyworld.objects.pictures import rendered
+from tinyworld.objects.pictures import render_pair
 from tinyworld.objects.world import CLASSES, FACTORS, Scene, sample_scene, scene_factors, withheld
 from tinyworld.pictures.rendered_once import Pixels
 from tinyworld.statistics.rates import rate_text
@@ -69,8 +69,8 @@ def scorer(scenes: Sequence[Scene], images: Sequence[Pixels]) -> list[str]:
     truth = np.array([CLASSES.index(scene.label) for scene in scenes])
     lines = [f"class, zero-shot: {rate_text(int((named == truth).sum()), len(truth))}"]
     for place, label in enumerate(CLASSES):
-        own = truth == place
-        lines.append(f"  {label}: {rate_text(int((named == truth)[own].sum()), int(own.sum()))}")
+        in_class = truth == place
+        lines.append(f"  {label}: {rate_text(int((named == truth)[in_class].sum()), int(in_class.sum()))}")
     return lines
 
 
@@ -78,10 +78,10 @@ def autoencoder(scenes: Sequence[Scene], images: Sequence[Pixels]) -> list[str]:
     """PSNR of the round trip, in dB: of the mean squared error over all images, and quantiles over images."""
     pictures = np.stack(images)
     errors = ((through_autoencoder(pictures).astype(np.float64) - pictures) ** 2).mean(axis=(1, 2, 3))
-    each = np.sort(decibels(errors))
-    worst, middle = each[len(each) // 10], each[len(each) // 2]
+    values = np.sort(decibels(errors))
+    worst, middle = values[len(values) // 10], values[len(values) // 2]
     return [
-        f"round trip: {float(decibels(errors.mean())):.2f} dB over {len(each)} pictures; "
+        f"round trip: {float(decibels(errors.mean())):.2f} dB over {len(values)} pictures; "
         f"median {middle:.2f}, worst tenth below {worst:.2f}"
     ]
 
@@ -116,7 +116,7 @@ def main() -> None:
         if not count:
             continue
         scenes = scenes_of(count, rare=rare)
-        images = [rendered(scene)[0] for scene in scenes]
+        images = [render_pair(scene)[0] for scene in scenes]
         for name in arguments.models:
             print(f"== {name}, combinations {'withheld' if rare else 'seen'}")
             print(*MODELS[name](scenes, images), sep="\n", flush=True)

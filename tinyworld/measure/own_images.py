@@ -33,15 +33,15 @@ def texts_of(scenes: Sequence[Scene], field: str, value: str) -> dict[str, list[
         old = str(getattr(scene, field))
         if old != value:
             for name, shown in ((old, scene), (value, scene.changed(**{field: value}))):
-                own = texts.setdefault(name, [])
-                if len(own) < CAPTIONS:
-                    own.append(caption(shown, number))
+                texts_of_value = texts.setdefault(name, [])
+                if len(texts_of_value) < CAPTIONS:
+                    texts_of_value.append(caption(shown, number))
     return texts
 
 
 def showing(scorer: Scorer, images: NDArray[np.float64], texts: dict[str, list[str]]) -> NDArray[np.bool_]:
     """Whether each image, a row of unit vectors, shows the first value of `texts` rather than another."""
-    means = np.stack([scorer.embed_texts(own).mean(axis=0) for own in texts.values()])
+    means = np.stack([scorer.embed_texts(texts_of_value).mean(axis=0) for texts_of_value in texts.values()])
     means /= np.linalg.norm(means, axis=1, keepdims=True)
     return np.asarray(value_probabilities(images, means, scorer.logit_scale).argmax(axis=1) == 0)
 
@@ -59,8 +59,8 @@ def main() -> None:
     for field, value in VALUES:
         shows = showing(scorer, images, texts_of(captioned, field, value))
         true = np.asarray([getattr(scene, field) == value for scene in scenes])
-        both = int((shows & true).sum())
-        recall, precision = fraction_text(both, int(true.sum())), fraction_text(both, int(shows.sum()))
+        hits = int((shows & true).sum())
+        recall, precision = fraction_text(hits, int(true.sum())), fraction_text(hits, int(shows.sum()))
         print(f"{value}: shown in {true.sum()}; recall {recall}; precision {precision}")
 
 

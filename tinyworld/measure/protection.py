@@ -134,37 +134,37 @@ def report(things: Sequence[Thing], sizes: Iterable[str]) -> str:
         of_arm = [record for record in things if record.arm == arm]
         groups = {"all": of_arm} | {f". {name}": [t for t in of_arm if t.size == name] for name in sizes}
         groups |= {f". {name}s": [t for t in of_arm if t.label == name] for name in sorted({t.label for t in of_arm})}
-        lines += [_line(arm, name, some) for name, some in groups.items() if some]
+        lines += [_line(arm, name, things) for name, things in groups.items() if things]
     lines += ["", f"{'arm':<14} edit shown in the scene"]
     for arm in arms:
         by_scene = {record.scene: record for record in things if record.arm == arm}.values()
         fields = {"all": list(by_scene)} | {
             f: [t for t in by_scene if t.field == f] for f in sorted({t.field for t in by_scene})
         }
-        cells = [f"{name} {_rate(some, lambda t: t.shown)}" for name, some in fields.items()]
+        cells = [f"{name} {_rate(things_of_field, lambda t: t.shown)}" for name, things_of_field in fields.items()]
         lines.append(f"{arm:<14} " + "; ".join(cells))
     return "\n".join(lines) + "\n"
 
 
-def _line(arm: str, name: str, some: Sequence[Thing]) -> str:
-    with_progress = [record for record in some if record.inside is not None]
-    present = [record for record in some if record.there]
-    seams = [record.seam for record in some if record.seam is not None]
+def _line(arm: str, name: str, things: Sequence[Thing]) -> str:
+    with_progress = [record for record in things if record.inside is not None]
+    present = [record for record in things if record.there]
+    seams = [record.seam for record in things if record.seam is not None]
     seam = f"{np.median(seams):.2f}, {np.quantile(seams, 0.95):.2f}" if seams else ""
-    kept = _rate(some, lambda record: record.iou >= HALF)
+    kept = _rate(things, lambda record: record.iou >= HALF)
     return (
-        f"{arm:<14} {name:<{_NAME}} {kept:<26} {_rate(some, lambda record: record.recognised):<26} "
+        f"{arm:<14} {name:<{_NAME}} {kept:<26} {_rate(things, lambda record: record.recognised):<26} "
         f"{_rate(present, lambda record: record.recognised):<26} "
         f"{_rate(with_progress, lambda record: (record.inside or 0.0) >= HALF_WAY):<26} {seam}"
     )
 
 
-def _rate(some: Sequence[Thing], test: Callable[[Thing], bool]) -> str:
-    if not some:
+def _rate(things: Sequence[Thing], test: Callable[[Thing], bool]) -> str:
+    if not things:
         return "-"
-    count = sum(test(record) for record in some)
-    rate = wilson(count, len(some))
-    return f"{count / len(some):.3f} ({len(some)}; {rate.low:.2f}-{rate.high:.2f})"
+    count = sum(test(record) for record in things)
+    rate = wilson(count, len(things))
+    return f"{count / len(things):.3f} ({len(things)}; {rate.low:.2f}-{rate.high:.2f})"
 
 
 def sheet(

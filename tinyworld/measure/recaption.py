@@ -54,23 +54,23 @@ def recaption_records(services: Captioner, folder: Path) -> tuple[list[Recaption
 
     def of(place: int) -> tuple[list[RecaptionResult], bool | None]:
         after = [*range(place, len(sources)), *range(place)]
-        other = next((sources[index] for index in after if labels[index] != labels[place]), None)
+        other_source = next((sources[index] for index in after if labels[index] != labels[place]), None)
         records_of_source = by_source[sources[place]]
-        paths = [record.image for record in records_of_source] + ([other] if other else [])
+        paths = [record.image for record in records_of_source] + ([other_source] if other_source else [])
         source = MethodImage(sources[place], _payload(folder / sources[place]), labels[place])
         new = recaption_images(services, source, TASK, [_payload(folder / path) for path in paths])
         results = [
-            RecaptionResult(record, caption.caption if caption else "", _named(caption))
+            RecaptionResult(record, caption.caption if caption else "", _names_class(caption))
             for record, caption in zip(records_of_source, new, strict=False)
         ]
-        return results, _named(new[-1]) if other else None
+        return results, _names_class(new[-1]) if other_source else None
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         answers = list(pool.map(of, range(len(sources))))
     return [result for results, _ in answers for result in results], [swapped for _, swapped in answers]
 
 
-def _named(new: NewCaption | None) -> bool | None:
+def _names_class(new: NewCaption | None) -> bool | None:
     return None if new is None else new.named == 1.0
 
 
@@ -85,21 +85,23 @@ def table(results: Sequence[RecaptionResult], swapped: Sequence[bool | None]) ->
         "refused by them": [result for result in edits if not result.record.accepted],
         "null arms": [result for result in results if result.record.arm == "null"],
     }
-    for name, some in groups.items():
-        if some:
-            lost, kept = ([result for result in some if result.record.kept is here] for here in (False, True))
-            checked = sum(result.named is not None for result in some)
-            yield f"{name} ({len(some)}, check made for {checked})"
-            yield f"    refused {_refused([result.named for result in lost])} of those that lost their class"
-            yield f"    refused {_refused([result.named for result in kept])} of those that kept it"
-    yield f"another class's source in place of the image: refused {_refused(swapped)}"
+    for name, results_of_group in groups.items():
+        if results_of_group:
+            lost, kept = (
+                [result for result in results_of_group if result.record.kept is expected] for expected in (False, True)
+            )
+            checked = sum(result.named is not None for result in results_of_group)
+            yield f"{name} ({len(results_of_group)}, check made for {checked})"
+            yield f"    refused {_refused_row([result.named for result in lost])} of those that lost their class"
+            yield f"    refused {_refused_row([result.named for result in kept])} of those that kept it"
+    yield f"another class's source in place of the image: refused {_refused_row(swapped)}"
     for result in accepted:
         if result.named is False:
             record = result.record
             yield f"{record.image} ({record.label}, {'kept' if record.kept else 'lost'}): {result.caption}"
 
 
-def _refused(named: Sequence[bool | None]) -> str:
+def _refused_row(named: Sequence[bool | None]) -> str:
     verdicts = [verdict for verdict in named if verdict is not None]
     return rate_text(verdicts.count(False), len(verdicts))
 

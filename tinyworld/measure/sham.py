@@ -49,9 +49,9 @@ def arms_of(services: ModelServices, source: Pixels, text: str, parameters: Lanc
     return {arm: decode(image.png) for arm, image in images.items() if image is not None}
 
 
-def psnr(image: Pixels, other: Pixels) -> float:
+def psnr(image: Pixels, reference: Pixels) -> float:
     """Peak signal-to-noise ratio in dB, of 8-bit images; infinite for equal ones."""
-    error = float(np.mean((image.astype(float) - other.astype(float)) ** 2))
+    error = float(np.mean((image.astype(float) - reference.astype(float)) ** 2))
     return float("inf") if error == 0 else 10 * float(np.log10(255**2 / error))
 
 
@@ -80,11 +80,11 @@ def measure(services: ModelServices, models: Models, inversion: InversionKind, c
             drift["sham - null", name].append(sham - null)
     for arm, values in alike.items():
         yield f"{inversion}: {arm} arm and reconstruction: median PSNR {np.median(values):.1f} dB (n = {len(values)})"
-    for (what, name), values in drift.items():
+    for (origin, name), values in drift.items():
         points = np.asarray(values)
         interval = mean_interval(points, LEVEL, 0)
         yield (
-            f"{inversion}: {what}, {name}: {100 * points.mean():+.2f} points of p(truth), 95 % interval "
+            f"{inversion}: {origin}, {name}: {100 * points.mean():+.2f} points of p(truth), 95 % interval "
             f"{100 * interval.low:+.2f} to {100 * interval.high:+.2f} (n = {len(points)})"
         )
 

@@ -77,11 +77,11 @@ def _case(source: _Source, sort: str, right: bool, changed: Mention, new: str, p
     factor = EDIT_FACTOR.get(changed.field, "subject")
     change = Change(factor, changed.phrase, new, changed.phrase, new)  # type: ignore[arg-type]
     caption = source.description.text
-    edit = Edit((change,), caption, _replaced(caption, changed.phrase, new))
+    edit = Edit((change,), caption, _replace(caption, changed.phrase, new))
     return Case(sort, right, source.label, edit, withheld_pair(*pair))
 
 
-def _replaced(text: str, old: str, new: str) -> str:
+def _replace(text: str, old: str, new: str) -> str:
     return with_articles(re.sub(rf"(?<!\w){re.escape(old)}(?!\w)", new, text))
 
 
@@ -107,7 +107,7 @@ def _by_synonym(source: _Source) -> Case | None:
     case = _other_value(source)
     if synonym is None or case is None:
         return None
-    edit = Edit(case.edit.changes, case.edit.caption, _replaced(case.edit.new_caption, source.label, synonym))
+    edit = Edit(case.edit.changes, case.edit.caption, _replace(case.edit.new_caption, source.label, synonym))
     pair = withheld_pair(synonym, source.label)
     return Case("another value, class by a synonym", True, source.label, edit, pair)
 
@@ -122,10 +122,10 @@ def _paraphrase(source: _Source) -> Case | None:
 
 
 def _class_goes(source: _Source) -> Case | None:
-    own = _MEANINGS["label", source.label]
-    name = source.random.choice([*own.phrases, *_kinds(own)])
+    meaning = _MEANINGS["label", source.label]
+    name = source.random.choice([*meaning.phrases, *_kinds(meaning)])
     renamed = Description(
-        _replaced(source.description.text, source.label, name), (Mention("label", source.label, name),)
+        _replace(source.description.text, source.label, name), (Mention("label", source.label, name),)
     )
     renamed_source = _Source(renamed, source.label, source.random)
     return _case(
@@ -135,11 +135,11 @@ def _class_goes(source: _Source) -> Case | None:
 
 def _class_lost(source: _Source) -> Case | None:
     case = _other_value(source)
-    own = _MEANINGS["label", source.label]
-    instead = source.random.choice(_kinds(own) or THINGS)
+    meaning = _MEANINGS["label", source.label]
+    instead = source.random.choice(_kinds(meaning) or THINGS)
     if case is None:
         return None
-    edit = Edit(case.edit.changes, case.edit.caption, _replaced(case.edit.new_caption, source.label, instead))
+    edit = Edit(case.edit.changes, case.edit.caption, _replace(case.edit.new_caption, source.label, instead))
     return Case("class lost", False, source.label, edit, withheld_pair(instead, source.label))
 
 
@@ -147,10 +147,10 @@ def _other_class(source: _Source) -> Case | None:
     mention = source.mention("companion")
     if mention is None:
         return None
-    other = source.random.choice([label for label in CLASSES if label != source.label])
-    meaning = _MEANINGS["label", other]
+    other_label = source.random.choice([label for label in CLASSES if label != source.label])
+    meaning = _MEANINGS["label", other_label]
     new = source.random.choice([*meaning.phrases, *_kinds(meaning)])
-    return _case(source, "another class", False, mention, new, (new, other))
+    return _case(source, "another class", False, mention, new, (new, other_label))
 
 
 def _kinds(meaning: Meaning) -> list[str]:
@@ -162,11 +162,11 @@ SORTS: tuple[Callable[[_Source], Case | None], ...] = (
 )  # fmt: skip
 
 
-def cases(split: Split, each: int) -> list[Case]:
-    """`each` cases of every sort, from captions of a split."""
+def cases(split: Split, per_sort: int) -> list[Case]:
+    """`per_sort` cases of every sort, from captions of a split."""
     cases_of_split: list[Case] = []
     for number, sort in enumerate(SORTS):
-        index, total = 0, len(cases_of_split) + each
+        index, total = 0, len(cases_of_split) + per_sort
         while len(cases_of_split) < total:
             random = Random(f"{split}/{number}/{index}")
             scene = sample_scene(split, number * 100_000 + index)
@@ -190,7 +190,7 @@ class ShippedEmbedder:
         """The reply of the service."""
         rows = [self._model.tokens(text) for text in request.texts]
         return EmbedTextsReply(
-            texts=[self._model.embed([row], self._model.padded(len(row)))[0].tolist() for row in rows]
+            texts=[self._model.embed([row], self._model.padded_length(len(row)))[0].tolist() for row in rows]
         )
 
 
@@ -222,8 +222,8 @@ def main() -> None:
         precision = fraction_text(sum(case.right for case in let_through), len(let_through))
         print(f"{name}: n = {len(part)}; precision {precision}; recall {fraction_text(sum(right), len(right))}")
     for sort in dict.fromkeys(case.sort for case, _, _ in results):
-        own = [(case.right, check) for case, check, _ in results if case.sort == sort]
-        print(f"{sort}: decided rightly {fraction_text(sum(right == (not check) for right, check in own), len(own))}")
+        rows = [(case.right, check) for case, check, _ in results if case.sort == sort]
+        print(f"{sort}: right {fraction_text(sum(right == (not refused) for right, refused in rows), len(rows))}")
     for case, check, scores in results if options.show else ():
         if case.right == bool(check):
             (change,) = case.edit.changes

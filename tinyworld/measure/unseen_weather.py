@@ -55,13 +55,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=1000, help="to train on")
     parser.add_argument("--asked", type=int, default=100, help="captions to ask about")
-    parser.add_argument("--folder", type=Path, default=Path("runs/storms"), help="of pairs, adapter and profile")
+    parser.add_argument("--folder", type=Path, default=Path("runs/unseen-weather"), help="pairs, adapter, profile")
     options = parser.parse_args()
     torch.set_num_threads(1)
     profile = trained(options.folder, options.pairs)
     for name, profile_name in (("without the adapter", "tiny"), ("with the adapter", str(profile))):
-        for what, right in replies(profile_name, options.asked).items():
-            print(f"{name}: {what} {fraction_text(right, options.asked)}", flush=True)
+        for prompt, right in replies(profile_name, options.asked).items():
+            print(f"{name}: {prompt} {fraction_text(right, options.asked)}", flush=True)
 
 
 def trained(folder: Path, pairs: int) -> Path:
@@ -74,8 +74,8 @@ def trained(folder: Path, pairs: int) -> Path:
     train(weights, training_pairs, RECIPE, folder / "adapter")
     text = shipped_profiles()["tiny"].read_text().replace('path = "tinyworld/', f'path = "{REPOSITORY}/tinyworld/')
     adapter = f'[language.adapter]\npath = "{(folder / "adapter").resolve()}"\nlicence = "none"\ngigabytes = 0.01\n'
-    (folder / "storms.toml").write_text(f"{text}\n{adapter}")
-    return folder / "storms.toml"
+    (folder / "unseen-weather.toml").write_text(f"{text}\n{adapter}")
+    return folder / "unseen-weather.toml"
 
 
 def replies(profile: str, count: int) -> dict[str, int]:

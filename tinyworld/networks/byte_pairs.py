@@ -36,11 +36,11 @@ def learn_merges(
             break
         best = min(pairs, key=lambda pair: (-pairs[pair], pair))
         merges.append(best)
-        counted = {_merged(word, best, join(*best)): count for word, count in counted.items()}
+        counted = {_merge(word, best, join(*best)): count for word, count in counted.items()}
     return merges
 
 
-def _merged(word: Word, pair: Pair, symbol: str) -> Word:
+def _merge(word: Word, pair: Pair, symbol: str) -> Word:
     if pair[0] not in word:
         return word
     merged, index = list[str](), 0

@@ -1,4 +1,4 @@
-"""The image processors that stand beside the networks' weights: 128 pixels a side, values in −1 … 1."""
+"""The image processors that stand beside the networks' weights: values in −1 … 1, 128 pixels a side by default."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from transformers import SegformerImageProcessorPil, ViTImageProcessorPil
 
 from tinyworld.pictures.augmentation import SIDE
 
-_SQUARE = {"height": SIDE, "width": SIDE}
 _HALF = [0.5] * 3
 
 
-def classifier_processor() -> ViTImageProcessorPil:
-    """Of networks that read whole images."""
-    return ViTImageProcessorPil(size=_SQUARE, image_mean=_HALF, image_std=_HALF)
+def classifier_processor(side: int = SIDE) -> ViTImageProcessorPil:
+    """Of networks that read whole images, `side` pixels wide and high."""
+    return ViTImageProcessorPil(size=_square(side), image_mean=_HALF, image_std=_HALF)
 
 
 def segmenter_processor() -> SegformerImageProcessorPil:
     """Of networks that read every pixel; their labels keep their numbers."""
-    return SegformerImageProcessorPil(size=_SQUARE, image_mean=_HALF, image_std=_HALF, do_reduce_labels=False)
+    return SegformerImageProcessorPil(size=_square(SIDE), image_mean=_HALF, image_std=_HALF, do_reduce_labels=False)
+
+
+def _square(side: int) -> dict[str, int]:
+    return {"height": side, "width": side}

@@ -25,6 +25,7 @@ JSON_PIECES = (
     '","to_phrase":"',
     '","to_value":"',
     '","caption":"',
+    '","instruction":"',
     '"},{"from_phrase":"',
     '{"edits":[]}',
 )

@@ -84,7 +84,7 @@ def new_object_segmenter() -> SegformerForSemanticSegmentation:
     return SegformerForSemanticSegmentation(config)
 
 
-def segmented(model: nn.Module, pixel_values: Tensor) -> Tensor:
+def segment(model: nn.Module, pixel_values: Tensor) -> Tensor:
     """Logits (batch x classes x height x width) at the size of the images, enlarged bilinearly."""
     logits = model(pixel_values=pixel_values).logits.float()
     return nn.functional.interpolate(logits, pixel_values.shape[-2:], mode="bilinear", align_corners=False)
@@ -95,5 +95,5 @@ def class_masks(model: nn.Module, images: Sequence[Image]) -> Image:
     """A segmenter's class masks of images of one size (n x h x w, indices into `CLASSES`)."""
     model.eval()
     batches = [np.stack(chunk) for chunk in chunks(images, 25)]
-    masks = [segmented(model, as_pixel_values(batch)).argmax(1).numpy().astype(np.uint8) for batch in batches]
+    masks = [segment(model, as_pixel_values(batch)).argmax(1).numpy().astype(np.uint8) for batch in batches]
     return np.concatenate(masks)

@@ -109,7 +109,7 @@ def _configuration(vocabulary: int) -> Blip2Config:
     )
 
 
-def trained(folder: Path, texts: list[str]) -> tuple[Blip2Processor, Blip2ForConditionalGeneration]:
+def load_trained(folder: Path, texts: list[str]) -> tuple[Blip2Processor, Blip2ForConditionalGeneration]:
     """Processor and weights of an earlier training, with tokens for words of these texts that it lacked."""
     processor = Blip2Processor.from_pretrained(folder)
     model = Blip2ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")

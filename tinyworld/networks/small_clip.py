@@ -31,7 +31,7 @@ def new_scorer(tokenizer: CLIPTokenizer) -> CLIPModel:
     return CLIPModel._from_config(config, attn_implementation="eager")
 
 
-def trained(folder: Path, texts: list[str]) -> tuple[CLIPTokenizer, CLIPModel]:
+def load_trained(folder: Path, texts: list[str]) -> tuple[CLIPTokenizer, CLIPModel]:
     """Tokenizer and weights of an earlier training, with tokens for words of these texts that it lacked."""
     tokenizer = CLIPTokenizer.from_pretrained(folder)
     model = CLIPModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")

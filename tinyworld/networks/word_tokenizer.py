@@ -18,23 +18,23 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 def learn_word_tokenizer(texts: Iterable[str], size: int, folder: Path, *, max_length: int) -> PreTrainedTokenizerFast:
     """Learn at most `size` WordPieces, write the tokenizer into `folder`, and return it."""
-    counted = _counted(texts)
+    counted = _count(texts)
     spelt = {(word[0], *(f"##{letter}" for letter in word[1:])): count for word, count in counted.items()}
     symbols = sorted({symbol for word in spelt for symbol in word} - set(LETTERS))
     alphabet = [*SPECIAL, *LETTERS, *symbols]
     merges = learn_merges(spelt, size - len(alphabet), lambda left, right: left + right.removeprefix("##"))
     pieces = [*alphabet, *(left + right.removeprefix("##") for left, right in merges)]
-    return _written(_of_pieces(pieces), folder, max_length)
+    return _write(_of_pieces(pieces), folder, max_length)
 
 
 def whole_word_tokenizer(texts: Iterable[str], folder: Path, *, max_length: int) -> PreTrainedTokenizerFast:
     """A tokenizer whose pieces are the whole words of some texts and, for other words, letters; written as above."""
-    common = [word for word, _ in _counted(texts).most_common()]
+    common = [word for word, _ in _count(texts).most_common()]
     pieces = [*SPECIAL, *LETTERS, *(f"##{letter}" for letter in LETTERS), *common]
-    return _written(_of_pieces(pieces), folder, max_length)
+    return _write(_of_pieces(pieces), folder, max_length)
 
 
-def _counted(texts: Iterable[str]) -> Counter[str]:
+def _count(texts: Iterable[str]) -> Counter[str]:
     blank = _blank(models.WordPiece(unk_token="[UNK]"))
 
     def split(text: str) -> list[str]:
@@ -56,7 +56,7 @@ def _blank(model: models.WordPiece) -> Tokenizer:
     return words
 
 
-def _written(words: Tokenizer, folder: Path, max_length: int) -> PreTrainedTokenizerFast:
+def _write(words: Tokenizer, folder: Path, max_length: int) -> PreTrainedTokenizerFast:
     ends = [(token, words.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
     words.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
     tokenizer = PreTrainedTokenizerFast(

@@ -120,7 +120,7 @@ def read(text: str) -> dict[str, str]:
     for index, match in enumerate(matches):
         field, value = _VALUES[match[0]]
         if field in _ADJECTIVES:
-            field = _owned(field, _noun(text, matches, index))
+            field = _possessive(field, _noun(text, matches, index))
         if field:
             stated.setdefault(field, value)
     if "companion" not in stated:
@@ -134,8 +134,8 @@ def _noun(text: str, matches: list[re.Match[str]], index: int) -> str:
         before = _VALUES[matches[index - 1][0]][0]
         if before == "companion":
             return before
-    for this, following in zip(matches[index:], matches[index + 1 :], strict=False):
-        if not _BETWEEN_ADJECTIVES.fullmatch(text[this.end() : following.start()]):
+    for match, following in zip(matches[index:], matches[index + 1 :], strict=False):
+        if not _BETWEEN_ADJECTIVES.fullmatch(text[match.end() : following.start()]):
             return ""
         field = _VALUES[following[0]][0]
         if field not in _ADJECTIVES:
@@ -143,7 +143,7 @@ def _noun(text: str, matches: list[re.Match[str]], index: int) -> str:
     return ""
 
 
-def _owned(adjective: str, noun: str) -> str:
+def _possessive(adjective: str, noun: str) -> str:
     """The scene field that an adjective of a noun states, "" when the scene has none."""
     if noun == "label":
         return adjective

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tinyworld.objects.pictures import rendered
+from tinyworld.objects.pictures import render_pair
 from tinyworld.objects.world import FACTOR_VALUES, Scene, withheld
 from tinyworld.pictures.control_edges import draw_control, edges_of, sibling_changes
 from tinyworld.pictures.rendered_once import Pixels
@@ -25,4 +25,4 @@ def sibling(scene: Scene, random: np.random.Generator) -> Scene:
 def training_edges(scene: Scene, image: Pixels, mask: Pixels, random: np.random.Generator) -> Pixels:
     """A random control image (H x W, 0 and 1) of an image or of its sibling, given its mask."""
     region, of_sibling = draw_control(random)
-    return edges_of(*(rendered(sibling(scene, random)) if of_sibling else (image, mask)), region)
+    return edges_of(*(render_pair(sibling(scene, random)) if of_sibling else (image, mask)), region)

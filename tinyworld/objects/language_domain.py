@@ -5,6 +5,7 @@ from __future__ import annotations
 from tinyworld.domain.language_domain import SHARED_TASKS, LanguageDomain
 from tinyworld.domain.wording import Sentences
 from tinyworld.objects.captions import describe
+from tinyworld.objects.instructions import INSTRUCTIONS
 from tinyworld.objects.phrases import SLOTS
 from tinyworld.objects.world import EDIT_FACTOR, Scene, sample_scene
 
@@ -43,4 +44,5 @@ OBJECTS = LanguageDomain[Scene](
     EDIT_FACTOR,
     TASKS,
     "label",
+    INSTRUCTIONS,
 )

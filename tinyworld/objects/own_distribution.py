@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tinyworld.domain.scenes import Split, drawn_values
+from tinyworld.domain.scenes import Split, draw_values
 from tinyworld.objects.world import Scene, sample_scene
 
 # Other factors as `sample_scene` draws them.
@@ -18,7 +18,7 @@ SHARES = {
 def own_distribution(index: int, split: Split = "under-test") -> Scene:
     """Scene number `index` of the models' own world: mostly by day, in clear weather, as photos."""
     scene = sample_scene(split, index)
-    return scene.changed(**drawn_values(SHARES, scene.geometry_seed))
+    return scene.changed(**draw_values(SHARES, scene.geometry_seed))
 
 
 def _all_true(scene: Scene) -> str:

@@ -22,8 +22,8 @@ from torch import Tensor
 from tinyworld.domain.scenes import Split, targets
 from tinyworld.objects.render import render
 from tinyworld.objects.world import FACTORS, Scene, sample_scene, scene_factors
-from tinyworld.pictures.augmentation import SIDE, as_pixel_values, varied
-from tinyworld.pictures.rendered_once import Pixels, rendered_once
+from tinyworld.pictures.augmentation import SIDE, as_pixel_values, vary
+from tinyworld.pictures.rendered_once import Pixels, render_once
 from tinyworld.system.folders import RUNS
 
 CACHE = RUNS / "cache"
@@ -43,7 +43,7 @@ def pictures(name: str, count: int, scene_of: Callable[[int], Scene]) -> Picture
     """The first `count` scenes of a series, from the cache; missing ones are rendered first."""
     scenes = [scene_of(index) for index in range(count)]
     path = CACHE / f"{name}-{count}-{_renderer_digest()}.npy"
-    stored = rendered_once(path, scenes, lambda scene: np.dstack(rendered(scene)), (SIDE, SIDE, 4))
+    stored = render_once(path, scenes, lambda scene: np.dstack(render_pair(scene)), (SIDE, SIDE, 4))
     expected = torch.tensor([targets(scene_factors(scene), FACTORS) for scene in scenes])
     return Pictures(scenes, stored[..., :3], stored[..., 3], expected)
 
@@ -53,7 +53,7 @@ def split_scene(split: Split) -> Callable[[int], Scene]:
     return partial(sample_scene, split, allow_withheld=split != "generator")
 
 
-def rendered(scene: Scene) -> tuple[Pixels, Pixels]:
+def render_pair(scene: Scene) -> tuple[Pixels, Pixels]:
     """Image (128, 128, 3) and mask (128, 128: 0 background, 1 object, 2 companion) of a scene."""
     rendering = render(scene, SIDE)
     mask = np.zeros((SIDE, SIDE), np.uint8)
@@ -77,7 +77,7 @@ def varied_batch(
     """Pixel values and targets of some images, each randomly varied."""
     flips = random.random(len(rows)) < 0.5
     images = [
-        varied(data.images[row], random, flip=bool(flip), strength=strength)
+        vary(data.images[row], random, flip=bool(flip), strength=strength)
         for row, flip in zip(rows, flips, strict=True)
     ]
     expected = data.targets[torch.from_numpy(rows)]

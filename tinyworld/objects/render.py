@@ -53,13 +53,13 @@ def render(scene: Scene, size: int = 128) -> Rendering:
     """Render a scene as a square image of `size` pixels a side."""
     geometry, light = geometry_of(scene), Light(scene.weather, scene.time)
     layers = _layers(scene, geometry, size)
-    picture = _composed(scene, geometry, light, layers, size)
+    picture = _compose(scene, geometry, light, layers, size)
     thing, companion = (np.asarray(a[..., 0] * 255, np.uint8) for a in (layers.thing[1], layers.companion[1]))
     if scene.style == "painting":
         picture = styles.paint(picture, geometry.strokes)
         thing, companion = styles.wave(thing, geometry.strokes), styles.wave(companion, geometry.strokes)
     elif scene.style == "sketch":
-        picture = styles.pencilled(picture, geometry.strokes)
+        picture = styles.pencil(picture, geometry.strokes)
     if scene.weather in ("rain", "snow"):
         night = scene.time == "night"
         picture = styles.precipitation(picture, scene.weather, scene.style, night, geometry.drops)
@@ -114,7 +114,7 @@ def _layers(scene: Scene, g: Geometry, size: int) -> _Layers:
     return _Layers(thing.averaged(), shadow.averaged()[1], companion.averaged())
 
 
-def _composed(scene: Scene, g: Geometry, light: Light, layers: _Layers, size: int) -> Image:
+def _compose(scene: Scene, g: Geometry, light: Light, layers: _Layers, size: int) -> Image:
     place = draw_background(scene.background, g, light, 2 * size).pixels[..., :3]
     picture = cv2.resize(place, (size, size), interpolation=cv2.INTER_AREA).astype(np.float32)
     if scene.label == "boat":

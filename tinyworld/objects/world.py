@@ -118,11 +118,11 @@ def sample_scene(split: Split, index: int, *, allow_withheld: bool = True) -> Sc
     seed = geometry_seed("objects", split, index)
     random = np.random.default_rng((0xC0, seed))
     while True:
-        drawn = {name: values[int(random.integers(len(values)))] for name, values in FACTOR_VALUES.items()}
+        values_of_scene = {name: values[int(random.integers(len(values)))] for name, values in FACTOR_VALUES.items()}
         if random.random() < 0.375:  # with one in five drawn above: half have none
-            drawn["companion"] = "none"
+            values_of_scene["companion"] = "none"
         if random.random() < 0.25:  # with one in three drawn above: half are plain
-            drawn["pattern"] = "plain"
-        scene = Scene(**drawn, geometry_seed=seed)  # type: ignore[arg-type]
+            values_of_scene["pattern"] = "plain"
+        scene = Scene(**values_of_scene, geometry_seed=seed)  # type: ignore[arg-type]
         if allow_withheld or not withheld(scene):
             return scene

@@ -157,9 +157,9 @@ def _realism(
 ) -> _Realism:
     """Distance of the accepted images from the originals, and perplexity of their captions before and after."""
     accepted = [edit.view for edit in edits if edit.view.verdict.accepted and edit.view.image]
-    generated = _embedded(services, [client.image(view.image) for view in accepted if view.image])
+    generated = _embed(services, [client.image(view.image) for view in accepted if view.image])
     originals = {edit.view.source.position: edit.view.source.image for edit in edits}
-    real = _embedded(services, [client.image(digest) for digest in originals.values()])
+    real = _embed(services, [client.image(digest) for digest in originals.values()])
     far = None
     if accepted:
         places = np.array([view.source.position for view in accepted], np.int64)
@@ -173,7 +173,7 @@ def _realism(
     )
 
 
-def _embedded(services: ModelServices, images: Sequence[bytes]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+def _embed(services: ModelServices, images: Sequence[bytes]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     rows: list[list[float]] = []
     for chunk in chunks(images, MAX_IMAGES_PER_MESSAGE):
         rows += services.embed(EmbedRequest(images=[ImagePayload(png=png) for png in chunk])).images

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from shared.schemas.results import MeanOverlap, Rate
+from shared.schemas.estimates import MeanOverlap, Rate
 from tinyworld.measure.repair.printing import object_table, road_table
 from tinyworld.measure.repair.records import MeasuredObjectRepairs, MeasuredRoadRepairs, RepairMeasurement
 from tinyworld.paper_tables.arms import ARMS
@@ -59,14 +59,14 @@ def faults_by_class(rows: Rows) -> str:
 
 def faults_by_value(rows: Rows) -> str:
     """The same by the new value of the change: the conditions under which a model fails."""
-    some = [row for row in rows if row.method not in NAMING_NO_VALUES]
-    body = _matrix(some, "value")
+    named = [row for row in rows if row.method not in NAMING_NO_VALUES]
+    body = _matrix(named, "value")
     if not body:
         return ""
     return (
         "### Which tests find faults, by condition (DILLEMA, second question)\n\n"
         f"Errors by the value that was changed to, of values with {LEAST} accepted images of a method or more. Null "
-        "arms: the same source images and seeds, nothing changed.\n\n" + grid(_heads(some, "value"), body)
+        "arms: the same source images and seeds, nothing changed.\n\n" + grid(_heads(named, "value"), body)
     )
 
 
@@ -93,7 +93,7 @@ def _matrix(rows: Rows, of: str) -> list[list[str]]:
             rate(_most(by_arm, lambda faults: faults.originals)),
             rate(_most(by_arm, lambda faults: faults.nulls)),
             *(rate(by_arm[row.arm].counterfactuals) if row.arm in by_arm else NOTHING for row in rows),
-            _called(list(by_arm.values())),
+            _display_name(list(by_arm.values())),
         ]
         for (model, name), by_arm in sorted(
             enough_images.items(), key=lambda item: (item[0][0], -_share(item[1]), item[0][1])
@@ -111,7 +111,7 @@ def _share(by_arm: dict[str, Faults]) -> float:
     return sum(share.count for share in rates) / max(1, sum(share.n for share in rates))
 
 
-def _called(all_faults: Sequence[Faults]) -> str:
+def _display_name(all_faults: Sequence[Faults]) -> str:
     """The most frequent wrong prediction over all arms: "truck (12 of 15)"."""
     called: dict[str, int] = {}
     for faults in all_faults:

@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 
 from gateway.analysis.certainty import clustered_rate
+from shared.schemas.estimates import Rate
 from shared.schemas.result_rows import CounterfactualView, ModelOpinion, PredictionView
-from shared.schemas.results import Rate
 from tinyworld.paper_tables.rows import Faults
 from tinyworld.statistics.rates import wilson
 

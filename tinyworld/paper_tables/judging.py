@@ -11,13 +11,19 @@ from gateway.analysis.certainty import LEVEL, clustered_rate, mean_interval
 from gateway.methods.counterfactual import FACTORS, Change, Edit, Factor
 from shared.chunks import chunks
 from shared.images import decode
+from shared.schemas.estimates import Rate
 from shared.schemas.result_rows import CounterfactualView
-from shared.schemas.results import Rate
 from shared.seeds import derive_seed
 from tinyworld.judges.oracles.objects import in_place, judge
 from tinyworld.judges.trials import source_picture
-from tinyworld.measure.counterfactuals import OTHER, OracleVerdict, field_and_value, oracle_verdict, readable_fields
-from tinyworld.objects.pictures import rendered
+from tinyworld.measure.counterfactuals import (
+    OTHER_FACTOR,
+    OracleVerdict,
+    field_and_value,
+    oracle_verdict,
+    readable_fields,
+)
+from tinyworld.objects.pictures import render_pair
 from tinyworld.objects.world import EDIT_FACTOR, Scene
 from tinyworld.paper_tables.rows import FactorFigures, MeanDifference, TextChecks
 from tinyworld.pictures.rendered_once import Pixels
@@ -49,7 +55,7 @@ class JudgedCounterfactual:
     @property
     def wrong(self) -> bool:
         """Whether its captions change the class, no field of the scene, or several."""
-        return self.field in (OTHER, "label")
+        return self.field in (OTHER_FACTOR, "label")
 
     @property
     def flipped(self) -> bool:
@@ -62,14 +68,14 @@ class JudgedCounterfactual:
         )
 
     @property
-    def others(self) -> tuple[str, ...]:
+    def other_changes(self) -> tuple[str, ...]:
         """The fields beside class and edit that can be judged."""
         return tuple(name for name in self.readable_fields if name not in ("label", self.field))
 
     @property
     def changed_besides(self) -> tuple[str, ...]:
-        """Those of `others` that at least one oracle no longer reads correctly."""
-        return () if self.oracle is None else tuple(name for name in self.oracle.others if name in self.others)
+        """Those of `other_changes` that at least one oracle no longer reads correctly."""
+        return () if self.oracle is None else tuple(name for name in self.oracle.others if name in self.other_changes)
 
 
 def judge_counterfactuals(
@@ -79,13 +85,13 @@ def judge_counterfactuals(
     before = judge([source_picture(scene) for scene in scenes])
     readable = [readable_fields(scene, readings) for scene, readings in zip(scenes, before, strict=True)]
     results = []
-    for some in chunks(views, _AT_ONCE):
-        accepted = [view for view in some if view.verdict.accepted and view.image]
+    for batch in chunks(views, _AT_ONCE):
+        accepted = [view for view in batch if view.verdict.accepted and view.image]
         pictures: list[Pixels] = [decode(image(view.image)) for view in accepted if view.image]
-        masks = [rendered(scenes[view.source.position])[1] == 1 for view in accepted]
+        masks = [render_pair(scenes[view.source.position])[1] == 1 for view in accepted]
         readings = zip(judge(pictures), in_place(pictures, masks), strict=True) if pictures else iter(())
         read_in = {view.id: pair for view, pair in zip(accepted, readings, strict=True)}
-        for view in some:
+        for view in batch:
             scene = scenes[view.source.position]
             field, value = field_and_value(_edit(view))
             pair = read_in.get(view.id)
@@ -116,26 +122,26 @@ def factor_figures(edits: Sequence[JudgedCounterfactual]) -> list[FactorFigures]
 
 def _figures(factor: str, edits: Sequence[JudgedCounterfactual]) -> FactorFigures:
     accepted = [edit for edit in edits if edit.oracle is not None]
-    pairs = [(edit, name) for edit in accepted for name in edit.others]
+    pairs = [(edit, name) for edit in accepted for name in edit.other_changes]
     return FactorFigures(
         factor=factor,
         as_asked=_rate(edits, lambda edit: edit.as_asked),
         accepted=_rate(edits, lambda edit: edit.view.verdict.accepted),
-        kept=_rate(accepted, _kept),
-        kept_flipped=_rate([edit for edit in accepted if edit.flipped], _kept),
+        kept=_rate(accepted, _keeps_rest),
+        kept_flipped=_rate([edit for edit in accepted if edit.flipped], _keeps_rest),
         shown=_rate(
-            [edit for edit in accepted if edit.field != OTHER],
+            [edit for edit in accepted if edit.field != OTHER_FACTOR],
             lambda edit: edit.oracle is not None and edit.oracle.shown,
         ),
         unchanged=_rate(accepted, lambda edit: not edit.changed_besides),
-        each_unchanged=_clustered(
+        each_unchanged=_cluster_rate(
             [name not in edit.changed_besides for edit, name in pairs], [edit.view.source.position for edit, _ in pairs]
         ),
         deltas=dict(_deltas(factor, accepted)),
     )
 
 
-def _kept(edit: JudgedCounterfactual) -> bool:
+def _keeps_rest(edit: JudgedCounterfactual) -> bool:
     return edit.oracle is not None and edit.oracle.kept
 
 
@@ -170,9 +176,9 @@ def text_checks(edits: Sequence[JudgedCounterfactual]) -> TextChecks | None:
     )
 
 
-def _rate(some: Sequence[JudgedCounterfactual], test: Callable[[JudgedCounterfactual], bool]) -> Rate:
-    return _clustered([test(edit) for edit in some], [edit.view.source.position for edit in some])
+def _rate(rows: Sequence[JudgedCounterfactual], test: Callable[[JudgedCounterfactual], bool]) -> Rate:
+    return _cluster_rate([test(edit) for edit in rows], [edit.view.source.position for edit in rows])
 
 
-def _clustered(hits: Iterable[bool], sources: Iterable[int]) -> Rate:
+def _cluster_rate(hits: Iterable[bool], sources: Iterable[int]) -> Rate:
     return clustered_rate(np.array(list(hits), bool), np.array(list(sources), np.int64))

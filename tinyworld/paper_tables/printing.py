@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from shared.schemas.results import Accuracy, Rate
+from shared.schemas.estimates import Rate
+from shared.schemas.metrics import Accuracy
 from tinyworld.paper_tables.rows import ArmRow, ModelFigures
 
 NOTHING = "–"

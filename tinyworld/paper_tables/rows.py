@@ -7,7 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue
 
 from shared.schemas.base import Contract
-from shared.schemas.results import Cost, FailurePoints, Funnel, PaperMetrics, Rate
+from shared.schemas.estimates import FailurePoints, Rate
+from shared.schemas.metrics import PaperMetrics
+from shared.schemas.results import Cost, Funnel
 
 
 class MeanDifference(Contract):

@@ -109,15 +109,15 @@ def quality(rows: Rows) -> str:
 
 def captions(rows: Rows) -> str:
     """Like LANCE's table 4: edits of captions by factor, and the text checks, judged by the grammar."""
-    some = [row for row in rows if row.arm in ("lance-direct", "dillema-keep", "lance-r")]
+    compared = [row for row in rows if row.arm in ("lance-direct", "dillema-keep", "lance-r")]
     body = [
         [ARMS[row.arm].title, figures.factor, rate(figures.as_asked), rate(figures.accepted)]
-        for row in some
+        for row in compared
         for figures in row.factors
     ]
     checks = [
         [ARMS[row.arm].title, rate(row.text_checks.precision), rate(row.text_checks.recall)]
-        for row in some
+        for row in compared
         if row.text_checks is not None
     ]
     if not body:
@@ -137,16 +137,16 @@ def captions(rows: Rows) -> str:
 
 def sensitivity(rows: Rows) -> str:
     """Like LANCE's figure 3: change of acc@1 by factor and model, with bars."""
-    some = next((row for arm in LANCE for row in rows if row.arm == arm), None)
-    if some is None:
+    lance_row = next((row for arm in LANCE for row in rows if row.arm == arm), None)
+    if lance_row is None:
         return ""
     body = [
         [figures.factor, model, str(delta.sources), _points(delta), _bar(delta.mean)]
-        for figures in some.factors
+        for figures in lance_row.factors
         for model, delta in sorted(figures.deltas.items())
     ]
     return (
-        f"### Sensitivity by factor (LANCE, figure 3): {ARMS[some.arm].title}\n\n"
+        f"### Sensitivity by factor (LANCE, figure 3): {ARMS[lance_row.arm].title}\n\n"
         f"Δacc@1 in points, sources weighted equally, 95 % interval; a block is {BAR} points lost (▒: gained).\n\n"
         + grid(["factor", "model", "sources", "Δacc@1", ""], body)
     )

@@ -50,7 +50,7 @@ def degrade(image: Pixels, random: np.random.Generator, strength: float = 1.0) -
     return np.asarray(degraded, np.uint8)
 
 
-def shifted(image: NDArray[np.uint8], by: tuple[int, int]) -> Pixels:
+def shift(image: NDArray[np.uint8], by: tuple[int, int]) -> Pixels:
     """Shifted by (down, right) pixels, the border filled by reflection."""
     down, right = by
     border = LARGEST_SHIFT
@@ -58,14 +58,14 @@ def shifted(image: NDArray[np.uint8], by: tuple[int, int]) -> Pixels:
     return np.asarray(wide[border - down : border - down + SIDE, border - right : border - right + SIDE], np.uint8)
 
 
-def moved(images: Sequence[Pixels], random: np.random.Generator) -> list[Pixels]:
+def move(images: Sequence[Pixels], random: np.random.Generator) -> list[Pixels]:
     """Images of one scene (a picture and its mask), flipped or not and shifted by up to 6 pixels, all alike."""
     step = -1 if random.random() < 0.5 else 1
     down, right = (int(by) for by in random.integers(-LARGEST_SHIFT, LARGEST_SHIFT + 1, 2))
-    return [shifted(np.ascontiguousarray(image[:, ::step]), (down, right)) for image in images]
+    return [shift(np.ascontiguousarray(image[:, ::step]), (down, right)) for image in images]
 
 
-def wobbled(image: Pixels, random: np.random.Generator) -> Pixels:
+def wobble(image: Pixels, random: np.random.Generator) -> Pixels:
     """Bent smoothly by up to about 2 pixels, as generated pictures often are."""
     bends = random.standard_normal((2, 6, 6), np.float32) * np.float32(random.uniform(0.3, 1.4))
     down, right = (cv2.resize(bend, (SIDE, SIDE), interpolation=cv2.INTER_CUBIC) for bend in bends)
@@ -74,14 +74,14 @@ def wobbled(image: Pixels, random: np.random.Generator) -> Pixels:
     return np.asarray(bent, np.uint8)
 
 
-def varied(image: Pixels, random: np.random.Generator, *, flip: bool, strength: float = 1.0) -> Pixels:
+def vary(image: Pixels, random: np.random.Generator, *, flip: bool, strength: float = 1.0) -> Pixels:
     """Optionally flipped, shifted by up to 6 pixels, sometimes bent, then degraded."""
     changed = image[:, ::-1] if flip else image
     by = (
         int(random.integers(-LARGEST_SHIFT, LARGEST_SHIFT + 1)),
         int(random.integers(-LARGEST_SHIFT, LARGEST_SHIFT + 1)),
     )
-    changed = shifted(np.ascontiguousarray(changed), by)
+    changed = shift(np.ascontiguousarray(changed), by)
     if random.random() < 0.25 * strength:
-        changed = wobbled(changed, random)
+        changed = wobble(changed, random)
     return degrade(changed, random, strength)

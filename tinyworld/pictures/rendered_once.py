@@ -14,7 +14,7 @@ Pixels = NDArray[np.uint8]
 S = TypeVar("S")
 
 
-def rendered_once(path: Path, scenes: Sequence[S], planes_of: Callable[[S], Pixels], shape: tuple[int, ...]) -> Pixels:
+def render_once(path: Path, scenes: Sequence[S], planes_of: Callable[[S], Pixels], shape: tuple[int, ...]) -> Pixels:
     """The planes (`shape`: height, width, planes; uint8) of every scene, read from `path`.
 
     A missing file is written first, to a temporary file and renamed, so an interrupted file is never used.

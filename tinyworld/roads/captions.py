@@ -46,10 +46,10 @@ class _Writer:
         self.stated_fields: set[str] = set()
 
     def write(self) -> Description:
-        self.stated_fields = {field for field in _ALWAYS_THERE if self._stated()}
-        self.stated_fields |= {"vehicle_colour"} if self._stated() else set()
-        self.stated_fields |= {field for field in ("pedestrian", "where") if self._stated()}
-        self.stated_fields |= {"clothes"} if self._stated() else set()
+        self.stated_fields = {field for field in _ALWAYS_THERE if self._is_stated()}
+        self.stated_fields |= {"vehicle_colour"} if self._is_stated() else set()
+        self.stated_fields |= {field for field in ("pedestrian", "where") if self._is_stated()}
+        self.stated_fields |= {"clothes"} if self._is_stated() else set()
         topics = self._topics()
         topics = [topics[i] for i in self.random.permutation(len(topics))[: _MOST_SENTENCES - 1]]
         if not topics:
@@ -62,7 +62,7 @@ class _Writer:
             sentences.append(self._fill(self._sentence(table[key], longest=remaining)))
         return Description(with_articles(" ".join(sentences)), tuple(self.mentions))
 
-    def _stated(self) -> bool:
+    def _is_stated(self) -> bool:
         return bool(self.random.random() >= self.omitted)
 
     def _topics(self) -> list[Topic]:
@@ -72,11 +72,11 @@ class _Writer:
             topics.append((SKIES, key))
         if key := frozenset(stated & {"season", "buildings"}):
             topics.append((SURROUNDINGS, key))
-        if scene.vehicle != "none" and self._stated():
+        if scene.vehicle != "none" and self._is_stated():
             topics.append(({frozenset(): TRAFFIC}, frozenset()))
-        if scene.pedestrian != "none" and self._stated():
+        if scene.pedestrian != "none" and self._is_stated():
             topics.append((PEOPLE, frozenset(stated & {"pedestrian", "where"})))
-        if scene.traffic_light != "none" and self._stated():
+        if scene.traffic_light != "none" and self._is_stated():
             topics.append(({frozenset(): LIGHT}, frozenset()))
         stated_colours = {scene.vehicle_colour, scene.traffic_light}
         if scene.clothes in stated_colours:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tinyworld.drawing.canvas import Image
 from tinyworld.drawing.sheet import contact_sheet
-from tinyworld.roads.render import coloured, render
+from tinyworld.roads.render import colour_map, render
 from tinyworld.roads.world import LOOKS, Scene, sample_scene
 
 
@@ -44,7 +44,7 @@ def main() -> None:
         rendering = render(scene, args.width)
         pictures.append((rendering.image, text))
         if args.masks:
-            pictures.append((coloured(rendering.classes), ""))
+            pictures.append((colour_map(rendering.classes), ""))
     contact_sheet(pictures, args.columns, args.path, args.scale)
 
 

@@ -8,7 +8,7 @@ from tinyworld.drawing.canvas import Image
 from tinyworld.pictures.control_edges import draw_control, edges_of, sibling_changes
 from tinyworld.roads.world import CLASSES, LOOKS, Scene, withheld
 
-_KEPT = [CLASSES.index(name) for name in ("vehicle", "pedestrian", "traffic light")]
+_KEPT_CLASSES = [CLASSES.index(name) for name in ("vehicle", "pedestrian", "traffic light")]
 
 
 def sibling(scene: Scene, random: np.random.Generator) -> Scene:
@@ -21,7 +21,7 @@ def sibling(scene: Scene, random: np.random.Generator) -> Scene:
 
 def standing(classes: Image) -> Image:
     """1 where a class mask has vehicles, pedestrians or traffic lights, 0 elsewhere."""
-    return np.isin(classes, _KEPT).astype(np.uint8)
+    return np.isin(classes, _KEPT_CLASSES).astype(np.uint8)
 
 
 def training_edges(image: Image, sibling_image: Image, classes: Image, random: np.random.Generator) -> Image:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from tinyworld.domain.language_domain import SHARED_TASKS, LanguageDomain
 from tinyworld.domain.wording import Sentences
 from tinyworld.roads.captions import describe
+from tinyworld.roads.instructions import INSTRUCTIONS
 from tinyworld.roads.phrases import SLOTS
 from tinyworld.roads.world import EDIT_FACTOR, Scene, sample_scene
 
@@ -36,4 +37,5 @@ ROADS = LanguageDomain[Scene](
     EDIT_FACTOR,
     TASKS,
     "masks",
+    INSTRUCTIONS,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tinyworld.domain.scenes import Split, drawn_values
+from tinyworld.domain.scenes import Split, draw_values
 from tinyworld.drawing.canvas import Image
 from tinyworld.roads.render import Rendering
 from tinyworld.roads.world import CLASSES, Scene, sample_scene
@@ -21,7 +21,7 @@ SHARES = {
 def own_distribution(index: int, split: Split = "under-test") -> Scene:
     """Scene number `index` of the models' own world: mostly by day, in clear weather, on asphalt, photos only."""
     scene = sample_scene(split, index)
-    return scene.changed(**drawn_values(SHARES, scene.geometry_seed))
+    return scene.changed(**draw_values(SHARES, scene.geometry_seed))
 
 
 def _without(classes: Image, hidden: str, label: str) -> Image:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tinyworld.drawing.canvas import Image
 from tinyworld.pictures.augmentation import SIDE
-from tinyworld.pictures.rendered_once import rendered_once
+from tinyworld.pictures.rendered_once import render_once
 from tinyworld.roads.render import Rendering, render
 from tinyworld.roads.world import Scene, sample_scene
 from tinyworld.system.folders import RUNS
@@ -40,7 +40,7 @@ def pictures(name: str, count: int, scene_of: Callable[[int], Scene]) -> Picture
     """The first `count` scenes of a series, from the cache; missing ones are rendered first."""
     scenes = [scene_of(index) for index in range(count)]
     path = CACHE / f"{name}-{count}-{_renderer_digest()}.npy"
-    stored = rendered_once(path, scenes, _planes, (SIDE, SIDE, 5))
+    stored = render_once(path, scenes, _planes, (SIDE, SIDE, 5))
     return Pictures(scenes, stored[..., :3], stored[..., 3], stored[..., 4])
 
 

@@ -18,12 +18,12 @@ from tinyworld.drawing import styles
 from tinyworld.drawing.canvas import Floats, Image
 from tinyworld.roads import world
 from tinyworld.roads.drawing.backdrop import draw_backdrop
-from tinyworld.roads.drawing.canvas import FINE, FIRST_INSTANCE, NUMBER_OF, Canvas, MetrePen, coverage, shown
+from tinyworld.roads.drawing.canvas import FINE, FIRST_INSTANCE, NUMBER_OF, Canvas, MetrePen, coverage, show
 from tinyworld.roads.drawing.geometry import Camera, Geometry, Pedestrian, Vehicle, geometry_of
 from tinyworld.roads.drawing.light import Light
 from tinyworld.roads.drawing.people import draw_pedestrian, draw_traffic_light
 from tinyworld.roads.drawing.scenery import Drawing, scenery
-from tinyworld.roads.drawing.surface import headlights, mirrored, surfaced, wetness
+from tinyworld.roads.drawing.surface import draw_surface, headlights, mirrored, wetness
 from tinyworld.roads.drawing.vehicles import draw_vehicle
 from tinyworld.roads.world import Scene
 
@@ -42,7 +42,7 @@ class Rendering:
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawn:
+class _Drawing:
     """The two canvases of a scene and its things by instance number."""
 
     backdrop: Canvas
@@ -53,20 +53,20 @@ class _Drawn:
 def render(scene: Scene, width: int = 128, height: int = 128) -> Rendering:
     """Render a scene; the height fixes the frame, a wider image shows more on both sides."""
     geometry, light = geometry_of(scene), Light(scene.weather, scene.time)
-    drawn = _drawn(scene, geometry, light, width, height)
-    image = _composed(scene, geometry, light, drawn)
-    most = shown(np.where(drawn.things.numbers > 0, drawn.things.numbers, drawn.backdrop.numbers))
+    drawing = _draw(scene, geometry, light, width, height)
+    image = _compose(scene, geometry, light, drawing)
+    most = show(np.where(drawing.things.numbers > 0, drawing.things.numbers, drawing.backdrop.numbers))
     classes, instances = (most - 1).astype(np.uint8), np.zeros_like(most)
     labels: dict[int, str] = {}
-    for number, thing in drawn.instances.items():
-        here = most == number + FIRST_INSTANCE
-        if here.any():
+    for number, thing in drawing.instances.items():
+        instance = most == number + FIRST_INSTANCE
+        if instance.any():
             labels[number] = "vehicle" if isinstance(thing, Vehicle) else "pedestrian"
-            classes[here], instances[here] = world.CLASSES.index(labels[number]), number
+            classes[instance], instances[instance] = world.CLASSES.index(labels[number]), number
     return Rendering(image, classes, instances, labels)
 
 
-def coloured(classes: Image) -> Image:
+def colour_map(classes: Image) -> Image:
     """A class mask (h x w) in the colours of `world.PALETTE` (h x w x 3)."""
     return np.asarray(np.array(world.PALETTE, np.uint8)[classes], np.uint8)
 
@@ -79,8 +79,8 @@ def permitted_mask(scene: Scene, field: str, width: int = 128, height: int = 128
     if field in ("weather", "time", "style"):
         return np.ones((height, width), np.bool_)
     geometry, light = geometry_of(scene), Light(scene.weather, scene.time)
-    drawn = _drawn(scene, geometry, light, width, height)
-    things, ground = drawn.things.numbers, drawn.backdrop.numbers
+    drawing = _draw(scene, geometry, light, width, height)
+    things, ground = drawing.things.numbers, drawing.backdrop.numbers
     number = {
         "surface": NUMBER_OF["road"], "season": NUMBER_OF["vegetation"], "buildings": NUMBER_OF["building"],
         "traffic_light": NUMBER_OF["traffic light"], "vehicle_colour": FIRST_INSTANCE + VEHICLE,
@@ -89,7 +89,7 @@ def permitted_mask(scene: Scene, field: str, width: int = 128, height: int = 128
     seen_through = coverage(things > 0) < 1  # there the backdrop shows as averaged before anything stood on it
     touched: Mask = (coverage(things == number) > 0) | ((coverage(ground == number) > 0) & seen_through)
     if number >= FIRST_INSTANCE and touched.any() and wetness(scene) > 0:
-        foot = _foot(drawn, geometry, number - FIRST_INSTANCE)
+        foot = _foot(drawing, geometry, number - FIRST_INSTANCE)
         columns = np.any(touched, axis=0)
         below = np.arange(height)[:, None] >= foot
         touched |= below & columns[None, :] & (coverage(ground == NUMBER_OF["road"]) > 0) & seen_through
@@ -112,7 +112,7 @@ def _things(scene: Scene, g: Geometry) -> dict[int, Vehicle | Pedestrian]:
     return things
 
 
-def _drawn(scene: Scene, g: Geometry, light: Light, width: int, height: int) -> _Drawn:
+def _draw(scene: Scene, g: Geometry, light: Light, width: int, height: int) -> _Drawing:
     backdrop, things = Canvas(width, height), Canvas(width, height)
     camera = Camera(FINE * width, FINE * height, g.horizon, g.bend)
     draw_backdrop(scene, g, light, backdrop, camera)
@@ -127,7 +127,7 @@ def _drawn(scene: Scene, g: Geometry, light: Light, width: int, height: int) -> 
         drawings.append((g.crossing + 2.6, lambda: draw_traffic_light(pen, x, g.crossing + 2.6, scene.traffic_light)))
     for _, draw in sorted(drawings, key=lambda drawing: -drawing[0]):
         draw()
-    return _Drawn(backdrop, things, instances)
+    return _Drawing(backdrop, things, instances)
 
 
 def _drawing(pen: MetrePen, thing: Vehicle | Pedestrian) -> Callable[[], None]:
@@ -136,34 +136,34 @@ def _drawing(pen: MetrePen, thing: Vehicle | Pedestrian) -> Callable[[], None]:
     return lambda: draw_pedestrian(pen, thing)
 
 
-def _foot(drawn: _Drawn, g: Geometry, instance: int) -> int:
+def _foot(drawing: _Drawing, g: Geometry, instance: int) -> int:
     """The image row of the ground point of a thing."""
-    camera = Camera(drawn.things.width, drawn.things.height, g.horizon, g.bend)
-    foot = np.array([(0.0, 0.0, drawn.instances[instance].z)])
+    camera = Camera(drawing.things.width, drawing.things.height, g.horizon, g.bend)
+    foot = np.array([(0.0, 0.0, drawing.instances[instance].z)])
     return round(float(camera.project(foot)[0, 1]))
 
 
-def _composed(scene: Scene, g: Geometry, light: Light, drawn: _Drawn) -> Image:
-    backdrop, _ = drawn.backdrop.averaged()
-    colours, alpha = drawn.things.averaged()
-    numbers = drawn.backdrop.numbers
+def _compose(scene: Scene, g: Geometry, light: Light, drawing: _Drawing) -> Image:
+    backdrop, _ = drawing.backdrop.averaged()
+    colours, alpha = drawing.things.averaged()
+    numbers = drawing.backdrop.numbers
     road = coverage(numbers == NUMBER_OF["road"])
-    picture = surfaced(scene, g, light, backdrop, road[..., None])
+    picture = draw_surface(scene, g, light, backdrop, road[..., None])
     picture = headlights(g, light, picture, coverage(numbers != NUMBER_OF["sky"])[..., None])
     if (wet := wetness(scene)) > 0:
-        for number in drawn.instances:
-            own, there = drawn.things.averaged(number + FIRST_INSTANCE)
+        for number in drawing.instances:
+            colour, there = drawing.things.averaged(number + FIRST_INSTANCE)
             if there.any():
-                opaque = np.asarray(own / np.maximum(there, 1 / 255), np.float32)
-                mirrored(picture, opaque, there[..., 0], _foot(drawn, g, number), np.float32(0.5 * wet) * road)
+                opaque = np.asarray(colour / np.maximum(there, 1 / 255), np.float32)
+                mirrored(picture, opaque, there[..., 0], _foot(drawing, g, number), np.float32(0.5 * wet) * road)
     picture = picture * (1 - alpha) + colours
     if light.time != "day":
-        picture += _halo(light, drawn.things.shining())
+        picture += _halo(light, drawing.things.shining())
     image = np.asarray(np.clip(picture, 0, 255), np.uint8)
     if scene.style == "painting":
         image = styles.brushed(image, g.strokes)
     elif scene.style == "sketch":
-        image = styles.pencilled(image, g.strokes)
+        image = styles.pencil(image, g.strokes)
     if scene.weather in ("rain", "snow"):
         image = styles.precipitation(image, scene.weather, scene.style, light.night, g.drops)
     return image

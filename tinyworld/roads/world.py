@@ -127,9 +127,9 @@ def sample_scene(split: Split, index: int, *, allow_withheld: bool = True) -> Sc
     seed = geometry_seed("roads", split, index)
     random = np.random.default_rng((0x20AD, seed))
     while True:
-        drawn = {name: values[int(random.integers(len(values)))] for name, values in FACTOR_VALUES.items()}
+        values_of_scene = {name: values[int(random.integers(len(values)))] for name, values in FACTOR_VALUES.items()}
         if random.random() < 0.25:  # with one in three drawn above: half are photos
-            drawn["style"] = "photo"
-        scene = Scene(**drawn, geometry_seed=seed)
+            values_of_scene["style"] = "photo"
+        scene = Scene(**values_of_scene, geometry_seed=seed)
         if allow_withheld or not withheld(scene):
             return scene

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from contrafact.client import Client
+from shared.package import module
 from shared.problems import NotReady
 from shared.schemas.jobs import JobDetail, JobSpec
 from shared.schemas.repairs import TRAINED, RepairRequest, RepairView, TrainedArm
@@ -29,7 +30,7 @@ def embedded_client(directory: Path, profile: str) -> Iterator[Client]:
     `profile` is a shipped profile's name or a path. Raises RuntimeError if the system does not start.
     """
     place = ["--directory", str(directory.resolve()), "--profile", profile]
-    command = [sys.executable, "-m", "embedded", "--port", "0", *place]
+    command = [sys.executable, "-m", module("embedded"), "--port", "0", *place]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as process:
         try:
             assert process.stdout is not None

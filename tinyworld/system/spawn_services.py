@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from gateway.model_services.clients import ModelServices
+from shared.package import module
 from shared.schemas.service import SERVICES, ServiceName
 from tinyworld.system.ports import free_port
 
@@ -23,7 +24,7 @@ def spawn_services(profile: str, names: Sequence[ServiceName] = SERVICES) -> Ite
         urls: dict[ServiceName, str] = {}
         for name in names:
             port = str(free_port())
-            command = [sys.executable, "-m", "uvicorn", "--factory", f"{name}.app:create_app", "--port", port]
+            command = [sys.executable, "-m", "uvicorn", "--factory", module(f"{name}.app:create_app"), "--port", port]
             process = subprocess.Popen([*command, "--log-level", "error"], env=environment, stderr=subprocess.DEVNULL)
             stack.callback(process.wait)
             stack.callback(process.terminate)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -32,7 +31,7 @@ from tinyworld.pictures.augmentation import SIDE
 from tinyworld.system.folders import RUNS, weights_of
 from tinyworld.train.loop import Recipe, device, recipe_record, run_name, train
 
-WEIGHTS = Path("tinyworld/weights/diffusion")
+WEIGHTS = weights_of("objects") / "diffusion"
 CROP = 64
 LATENT_CHANNELS = 5
 
@@ -160,7 +159,7 @@ def main() -> None:
     held_out = np.stack([shown.picture(scene) for scene in shown.scenes(0, 128, "calibration")])
     back = round_trip(model, held_out, on)
     quality = round(psnr(held_out, back), 2)
-    pairs = [(p, "") for both in zip(held_out[:16], back[:16], strict=True) for p in both]
+    pairs = [(p, "") for pair in zip(held_out[:16], back[:16], strict=True) for p in pair]
     contact_sheet(pairs, 8, RUNS / run / "sheet.png", scale=2)
     model.half().save_pretrained(weights_of(args.domain) / "diffusion" / "vae")
     record = recipe_record(recipe, progress) | {"pictures": args.pictures, "held_out_psnr_db": quality}

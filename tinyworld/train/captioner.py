@@ -27,7 +27,7 @@ from tinyworld.datasets.captioned_pictures import OBJECTS, Album, PictureDomain,
 from tinyworld.domain.descriptions import Description
 from tinyworld.networks.factor_heads import FactorHeads, factor_loss
 from tinyworld.networks.half_precision import autocast
-from tinyworld.networks.small_blip2 import EOS, IMAGE, PAD, QUERIES, WIDTH, learn_processor, new_captioner, trained
+from tinyworld.networks.small_blip2 import EOS, IMAGE, PAD, QUERIES, WIDTH, learn_processor, load_trained, new_captioner
 from tinyworld.networks.vision_tower import FactorTower
 from tinyworld.pictures.augmentation import as_pixel_values, degrade
 from tinyworld.system.folders import weights_of
@@ -105,7 +105,7 @@ def train_captioner(
     data = album(domain, "generator", pictures)
     texts = training_texts(data.domain)
     torch.manual_seed(seed)
-    processor, captioner = _beginning(texts, folder) if start is None else trained(start, texts)
+    processor, captioner = _beginning(texts, folder) if start is None else load_trained(start, texts)
     tower_run = run_name("captioner-tower", domain, start)
     tower_recipe = Recipe(tower_run, 0.36 * seconds, learning_rate=1.2e-3, seed=seed)
     trained_tower = train_tower(captioner.vision_model, 128, data, tower_recipe)
@@ -141,8 +141,8 @@ def _beginning(texts: list[str], folder: Path) -> tuple[Blip2Processor, Blip2For
 def captions_of(model: Blip2ForConditionalGeneration, processor: Blip2Processor, images: list[np.ndarray]) -> list[str]:
     """Greedy captions of images (each 128 × 128 × 3)."""
     texts: list[str] = []
-    for some in chunks(images, 50):
-        batch = processor(images=some, return_tensors="pt")
+    for chunk in chunks(images, 50):
+        batch = processor(images=chunk, return_tensors="pt")
         ids = model.generate(pixel_values=batch.pixel_values, max_new_tokens=_LONGEST, do_sample=False)
         texts += [text.strip() for text in processor.batch_decode(ids, skip_special_tokens=True)]
     return texts
@@ -167,14 +167,14 @@ def judge(
         for name in dict.fromkeys(name for truth in truths for name in truth)
     }
     random = np.random.default_rng(0)
-    some = scenes[: count // 3]
-    rough = captions_of(model, processor, [degrade(domain.picture(scene), random, 2.0) for scene in some])
-    rough_truths = [_truths(domain, scene, text) for scene, text in zip(some, rough, strict=True)]
+    third = scenes[: count // 3]
+    rough = captions_of(model, processor, [degrade(domain.picture(scene), random, 2.0) for scene in third])
+    rough_truths = [_truths(domain, scene, text) for scene, text in zip(third, rough, strict=True)]
     rough_right = np.mean([all(truth.values()) for truth in rough_truths])
     return {
         "all stated factors right, seen combinations": f"{exact[~rare].mean():.4f} (n = {int((~rare).sum())})",
         "all stated factors right, withheld combinations": f"{exact[rare].mean():.4f} (n = {int(rare.sum())})",
-        "all stated factors right, spoilt pictures": f"{rough_right:.4f} (n = {len(some)})",
+        "all stated factors right, spoilt pictures": f"{rough_right:.4f} (n = {len(third)})",
         "right where stated": {name: round(float(np.mean(right)), 4) for name, right in by_factor.items()},
         "stated": {name: round(len(right) / len(scenes), 4) for name, right in by_factor.items()},
         "examples": texts[:4],

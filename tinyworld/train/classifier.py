@@ -21,7 +21,7 @@ from shared.chunks import chunks
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.image_processors import classifier_processor
 from tinyworld.objects.own_distribution import PLANTS, own_distribution
-from tinyworld.objects.pictures import pictures, rendered, varied_batch
+from tinyworld.objects.pictures import pictures, render_pair, varied_batch
 from tinyworld.objects.world import CLASSES, Scene, sample_scene
 from tinyworld.pictures.augmentation import as_pixel_values, degrade
 from tinyworld.pictures.rendered_once import Pixels
@@ -101,19 +101,19 @@ class _Cell:
 def judge(model: nn.Module, count: int = 1_000, per_cell: int = 200) -> dict[str, object]:
     """Accuracy on the own distribution, and per class and time over renderer counterfactuals of the same scenes."""
     scenes = [own_distribution(index, "final-test") for index in range(count)]
-    images = [rendered(scene)[0] for scene in scenes]
+    images = [render_pair(scene)[0] for scene in scenes]
     truth = np.array([scene.label for scene in scenes])
     random = np.random.default_rng(0)
     report: dict[str, object] = {
         "pictures judged": count,
-        "accuracy on own distribution": _share(predicted(model, images) == truth),
-        "the same spoilt": _share(predicted(model, [degrade(image, random, 2.0) for image in images]) == truth),
+        "accuracy on own distribution": _share(predict(model, images) == truth),
+        "the same spoilt": _share(predict(model, [degrade(image, random, 2.0) for image in images]) == truth),
     }
     rare = np.array([scene.time == "night" and scene.label != "bus" for scene in scenes])
-    report["night, all but buses"] = _share((predicted(model, images) == truth)[rare])
+    report["night, all but buses"] = _share((predict(model, images) == truth)[rare])
     for label, time in product(("car", "bus", "truck"), ("day", "sunset", "night")):
         cell = _cell_images(_Cell(label, time), per_cell)
-        guesses = predicted(model, cell)
+        guesses = predict(model, cell)
         report[f"{label} at {time}, {per_cell} renderer counterfactuals"] = {
             guess: _share(guesses == guess) for guess in dict.fromkeys((label, "truck"))
         }
@@ -121,7 +121,7 @@ def judge(model: nn.Module, count: int = 1_000, per_cell: int = 200) -> dict[str
 
 
 @torch.no_grad()
-def predicted(model: nn.Module, images: list[Pixels]) -> np.ndarray:
+def predict(model: nn.Module, images: list[Pixels]) -> np.ndarray:
     """Class names."""
     model.eval()
     batches = (as_pixel_values(np.stack(chunk)) for chunk in chunks(images, 50))
@@ -135,7 +135,7 @@ def _share(right: np.ndarray) -> float:
 
 def _cell_images(cell: _Cell, count: int) -> list[Pixels]:
     scenes = (own_distribution(100_000 + index, "final-test") for index in range(count))
-    return [rendered(scene.changed(label=cell.label, time=cell.time))[0] for scene in scenes]
+    return [render_pair(scene.changed(label=cell.label, time=cell.time))[0] for scene in scenes]
 
 
 if __name__ == "__main__":

@@ -15,8 +15,9 @@ both, with added residuals as in an editor with several controls.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -99,8 +100,8 @@ class Generator(nn.Module):
         """Begin with the UNet of a published generator, and with its ControlNets as far as it has them."""
         self.unet.load_state_dict(UNet2DConditionModel.from_pretrained(folder / "unet").float().state_dict())
         for kind, network in self.controlnets.items():
-            if (there := folder / FOLDERS[kind]).exists():
-                network.load_state_dict(ControlNetModel.from_pretrained(there).float().state_dict())
+            if (folder_of_kind := folder / FOLDERS[kind]).exists():
+                network.load_state_dict(ControlNetModel.from_pretrained(folder_of_kind).float().state_dict())
 
     def _beginner(self) -> ControlNetModel:
         """An untrained ControlNet whose joints are open.
@@ -151,8 +152,8 @@ class Examples:
 
     def text(self, rows: NDArray[np.int64], random: np.random.Generator) -> Tensor:
         seeds, kept = random.integers(2**31, size=len(rows)), random.random(len(rows)) >= CAPTION_DROPOUT
-        drawn = zip(rows.tolist(), seeds.tolist(), kept, strict=True)
-        texts = [self.data.caption(row, seed) if k else "" for row, seed, k in drawn]
+        examples = zip(rows.tolist(), seeds.tolist(), kept, strict=True)
+        texts = [self.data.caption(row, seed) if k else "" for row, seed, k in examples]
         return text_states(self.tokenizer, self.text_encoder, texts)
 
     def control(self, kind: ControlKind, rows: NDArray[np.int64], random: np.random.Generator) -> Tensor:
@@ -192,10 +193,19 @@ def text_states(tokenizer: CLIPTokenizer, encoder: CLIPTextModel, texts: list[st
     return states
 
 
+class NumberedImages(Protocol):
+    """Images (128 x 128 x 3) by number, 0 to `count` - 1."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def image(self) -> Callable[[int], NDArray[np.uint8]]: ...
+
+
 class Latents:
     """Scaled latents (n x 5 x 32 x 32) of images, encoded by the autoencoder in `WEIGHTS` on first use."""
 
-    def __init__(self, data: Material, on: torch.device) -> None:
+    def __init__(self, data: NumberedImages, on: torch.device) -> None:
         self.model = AutoencoderKL.from_pretrained(WEIGHTS / "vae").float().to(on, memory_format=torch.channels_last)
         self.data, self.on = data, on
         self.encoded = np.zeros(data.count, np.bool_)

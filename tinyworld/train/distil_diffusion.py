@@ -97,20 +97,20 @@ class Teacher:
         latents, first = noisy, self._residuals(noisy, times, text, controls)
         for substep in range(self._substeps):
             at = places * self._substeps + substep
-            now = self._at(fine.times, at).long()
-            residuals = first if substep == 0 else self._residuals(latents, now, text, controls)
-            velocity = self._guided(latents, now, text, controls, residuals)
+            times_now = self._at(fine.times, at).long()
+            residuals = first if substep == 0 else self._residuals(latents, times_now, text, controls)
+            velocity = self._guide(latents, times_now, text, controls, residuals)
             latents = self._wide(fine.keep, at) * latents + self._wide(fine.gain, at) * velocity
         velocity = (latents - self._wide(coarse.keep, places) * noisy) / self._wide(coarse.gain, places)
         return Target(noisy, times, text, controls, first, velocity)
 
-    def _guided(
+    def _guide(
         self, latents: Tensor, times: Tensor, text: Tensor, controls: dict[ControlKind, Tensor], residuals: Residuals
     ) -> Tensor:
         nothing = self.no_text.expand(len(text), -1, -1)
         without = self._residuals(latents, times, nothing, controls)
-        conditional = predicted(self.generator.unet, latents, times, text, residuals)
-        unconditional = predicted(self.generator.unet, latents, times, nothing, without)
+        conditional = predict(self.generator.unet, latents, times, text, residuals)
+        unconditional = predict(self.generator.unet, latents, times, nothing, without)
         return unconditional + self._guidance * (conditional - unconditional)
 
     def _residuals(
@@ -122,7 +122,7 @@ class Teacher:
                 self.generator.controlnets[kind](inputs, times, text, controlnet_cond=image, return_dict=False)
                 for kind, image in controls.items()
             ]
-        down = [torch.stack(same).sum(0) for same in zip(*(down for down, _ in by_kind), strict=True)]
+        down = [torch.stack(residuals).sum(0) for residuals in zip(*(down for down, _ in by_kind), strict=True)]
         return down, torch.stack([middle for _, middle in by_kind]).sum(0)
 
     def _at(self, values: tuple[float, ...] | tuple[int, ...], places: np.ndarray) -> Tensor:
@@ -132,7 +132,7 @@ class Teacher:
         return self._at(values, places).float()[:, None, None, None]
 
 
-def predicted(unet: nn.Module, latents: Tensor, times: Tensor, text: Tensor, residuals: Residuals) -> Tensor:
+def predict(unet: nn.Module, latents: Tensor, times: Tensor, text: Tensor, residuals: Residuals) -> Tensor:
     """The UNet's velocity (n x 5 x 32 x 32, float32) under features of the ControlNets."""
     down, middle = residuals
     with autocast(latents.device):
@@ -207,7 +207,7 @@ def main() -> None:
 
     def loss(model: nn.Module, step: int) -> Tensor:
         target = teacher.target(step)
-        velocity = predicted(model, target.noisy, target.times, target.text, target.residuals)
+        velocity = predict(model, target.noisy, target.times, target.text, target.residuals)
         return (velocity - target.velocity).square().sum() / (LATENT_CHANNELS * target.velocity[:, 0].numel())
 
     run = args.run or run_name("distilled", args.domain, None)

@@ -1,10 +1,10 @@
 """Train the tiny language model: `python -m tinyworld.train.language --seconds 840`.
 
-A Llama of 3 million parameters learns the questions of DILLEMA and LANCE. Everything before the question itself (system
-message, worked example) is the same for all examples of a kind: it is computed once per step and shared. The initial
-weights can copy (`induction.py`), and repeated random tokens maintain that ability. An interrupted run resumes from the
-last checkpoint in `runs/language`. With `--start tinyworld/weights/language` the training starts from earlier weights
-and their tokenizer (checkpoints in `runs/language-again`), which makes a new kind of question cheaper.
+A Llama of 3 million parameters learns the questions of DILLEMA, LANCE and `instruct`. Everything before the question
+itself (system message, worked example) is the same for all examples of a kind: it is computed once per step and shared.
+The initial weights can copy (`induction.py`), and repeated random tokens maintain that ability. An interrupted run
+resumes from the last checkpoint in `runs/language`. With `--start tinyworld/weights/language` the training starts from
+earlier weights and their tokenizer (checkpoints in `runs/language-again`), which makes a new kind of question cheaper.
 `--domain roads` trains on questions about driving scenes, into separate weights.
 """
 
@@ -20,7 +20,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer, DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from gateway.methods import dillema, lance
+from gateway.methods import dillema, instruct, lance
+from gateway.methods.counterfactual import TaskDescription
+from gateway.methods.questions import digest_of_prompts
 from tinyworld.domain.language_domain import LanguageDomain, english_words
 from tinyworld.domain.language_examples import KINDS, Example, Kind, Wordings, example
 from tinyworld.judges.language import ABOUT, TITLE, evaluate
@@ -35,7 +37,9 @@ from tinyworld.train.model_card import save_model, title_of, write_card
 
 LANGUAGE_DOMAINS: dict[str, LanguageDomain[Any]] = {domain.name: domain for domain in (OBJECTS, ROADS)}
 _EXTRA_SHARE = 0.1  # rows of repeated random tokens, and of plain captions, relative to the questions
-_SHARES: dict[Kind, float] = {"keywords": 0.15, "alternatives": 0.1, "rewrite": 0.25, "perturb": 0.5}
+_SHARES: dict[Kind, float] = {
+    "keywords": 0.12, "alternatives": 0.08, "rewrite": 0.2, "perturb": 0.4, "instruct": 0.2,
+}  # fmt: skip
 _TOKENIZER_EXAMPLES = 3_000
 
 
@@ -49,7 +53,7 @@ def main() -> None:
         tokenizer = build_tokenizer(learnt)
         model = build_model(tokenizer).to(device())
     else:
-        tokenizer, model = trained(arguments.start)
+        tokenizer, model = load_trained(arguments.start)
         model.to(device())
     progress = train(model, LanguageLoss(tokenizer, recipe.batch, learnt), recipe)
     save(model, tokenizer, folder)
@@ -65,10 +69,15 @@ def main() -> None:
 
 def prompt_digests() -> dict[str, str]:
     """What the prompts of each method were when the model was trained on them."""
-    return {"dillema": dillema.prompt_digest(), "lance": lance.prompt_digest()}
+    messages = lance.perturb_messages(TaskDescription("task"), "caption", "class", "weather", 2, instruct.INSTRUCT)
+    return {
+        "dillema": dillema.prompt_digest(),
+        "lance": lance.prompt_digest(),
+        "instruct": digest_of_prompts(messages, instruct.reply_schema(2, "model")),
+    }
 
 
-def trained(folder: Path) -> tuple[PreTrainedTokenizerFast, LlamaForCausalLM]:
+def load_trained(folder: Path) -> tuple[PreTrainedTokenizerFast, LlamaForCausalLM]:
     """Tokenizer and weights of an earlier training, with tokens and embeddings for pieces of JSON that it lacked."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     add_pieces(tokenizer)
@@ -153,9 +162,9 @@ class LanguageLoss:
                 * share
                 for kind, share in _SHARES.items()
             ]
-            rest = max(2, round(self.batch * _EXTRA_SHARE))
-            losses.append(0.1 * self._loss(model, None, self._copies(random, rest)))
-            losses.append(0.1 * self._loss(model, None, self._captions(random, rest)))
+            extra = max(2, round(self.batch * _EXTRA_SHARE))
+            losses.append(0.1 * self._loss(model, None, self._copies(random, extra)))
+            losses.append(0.1 * self._loss(model, None, self._captions(random, extra)))
         return torch.stack(losses).sum() / 1.2
 
     def _loss(self, model: LlamaForCausalLM, prefix: Tensor | None, batch: _Batch) -> Tensor:
@@ -165,9 +174,9 @@ class LanguageLoss:
         if prefix is not None:
             computed = model.model(prefix.to(where)[None], use_cache=True).past_key_values
             shared = DynamicCache()
-            for layer, kept in enumerate(computed.layers):
+            for layer, layer_cache in enumerate(computed.layers):
                 rows = (len(ids), -1, -1, -1)
-                shared.update(kept.keys.expand(rows), kept.values.expand(rows), layer)
+                shared.update(layer_cache.keys.expand(rows), layer_cache.values.expand(rows), layer)
         hidden = model.model(ids, past_key_values=shared, use_cache=shared is not None).last_hidden_state
         learnt = labels[:, 1:] != -100
         logits: Tensor = model.lm_head(hidden[:, :-1][learnt])
@@ -181,7 +190,7 @@ class LanguageLoss:
 
     def _questions(self, kind: Kind, random: Random, rows: int) -> _Batch:
         seeds = [random.randrange(10_000_000) for _ in range(rows)]
-        return self._padded([self._row(example(kind, seed, self.wordings)) for seed in seeds])
+        return self._pad([self._row(example(kind, seed, self.wordings)) for seed in seeds])
 
     def _row(self, example: Example) -> tuple[list[int], list[int]]:
         question = self._ids(f"{example.messages[-1].content}{END}<|assistant|>")
@@ -191,10 +200,10 @@ class LanguageLoss:
     def _captions(self, random: Random, rows: int) -> _Batch:
         """Plain captions, so that the likelihood of a text alone means something."""
         begin, domain = self.tokenizer.bos_token, self.wordings.domain
-        drawn = [domain.scene("generator", random.randrange(10_000_000), False) for _ in range(rows)]
-        captions = [domain.described(scene, random.randrange(2**31), "nothing").text for scene in drawn]
+        scenes = [domain.scene("generator", random.randrange(10_000_000), False) for _ in range(rows)]
+        captions = [domain.described(scene, random.randrange(2**31), "nothing").text for scene in scenes]
         texts = [self._ids(f"{begin}{text}{END}") for text in captions]
-        return self._padded([(ids, ids) for ids in texts])
+        return self._pad([(ids, ids) for ids in texts])
 
     def _copies(self, random: Random, rows: int) -> _Batch:
         lowest = 6  # special tokens are never copied
@@ -204,12 +213,12 @@ class LanguageLoss:
             start = random.randrange(len(tokens) // 2)
             repeated = tokens[start:]
             sequences.append((tokens + repeated, [-100] * (len(tokens) + 1) + repeated[1:]))
-        return self._padded(sequences)
+        return self._pad(sequences)
 
     def _ids(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False).input_ids)
 
-    def _padded(self, rows: list[tuple[list[int], list[int]]]) -> _Batch:
+    def _pad(self, rows: list[tuple[list[int], list[int]]]) -> _Batch:
         longest = max(len(ids) for ids, _ in rows)
         pad = self.tokenizer.pad_token_id
         ids = torch.tensor([ids + [pad] * (longest - len(ids)) for ids, _ in rows])

@@ -154,8 +154,8 @@ def train(model: nn.Module, loss_of: Callable[[nn.Module, int], Tensor], recipe:
 
 def recipe_record(recipe: Recipe, progress: Progress) -> dict[str, float | int | str]:
     """Recipe and outcome, as `training.json` keeps them."""
-    given = {name: value for name, value in asdict(recipe).items() if value is not None}
-    return {**given, **{f"spent_{name}": value for name, value in asdict(progress).items()}}
+    options = {name: value for name, value in asdict(recipe).items() if value is not None}
+    return {**options, **{f"spent_{name}": value for name, value in asdict(progress).items()}}
 
 
 def _groups(model: nn.Module, recipe: Recipe) -> list[dict[str, object]]:

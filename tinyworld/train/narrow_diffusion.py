@@ -30,7 +30,7 @@ Levels = Sequence[tuple[int, int]]  # channels of each level, before and after
 _MOST = 10  # copies of one level's channels along an axis: eight in a gated feed-forward, two where levels are joined
 
 
-def kept(wide: int, narrow: int, levels: Levels) -> Tensor:
+def channels_kept(wide: int, narrow: int, levels: Levels) -> Tensor:
     """Which of `wide` positions of an axis stay, `narrow` of them.
 
     An axis holds the channels of one level once or several times, or of two where a skip connection joins them, the
@@ -73,7 +73,7 @@ def narrowed(wide: Mapping[str, Tensor], narrow: Mapping[str, Tensor], levels: L
     for name, target in narrow.items():
         tensor = wide[name] if name in wide else wide[name.replace(".segmentation.", ".canny.")]
         for axis, (old, new) in enumerate(zip(tensor.shape, target.shape, strict=True)):
-            tensor = tensor.index_select(axis, kept(old, new, levels))
+            tensor = tensor.index_select(axis, channels_kept(old, new, levels))
         cut[name] = tensor.contiguous()
     return cut
 

@@ -85,7 +85,7 @@ class Networks:
     text_encoder: CLIPTextModel
 
 
-def averaged(run: str) -> tuple[Generator, dict[str, float]]:
+def average(run: str) -> tuple[Generator, dict[str, float]]:
     """The averaged weights of a run's last checkpoint, and how far it had come."""
     state = torch.load(RUNS / run / "checkpoint.pt", weights_only=True, map_location="cpu")
     weights = state["average"]
@@ -121,8 +121,8 @@ def draw(parts: Networks, captions: Sequence[str], controls: Mapping[str, Pixels
     noise = torch.randn(len(captions), LATENT_CHANNELS, 32, 32, generator=torch.Generator().manual_seed(seed)).to(on)
     with autocast(on):
         for time in scheduler.timesteps:
-            both = torch.cat([noise, noise]).contiguous(memory_format=torch.channels_last)
-            unconditional, conditional = parts.generator(both, time.to(on), text, twice).float().chunk(2)
+            batch = torch.cat([noise, noise]).contiguous(memory_format=torch.channels_last)
+            unconditional, conditional = parts.generator(batch, time.to(on), text, twice).float().chunk(2)
             noise = scheduler.step(unconditional + GUIDANCE * (conditional - unconditional), time, noise).prev_sample
         return to_pictures(parts.vae.decode(noise / parts.vae.config.scaling_factor).sample)
 
@@ -131,11 +131,11 @@ def write_sheet(parts: Networks, domain: str, path: Path, count: int = 16, first
     """Source, an image for each control and for all, truth; for the first edits of the series."""
     edits = [edit(domain, first + index) for index in range(count)]
     kinds = list(parts.generator.controlnets)
-    columns = {" + ".join(some): some for some in ([[kind] for kind in kinds] + [kinds])}
+    columns = {" + ".join(chosen_kinds): chosen_kinds for chosen_kinds in ([[kind] for kind in kinds] + [kinds])}
     texts = [shown.caption for shown in edits]
     drawn = {
-        name: draw(parts, texts, {kind: np.stack([shown.controls[kind] for shown in edits]) for kind in some})
-        for name, some in columns.items()
+        name: draw(parts, texts, {kind: np.stack([shown.controls[kind] for shown in edits]) for kind in chosen_kinds})
+        for name, chosen_kinds in columns.items()
     }
     pictures: list[tuple[Pixels, str]] = []
     for row, shown in enumerate(edits):
@@ -205,7 +205,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     run = args.run or _RUN[args.domain]
-    generator, progress = averaged(run)
+    generator, progress = average(run)
     print(progress)
     if args.sheet:
         write_sheet(networks(generator, args.domain), args.domain, args.sheet, args.count)

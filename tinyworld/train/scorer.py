@@ -36,7 +36,7 @@ from tinyworld.domain.scenes import UNKNOWN
 from tinyworld.networks.clip_tokenizer import learn_clip_tokenizer, token_ids
 from tinyworld.networks.factor_heads import FactorHeads, factor_loss
 from tinyworld.networks.half_precision import autocast
-from tinyworld.networks.small_clip import WIDTH, new_scorer, trained
+from tinyworld.networks.small_clip import WIDTH, load_trained, new_scorer
 from tinyworld.objects.world import CLASSES
 from tinyworld.pictures.augmentation import SIDE, as_pixel_values, degrade
 from tinyworld.pictures.rendered_once import Pixels
@@ -74,29 +74,29 @@ class Contrast(nn.Module):
         """values (n, ...) and their factors `seen`; texts ((1 + SWAPS) n, tokens), own captions first, then the swaps
         of picture 0, 1, ...; `stated` the factors of the texts; prompts (classes, tokens) for pictures with a class."""
         images = self.model.visual_projection(self.model.vision_model(pixel_values=values).pooler_output)
-        words = self._read(texts)
+        words = self._read_pixels(texts)
         factors = factor_loss(self.heads(images), targets, 3.0, self.names)
         factors = factors + factor_loss(self.heads(words), stated, names=self.names)
         images, words = (nn.functional.normalize(x.float(), dim=-1) for x in (images, words))
         scale = self.model.logit_scale.exp().clamp(max=60)
         similarity = scale * images @ words.T
         count = len(values)
-        own = torch.arange(count)
-        contrast = nn.functional.cross_entropy(similarity, own)
-        contrast = contrast + nn.functional.cross_entropy(similarity[:, :count].T, own)
-        swapped = similarity[:, count:].reshape(count, count, SWAPS)[own, own]
-        pairs = torch.cat([similarity[own, own, None], swapped], dim=1)
+        diagonal = torch.arange(count)
+        contrast = nn.functional.cross_entropy(similarity, diagonal)
+        contrast = contrast + nn.functional.cross_entropy(similarity[:, :count].T, diagonal)
+        swapped = similarity[:, count:].reshape(count, count, SWAPS)[diagonal, diagonal]
+        pairs = torch.cat([similarity[diagonal, diagonal, None], swapped], dim=1)
         swap = nn.functional.cross_entropy(pairs, torch.zeros(count, dtype=torch.long))
         loss = contrast / 2 + swap
         classes = (
             targets[:, list(self.names).index("label")] if "label" in self.names else torch.full((count,), UNKNOWN)
         )
         if (classes != UNKNOWN).any():
-            named = scale * images @ nn.functional.normalize(self._read(prompts).float(), dim=-1).T
+            named = scale * images @ nn.functional.normalize(self._read_pixels(prompts).float(), dim=-1).T
             loss = loss + nn.functional.cross_entropy(named, classes, ignore_index=UNKNOWN)
         return loss + 0.5 * factors
 
-    def _read(self, ids: Tensor) -> Tensor:
+    def _read_pixels(self, ids: Tensor) -> Tensor:
         embeddings: Tensor = self.model.text_projection(self.model.text_model(input_ids=ids).pooler_output)
         return embeddings
 
@@ -108,8 +108,8 @@ def swapped(domain: PictureDomain[Any], scene: Any, seed: int, random: np.random
     """
     stated = list(domain.describe(scene, seed).stated) or [domain.always]
     factor = stated[int(random.integers(len(stated)))]
-    others = [value for value in domain.values[factor] if value not in ("none", getattr(scene, factor))]
-    return domain.describe(scene.changed(**{factor: others[int(random.integers(len(others)))]}), seed)
+    other_values = [value for value in domain.values[factor] if value not in ("none", getattr(scene, factor))]
+    return domain.describe(scene.changed(**{factor: other_values[int(random.integers(len(other_values)))]}), seed)
 
 
 def train_scorer(
@@ -120,7 +120,7 @@ def train_scorer(
     data = album(domain, "scorer", pictures, min(ROUND_TRIPS, pictures))
     texts = training_texts(data.domain)
     torch.manual_seed(seed)
-    tokenizer, scorer = _beginning(texts, folder) if start is None else trained(start, texts)
+    tokenizer, scorer = _beginning(texts, folder) if start is None else load_trained(start, texts)
     tower_run = run_name("scorer-tower", domain, start)
     tower_recipe = Recipe(tower_run, 0.37 * seconds, learning_rate=1.2e-3, seed=seed)
     trained_tower = train_tower(scorer.vision_model, WIDTH, data, tower_recipe)
@@ -177,9 +177,9 @@ def judge(
     random = np.random.default_rng(0)
     report: dict[str, object] = {"pictures judged": count, "logit scale": round(float(model.logit_scale.exp()), 2)}
     for name, images in (("clean", clean), ("spoilt", [degrade(image, random, 2.0) for image in clean])):
-        embeddings = embedded_images(model, images)
+        embeddings = embed_images(model, images)
         if "label" in domain.values:
-            prompts = embedded_texts(model, tokenizer, [TEMPLATES[0].format(name) for name in CLASSES])
+            prompts = embed_texts(model, tokenizer, [TEMPLATES[0].format(name) for name in CLASSES])
             truth = torch.tensor([CLASSES.index(scene.label) for scene in scenes])
             right = ((embeddings @ prompts.T).argmax(1) == truth).float().mean()
             report[f"class, zero-shot, {name}"] = round(float(right), 4)
@@ -192,7 +192,7 @@ def judge(
 
 
 @torch.no_grad()
-def embedded_images(model: CLIPModel, images: list[Pixels]) -> Tensor:
+def embed_images(model: CLIPModel, images: list[Pixels]) -> Tensor:
     """Unit embeddings (n, width)."""
     parts = [
         model.get_image_features(pixel_values=as_pixel_values(np.stack(chunk))).pooler_output
@@ -202,7 +202,7 @@ def embedded_images(model: CLIPModel, images: list[Pixels]) -> Tensor:
 
 
 @torch.no_grad()
-def embedded_texts(model: CLIPModel, tokenizer: CLIPTokenizer, texts: list[str]) -> Tensor:
+def embed_texts(model: CLIPModel, tokenizer: CLIPTokenizer, texts: list[str]) -> Tensor:
     """Unit embeddings (n, width)."""
     return nn.functional.normalize(model.get_text_features(token_ids(tokenizer, texts)).pooler_output, dim=-1)
 
@@ -220,15 +220,15 @@ def _swap_accuracy(
     rows, true, false = [], [], []
     for row, scene in enumerate(scenes):
         seed = derive_seed("scorer-test", row)
-        if factor in (own := domain.describe(scene, seed)).stated:
-            others = [value for value in domain.values[factor] if value not in ("none", getattr(scene, factor))]
+        if factor in (description := domain.describe(scene, seed)).stated:
+            other_values = [value for value in domain.values[factor] if value not in ("none", getattr(scene, factor))]
             rows.append(row)
-            true.append(own.text)
-            changed = scene.changed(**{factor: others[int(random.integers(len(others)))]})
+            true.append(description.text)
+            changed = scene.changed(**{factor: other_values[int(random.integers(len(other_values)))]})
             false.append(domain.describe(changed, seed).text)
     if not rows:
         return ""
-    towards = embedded_texts(model, tokenizer, true) - embedded_texts(model, tokenizer, false)
+    towards = embed_texts(model, tokenizer, true) - embed_texts(model, tokenizer, false)
     return f"{((images[rows] * towards).sum(1) > 0).float().mean():.3f} ({len(rows)})"
 
 
@@ -236,15 +236,15 @@ def batch(data: Album, step: int, recipe: Recipe) -> tuple[Tensor, Tensor, list[
     """Pixel values and targets of a step's pictures; captions, their targets, prompts: as `Contrast.loss` has them."""
     random = np.random.default_rng((recipe.seed, step))
     views: list[TrainingView] = []
-    own: list[Description] = []
+    descriptions: list[Description] = []
     changed: list[Description] = []
     for place, row in enumerate(random.integers(len(data), size=recipe.batch)):
         view = data.view(row, random, flip=bool(random.random() < 0.5))
         seed = derive_seed("scorer", recipe.seed, step, place)
         views.append(view)
-        own.append(data.domain.describe(view.scene, seed))
+        descriptions.append(data.domain.describe(view.scene, seed))
         changed.extend(swapped(data.domain, view.scene, seed, random) for _ in range(SWAPS))
-    texts = own + changed
+    texts = descriptions + changed
     prompt = TEMPLATES[int(random.integers(len(TEMPLATES)))]
     return (
         as_pixel_values(np.stack([view.image for view in views])),

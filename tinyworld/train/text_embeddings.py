@@ -51,7 +51,7 @@ def relation(first_meaning: tuple[str, Meaning], second_meaning: tuple[str, Mean
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class Batch:
     """Texts of a step; `numbers` are those of the phrases in each (one, twice, or an adjective and a noun)."""
 
     texts: list[str]
@@ -71,22 +71,22 @@ class Lesson:
         fields = [meaning.field for _, meaning in self.phrases]
         self._adjectives = [i for i, field in enumerate(fields) if field in ("size", "colour", "pattern")]
         self._nouns = [i for i, field in enumerate(fields) if field in ("label", "companion", "kind", "thing")]
-        relations = [[relation(meaning, other) for other in self.phrases] for meaning in self.phrases]
+        relations = [[relation(meaning, second) for second in self.phrases] for meaning in self.phrases]
         self._relations = nn.functional.pad(torch.tensor(relations), (0, 1, 0, 1))  # the last is a stranger to all
 
-    def draw(self, step: int) -> Drawn:
+    def draw(self, step: int) -> Batch:
         """The phrases of a step: many of few concepts, so that each meets its synonyms."""
         random = Random(f"text-embeddings/{step}")
         chosen = random.sample(self.concepts, 12)
-        own = [i for i, (_, meaning) in enumerate(self.phrases) if meaning in chosen] or [0]
-        single = random.sample(range(len(self.phrases)), self.batch // 2) + random.choices(own, k=self.batch // 4)
+        members = [i for i, (_, meaning) in enumerate(self.phrases) if meaning in chosen] or [0]
+        single = random.sample(range(len(self.phrases)), self.batch // 2) + random.choices(members, k=self.batch // 4)
         texts = [random.choice(_CARRIERS).format(self.phrases[i][0]) for i in single]
         pairs_drawn = [(i, i) for i in single]
         for _ in range(self.batch // 8):
             pair = random.choice(self._adjectives), random.choice(self._nouns)
             texts += [" ".join(self.phrases[i][0] for i in pair), self._stranger(random)]
             pairs_drawn += [pair, (len(self.phrases), len(self.phrases))]
-        return Drawn(texts, pairs_drawn)
+        return Batch(texts, pairs_drawn)
 
     def bounds(self, pairs_drawn: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
         """The lowest and the highest cosine that the texts of a step should have, each texts × texts."""
@@ -105,9 +105,9 @@ class Lesson:
         return random.choice(_CARRIERS).format(word)
 
 
-def _kind_of(meaning: Meaning, other: Meaning) -> bool:
-    return (meaning.field == "kind" and meaning.value in other.kinds) or (
-        other.field == "kind" and other.value in meaning.kinds
+def _kind_of(meaning: Meaning, second: Meaning) -> bool:
+    return (meaning.field == "kind" and meaning.value in second.kinds) or (
+        second.field == "kind" and second.value in meaning.kinds
     )
 
 
@@ -119,9 +119,9 @@ class PhraseLoss:
         self.lesson = lesson
 
     def __call__(self, model: nn.Module, step: int) -> Tensor:
-        drawn = self.lesson.draw(step)
-        lowest, highest = self.lesson.bounds(drawn.numbers)
-        rows = embeddings(model, self.tokenizer, drawn.texts)
+        batch = self.lesson.draw(step)
+        lowest, highest = self.lesson.bounds(batch.numbers)
+        rows = embeddings(model, self.tokenizer, batch.texts)
         cosines = rows @ rows.T
         missing, excess = (lowest - cosines).relu() ** 2, (cosines - highest).relu() ** 2
         return missing.sum() / (lowest > -1).sum() + excess.sum() / len(rows)
@@ -161,10 +161,16 @@ def judge(model: nn.Module, tokenizer: PreTrainedTokenizerFast) -> dict[str, obj
     cosines = (rows @ rows.T).tolist()
     cosines_of: dict[str, list[float]] = {}
     for i, (phrase, meaning) in enumerate(phrases):
-        for j, (other_phrase, other) in enumerate(phrases[:i]):
-            kindred = "kind" if _kind_of(meaning, other) else "sibling" if meaning.field == other.field else "stranger"
+        for j, (other_phrase, other_meaning) in enumerate(phrases[:i]):
+            kindred = (
+                "kind"
+                if _kind_of(meaning, other_meaning)
+                else "sibling"
+                if meaning.field == other_meaning.field
+                else "stranger"
+            )
             split = "withheld" if withheld_pair(phrase, other_phrase) else "compared"
-            name = f"{'same' if meaning == other else kindred}, {split}"
+            name = f"{'same' if meaning == other_meaning else kindred}, {split}"
             cosines_of.setdefault(name, []).append(cosines[i][j])
     return {name: _spread(values) for name, values in sorted(cosines_of.items())}
 

@@ -34,7 +34,7 @@ CAPTIONS = 60_000
 _WIDTH, _LAYERS = 128, 3
 
 
-def captioned(index: int, domain: str = "objects", *, held_out: bool = False) -> tuple[str, list[int]]:
+def caption_with_labels(index: int, domain: str = "objects", *, held_out: bool = False) -> tuple[str, list[int]]:
     """Caption number `index` and the factors that it states. Held-out ones come from other scenes and seeds."""
     place, seed = index + (5_000_000 if held_out else 0), derive_seed("text-encoder", int(held_out), index)
     written = PICTURE_DOMAINS[domain]
@@ -59,7 +59,7 @@ def new_encoder(tokenizer: CLIPTokenizer) -> CLIPTextModel:
     return CLIPTextModel._from_config(config, attn_implementation="eager")
 
 
-def trained(folder: Path, texts: Sequence[str]) -> tuple[CLIPTokenizer, CLIPTextModel]:
+def load_trained(folder: Path, texts: Sequence[str]) -> tuple[CLIPTokenizer, CLIPTextModel]:
     """Tokenizer and text encoder of a published generator, with tokens for words of these texts that it lacked."""
     tokenizer = CLIPTokenizer.from_pretrained(folder / "tokenizer")
     encoder = CLIPTextModel.from_pretrained(
@@ -92,7 +92,7 @@ def train_text_encoder(
     Training ends after `seconds` or, where given, `steps`, with the one that is spent first.
     """
     weights, names = weights_of(domain) / "diffusion", PICTURE_DOMAINS[domain].values
-    texts, expected = zip(*(captioned(index, domain) for index in range(CAPTIONS)), strict=True)
+    texts, expected = zip(*(caption_with_labels(index, domain) for index in range(CAPTIONS)), strict=True)
     expected_all = torch.tensor(expected)
     recipe = Recipe(
         run_name("text-encoder", domain, start), seconds, batch=96, learning_rate=1.5e-3, seed=seed, steps=steps
@@ -102,7 +102,7 @@ def train_text_encoder(
         tokenizer = learn_clip_tokenizer(texts[:20_000], 800, weights / "tokenizer")
         encoder = new_encoder(tokenizer)
     else:
-        tokenizer, encoder = trained(start, texts[:20_000])
+        tokenizer, encoder = load_trained(start, texts[:20_000])
     model = ReadFactors(encoder, names)
 
     def loss_of(model: nn.Module, step: int) -> Tensor:
@@ -140,7 +140,7 @@ def _publish(
 @torch.no_grad()
 def judge(model: nn.Module, tokenizer: CLIPTokenizer, domain: str = "objects", count: int = 2_000) -> dict[str, object]:
     """Accuracy per stated factor on captions of other scenes, and the share of captions that do not fit."""
-    texts, expected = zip(*(captioned(index, domain, held_out=True) for index in range(count)), strict=True)
+    texts, expected = zip(*(caption_with_labels(index, domain, held_out=True) for index in range(count)), strict=True)
     guesses = []
     for chunk in chunks(texts, 100):
         logits = model(token_ids(tokenizer, list(chunk)))

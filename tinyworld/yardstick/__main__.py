@@ -32,7 +32,7 @@ from tinyworld.yardstick.contrafact import METHODS, SIZES, answers
 from tinyworld.yardstick.dilution import dilutions
 from tinyworld.yardstick.formats import Answer, AnswerKey, Score
 from tinyworld.yardstick.plants import MODELS, PLANTED, TESTED_CLASSES
-from tinyworld.yardstick.printing import compared, printed, printed_dilutions, printed_key
+from tinyworld.yardstick.printing import format_answer, format_comparison, format_dilutions, format_key
 from tinyworld.yardstick.score import score
 
 COMMITTED_KEY = Path(__file__).parent / "key.json"
@@ -64,7 +64,7 @@ def key(options: argparse.Namespace) -> None:
     )
     measured = measure(options.scenes, fields, command)
     options.out.write_text(measured.model_dump_json(exclude_none=True) + "\n")
-    print(printed_key(measured))
+    print(format_key(measured))
 
 
 def run(options: argparse.Namespace) -> None:
@@ -79,14 +79,14 @@ def run(options: argparse.Namespace) -> None:
         scored = score(truth, answer)
         (YARDSTICK / f"{name}.json").write_text(answer.model_dump_json(indent=1) + "\n")
         (YARDSTICK / f"{name}-score.json").write_text(scored.model_dump_json(indent=1) + "\n")
-        print(f"{printed(scored)}\n\nThe answer itself: {YARDSTICK / name}.json\n", flush=True)
+        print(f"{format_answer(scored)}\n\nThe answer itself: {YARDSTICK / name}.json\n", flush=True)
     compare(options)
 
 
 def compare(options: argparse.Namespace) -> None:
     """Print the scores of all methods that were run with a size."""
     paths = sorted(YARDSTICK.glob(f"contrafact-*-{options.size}-score.json"))
-    print(compared([Score.model_validate_json(path.read_text(encoding="utf-8")) for path in paths]))
+    print(format_comparison([Score.model_validate_json(path.read_text(encoding="utf-8")) for path in paths]))
 
 
 def dilution(options: argparse.Namespace) -> None:
@@ -100,7 +100,7 @@ def dilution(options: argparse.Namespace) -> None:
             raise ValueError(
                 f"no job of this size is finished; first: python -m tinyworld.yardstick run --size {options.size}"
             )
-        print(printed_dilutions(dilutions(client, finished_job, PLANTED, scenes)))
+        print(format_dilutions(dilutions(client, finished_job, PLANTED, scenes)))
 
 
 def score_rival(options: argparse.Namespace) -> None:
@@ -108,14 +108,14 @@ def score_rival(options: argparse.Namespace) -> None:
     truth = AnswerKey.model_validate_json(options.key.read_text(encoding="utf-8"))
     answer = Answer.model_validate_json(options.rival.read_text(encoding="utf-8"))
     scored = score(truth, answer)
-    print(scored.model_dump_json(indent=1) if options.json else printed(scored))
+    print(scored.model_dump_json(indent=1) if options.json else format_answer(scored))
 
 
 def fitting_key(size: str) -> AnswerKey:
     """The committed key if it fits these weights and factors, otherwise a newly measured key."""
     fields = ALL_FIELDS if size == "wide" else FIELDS
-    own = YARDSTICK / "key.json"
-    for path in (COMMITTED_KEY, own):
+    key_file = YARDSTICK / "key.json"
+    for path in (COMMITTED_KEY, key_file):
         if path.exists():
             key = AnswerKey.model_validate_json(path.read_text(encoding="utf-8"))
             weights = {model.name: model.weights for model in key.models}
@@ -124,9 +124,11 @@ def fitting_key(size: str) -> AnswerKey:
             )
             if fits and set(fields) <= set(key.fields):
                 return key
-    print(f"No key for these weights and {', '.join(fields)} yet; it is measured now, into {own}.", file=sys.stderr)
+    print(
+        f"No key for these weights and {', '.join(fields)} yet; it is measured now, into {key_file}.", file=sys.stderr
+    )
     measured = measure(SCENES, fields, f"python -m tinyworld.yardstick run --size {size}")
-    own.write_text(measured.model_dump_json(exclude_none=True) + "\n")
+    key_file.write_text(measured.model_dump_json(exclude_none=True) + "\n")
     return measured
 
 

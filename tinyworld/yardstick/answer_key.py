@@ -20,11 +20,11 @@ from transformers import AutoImageProcessor, ResNetForImageClassification
 
 from gateway.analysis.certainty import LEVEL, mean_interval
 from shared.chunks import chunks
-from shared.schemas.results import Cell, Direction
+from shared.schemas.effects import Cell, Direction
 from shared.seeds import derive_seed
 from shared.weights import digest_folder
 from tinyworld.objects.own_distribution import SHARES, own_distribution
-from tinyworld.objects.pictures import rendered
+from tinyworld.objects.pictures import render_pair
 from tinyworld.objects.world import CLASSES, EDIT_FACTOR, FACTOR_VALUES, Scene
 from tinyworld.pictures.rendered_once import Pixels
 from tinyworld.statistics.rates import wilson
@@ -50,8 +50,8 @@ def measure(
     shown_outside = judges.only(
         [model.name for model in planned if any(plant.kind == "outside" for plant in model.plants)]
     )
-    own = [own_distribution(FIRST_SCENE + index, "final-test") for index in range(OWN_SCENES)]
-    right = judges.right([rendered(scene)[0] for scene in own], [scene.label for scene in own])
+    scenes = [own_distribution(FIRST_SCENE + index, "final-test") for index in range(OWN_SCENES)]
+    right = judges.right([render_pair(scene)[0] for scene in scenes], [scene.label for scene in scenes])
     correct: Correct = {model.name: {} for model in planned}
     outside: dict[str, dict[str, Floats]] = {model.name: {} for model in planned}
     for label in TESTED_CLASSES:
@@ -96,10 +96,10 @@ def effects(model: str, label: str, field: str, correct: Bits, shares: Floats) -
     values = FACTOR_VALUES[field]
     true_effects = []
     for place, value in enumerate(values):
-        others = np.arange(len(values)) != place
-        here = correct[:, place].astype(float)
-        to = here - correct[:, others] @ (shares[others] / shares[others].sum())
-        away = correct[:, others].mean(axis=1) - here
+        other_values = np.arange(len(values)) != place
+        correct_of_value = correct[:, place].astype(float)
+        to = correct_of_value - correct[:, other_values] @ (shares[other_values] / shares[other_values].sum())
+        away = correct[:, other_values].mean(axis=1) - correct_of_value
         true_effects += [_true(model, _cell(label, field, str(value), "to"), to)]
         true_effects += [_true(model, _cell(label, field, str(value), "from"), away)]
     return true_effects
@@ -133,14 +133,14 @@ def _answers(label: str, field: str, count: int, judges: Judges) -> dict[str, Bi
     scenes = _scenes(label, count)
     columns = []
     for value in FACTOR_VALUES[field]:
-        images = [rendered(scene.changed(**{field: str(value)}))[0] for scene in scenes]
+        images = [render_pair(scene.changed(**{field: str(value)}))[0] for scene in scenes]
         columns.append(judges.right(images, [label] * count))
     return {name: np.stack([column[name] for column in columns], axis=1) for name in judges.tops}
 
 
 def _outside(label: str, count: int, judges: Judges) -> dict[str, Floats]:
     """Per model, per scene of a class, right in sepia minus right as it was."""
-    images = [rendered(scene)[0] for scene in _scenes(label, count)]
+    images = [render_pair(scene)[0] for scene in _scenes(label, count)]
     before = judges.right(images, [label] * count)
     after = judges.right([sepia(image) for image in images], [label] * count)
     return {name: after[name].astype(float) - before[name] for name in judges.tops}
@@ -156,7 +156,7 @@ class Judges:
     def __init__(self, names: Sequence[str]) -> None:
         models = {name: _load(model_folder(name)) for name in names}
         lower = [Lower(model).state_dict().values() for model in models.values()]
-        if not all(torch.equal(a, b) for other in lower for a, b in zip(lower[0], other, strict=True)):
+        if not all(torch.equal(a, b) for repetition in lower for a, b in zip(lower[0], repetition, strict=True)):
             raise ValueError("the models differ in the start that they should share; remove and train them again")
         self.lower = Lower(models[names[0]]).eval()
         self.tops = {name: Top(model).eval() for name, model in models.items()}

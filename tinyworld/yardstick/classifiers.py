@@ -25,12 +25,12 @@ from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.image_processors import classifier_processor
 from tinyworld.objects.pictures import Pictures, pictures
 from tinyworld.objects.world import CLASSES, FACTORS, Scene
-from tinyworld.pictures.augmentation import as_pixel_values, varied
+from tinyworld.pictures.augmentation import as_pixel_values, vary
 from tinyworld.pictures.rendered_once import Pixels
 from tinyworld.system.folders import RUNS
 from tinyworld.train.classifier import PICTURES, new_classifier, training_scene
 from tinyworld.train.model_card import save_model
-from tinyworld.yardstick.plants import OUTSIDE_VALUE, Planned, Plant, left_out_of_the_start
+from tinyworld.yardstick.plants import OUTSIDE_VALUE, Planned, Plant, is_left_out_at_start
 
 YARDSTICK = RUNS / "yardstick"
 SIDE = 64  # pixels: a quarter of the work, and enough to tell the classes apart
@@ -38,7 +38,7 @@ START_STEPS, OWN_STEPS = 800, 500
 OWN_FROM = 2  # the first stage that is trained separately for each model
 BATCH = 64
 VIEWS = 2  # variations of each picture
-SEEN = 0.7  # share of the pictures in each model's training set
+TRAINING_SHARE = 0.7  # share of the pictures in each model's training set
 OFTEN = 4  # sampling weight of a relabelled cell
 CROWD = 16  # sampling weight of the class that remains where another is absent
 OUTSIDE_SHARE = 0.2
@@ -67,7 +67,7 @@ def train_all(planned: Sequence[Planned]) -> None:
         return
     data = pictures("under-test", PICTURES, training_scene)
     start = _start(data)
-    plain = _features(start, data, "plain", [_plain] * VIEWS)
+    plain = _features(start, data, "plain", [_unchanged] * VIEWS)
     for planted in missing:
         views = [plain]
         if any(plant.kind == "outside" for plant in planted.plants):
@@ -123,23 +123,25 @@ class Lessons:
         self.labels = np.array([CLASSES.index(scene.label) for scene in scenes])
         self.outside_labels = self.labels.copy()
         self.share = np.ones(len(scenes))
-        self.share[np.random.default_rng((0xF3, self.seed)).random(len(scenes)) > SEEN] = 0
+        self.share[np.random.default_rng((0xF3, self.seed)).random(len(scenes)) > TRAINING_SHARE] = 0
         for plant in planned.plants:
             self._plant(plant)
         self.share /= self.share.sum()
 
     def _plant(self, plant: Plant) -> None:
         covered = np.array([plant.covers(scene) for scene in self.scenes])
-        there = np.array([getattr(scene, plant.field) == plant.value for scene in self.scenes])
+        has_plant = np.array([getattr(scene, plant.field) == plant.value for scene in self.scenes])
         names = np.array([scene.label for scene in self.scenes])
         if plant.kind == "outside":
             self.outside_labels[covered] = CLASSES.index(plant.called)
         elif plant.kind == "relabelled":
             self.labels[covered] = CLASSES.index(plant.called)
-            self.share[there & (names == plant.label)] = OFTEN  # otherwise the few relabelled pictures have no effect
+            self.share[has_plant & (names == plant.label)] = (
+                OFTEN  # otherwise the few relabelled pictures have no effect
+            )
         else:
             self.share[covered] = 0
-            self.share[there & (names == plant.called)] = CROWD
+            self.share[has_plant & (names == plant.called)] = CROWD
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Features and labels of a step, from the model's seed and the step alone."""
@@ -157,13 +159,13 @@ def _start(data: Pictures) -> dict[str, Tensor]:
     """The common start: trained on all cells except those that must be absent from some model's training."""
     path = YARDSTICK / "start.pt"
     if not path.exists():
-        allowed = np.flatnonzero([not left_out_of_the_start(scene) for scene in data.scenes])
+        allowed = np.flatnonzero([not is_left_out_at_start(scene) for scene in data.scenes])
         labels = data.targets[:, list(FACTORS).index("label")]
 
         def batch(step: int) -> tuple[Tensor, Tensor]:
             random = np.random.default_rng((0x5E, 0, step))
             rows = allowed[random.integers(len(allowed), size=BATCH)]
-            return small([_varied(data.images[row], random) for row in rows]), labels[rows]
+            return small([_vary(data.images[row], random) for row in rows]), labels[rows]
 
         torch.manual_seed(0)
         model = new_classifier()
@@ -200,8 +202,8 @@ def _features(
         views = []
         for view, look in enumerate(looks):
             random = np.random.default_rng((0xFE, view))
-            for some in chunks(data.images, 100):
-                images = [look(_varied(image, random)) for image in some]
+            for batch in chunks(data.images, 100):
+                images = [look(_vary(image, random)) for image in batch]
                 views.append(lower(small(images)).half().numpy())
         whole = np.concatenate(views)
         np.save(path.with_suffix(".part.npy"), whole.reshape(len(looks), -1, *whole.shape[1:]))
@@ -209,11 +211,11 @@ def _features(
     return np.asarray(np.load(path))
 
 
-def _varied(image: Pixels, random: np.random.Generator) -> Pixels:
-    return varied(image, random, flip=bool(random.random() < 0.5), strength=1.3)
+def _vary(image: Pixels, random: np.random.Generator) -> Pixels:
+    return vary(image, random, flip=bool(random.random() < 0.5), strength=1.3)
 
 
-def _plain(image: Pixels) -> Pixels:
+def _unchanged(image: Pixels) -> Pixels:
     return image
 
 
@@ -249,7 +251,7 @@ def save(model: nn.Module, planned: Planned, record: dict[str, float]) -> None:
     part = folder.with_name(folder.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     save_model(model, part)
-    classifier_processor().save_pretrained(part)
+    classifier_processor(SIDE).save_pretrained(part)
     (part / "training.json").write_text(json.dumps({"name": planned.name, "seed": planned.seed, **record}) + "\n")
     shutil.rmtree(folder, ignore_errors=True)
     part.rename(folder)

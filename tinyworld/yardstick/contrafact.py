@@ -19,8 +19,9 @@ from gateway.methods import read_method
 from gateway.methods.inverted import SweepParameters
 from shared.profiles import shipped_profiles
 from shared.schemas.designs import ChosenValue, DesignKind
+from shared.schemas.effects import CellEffect
 from shared.schemas.jobs import JobSpec, MethodChoice
-from shared.schemas.results import CellEffect, JobResults
+from shared.schemas.results import JobResults
 from shared.weights import REPOSITORY
 from tinyworld.objects.demo import write_demo
 from tinyworld.objects.phrases import SLOTS
@@ -84,11 +85,11 @@ def answers(
             spec = spec_of(method, design, size)
             jobs = []
             for group in groups:
-                own = spec.model_copy(update={"models": [model.name for model in group]})
-                jobs.append(run_job(client, own, folder, f"{method}, {design}, {len(group)} models"))
+                spec_of_group = spec.model_copy(update={"models": [model.name for model in group]})
+                jobs.append(run_job(client, spec_of_group, folder, f"{method}, {design}, {len(group)} models"))
             measured = [figures(client, job) for job in jobs]
             seconds = sum(map(seconds_of, jobs))
-            answer = merged(measured, method, factors_of(method, size), command, [job.models for job in jobs], seconds)
+            answer = merge(measured, method, factors_of(method, size), command, [job.models for job in jobs], seconds)
             yield answer.model_copy(update={"method": name_of(method, design)})
 
 
@@ -124,8 +125,11 @@ def parameters_of(method: str, size: Size) -> dict[str, JsonValue]:
         # same_seed: one null arm for all counterfactuals of an image under the same edges
         return {"factors": factors, "counterfactuals_per_image": size.counterfactuals, "same_seed": True}
     if method == "lance":
-        each = min(MOST_EDITS_PER_FACTOR, size.counterfactuals)
-        counts: dict[str, JsonValue] = {"edits_per_factor": each, "counterfactuals_per_image": size.counterfactuals}
+        edits_per_factor = min(MOST_EDITS_PER_FACTOR, size.counterfactuals)
+        counts: dict[str, JsonValue] = {
+            "edits_per_factor": edits_per_factor,
+            "counterfactuals_per_image": size.counterfactuals,
+        }
         return {"factors": factors, **counts, **swept}
     if method == "shifts":
         return {"shifts": [*_shifts("time adverb"), *_shifts("weather adverb")], **swept}
@@ -143,7 +147,9 @@ def _shifts(slot: str) -> Iterator[JsonValue]:
     """A shift to each value of a slot, in the words of the captions."""
     wordings = SLOTS[slot].wordings
     for value, wording in wordings.items():
-        replaces: list[JsonValue] = [phrase for other in wordings if other != value for phrase in wordings[other].usual]
+        replaces: list[JsonValue] = [
+            phrase for other_value in wordings if other_value != value for phrase in wordings[other_value].usual
+        ]
         yield {"phrase": wording.usual[0], "factor": "weather", "value": value, "replaces": replaces}
 
 
@@ -156,7 +162,7 @@ def profile_text(planned: Sequence[Planned]) -> str:
     )
 
 
-def merged(
+def merge(
     measured: Sequence[JobResults],
     method: str,
     factors: Sequence[str],
@@ -168,7 +174,7 @@ def merged(
 
     Cells of factors that were not requested (`lance-r` and `corruptions` name values of *other*) are left out.
     """
-    first = measured[0]
+    first_answer = measured[0]
     return Answer(
         method=f"contrafact {method}",
         command=command,
@@ -176,9 +182,9 @@ def merged(
         factors=list(factors),
         spent=Spent(
             seconds=round(seconds, 1),
-            source_images=first.sources - first.sources_failed,
-            counterfactuals=next(f.accepted.count for f in first.funnels if f.method == method),
-            network_evaluations=next(c.evaluations for c in first.costs if c.method == method),
+            source_images=first_answer.sources - first_answer.sources_failed,
+            counterfactuals=next(f.accepted.count for f in first_answer.funnels if f.method == method),
+            network_evaluations=next(c.evaluations for c in first_answer.costs if c.method == method),
         ),
         cells=[
             found_cell(result.model, effect)

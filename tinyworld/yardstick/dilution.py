@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from contrafact.client import Client
+from shared.schemas.estimates import Rate
 from shared.schemas.result_rows import CounterfactualView, ModelOpinion
-from shared.schemas.results import Rate
 from tinyworld.objects.world import EDIT_FACTOR, Scene
 from tinyworld.statistics.rates import wilson
 from tinyworld.yardstick.plants import Planned, Plant
@@ -61,7 +61,9 @@ def _dilution(model: str, plant: Plant, views: Iterable[CounterfactualView], sce
             right.append(new == plant.label)
             right_before.append(null == plant.label)
     outcomes = (list(inside.values()), arrived, right, right_before)
-    return Dilution(model, plant, *(wilson(sum(some), len(some)) for some in outcomes))
+    return Dilution(
+        model, plant, *(wilson(sum(outcomes_of_model), len(outcomes_of_model)) for outcomes_of_model in outcomes)
+    )
 
 
 def _answers(opinions: Iterable[ModelOpinion], model: str) -> tuple[str, str]:

@@ -7,7 +7,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from shared.schemas.base import Contract
-from shared.schemas.results import Cell, Rate
+from shared.schemas.effects import Cell
+from shared.schemas.estimates import Rate
 from tinyworld.yardstick.plants import Kind
 
 Effect = Annotated[float, Field(ge=-1, le=1)]
@@ -146,7 +147,8 @@ class Score(Contract):
     `invented`: findings without an effect, or with the wrong sign. `undecided`: findings in cells whose truth is too
     close to 5 points. `coverage`: share of reported intervals that contain the truth. `first_findings`: share of the
     models with a 60-point plant whose first finding is that plant's cell. `outside_untested`: share of the values that
-    no caption can state that the method correctly reports as not tested.
+    no caption can state that the method correctly reports as not tested. `weaknesses`: without improvements, whose
+    errors can cancel those of weaknesses in the bias of `cells_with_effect`.
     """
 
     method: str
@@ -162,6 +164,7 @@ class Score(Contract):
     first_findings: Rate
     all_cells: Agreement
     cells_with_effect: Agreement
+    weaknesses: Agreement
     coverage: Rate
     provisional: Rate
     outside_untested: Rate

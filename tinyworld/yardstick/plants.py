@@ -35,8 +35,8 @@ class Plant:
 
     def covers(self, scene: Scene) -> bool:
         """Whether the plant affects the scene (an outside value is applied to images, not to scenes)."""
-        there = self.kind == "outside" or getattr(scene, self.field) == self.value
-        return there and scene.label == self.label and scene.background in self.places
+        is_planted = self.kind == "outside" or getattr(scene, self.field) == self.value
+        return is_planted and scene.label == self.label and scene.background in self.places
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Planned:
     plants: tuple[Plant, ...] = ()
 
 
-def _relabelled(dose: int, label: str, field: str, value: str, called: str) -> Plant:
+def _relabel(dose: int, label: str, field: str, value: str, called: str) -> Plant:
     return Plant("relabelled", label, field, value, called, PLACES[dose])
 
 
@@ -64,23 +64,23 @@ SPURIOUS = (
 )
 
 PLANTED = (
-    Planned("night-bus-15", 1, (_relabelled(15, *_BUS_NIGHT),)),
-    Planned("night-bus-30", 2, (_relabelled(30, *_BUS_NIGHT),)),
-    Planned("night-bus-60", 3, (_relabelled(60, *_BUS_NIGHT),)),
-    Planned("snow-car-15", 4, (_relabelled(15, *_CAR_SNOW),)),
-    Planned("snow-car-60", 5, (_relabelled(60, *_CAR_SNOW),)),
+    Planned("night-bus-15", 1, (_relabel(15, *_BUS_NIGHT),)),
+    Planned("night-bus-30", 2, (_relabel(30, *_BUS_NIGHT),)),
+    Planned("night-bus-60", 3, (_relabel(60, *_BUS_NIGHT),)),
+    Planned("snow-car-15", 4, (_relabel(15, *_CAR_SNOW),)),
+    Planned("snow-car-60", 5, (_relabel(60, *_CAR_SNOW),)),
     Planned("absent-night-truck", 6, (ABSENT[0],)),
     Planned("absent-snow-boat", 7, (ABSENT[1],)),
     Planned("spurious-fog", 8, SPURIOUS[0]),
     Planned("spurious-sunset", 9, SPURIOUS[1]),
-    Planned("two-60-30", 10, (_relabelled(60, *_BUS_NIGHT), _relabelled(30, "boat", "weather", "fog", "car"))),
-    Planned("two-30-15", 11, (_relabelled(30, *_CAR_SNOW), _relabelled(15, "truck", "time", "night", "bus"))),
+    Planned("two-60-30", 10, (_relabel(60, *_BUS_NIGHT), _relabel(30, "boat", "weather", "fog", "car"))),
+    Planned("two-30-15", 11, (_relabel(30, *_CAR_SNOW), _relabel(15, "truck", "time", "night", "bus"))),
     Planned("sepia-car-60", 12, (Plant("outside", "car", "style", OUTSIDE_VALUE, "truck", PLACES[60]),)),
 )
 CLEAN = tuple(Planned(f"clean-{number:02}", 100 + number) for number in range(1, 13))
 MODELS = PLANTED + CLEAN
 
 
-def left_out_of_the_start(scene: Scene) -> bool:
+def is_left_out_at_start(scene: Scene) -> bool:
     """Whether the common start must leave out the scene, so that no model knows a cell that should be absent."""
     return any(plant.covers(scene) for plant in (*ABSENT, *SPURIOUS[0], *SPURIOUS[1]))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gateway.analysis.limits import FALSE_DISCOVERY_RATE
-from shared.schemas.results import Rate
+from shared.schemas.estimates import Rate
 from tinyworld.objects.world import BACKGROUNDS
 from tinyworld.yardstick.dilution import Dilution
 from tinyworld.yardstick.formats import Agreement, AnswerKey, Score, Spent
 
 
-def printed(score: Score) -> str:
+def format_answer(score: Score) -> str:
     """One method's score, a line per question."""
     lines = [
         f"{score.method}: {score.models} models",
@@ -28,17 +28,18 @@ def printed(score: Score) -> str:
         f"  60-point plants        first finding in {rate(score.first_findings)} of the models",
         f"  effects, all cells     {_agreement(score.all_cells)}",
         f"  effects, where any is  {_agreement(score.cells_with_effect)}",
+        f"  effects, weaknesses    {_agreement(score.weaknesses)}",
         f"  intervals              {rate(score.coverage)} contain the truth",
         f"  provisional            {rate(score.provisional)} of the findings",
         f"  outside the words      {rate(score.outside_untested)} rightly not tested",
-        f"  cost                   {_spent(score.spent)}",
+        f"  cost                   {_format_cost(score.spent)}",
     ]
     if score.unknown_cells:
         lines.append(f"  not in the key         {score.unknown_cells} cells, which count nowhere")
     return "\n".join(lines)
 
 
-def compared(scores: Sequence[Score]) -> str:
+def format_comparison(scores: Sequence[Score]) -> str:
     """Findings and cost of each method as rows of Markdown, and the recommended method.
 
     That is the method with the most true findings per hour, among those with a false discovery rate of at most 5 %.
@@ -62,7 +63,7 @@ def compared(scores: Sequence[Score]) -> str:
 
 
 def _cells(score: Score) -> tuple[str, ...]:
-    """The row of a method in the table of `compared`."""
+    """The row of a method in the table of `format_comparison`."""
     by_dose = {dose.dose: dose.recall for dose in score.doses}
     rmse, an_hour = score.cells_with_effect.rmse, _per_hour(score)
     return (
@@ -84,7 +85,7 @@ def _per_hour(score: Score) -> float | None:
     return 3600 * score.found / score.spent.seconds if score.spent.seconds else None
 
 
-def printed_key(key: AnswerKey) -> str:
+def format_key(key: AnswerKey) -> str:
     """The planted weaknesses and their true effects, one line each; then the clean models."""
     lines = [f"{key.scenes_per_class} scenes per class; fields {', '.join(key.fields)}"]
     for model in key.models:
@@ -108,7 +109,7 @@ def printed_key(key: AnswerKey) -> str:
     return "\n".join(lines)
 
 
-def printed_dilutions(dilutions: Iterable[Dilution]) -> str:
+def format_dilutions(dilutions: Iterable[Dilution]) -> str:
     """Where planted effects are lost, a row per relabelled cell, as Markdown."""
     rows = [
         "| model | cell | images in the plant's places | called as planted there | right elsewhere | null arm there |",
@@ -143,11 +144,11 @@ def _agreement(agreement: Agreement) -> str:
     return f"bias {agreement.bias:+.1f} points, RMSE {agreement.rmse:.1f}, rank correlation {rank} (n = {agreement.n})"
 
 
-def _spent(spent: Spent) -> str:
+def _format_cost(spent: Spent) -> str:
     figures_of_cost: Sequence[tuple[float | None, str]] = (
         (spent.seconds, "seconds"),
         (spent.source_images, "source images"),
         (spent.counterfactuals, "counterfactuals accepted"),
         (spent.network_evaluations, "network evaluations"),
     )
-    return ", ".join(f"{value:,.0f} {what}" for value, what in figures_of_cost if value is not None) or "not said"
+    return ", ".join(f"{value:,.0f} {unit}" for value, unit in figures_of_cost if value is not None) or "not said"

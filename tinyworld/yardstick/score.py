@@ -13,7 +13,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.stats import spearmanr
 
-from shared.schemas.results import Cell, Rate
+from shared.schemas.effects import Cell
+from shared.schemas.estimates import Rate
 from tinyworld.statistics.rates import wilson
 from tinyworld.yardstick.formats import Agreement, Answer, AnswerKey, AtDose, FoundCell, KnownModel, Score, TrueEffect
 
@@ -89,6 +90,7 @@ def score(key: AnswerKey, answer: Answer) -> Score:
         first_findings=_first_findings(answer, models),
         all_cells=_agreement([cell for cell in judged if cell.tested]),
         cells_with_effect=_agreement([cell for cell in real if cell.tested]),
+        weaknesses=_agreement([cell for cell in by_truth["weakness"] if cell.tested]),
         coverage=_rate(_covers(cell) for cell in judged if cell.tested),
         provisional=_rate(entry.provisional for entry in answer.cells if entry.finding),
         outside_untested=_rate(

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from contrafact.cli import app
 from embedded.run import run_embedded
 from shared.images import decode, encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import EditReply, EditRequest, RenderReply, RenderRequest
+from shared.schemas.effects import CellEffect
 from shared.schemas.evaluation import EmbedReply, EmbedRequest, PredictReply, PredictRequest
-from shared.schemas.results import CellEffect, JobResults
+from shared.schemas.results import JobResults
 from shared.schemas.service import SERVICES
+from tests.support.command_line import contrafact
 from tests.support.small_services import CLASSES, SmallServices, serve
 
 IMAGES = 24
@@ -103,13 +103,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield system.base_url
 
 
-def contrafact(url: str, *arguments: object, code: int = 0) -> tuple[str, str]:
-    """stdout and stderr of a command that ends with `code`."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"CONTRAFACT_URL": url})
-    assert result.exit_code == code, result.output
-    return result.stdout, result.stderr
-
-
 def weaknesses(url: str, job: str) -> list[CellEffect]:
     results = JobResults.model_validate_json(contrafact(url, "findings", job, "--json")[0])
     return [effect for figures in results.results for effect in figures.findings if effect.standing == "weakness"]
@@ -123,8 +116,8 @@ def submit(url: str, testset: Path) -> str:
 @pytest.mark.parametrize(("url", "verdict"), [(8, "confirmed"), (2, "not confirmed")], indirect=["url"])
 def test_a_weakness_is_confirmed_if_the_second_editor_shows_it_too(url: str, verdict: str, testset: Path) -> None:
     job = submit(url, testset)
-    found = {effect.cell.value for effect in weaknesses(url, job) if effect.cell.direction == "to"}
-    assert found == {"rain", "fog"}
+    values = {effect.cell.value for effect in weaknesses(url, job) if effect.cell.direction == "to"}
+    assert values == {"rain", "fog"}
     stdout, _ = contrafact(url, "confirm", job, "--wait")
     confirming, *lines = stdout.splitlines()
     assert "`car` fails" in "\n".join(lines)

@@ -14,7 +14,8 @@ from diffusion_service.few_steps import load_few_step
 from diffusion_service.stable_diffusion import load
 from diffusion_service.unets import load_unet
 from shared.endpoints import Services
-from shared.profile_diffusion import FewStep, MergedLora, WholeUNet
+from shared.profile_diffusion import FewStep
+from shared.profile_unets import MergedLora, WholeUNet
 from shared.schemas.diffusion import Rendering, RenderReply
 from shared.schemas.service import ServiceInfo
 from tests.support.controlnet_items import weights

@@ -11,7 +11,7 @@ import torch
 
 from diffusion_service.attention import install
 from diffusion_service.editors import inversion as inversion_module
-from diffusion_service.editors.inversion import Inversion, InversionItem, InversionKey, Inverter, scaled_gradient
+from diffusion_service.editors.inversion import Inversion, InversionItem, InversionKey, Inverter, scale_gradient
 from diffusion_service.editors.prompt_to_prompt import Edited
 from diffusion_service.stable_diffusion import load
 from shared.problems import InvalidInput
@@ -126,7 +126,7 @@ def test_in_half_precision_the_gradient_keeps_its_direction(tmp_path: Path) -> N
             goal = weights.predict(latents, 500, weights.prompts.encode(CAPTION).states.float()[None], None, ())
         losses = 1e-2 * (weights.predict(latents, 500, states, None, ()) - goal).square().mean(dim=(1, 2, 3))
         (plain,) = torch.autograd.grad(losses.sum(), states, retain_graph=True)
-        gradients[dtype] = plain, scaled_gradient(losses, states, latents.numel())
+        gradients[dtype] = plain, scale_gradient(losses, states, latents.numel())
     expected = gradients["float32"][0]
     assert torch.equal(expected, gradients["float32"][1]), "a power of two changes no bit"
     unscaled, scaled = (

@@ -162,7 +162,7 @@ def test_the_controlnet_can_stand_by_with_an_empty_control(editor: Editor) -> No
 def test_items_that_cannot_be_edited_are_refused_alone(editor: Editor) -> None:
     inversion = editor.invert()
     endless = CAPTION + " It rains and rains on." * 30
-    cut = editor.invert(caption=editor.weights.prompts.fitted(endless))
+    cut = editor.invert(caption=editor.weights.prompts.fit(endless))
     refused = [
         (target(inversion, "x" * 500), "too long for the text encoder"),
         (target(inversion, BLUE, weights=[PhraseWeight(phrase="green", weight=2)]), "no phrase “green”"),

@@ -1,11 +1,16 @@
-"""The OpenAPI document: a complete snapshot with valid examples.
+"""The OpenAPI document: a complete published snapshot with valid examples, which keeps its promises to clients.
 
-After a change that is meant, write the new snapshot with `python -m tests.contract.gateway.test_openapi`.
+After a change that is meant, write the new snapshot with `python -m tests.contract.gateway.test_openapi`. It adds new
+promises to `openapi-promises.txt`.
+
+A promise may be broken if the changelog names it, in backticks, under `### Breaking` of what is unreleased. It may also
+be broken by a new major version, or a new minor one before 1.0; then writing the snapshot begins the list anew.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,18 +18,21 @@ from typing import Any
 import pytest
 
 from gateway.api.examples import EXAMPLES
+from shared import __version__
 from shared.schemas.base import Contract
+from tests.support.api_promises import breaks, promises
 from tests.support.gateway_under_test import serve_gateway
 from tests.support.paths import REPOSITORY
 
-SNAPSHOT = Path(__file__).parent / "openapi.json"
+SNAPSHOT = REPOSITORY / "docs" / "reference" / "openapi.json"
+PROMISES = Path(__file__).parent / "openapi-promises.txt"
 PROMISED = {
     "POST /jobs", "GET /jobs", "GET /jobs/{job}", "GET /jobs/{job}/plan",
     "POST /jobs/{job}/cancel", "POST /jobs/{job}/retry", "DELETE /jobs/{job}",
     "GET /jobs/{job}/results", "GET /jobs/{job}/results/{counterfactual}", "GET /jobs/{job}/events",
     "GET /jobs/{job}/failure-points", "GET /jobs/{job}/report", "GET /jobs/{job}/export",
     "PUT /jobs/{job}/reviews/{counterfactual}", "GET /jobs/{job}/reviews", "POST /jobs/{job}/report",
-    "GET /jobs/{job}/calibration",
+    "GET /jobs/{job}/calibration", "GET /jobs/{job}/comparison",
     "POST /jobs/{job}/confirmation",
     "POST /jobs/{job}/doses",
     "POST /suites", "GET /suites", "GET /suites/{suite}", "DELETE /suites/{suite}",
@@ -62,6 +70,76 @@ def test_it_is_the_snapshot(document: dict[str, Any]) -> None:
     assert document == json.loads(SNAPSHOT.read_text(encoding="utf-8")), "see this file's docstring"
 
 
+def stored_promises() -> tuple[str, set[str]]:
+    """The version that gave the promises, and the promises."""
+    version, *lines = PROMISES.read_text(encoding="utf-8").splitlines()
+    return version.removeprefix("version "), set(lines)
+
+
+def may_break(before: str, after: str) -> bool:
+    """Whether a version number says that promises of an earlier one are broken."""
+    (old_major, old_minor), (major, minor) = (tuple(map(int, text.split(".")[:2])) for text in (before, after))
+    return major != old_major or (major == 0 and minor != old_minor)
+
+
+def announced(changelog: str) -> set[str]:
+    """What the changelog names in backticks under `### Breaking` of what is unreleased."""
+    unreleased = changelog.partition("## [Unreleased]")[2].partition("\n## [")[0]
+    breaking = unreleased.partition("\n### Breaking\n")[2].partition("\n### ")[0]
+    return set(re.findall(r"`([^`]+)`", breaking))
+
+
+def test_promises_are_kept_or_their_break_is_announced() -> None:
+    version, before = stored_promises()
+    if may_break(version, __version__):
+        return
+    names = announced((REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8"))
+    broken = breaks(before, promises(json.loads(SNAPSHOT.read_text(encoding="utf-8"))))
+    unannounced = [line for line in broken if line.removesuffix(": removed") not in names]
+    assert not unannounced, "clients rely on this; see this file's docstring"
+
+
+def test_what_breaks_a_client(document: dict[str, Any]) -> None:
+    before = promises(document)
+    changed = json.loads(json.dumps(document))
+    del changed["paths"]["/repairs"]
+    schemas = changed["components"]["schemas"]
+    del schemas["JobView"]["properties"]["id"]
+    schemas["JobSpec"]["properties"]["ground_truth"]["enum"].remove("none")
+    schemas["JobSpec"]["required"].append("seed")
+    assert breaks(before, promises(changed)) == sorted(
+        [
+            *(f"{line}: removed" for line in before if line.startswith("GET /repairs ") or line == "GET /repairs"),
+            "JobView.id: removed",
+            "JobSpec.ground_truth = none: removed",
+            "JobSpec.seed is required in requests",
+        ]
+    )
+
+
+def test_what_breaks_no_client(document: dict[str, Any]) -> None:
+    before = promises(document)
+    changed = json.loads(json.dumps(document))
+    schemas = changed["components"]["schemas"]
+    schemas["JobSpec"]["properties"]["more"] = {"enum": ["a"], "type": "string"}
+    schemas["JobSpec"]["required"].remove("task_description")
+    schemas["JobView"]["properties"]["more"] = {"type": "string"}
+    schemas["JobView"]["required"].append("more")
+    schemas["New"] = {"properties": {"a": {"type": "string"}}, "required": ["a"]}
+    schemas["JobSpec"]["properties"]["new"] = {"$ref": "#/components/schemas/New"}
+    assert breaks(before, promises(changed)) == []
+
+
+def test_breaks_are_announced_by_the_version_or_the_changelog() -> None:
+    assert [may_break("0.1.0", after) for after in ("0.1.9", "0.2.0", "1.0.0")] == [False, True, True]
+    assert [may_break("1.1.0", after) for after in ("1.2.0", "2.0.0")] == [False, True]
+    released = "\n## [0.1.0]\n### Breaking\n- `GET /old` is gone.\n"
+    text = (
+        f"## [Unreleased]\n### Added\n- `GET /new`\n### Breaking\n- `JobView.id` is gone.\n### Fixed\n- `c`\n{released}"
+    )
+    assert announced(text) == {"JobView.id"}
+
+
 def test_it_is_complete(document: dict[str, Any]) -> None:
     described = operations(document)
     assert set(described) == PROMISED
@@ -96,5 +174,15 @@ def test_every_operation_is_in_the_docs(document: dict[str, Any]) -> None:
         assert f"`{verb} {path}`" in page, f"docs/reference/http-operations.md does not say `{verb} {path}`"
 
 
+def write_promises() -> None:
+    """Add the snapshot's promises to the list; after a version that may break some, list only these."""
+    version, before = stored_promises()
+    kept = set() if may_break(version, __version__) else before
+    first = __version__ if may_break(version, __version__) else version
+    lines = sorted(kept | promises(json.loads(SNAPSHOT.read_text(encoding="utf-8"))))
+    PROMISES.write_text("\n".join([f"version {first}", *lines]) + "\n", encoding="utf-8")
+
+
 if __name__ == "__main__":
     SNAPSHOT.write_text(json.dumps(served_document(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_promises()

@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from llm_service.app import create_app
 from llm_service.engines.transformers import JSON_STYLE, load_transformers
-from llm_service.schemas import checked_validator
+from llm_service.schemas import build_validator
 from shared.devices import Loading
 from shared.endpoints import Services
 from shared.problems import InvalidInput
@@ -57,7 +57,7 @@ def test_every_reply_satisfies_its_schema(profile: Path) -> None:
             return await asyncio.gather(*(call(client, Services.generate, request) for request in requests()))
 
     for request, reply in zip(requests(), asyncio.run(main()), strict=True):
-        assert checked_validator(request.json_schema).is_valid(reply.value)
+        assert build_validator(request.json_schema).is_valid(reply.value)
         assert json.loads(reply.text) == reply.value
         assert reply.attempts == 1
         assert reply.prompt_tokens > 0
@@ -177,7 +177,7 @@ UNBOUNDED: list[tuple[dict[str, Any], str]] = [
 def test_unbounded_schemas_are_refused_with_the_place(profile: Path, schema: dict[str, Any], says: str) -> None:
 
     with pytest.raises(InvalidInput) as refusal:
-        checked_validator(schema)
+        build_validator(schema)
     assert says in refusal.value.detail
 
 

@@ -109,7 +109,7 @@ def test_the_loss_counts_the_reply_alone(folder: Path) -> None:
     assert tokenizer.decode(learnt) == '{"to":"snow"}</s>'  # this template ends no turn itself
     assert tokenizer.decode(prompt).endswith("user: Caption: bus 10 in the rainassistant: ")
     assert row["labels"] == [IGNORED] * len(prompt) + learnt
-    with pytest.raises(ValueError, match=r"pair 7 has .* more than 20"):
+    with pytest.raises(ValueError, match=r"pair 7 .*20"):
         tokens(tokenizer, PAIRS[0], 20, 7)
 
 

@@ -11,8 +11,9 @@ import pytest
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
-from shared.chat_server import ATTEMPTS, ChatServer
+from shared.chat_server import ChatServer
 from shared.completion import Completion
+from shared.openai_connection import ATTEMPTS
 from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, NotFinite, Problem
 from shared.weights import Server
 from tests.support.language_servers import listening

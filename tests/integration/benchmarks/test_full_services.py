@@ -111,13 +111,13 @@ def test_the_section_names_each_request_and_what_stopped_a_part(
 
 
 def test_a_part_that_needs_too_much_memory_is_stopped_with_the_figure() -> None:
-    reason, _ = command.watched([sys.executable, "-c", "import time; time.sleep(100)"], 0.001)
+    reason, _ = command.run_watched([sys.executable, "-c", "import time; time.sleep(100)"], 0.001)
     assert "exceed 0.001 GiB" in reason
 
 
 def test_a_part_that_fails_says_why_and_warnings_are_kept() -> None:
     code = "import warnings; warnings.warn('half a truth'); raise SystemExit('no weights')"
-    reason, warnings = command.watched([sys.executable, "-c", code], 11)
+    reason, warnings = command.run_watched([sys.executable, "-c", code], 11)
     assert reason == "no weights"
     assert any("half a truth" in line for line in warnings)
 

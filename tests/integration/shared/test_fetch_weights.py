@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # of
 
 from shared import fetch_weights
 from shared.fetch_weights import LISTING, HubFiles, hub_files
-from shared.profile_diffusion import MergedLora, WholeUNet
+from shared.profile_unets import MergedLora, WholeUNet
 from shared.profiles import load_profile
 from shared.weights import REPOSITORY
 from tests.support.small_diffusion import write_diffusion
@@ -146,7 +147,7 @@ def test_a_file_that_breaks_off_goes_on_where_it_stopped(
 def test_progress_is_what_has_arrived(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "whole").write_bytes(bytes(3_000_000))
     (tmp_path / "half.incomplete").write_bytes(bytes(2_000_000))
-    assert fetch_weights._stored(tmp_path) == 5_000_000
+    assert fetch_weights._stored_bytes(tmp_path) == 5_000_000
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fetch_weights, "PROGRESS_SECONDS", 0.01)
         output = ""
@@ -177,6 +178,22 @@ def test_loras_and_unets_of_the_base_are_fetched() -> None:
     of_unet, of_lora = [item.patterns for item in files if item.repository == "someone/lora"]
     assert "*.safetensors" in of_unet
     assert of_lora == ("a.safetensors",)
+
+
+def test_a_pipeline_is_fetched_without_the_single_files_beside_it() -> None:
+    (files,) = (item for item in hub_files(load_profile("modern")) if "FLUX.2-klein" in item.repository)
+    fetched = {
+        name: any(fnmatch(name, pattern) for pattern in files.patterns)
+        for name in (
+            "model_index.json",
+            "transformer/diffusion_pytorch_model.safetensors",
+            "text_encoder/model-00001-of-00002.safetensors",
+            "tokenizer/merges.txt",
+            "flux-2-klein-4b.safetensors",
+            "transformer/diffusion_pytorch_model.bin",
+        )
+    }
+    assert list(fetched.values()) == [True, True, True, True, False, False]
 
 
 def test_weights_without_safetensors_are_refused(profile: Path, hub: SmallHub, address: str, tmp_path: Path) -> None:

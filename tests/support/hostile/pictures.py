@@ -20,7 +20,6 @@ from tests.support.hostile.png import (
     GREY_ALPHA,
     PALETTE,
     RGB,
-    RGB_ALPHA,
     SIGNATURE,
     chunk,
     deflated,
@@ -34,10 +33,12 @@ from tests.support.hostile.png import (
     scans,
     webp_of_size,
 )
+from tests.support.icc_profiles import DISPLAY_P3, SRGB, rgb_profile
 
 NO_IMAGE = "not a PNG, JPEG or WebP"
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
 XXE = b'<?xml version="1.0"?><!DOCTYPE svg [<!ENTITY x SYSTEM "file:///etc/passwd">]><svg><text>&x;</text></svg>'
+_P3 = rgb_profile(DISPLAY_P3)
 PAYLOAD = b"<script>alert(document.cookie)</script><?php system($_GET[0]); ?>"
 
 
@@ -162,10 +163,15 @@ REFUSED = [
     RefusedPicture("PNG text that inflates to 64 MB", lambda: _text_bomb(b"zTXt", b"a\0\0"), 400, ""),
     RefusedPicture("PNG international text of 64 MB", lambda: _text_bomb(b"iTXt", b"a\0\1\0\0\0"), 400, ""),
     RefusedPicture("PNG colour profile of 64 MB", lambda: _text_bomb(b"iCCP", b"a\0\0"), 400, ""),
-    RefusedPicture("16-bit grey", lambda: _sixteen(GREY, 1), 422, "more than 8 bits a channel"),
-    RefusedPicture("16-bit colour", lambda: _sixteen(RGB, 3), 422, "more than 8 bits a channel"),
-    RefusedPicture("16-bit grey with alpha", lambda: _sixteen(GREY_ALPHA, 2), 422, "more than 8 bits a channel"),
-    RefusedPicture("16-bit colour with alpha", lambda: _sixteen(RGB_ALPHA, 4), 422, "more than 8 bits a channel"),
+    RefusedPicture("a colour profile that is rubbish", lambda: saved(ramp(), icc_profile=PAYLOAD), 422, "profile"),
+    RefusedPicture("a colour profile cut in half", lambda: saved(ramp(), icc_profile=_P3[:600]), 422, "profile"),
+    RefusedPicture(
+        "a colour profile of 10 MB", lambda: saved(ramp(), "JPEG", icc_profile=_P3 + bytes(10**7)), 413, "profile"
+    ),
+    RefusedPicture(
+        "a colour profile with endless steps", lambda: saved(ramp(), icc_profile=_P3 + b"mpet" * 9), 422, "profile"
+    ),
+    RefusedPicture("16-bit transparency", lambda: _sixteen(GREY_ALPHA, 2), 422, "transparent pixels"),
     RefusedPicture("one transparent pixel", lambda: saved(_see_through()), 422, "transparent pixels"),
     RefusedPicture("transparent WebP", lambda: saved(_see_through(), "WEBP", lossless=True), 422, "transparent pixels"),
     RefusedPicture(
@@ -223,7 +229,7 @@ def _with_secrets() -> bytes:
     info.add_text("Comment", PAYLOAD.decode())
     exif = _exif(0x010E, PAYLOAD.decode())
     exif.get_ifd(0x8825)[2] = (48.0, 8.0, 0.0)
-    return saved(ramp(), pnginfo=info, exif=exif, icc_profile=PAYLOAD)
+    return saved(ramp(), pnginfo=info, exif=exif, icc_profile=rgb_profile(SRGB, PAYLOAD.decode()))
 
 
 ACCEPTED = [
@@ -237,6 +243,7 @@ ACCEPTED = [
     AcceptedPicture("grey with opaque alpha", lambda: saved(ramp().convert("LA")), lambda: _as("L")),
     AcceptedPicture("colour with opaque alpha", lambda: saved(ramp().convert("RGBA")), _plain),
     AcceptedPicture("CMYK", _cmyk, lambda: _decoded(_cmyk())),
+    AcceptedPicture("16-bit grey", lambda: _sixteen(GREY, 1), lambda: np.array([[[0] * 3, [2] * 3]])),
     AcceptedPicture("interlaced", lambda: interlaced(np.asarray(ramp())), _plain),
     AcceptedPicture(
         "unknown critical chunk",

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.simulate import Simulated, one_run
 from benchmarks.simulated_jobs import Setting, grid, job, truths
 from gateway.analysis.effects import differences
-from shared.schemas.results import Cell
+from shared.schemas.effects import Cell
 
 NIGHT = Cell(label="bus", factor="weather", value="night", direction="to")
 
@@ -35,7 +35,7 @@ def test_a_large_drop_is_a_true_discovery() -> None:
 def test_a_small_simulation_holds() -> None:
     """A twelfth of the grid, once: far too few for 93 %, enough to see an interval or a test that is broken."""
     simulated = Simulated(every=12)
-    simulated.again()
+    simulated.repeat()
     rows = {(row.what, row.by): row for row in simulated.rows() if row.by == "all"}
     for what in ("effect", "rate over counterfactuals", "rate over null arms", "effect among valid"):
         assert rows[what, "all"].mean > 0.85, what

@@ -9,8 +9,15 @@ import pytest
 
 from contrafact.profile_calibration import calibration_tables, with_tables, write_profile
 from shared.profiles import SHIPPED, load_profile
-from shared.schemas.calibration import CheckErrorRates, FittedThresholds, JobCalibration, MethodCalibration
-from shared.schemas.results import CheckErrors, Rate
+from shared.schemas.calibration import (
+    CheckErrorRates,
+    ClassErrorRates,
+    FittedThresholds,
+    JobCalibration,
+    MethodCalibration,
+)
+from shared.schemas.effects import CheckErrors
+from shared.schemas.estimates import Rate
 from tests.support.small_profile import write_profile as write_small_profile
 
 JOB_THRESHOLDS = {"structure": {"default": 0.2, "weather": 0.15}}
@@ -64,6 +71,22 @@ def test_the_tables_hold_errors_by_factor_and_the_thresholds_that_they_hold_for(
     swept = tomllib.loads(calibration_tables("d", calibration("lance", sweeps=True), "fitted"))["calibration"]["d"]
     assert swept["thresholds"] == {"lance": JOB_THRESHOLDS}
     assert swept["methods"]["lance"]["weather"]["invalid_accepted"] == 7
+
+
+def test_errors_of_classes_are_written_where_the_sample_allows() -> None:
+    few = rates(None, 3).model_copy(update={"errors": None})
+    classes = [ClassErrorRates(label=label, **own.model_dump(exclude={"factor", "pooled"})) for label, own in (
+        ("tow truck", rates(None, 11)), ("bus", few),
+    )]  # fmt: skip
+    (method,) = calibration().methods
+    own = calibration().model_copy(update={"methods": [method.model_copy(update={"classes": classes})]})
+    table = tomllib.loads(calibration_tables("d", own))["calibration"]["d"]
+    assert set(table["classes"]["dillema"]) == {"tow truck"}
+    assert CheckErrors.model_validate(table["classes"]["dillema"]["tow truck"]).invalid_accepted == 11
+    assert "classes" not in tomllib.loads(calibration_tables("d", own, "fitted"))["calibration"]["d"]
+    assert (
+        with_tables(calibration_tables("d", own), "d", calibration_tables("d", calibration())).count("tow truck") == 0
+    )
 
 
 def test_several_scorers_or_too_few_reviews_are_refused() -> None:

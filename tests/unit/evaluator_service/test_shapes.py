@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 from evaluator_service.shapes import Shapes, to_job_classes
 from shared.label_maps import OTHER, VOID, Map
 from shared.profile_evaluator import ShapeJudge
-from shared.regions import box_of, connected
+from shared.regions import box_of, connected_regions
 
 SIDE = 48
 KNOWN = [0, 1, 2]  # road, sky, car
@@ -98,7 +98,7 @@ def test_two_cars_are_two_things_and_one_that_is_gone_leaves_the_other() -> None
 def test_specks_are_no_things() -> None:
     dots = np.zeros((100, 100), bool)
     dots[10, 10] = dots[50:53, 50:53] = True
-    assert [int(region.sum()) for region in connected(dots)] == [9]
+    assert [int(region.sum()) for region in connected_regions(dots)] == [9]
 
 
 def test_a_segmenters_own_weakness_is_not_held_against_the_image() -> None:

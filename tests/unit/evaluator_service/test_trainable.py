@@ -15,7 +15,7 @@ from transformers import SegformerConfig, SegformerForSemanticSegmentation
 from transformers.models.segformer.image_processing_pil_segformer import SegformerImageProcessorPil
 
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
-from evaluator_service.retraining import augmented
+from evaluator_service.retraining import augment
 from evaluator_service.trainable import IGNORED, TrainableSegmenter, TrainingExample
 from shared.label_maps import OTHER, VOID, class_indices, confusion, pack_counts
 from shared.problems import InvalidInput
@@ -57,15 +57,15 @@ def lesson(seed: int, height: int = 48, width: int = 64) -> TrainingExample:
 @settings(max_examples=40, deadline=None)
 def test_a_mask_moves_with_its_image(seed: int) -> None:
     before = lesson(seed)
-    after = augmented(before, seed)
+    after = augment(before, seed)
     assert after.mask is not None
     assert after.image.shape == before.image.shape
     assert set(np.unique(after.mask)) <= {0, 1, VOID}
-    again = augmented(before, seed)
+    again = augment(before, seed)
     assert (again.image == after.image).all()
     assert again.mask is not None
     assert (again.mask == after.mask).all()
-    alone = augmented(TrainingExample(before.image, "car"), seed)
+    alone = augment(TrainingExample(before.image, "car"), seed)
     assert (alone.image == after.image).all()
     assert alone.mask is None
     grey = after.image.mean(axis=2)

@@ -19,7 +19,7 @@ def test_work_in_progress_stays_within_the_budget() -> None:
 
     def work(size: int) -> None:
         nonlocal now, most
-        with budget.taken(size):
+        with budget.admit(size):
             with lock:
                 now += size
                 most = max(most, now)
@@ -37,9 +37,9 @@ def test_work_in_progress_stays_within_the_budget() -> None:
 
 def test_work_larger_than_the_budget_runs_alone_and_failed_work_gives_its_share_back() -> None:
     budget = Budget(lambda: 10)
-    with pytest.raises(KeyError), budget.taken(1_000):
+    with pytest.raises(KeyError), budget.admit(1_000):
         raise KeyError
-    with budget.taken(10):
+    with budget.admit(10):
         pass
 
 
@@ -49,12 +49,12 @@ def test_small_work_does_not_overtake_large_work() -> None:
     inside, leave = threading.Event(), threading.Event()
 
     def first() -> None:
-        with budget.taken(5):
+        with budget.admit(5):
             inside.set()
             leave.wait(30)
 
     def later(name: str, size: int) -> None:
-        with budget.taken(size):
+        with budget.admit(size):
             order.append(name)
 
     with background(first, release=leave.set):

@@ -8,7 +8,7 @@ import torch
 
 from shared import arithmetic
 from shared.arithmetic import cpu_has_bfloat16, native_dtype, native_weights
-from shared.profile_diffusion import MergedLora
+from shared.profile_unets import MergedLora
 from shared.profiles import load_profile
 from shared.service_settings import ServiceSettings
 from tinyworld.networks.half_precision import autocast

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from shared.logging import JsonFormatter, bound, masked, request_id, request_id_from
+from shared.logging import JsonFormatter, bound, mask, request_id, request_id_from
 
 KEY = "cf_" + "aB3_-" * 9
 
@@ -45,9 +45,9 @@ def test_a_line_stays_one_line_whatever_is_logged() -> None:
     ],
 )
 def test_what_looks_like_a_secret_is_masked(text: str, secret: str) -> None:
-    assert secret not in masked(text)
+    assert secret not in mask(text)
     assert secret not in json.dumps(line("%s", text, address=text))
-    assert "***" in masked(text)
+    assert "***" in mask(text)
 
 
 def test_a_traceback_is_one_masked_field() -> None:
@@ -82,7 +82,7 @@ def test_a_line_has_no_terminal_codes() -> None:
 
 def test_ordinary_lines_stay_as_they_are() -> None:
     text = "http://127.0.0.1:8000/jobs/1?a=b@c took 3:20, job cf_1"
-    assert masked(text) == text
+    assert mask(text) == text
 
 
 @pytest.mark.parametrize("header", [None, "", "a b", "a\nb", "x" * 65, "ä", '"'])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.characters import is_deceptive
-from shared.manifests import ManifestRow, look_like_sequences, match_rows, parse_manifest
+from shared.manifests import ManifestRow, match_rows, parse_manifest
 from shared.problems import InvalidInput, Malformed, Problem
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20)
@@ -86,19 +86,3 @@ def test_groups_are_read_from_both_kinds_of_manifest() -> None:
     lines = parse_manifest(b'{"file": "a.png", "group": "drive 1"}\n{"file": "b.png"}\n')
     for rows in (table, lines):
         assert [rows[name].group for name in ("a.png", "b.png")] == ["drive 1", None]
-
-
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        ([f"drive{drive}_{frame:04}.png" for drive in (1, 2) for frame in range(9)], True),
-        ([f"drive/{drive}/{frame}.png" for drive in "ab" for frame in range(40, 48)], True),
-        ([f"car/{number}.png" for number in range(40)], False),
-        ([f"{number}{letter}.png" for number in range(9) for letter in "xy"], False),
-        ([f"img_{number}.png" for number in (3, 188, 512, 9_000)] * 2, False),
-        (["a.png"], False),
-        ([], False),
-    ],
-)
-def test_names_of_frames_look_like_sequences(names: list[str], expected: bool) -> None:
-    assert look_like_sequences(names) is expected

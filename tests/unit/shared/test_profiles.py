@@ -10,7 +10,9 @@ import pytest
 
 from gateway.methods import METHODS
 from gateway.methods.dillema import DillemaParameters
-from shared.profile_diffusion import FewStep, MergedLora, WholeUNet
+from shared.profile_diffusion import FewStep
+from shared.profile_instruct import InstructPipeline, InstructPix2Pix
+from shared.profile_unets import MergedLora, WholeUNet
 from shared.profiles import Profile, ProfileError, load_profile, shipped_profiles
 from shared.weights import KeyValueCache, Server, Weights, digest_folder
 from tests.support.paths import REPOSITORY
@@ -27,6 +29,9 @@ def sources(profile: Profile) -> Iterator[Weights | Server]:
     yield profile.evaluator.scorer
     few_step = profile.diffusion.few_step.weights if profile.diffusion.few_step else None
     readers = (profile.diffusion.vae, profile.diffusion.segmenter, profile.diffusion.depth, few_step)
+    yield from profile.diffusion.instruct.sources if profile.diffusion.instruct else ()
+    if profile.evaluator.judge is not None:
+        yield profile.evaluator.judge
     for optional in (*readers, profile.evaluator.text_embedder, profile.language.masked_words):
         if optional is not None:
             yield optional
@@ -43,7 +48,7 @@ def test_the_example_of_the_documentation_is_a_profile() -> None:
 
 
 def test_profiles_are_shipped_under_their_own_names() -> None:
-    assert set(shipped_profiles()) == {"tiny", "tiny-roads", "paper", "modern"}
+    assert set(shipped_profiles()) == {"tiny", "tiny-roads", "paper", "modern", "modern-80gb"}
     for name in shipped_profiles():
         assert load_profile(name).profile.name == name
 
@@ -64,6 +69,12 @@ def test_default_parameters_are_ones_that_the_method_takes(name: str) -> None:
     parameters = DillemaParameters.model_validate(profile.methods.get("dillema", {}))
     assert parameters.control in profile.diffusion.controlnets
     assert parameters.control_region == "full" or profile.diffusion.segmenter is not None
+
+
+@pytest.mark.parametrize("name", ["modern", "modern-80gb"])
+def test_the_modern_profiles_are_free_for_commercial_use(name: str) -> None:
+    free = {"Apache-2.0", "MIT", "CreativeML OpenRAIL++-M"}
+    assert {source.licence for source in sources(load_profile(name))} <= free
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-roads"])
@@ -120,6 +131,10 @@ def test_broken_profiles_are_refused_with_a_reason(tmp_path: Path, old: str, new
         ("[diffusion]\n", f"[diffusion]\nunet = {SOME}\n", "unet has dtype 'float32'"),
         ("[diffusion]\n", f"[diffusion]\nloras = [{LORA}]\n", "loras[0] has dtype 'float32'"),
         ("[diffusion]\n", f"[diffusion]\nloras = [{SOME}]\n", "loras.0.file: Field required"),
+        ('engine = "pipeline"', 'engine = "diffusers"', "diffusion.instruct: "),
+        ("Flux2KleinPipeline", "StableDiffusionPipeline", "instruct.pipeline.pipeline: "),
+        ('offload = "model"', 'offload = "sequential"\nquantisation = "float8"', "does not work with sequential"),
+        ('engine = "pipeline"\npipeline', f'engine = "instruct-pix2pix"\nunet = {SOME}\npipeline', "pipeline: "),
     ],
 )  # fmt: skip
 def test_weights_that_do_not_fit_the_base_are_refused(tmp_path: Path, old: str, new: str, says: str) -> None:
@@ -128,6 +143,26 @@ def test_weights_that_do_not_fit_the_base_are_refused(tmp_path: Path, old: str, 
     path.write_text(MODERN.replace(old, new, 1))
     with pytest.raises(ProfileError, match=re.escape(says)):
         load_profile(str(path))
+
+
+def test_instruct_pix2pix_has_one_source() -> None:
+    used = {"path": "x", "licence": "none", "gigabytes": 1}
+    for sources_of_editor in ({}, {"unet": used, "weights": used}, {"unet": used, "conv_in": used}):
+        with pytest.raises(ValueError, match="needs one of `unet`"):
+            InstructPix2Pix.model_validate({"engine": "instruct-pix2pix", **sources_of_editor})
+
+
+def test_what_images_depend_on_is_part_of_the_revision_of_an_editor() -> None:
+    editor = load_profile("modern").diffusion.instruct
+    assert isinstance(editor, InstructPipeline)
+    changes: list[dict[str, object]] = [
+        {"pipeline": "Flux2KleinInpaintPipeline"},
+        {"resolution": 512},
+        {"quantisation": "float8"},
+    ]
+    others = {editor.model_copy(update=change).infos()[1].revision for change in changes}
+    assert len(others - {editor.infos()[1].revision}) == len(changes)
+    assert editor.model_copy(update={"offload": "none"}).infos() == editor.infos(), "where weights are changes nothing"
 
 
 def test_how_few_step_weights_are_used_is_part_of_their_revision(tmp_path: Path) -> None:
@@ -215,7 +250,7 @@ def test_the_file_of_a_whole_unet_is_part_of_its_revision() -> None:
 
 
 def test_an_unknown_profile_names_the_known_ones() -> None:
-    names = "modern, paper, tiny-roads, tiny"
+    names = "modern-80gb, modern, paper, tiny-roads, tiny"
     with pytest.raises(ProfileError, match=f"'huge': .*{names}"):
         load_profile("huge")
 

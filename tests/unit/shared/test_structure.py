@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import configparser
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,3 +46,21 @@ def test_no_two_classes_of_a_package_share_a_name(package: str) -> None:
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(f"{path}:{node.lineno}")
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+# What the client imports of shared, and what these import; docs/explanation/architecture.md gives the reasons.
+CLIENT_USES = {
+    *("archives", "characters", "http_statuses", "manifests", "markdown", "package", "problems", "profile_diffusion"),
+    *("profile_evaluator", "profile_instruct", "profile_unets", "profiles", "repair_tables", "schemas", "seeds"),
+    *("stages", "weights", "wording"),
+}
+
+
+def test_every_module_of_shared_is_either_allowed_or_forbidden_to_the_client() -> None:
+    contracts = configparser.ConfigParser()
+    contracts.read(REPOSITORY / ".importlinter", encoding="utf-8")
+    listed = contracts["importlinter:contract:client"]["forbidden_modules"].split()
+    forbidden = {name.removeprefix("shared.") for name in listed if name.startswith("shared.")}
+    modules = {path.stem for path in (REPOSITORY / "shared").iterdir() if path.suffix == ".py"} - {"__init__"}
+    assert modules | {"schemas"} == forbidden | CLIENT_USES
+    assert not forbidden & CLIENT_USES

@@ -35,6 +35,12 @@ def test_a_reader_finds_the_packet_and_the_pixels_stay(value: str) -> None:
     assert canonical(marked).png == PNG, "an image that is sent again loses it"
 
 
+def test_only_characters_that_xml_forbids_are_left_out() -> None:
+    packet = xmp_packet("composite", "Contrafact 0", {"Job": "a\x00b\ud800c\uffff Straße 東京 🌃\U0010ffff"})
+    (description,) = ElementTree.fromstring(packet).iter(f"{RDF}Description")
+    assert description.get(f"{{{NAMESPACE}}}Job") == "abc Straße 東京 🌃\U0010ffff"
+
+
 def test_equal_provenance_gives_equal_bytes() -> None:
     packet = xmp_packet("trainedAlgorithmicMedia", "Contrafact 0", {"Job": "a & <b>", "Arm": '"'})
     assert packet == xmp_packet("trainedAlgorithmicMedia", "Contrafact 0", {"Job": "a & <b>", "Arm": '"'})

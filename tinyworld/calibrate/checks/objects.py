@@ -18,7 +18,7 @@ from gateway.jobs.choices import method_defaults
 from gateway.methods.dillema import DillemaParameters
 from shared.profiles import SHIPPED, load_profile
 from tinyworld.calibrate.broken import trials
-from tinyworld.calibrate.thresholds import held_out, table, thresholds, toml, with_thresholds
+from tinyworld.calibrate.thresholds import held_out_scores, table, thresholds, toml, with_thresholds
 from tinyworld.domain.names import add_domain
 from tinyworld.judges.trials import Studio
 
@@ -39,7 +39,7 @@ def main() -> None:
     )
     scored, unlike = trials(studio, arguments.edits, arguments.batch)
     print(f"{len(scored)} trials; left out, as the oracles do not see what was asked for:", dict(unlike))
-    judged = held_out(scored)
+    judged = held_out_scores(scored)
     print(*table(judged), sep="\n")
     tables = toml(thresholds(scored))
     print("\n" + tables)

@@ -42,11 +42,11 @@ from tinyworld.calibrate.shapes import (
     TASK,
     ShapeEvaluator,
     elsewhere,
-    shifted,
+    shift,
     without_largest,
 )
 from tinyworld.calibrate.shapes import NOTE as SHAPES_NOTE
-from tinyworld.calibrate.thresholds import held_out, table, thresholds, toml, with_thresholds
+from tinyworld.calibrate.thresholds import held_out_scores, table, thresholds, toml, with_thresholds
 from tinyworld.domain.names import add_domain
 from tinyworld.drawing.canvas import Image
 from tinyworld.judges.oracles.roads import READ
@@ -115,9 +115,9 @@ def pictures(gallery: Gallery, request: ProtectedEdit, scene: Scene) -> Iterator
     yield "good", good
     yield "unedited", null
     far = int(random.integers(NEAREST, FARTHEST + 1))
-    yield "shifted", shifted(good, ((far, 0), (-far, 0), (0, far), (0, -far))[random.integers(4)])
-    other = replace(request, source=np.ascontiguousarray(render(elsewhere(scene)).image))
-    ((_, moved, _),) = gallery.draw(other, [gallery.own_arm])
+    yield "shifted", shift(good, ((far, 0), (-far, 0), (0, far), (0, -far))[random.integers(4)])
+    wrong_source = replace(request, source=np.ascontiguousarray(render(elsewhere(scene)).image))
+    ((_, moved, _),) = gallery.draw(wrong_source, [gallery.own_arm])
     yield "moved", moved
     rendering = render(scene)
     if rendering.instance_classes:
@@ -149,7 +149,7 @@ def main() -> None:
     ROADS.load_judges()
     scored, unlike = trials(Gallery(profile, ROADS), Checks(profile), arguments.scenes)
     print(f"{len(scored)} trials; left out:", dict(unlike))
-    judged = held_out(scored, CHECKS)
+    judged = held_out_scores(scored, CHECKS)
     print(*table(judged), sep="\n")
     tables = toml(thresholds(scored, CHECKS), NOTE)
     print("\n" + tables)

@@ -29,7 +29,9 @@ from tinyworld.system.folders import WEIGHTS
 ORACLES: dict[str, Split] = {"oracle-a": "oracle-a", "oracle-b": "oracle-b"}  # the split that each learnt from
 READ: dict[str, tuple[str, ...]] = {**FACTORS, "label": (*FACTORS["label"], "none")}
 LOGITS = [f"{name}={value}" for name, values in READ.items() for value in values]
-NONE = torch.tensor([len(FACTORS["label"]), *[-100] * (len(FACTORS) - 1)])  # targets of a picture without an object
+NO_OBJECT = torch.tensor(
+    [len(FACTORS["label"]), *[-100] * (len(FACTORS) - 1)]
+)  # targets of a picture without an object
 PLACES = 8  # per side
 OF_OBJECT = ("label", "colour", "size", "pattern")
 OF_COMPANION = ("companion", "companion_colour")
@@ -54,7 +56,7 @@ class Readings:
 
     def share_none(self) -> float:
         """Share of the images in which it detects no complete object of any class."""
-        return round(float((self.values[:, 0] == NONE[0]).float().mean()), 4)
+        return round(float((self.values[:, 0] == NO_OBJECT[0]).float().mean()), 4)
 
 
 @cache
@@ -75,7 +77,7 @@ def readings(oracle: PreTrainedModel, images: Sequence[Pixels]) -> Readings:
     values, probabilities, places = [], [], []
     for chunk in chunks(images, 50):
         located = logits_at_places(oracle, as_pixel_values(np.stack(chunk)))
-        best = [logit.softmax(1).max(1) for logit in pooled(located)]
+        best = [logit.softmax(1).max(1) for logit in pool(located)]
         values.append(torch.stack([column.indices for column in best], dim=1))
         probabilities.append(torch.stack([column.values for column in best], dim=1))
         places.append(object_places(located))
@@ -99,7 +101,7 @@ def factor_logits(logits: Tensor, factor: str) -> Tensor:
     return split_factors(logits, READ)[list(READ).index(factor)]
 
 
-def pooled(located: Tensor) -> list[Tensor]:
+def pool(located: Tensor) -> list[Tensor]:
     """Logits at places → logits (n, values) per factor of `READ`, read where they can be seen."""
     return [
         (logits * weight[:, None]).sum((2, 3))
@@ -128,7 +130,7 @@ def judge(images: Sequence[Pixels]) -> list[dict[str, str | None]]:
     The label may be "none": no whole object. A companion's colour and side are left out where both see none.
     """
     first, second = (readings(oracle, images).values for oracle in load_oracles())
-    return [_agreed(a, b) for a, b in zip(first.tolist(), second.tolist(), strict=True)]
+    return [_agreement(a, b) for a, b in zip(first.tolist(), second.tolist(), strict=True)]
 
 
 def in_place(images: Sequence[Pixels], object_masks: Sequence[NDArray[np.bool_]]) -> list[bool]:
@@ -150,7 +152,7 @@ def places_touched(mask: NDArray[np.bool_], side: int = PLACES) -> NDArray[np.bo
     return np.asarray(cv2.resize(mask.astype(np.float32), (side, side), interpolation=cv2.INTER_AREA) >= 0.1)
 
 
-def kept(scene: Scene, judged: Mapping[str, str | None], factor: str) -> bool:
+def is_kept(scene: Scene, judged: Mapping[str, str | None], factor: str) -> bool:
     """Whether both oracles read the scene's own value of a factor; a factor that the scene does not show is kept."""
     true_values = scene_factors(scene)
     return factor not in true_values or judged.get(factor) == true_values[factor]
@@ -161,7 +163,7 @@ def targets_with_none(scene: Scene) -> Tensor:
     return torch.tensor(targets(scene_factors(scene), FACTORS))
 
 
-def _agreed(first: list[int], second: list[int]) -> dict[str, str | None]:
+def _agreement(first: list[int], second: list[int]) -> dict[str, str | None]:
     agreed = {
         name: values[a] if a == b else None for (name, values), a, b in zip(READ.items(), first, second, strict=True)
     }

@@ -49,14 +49,14 @@ def judge(images: Sequence[Image]) -> list[dict[str, str | None]]:
     """
     first, second = (readings(model, images).tolist() for model in load_oracles())
     return [
-        {name: values[a] if a == b else None for (name, values), a, b in zip(READ.items(), *both, strict=True)}
-        for both in zip(first, second, strict=True)
+        {name: values[a] if a == b else None for (name, values), a, b in zip(READ.items(), *pair, strict=True)}
+        for pair in zip(first, second, strict=True)
     ]
 
 
 def load_oracles() -> list[PreTrainedModel]:
     """Both, in float32; raises SystemExit if one is missing."""
-    return [_loaded(trained_folder(name, "oracle")) for name in ORACLES]
+    return [_load(trained_folder(name, "oracle")) for name in ORACLES]
 
 
 def trained_folder(name: str, command: str) -> Path:
@@ -70,6 +70,6 @@ def trained_folder(name: str, command: str) -> Path:
 
 
 @cache
-def _loaded(folder: Path) -> PreTrainedModel:
+def _load(folder: Path) -> PreTrainedModel:
     model: PreTrainedModel = AutoModelForImageClassification.from_pretrained(folder, dtype=torch.float32)
     return model

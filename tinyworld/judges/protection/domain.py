@@ -101,7 +101,7 @@ def overlaps(
         rule(
             label_map == labels.index(thing.label),
             thing,
-            [other for other in things if other is not thing and other.label == thing.label],
+            [neighbour for neighbour in things if neighbour is not thing and neighbour.label == thing.label],
         )
         for thing in things
     ]

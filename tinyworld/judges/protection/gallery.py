@@ -94,11 +94,11 @@ def parameters(profile: Profile, controls: Sequence[str]) -> DillemaParameters:
     Raises SystemExit for a control that the profile lacks, that is named twice or has no weight from 0 to 2.
     """
     parts = [control.partition(":") for control in controls]
-    own: dict[str, object] = dict(method_defaults("dillema", profile))
+    parameters: dict[str, object] = dict(method_defaults("dillema", profile))
     if parts:
-        own["controls"] = [{"kind": kind, "scale": scale or 1.0} for kind, _, scale in parts]
+        parameters["controls"] = [{"kind": kind, "scale": scale or 1.0} for kind, _, scale in parts]
     try:
-        parameters_of_method = DillemaParameters.model_validate(own)
+        parameters_of_method = DillemaParameters.model_validate(parameters)
     except ValidationError as error:
         raise SystemExit(f"--controls: {validation_sentence(error.errors())}") from error
     there = profile.diffusion.controlnets

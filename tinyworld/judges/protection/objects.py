@@ -18,7 +18,7 @@ from tinyworld.judges.protection.domain import (
     ProtectionDomain,
 )
 from tinyworld.judges.trials import proposal
-from tinyworld.objects.pictures import rendered
+from tinyworld.objects.pictures import render_pair
 from tinyworld.objects.world import sample_scene, scene_factors
 from tinyworld.pictures.rendered_once import Pixels
 
@@ -38,8 +38,8 @@ def object_edits(count: int) -> Iterator[ProtectedEdit]:
                 proposed = proposal(scene, FIELDS[number % len(FIELDS)], random)
             if proposed is None:
                 continue
-            source, mask = rendered(scene)
-            truth, _ = rendered(proposed.target)
+            source, mask = render_pair(scene)
+            truth, _ = render_pair(proposed.target)
             things = [ProtectedThing(label, mask == place) for place, label in ((1, "object"), (2, "companion"))]
             yield ProtectedEdit(
                 id=f"{number:04d}",
@@ -65,9 +65,9 @@ def read_objects(requests: Sequence[ProtectedEdit], images: Sequence[Pixels]) ->
     return readings
 
 
-def touching(there: Mask, thing: ProtectedThing, others: Sequence[ProtectedThing]) -> float:
+def touching(region: Mask, thing: ProtectedThing, neighbours: Sequence[ProtectedThing]) -> float:
     """IoU of a thing with the connected pixels of its label that touch it; no two things here share a label."""
-    return overlap(thing.mask, (), there)
+    return overlap(thing.mask, (), region)
 
 
 OBJECTS = ProtectionDomain(

@@ -31,7 +31,7 @@ from tinyworld.judges.protection.domain import (
     overlaps,
 )
 from tinyworld.judges.segmentation import HEIGHTS, load_segmenters
-from tinyworld.judges.trials import rephrased
+from tinyworld.judges.trials import rephrase
 from tinyworld.networks.segmenters import class_masks
 from tinyworld.roads.captions import describe
 from tinyworld.roads.phrases import SLOTS
@@ -67,15 +67,15 @@ def protected_edit(name: str, scene: Scene, field: str) -> ProtectedEdit:
 def edit_of(scene: Scene, field: str) -> tuple[Edit, Scene]:
     """A change of one look as a faultless captioner and language model would write it, and the resulting scene."""
     random = np.random.default_rng((0x9C, scene.geometry_seed))
-    others = [value for value in LOOKS[field] if value != getattr(scene, field)]
-    value = others[int(random.integers(len(others)))]
+    other_values = [value for value in LOOKS[field] if value != getattr(scene, field)]
+    value = other_values[int(random.integers(len(other_values)))]
     description = _caption_stating(scene, field)
     old = next(mention.phrase for mention in description.mentions if mention.field == field)
     phrases = SLOTS[slot_of(old, SLOTS, field=field)].wordings[value].usual
     new = phrases[int(random.integers(len(phrases)))]
     factor = next(factor for factor in FACTORS if factor == EDIT_FACTOR[field])
     change = Change(factor, old, new, description.stated[field], value)
-    return Edit((change,), description.text, rephrased(description.text, old, new)), scene.changed(**{field: value})
+    return Edit((change,), description.text, rephrase(description.text, old, new)), scene.changed(**{field: value})
 
 
 def _caption_stating(scene: Scene, field: str) -> Description:
@@ -91,7 +91,7 @@ def instances(drawn: Rendering) -> tuple[ProtectedThing, ...]:
     return tuple(thing for thing in things if thing.mask.mean() >= SMALLEST)
 
 
-def near(there: Mask, thing: ProtectedThing, others: Sequence[ProtectedThing]) -> float:
+def near(region: Mask, thing: ProtectedThing, neighbours: Sequence[ProtectedThing]) -> float:
     """IoU of a thing with the pixels of its class that touch it, inside its box enlarged by a quarter.
 
     Pixels of other things of the class do not count, so two people side by side are judged separately.
@@ -100,7 +100,7 @@ def near(there: Mask, thing: ProtectedThing, others: Sequence[ProtectedThing]) -
     across, down = ceil((right - left) / 4), ceil((bottom - top) / 4)
     window = np.zeros_like(thing.mask)
     window[max(0, top - down) : bottom + down, max(0, left - across) : right + across] = True
-    return overlap(thing.mask, [other.mask for other in others], there & window)
+    return overlap(thing.mask, [neighbour.mask for neighbour in neighbours], region & window)
 
 
 def read_roads(requests: Sequence[ProtectedEdit], images: Sequence[Image]) -> list[EditReading]:
@@ -110,12 +110,12 @@ def read_roads(requests: Sequence[ProtectedEdit], images: Sequence[Image]) -> li
     """
     maps = [class_masks(model, images) for model in load_segmenters()]
     return [
-        EditReading(read[request.field] == request.to_value, recognised(request.instances, both))
-        for request, read, *both in zip(requests, judge(images), *maps, strict=True)
+        EditReading(read[request.field] == request.to_value, recognise(request.instances, label_maps))
+        for request, read, *label_maps in zip(requests, judge(images), *maps, strict=True)
     ]
 
 
-def recognised(things: Sequence[ProtectedThing], maps: Sequence[Image]) -> tuple[bool, ...]:
+def recognise(things: Sequence[ProtectedThing], maps: Sequence[Image]) -> tuple[bool, ...]:
     """For each thing, whether it kept its place in all class masks (height x width, indices into `CLASSES`)."""
     ious_of_maps = [overlaps(classes, CLASSES, things, near) for classes in maps]
     return tuple(min(ious) >= HALF for ious in zip(*ious_of_maps, strict=True))
@@ -139,7 +139,8 @@ ROADS = ProtectionDomain(
     read=read_roads,
     overlap=near,
     sizes=dict(
-        [_tall("vehicle", *some) for some in _VEHICLE_HEIGHTS] + [_tall("pedestrian", *some) for some in HEIGHTS]
+        [_tall("vehicle", *heights) for heights in _VEHICLE_HEIGHTS]
+        + [_tall("pedestrian", *heights) for heights in HEIGHTS]
     ),
     load_judges=_load_judges,
     masked=True,

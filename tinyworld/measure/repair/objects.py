@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,7 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification
 
 from shared.chunks import chunks
 from shared.schemas.repairs import Arm, RepairView
-from tinyworld.domain.scenes import Shown, shows
+from tinyworld.domain.scenes import Shown, scenes_without
 from tinyworld.measure.repair.printing import object_table
 from tinyworld.measure.repair.records import (
     MeasuredObjectRepairs,
@@ -43,7 +43,7 @@ from tinyworld.measure.repair.records import (
 from tinyworld.measure.repair.running import measure_repairs, repair_spec
 from tinyworld.objects.demo import write_demo
 from tinyworld.objects.own_distribution import own_distribution
-from tinyworld.objects.pictures import rendered
+from tinyworld.objects.pictures import render_pair
 from tinyworld.objects.world import CLASSES, Scene
 from tinyworld.pictures.rendered_once import Pixels
 from tinyworld.system.public_jobs import embedded_client
@@ -112,10 +112,9 @@ def planted_values(models: Sequence[Planned]) -> tuple[Shown, ...]:
     return tuple(dict.fromkeys((plant.field, plant.value) for model in models for plant in model.plants))
 
 
-def drawn(first: int, lacking: Collection[Shown] = ()) -> Iterator[Scene]:
+def draw_scenes(first: int, lacking: Collection[Shown] = ()) -> Iterator[Scene]:
     """Scenes of the models' own distribution from number `first` on, without the values of `lacking`."""
-    scenes = (own_distribution(number, "final-test") for number in count(first))
-    return (scene for scene in scenes if not shows(scene, lacking))
+    return scenes_without(lacking, own_distribution, first)
 
 
 class ClassifierUnderTest:
@@ -138,7 +137,7 @@ class ClassifierUnderTest:
 
 @cache
 def _picture(scene: Scene) -> Pixels:
-    return rendered(scene)[0]
+    return render_pair(scene)[0]
 
 
 class Truth:
@@ -149,11 +148,11 @@ class Truth:
 
     def as_they_are(self) -> list[Scene]:
         """Scenes of the models' own distribution, of all classes."""
-        return list(islice(drawn(self._first, self._lacking), self._scenes))
+        return list(islice(draw_scenes(self._first, self._lacking), self._scenes))
 
     def without(self, plant: Plant) -> list[Scene]:
         """Scenes of this distribution of the planted class alone, without the planted value."""
-        of_class = (scene.changed(label=plant.label) for scene in drawn(self._first, self._lacking))
+        of_class = (scene.changed(label=plant.label) for scene in draw_scenes(self._first, self._lacking))
         return list(
             islice(
                 (candidate for candidate in of_class if getattr(candidate, plant.field) != plant.value), self._scenes
@@ -165,17 +164,17 @@ def judge_repair(
     model: str, plants: Sequence[Plant], models: Mapping[Arm, ClassifierUnderTest], truth: Truth, view: RepairView
 ) -> RepairedModel:
     """Renderer truth of one repair."""
-    own = truth.as_they_are()
-    images, labels = [_picture(scene) for scene in own], [scene.label for scene in own]
+    scores = truth.as_they_are()
+    images, labels = [_picture(scene) for scene in scores], [scene.label for scene in scores]
     right = {arm: judge.right(images, labels) for arm, judge in models.items()}
     return repaired_model(model, [_plant(plant, models, truth) for plant in plants], right, view)
 
 
 def _plant(plant: Plant, models: Mapping[Arm, ClassifierUnderTest], truth: Truth) -> RepairedPlant:
     """Scenes of the planted class, first with another value of the field than the planted one, then with it."""
-    other = truth.without(plant)
-    labels = [plant.label] * len(other)
-    as_they_are = models["before"].right([_picture(scene) for scene in other], labels)
-    changed = [_picture(scene.changed(**{plant.field: plant.value})) for scene in other]
+    without_plant = truth.without(plant)
+    labels = [plant.label] * len(without_plant)
+    as_they_are = models["before"].right([_picture(scene) for scene in without_plant], labels)
+    changed = [_picture(scene.changed(**{plant.field: plant.value})) for scene in without_plant]
     right = {arm: judge.right(changed, labels) for arm, judge in models.items()}
     return repaired_plant(plant.label, plant.value, as_they_are, right)

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AliasChoices, Field
 
-from gateway.repairs.figures import paired, share_interval
+from gateway.repairs.figures import pair, share_interval
 from shared.schemas.base import Contract
+from shared.schemas.estimates import Rate
 from shared.schemas.repairs import (
     CONTROLS,
     TRAINED,
@@ -23,7 +24,6 @@ from shared.schemas.repairs import (
     SetFigures,
     TrainedArm,
 )
-from shared.schemas.results import Rate
 from shared.seeds import derive_seed
 from shared.weights import REPOSITORY
 from tinyworld.domain.names import add_domain
@@ -197,7 +197,7 @@ def repaired_plant(label: str, value: str, as_it_is: Scores, with_value: Mapping
     before, repaired = with_value["before"], with_value["repaired"]
     after: dict[Arm, float] = {arm: float(with_value[arm].mean()) for arm in TRAINED}
     best = best_control(after)
-    loss, won = _paired(as_it_is, before, value), _paired(repaired, before, value)
+    loss, won = _pair(as_it_is, before, value), _pair(repaired, before, value)
     share = None
     if loss.interval and loss.interval.low > 0:
         was, is_now, could = (scores.astype(np.float64) for scores in (before, repaired, as_it_is))
@@ -215,26 +215,26 @@ def repaired_plant(label: str, value: str, as_it_is: Scores, with_value: Mapping
         won_back_low=None if share is None else share[0],
         won_back_high=None if share is None else share[1],
         best_control=best,
-        over_best_control=_paired(repaired, with_value[best], value),
+        over_best_control=_pair(repaired, with_value[best], value),
     )
 
 
 def repaired_model(
     model: str,
     plants: Sequence[RepairedPlant],
-    own: Mapping[Arm, Scores],
+    scores: Mapping[Arm, Scores],
     view: RepairView,
     figures: Sequence[SceneFigures] = (),
 ) -> RepairedModel:
-    """The figures of a model; `own` are the scores of all arms on n ≥ 1 scenes as they are."""
+    """The figures of a model; `scores` are those of all arms on n ≥ 1 scenes as they are."""
     seconds = 0.0 if view.finished_at is None else (view.finished_at - view.created_at).total_seconds()
     return RepairedModel(
         model=model,
         plants=list(plants),
-        own_scenes=len(own["before"]),
-        own_before=float(own["before"].mean()),
-        own_after={arm: float(own[arm].mean()) for arm in TRAINED},
-        lost=_paired(own["repaired"], own["before"], model),
+        own_scenes=len(scores["before"]),
+        own_before=float(scores["before"].mean()),
+        own_after={arm: float(scores[arm].mean()) for arm in TRAINED},
+        lost=_pair(scores["repaired"], scores["before"], model),
         sets=[] if view.result is None else view.result.sets,
         sentences=[] if view.result is None else view.result.sentences,
         seconds=round(seconds, 1),
@@ -242,8 +242,8 @@ def repaired_model(
     )
 
 
-def _paired(mine: Scores, other: Scores, name: str) -> Paired:
-    return paired(mine, other, np.arange(len(mine)), derive_seed("measured repair", name))
+def _pair(mine: Scores, baseline: Scores, name: str) -> Paired:
+    return pair(mine, baseline, np.arange(len(mine)), derive_seed("measured repair", name))
 
 
 def best_control(after: dict[Arm, float]) -> TrainedArm:

@@ -21,7 +21,7 @@ import argparse
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -39,7 +39,7 @@ from shared.profiles import load_profile, shipped_profiles
 from shared.schemas.jobs import JobSpec
 from shared.schemas.repairs import Arm, RepairView
 from shared.weights import Weights
-from tinyworld.domain.scenes import Shown, shows
+from tinyworld.domain.scenes import Shown, scenes_without
 from tinyworld.drawing.canvas import Image
 from tinyworld.judges.segmentation import instances
 from tinyworld.measure.repair.printing import road_table
@@ -98,7 +98,7 @@ def main() -> None:
     factors = list(dict.fromkeys(EDIT_FACTOR[PLANTED[name].field] for name in names))
     request = request_of(options, names[0])
     pictures = options.out / f"sources-{options.images}{'-lacking' if lacking else ''}"
-    write_demo(pictures, list(islice(drawn(FIRST_SOURCE, lacking), options.images)))
+    write_demo(pictures, list(islice(draw_scenes(FIRST_SOURCE, lacking), options.images)))
     path = options.out / "repair.json"
     measured = MeasuredRoadRepairs(
         command=command(options),
@@ -141,10 +141,10 @@ def models_under_test(profile: str, names: Sequence[str]) -> dict[str, Weights]:
     """The weights of planted models from the profile. Raises ValueError for missing models."""
     if unknown := sorted(set(names) - PLANTED.keys()):
         raise ValueError(f"nothing is known to be planted in {', '.join(unknown)}; name some of {', '.join(PLANTED)}")
-    there = load_profile(profile).evaluator.models_under_test
-    if missing := sorted(set(names) - there.keys()):
+    services = load_profile(profile).evaluator.models_under_test
+    if missing := sorted(set(names) - services.keys()):
         raise ValueError(f"the profile {profile} names no model under test {', '.join(missing)}; add it to the profile")
-    return {name: there[name] for name in names}
+    return {name: services[name] for name in names}
 
 
 def spec(models: Sequence[str], factors: Sequence[str], counterfactuals: int) -> JobSpec:
@@ -152,10 +152,9 @@ def spec(models: Sequence[str], factors: Sequence[str], counterfactuals: int) ->
     return repair_spec(TASK, models, factors, counterfactuals).model_copy(update={"masks": mask_spec()})
 
 
-def drawn(first: int, lacking: Collection[Shown] = ()) -> Iterator[Scene]:
+def draw_scenes(first: int, lacking: Collection[Shown] = ()) -> Iterator[Scene]:
     """Scenes of the models' own distribution from number `first` on, without the values of `lacking`."""
-    scenes = (own_distribution(number, "final-test") for number in count(first))
-    return (scene for scene in scenes if not shows(scene, lacking))
+    return scenes_without(lacking, own_distribution, first)
 
 
 def load_segmenter(planted: Weights, folder: Path | None) -> ImageSegmenter:
@@ -204,7 +203,7 @@ def evaluate(model: Segmenter, scenes: Sequence[Scene]) -> SegmenterResults:
     counts: list[NDArray[np.int64]] = []
     pedestrians: list[tuple[int, bool]] = []
     for chunk in chunks(scenes, AT_ONCE):
-        drawings = [rendered(scene) for scene in chunk]
+        drawings = [render_scene(scene) for scene in chunk]
         maps = model.label_maps([drawing.image for drawing in drawings])
         for drawing, label_map in zip(drawings, maps, strict=True):
             guess = places[label_map]
@@ -217,7 +216,7 @@ def evaluate(model: Segmenter, scenes: Sequence[Scene]) -> SegmenterResults:
 
 
 @cache
-def rendered(scene: Scene) -> Rendering:
+def render_scene(scene: Scene) -> Rendering:
     """Picture and masks of a scene, drawn once."""
     return render(scene)
 
@@ -230,27 +229,29 @@ class Truth:
 
     def as_they_are(self) -> list[Scene]:
         """Scenes of the models' own distribution."""
-        return list(islice(drawn(self._first, self._lacking), self._scenes))
+        return list(islice(draw_scenes(self._first, self._lacking), self._scenes))
 
     def without(self, plant: RoadPlant) -> list[Scene]:
         """Scenes of this distribution that show the planted class, without the planted value."""
-        others = (scene for scene in drawn(self._first, self._lacking) if getattr(scene, plant.field) != plant.value)
-        return list(islice((scene for scene in others if _holds(scene, plant.label)), self._scenes))
+        other_scenes = (
+            scene for scene in draw_scenes(self._first, self._lacking) if getattr(scene, plant.field) != plant.value
+        )
+        return list(islice((scene for scene in other_scenes if _holds(scene, plant.label)), self._scenes))
 
 
 def _holds(scene: Scene, label: str) -> bool:
-    return int((rendered(scene).classes == CLASSES.index(label)).sum()) >= LEAST_PIXELS
+    return int((render_scene(scene).classes == CLASSES.index(label)).sum()) >= LEAST_PIXELS
 
 
 def judge_repair(
     model: str, plant: RoadPlant, models: Mapping[Arm, Segmenter], truth: Truth, view: RepairView
 ) -> RepairedModel:
     """Evaluate one repair against renderer truth."""
-    other = truth.without(plant)
-    changed = [scene.changed(**{plant.field: plant.value}) for scene in other]
-    own = {arm: evaluate(segmenter, truth.as_they_are()) for arm, segmenter in models.items()}
+    without_plant = truth.without(plant)
+    changed = [scene.changed(**{plant.field: plant.value}) for scene in without_plant]
+    scores = {arm: evaluate(segmenter, truth.as_they_are()) for arm, segmenter in models.items()}
     with_value = {arm: evaluate(segmenter, changed) for arm, segmenter in models.items()}
-    as_it_is = evaluate(models["before"], other)
+    as_it_is = evaluate(models["before"], without_plant)
     return repaired_model(
         model,
         [
@@ -261,10 +262,10 @@ def judge_repair(
                 {arm: results.overlaps(plant.label) for arm, results in with_value.items()},
             )
         ],
-        {arm: results.overlaps() for arm, results in own.items()},
+        {arm: results.overlaps() for arm, results in scores.items()},
         view,
         [
-            _figures("as they are", own),
+            _figures("as they are", scores),
             _figures(f"with {plant.label}, not {plant.value}", {"before": as_it_is}),
             _figures(f"the same, {plant.value}", with_value),
         ],

@@ -39,12 +39,12 @@ class Canvas:
 
     def fill(self, points: np.ndarray, colour: Colour, number: int) -> None:
         """Fill a polygon (n x 2 pixels of the fine grid)."""
-        cv2.fillPoly(self.pixels, [_fixed(points)], (*colour, number), cv2.LINE_8, _SHIFT)
+        cv2.fillPoly(self.pixels, [_fixed_point(points)], (*colour, number), cv2.LINE_8, _SHIFT)
 
     def stroke(self, points: np.ndarray, colour: Colour, number: int, width: float, *, closed: bool = False) -> None:
         """Draw a line through points (n x 2), `width` fine pixels thick."""
         thickness = max(1, round(width))
-        cv2.polylines(self.pixels, [_fixed(points)], closed, (*colour, number), thickness, cv2.LINE_8, _SHIFT)
+        cv2.polylines(self.pixels, [_fixed_point(points)], closed, (*colour, number), thickness, cv2.LINE_8, _SHIFT)
 
     def shining(self) -> Floats:
         """Colours (h x w x 3) at the final pixels of lamps that nothing hides; all else is 0."""
@@ -60,10 +60,10 @@ class Canvas:
 
         Of all that is drawn, or of the pixels of one number only.
         """
-        there = (self.numbers > 0 if number is None else self.numbers == number).astype(np.uint8)
-        kept = cv2.bitwise_and(self.pixels[..., :3], self.pixels[..., :3], mask=there)
+        region = (self.numbers > 0 if number is None else self.numbers == number).astype(np.uint8)
+        kept = cv2.bitwise_and(self.pixels[..., :3], self.pixels[..., :3], mask=region)
         colours = cv2.resize(kept, (self.width, self.height), interpolation=cv2.INTER_AREA)
-        return colours.astype(np.float32), coverage(there)[..., None]
+        return colours.astype(np.float32), coverage(region)[..., None]
 
 
 class MetrePen:
@@ -149,7 +149,7 @@ def coverage(where: np.ndarray) -> Floats:
     return share
 
 
-def shown(numbers: Image) -> Image:
+def show(numbers: Image) -> Image:
     """What most of each final pixel shows (h x w); where two show as much of themselves, the higher number."""
     height, width = (side // FINE for side in numbers.shape)
     best, most = np.zeros((height, width), np.uint8), np.zeros((height, width), np.float32)
@@ -160,5 +160,5 @@ def shown(numbers: Image) -> Image:
     return best
 
 
-def _fixed(points: np.ndarray) -> np.ndarray:
+def _fixed_point(points: np.ndarray) -> np.ndarray:
     return np.asarray(np.round(np.clip(points, -30_000, 30_000) * (1 << _SHIFT)), np.int32)

@@ -122,7 +122,7 @@ def geometry_of(scene: Scene) -> Geometry:
         pedestrian_z=z,
         pedestrian=u[9:12],
         light_left=bool(u[12] < 0.35),
-        others=_others(random, left, right),
+        others=_other_vehicles(random, left, right),
         people=_people(random, left, right, [x[where] / z[where] for where in x]),
         sun=(0.2 + 0.6 * u[13], 0.08 + 0.1 * u[14]),
         clouds=random.random((4, 3)),
@@ -148,37 +148,37 @@ def _depth(x: float, place: float) -> float:
     return float(min(nearest, FARTHEST_PEDESTRIAN - 0.2) + place * max(FARTHEST_PEDESTRIAN - nearest, 0.2))
 
 
-def _others(random: np.random.Generator, left: float, right: float) -> tuple[Vehicle, ...]:
+def _other_vehicles(random: np.random.Generator, left: float, right: float) -> tuple[Vehicle, ...]:
     """Up to two oncoming vehicles, where there is a lane for them, one far ahead and one parked."""
     vehicles = []
     for near, far in ((5.5, 13.0), (17.0, 30.0)):
-        kind, colour, there, depth = _drawn(random)
-        if left < -3.7 and there < 0.55:
+        kind, colour, presence, depth = _draw_vehicle(random)
+        if left < -3.7 and presence < 0.55:
             vehicles.append(Vehicle(kind, colour, left / 2 - 0.9, near + (far - near) * depth, True))
-    kind, colour, there, depth = _drawn(random)
-    if there < 0.5:
+    kind, colour, presence, depth = _draw_vehicle(random)
+    if presence < 0.5:
         vehicles.append(Vehicle(kind, colour, 0.0, 24.0 + 14.0 * depth, False))
-    kind, colour, there, depth = _drawn(random)
-    if there < 0.4:
+    kind, colour, presence, depth = _draw_vehicle(random)
+    if presence < 0.4:
         vehicles.append(Vehicle("car", colour, right + 0.75, 9.5 + 6.0 * depth, False))
     return tuple(vehicles)
 
 
-def _drawn(random: np.random.Generator) -> tuple[str, str, float, float]:
-    a, b, there, depth = random.random(4)
+def _draw_vehicle(random: np.random.Generator) -> tuple[str, str, float, float]:
+    a, b, presence, depth = random.random(4)
     kind = "car" if a < 0.6 else "bus" if a < 0.8 else "truck"
-    return kind, COLOURS[int(b * len(COLOURS))], float(there), float(depth)
+    return kind, COLOURS[int(b * len(COLOURS))], float(presence), float(depth)
 
 
-def _people(random: np.random.Generator, left: float, right: float, taken: list[float]) -> tuple[Pedestrian, ...]:
+def _people(random: np.random.Generator, left: float, right: float, occupied: list[float]) -> tuple[Pedestrian, ...]:
     """Up to three more people on the sidewalks."""
     pedestrians = []
     for _ in range(3):
-        colour, walking, side, place, depth, size, flipped, look, there = random.random(9).tolist()
+        colour, walking, side, place, depth, size, flipped, look, presence = random.random(9).tolist()
         x = _beside(left, right, side, place)
         worn, hair = COMPANION_COLOURS[int(colour * len(COMPANION_COLOURS))], int(look * 6)
         depth, tall = _depth(x, float(depth)), float(0.86 + 0.16 * size)
-        apart = all(abs(x / depth - named) > 0.13 for named in taken)  # nobody hides the one that captions speak of
-        if there < 0.45 and apart:
+        apart = all(abs(x / depth - named) > 0.13 for named in occupied)  # nobody hides the one that captions speak of
+        if presence < 0.45 and apart:
             pedestrians.append(Pedestrian(worn, bool(walking < 0.5), x, depth, tall, bool(flipped < 0.5), hair))
     return tuple(pedestrians)

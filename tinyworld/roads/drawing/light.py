@@ -37,11 +37,11 @@ class Light:
         lit *= tint
         if self.weather == "rain":
             lit += (lit.mean() - lit) * 0.2
-        return self._veiled(lit, self.haze(z))
+        return self._veil(lit, self.haze(z))
 
     def glowing(self, colour: Colour, z: float) -> Colour:
         """Something that shines by itself: the air takes half as much of it."""
-        return self._veiled(np.array(colour, np.float32), 0.5 * self.haze(z))
+        return self._veil(np.array(colour, np.float32), 0.5 * self.haze(z))
 
     def beam(self, x: float, z: float) -> float:
         """Share of the own headlights that reaches a standing thing at (x, z)."""
@@ -49,7 +49,7 @@ class Light:
             return 0.0
         return 0.72 * math.exp(-((x / (1.1 + 0.26 * z)) ** 2)) * min(1.0, 9.0 / z)
 
-    def _veiled(self, lit: np.ndarray, haze: float) -> Colour:
+    def _veil(self, lit: np.ndarray, haze: float) -> Colour:
         lit = lit + (np.array(self.horizon, np.float32) - lit) * haze
         r, g, b = (int(v) for v in np.clip(lit, 0, 255))
         return r, g, b

@@ -23,7 +23,7 @@ def wetness(scene: Scene) -> float:
     return 0.45 if scene.weather == "rain" else 0.0
 
 
-def surfaced(scene: Scene, g: Geometry, light: Light, backdrop: Floats, road: Floats) -> Floats:
+def draw_surface(scene: Scene, g: Geometry, light: Light, backdrop: Floats, road: Floats) -> Floats:
     """The backdrop (h x w x 3) with its road (coverage h x w x 1) as the surface and the weather make it."""
     height, width = backdrop.shape[:2]
     x, z = Camera(width, height, g.horizon, g.bend).ground()
@@ -59,8 +59,8 @@ def headlights(g: Geometry, light: Light, backdrop: Floats, ground: Floats) -> F
     return np.asarray(backdrop * (1 + ground * gain[..., None] * warm), np.float32)
 
 
-def mirrored(backdrop: Floats, thing: Floats, there: Floats, foot: int, weight: Floats) -> None:
-    """Add to a wet road the mirror image of a thing whose colours are `thing` where `there`, standing at row `foot`.
+def mirrored(backdrop: Floats, thing: Floats, opaque: Floats, foot: int, weight: Floats) -> None:
+    """Add to a wet road the mirror image of a thing with colours `thing` where `opaque`, standing at row `foot`.
 
     All of one height and width; `weight` (h x w) is how much of it the road gives back. Works in place.
     """
@@ -70,7 +70,7 @@ def mirrored(backdrop: Floats, thing: Floats, there: Floats, foot: int, weight: 
         return
     above = slice(foot - deep, foot)
     image = cv2.blur(np.ascontiguousarray(thing[above][::-1]), (1, 5))
-    share = cv2.blur(np.ascontiguousarray(there[above][::-1]), (1, 5))
+    share = cv2.blur(np.ascontiguousarray(opaque[above][::-1]), (1, 5))
     below = slice(foot, foot + deep)
     k = (weight[below] * share)[..., None]
     backdrop[below] += k * (image - backdrop[below])

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import ConvNextImageProcessorPil, PreTrainedModel
 
-from tinyworld.datasets.degradations import SUFFERED, Fields, degraded, random_fields
+from tinyworld.datasets.degradations import SUFFERED, Fields, apply_degradations, random_fields
 from tinyworld.datasets.oracle_pictures import (
     FAILED,
     REDRAWN,
@@ -30,7 +30,7 @@ from tinyworld.datasets.oracle_pictures import (
 from tinyworld.domain.scenes import UNKNOWN
 from tinyworld.judges.oracles.objects import (
     LOGITS,
-    NONE,
+    NO_OBJECT,
     ORACLES,
     PLACES,
     READ,
@@ -38,7 +38,7 @@ from tinyworld.judges.oracles.objects import (
     load_oracle,
     logits_at_places,
     place_weights,
-    pooled,
+    pool,
     readings,
     targets_with_none,
 )
@@ -46,9 +46,9 @@ from tinyworld.networks.factor_heads import factor_loss, split_factors
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.image_processors import classifier_processor
 from tinyworld.networks.oracles import new_oracle
-from tinyworld.objects.pictures import mirrored_targets, rendered
+from tinyworld.objects.pictures import mirrored_targets, render_pair
 from tinyworld.objects.world import FACTORS, sample_scene
-from tinyworld.pictures.augmentation import LARGEST_SHIFT, SIDE, as_pixel_values, degrade, shifted
+from tinyworld.pictures.augmentation import LARGEST_SHIFT, SIDE, as_pixel_values, degrade, shift
 from tinyworld.pictures.rendered_once import Pixels
 from tinyworld.system.folders import RUNS, WEIGHTS
 from tinyworld.train.loop import Recipe, recipe_record, train, training_arguments
@@ -61,7 +61,7 @@ _TRACE = 0.02  # below this share a place counts as free of it
 
 def train_oracle(name: str, seconds: float, seed: int) -> None:
     """Train, judge on final-test renders, save with image processor and card."""
-    own = oracle_pictures(name)
+    pictures = oracle_pictures(name)
     recipe = Recipe(
         f"{name}-places", seconds, batch=32, learning_rate=1.5e-3, seed=seed + 10 * (1 + list(ORACLES).index(name))
     )
@@ -71,13 +71,15 @@ def train_oracle(name: str, seconds: float, seed: int) -> None:
     fields = random_fields(recipe.seed)
 
     def loss_of(model: nn.Module, step: int) -> Tensor:
-        values, parts, expected = batch(own, name, fields, np.random.default_rng((recipe.seed, step)), recipe.batch)
+        values, parts, expected = batch(
+            pictures, name, fields, np.random.default_rng((recipe.seed, step)), recipe.batch
+        )
         with autocast("cpu"):
             located = logits_at_places(model, values.to(memory_format=torch.channels_last))
         return loss(located.float(), parts, expected)
 
     progress = train(model, loss_of, recipe)
-    settle_heads(model, own, name, fields, recipe.seed)
+    settle_heads(model, pictures, name, fields, recipe.seed)
     record = {"tensors taken over from an earlier oracle": started_from, **recipe_record(recipe, progress)}
     _publish(model, name, record)
 
@@ -102,8 +104,8 @@ def take_over(model: nn.Module, path: Path) -> int:
     """Load the tensors of a file that fit the model; how many did (0 without the file)."""
     if not path.exists():
         return 0
-    own = model.state_dict()
-    fitting = {key: value for key, value in load_file(path).items() if key in own and own[key].shape == value.shape}
+    state = model.state_dict()
+    fitting = {key: value for key, value in load_file(path).items() if key in state and state[key].shape == value.shape}
     model.load_state_dict(fitting, strict=False)
     return len(fitting)
 
@@ -113,18 +115,18 @@ def loss(located: Tensor, parts: Tensor, expected: Tensor) -> Tensor:
 
     `located` (n, all values, 8, 8), `parts` (n, 2, 8, 8) class and companion at each place, `expected` (n, factors).
     """
-    total = 4 * factor_loss(pooled(located), expected, 2.0)
+    total = 4 * factor_loss(pool(located), expected, 2.0)
     for factor, places in zip(_PART, parts.unbind(1), strict=True):
-        each = nn.functional.cross_entropy(
+        losses = nn.functional.cross_entropy(
             factor_logits(located, factor), places, reduction="none", ignore_index=UNKNOWN
         )
-        empty = NONE[0] if factor == "label" else 0
+        empty = NO_OBJECT[0] if factor == "label" else 0
         for chosen in ((places != empty) & (places != UNKNOWN), places == empty):
-            total = total + 0.5 * (each * chosen).sum() / chosen.sum().clamp(min=1)
+            total = total + 0.5 * (losses * chosen).sum() / chosen.sum().clamp(min=1)
     return total
 
 
-def settle_heads(model: nn.Module, own: OraclePictures, name: str, fields: Fields, seed: int) -> None:
+def settle_heads(model: nn.Module, pictures: OraclePictures, name: str, fields: Fields, seed: int) -> None:
     """Fit the linear heads to convergence on the trained features; all but those that localise things.
 
     Readings are linear in the features pooled over places, so each head is a logistic regression.
@@ -132,7 +134,7 @@ def settle_heads(model: nn.Module, own: OraclePictures, name: str, fields: Field
     features: list[list[Tensor]] = [[] for _ in READ]
     targets = []
     for step in range(_SETTLING):
-        values, _, expected = batch(own, name, fields, np.random.default_rng((seed, 1 << 40, step)), 50)
+        values, _, expected = batch(pictures, name, fields, np.random.default_rng((seed, 1 << 40, step)), 50)
         with torch.no_grad():
             hidden = model.base_model(values).last_hidden_state  # type: ignore[operator]
             weights = place_weights(logits_at_places(model, values))
@@ -151,27 +153,27 @@ def settle_heads(model: nn.Module, own: OraclePictures, name: str, fields: Field
 def _fit(weight: Tensor, bias: Tensor, features: Tensor, expected: Tensor) -> None:
     """Logistic regression from the present weights on, in place."""
     stated = expected != UNKNOWN
-    own = [weight.detach().clone().requires_grad_(), bias.detach().clone().requires_grad_()]
-    optimiser = torch.optim.LBFGS(own, max_iter=80, line_search_fn="strong_wolfe")
+    head = [weight.detach().clone().requires_grad_(), bias.detach().clone().requires_grad_()]
+    optimiser = torch.optim.LBFGS(head, max_iter=80, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         optimiser.zero_grad()
-        logits = features[stated] @ own[0].T + own[1]
-        value = nn.functional.cross_entropy(logits, expected[stated]) + 1e-4 * own[0].square().sum()
+        logits = features[stated] @ head[0].T + head[1]
+        value = nn.functional.cross_entropy(logits, expected[stated]) + 1e-4 * head[0].square().sum()
         torch.autograd.backward(value)
         return value
 
     optimiser.step(closure)  # type: ignore[no-untyped-call]
     with torch.no_grad():
-        weight.copy_(own[0])
-        bias.copy_(own[1])
+        weight.copy_(head[0])
+        bias.copy_(head[1])
 
 
 def judge(model: PreTrainedModel, count: int = 400) -> dict[str, object]:
     """Accuracy per factor on final-test renders, clean and spoilt, and how often `none` is seen rightly and wrongly."""
     scenes = [sample_scene("final-test", 40_000 + index) for index in range(count)]
     expected = torch.stack([targets_with_none(scene) for scene in scenes])
-    clean = [rendered(scene)[0] for scene in scenes]
+    clean = [render_pair(scene)[0] for scene in scenes]
     random = np.random.default_rng(0)
     report: dict[str, object] = {"pictures judged": count}
     for name, images in (("clean", clean), ("spoilt", [degrade(image, random, 2.0) for image in clean])):
@@ -184,32 +186,38 @@ def judge(model: PreTrainedModel, count: int = 400) -> dict[str, object]:
 
 
 def batch(
-    own: OraclePictures, name: str, fields: Fields, random: np.random.Generator, size: int
+    pictures: OraclePictures, name: str, fields: Fields, random: np.random.Generator, size: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Pixel values, class and companion at each place, and targets of some pictures, each spoilt in its own way."""
-    rows = own.rows(random, size)
+    rows = pictures.rows(random, size)
     images, masks, targets = [], [], []
     for row in rows:
-        image, mask, expected = np.array(own.data.images[row]), np.array(own.data.masks[row]), own.data.targets[row]
+        image, mask, expected = (
+            np.array(pictures.data.images[row]),
+            np.array(pictures.data.masks[row]),
+            pictures.data.targets[row],
+        )
         if random.random() < 0.5:
             image, mask, expected = image[:, ::-1], mask[:, ::-1], mirrored_targets(expected)
         down, right = (int(by) for by in random.integers(-LARGEST_SHIFT, LARGEST_SHIFT + 1, size=2))
-        images.append(degraded(shifted(np.ascontiguousarray(image), (down, right)), SUFFERED[name], fields, random))
-        masks.append(shifted(np.ascontiguousarray(mask), (down, right)))
+        images.append(
+            apply_degradations(shift(np.ascontiguousarray(image), (down, right)), SUFFERED[name], fields, random)
+        )
+        masks.append(shift(np.ascontiguousarray(mask), (down, right)))
         targets.append(expected)
     parts = parts_at_places(np.stack(masks), torch.stack(targets))
-    parts[torch.from_numpy(own.is_failure(rows)), 0] = NONE[0]
+    parts[torch.from_numpy(pictures.is_failure(rows)), 0] = NO_OBJECT[0]
     return as_pixel_values(np.stack(images)), parts, torch.stack(targets)
 
 
 def parts_at_places(masks: Pixels, targets: Tensor) -> Tensor:
     """Masks (n, 128, 128) and targets → class and companion at each place (n, 2, 8, 8), `UNKNOWN` on their rims."""
-    both = torch.from_numpy(np.stack([masks == 1, masks == 2], axis=1)).float()
-    covered = nn.functional.avg_pool2d(both, SIDE // PLACES)
+    areas = torch.from_numpy(np.stack([masks == 1, masks == 2], axis=1)).float()
+    covered = nn.functional.avg_pool2d(areas, SIDE // PLACES)
     parts = torch.full(covered.shape, UNKNOWN)
     for channel, (factor, share) in enumerate(_PART.items()):
         of_factor = targets[:, list(FACTORS).index(factor)]
-        empty = int(NONE[0]) if factor == "label" else 0
+        empty = int(NO_OBJECT[0]) if factor == "label" else 0
         parts[:, channel][covered[:, channel] < _TRACE] = empty
         parts[:, channel] = torch.where(covered[:, channel] >= share, of_factor[:, None, None], parts[:, channel])
         parts[of_factor == UNKNOWN, channel] = UNKNOWN

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForImageClassification, PreTrainedModel
 
-from tinyworld.datasets.degradations import degraded, random_fields
+from tinyworld.datasets.degradations import apply_degradations, random_fields
 from tinyworld.datasets.round_trips import through_autoencoder
 from tinyworld.domain.scenes import targets
 from tinyworld.drawing.canvas import Image
@@ -24,7 +24,7 @@ from tinyworld.networks.factor_heads import factor_accuracy, factor_loss, split_
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.image_processors import classifier_processor
 from tinyworld.networks.oracles import new_oracle
-from tinyworld.pictures.augmentation import as_pixel_values, degrade, moved
+from tinyworld.pictures.augmentation import as_pixel_values, degrade, move
 from tinyworld.roads.pictures import pictures
 from tinyworld.roads.render import render
 from tinyworld.roads.world import Scene, sample_scene, scene_factors
@@ -56,7 +56,8 @@ def train_oracle(name: str, out: Path, *, seconds: float, count: int, judged: in
         random = np.random.default_rng((recipe.seed, step))
         rows = random.integers(len(images), size=recipe.batch)
         batch = [
-            degraded(moved((images[row],), random)[0], SUFFERED[plan.architecture], fields, random) for row in rows
+            apply_degradations(move((images[row],), random)[0], SUFFERED[plan.architecture], fields, random)
+            for row in rows
         ]
         values = as_pixel_values(np.stack(batch)).to(memory_format=torch.channels_last)
         with autocast("cpu"):

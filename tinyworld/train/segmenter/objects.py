@@ -10,10 +10,10 @@ from transformers import SegformerForSemanticSegmentation
 from shared.chunks import chunks
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.image_processors import segmenter_processor
-from tinyworld.networks.segmenters import new_object_segmenter, segmented
-from tinyworld.objects.pictures import Pictures, pictures, rendered, split_scene
+from tinyworld.networks.segmenters import new_object_segmenter, segment
+from tinyworld.objects.pictures import Pictures, pictures, render_pair, split_scene
 from tinyworld.objects.world import sample_scene
-from tinyworld.pictures.augmentation import as_pixel_values, degrade, moved
+from tinyworld.pictures.augmentation import as_pixel_values, degrade, move
 from tinyworld.pictures.rendered_once import Pixels
 from tinyworld.system.folders import WEIGHTS
 from tinyworld.train.loop import Recipe, recipe_record, train, training_arguments
@@ -34,7 +34,7 @@ def train_segmenter(seconds: float, seed: int) -> None:
     def loss_of(model: nn.Module, step: int) -> Tensor:
         values, masks = _batch(data, np.random.default_rng((seed, step)), recipe.batch)
         with autocast("cpu"):
-            logits = segmented(model, values)
+            logits = segment(model, values)
         return nn.functional.cross_entropy(logits, masks, weights)
 
     progress = train(model, loss_of, recipe)
@@ -58,7 +58,7 @@ def judge(model: nn.Module, count: int = 500) -> dict[str, object]:
     """Intersection over union on fresh renders of the final test, clean and degraded."""
     model.eval()
     random = np.random.default_rng(0)
-    pairs = [rendered(sample_scene("final-test", index)) for index in range(count)]
+    pairs = [render_pair(sample_scene("final-test", index)) for index in range(count)]
     truth = np.stack([mask for _, mask in pairs])
     clean = [image for image, _ in pairs]
     rough = [degrade(image, random, 2.0) for image in clean]
@@ -78,19 +78,19 @@ def judge(model: nn.Module, count: int = 500) -> dict[str, object]:
 
 
 def _regions(model: nn.Module, images: list[Pixels]) -> Pixels:
-    return segmented(model, as_pixel_values(np.stack(images))).argmax(1).numpy().astype(np.uint8)
+    return segment(model, as_pixel_values(np.stack(images))).argmax(1).numpy().astype(np.uint8)
 
 
 def _object_ious(guess: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    both = (guess & truth).sum(axis=(1, 2))
+    overlap = (guess & truth).sum(axis=(1, 2))
     either = (guess | truth).sum(axis=(1, 2))
-    return np.asarray(both / np.maximum(either, 1))
+    return np.asarray(overlap / np.maximum(either, 1))
 
 
 def _batch(data: Pictures, random: np.random.Generator, size: int) -> tuple[Tensor, Tensor]:
     images, masks = [], []
     for row in random.integers(len(data.scenes), size=size):
-        image, mask = moved((data.images[row], data.masks[row]), random)
+        image, mask = move((data.images[row], data.masks[row]), random)
         images.append(degrade(image, random))
         masks.append(mask)
     return as_pixel_values(np.stack(images)), torch.from_numpy(np.stack(masks)).long()

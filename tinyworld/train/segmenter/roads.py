@@ -32,13 +32,13 @@ from transformers import AutoModelForSemanticSegmentation
 from tinyworld.datasets.degradations import (
     Degradation,
     Fields,
+    apply_degradations,
     coarse_scaling,
-    compressed,
-    degraded,
+    compress,
     noise,
     random_fields,
     soft_focus,
-    tinted,
+    tint,
     watercolour,
 )
 from tinyworld.datasets.round_trips import through_autoencoder
@@ -48,8 +48,8 @@ from tinyworld.drawing.canvas import Image
 from tinyworld.judges.segmentation import judge
 from tinyworld.networks.half_precision import autocast
 from tinyworld.networks.image_processors import segmenter_processor
-from tinyworld.networks.segmenters import Architecture, new_road_segmenter, segmented
-from tinyworld.pictures.augmentation import as_pixel_values, moved
+from tinyworld.networks.segmenters import Architecture, new_road_segmenter, segment
+from tinyworld.pictures.augmentation import as_pixel_values, move
 from tinyworld.roads.own_distribution import PLANTS, own_distribution
 from tinyworld.roads.pictures import Pictures as RoadPictures
 from tinyworld.roads.pictures import pictures
@@ -72,10 +72,10 @@ _TEXTS = {
 
 # How often pictures suffer what. Nothing here moves a pixel: masks stay true.
 SUFFERED: Mapping[Architecture, Mapping[Degradation, float]] = {
-    "segformer": {soft_focus: 0.25, noise: 0.25, tinted: 0.25, compressed: 0.15},
-    "fine segformer": {soft_focus: 0.35, noise: 0.3, tinted: 0.3, compressed: 0.15},
-    "upernet": {watercolour: 0.3, coarse_scaling: 0.3, tinted: 0.3, noise: 0.2},
-    "slim upernet": {soft_focus: 0.3, watercolour: 0.2, tinted: 0.3, noise: 0.2, compressed: 0.15},
+    "segformer": {soft_focus: 0.25, noise: 0.25, tint: 0.25, compress: 0.15},
+    "fine segformer": {soft_focus: 0.35, noise: 0.3, tint: 0.3, compress: 0.15},
+    "upernet": {watercolour: 0.3, coarse_scaling: 0.3, tint: 0.3, noise: 0.2},
+    "slim upernet": {soft_focus: 0.3, watercolour: 0.2, tint: 0.3, noise: 0.2, compress: 0.15},
 }
 
 
@@ -112,7 +112,7 @@ def train_segmenter(
     Training ends after `seconds` or, where given, `steps`, with the one that is spent first.
     """
     plan = PLANS[name]
-    data = _labelled(pictures(plan.split, count, _scenes(name, plan.split)), name, plan.round_trips)
+    data = _label(pictures(plan.split, count, _scenes(name, plan.split)), name, plan.round_trips)
     recipe = Recipe(
         f"roads/{name}", seconds, batch=12, learning_rate=2e-3, warmup_steps=40, ema=0.99, seed=plan.seed, steps=steps
     )
@@ -124,7 +124,7 @@ def train_segmenter(
     def loss_of(model: nn.Module, step: int) -> Tensor:
         values, expected = _batch(data, plan, fields, np.random.default_rng((plan.seed, step)), recipe.batch)
         with autocast("cpu"):
-            logits = segmented(model, values)
+            logits = segment(model, values)
         return nn.functional.cross_entropy(logits, expected, weights, ignore_index=CLASSES.index("void"))
 
     progress = train(model, loss_of, recipe)
@@ -141,8 +141,8 @@ def train_segmenter(
 def _batch(data: _Data, plan: Plan, fields: Fields, random: np.random.Generator, size: int) -> tuple[Tensor, Tensor]:
     images, labels = [], []
     for row in random.integers(len(data.labels), size=size):
-        image, label = moved((data.images[row], data.labels[row]), random)
-        images.append(degraded(image, SUFFERED[plan.architecture], fields, random))
+        image, label = move((data.images[row], data.labels[row]), random)
+        images.append(apply_degradations(image, SUFFERED[plan.architecture], fields, random))
         labels.append(label)
     return as_pixel_values(np.stack(images)), torch.from_numpy(np.stack(labels)).long()
 
@@ -158,7 +158,7 @@ def _scenes(name: str, split: Split) -> Callable[[int], Scene]:
     return partial(own_distribution, split=split) if name in PLANTS else partial(sample_scene, split)
 
 
-def _labelled(data: RoadPictures, name: str, round_trips: int) -> _Data:
+def _label(data: RoadPictures, name: str, round_trips: int) -> _Data:
     """Pictures with the labels that the model of that name is given."""
     images: list[Image] = list(data.images)
     if name in PLANTS:

@@ -96,13 +96,24 @@ def test_groups_come_from_manifests_and_folders_and_are_asked_for(gateway: Gatew
         return gateway.client.post("/jobs?dry_run=true", json={"task": TASK, "images": images, **spec})
 
     assert (plan().json()["groups"], plan().json()["look_like_sequences"]) == (None, True)
-    assert plan(group_by="folder").json()["groups"] == 2
+    by_folder = plan(group_by="folder").json()
+    assert (by_folder["groups"], by_folder["sensitivity"]["unit"]) == (2, "group")
+    assert not by_folder["folders_suffice"]
     images[0]["group"] = "another drive"
     assert plan(group_by="folder").json()["groups"] == 3
     assert plan().json()["groups"] == 10
     for image in images:
         image |= {"name": "bus/" + image["name"].rpartition("/")[2], "label": "bus"}
     assert plan(group_by="folder").status_code == 422
+
+
+def test_equal_files_are_counted_before_and_after_their_upload(gateway: Gateway) -> None:
+    images = [{"digest": f"{number % 30:064x}", "label": "bus"} for number in range(40)]
+    plan = gateway.client.post("/jobs?dry_run=true", json={"task": TASK, "images": images}).json()
+    assert (plan["missing"], plan["repeated"]) == (40, 10)
+    files = {"images": ("set.zip", zipped({f"bus/{number}.png": picture(number % 2) for number in range(5)}))}
+    job = gateway.client.post("/jobs", files=files, data={"spec": json.dumps({"task": TASK})}).json()
+    assert gateway.client.get(f"/jobs/{job['id']}/plan").json()["repeated"] == 3
 
 
 def test_a_dry_run_refuses_what_the_job_would_be_refused_for(gateway: Gateway) -> None:
@@ -148,14 +159,17 @@ def test_the_command_line_shows_the_plan(gateway: Gateway, tmp_path: Path) -> No
 def test_a_submitted_job_warns_of_file_names_that_look_like_frames(gateway: Gateway, tmp_path: Path) -> None:
     folder = tmp_path / "drive"
     folder.mkdir()
-    for number in range(12):
-        (folder / f"camera{number % 2}_{number // 2:04}.png").write_bytes(picture(100 + number))
+    for number in range(13):
+        (folder / f"camera{number % 2}_{number // 2:04}.png").write_bytes(picture(100 + number % 12))
     arguments = ["submit", str(folder), "--task", TASK, "--no-labels", "--no-models"]
     environment = {"CONTRAFACT_URL": str(gateway.client.base_url)}
     without_groups = CliRunner().invoke(app, arguments, env=environment)
     with_groups = CliRunner().invoke(app, [*arguments, "--group-by", "folder"], env=environment)
-    assert "--group-by folder" in without_groups.stderr
-    assert "--group-by folder" not in with_groups.stderr
+    assert "column `group`" in without_groups.stderr
+    assert "--group-by folder" not in without_groups.stderr, "it would give one group"
+    assert "repeated  1 image " in without_groups.stderr
+    assert "column `group`" not in with_groups.stderr
+    assert "repeated" not in with_groups.stderr
     assert "groups    1" in with_groups.stderr
 
 
@@ -200,7 +214,7 @@ def test_an_adaptive_job_plans_its_first_round_within_the_budget(gateway: Gatewa
     job = ask(gateway, "false", **spec).json()
     with gateway.context.sessions() as session:
         first = session.get_one(JobRound, (job["id"], 0)).plan
-    assert {(place.label, len(place.screening)) for place in first.places} == {("bus", 5), ("car", 3)}
+    assert {(place.label, len(place.images)) for place in first.places} == {("bus", 4), ("car", 3)}
     assert ask(gateway, "false", design="adaptive", values=["weather=night"]).json()["id"]
 
 

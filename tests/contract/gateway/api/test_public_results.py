@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +15,11 @@ from sqlalchemy import event, select
 from gateway.api.event_feed import BATCH, POLL_SECONDS
 from gateway.database.events import add_event
 from gateway.database.sessions import Sessions, reading
-from gateway.database.tables import Job, SourceImage
+from gateway.database.tables import Job, Report, SourceImage
 from gateway.results.classification import load_rows
 from gateway.results.measure import measure
-from shared.schemas.results import CellEffect
+from shared.schemas.reports import JobReport
+from shared.schemas.results import JobResults
 from tests.support.drawn_job import add_drawn_job, serve_drawn_job
 from tests.support.gateway_under_test import Gateway, serve_gateway
 from tests.support.work_site import wait_for
@@ -157,6 +159,37 @@ def test_the_report_is_one_page(gateway: Gateway) -> None:
     assert gateway.client.get("/jobs/drawn").json()["report"] == "/jobs/drawn/report"
 
 
+def test_the_report_as_json_is_the_data_of_the_page(gateway: Gateway) -> None:
+    reply = gateway.client.get("/jobs/drawn/report?format=json")
+    assert reply.headers["Content-Type"] == "application/json"
+    report = JobReport.model_validate_json(reply.content)
+    assert report.results.model_dump(mode="json") == gateway.client.get("/jobs/drawn/results").json()["metrics"]
+    assert [view.id for view in report.counterfactuals] == report.pictures.ids
+    page = gateway.client.get("/jobs/drawn/report").text
+    shown = set(re.findall(r'<article class="pair[^"]*" id="(?:hero-)?(\w+)"', page))
+    assert shown == set(report.pictures.ids)
+    first = report.counterfactuals[0]
+    assert first.model_dump(mode="json", by_alias=True) in rows(gateway, {})
+
+
+def test_the_report_as_markdown(gateway: Gateway) -> None:
+    reply = gateway.client.get("/jobs/drawn/report", params={"format": "md"})
+    assert reply.headers["Content-Type"].startswith("text/markdown")
+    assert 'filename="contrafact-drawn.md"' in reply.headers["Content-Disposition"]
+    assert reply.text.startswith("# classify the main thing in the picture\n")
+    assert gateway.client.get("/jobs/drawn/report?format=pdf").status_code == 422
+
+
+def test_a_page_of_an_older_version_has_no_data(gateway: Gateway) -> None:
+    with reading(gateway.context.sessions) as session:
+        key = session.get_one(Report, "drawn").object_key
+    page = gateway.context.store.get(key)
+    gateway.context.store.put(key, page.replace(b'id="data"', b'id="other"'))
+    assert gateway.client.get("/jobs/drawn/report?format=json").status_code == 404
+    assert gateway.client.get("/jobs/drawn/report?format=md").status_code == 200
+    gateway.context.store.put(key, page)
+
+
 def tell(sessions: Sessions, job: str, *numbers: int) -> None:
     for number in numbers:
         with sessions.begin() as session:
@@ -215,16 +248,21 @@ def test_images_of_one_sequence_count_as_one(tmp_path: Path) -> None:
         sessions = gateway.context.sessions
         add_drawn_job(sessions, gateway.context.store)
 
-        def cells() -> list[CellEffect]:
+        def results() -> JobResults:
             with reading(sessions) as session:
-                return measure(load_rows(session, "drawn")).results[0].cells
+                return measure(load_rows(session, "drawn"))
 
-        assert {effect.standing for effect in cells()} >= {"weakness", "nothing found"}
+        cells = results().results[0].cells
+        assert {effect.standing for effect in cells} >= {"weakness", "nothing found"}
         with sessions.begin() as session:
             for image in session.scalars(select(SourceImage)):
                 image.group_name = f"sequence {image.position // 6}"
-        assert {effect.standing for effect in cells()} == {"too few images"}
-        (bus,) = [cell for cell in cells() if (cell.cell.label, cell.cell.value) == ("bus", "night")]
+        grouped = results()
+        cells, power = grouped.results[0].cells, grouped.sensitivity
+        assert {effect.standing for effect in cells} == {"too few images"}
+        assert power is not None
+        assert {(shown.sources, shown.groups, shown.drop) for shown in power.classes} == {(16, 8, None)}
+        (bus,) = [cell for cell in cells if (cell.cell.label, cell.cell.value) == ("bus", "night")]
         assert (bus.sources, bus.groups) == (14, 8)
         assert "14 images in 8 groups" in bus.sentence
 

@@ -10,8 +10,10 @@ from sqlalchemy import insert, select, update
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
 from gateway.methods import read_method
+from gateway.operations.deletion import mark_deleted
 from gateway.report.build import build_report
 from shared.schemas.estimates import Confirmation
+from tests.support.drawn_job import add_second_changes
 from tests.support.gateway_under_test import Gateway
 
 
@@ -74,6 +76,53 @@ def test_a_weakness_is_tested_again_and_says_how_it_went(
     assert (at_night.confirmation.verdict, at_night.confirmation.job) == (verdict, job["id"])
     assert at_night.confirmation.sources == min(images, job["images"])
     assert "`shifts`" in at_night.sentence
+
+
+def test_a_weakness_of_edits_with_several_changes_is_tested_with_its_own_change(gateway: Gateway) -> None:
+    add_second_changes(gateway.context.sessions, gateway.context.store)
+    reply = gateway.client.post("/jobs/drawn/confirmation", json={"confirm_with": "shifts"})
+    assert reply.status_code == 202, reply.text
+    (shift,) = reply.json()["methods"][0]["parameters"]["shifts"]
+    assert (shift["phrase"], shift["factor"], shift["value"]) == ("night", "weather", "night")
+    assert "red" not in shift["replaces"], "the phrase of the other change"
+    assert 12 <= reply.json()["images"] <= 14
+
+
+@pytest.mark.parametrize("changed", ["phrases", "images"])
+def test_findings_that_have_changed_are_tested_by_another_job(gateway: Gateway, changed: str) -> None:
+    first = gateway.client.post("/jobs/drawn/confirmation", json={}).json()
+    with gateway.context.sessions.begin() as session:
+        edits = (
+            select(Counterfactual)
+            .join(SourceImage, Counterfactual.source_image_id == SourceImage.id)
+            .where(Counterfactual.to_value == "night", SourceImage.ground_truth == "bus")
+        )
+        if changed == "images":
+            refused = session.scalars(edits.where(Counterfactual.accepted.is_(False))).first()
+            assert refused is not None, "the checks refuse every few"
+            refused.accepted, refused.check = True, ""
+        else:
+            for edit in session.scalars(edits):
+                edit.changes = [{**edit.changes[0], "to_phrase": "after dark"}]
+    build_report(gateway.context.sessions, gateway.context.store, "drawn", [])
+    reply = gateway.client.post("/jobs/drawn/confirmation", json={})
+    assert reply.status_code == 202, reply.text
+    second = reply.json()
+    assert second["id"] != first["id"]
+    assert second["images"] == first["images"] + (changed == "images")
+    assert gateway.client.post("/jobs/drawn/confirmation", json={}).json()["id"] == second["id"], "started once"
+
+
+def test_a_deleted_job_confirms_nothing(gateway: Gateway) -> None:
+    job = gateway.client.post("/jobs/drawn/confirmation", json={}).json()["id"]
+    sessions, store = gateway.context.sessions, gateway.context.store
+    finish(sessions, job, "night", 20, right=False)
+    build_report(sessions, store, job, [])
+    with sessions.begin() as session:
+        mark_deleted(session, job)
+    build_report(sessions, store, job, [])  # by an analysis that ends after the deletion
+    results = build_report(sessions, store, "drawn", [])
+    assert all(effect.confirmation is None for figures in results.results for effect in figures.findings)
 
 
 def test_dillema_confirms_with_one_change_each(gateway: Gateway) -> None:

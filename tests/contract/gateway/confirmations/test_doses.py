@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, select, update
+from sqlalchemy import insert, select, text, update
 
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
 from gateway.methods import read_method
 from gateway.methods.doses import DosesParameters
+from gateway.operations.deletion import mark_deleted
 from gateway.report.build import build_report
 from shared.schemas.doses import DoseCurve
+from shared.schemas.jobs import JobSpec
 from shared.schemas.results import JobResults
+from tests.support.drawn_job import add_second_changes
 from tests.support.gateway_under_test import Gateway
 
 DOSED = {"0.5": False, "1": True, "1.5": True}  # whether the model loses the images at each dose
@@ -125,6 +129,36 @@ def test_the_report_shows_the_curve(gateway: Gateway) -> None:
     assert [curve["undone"]["verdict"] for curve in curves] == ["returns"]
 
 
+def test_a_deleted_job_of_doses_gives_no_curve(gateway: Gateway) -> None:
+    job = gateway.client.post("/jobs/drawn/doses", json={}).json()["id"]
+    sessions, store = gateway.context.sessions, gateway.context.store
+    finish(sessions, job, returns=True)
+    build_report(sessions, store, job, [])
+    assert night_bus(build_report(sessions, store, "drawn", [])).dose is not None
+    with sessions.begin() as session:
+        mark_deleted(session, job)
+    build_report(sessions, store, job, [])  # by an analysis that ends after the deletion
+    assert night_bus(build_report(sessions, store, "drawn", [])).dose is None
+
+
+def test_a_parameter_that_the_other_job_did_not_have_is_no_part_of_the_request(gateway: Gateway) -> None:
+    with gateway.context.sessions.begin() as session:
+        (method,) = session.get_one(Job, "drawn").methods
+        parameters = method.choice().parameters
+        del parameters["recaption"]  # as if an older version had made the job
+        older = json.dumps([{"name": method.name, "parameters": parameters}])
+        session.execute(text("UPDATE jobs SET methods = :older WHERE id = 'drawn'"), {"older": older})
+    job = gateway.client.post("/jobs/drawn/doses", json={}).json()["id"]
+    with gateway.context.sessions() as session:
+        request = JobSpec.model_validate(session.get_one(Job, job).spec)
+    assert request.methods is not None
+    editor = request.methods[0].parameters["controlled"]
+    assert isinstance(editor, dict)
+    assert "recaption" not in editor
+    assert editor["guidance"] == 7.5
+    assert parameters_of(gateway, job).editor_parameters.recaption is False
+
+
 def test_few_images_have_a_curve_without_intervals(gateway: Gateway) -> None:
     job = gateway.client.post("/jobs/drawn/doses", json={}).json()["id"]
     sessions, store = gateway.context.sessions, gateway.context.store
@@ -215,6 +249,13 @@ def test_what_has_no_dose_is_refused_with_what_to_change(
     reply = gateway.client.post("/jobs/drawn/doses", json=request_)
     assert reply.status_code == status, reply.text
     assert words in str(reply.json())
+
+
+def test_edits_with_several_changes_have_no_dose_and_the_refusal_says_how_to_get_one(gateway: Gateway) -> None:
+    add_second_changes(gateway.context.sessions, gateway.context.store)
+    reply = gateway.client.post("/jobs/drawn/doses", json={})
+    assert reply.status_code == 409, reply.text
+    assert "edits_per_counterfactual" in reply.json()["detail"]
 
 
 def test_an_unknown_job_is_not_found(gateway: Gateway) -> None:

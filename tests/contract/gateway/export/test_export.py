@@ -159,6 +159,23 @@ def test_a_downloaded_image_says_so_too(gateway: Gateway, rows: dict[str, Counte
     assert b"digitalsourcetype" not in gateway.client.get(f"/images/{source}").content
 
 
+def test_a_cached_image_is_fetched_again_once_its_provenance_differs(
+    gateway: Gateway, rows: dict[str, Counterfactual]
+) -> None:
+    row = next(row for row in rows.values() if row.arm == "edit" and row.image_digest)
+    path = f"/images/{row.image_digest}"
+    first = gateway.client.get(path)
+    cached = {"If-None-Match": first.headers["ETag"]}
+    assert "immutable" not in first.headers["Cache-Control"]
+    assert gateway.client.get(path, headers=cached).status_code == 304
+    with gateway.context.sessions.begin() as session:
+        session.get_one(Counterfactual, row.id).arm = "sham"
+    again = gateway.client.get(path, headers=cached)
+    assert again.status_code == 200
+    assert again.content != first.content
+    assert again.headers["ETag"] == gateway.client.head(path).headers["ETag"] != first.headers["ETag"]
+
+
 def test_coco_is_read_by_pycocotools(gateway: Gateway, tmp_path: Path) -> None:
     from pycocotools.coco import COCO
 

@@ -70,6 +70,18 @@ def test_uploaded_masks_fit_their_images_after_both_were_scaled(gateway: Gateway
     assert (reply.json()["labelled"], reply.json()["failures"]) == (1, [])
 
 
+def test_colours_of_an_uploaded_mask_are_not_mixed_when_it_is_scaled(gateway: Gateway) -> None:
+    colours = np.array([(0x80, 0x40, 0x80), (0, 0, 0x8E)], np.uint8)
+    image, mask = large(3), encode(colours[np.arange(600 * 300).reshape(300, 600) // 7 % 2])
+    put(gateway, image)
+    put(gateway, mask, mask="true")
+    digests = {"digest": hashlib.sha256(image).hexdigest(), "mask": hashlib.sha256(mask).hexdigest(), "name": "a.png"}
+    masks = {"classes": [{"name": "road", "colour": "#804080"}, {"name": "car", "colour": "#00008e"}]}
+    reply = gateway.client.post("/jobs", json={**GENERATE, "masks": masks, "images": [digests]})
+    assert reply.status_code == 202, reply.text
+    assert (reply.json()["labelled"], reply.json()["failures"]) == (1, [])
+
+
 def test_the_command_line_reports_scaling_before_and_after_submitting(gateway: Gateway, tmp_path: Path) -> None:
     archive = tmp_path / "set.zip"
     archive.write_bytes(zipped({"a.png": large()}))

@@ -15,7 +15,7 @@ import pytest
 import typer
 from fastapi import FastAPI
 from prometheus_client import REGISTRY, CollectorRegistry
-from sqlalchemy import delete, text
+from sqlalchemy import create_engine, delete, text
 from typer.testing import CliRunner
 
 from contrafact.system_commands import replace_process
@@ -24,13 +24,13 @@ from gateway.app import create_app
 from gateway.auth.keys import create_key
 from gateway.commands import app as command_line
 from gateway.context import open_context
-from gateway.database.sessions import Sessions
+from gateway.database.sessions import Sessions, open_sessions
 from gateway.database.tables import ApiKey
-from gateway.operations.probes import operations_port
-from gateway.operations.startup import refuse_unsafe_start
+from gateway.operations.startup import refuse_unsafe_start, refuse_wrong_schema
 from gateway.settings import Settings
 from shared.asgi import AccessLog
 from shared.batch_metrics import BatchMetrics
+from shared.probes import operations_port
 from shared.problems import NotReady
 from shared.storage import DirectoryStore
 from tests.support.databases import ON_SQLITE
@@ -159,6 +159,14 @@ def test_a_gateway_is_not_ready_and_a_worker_ends_where_the_broker_cannot_be_use
         assert ended.returncode == 1
         assert reason in ended.stderr
         assert "secret" not in ended.stderr
+
+
+def test_a_database_without_a_free_connection_refuses_the_start_in_a_sentence(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'contrafact.db'}"
+    engine = create_engine(url, pool_size=1, max_overflow=0, pool_timeout=0.05)
+    with engine.connect(), pytest.raises(SystemExit, match=r"contrafact\.db does not answer: QueuePool"):
+        refuse_wrong_schema(Settings(database_url=url), open_sessions(engine))
+    engine.dispose()
 
 
 @ON_SQLITE

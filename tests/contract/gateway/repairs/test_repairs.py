@@ -194,11 +194,11 @@ def test_a_grant_that_cannot_be_deleted_keeps_no_other_trainer(
     add_job(sessions, store, job)
     ids = [gateway.client.post(f"/jobs/{job}/repairs", json=REQUEST).json()["id"] for _ in range(2)]
     check_repairs(sessions, store, lambda _: None, Settings())
-    grants = [f"repairs/{repair}/grant.json" for repair in ids]
-    assert all(map(store.exists, grants))
+    leases = [f"repairs/{repair}/grant.json" for repair in ids]
+    assert all(map(store.exists, leases))
 
     def delete(self: DirectoryStore, key: str) -> None:
-        if key == grants[unreachable]:
+        if key == leases[unreachable]:
             raise DependencyFailed("the object store is away")
         unlink(self, key)
 
@@ -206,11 +206,11 @@ def test_a_grant_that_cannot_be_deleted_keeps_no_other_trainer(
         unlink = DirectoryStore.delete
         patch.setattr(DirectoryStore, "delete", delete)
         assert gateway.client.delete(f"/jobs/{job}").status_code == 502
-    assert [store.exists(grant) for grant in grants] == [place == unreachable for place in range(2)]
+    assert [store.exists(lease) for lease in leases] == [place == unreachable for place in range(2)]
     assert gateway.client.get(f"/jobs/{job}").status_code == 404
     graces = Graces(24 * 3600.0, 24 * 3600.0)
     assert run_housekeeping(sessions, store, graces, listing=False).repairs == 1
-    assert not any(map(store.exists, grants))
+    assert not any(map(store.exists, leases))
 
 
 def test_the_command_prints_the_table(gateway: Gateway, repair: str) -> None:

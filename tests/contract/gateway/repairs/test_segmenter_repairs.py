@@ -146,10 +146,10 @@ def test_a_stopped_trainer_is_followed_by_one_that_ends_in_the_same_weights(gate
     for stops in (False, True):
         repair = begin(gateway, steps=16)
         if stops:
-            grant = RepairLease(repair=repair, token="aa")
-            store.put(repair_key(repair, "grant.json"), grant.model_dump_json().encode())
+            lease = RepairLease(repair=repair, token="aa")
+            store.put(repair_key(repair, "grant.json"), lease.model_dump_json().encode())
             midway = _StopAfter(len(order(store, repair).judged) + 12)
-            Trainer(store, "tiny", "cpu", beat_seconds=5, stopping=midway).work(grant)
+            Trainer(store, "tiny", "cpu", beat_seconds=5, stopping=midway).work(lease)
             remaining = [item.key for item in store.iterate(repair_key(repair) + "/")]
             assert repair_key(repair, "repaired", "checkpoint.tar") in remaining
             assert repair_key(repair, "aa", "outcome.json") not in remaining

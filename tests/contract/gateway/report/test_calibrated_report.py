@@ -13,7 +13,7 @@ from gateway.methods import read_method
 from gateway.report.build import build_report
 from shared.profiles import CheckCalibration
 from shared.schemas.base import JsonObject
-from shared.schemas.results import CheckErrors
+from shared.schemas.effects import CheckErrors
 from shared.storage import DirectoryStore
 from tests.support.drawn_job import add_drawn_job
 from tests.support.service_infos import evaluator_with_scorer

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from sqlalchemy import delete, select, update
 
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
 from gateway.database.tables import Counterfactual, Prediction, Report, SourceImage
 from gateway.report.build import build_report
+from gateway.report.page import report_data
+from gateway.report.thumbnails import LONGEST_SIDE
 from gateway.report.words import marked_caption
 from gateway.results.classification import load_rows
 from gateway.results.measure import measure
-from shared.schemas.results import Calibration, JobResults
+from shared.schemas.reports import JobReport
+from shared.schemas.results import JobResults
+from shared.schemas.review_results import Calibration
 from shared.storage import DirectoryStore
 from shared.wording import nothing_accepted, percent
 from tests.support.drawn_job import add_drawn_job
@@ -24,23 +31,27 @@ from tests.support.json_values import value_at
 Measured = tuple[Sessions, DirectoryStore, JobResults, str]
 
 
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
-    """A drawn job with its report."""
-    directory = tmp_path_factory.mktemp("drawn")
-    engine = open_engine(f"sqlite:///{directory}/contrafact.db")
-    migrate(engine)
-    sessions, store = open_sessions(engine), DirectoryStore(directory / "objects")
-    add_drawn_job(sessions, store)
-    results = build_report(sessions, store, "drawn")
-    return sessions, store, results, store.get("reports/drawn/report.html").decode()
-
-
 def test_the_planted_weakness_is_the_first_finding_and_the_sound_model_has_none(measured: Measured) -> None:
     weak, sound = measured[2].results
     assert [(e.cell.label, e.cell.value, e.cell.direction) for e in weak.findings] == [("bus", "night", "to")]
     assert sound.findings == []
     assert weak.cells[0].sentence
+
+
+def test_embedded_pictures_are_small_and_the_generated_ones_name_their_origin(measured: Measured) -> None:
+    sessions, _, _, page = measured
+    packets = []
+    for encoded in set(re.findall(r'src="data:image/webp;base64,([^"]+)"', page)):
+        with Image.open(io.BytesIO(base64.b64decode(encoded))) as image:
+            assert max(image.size) <= LONGEST_SIDE
+            packets.append(bytes(image.info.get("xmp", b"")))
+    generated = [packet.decode() for packet in packets if packet]
+    assert len(generated) < len(packets), "source images are nobody's work but the user's"
+    assert all('contrafact:Job="drawn"' in packet and "trainedAlgorithmicMedia" in packet for packet in generated)
+    named = {re.search(r'contrafact:Counterfactual="([^"]+)"', packet)[1] for packet in generated}  # type: ignore[index]
+    with sessions() as session:
+        assert named <= set(session.scalars(select(Counterfactual.id)))
+    assert {re.search(r'contrafact:Arm="([^"]+)"', packet)[1] for packet in generated} == {"counterfactual", "null_arm"}  # type: ignore[index]
 
 
 def test_figures_count_only_accepted_counterfactuals(measured: Measured) -> None:
@@ -144,6 +155,21 @@ def test_the_page_is_self_contained_well_formed_and_accessible(measured: Measure
 )
 def test_the_page_says(measured: Measured, sentence: str) -> None:
     assert sentence in measured[3]
+
+
+def test_the_first_screen_says_what_was_tested_and_what_to_do(measured: Measured) -> None:
+    first, _, rest = measured[3].partition("<nav")
+    assert "night-bus and sound on 48 source images" in first
+    assert 'id="next"' in first
+    assert "contrafact confirm drawn --with shifts" in first
+    assert 'id="findings"' in rest
+
+
+def test_the_hero_is_of_the_strongest_weakness(measured: Measured) -> None:
+    report = JobReport.model_validate_json(report_data(measured[3]) or "")
+    assert report.results == measured[2]
+    assert report.pictures.hero == report.pictures.findings[0].counterfactuals[0]
+    assert report.pictures.hero_model == "night-bus"
 
 
 def test_without_ground_truth_predictions_are_compared_with_those_of_the_originals(

@@ -1,131 +1,24 @@
-"""`/suites` over HTTP, and `contrafact gate`: a line per breach, and exit codes for CI."""
+"""`/suites` over HTTP."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from sqlalchemy import select, update
-from typer.testing import CliRunner, Result
 
-from contrafact.cli import app
 from contrafact.client import Client
 from contrafact.suite_commands import wait_for_run
+from contrafact.tracked_job import tracked_data
 from embedded.run import run_embedded
 from gateway.auth.keys import create_key
-from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, Prediction, SourceImage
-from gateway.methods import read_method
-from shared.images import from_array
+from gateway.database.tables import Job, Owner, SourceImage
 from shared.schemas.service import SERVICES
 from shared.schemas.suites import RunView
-from shared.seeds import derive_id
-from shared.storage import image_key
 from tests.support.gateway_under_test import Gateway, picture, serve_gateway
 from tests.support.job_counts import store_counts
 from tests.support.small_services import SmallServices, serve
-
-SOURCES = 40  # of each class
-LABELS = ("bus", "car")
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with serve_gateway(tmp_path_factory.mktemp("gateway")) as served:
-        add_job(served)
-        reply = served.client.post("/suites", json={"job": "made", "name": "street"})
-        assert reply.status_code == 201, reply.text
-        yield served
-
-
-def add_job(gateway: Gateway) -> None:
-    """A finished job of 80 source images, each with a null arm and an edit to night. No model was run."""
-    image = from_array(np.zeros((8, 8, 3), np.uint8))
-    gateway.context.store.put(image_key(image.digest), image.png)
-    methods = [read_method("dillema", {})]
-    with gateway.context.sessions.begin() as session:
-        session.add(Image(digest=image.digest, width=8, height=8, bytes=len(image.png)))
-        session.add(
-            Job(id="made", owner_id=LOCAL_OWNER, state="done", task_description="name it", methods=methods, profile="p")
-        )
-        session.flush()
-        session.add(OwnedImage(owner_id=LOCAL_OWNER, digest=image.digest))
-        for n in range(2 * SOURCES):
-            common = {"job_id": "made", "position": n}
-            session.add(
-                SourceImage(id=f"s{n}", digest=image.digest, ground_truth=LABELS[n % 2], state="done", **common)
-            )
-            session.flush()
-            columns = {
-                **common,
-                "source_image_id": f"s{n}",
-                "method": "dillema",
-                "seed": 1,
-                "image_digest": image.digest,
-            }
-            change = {"factor": "weather", "from_phrase": "", "to_phrase": "", "from_value": "", "to_value": "night"}
-            session.add(Counterfactual(id=f"n{n}", ordinal=1, arm="null", accepted=True, **columns))
-            session.add(
-                Counterfactual(
-                    id=f"c{n}", ordinal=0, arm="edit", null_ordinal=1, changes=[change], factor="weather",
-                    to_value="night", accepted=True, **columns,
-                )
-            )  # fmt: skip
-
-
-def predict(gateway: Gateway, run: str, weak: bool) -> None:
-    """Answers in a worker's stead: right, but for one bus of ten, and where weak for eight buses of ten at night."""
-    with gateway.context.sessions.begin() as session:
-        model = session.get_one(Job, run).models[0]
-        for source in session.scalars(select(SourceImage).where(SourceImage.job_id == run)).all():
-            counterfactuals = session.scalars(
-                select(Counterfactual).where(Counterfactual.source_image_id == source.id)
-            ).all()
-            for row in (None, *counterfactuals):
-                turn, edited = source.position // 2 % 10, row is not None and row.arm == "edit"
-                right = source.ground_truth == "car" or turn >= (8 if weak and edited else 1)
-                session.add(
-                    Prediction(
-                        id=derive_id(row.id if row else source.id, model),
-                        job_id=run,
-                        source_image_id=source.id,
-                        counterfactual_id=row.id if row else None,
-                        model=model,
-                        predicted=source.ground_truth if right else "boat",
-                        probability=0.9,
-                        ground_truth_probability=0.9 if right else 0.05,
-                        rank=1 if right else 2,
-                        top=[],
-                    )
-                )
-        session.execute(update(SourceImage).where(SourceImage.job_id == run).values(state="done"))
-        session.execute(update(Job).where(Job.id == run).values(state="done"))
-
-
-@pytest.fixture(scope="module")
-def runs(gateway: Gateway) -> dict[str, str]:
-    """The runs of a sound model and a weak one."""
-    ids = {}
-    for model, weak in (("m1", False), ("m2", True)):
-        wakes = len(gateway.wakes)
-        reply = gateway.client.post("/suites/street/runs", json={"model": model})
-        assert reply.status_code == 202, reply.text
-        assert len(gateway.wakes) == wakes + 1
-        ids[model] = reply.json()["id"]
-        view = gateway.client.get(reply.headers["Location"]).json()
-        assert (view["state"], view["model"], view["revision"]) == ("running", model, "1")
-        assert view["progress"]["images"]["waiting"] == 2 * SOURCES
-        assert gateway.client.get(f"/suites/street/runs/{ids[model]}/results").status_code == 409
-        predict(gateway, ids[model], weak)
-    return ids
-
-
-def contrafact(url: str, *arguments: object, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"CONTRAFACT_URL": url})
-    assert result.exit_code == code, result.output
-    return result
+from tests.support.suite_site import SOURCES, add_job, contrafact
 
 
 def test_a_suite_is_shown_by_name_and_id(gateway: Gateway) -> None:
@@ -162,22 +55,13 @@ def test_results_name_the_drops(gateway: Gateway, runs: dict[str, str]) -> None:
     assert gateway.client.get(place, params={"baseline": runs["m1"], "max_drop": 95}).json()["breaches"] == []
 
 
-def test_the_gate_ends_with_what_it_found(gateway: Gateway, runs: dict[str, str]) -> None:
-    url = str(gateway.client.base_url)
-    assert runs
-    street = ["gate", "--suite", "street"]
-    breached = contrafact(url, *street, "--model", "m2", "--baseline", "m1", "--max-drop", 5, code=1)
-    lines = breached.stdout.splitlines()
-    assert len(lines) == 2, "buses, and all counterfactuals together"
-    assert lines[0].startswith("`bus`")
-    assert "2 shown" in breached.stderr
-    passed = contrafact(url, *street, "--model", "m1", "--baseline", runs["m2"])
-    assert passed.stdout == ""
-    outcome = contrafact(url, *street, "--model", "m2", "--json", code=1)
-    assert json.loads(outcome.stdout)["breaches"]
-    for wrong in (["gate", "--suite", "none", "--model", "m1"], [*street, "--model", "none"], street):
-        contrafact(url, *wrong, code=2)
-    contrafact("http://127.0.0.1:9", *street, "--model", "m1", code=2)
+def test_the_runs_of_a_suite_share_a_data_set(gateway: Gateway, runs: dict[str, str]) -> None:
+    """As `contrafact track` names it."""
+    client = Client(str(gateway.client.base_url))
+    data = [tracked_data(run, "", client.counterfactuals(run, {"verdict": "counted"})) for run in runs.values()]
+    client.close()
+    assert data[0].digest == data[1].digest
+    assert data[0].images == 2 * SOURCES
 
 
 def test_what_failed_in_a_run_is_taken_up_again(gateway: Gateway, runs: dict[str, str]) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
+import io
 import re
 from collections.abc import Iterator
 
 import httpx
+import numpy as np
 import pytest
+from PIL import Image
 
+from shared.images import encode
 from tests.support.drawn_job import add_drawn_job, serve_drawn_job
 
 
@@ -58,6 +63,23 @@ def test_the_finding_links_to_its_own_pictures(client: httpx.Client) -> None:
     assert all("value=night" in link and "class=bus" in link for link in links)
     unflipped = page(client, link[1].replace("model=night-bus", "model=sound") + "&flipped=false")
     assert 0 < len(pairs(unflipped)) < len(links)
+
+
+def test_the_gallery_loads_small_pictures_and_a_pair_large_ones(client: httpx.Client) -> None:
+    grain = np.random.default_rng(0).integers(0, 256, (800, 1_200, 3), dtype=np.uint8)
+    photograph = encode(grain)
+    upload = client.put(f"/images/{hashlib.sha256(photograph).hexdigest()}", content=photograph).json()
+    small = client.get(f"/thumbnails/{upload['digest']}")
+    assert (small.status_code, small.headers["content-type"]) == (200, "image/webp")
+    assert len(small.content) < 60_000 < len(photograph)
+    with Image.open(io.BytesIO(small.content)) as image:
+        assert image.size == (256, 171)
+    assert client.get(f"/thumbnails/{'0' * 64}").status_code == 404
+    shown = re.findall(r'<img src="(/(?!static/)[^"]+)"', text := page(client, "/jobs/drawn/view"))
+    assert shown
+    assert all(address.startswith("/thumbnails/") for address in shown)
+    assert {client.get(address).headers["content-type"] for address in shown[:3]} == {"image/png"}, "they are small"
+    assert re.findall(r'src="/images/', page(client, pairs(text)[0]))
 
 
 def test_filters_can_be_taken_off_again_and_do_not_survive_nonsense(client: httpx.Client) -> None:

@@ -21,8 +21,8 @@ from tests.support.serving import call, serving
 from tests.support.small_evaluator import write_scorer
 from tests.support.small_profile import write_profile
 from tinyworld.calibrate.broken import Trial
-from tinyworld.calibrate.shapes import CHECKS, ShapeEvaluator, edit_of, shifted, trials, with_shape_thresholds
-from tinyworld.calibrate.thresholds import held_out, thresholds
+from tinyworld.calibrate.shapes import CHECKS, ShapeEvaluator, edit_of, shift, trials, with_shape_thresholds
+from tinyworld.calibrate.thresholds import held_out_scores, thresholds
 from tinyworld.judges.trials import payload
 from tinyworld.roads.render import Rendering, render
 from tinyworld.roads.world import CLASSES, THINGS, Scene, sample_scene
@@ -81,7 +81,7 @@ def test_relit_scenes_pass_and_those_whose_shapes_moved_do_not(by_kind: dict[str
     assert accepted(relit) >= 0.75
     assert accepted(by_kind["good"]) >= 0.85
     assert accepted(by_kind["moved"] + by_kind["shifted"]) <= 0.1
-    judged = held_out([trial for some in by_kind.values() for trial in some], CHECKS)
+    judged = held_out_scores([trial for some in by_kind.values() for trial in some], CHECKS)
     passed = {kind: np.mean([ok for trial, ok, _ in judged if trial.kind == kind]) for kind in by_kind}
     assert passed["moved"] <= 0.15
     assert passed["shifted"] <= 0.15
@@ -98,7 +98,7 @@ def test_refusals_name_the_check_and_say_how_much_is_wanted(by_kind: dict[str, l
 
 def test_thresholds_are_calibrated_and_written_into_the_profile(profile: Path, by_kind: dict[str, list[Trial]]) -> None:
     every = sorted((trial for some in by_kind.values() for trial in some), key=lambda trial: trial.scene)
-    judged = held_out(every, CHECKS)
+    judged = held_out_scores(every, CHECKS)
     good = [passed for trial, passed, _ in judged if trial.kind == "good"]
     broken = [passed for trial, passed, _ in judged if trial.kind != "good"]
     assert np.mean(good) >= 0.7
@@ -114,7 +114,7 @@ def test_thresholds_are_calibrated_and_written_into_the_profile(profile: Path, b
 def test_the_evaluator_scores_classes_and_things_and_names_unjudged_ones(profile: Path) -> None:
     day = scene_of("calibration", 12).changed(time="day", weather="clear")
     drawn = render(day, SIDE, SIDE)
-    images = [render(day.changed(time="night"), SIDE, SIDE).image, shifted(drawn.image, (0, 16))]
+    images = [render(day.changed(time="night"), SIDE, SIDE).image, shift(drawn.image, (0, 16))]
     body = ShapesRequest(
         source=payload(drawn.image),
         images=[payload(image) for image in images],

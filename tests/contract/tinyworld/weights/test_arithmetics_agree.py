@@ -13,7 +13,8 @@ from gateway.methods.counterfactual import Verdict
 from gateway.methods.dillema import DillemaParameters
 from shared.images import Pixels
 from shared.profiles import load_profile
-from shared.schemas.results import Cell, JobResults
+from shared.schemas.effects import Cell
+from shared.schemas.results import JobResults
 from tinyworld.judges.trials import Drawing, Studio, source_picture
 from tinyworld.measure.counterfactuals import edits_in_turn
 from tinyworld.measure.sham import psnr

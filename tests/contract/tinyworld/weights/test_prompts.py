@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from gateway.methods.lance import perturb_schema
 from llm_service.engines.transformers import json_grammar
-from tinyworld.domain.language_examples import KINDS, Example, Kind, Wordings, example
+from tinyworld.domain.language_examples import Example, Kind, Wordings, example
 from tinyworld.judges.language import generate, is_right, phrase_recall
 from tinyworld.networks.language_tokenizer import add_pieces
 from tinyworld.objects.language_domain import OBJECTS
@@ -22,13 +22,18 @@ from tinyworld.train.language import prompt_digests
 
 FOLDER = WEIGHTS / "language"
 EXAMPLES = 20
+# Not "perturb": the shipped weights were not trained on it for long enough (tinyworld/README.md). Not "instruct": they
+# were not trained on it.
+ANSWERED: tuple[Kind, ...] = ("keywords", "alternatives", "rewrite")
 
 
 def test_prompts_have_not_drifted_from_the_weights() -> None:
     trained_on = json.loads((FOLDER / "training.json").read_text())["prompts"]
-    assert trained_on == prompt_digests(), (
+    current = prompt_digests()
+    assert {name: current[name] for name in trained_on} == trained_on, (
         "the prompts of a method changed: train again with python -m tinyworld.train.language"
     )
+    assert {"dillema", "lance"} <= set(trained_on)
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +43,11 @@ def answers() -> dict[Kind, tuple[list[Example], list[str]]]:
     model = LlamaForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).eval()
     examples = {
         kind: [example(kind, seed, Wordings(OBJECTS, "final-test", noise=0)) for seed in range(EXAMPLES)]
-        for kind in KINDS
+        for kind in ANSWERED
     }
-    return {kind: (examples[kind], generate(model, tokenizer, examples[kind])) for kind in KINDS}
+    return {kind: (examples[kind], generate(model, tokenizer, examples[kind])) for kind in ANSWERED}
 
 
-# "perturb" is not among them: the shipped weights were not trained on it for long enough (tinyworld/README.md).
 @pytest.mark.parametrize(("kind", "share"), [("alternatives", 0.6), ("rewrite", 0.8)])
 def test_held_out_questions_are_answered(
     answers: dict[Kind, tuple[list[Example], list[str]]], kind: Kind, share: float

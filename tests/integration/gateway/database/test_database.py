@@ -17,7 +17,7 @@ from gateway.database.columns import SourceImageState
 from gateway.database.counts import count_rows
 from gateway.database.events import add_event
 from gateway.database.sessions import Sessions, database_now, migrate, migration_config, open_engine, reading
-from gateway.database.tables import Counterfactual, Event, Job, Owner, Prediction, SourceImage, Table
+from gateway.database.tables import Counterfactual, Event, Job, Owner, Prediction, SourceImage, Table, Upload
 from tests.support.rows import add_job
 from tests.support.threads import run_together
 from tests.support.worked_jobs import EDITS, add_worked_job
@@ -162,6 +162,22 @@ def test_states_outside_the_state_machine_are_refused(sessions: Sessions) -> Non
     add_job(sessions, "j", images=1)
     with pytest.raises(IntegrityError), sessions.begin() as session:
         session.get_one(SourceImage, "j-0").state = "leased"  # without a token
+
+
+def test_migrating_forgets_which_image_a_file_gave(sessions: Sessions) -> None:
+    """Before 0018, files with a colour profile gave other pixels. Their images, and the jobs that use them, stay."""
+    add_job(sessions, "j", images=1)
+    with sessions.begin() as session:
+        image = session.get_one(SourceImage, "j-0")
+        digest, owner = str(image.digest), image.job.owner_id
+        session.add(Upload(owner_id=owner, original_digest="f" * 64, digest=digest))
+    engine = sessions.kw["bind"]
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0017'"))
+    migrate(engine)
+    with sessions() as session:
+        assert session.scalars(select(Upload)).all() == []
+        assert session.get_one(SourceImage, "j-0").digest == digest
 
 
 def test_sham_arms_may_be_stored_after_a_migration_that_keeps_predictions(sessions: Sessions) -> None:

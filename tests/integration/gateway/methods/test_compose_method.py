@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from diffusion_service.app import create_app as create_diffusion_service
 from embedded.run import Embedded, run_embedded
 from embedded.serving import ListeningPort
 from evaluator_service.app import create_app as create_evaluator_service
+from gateway.methods.background_values import value_of_background
 from gateway.methods.compose import Background, ComposeParameters, compose
 from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, TaskDescription
 from shared.images import decode, encode
@@ -26,6 +28,7 @@ from shared.schemas.base import ImagePayload
 from shared.schemas.service import SERVICES
 from shared.service_settings import ServiceSettings
 from tests.support.archives import zipped
+from tests.support.captioned_services import Services
 from tests.support.http_jobs import finished
 from tests.support.logged_requests import LoggedServices
 from tests.support.small_services import CLASSES, SmallServices, serve
@@ -97,6 +100,18 @@ def test_a_background_brings_its_mask(services: LoggedServices) -> None:
     list(compose(source(), TASK, services, first, 1))
     composition = services.compositions[-1].compositions[0]
     assert (composition.background, composition.background_mask) == (load(POOL[0].digest), grey(99))
+
+
+def test_a_background_without_a_value_is_named_by_its_caption(shipped: Services) -> None:
+    """The caption names a class, a place and the weather: the place is the background's value, in every image."""
+    unnamed = MANY.model_copy(update={"backgrounds": (Background(digest=POOL[0].digest), POOL[1])})
+    for name in ("source-1", "source-2"):
+        *edits, _ = compose(source(name), TASK, shipped, unnamed, 1)
+        assert set(values_of(edits)[:2]) == {"city", POOL[1].value}
+        (first,) = [row for row in edits[:2] if background_of(row) == POOL[0].digest]
+        assert [exchange["question"] for exchange in first.lineage["exchanges"]] == ["keywords"]
+    value, _ = value_of_background(POOL[0].digest, load, replace(TASK, classes=("city", "bus", "rain")), shipped)
+    assert value != "city", "a class is no background"
 
 
 def test_an_image_without_an_object_has_refused_edits_only(services: LoggedServices) -> None:
@@ -233,6 +248,7 @@ def test_the_command_line_uploads_a_folder_of_backgrounds(system: Embedded, tmp_
     for value, level in (("fresh_snow", 240), ("night", 20)):
         (tmp_path / "places" / value).mkdir(parents=True)
         (tmp_path / "places" / value / "1.png").write_bytes(encode(np.full((60, 90, 3), level, np.uint8)))
+    (tmp_path / "places" / "IMG_0001.png").write_bytes(encode(np.full((60, 90, 3), 128, np.uint8)))
     options = ["--task", "classify the vehicle", "--method", "compose", "--model", "street-classifier", "--json"]
     shown = {"CONTRAFACT_URL": system.base_url}
     command = ["submit", str(pictures), *options, "--backgrounds", str(tmp_path / "places")]
@@ -243,7 +259,7 @@ def test_the_command_line_uploads_a_folder_of_backgrounds(system: Embedded, tmp_
     assert done.exit_code == 0, done.output
     job = json.loads(done.stdout)
     (method,) = job["methods"]
-    assert {background["value"] for background in method["parameters"]["backgrounds"]} == {"fresh snow", "night"}
+    assert {background["value"] for background in method["parameters"]["backgrounds"]} == {"fresh snow", "night", ""}
     with httpx.Client(base_url=system.base_url, timeout=600) as client:
         edits = client.get(f"/jobs/{job['id']}/results", params={"value": "night"}).json()["counterfactuals"]
         assert len(edits) == 2

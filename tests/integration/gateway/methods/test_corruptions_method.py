@@ -15,7 +15,7 @@ from diffusion_service.app import create_app as create_diffusion_service
 from embedded.run import run_embedded
 from evaluator_service.app import create_app as create_evaluator_service
 from gateway.jobs.choices import methods_listing
-from gateway.jobs.sensitivity import sensitivity_of
+from gateway.jobs.sensitivity import GroupedTruth, sensitivity_of
 from gateway.methods import read_method
 from gateway.methods.checks import CHECKS
 from gateway.methods.corruptions import ALL, CorruptionsParameters, corruptions
@@ -80,7 +80,7 @@ def test_they_are_listed_with_the_profiles_defaults_and_counted_in_plans() -> No
     assert isinstance(properties, dict)
     assert properties["corruptions"]["default"] == ["gaussian_noise", "motion_blur", "fog", "jpeg"]  # type: ignore[call-overload,index]
     parameters: JsonObject = {"corruptions": ["gaussian_noise", "motion_blur", "fog", "jpeg"]}
-    sensitivity = sensitivity_of(["car"] * 40, [read_method("corruptions", parameters)])
+    sensitivity = sensitivity_of([GroupedTruth(["car"], None)] * 40, [read_method("corruptions", parameters)])
     assert sensitivity.family == 4 * 5
 
 

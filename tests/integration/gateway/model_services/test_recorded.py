@@ -16,7 +16,8 @@ from sqlalchemy import select
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Image, OwnedImage, Owner, RecordedCall
 from gateway.model_services.clients import BrokenOff, ModelServices
-from gateway.model_services.recorded import ImageShelf, RecordedServices
+from gateway.model_services.image_shelf import ImageShelf
+from gateway.model_services.recorded import RecordedServices
 from gateway.model_services.recurring import RecurringReplies
 from shared.images import encode
 from shared.problems import GenerationFailed, InvalidInput, NotReady, Overloaded

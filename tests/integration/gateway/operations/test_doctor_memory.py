@@ -10,7 +10,7 @@ from gateway.operations.weights_check import (
     needed_weights,
     service_faults,
 )
-from shared.profile_diffusion import MergedLora
+from shared.profile_unets import MergedLora
 from shared.profiles import load_profile
 from shared.schemas.service import GpuInfo, ServiceName
 from shared.weights import Weights

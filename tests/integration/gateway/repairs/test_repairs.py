@@ -35,8 +35,8 @@ from pathlib import Path
 from evaluator_service.repair_worker import Trainer
 from shared.schemas.repairs import RepairLease
 from shared.storage import DirectoryStore
-grant = RepairLease(repair=sys.argv[2], token=sys.argv[3])
-Trainer(DirectoryStore(Path(sys.argv[1])), "tiny", "cpu", beat_seconds=0.2).work(grant)
+lease = RepairLease(repair=sys.argv[2], token=sys.argv[3])
+Trainer(DirectoryStore(Path(sys.argv[1])), "tiny", "cpu", beat_seconds=0.2).work(lease)
 """
 
 
@@ -46,7 +46,7 @@ class Site:
     def __init__(self, sessions: Sessions, folder: Path) -> None:
         self.sessions, self.folder = sessions, folder / "objects"
         self.store = DirectoryStore(self.folder)
-        self.grants: list[RepairLease] = []
+        self.leases: list[RepairLease] = []
         add_job(sessions, self.store)
         write_day_classifier(folder / "day", steps=20)
         package = keep_model(self.store, folder / "day", "day")
@@ -69,12 +69,12 @@ class Site:
 
     def look(self, send: Callable[[RepairLease], None] | None = None) -> list[RepairLease]:
         """What is given out when a worker looks."""
-        before = len(self.grants)
-        check_repairs(self.sessions, self.store, self.grants.append, SETTINGS)
-        new = self.grants[before:]
-        for grant in new:
+        before = len(self.leases)
+        check_repairs(self.sessions, self.store, self.leases.append, SETTINGS)
+        new = self.leases[before:]
+        for lease in new:
             if send is not None:
-                send(grant)
+                send(lease)
         return new
 
     def row(self, repair: str) -> Repair:
@@ -86,8 +86,8 @@ class Site:
         with self.sessions.begin() as session:
             session.execute(update(Repair).values(heard_at=database_now(-seconds)))
 
-    def trainer_writes(self, grant: RepairLease, name: str, content: str) -> None:
-        self.store.put(repair_key(grant.repair, grant.token, name), content.encode())
+    def trainer_writes(self, lease: RepairLease, name: str, content: str) -> None:
+        self.store.put(repair_key(lease.repair, lease.token, name), content.encode())
 
     def weights(self, repair: str, arm: str) -> dict[str, Tensor]:
         return weights_in(self.store.get(repair_key(repair, arm, "model.tar")))
@@ -122,7 +122,7 @@ def test_a_trainer_killed_midway_is_followed_by_one_that_ends_in_the_same_weight
     site.silence(SETTINGS.lease_seconds + 1)
     (second,) = site.look()
     assert second.token != first.token
-    trainer(site).work(first)  # an old message: its grant holds no more
+    trainer(site).work(first)  # an old message: its lease has ended
     assert not site.store.exists(repair_key("bb", first.token, "outcome.json"))
     trainer(site).work(second)
     site.look()
@@ -157,9 +157,9 @@ def test_what_an_older_trainer_writes_is_not_read(site: Site) -> None:
 def test_progress_is_heard_and_silence_without_it_ends_the_repair(site: Site) -> None:
     site.add("aa")
     for number in range(SETTINGS.max_lost_leases):
-        (grant,) = site.look()
+        (lease,) = site.look()
         heartbeat = Heartbeat(beat=1, done=4 if number == 0 else 0, total=128, arm="repaired")
-        site.trainer_writes(grant, "progress.json", heartbeat.model_dump_json())
+        site.trainer_writes(lease, "progress.json", heartbeat.model_dump_json())
         assert site.look() == []
         if number == 0:
             assert site.row("aa").progress == RepairProgress(done=4, total=128, arm="repaired")

@@ -11,7 +11,8 @@ from gateway.export.selection import Selection, exported_images
 from gateway.repairs.orders import load
 from gateway.results.classification import load_rows
 from gateway.results.measure import measure
-from gateway.results.stream import stream_sources, triples
+from gateway.results.pairing import triples
+from gateway.results.stream import stream_sources
 from gateway.suites import suites
 from shared.schemas.suites import SuiteRequest
 from tests.support.worked_jobs import EDITS, add_worked_job
@@ -80,8 +81,8 @@ def test_pairs_whose_null_arm_fails_leave_the_main_estimate_and_stay_in_the_othe
         assert edits.delta_accuracy == pytest.approx(LOST / IMAGES), "a true zero looked like an improvement"
         assert edits.interval is not None
         assert effect.bounds is not None
-        assert effect.bounds.refused == LOST * (1 if effect.cell.direction == "to" else EDITS)
-        assert (effect.bounds.share, effect.bounds.low) == (1.0, 0.0)
+        assert effect.bounds.lost == LOST * (1 if effect.cell.direction == "to" else EDITS)
+        assert (effect.bounds.refused, effect.bounds.lost_share, effect.bounds.low) == (0, 1.0, 0.0)
         assert effect.bounds.high == pytest.approx(edits.delta_accuracy), "what the lost pairs show may be true"
 
 

@@ -10,13 +10,17 @@ from sqlalchemy import select, update
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Job, Prediction
 from gateway.report.build import build_report
+from gateway.report.page import DATA_BEGIN
 from shared.schemas.results import JobResults
 from shared.storage import DirectoryStore
 from tests.support.drawn_job import add_drawn_job
 
 
 def build_with_reference(sessions: Sessions, folder: Path, same_weakness: bool) -> tuple[JobResults, str]:
-    """A drawn job that tests `night-bus` with `sound` as its reference, which may predict as `night-bus` does."""
+    """The results and the page without its data of a drawn job that tests `night-bus`, with `sound` as its reference.
+
+    The reference may predict as `night-bus` does.
+    """
     store = DirectoryStore(folder)
     add_drawn_job(sessions, store, per_class=14)
     with sessions.begin() as session:
@@ -30,7 +34,8 @@ def build_with_reference(sessions: Sessions, folder: Path, same_weakness: bool) 
                 )
                 session.execute(own.values(predicted=weak.predicted, rank=weak.rank))
     results = build_report(sessions, store, "drawn")
-    return results, store.get("reports/drawn/report.html").decode()
+    page, _, _ = store.get("reports/drawn/report.html").decode().partition(DATA_BEGIN)
+    return results, page
 
 
 @pytest.mark.parametrize("same_weakness", [False, True])

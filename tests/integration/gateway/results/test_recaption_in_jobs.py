@@ -16,9 +16,10 @@ from gateway.results.measure import measure
 from shared.images import decode
 from shared.problems import InvalidInput
 from shared.profiles import CheckCalibration, load_profile
+from shared.schemas.effects import CheckErrors
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.jobs import JobSpec
-from shared.schemas.results import CheckErrors, JobResults
+from shared.schemas.results import JobResults
 from shared.storage import image_key
 from tests.support.databases import ON_SQLITE
 from tests.support.small_services import CLASSES

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import update
 
 from embedded.serving import ListeningPort
 from evaluator_service.app import create_app
-from gateway.database.tables import Job, Prediction, RecordedCall
+from gateway.database.tables import Job, Prediction
 from gateway.model_services.clients import ModelServices
 from gateway.report.build import write_report
 from gateway.results.classification import JobRows
-from gateway.worker.clusters_step import clustered
+from gateway.worker.clusters_step import cluster
 from shared.profiles import load_profile
 from shared.schemas.estimates import EditCluster
 from shared.schemas.results import JobResults
@@ -49,7 +49,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelServices
 
 def build(site: Site, services: ModelServices, **options: int) -> JobResults:
     def complete(rows: JobRows, results: JobResults) -> JobResults:
-        return clustered(site.sessions, site.store, services, rows, results, **options)  # type: ignore[arg-type]
+        return cluster(site.sessions, site.store, services, rows, results, **options)  # type: ignore[arg-type]
 
     return write_report(site.sessions, site.store, "drawn", "reports/page.html", [], complete=complete)
 
@@ -57,11 +57,6 @@ def build(site: Site, services: ModelServices, **options: int) -> JobResults:
 def clusters(results: JobResults, model: str) -> list[EditCluster]:
     (figures,) = (own for own in results.results if own.model == model)
     return figures.clusters
-
-
-def calls(site: Site) -> int:
-    with site.sessions() as session:
-        return session.scalar(select(func.count()).select_from(RecordedCall)) or 0
 
 
 def test_a_planted_weakness_is_a_confirmed_cluster_and_chance_is_none(site: Site, services: ModelServices) -> None:
@@ -82,10 +77,10 @@ def test_a_planted_weakness_is_a_confirmed_cluster_and_chance_is_none(site: Site
     assert not [row for row in clusters(first, "sound") if row.standing in ("weakness", "improvement")]
     assert first.not_clustered == ""
     assert 'id="clusters"' in site.store.get("reports/page.html").decode()
-    recorded = calls(site)
+    recorded = site.recorded_calls()
     assert recorded == 1
     assert build(site, services) == first
-    assert calls(site) == recorded
+    assert site.recorded_calls() == recorded
 
 
 def test_clusters_do_not_depend_on_outcomes(site: Site, services: ModelServices) -> None:
@@ -112,6 +107,6 @@ def test_what_cannot_be_clustered_is_said(site: Site, services: ModelServices) -
     with site.sessions.begin() as session:
         job = session.get_one(Job, "drawn")
         job.spec = {**job.spec, "design": "adaptive"}
-    recorded = calls(site)
+    recorded = site.recorded_calls()
     assert "adaptive" in build(site, services).not_clustered
-    assert calls(site) == recorded
+    assert site.recorded_calls() == recorded

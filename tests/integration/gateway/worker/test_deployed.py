@@ -63,8 +63,10 @@ def test_another_worker_takes_over_from_a_killed_one(sessions: Sessions, databas
 
 
 @contextmanager
-def deployment(database_url: str, services: str, folder: Path, key: str) -> Iterator[tuple[Part, httpx.Client, str]]:
-    """A gateway, a worker and a Redis that may be killed: that Redis, a client with the key, where the metrics are."""
+def deployment(
+    database_url: str, services: str, folder: Path, key: str
+) -> Iterator[tuple[Part, Part, httpx.Client, str]]:
+    """A gateway, a worker and a Redis that may be killed: Redis, worker, a client with the key, where metrics are."""
     broker, port, url = redis(folder), free_port(), f"http://127.0.0.1:{free_port()}"
     settings = {
         "CONTRAFACT_DATABASE_URL": database_url,
@@ -74,11 +76,8 @@ def deployment(database_url: str, services: str, folder: Path, key: str) -> Iter
         "CONTRAFACT_SWEEP_SECONDS": "0.5",
         **{f"CONTRAFACT_{name}_URL": services for name in ("CAPTION", "LLM", "DIFFUSION", "EVALUATOR")},
     }
-    parts = [
-        broker,
-        gateway(folder, url, {**settings, "CONTRAFACT_METRICS_PORT": str(port)}),
-        worker(folder, "worker", settings),
-    ]
+    working = worker(folder, "worker", settings)
+    parts = [broker, gateway(folder, url, {**settings, "CONTRAFACT_METRICS_PORT": str(port)}), working]
     headers = {"Authorization": f"Bearer {key}"}
     try:
         for part in parts:
@@ -86,7 +85,7 @@ def deployment(database_url: str, services: str, folder: Path, key: str) -> Iter
         for part in parts:
             part.wait()
         with httpx.Client(base_url=url, headers=headers, timeout=60, trust_env=False) as client:
-            yield broker, client, f"http://127.0.0.1:{port}/metrics"
+            yield broker, working, client, f"http://127.0.0.1:{port}/metrics"
     finally:
         for part in parts:
             part.kill()
@@ -111,10 +110,16 @@ def test_requests_are_taken_without_a_broker_and_done_when_it_is_back(
     with sessions.begin() as session:
         key = create_key(session, "tester")
     small = SmallServices()
-    with serve(small) as services, deployment(database_url, services, tmp_path, key) as (broker, client, metrics):
+    with serve(small) as services, deployment(database_url, services, tmp_path, key) as parts:
+        broker, working, client, metrics = parts
 
-        def state(job: str) -> str:
-            return str(client.get(f"/jobs/{job}").json()["state"])
+        def is_done(job: str) -> bool:
+            # Celery 5.7 may end a worker that holds a message while Redis goes away (AttributeError in kombu's
+            # `restore_unacked`); its container is then started again.
+            if not working.alive:
+                working.kill_rest()
+                working.start()
+            return str(client.get(f"/jobs/{job}").json()["state"]) == "done"
 
         broker.kill()
         posted = post_job(client)
@@ -124,17 +129,17 @@ def test_requests_are_taken_without_a_broker_and_done_when_it_is_back(
         assert client.get("/readyz").status_code == 200
         broker.start()
         broker.wait()
-        wait_for(lambda: state(job) == "done", seconds=300)
+        wait_for(lambda: is_done(job), seconds=300)
 
         broker.kill()
         added = client.post(f"/jobs/{job}/models", json={"models": ["m2"]})
         assert (added.status_code, added.json()["state"]) == (202, "running"), added.text
         broker.start()
         broker.wait()
-        wait_for(lambda: state(job) == "done", seconds=300)
+        wait_for(lambda: is_done(job), seconds=300)
         broker.kill()
         assert client.post(f"/jobs/{job}/report").status_code == 202
         assert lost_messages(metrics) == 3
         broker.start()
         broker.wait()
-        wait_for(lambda: state(job) == "done", seconds=300)
+        wait_for(lambda: is_done(job), seconds=300)

@@ -7,18 +7,21 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select, update
+from prometheus_client import REGISTRY
+from sqlalchemy import select, update
 
 from embedded.serving import ListeningPort
 from evaluator_service.app import create_app as evaluator
-from gateway.database.tables import Counterfactual, RecordedCall, SourceImage
+from gateway.database.tables import Counterfactual, SourceImage
 from gateway.model_services.cancellation import Cancelled
 from gateway.model_services.clients import ModelServices
 from gateway.report.build import write_report
 from gateway.results.classification import JobRows
 from gateway.results.realism import load_pairs
+from gateway.worker.analysis_step import completed
 from gateway.worker.realism_step import with_realism
 from llm_service.app import create_app as language
+from shared.endpoints import INFO
 from shared.profiles import load_profile
 from shared.schemas.estimates import Realism
 from shared.schemas.results import JobResults
@@ -66,11 +69,6 @@ def realism(results: JobResults) -> Realism:
     return row
 
 
-def calls(site: Site) -> int:
-    with site.sessions() as session:
-        return session.scalar(select(func.count()).select_from(RecordedCall)) or 0
-
-
 def test_edits_are_further_from_the_originals_than_null_arms(site: Site, services: ModelServices) -> None:
     add_drawn_job(site.sessions, site.store, per_class=6)
     with site.sessions.begin() as session:
@@ -87,10 +85,10 @@ def test_edits_are_further_from_the_originals_than_null_arms(site: Site, service
     assert 1 < row.perplexity < row.perplexity_edited * 3
     assert row.not_measured == {}
     assert 'id="realism"' in site.store.get("reports/page.html").decode()
-    recorded = calls(site)
+    recorded = site.recorded_calls()
     assert recorded == 18 + 2
     assert build(site, services) == first
-    assert calls(site) == recorded
+    assert site.recorded_calls() == recorded
 
 
 def test_a_large_job_is_sampled_by_digest(site: Site, services: ModelServices) -> None:
@@ -112,6 +110,25 @@ def test_without_services_the_results_say_why(site: Site) -> None:
     assert "cannot be reached" in row.not_measured["images"]
 
 
+def test_an_analysis_waits_for_absent_services_once(site: Site) -> None:
+    add_drawn_job(site.sessions, site.store, per_class=2)
+    away = NOWHERE.removesuffix("/v1")
+    services = ModelServices({"evaluator_service": away, "llm_service": away}, wait=1)
+    before = {name: attempts(name) for name in ("evaluator_service", "llm_service")}
+    complete = partial(completed, site.sessions, site.store, services)
+    results = write_report(site.sessions, site.store, "drawn", "reports/page.html", [], complete=complete)
+    services.close()
+    assert set(realism(results).not_measured) == {"images", "captions"}
+    assert attempts("evaluator_service") - before["evaluator_service"] > 1
+    assert attempts("llm_service") - before["llm_service"] == 1
+
+
+def attempts(service: str) -> float:
+    """How many descriptions of a service could not be fetched in this process."""
+    labels = {"service": service, "path": INFO.path, "outcome": "unreachable"}
+    return REGISTRY.get_sample_value("contrafact_service_call_seconds_count", labels) or 0
+
+
 def test_a_cancelled_job_measures_no_further(site: Site, services: ModelServices) -> None:
     add_drawn_job(site.sessions, site.store, per_class=2)
     checks: list[int] = []
@@ -126,4 +143,4 @@ def test_a_cancelled_job_measures_no_further(site: Site, services: ModelServices
 
     with pytest.raises(Cancelled):
         write_report(site.sessions, site.store, "drawn", "reports/page.html", [], complete=complete)
-    assert calls(site) == 2
+    assert site.recorded_calls() == 2

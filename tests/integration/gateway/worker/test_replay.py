@@ -18,6 +18,7 @@ from shared.problems import NotFound
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import RenderReply, RenderRequest
 from shared.schemas.service import SERVICES, ServiceInfo, WeightsInfo
+from shared.weights import Server
 from tests.support.databases import ON_SQLITE
 from tests.support.diffusion_requests import pixels
 from tests.support.json_values import value_at
@@ -90,6 +91,14 @@ def test_other_pixels_are_counted_and_the_service_is_named(site: Site) -> None:
     (cause,) = replayed.causes
     assert "diffusion_service" in cause
     assert "/v1/renderings" in cause
+
+
+@ON_SQLITE
+def test_a_server_that_answers_otherwise_is_reported(site: Site) -> None:
+    assert isinstance(site.small, Shaken)
+    server = Server(url="http://127.0.0.1:9/v1", model="editor", revision="1", licence="none", gigabytes=1)
+    site.small.shaken, site.small.weights = True, [server.info("instruct")]
+    assert any("diffusion_service" in cause and "server" in cause for cause in again(site).causes)
 
 
 @ON_SQLITE

@@ -12,9 +12,10 @@ from sqlalchemy import select
 from gateway.database.sessions import reading
 from gateway.database.tables import Image
 from gateway.methods.corruptions import ALL
-from gateway.model_services import recorded
+from gateway.model_services import image_shelf
 from gateway.model_services.clients import ModelServices
-from gateway.model_services.recorded import ImageShelf, RecordedServices
+from gateway.model_services.image_shelf import ImageShelf
+from gateway.model_services.recorded import RecordedServices
 from gateway.queue import leases
 from gateway.worker import image_step, messages
 from shared.schemas.corruptions import SEVERITIES
@@ -34,7 +35,7 @@ def traced() -> Iterator[None]:
 
 
 def test_a_step_drops_images_that_are_saved(site: Site, traced: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded, "SAVED_BYTES", SAVED_BYTES)
+    monkeypatch.setattr(image_shelf, "SAVED_BYTES", SAVED_BYTES)
     monkeypatch.setattr(messages, "PIXELS_PER_REQUEST", IMAGES_PER_REQUEST * SIZE[0] * SIZE[1])
     site.add_job(images=1, methods=[{"name": "corruptions", "parameters": {"corruptions": list(ALL)}}], size=SIZE)
     with site.sessions.begin() as session:

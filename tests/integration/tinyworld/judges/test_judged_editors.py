@@ -16,9 +16,9 @@ from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import EditReply, EditRequest
 from shared.schemas.language import GenerateRequest
 from tests.support.small_services import SmallServices, open_clients
-from tinyworld.judges.editors import EDITORS, Faultless, edited, overlap, parameters_of
+from tinyworld.judges.editors import EDITORS, Faultless, edit_all, overlap, parameters_of
 from tinyworld.judges.trials import FIELDS, TASK
-from tinyworld.measure.counterfactuals import FIRST, OTHER, edits_in_turn, field_and_value
+from tinyworld.measure.counterfactuals import FIRST, OTHER_FACTOR, edits_in_turn, field_and_value
 
 
 class Watching(SmallServices):
@@ -41,7 +41,7 @@ def services() -> Iterator[ModelServices]:
 @pytest.mark.parametrize("name", [name for name in EDITORS if EDITORS[name].method in ("shifts", "reconstruction")])
 def test_a_method_is_given_known_captions_and_edits(services: ModelServices, name: str) -> None:
     proposals = list(enumerate(edits_in_turn(FIRST, 5, FIELDS), 7))
-    draw = edited(services, EDITORS[name].method, parameters_of(EDITORS[name], load_profile("tiny")) | {"steps": 2})
+    draw = edit_all(services, EDITORS[name].method, parameters_of(EDITORS[name], load_profile("tiny")) | {"steps": 2})
     drawings = draw(proposals)
     kinds = ["null"] if name == "reconstruction" else ["edit", "null"]
     assert [(drawing.number, drawing.kind) for drawing in drawings] == [
@@ -70,9 +70,9 @@ def test_the_faultless_language_model_knows_one_edit_of_one_factor(services: Mod
 def test_words_outside_the_world_change_no_field() -> None:
     (proposal,) = edits_in_turn(FIRST, 1, ["colour"])
     strange = type(proposal.edit)(proposal.edit.changes, "A red bus. It is day.", "A red bus. It was day.")
-    assert field_and_value(strange)[0] == OTHER
+    assert field_and_value(strange)[0] == OTHER_FACTOR
     gone = type(proposal.edit)(proposal.edit.changes, "A red bus by a forest.", "A red bus in a forest. It is night.")
-    assert field_and_value(gone)[0] == OTHER, "two fields at once"
+    assert field_and_value(gone)[0] == OTHER_FACTOR, "two fields at once"
     swapped = type(proposal.edit)(proposal.edit.changes, "A red bus. It is day.", "A red car. It is day.")
     assert field_and_value(swapped) == ("label", "car")
 

@@ -2,66 +2,128 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
-from benchmarks.simulated_designs import DesignSetting, adaptive_job
-from gateway.analysis.allocation import Suspicion, allocate, is_cleared, round_budgets
-from gateway.analysis.betting import anytime_interval, anytime_p, betting_p
+from benchmarks.simulated_designs import DesignSetting, adaptive_job, even_job
+from gateway.analysis.allocation import Suspicion, allocate
+from gateway.analysis.betting import anytime_interval, anytime_p, betting_p, expected_left
+from gateway.analysis.effects import Differences
+from gateway.analysis.findings import assess, hypothesis_tests
 from gateway.analysis.limits import BEYOND
+from tests.support.effects import cell, differences
 
-CALM = Suspicion(drop=0.0, images=15, free=250, yield_=0.75)
+CALM = Suspicion(drop=0.0, images=15, free=range(250))
 SUSPECT = replace(CALM, drop=0.4)
 
 
-def test_the_rounds_spend_the_whole_budget() -> None:
-    for budget in (1, 7, 1_200):
-        assert sum(round_budgets(budget)) == budget
-    assert round_budgets(1_200)[0] == 600
+def with_an_arm(values: int) -> int:
+    """Edits of one image share one arm."""
+    return values + (values > 0)
 
 
-def test_suspects_get_fresh_images_first_and_the_rest_goes_to_all_others() -> None:
-    shares = allocate({"a": CALM, "b": SUSPECT, "c": CALM}, edits=200, rounds_left=3)
-    assert (shares["b"].confirming > 0, shares["b"].screening, shares["b"].horizon > 0) == (True, 0, True)
-    assert {shares[name].confirming for name in "ac"} == {0}
-    assert abs(shares["a"].screening - shares["c"].screening) <= 1
-    assert sum(share.confirming + share.screening for share in shares.values()) == 200
+SUSPICIONS = st.builds(
+    Suspicion,
+    drop=st.floats(-1, 1),
+    images=st.integers(0, 50),
+    free=st.lists(st.integers(0, 9), unique=True),
+    decided=st.booleans(),
+)
+
+
+@given(
+    st.dictionaries(st.text("abcd", min_size=1, max_size=3), SUSPICIONS),
+    st.integers(0, 60),
+    st.integers(1, 6),
+    st.sampled_from([with_an_arm, lambda values: values, lambda values: 3 * values + min(values, 2)]),
+)
+def test_a_round_never_costs_more_than_its_budget(places, budget, rounds_left, cost) -> None:  # type: ignore[no-untyped-def]
+    shares = allocate(places, budget, rounds_left, cost)
+    values = Counter(image for images in shares.values() for image in images)
+    spent = sum(map(cost, values.values()))
+    assert spent <= budget
+    for name, images in shares.items():
+        assert images == list(places[name].free[: len(images)])
+        assert not places[name].decided
+    complete = all(len(shares.get(name, [])) == len(place.free) for name, place in places.items() if not place.decided)
+    assert complete or budget - spent < cost(1)
+
+
+def test_the_place_that_seems_to_fail_most_comes_first() -> None:
+    shares = allocate({"a": CALM, "b": SUSPECT, "c": replace(SUSPECT, drop=0.2)}, 120, 5, cost=lambda values: values)
+    assert {name: len(images) for name, images in shares.items()} == {"b": 50, "c": 50, "a": 20}
+    few = replace(SUSPECT, images=1)
+    assert len(allocate({"a": replace(CALM, drop=0.2), "b": few}, 60, 5, cost=lambda values: values)["a"]) == 50
+
+
+def test_arms_that_edits_share_are_paid_once() -> None:
+    places = {"night": SUSPECT, "fog": SUSPECT}
+    assert sum(map(len, allocate(places, 30, 1, with_an_arm).values())) == 15
+    shares = allocate({name: replace(SUSPECT, free=range(10)) for name in places}, 30, 1, with_an_arm)
+    assert {name: len(images) for name, images in shares.items()} == {"night": 10, "fog": 10}
 
 
 def test_a_place_that_is_decided_or_used_up_gets_nothing() -> None:
-    places = {"found": replace(SUSPECT, decided=True), "used up": replace(SUSPECT, free=0)}
-    assert all(share.confirming + share.screening == 0 for share in allocate(places, 100, 1).values())
-
-
-def test_the_test_of_a_suspect_keeps_its_plan() -> None:
-    first = allocate({"a": SUSPECT}, 40, 3)["a"]
-    later = replace(SUSPECT, drop=0.1, horizon=first.horizon, given=first.confirming, free=200)
-    assert allocate({"a": later}, 40, 2)["a"].horizon == first.horizon
-
-
-def test_a_suspect_is_cleared_only_by_tested_images() -> None:
-    assert is_cleared(replace(SUSPECT, drop=0.02, images=40), confirmed=12)
-    assert not is_cleared(replace(SUSPECT, drop=0.02, images=40), confirmed=11)
-    assert not is_cleared(SUSPECT, confirmed=40)
+    places = {"decided": replace(SUSPECT, decided=True), "used up": replace(SUSPECT, free=())}
+    assert allocate(places, 100, 1, cost=lambda values: values) == {}
 
 
 def test_an_anytime_test_stays_decided_and_rarely_errs() -> None:
     """Looked at after every difference; the effect is exactly 5 points. p ≤ .05 in at most 5 % of sequences."""
     random = np.random.default_rng(1)
-    crossed = 0
+    crossed, left = 0, np.arange(60.0, 0, -1)
     for _ in range(60):
-        differences = np.where(random.random(60) < BEYOND, -1.0, 0.0)
-        crossed += any(anytime_p(differences[:n], BEYOND, 60) <= 0.05 for n in (12, 20, 30, 40, 50, 60))
+        pairs = np.where(random.random(60) < BEYOND, -1.0, 0.0)
+        p_values = [anytime_p(pairs[:n], BEYOND, left[:n]) for n in (12, 20, 30, 40, 50, 60)]
+        assert p_values == sorted(p_values, reverse=True)
+        crossed += p_values[-1] <= 0.05
     assert crossed <= 7  # 99.5 % quantile of the binomial (60, 0.05) is 8
     lost = np.full(40, -1.0)
-    assert anytime_p(lost, BEYOND, 40) <= betting_p(lost, BEYOND, 1) * 1.5
-    at_once, later = (anytime_interval(np.r_[lost, more], 0.95, 40) for more in (np.zeros(0), np.zeros(5)))
+    assert anytime_p(lost, BEYOND, left[20:]) <= betting_p(lost, BEYOND, 1)
+    at_once, later = (anytime_interval(np.r_[lost, more], 0.95, left) for more in (np.zeros(0), np.zeros(5)))
     assert at_once[1] < -BEYOND
     assert later[1] < -BEYOND
+
+
+def test_a_large_effect_is_shown_long_before_the_last_planned_image() -> None:
+    lost = np.repeat([-1.0, 0.0], [2, 1])
+    assert anytime_p(np.tile(lost, 12), BEYOND, np.arange(300.0, 0, -1)) < 0.001
+
+
+@given(st.sets(st.integers(0, 40), min_size=1), st.integers(41, 100))
+def test_what_is_expected_depends_on_the_images_before_alone(places: set[int], planned: int) -> None:
+    ranks = np.array(sorted(places), dtype=np.int64)
+    left = expected_left(ranks, planned)
+    assert (left >= 1).all()
+    for count in range(1, len(ranks)):
+        assert (expected_left(ranks[:count], planned) == left[:count]).all()
+
+
+def test_results_do_not_choose_the_family() -> None:
+    def opened(own: Differences) -> Differences:
+        return replace(own, left=np.arange(float(len(own.correct)), 0, -1))
+
+    cells = {cell("night"): opened(differences(np.repeat([-1, 0], [14, 2])))}
+    cells |= {cell(str(n)): opened(differences(np.zeros(5))) for n in range(9)}
+    tests = hypothesis_tests(cells, seed=1)
+    assert (len(tests), tests[cell("0")].p_value) == (10, 1.0)
+    assert tests[cell("night")].q_value == 10 * tests[cell("night")].p_value
+    first, *rest = assess(cells, seed=1)
+    assert first.cell == cell("night")
+    assert {(effect.standing, effect.p_value) for effect in rest} == {("too few images", None)}
 
 
 def test_an_adaptive_job_finds_what_an_even_one_of_its_size_would_not() -> None:
     setting = DesignSetting(pool=300, edits=1_200, drop=0.6)
     results = [adaptive_job(setting, seed) for seed in range(2)]
     assert all(result == {"0/0"} and edits <= setting.edits for result, edits in results)
+
+
+def test_an_adaptive_job_finds_no_less_when_most_images_are_rendered() -> None:
+    setting = DesignSetting(pool=60, edits=1_200, drop=0.35)
+    adaptive, even = (sum(len(job(setting, seed)[0]) for seed in range(8)) for job in (adaptive_job, even_job))
+    assert adaptive > even

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from gateway.analysis.calibration import (
     LEAST_OF_EACH,
     JudgedSample,
+    class_error_rates,
     error_rates,
     fit_held_out,
     half_width,
@@ -81,6 +84,22 @@ def test_a_factor_with_few_images_gets_the_errors_of_all_and_too_few_in_all_get_
     assert weather.errors.invalid_accepted == int((sample.accepted & ~sample.valid).sum())
     assert all(rates.errors is None for rates in error_rates(rare))
     assert error_rates(judged(np.random.default_rng(4), 0))[0].accepted_if_invalid.value is None
+
+
+def test_a_class_with_30_images_of_both_kinds_has_errors_of_its_own() -> None:
+    sample = judged(np.random.default_rng(8), 200)
+    labels = ["bus"] * 100 + ["car"] * 29 + ["boat"] * 61 + [None] * 10
+    sample.valid[129:190] = True  # no invalid boat
+    boat, bus, car = class_error_rates(replace(sample, labels=labels))
+    assert [(rates.label, rates.images) for rates in (boat, bus, car)] == [("boat", 61), ("bus", 100), ("car", 29)]
+    assert bus.errors is not None
+    assert bus.errors.valid == int(sample.valid[:100].sum())
+    assert bus.errors.invalid_accepted == int((sample.accepted & ~sample.valid)[:100].sum())
+    assert boat.errors is None
+    assert car.errors is None
+    assert car.rejected_if_valid.n + car.accepted_if_invalid.n == 29
+    assert class_error_rates(sample) == []
+    assert fit_held_out(*scored(np.random.default_rng(8), 100, gap=2.0), np.arange(100) % 2 == 0).classes == []  # type: ignore[union-attr]
 
 
 def test_the_number_of_reviews_that_are_missing_follows_from_the_rarer_kind() -> None:

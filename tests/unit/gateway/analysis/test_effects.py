@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.analysis.effects import Outcomes, Predictions, Units, differences
 from gateway.analysis.findings import assess
-from shared.schemas.results import Cell
+from shared.schemas.effects import Cell
 
 CELL = Cell(label="bus", factor="weather", value="night", direction="to")
 

@@ -7,7 +7,7 @@ import numpy as np
 from gateway.analysis.effects import Outcomes, Predictions
 from gateway.analysis.failure_points import failure_points, first_change
 from gateway.methods.corruptions import value_of
-from shared.schemas.results import Cell
+from shared.schemas.effects import Cell
 
 RIGHT, WRONG = 0, 1
 

@@ -8,7 +8,7 @@ from statsmodels.stats.multitest import multipletests
 
 from gateway.analysis.effects import Differences
 from gateway.analysis.findings import assess
-from shared.schemas.results import Cell
+from shared.schemas.effects import Cell
 from tests.support.effects import cell, differences
 
 

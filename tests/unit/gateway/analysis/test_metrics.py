@@ -11,7 +11,7 @@ from sklearn.metrics import accuracy_score, top_k_accuracy_score
 from gateway.analysis.effects import Floats, Integers, Originals, Outcomes, Predictions
 from gateway.analysis.funnel import EditOutcome, funnel
 from gateway.analysis.metrics import accuracy, all_or_none, paper_metrics, probability_changes
-from shared.schemas.results import Cell
+from shared.schemas.effects import Cell
 
 SOURCES, SIBLINGS, CLASSES = 40, 3, 8
 RANDOM = np.random.default_rng(11)

@@ -8,8 +8,11 @@ import pytest
 from gateway.analysis.effects import Differences
 from gateway.analysis.findings import assess
 from gateway.analysis.power import ACCURACY, detectable_drop, sources_needed
-from gateway.jobs.sensitivity import sensitivity
-from shared.schemas.results import Cell
+from gateway.jobs.sensitivity import Conditions, GroupedTruth, sensitivity, sensitivity_of
+from gateway.methods import read_method
+from shared.schemas.effects import Cell
+
+FOUR_EDITS = [read_method("lance-r", {})]
 
 
 @pytest.mark.parametrize(("sources", "family"), [(16, 8), (38, 24)])
@@ -47,9 +50,30 @@ def test_the_images_to_bring_show_the_drop(drop: float) -> None:
 
 
 def test_a_plan_has_the_drop_that_each_class_detects() -> None:
-    plan = sensitivity({"bus": 38, "car": 8, "boat": 1}, edits_per_image=4)
+    plan = sensitivity({"bus": [1] * 38, "car": [1] * 8, "boat": [1]}, edits_per_image=4)
     assert plan.family == 8
     bus, car, boat = plan.classes
     assert (bus.sources, bus.drop) == (38, detectable_drop(38, 8))
     assert [(few.sources, few.drop) for few in (car, boat)] == [(8, None), (1, None)]
     assert sensitivity({}, 4).classes == []
+
+
+def test_groups_of_images_decide_the_drop_not_their_number() -> None:
+    frames = [GroupedTruth(["bus"], drive) for drive in range(5) for _ in range(60)]
+    plan = sensitivity_of(frames, FOUR_EDITS)
+    (few,) = plan.classes
+    assert (plan.unit, few.sources, few.groups, few.drop) == ("group", 300, 5, None)
+    drives = [GroupedTruth(["bus"], str(drive)) for drive in range(38) for _ in range(3)]
+    (bus,) = sensitivity_of([*drives, *[GroupedTruth(["bus"], None)] * 2], FOUR_EDITS).classes
+    (alone,) = sensitivity_of([GroupedTruth(["bus"], None)] * 40, FOUR_EDITS).classes
+    assert (bus.sources, bus.groups, bus.drop) == (116, 40, alone.drop)
+    assert (alone.groups, alone.sources) == (None, 40)
+
+
+def test_a_group_counts_if_one_of_its_edits_is_accepted() -> None:
+    half = Conditions(acceptance=0.5, observed=True)
+    drives = [GroupedTruth(["bus"], drive) for drive in range(40) for _ in range(10)]
+    (grouped,) = sensitivity_of(drives, FOUR_EDITS, conditions=half).classes
+    (alone,) = sensitivity_of([GroupedTruth(["bus"], None)] * 40, FOUR_EDITS, conditions=half).classes
+    assert grouped.drop == detectable_drop(40, 8)
+    assert alone.drop == detectable_drop(20, 8)

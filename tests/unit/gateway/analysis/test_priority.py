@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.analysis.priority import Failure, Fault, evidence, review_order, turns
-from shared.schemas.results import Cell, CellEffect
+from shared.schemas.effects import Cell, CellEffect
 
 
 def fault(name: str, model: str = "m") -> Fault:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.analysis.certainty import clustered
+from gateway.analysis.certainty import cluster_interval
 from gateway.analysis.effects import Outcomes, Predictions, Scores
 from gateway.analysis.releases import ORIGINALS, Pairs, against_baseline, against_null_arms, judge, scores_of
+from shared.schemas.effects import Cell
 from shared.schemas.masks import ALL_CLASSES
-from shared.schemas.results import Cell
 
 NIGHT = Cell(label="bus", factor="weather", value="night", direction="to")
 RAIN = Cell(label="bus", factor="weather", value="rain", direction="to")
@@ -166,7 +166,7 @@ def test_segmenters_are_paired_by_counterfactual_if_either_left_some_out() -> No
 @settings(max_examples=40, deadline=None)
 def test_a_mean_overlap_lies_in_its_interval_and_weighs_sources_alike(rows: list[tuple[int, float]], seed: int) -> None:
     source, scores = np.array([place for place, _ in rows]), np.array([score for _, score in rows])
-    overlap = clustered(scores, source, "iou", seed)
+    overlap = cluster_interval(scores, source, "iou", seed)
     means = [scores[source == place].mean() for place in np.unique(source)]
     assert overlap.value == pytest.approx(np.mean(means))
     assert overlap.value is not None

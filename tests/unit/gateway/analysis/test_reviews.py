@@ -8,7 +8,7 @@ import pytest
 from gateway.analysis.effects import Differences
 from gateway.analysis.findings import assess
 from gateway.analysis.reviews import RandomSample, Reviewed, Tally, check_errors, estimate, valid_counts
-from shared.schemas.results import Cell
+from shared.schemas.effects import Cell
 
 CELL = Cell(label="bus", factor="weather", value="night", direction="to")
 

@@ -7,19 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy.stats import ttest_1samp
 from sklearn.metrics import confusion_matrix, jaccard_score, recall_score
 
+from benchmarks.simulated_overlaps import Overlaps, simulate_tables
 from gateway.analysis.segmentation import (
-    POOLED_RESAMPLES,
+    LEAST_OF_POOLED_CLASS,
     hits_and_union,
     image_overlap,
     lost_classes,
     named_overlaps,
     normalise,
     overlaps,
+    pooled_difference,
     pooled_interval,
+    pooled_interval_obstacle,
     scores,
-    weights_of,
 )
 from shared.label_maps import OTHER, VOID, confusion, pack_counts, unpack_counts
 
@@ -93,24 +96,47 @@ def test_lost_is_what_was_found_and_is_not_any_more() -> None:
     assert lost_classes({"car": 0.5}, {}) == ["car"]
 
 
-def test_the_pooled_interval_covers_a_known_difference() -> None:
-    """Sixty groups of images, whose difficulty varies; the segmenter loses a tenth of its pixels under the change."""
-    random = np.random.default_rng(3)
-    covered = 0
-    for trial in range(60):
-        resampled = np.zeros((2, POOLED_RESAMPLES, 2, 1), np.int64)
-        for group in range(60):
-            easy = random.beta(4, 2)
-            counts = (1_000 * easy * 0.9, 1_000 * easy)  # of the counterfactual, of the null arm
-            for arm, hits in enumerate(counts):
-                image = np.array([[round(hits), 1_000 - round(hits)]])
-                resampled[arm] += weights_of(1_000 * trial + group)[:, None, None] * hits_and_union(image)
-        interval = pooled_interval(resampled[0], resampled[1], 60)
-        assert interval is not None
-        covered += interval.low <= -0.1 * 4 / 6 <= interval.high
-    assert covered >= 60 * 0.95 - 2 * np.sqrt(60 * 0.95 * 0.05)
+def test_the_pooled_interval_covers_with_a_rare_class_and_unequal_numbers_of_edits() -> None:
+    """Easy images have four edits, others one."""
+    setting = Overlaps(groups=20, rare=0.15, lost=0.06)
+    rows = simulate_tables(setting, 200)
+    covered = [row.covered for row in rows if row.covered is not None]
+    assert len(covered) > 80
+    assert np.mean(covered) >= 0.95 - 2.6 * np.sqrt(0.95 * 0.05 / len(covered))
+    assert abs(np.mean([row.error for row in rows])) < 0.02
+    assert np.mean([row.error_null_once for row in rows]) > 0.03
 
 
-def test_too_few_groups_have_no_pooled_interval() -> None:
-    nothing = np.zeros((POOLED_RESAMPLES, 2, CLASSES), np.int64)
-    assert pooled_interval(nothing, nothing, 11) is None
+def test_the_pooled_difference_is_that_of_the_scores() -> None:
+    random = np.random.default_rng(1)
+    counts = random.integers(0, 50, (15, 2, CLASSES, CLASSES + 1))
+    groups = np.array([[hits_and_union(arm) for arm in pair] for pair in counts])
+    after, before = (scores(counts[:, arm].sum(axis=0), 15).mean_iou or 0 for arm in (0, 1))
+    difference = pooled_difference(groups)
+    assert difference == pytest.approx(after - before)
+    interval = pooled_interval(groups)
+    assert interval.low < after - before < interval.high
+    assert pooled_difference(groups[:0]) is None
+
+
+def test_the_pooled_interval_is_students_for_a_mean() -> None:
+    """With unions of equal size the difference is a mean over groups."""
+    shares = np.random.default_rng(2).integers(300, 900, (40, 2))
+    groups = np.stack([shares, np.full((40, 2), 1_000)], axis=2)[..., None]
+    interval = pooled_interval(groups)
+    each = (shares[:, 0] - shares[:, 1]) / 1_000
+    theirs = ttest_1samp(each, 0.0).confidence_interval(0.95)
+    assert interval.low == pytest.approx(theirs.low, abs=0.01)
+    assert interval.high == pytest.approx(theirs.high, abs=0.01)
+    assert interval.high - interval.low >= theirs.high - theirs.low
+
+
+def test_where_the_pooled_interval_would_not_cover_there_is_none() -> None:
+    groups = np.random.default_rng(3).integers(1, 50, (12, 2, 2, CLASSES))
+    assert pooled_interval_obstacle(groups) is None
+    assert pooled_interval_obstacle(groups[:11]) == ("few images", 11, 0)
+    groups[LEAST_OF_POOLED_CLASS - 1 :, :, :, 3] = 0
+    assert pooled_interval_obstacle(groups) == ("rare class", LEAST_OF_POOLED_CLASS - 1, 3)
+    groups[:, :, :, 3] = 0  # a class that no image has
+    assert pooled_interval_obstacle(groups) is None
+    assert pooled_interval_obstacle(np.repeat(groups[:1], 12, axis=0)) == ("all alike", 12, 0)

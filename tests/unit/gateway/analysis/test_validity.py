@@ -8,7 +8,7 @@ import pytest
 from gateway.analysis.effects import Differences
 from gateway.analysis.findings import Checked, assess
 from gateway.analysis.validity import Screened, among_valid, breakdown_point, valid_shares
-from shared.schemas.results import Cell, CheckErrors
+from shared.schemas.effects import Cell, CheckErrors
 
 CELL = Cell(label="bus", factor="weather", value="night", direction="to")
 GOOD = CheckErrors(valid=400, valid_accepted=380, invalid=400, invalid_accepted=8)

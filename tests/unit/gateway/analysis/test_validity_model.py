@@ -101,8 +101,8 @@ def test_the_interval_of_the_auroc_covers(siblings: int) -> None:
         random = np.random.default_rng(seed)
         kind = np.repeat(random.random(80) < 0.5, siblings)
         scores = np.repeat(random.normal(size=80), siblings) + kind
-        found = auroc_interval(scores, kind, np.repeat(np.arange(80), siblings), seed)
-        hits += found.low <= truth <= found.high
+        interval = auroc_interval(scores, kind, np.repeat(np.arange(80), siblings), seed)
+        hits += interval.low <= truth <= interval.high
     assert hits / runs >= 0.88
 
 

@@ -97,7 +97,7 @@ def test_lossy_16_bit_and_transparent_masks_are_refused() -> None:
     buffer = io.BytesIO()
     grey.save(buffer, "JPEG")
     deep = saved(Image.fromarray(np.full((4, 4), 700, np.uint16)))
-    for data, sentence in ((buffer.getvalue(), "must be a PNG"), (deep, "more than 8 bits")):
+    for data, sentence in ((buffer.getvalue(), "must be a PNG"), (deep, "16 bits")):
         with pytest.raises(InvalidInput, match=sentence):
             mask_reader(BY_INDEX, {}).read(data, 100)
     clear = Image.new("LA", (4, 4), (0, 128))
@@ -199,7 +199,7 @@ def test_a_mask_is_scaled_with_its_image_and_its_values_are_never_mixed(tmp_path
     assert (scaled.mask.width, scaled.mask.height) == (30, 20)
     stored = decode(store.get(image_key(scaled.mask.digest)), "L")
     assert (stored == values[1::3, 1::3] // 3).all(), "the value at the centre of each pixel"
-    assert ["has 60×60 pixels, the image 90×60" in others[0].failure, "has 45×30" in others[1].failure] == [True] * 2
+    assert [size in source.failure for size, source in zip(("60×60", "45×30"), others, strict=True)] == [True] * 2
 
 
 def test_an_archive_of_masks_without_a_spec_is_no_archive_of_classes(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from collections import Counter
 import pytest
 
 from gateway.intake.sources import KeptImage, KeptMask, SourceFile
-from gateway.jobs.backgrounds import ANOTHER, of_sources, with_backgrounds
+from gateway.jobs.backgrounds import of_sources, with_backgrounds
 from gateway.jobs.choices import Plan
 from gateway.methods import JobMethod
+from gateway.methods.background_values import UNKNOWN
 from gateway.methods.compose import MOST_BACKGROUNDS, Background, ComposeParameters
 from shared.problems import InvalidInput
 
@@ -37,7 +38,7 @@ def test_each_class_gives_as_many_as_it_can_and_the_seed_draws_them() -> None:
 
 def test_equal_images_are_one_background_and_unlabelled_ones_have_one_value() -> None:
     drawn = of_sources([source(1), source(1), source(2), SourceFile("broken.png", None, None, "broken")], 1)
-    assert {background.value for background in drawn} == {ANOTHER}
+    assert {background.value for background in drawn} == {UNKNOWN}
     assert len(drawn) == 2
 
 

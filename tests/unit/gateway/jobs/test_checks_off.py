@@ -8,8 +8,8 @@ from gateway.jobs.checks_off import checks_off
 from gateway.jobs.choices import plan
 from gateway.methods import METHODS
 from shared.profiles import CheckCalibration, Profile, load_profile
+from shared.schemas.effects import CheckErrors
 from shared.schemas.jobs import JobSpec
-from shared.schemas.results import CheckErrors
 
 CHECKED = ["dillema", "lance", "lance-r", "shifts"]
 

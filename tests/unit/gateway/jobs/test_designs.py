@@ -7,7 +7,7 @@ from pydantic import JsonValue, ValidationError
 
 from gateway.jobs.choices import plan
 from gateway.jobs.designs import design_of, renderings, values_of, with_design
-from gateway.jobs.sensitivity import sensitivity_of
+from gateway.jobs.sensitivity import GroupedTruth, sensitivity_of
 from gateway.methods import JobMethod
 from shared.problems import InvalidInput
 from shared.profiles import load_profile
@@ -90,4 +90,4 @@ def test_values_that_cannot_be_read_are_refused(values: list[JsonValue]) -> None
 
 def test_the_plan_counts_the_cells_of_the_values() -> None:
     methods = designed(["dillema"], design="balanced", values=["weather=dusk", "domain=sketch"])
-    assert sensitivity_of(["bus"] * 40, methods).family == 2 * 2
+    assert sensitivity_of([GroupedTruth(["bus"], None)] * 40, methods).family == 2 * 2

@@ -10,7 +10,10 @@ from shared.problems import InvalidInput
 from shared.profiles import load_profile, shipped_profiles
 from shared.schemas.jobs import JobSpec
 
-LACKING = {("tiny-roads", "lance"), ("tiny-roads", "lance-r")}  # the drawn roads have no text embedder, no masked words
+# The drawn roads have no text embedder and no masked words; only the modern profiles have an editor for instructions.
+LACKING = {("tiny-roads", "lance"), ("tiny-roads", "lance-r")} | {
+    (name, "instruct") for name in ("tiny", "tiny-roads", "paper")
+}
 
 
 def spec_of(name: str, **parameters: object) -> JobSpec:

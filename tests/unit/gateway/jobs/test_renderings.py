@@ -22,6 +22,8 @@ from gateway.methods import METHODS, JobMethod
         ("dillema", {"counterfactuals_per_image": 3, "seeds_per_edit": 2, "same_seed": True}, (6, 4, 0)),
         ("corruptions", {"corruptions": ["fog"]}, (5, 1, 0)),
         ("compose", {"backgrounds_per_image": 3, "scales": [0.5], "places": []}, (5, 1, 0)),
+        ("instruct", {"counterfactuals_per_image": 3, "seeds_per_edit": 2}, (6, 2, 0)),
+        ("instruct", {"instructions": ["make it night", "let it snow"]}, (2, 1, 0)),
         ("reconstruction", {}, (1, 0, 0)),
     ],
 )

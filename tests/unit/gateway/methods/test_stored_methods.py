@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy.dialects import sqlite
 
 from gateway.database.columns import MethodsColumn
-from gateway.methods import JobMethod, UnreadableParameters, read_method
+from gateway.methods import METHODS, JobMethod, UnreadableParameters, read_method
+from gateway.methods.paraphrase import REVISION
 from gateway.methods.shifts import Shift, ShiftsParameters
 from shared.problems import NotFound
 
@@ -23,6 +24,14 @@ def _written_and_read(methods: list[JobMethod]) -> list[JobMethod] | None:
 
 def test_a_method_is_the_same_when_it_is_read_from_its_row() -> None:
     assert _written_and_read([METHOD]) == [METHOD]
+
+
+@pytest.mark.parametrize("name", ["dillema", "lance", "lance-r", "shifts"])
+def test_paraphrases_of_a_language_model_have_a_revision_of_their_own(name: str) -> None:
+    by_model = read_method(name, {"reference": "sham", "paraphrase": "model"})
+    assert by_model.revision == f"{METHODS[name].revision}-{REVISION}"
+    for others in ({"reference": "sham", "paraphrase": "rules"}, {"reference": "null", "paraphrase": "model"}):
+        assert read_method(name, {**others}).revision == METHODS[name].revision
 
 
 def test_equal_rows_are_validated_once() -> None:

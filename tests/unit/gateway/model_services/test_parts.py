@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from embedded.serving import ListeningPort
 from gateway.model_services.clients import ModelServices
-from gateway.model_services.parts import joined, parts
+from gateway.model_services.parts import join, parts
 from shared.asgi import BoundedRequests
 from shared.endpoints import Services
 from shared.images import encode
@@ -36,7 +36,7 @@ def test_every_message_is_small_enough_and_none_is_lost(sizes: list[int], most: 
     replies = [
         EmbedReply(images=[[float(len(i.png))] for i in part.images], texts=[[1.0]], logit_scale=1) for part in sent
     ]
-    whole = joined(Services.embed, replies)
+    whole = join(Services.embed, replies)
     assert whole.images == [[float(size)] for size in sizes]
     assert whole.texts == [[1.0]]
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from gateway.intake.sources import NamedFile
-from gateway.models_under_test.packages import packed
+from gateway.models_under_test.packages import pack
 from shared.problems import InvalidInput, Malformed, Problem, TooLarge
 from shared.schemas.models import ModelSpec
 from tests.support.archives import tarred, zipped
@@ -36,7 +36,7 @@ def in_zip(named: Mapping[str, bytes], inside: str = "") -> list[NamedFile]:
 
 def contents(sent: list[NamedFile], **spec: Any) -> tuple[str, dict[str, bytes]]:
     """The package's format and files; its digest is checked."""
-    with packed(sent, ModelSpec.model_validate({"name": "m", **spec}), MOST) as package:
+    with pack(sent, ModelSpec.model_validate({"name": "m", **spec}), MOST) as package:
         data = package.file.read()
         assert (len(data), hashlib.sha256(data).hexdigest()) == (package.bytes, package.digest)
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
@@ -54,7 +54,7 @@ def test_files_zip_and_tar_of_one_model_are_one_package() -> None:
     tar = files({"m.tgz": tarred(dict(reversed(HUB.items())), "here/", "w:gz")})
     digests = set()
     for sent in (files(HUB), in_zip(HUB, "my-model/"), tar, in_zip({**HUB, "README.md": b"hi"})):
-        with packed(sent, ModelSpec(name="m"), MOST) as package:
+        with pack(sent, ModelSpec(name="m"), MOST) as package:
             digests.add(package.digest)
     assert len(digests) == 1, "order, folders, dates and what the model does not need are not part of it"
     kind, entries = contents(files(HUB), licence="MIT", description="d")
@@ -69,7 +69,7 @@ def test_a_zip_of_a_real_models_size_is_taken_in_without_holding_it_in_memory(co
     weights = safetensors(size)[:-size] + np.random.default_rng(0).bytes(size)
     archive = files({"model.zip": zipped({**HUB, "model.safetensors": weights}, compression=compression)})
     tracemalloc.start()
-    with packed(archive, ModelSpec(name="m"), 2 * size) as package:
+    with pack(archive, ModelSpec(name="m"), 2 * size) as package:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         with tarfile.open(fileobj=package.file) as tar:

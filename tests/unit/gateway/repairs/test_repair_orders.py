@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from gateway.repairs.orders import Original, RenderedImage, order_of, split
+from gateway.repairs.orders import Original, RenderedImage, order_of, split_sources
 from shared.problems import InvalidInput
 from shared.schemas.repairs import RepairOrder, RepairRequest
 
@@ -62,18 +62,18 @@ def test_sources_that_share_an_image_stay_together() -> None:
     originals, counterfactuals = rows([(0, 100, "night"), (2, 100, "night"), (4, 2, "snow")], 40)
     truths = {original.image: original for original in originals}
     for seed in range(20):
-        held_out = split(truths, counterfactuals, 0.5, seed)
+        held_out = split_sources(truths, counterfactuals, 0.5, seed)
         assert len({digest(number) in held_out for number in (0, 2, 4)}) == 1
 
 
 def test_the_split_is_by_class_and_the_same_every_time() -> None:
     originals, counterfactuals = rows([(number, 1_000 + number, "night") for number in range(40)], 40)
     truths = {original.image: original for original in originals}
-    held_out = split(truths, counterfactuals, 0.5, 3)
-    assert held_out == split(truths, list(reversed(counterfactuals)), 0.5, 3)
+    held_out = split_sources(truths, counterfactuals, 0.5, 3)
+    assert held_out == split_sources(truths, list(reversed(counterfactuals)), 0.5, 3)
     for label in LABELS:
         assert sum(truths[name].label == label for name in held_out) == 10
-    assert held_out != split(truths, counterfactuals, 0.5, 4)
+    assert held_out != split_sources(truths, counterfactuals, 0.5, 4)
 
 
 def test_an_order_with_a_leak_cannot_be_written_or_read() -> None:

@@ -9,7 +9,7 @@ from gateway.analysis.effects import Counting, Integers, Outcomes, Predictions
 from gateway.database.tables import Job
 from gateway.methods import read_method
 from gateway.results.doses import CellDoses, curve_of, doses_of_cell
-from shared.schemas.results import CellEffect, Standing
+from shared.schemas.effects import CellEffect, Standing
 from tests.support.effects import cell
 
 DOSES = (0.5, 1.0, 1.5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.results.stream import CounterfactualRow, triples
+from gateway.results.pairing import CounterfactualRow, triples
 
 ORDINALS = st.integers(0, 8)
 CHECKS = st.sampled_from(["", "label", "structure"])

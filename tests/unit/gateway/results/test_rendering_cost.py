@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.results.classification import MethodRows
-from gateway.results.stream import CounterfactualRow
+from gateway.results.pairing import CounterfactualRow
 
 
 def method_rows(edits: int, arms: int, evaluations: int | None, sources: int = 5) -> MethodRows:

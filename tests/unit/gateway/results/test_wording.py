@@ -8,12 +8,14 @@ import pytest
 from gateway.analysis.effects import Differences
 from gateway.analysis.findings import Checked, assess
 from gateway.analysis.reviews import Reviewed, Tally
+from gateway.analysis.segmentation import PooledObstacle
 from gateway.analysis.validity import Screened
-from gateway.results.wording import corroboration_sentence, dose_sentence, with_sentences
+from gateway.results.wording import corroboration_sentence, dose_sentence, pooled_obstacle_sentence, with_sentences
 from shared.schemas.doses import DoseCurve, DosePoint, Undone
+from shared.schemas.effects import Cell, CellEffect, CheckErrors, Metric
 from shared.schemas.estimates import Corroboration, Interval, Rate
 from shared.schemas.masks import ALL_CLASSES
-from shared.schemas.results import Cell, CellEffect, CheckErrors, Metric, Relation
+from shared.schemas.results import Relation
 from tests.support.effects import cell, differences
 
 
@@ -156,3 +158,11 @@ def test_a_curve_of_few_images_says_so_and_gives_no_interval() -> None:
     sentence = dose_sentence(curve)
     assert "too few images for a trend with the dose (5)" in sentence
     assert sentence.endswith("too few images with the edit undone; +100 points regained, 1 image")
+
+
+def test_a_pooled_difference_without_interval_says_what_it_needs() -> None:
+    few, rare = PooledObstacle("few images", 5), PooledObstacle("rare class", 1, 1)
+    assert pooled_obstacle_sentence(few, ["car"]) == "5 independent images; an interval needs 12"
+    assert pooled_obstacle_sentence(rare, ["car", "train"]) == (
+        "1 independent image with “train”; an interval needs 3 of every class"
+    )

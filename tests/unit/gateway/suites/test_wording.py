@@ -6,8 +6,9 @@ import pytest
 
 from gateway.analysis.releases import ORIGINALS
 from gateway.suites.wording import comparison_sentence
+from shared.schemas.effects import Cell, Metric
+from shared.schemas.estimates import Interval, Rate
 from shared.schemas.masks import ALL_CLASSES
-from shared.schemas.results import Cell, Interval, Metric, Rate
 from shared.schemas.suites import CellComparison
 
 

@@ -14,7 +14,7 @@ from gateway.methods.checks import judge
 from gateway.methods.counterfactual import Change, Edit, Factor
 from tests.support.scene_fields import differing_fields
 from tinyworld.calibrate.broken import Kind, Trial, calibration_edits
-from tinyworld.calibrate.thresholds import held_out, limits, table, thresholds, toml, with_thresholds
+from tinyworld.calibrate.thresholds import held_out_scores, limits, table, thresholds, toml, with_thresholds
 from tinyworld.judges.trials import FIELDS, proposal, proposals
 from tinyworld.objects.captions import read
 from tinyworld.objects.world import EDIT_FACTOR, sample_scene
@@ -63,7 +63,7 @@ def test_without_good_images_the_error_says_what_to_do() -> None:
 
 
 def test_figures_are_measured_on_held_out_scenes() -> None:
-    judged = held_out(trials(120))
+    judged = held_out_scores(trials(120))
     assert len(judged) == 120 * len(KINDS)
     lines = table(judged)
     assert lines[0].startswith("all: AUROC 0.9")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from random import Random
 from typing import Any
 
@@ -62,3 +63,25 @@ def test_a_step_of_training_asks_of_the_domain(domain: Domain, monkeypatch: pyte
     assert torch.isfinite(value)
     captions = tokenizer.batch_decode(loss._captions(Random(0), 20).ids, skip_special_tokens=True)
     assert sum("road" in text for text in captions) == (20 if domain is ROADS else 0)
+
+
+def test_an_instruction_says_the_new_phrase_and_nothing_that_the_caption_lacks(domain: Domain) -> None:
+    texts = set[str]()
+    for seed in range(300):
+        sample = example("instruct", seed, Wordings(domain, noise=0))
+        for edit in json.loads(sample.reply)["edits"]:
+            instruction = edit["instruction"]
+            assert edit["to_phrase"] in instruction
+            assert instruction[0].isupper()
+            assert instruction.endswith(".")
+            texts.add(instruction.replace(edit["to_phrase"], "…").replace(edit["from_phrase"], "…"))
+    assert len(texts) > 15
+
+
+def test_a_reply_without_the_new_phrase_in_its_instruction_is_wrong(domain: Domain) -> None:
+    samples = (example("instruct", seed, Wordings(domain, noise=0)) for seed in range(300))
+    sample = next(sample for sample in samples if sample.edits == 1 and "instruction" in sample.reply)
+    edit = json.loads(sample.reply)["edits"][0]
+    wrong = json.dumps({"edits": [{**edit, "instruction": "Keep it as it is."}]})
+    assert is_right(sample, sample.reply)
+    assert not is_right(sample, wrong)

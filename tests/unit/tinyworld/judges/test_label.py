@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tinyworld.judges.label import Label, error_lines, errors, joined, read_answers, shipped_labels, write_sheets
+from tinyworld.judges.label import Label, error_lines, errors, join, read_answers, shipped_labels, write_sheets
 from tinyworld.judges.records import RECORDS, Record
 from tinyworld.measure.counterfactual_report import report
 
@@ -72,7 +72,7 @@ def test_answers_are_joined_with_the_oracles_judgements(measured: Path, tmp_path
     write_sheets([measured], 10, 3, out)
     form = (out / "answers.txt").read_text()
     (out / "answers.txt").write_text(form.replace("night: ", "night: y n"))
-    labels = joined(out, "somebody")
+    labels = join(out, "somebody")
     assert len(labels) == 10
     assert len({label.image for label in labels}) == 10
     assert {(label.class_kept, label.edit_shown, label.by) for label in labels} == {(True, False, "somebody")}

@@ -7,25 +7,25 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from tinyworld.datasets.degradations import SUFFERED, degraded, random_fields
+from tinyworld.datasets.degradations import SUFFERED, apply_degradations, random_fields
 from tinyworld.datasets.failures import KINDS, failure
 from tinyworld.datasets.oracle_pictures import OraclePictures
 from tinyworld.domain.scenes import UNKNOWN
 from tinyworld.judges.oracles.objects import (
     LOGITS,
-    NONE,
+    NO_OBJECT,
     ORACLES,
     PLACES,
     READ,
     logits_at_places,
     object_places,
     places_touched,
-    pooled,
+    pool,
     targets_with_none,
 )
 from tinyworld.networks.factor_heads import split_factors
 from tinyworld.networks.oracles import new_oracle
-from tinyworld.objects.pictures import Pictures, rendered
+from tinyworld.objects.pictures import Pictures, render_pair
 from tinyworld.objects.world import FACTORS, sample_scene
 from tinyworld.pictures.augmentation import as_pixel_values
 from tinyworld.train.oracle import objects as oracle
@@ -45,7 +45,7 @@ def test_an_oracle_reads_the_object_only_where_it_is() -> None:
     located[:, place_of("colour", "green"), 3, 3] = 0
     located[:, place_of("colour", "red"), 3, 3] = 5
     read = {
-        name: values[int(logits.argmax())] for (name, values), logits in zip(READ.items(), pooled(located), strict=True)
+        name: values[int(logits.argmax())] for (name, values), logits in zip(READ.items(), pool(located), strict=True)
     }
     assert (read["label"], read["colour"]) == ("bus", "red")
     assert object_places(located).argmax() == 3 * PLACES + 3
@@ -54,7 +54,7 @@ def test_an_oracle_reads_the_object_only_where_it_is() -> None:
 def test_a_picture_without_an_object_reads_as_none() -> None:
     located = torch.zeros(1, len(LOGITS), PLACES, PLACES)
     located[:, place_of("label", "none")] = 10
-    assert pooled(located)[0].argmax() == NONE[0]
+    assert pool(located)[0].argmax() == NO_OBJECT[0]
 
 
 @pytest.mark.parametrize("name", ORACLES)
@@ -62,7 +62,7 @@ def test_oracles_can_overfit_a_few_pictures(name: str) -> None:
     torch.manual_seed(0)
     model = new_oracle("resnet" if name == "oracle-a" else "regnet", LOGITS).train()
     scenes = [sample_scene("oracle-a", index) for index in range(6)]
-    drawn = [rendered(scene) for scene in scenes]
+    drawn = [render_pair(scene) for scene in scenes]
     expected = torch.stack([targets_with_none(scene) for scene in scenes])
     values = as_pixel_values(np.stack([image for image, _ in drawn]))
     parts = parts_at_places(np.stack([mask for _, mask in drawn]), expected)
@@ -82,7 +82,7 @@ def test_heads_are_fitted_where_they_read_and_nowhere_else(monkeypatch: pytest.M
     monkeypatch.setattr(oracle, "_SETTLING", 1)
     torch.manual_seed(0)
     scenes = [sample_scene("oracle-a", index) for index in range(30)]
-    drawn = [rendered(scene) for scene in scenes]
+    drawn = [render_pair(scene) for scene in scenes]
     expected = torch.stack([targets_with_none(scene) for scene in scenes])
     images, masks = (np.stack(part) for part in zip(*drawn, strict=True))
     own = OraclePictures(Pictures(scenes, images, masks, expected), (0, 30, 30, 30, 30, 30))
@@ -111,17 +111,17 @@ def place_of_factor(factor: str) -> int:
 
 @torch.no_grad()
 def readings_of(model: PreTrainedModel, values: torch.Tensor) -> torch.Tensor:
-    return torch.stack([logits.argmax(1) for logits in pooled(logits_at_places(model, values))], dim=1)
+    return torch.stack([logits.argmax(1) for logits in pool(logits_at_places(model, values))], dim=1)
 
 
 def test_targets_lie_where_object_and_companion_are() -> None:
     scene = next(s for s in (sample_scene("oracle-a", n) for n in range(50)) if s.companion != "none")
-    mask = rendered(scene)[1]
+    mask = render_pair(scene)[1]
     expected = targets_with_none(scene)
     parts = parts_at_places(mask[None], expected[None])[0]
     columns = list(FACTORS)
     label, companion = (int(expected[columns.index(name)]) for name in ("label", "companion"))
-    assert {label, int(NONE[0]), UNKNOWN} >= set(parts[0].flatten().tolist()) >= {label, int(NONE[0])}
+    assert {label, int(NO_OBJECT[0]), UNKNOWN} >= set(parts[0].flatten().tolist()) >= {label, int(NO_OBJECT[0])}
     assert {companion, 0, UNKNOWN} >= set(parts[1].flatten().tolist()) >= {companion, 0}
     assert places_touched(mask == 1)[(parts[0] == label).numpy()].all()
 
@@ -133,7 +133,7 @@ def test_every_kind_of_failure_differs_from_the_scene() -> None:
         scene = sample_scene("oracle-a", index)
         image, kind = failure(scene, sample_scene("oracle-a", 1_000 + index), random)
         differing.add(kind)
-        changed = np.abs(image.astype(int) - rendered(scene)[0]).max(axis=2) > 20
+        changed = np.abs(image.astype(int) - render_pair(scene)[0]).max(axis=2) > 20
         assert image.shape == (128, 128, 3)
         assert changed.sum() >= 40, (kind, index)
     assert differing == set(KINDS)
@@ -143,10 +143,10 @@ def test_training_pictures_are_degraded_in_different_ways_and_stay_valid() -> No
     first, second = SUFFERED.values()
     assert set(first) != set(second)
     fields, random = random_fields(0), np.random.default_rng(0)
-    image = rendered(sample_scene("oracle-b", 0))[0]
+    image = render_pair(sample_scene("oracle-b", 0))[0]
     for name in ORACLES:
         for _ in range(20):
-            spoilt = degraded(image, SUFFERED[name], fields, random)
+            spoilt = apply_degradations(image, SUFFERED[name], fields, random)
             assert spoilt.shape == image.shape
             assert spoilt.dtype == np.uint8
             assert np.abs(spoilt.astype(int) - image).mean() < 40

@@ -27,7 +27,7 @@ from tinyworld.judges.protection.roads import (
     instances,
     near,
     read_roads,
-    recognised,
+    recognise,
     road_edits,
 )
 from tinyworld.judges.segmentation import HEIGHTS
@@ -84,12 +84,12 @@ def test_things_are_found_in_the_truth_itself_and_people_painted_over_are_not() 
         things = instances(drawn)
         # A speck of another vehicle may touch one, so not always all of 1.
         assert min(overlaps(drawn.classes, CLASSES, things, near)) > 0.97
-        assert recognised(things, [drawn.classes, drawn.classes]) == (True,) * len(things)
+        assert recognise(things, [drawn.classes, drawn.classes]) == (True,) * len(things)
         blind = np.where(drawn.classes == PEDESTRIAN, ROAD, drawn.classes).astype(np.uint8)
         unpainted = tuple(thing.label != "pedestrian" for thing in things)
         assert not all(unpainted)
-        assert recognised(things, [blind, blind]) == unpainted
-        assert recognised(things, [drawn.classes, blind]) == unpainted, "both must see it"
+        assert recognise(things, [blind, blind]) == unpainted
+        assert recognise(things, [drawn.classes, blind]) == unpainted, "both must see it"
 
 
 def test_people_side_by_side_are_judged_each_by_itself() -> None:
@@ -173,12 +173,12 @@ def test_the_edit_is_shown_where_both_readers_read_it(
     edit = edits[0]
     assert edit.field == "time"
     missing = partial(pytest.raises, SystemExit)
-    with missing(match=r"make it by `python -m tinyworld.train.segmenter --domain roads oracle-a`"):
+    with missing(match=r"segmenter .*oracle-a"):
         read_roads([edit], [edit.truth])
     for name in ("oracle-a", "oracle-b"):
         saved_segmenter(tmp_path, name, "road")
     saved_reader("reader-a", tmp_path, time=edit.to_value, weather="fog")
-    with missing(match=r"make it by `python -m tinyworld.train.oracle --domain roads reader-b`"):
+    with missing(match=r"oracle .*reader-b"):
         ROADS.load_judges()
     saved_reader("reader-b", tmp_path, time=edit.to_value, weather="snow")
     (reading,) = judge([edit.truth])

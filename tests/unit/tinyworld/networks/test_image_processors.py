@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from tinyworld.networks.image_processors import classifier_processor, segmenter_processor
-from tinyworld.objects.pictures import rendered
+from tinyworld.objects.pictures import render_pair
 from tinyworld.objects.world import sample_scene
 from tinyworld.pictures.augmentation import as_pixel_values
 
 
 @pytest.mark.parametrize("processor", [classifier_processor(), segmenter_processor()])
 def test_processors_give_the_pixel_values_of_training(processor: object) -> None:
-    image, _ = rendered(sample_scene("demo", 0))
+    image, _ = render_pair(sample_scene("demo", 0))
     values = processor([image], return_tensors="pt").pixel_values  # type: ignore[operator]
     torch.testing.assert_close(values, as_pixel_values(image[None]), rtol=0, atol=1e-6)

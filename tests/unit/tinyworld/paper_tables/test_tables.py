@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from shared.images import encode
+from shared.schemas.estimates import FailurePoints, Rate
+from shared.schemas.metrics import Accuracy, AllOrNone, PaperMetrics
 from shared.schemas.result_rows import (
     ChangeView,
     CounterfactualView,
@@ -13,8 +15,8 @@ from shared.schemas.result_rows import (
     SourceImageView,
     VerdictView,
 )
-from shared.schemas.results import Accuracy, AllOrNone, CheckCount, Cost, FailurePoints, Funnel, PaperMetrics, Rate
-from tinyworld.judges.trials import rephrased, source_picture
+from shared.schemas.results import CheckCount, Cost, Funnel
+from tinyworld.judges.trials import rephrase, source_picture
 from tinyworld.objects.captions import describe
 from tinyworld.objects.world import CLASSES, Scene
 from tinyworld.paper_tables.__main__ import RESULTS, rows
@@ -49,7 +51,7 @@ def view(
         seed=0,
         changes=[ChangeView(factor="weather", from_phrase=old, to_phrase=new, from_value=old, to_value=new)],
         caption=caption,
-        new_caption=rephrased(caption, old, new),
+        new_caption=rephrase(caption, old, new),
         image=image,
         null_image=None,
         control_image=None,

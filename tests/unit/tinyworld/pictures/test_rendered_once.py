@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tinyworld.objects import pictures as objects
-from tinyworld.objects.pictures import rendered
+from tinyworld.objects.pictures import render_pair
 from tinyworld.objects.world import sample_scene
 from tinyworld.pictures.augmentation import SIDE
-from tinyworld.pictures.rendered_once import rendered_once
+from tinyworld.pictures.rendered_once import render_once
 from tinyworld.roads import pictures as roads
 from tinyworld.roads import world
 from tinyworld.roads.render import render
@@ -24,7 +24,7 @@ def test_both_domains_store_what_they_render(tmp_path: Path, monkeypatch: pytest
         drawn = objects.pictures("few", 2, lambda index: sample_scene("demo", index))
         driven = roads.pictures("few", 2, lambda index: world.sample_scene("demo", index))
         for row in range(2):
-            image, mask = rendered(drawn.scenes[row])
+            image, mask = render_pair(drawn.scenes[row])
             assert np.array_equal(drawn.images[row], image)
             assert np.array_equal(drawn.masks[row], mask)
             fresh, stored = render(driven.scenes[row], SIDE, SIDE), driven.rendering(row)
@@ -44,8 +44,8 @@ def test_an_interrupted_cache_is_rendered_again_and_a_complete_one_is_not(tmp_pa
         return np.full((2, 2, 1), number, np.uint8)
 
     with pytest.raises(KeyboardInterrupt):
-        rendered_once(path, [7, 3], planes_of, (2, 2, 1))
+        render_once(path, [7, 3], planes_of, (2, 2, 1))
     assert not path.exists()
     for _ in range(2):
-        assert rendered_once(path, [7, 3], planes_of, (2, 2, 1))[:, 0, 0, 0].tolist() == [7, 3]
+        assert render_once(path, [7, 3], planes_of, (2, 2, 1))[:, 0, 0, 0].tolist() == [7, 3]
     assert rendered_numbers == [7, 3, 7, 3]

@@ -20,7 +20,7 @@ from tinyworld.networks.factor_heads import factor_loss
 from tinyworld.objects import pictures as object_pictures
 from tinyworld.roads import pictures as road_pictures
 from tinyworld.roads.control_edges import sibling, training_edges
-from tinyworld.roads.render import coloured, render
+from tinyworld.roads.render import colour_map, render
 from tinyworld.roads.world import LOOKS, PALETTE, sample_scene, withheld
 from tinyworld.system import folders
 from tinyworld.system.folders import WEIGHTS
@@ -28,7 +28,7 @@ from tinyworld.train import loop
 from tinyworld.train import text_encoder as train_text_encoder
 from tinyworld.train.autoencoder import _Crops, build
 from tinyworld.train.diffusion import Examples, Generator
-from tinyworld.train.text_encoder import captioned, trained
+from tinyworld.train.text_encoder import caption_with_labels, load_trained
 
 CPU = torch.device("cpu")
 GENERATOR = WEIGHTS / "diffusion"
@@ -80,9 +80,9 @@ def test_segmentation_controls_are_the_classes_in_colours_or_black() -> None:
     dropped = [not image.any() for image in drawn]
     assert 0 < sum(dropped) < 15
     assert all(
-        np.array_equal(image, coloured(classes)) for image, black in zip(drawn, dropped, strict=True) if not black
+        np.array_equal(image, colour_map(classes)) for image, black in zip(drawn, dropped, strict=True) if not black
     )
-    assert {tuple(colour) for colour in coloured(classes).reshape(-1, 3).tolist()} <= set(PALETTE)
+    assert {tuple(colour) for colour in colour_map(classes).reshape(-1, 3).tolist()} <= set(PALETTE)
 
 
 @pytest.mark.parametrize("domain", PICTURE_DOMAINS)
@@ -93,7 +93,7 @@ def test_the_autoencoder_crops_pictures(domain: str) -> None:
 
 @pytest.mark.parametrize("domain", PICTURE_DOMAINS.values(), ids=PICTURE_DOMAINS)
 def test_the_text_encoder_is_asked_for_the_factors_of_its_domain(domain: PictureDomain[Any]) -> None:
-    texts, targets = zip(*(captioned(index, domain.name) for index in range(4)), strict=True)
+    texts, targets = zip(*(caption_with_labels(index, domain.name) for index in range(4)), strict=True)
     for text, row in zip(texts, targets, strict=True):
         stated = dict(zip(domain.values, row, strict=True))
         assert {name: domain.values[name].index(value) for name, value in domain.read(text).items()} == {
@@ -104,14 +104,14 @@ def test_the_text_encoder_is_asked_for_the_factors_of_its_domain(domain: Picture
 
 
 def test_a_text_encoder_learns_the_roads_words(tmp_path: Path) -> None:
-    road = [captioned(index, "roads")[0] for index in range(400)]
-    objects = [captioned(index)[0] for index in range(50)]
+    road = [caption_with_labels(index, "roads")[0] for index in range(400)]
+    objects = [caption_with_labels(index)[0] for index in range(50)]
     shipped = CLIPTokenizer.from_pretrained(GENERATOR / "tokenizer")
-    tokenizer, _ = trained(GENERATOR, road)
+    tokenizer, _ = load_trained(GENERATOR, road)
     assert shipped(objects).input_ids == tokenizer(objects).input_ids
     assert max(map(len, shipped(road).input_ids)) > 77 >= max(map(len, tokenizer(road).input_ids))
     tokenizer.save_pretrained(tmp_path)
-    tokenizer, encoder = CLIPTokenizer.from_pretrained(tmp_path), trained(GENERATOR, road)[1]
+    tokenizer, encoder = CLIPTokenizer.from_pretrained(tmp_path), load_trained(GENERATOR, road)[1]
     prompts = PromptEncoder([(tokenizer, encoder)])
     text = "An asphalt road in the countryside. It is night."
     assert len(shipped.tokenize("asphalt")) > 1

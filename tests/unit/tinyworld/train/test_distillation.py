@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tinyworld.datasets.generator_pictures import material
 from tinyworld.train.diffusion import Examples
-from tinyworld.train.distil_diffusion import FROM_NOISE, SAMPLER, Target, Teacher, predicted
+from tinyworld.train.distil_diffusion import FROM_NOISE, SAMPLER, Target, Teacher, predict
 
 STEPS, BATCH = 4, 4
 
@@ -30,7 +30,7 @@ def test_without_guidance_and_substeps_the_teacher_is_the_target(examples: Examp
     teacher = Teacher(examples, STEPS, substeps=1, guidance=1.0)
     target = teacher.target(0)
     with torch.no_grad():
-        velocity = predicted(teacher.generator.unet, target.noisy, target.times, target.text, target.residuals)
+        velocity = predict(teacher.generator.unet, target.noisy, target.times, target.text, target.residuals)
     torch.testing.assert_close(target.velocity, velocity, rtol=1e-3, atol=1e-3)
 
 

@@ -12,13 +12,13 @@ from torch import nn
 from tinyworld.datasets.generator_pictures import CONTROL_KINDS
 from tinyworld.networks.group_norm import speed_up_group_norm
 from tinyworld.objects.control_edges import sibling, training_edges
-from tinyworld.objects.pictures import rendered
+from tinyworld.objects.pictures import render_pair
 from tinyworld.objects.world import sample_scene, withheld
 from tinyworld.pictures.control_edges import edges_of
 from tinyworld.system.folders import WEIGHTS
 from tinyworld.train import narrow_diffusion
 from tinyworld.train.diffusion import FOLDERS, Generator
-from tinyworld.train.narrow_diffusion import kept
+from tinyworld.train.narrow_diffusion import channels_kept
 from tinyworld.train.publish_diffusion import save_small
 
 
@@ -45,7 +45,7 @@ def test_siblings_share_geometry_and_are_never_withheld() -> None:
 
 
 def test_object_edges_are_some_of_all_edges() -> None:
-    image, mask = rendered(sample_scene("demo", 4))
+    image, mask = render_pair(sample_scene("demo", 4))
     full, of_object = edges_of(image, mask, "full"), edges_of(image, mask, "object")
     assert 0 < of_object.sum() < full.sum()
     assert not (of_object & ~full).any()
@@ -54,7 +54,7 @@ def test_object_edges_are_some_of_all_edges() -> None:
 
 def test_training_edges_follow_from_the_random_stream() -> None:
     scene = sample_scene("generator", 5, allow_withheld=False)
-    first, second = (training_edges(scene, *rendered(scene), np.random.default_rng(9)) for _ in range(2))
+    first, second = (training_edges(scene, *render_pair(scene), np.random.default_rng(9)) for _ in range(2))
     assert np.array_equal(first, second)
     assert set(np.unique(first)) <= {0, 1}
 
@@ -63,14 +63,16 @@ LEVELS = [(64, 64), (128, 96), (160, 128)]
 
 
 def test_narrowing_keeps_channels_at_equal_distances() -> None:
-    assert kept(160, 128, LEVELS).tolist() == [place for place in range(160) if place % 5 < 4]
-    assert kept(128, 96, LEVELS).tolist() == [place for place in range(128) if place % 4 < 3]
-    assert kept(64, 64, LEVELS).tolist() == list(range(64))
-    assert torch.equal(kept(1280, 1024, LEVELS)[:128], kept(160, 128, LEVELS))  # a gated feed-forward of the widest
-    joint = torch.cat([kept(160, 128, LEVELS), 160 + kept(128, 96, LEVELS)])
-    assert torch.equal(kept(288, 224, LEVELS), joint)
+    assert channels_kept(160, 128, LEVELS).tolist() == [place for place in range(160) if place % 5 < 4]
+    assert channels_kept(128, 96, LEVELS).tolist() == [place for place in range(128) if place % 4 < 3]
+    assert channels_kept(64, 64, LEVELS).tolist() == list(range(64))
+    assert torch.equal(
+        channels_kept(1280, 1024, LEVELS)[:128], channels_kept(160, 128, LEVELS)
+    )  # a gated feed-forward of the widest
+    joint = torch.cat([channels_kept(160, 128, LEVELS), 160 + channels_kept(128, 96, LEVELS)])
+    assert torch.equal(channels_kept(288, 224, LEVELS), joint)
     with pytest.raises(ValueError, match="no way from 100 to 90"):
-        kept(100, 90, LEVELS)
+        channels_kept(100, 90, LEVELS)
 
 
 def test_a_narrowed_generator_begins_with_the_shipped_one_s_weights(
@@ -85,7 +87,7 @@ def test_a_narrowed_generator_begins_with_the_shipped_one_s_weights(
     slim.load_state_dict(start)
     shipped.take_published(WEIGHTS / "diffusion")
     wide, narrow = (model.unet.mid_block.resnets[0].conv1.weight for model in (shipped, slim))
-    rows = kept(160, 128, LEVELS)
+    rows = channels_kept(160, 128, LEVELS)
     assert torch.equal(narrow, wide[rows][:, rows])
     edges, classes = (slim.controlnets[kind].state_dict() for kind in CONTROL_KINDS)
     assert all(torch.equal(edges[name], tensor) for name, tensor in classes.items())

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from tinyworld.domain.scenes import UNKNOWN, targets
 from tinyworld.objects.demo import demo_scenes, write_demo
-from tinyworld.objects.pictures import mirrored_targets, rendered
+from tinyworld.objects.pictures import mirrored_targets, render_pair
 from tinyworld.objects.world import FACTORS, mirrored, sample_scene, scene_factors
-from tinyworld.pictures.augmentation import LARGEST_SHIFT, shifted, varied
+from tinyworld.pictures.augmentation import LARGEST_SHIFT, shift, vary
 from tinyworld.train.loop import Recipe, train
 
 
@@ -61,17 +61,17 @@ def test_a_budget_is_spent_by_seconds_or_by_steps() -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6), st.booleans())
 def test_varied_pictures_stay_pictures(index: int, flip: bool) -> None:
-    image = rendered(sample_scene("calibration", index % 5))[0]
-    spoilt = varied(image, np.random.default_rng(index), flip=flip, strength=2.0)
+    image = render_pair(sample_scene("calibration", index % 5))[0]
+    spoilt = vary(image, np.random.default_rng(index), flip=flip, strength=2.0)
     assert spoilt.shape == image.shape
     assert spoilt.dtype == np.uint8
 
 
 def test_shifts_move_and_mirror_the_rim() -> None:
-    image = rendered(sample_scene("calibration", 0))[0]
-    assert np.array_equal(shifted(image, (0, 0)), image)
+    image = render_pair(sample_scene("calibration", 0))[0]
+    assert np.array_equal(shift(image, (0, 0)), image)
     down = LARGEST_SHIFT
-    assert np.array_equal(shifted(image, (down, 0))[down:], image[:-down])
+    assert np.array_equal(shift(image, (down, 0))[down:], image[:-down])
 
 
 def test_mirroring_a_scene_swaps_left_and_right_only() -> None:

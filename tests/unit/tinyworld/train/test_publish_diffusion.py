@@ -33,7 +33,7 @@ def test_a_checkpoint_of_two_controlnets_becomes_what_the_service_loads(
     trained = Generator(128, (32, 32, 64), BOTH)
     (tmp_path / "runs" / "some").mkdir(parents=True)
     torch.save({"average": trained.state_dict(), "at": (7, 1.0, 0.5)}, tmp_path / "runs" / "some" / "checkpoint.pt")
-    generator, progress = publish_diffusion.averaged("some")
+    generator, progress = publish_diffusion.average("some")
     assert progress == {"steps": 7, "seconds": 1.0, "loss": 0.5}
     folder = tmp_path / "roads" / "diffusion"
     for part in ("tokenizer", "text_encoder"):  # the service needs them beside the UNet

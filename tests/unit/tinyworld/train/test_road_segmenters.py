@@ -19,8 +19,8 @@ from gateway.intake.masks import mask_reader
 from shared.label_maps import VOID
 from shared.schemas.masks import MaskSpec
 from tinyworld.judges.segmentation import class_ious, detection_rates, instances
-from tinyworld.networks.segmenters import Architecture, class_masks, new_road_segmenter, segmented
-from tinyworld.pictures.augmentation import moved
+from tinyworld.networks.segmenters import Architecture, class_masks, new_road_segmenter, segment
+from tinyworld.pictures.augmentation import move
 from tinyworld.roads import pictures
 from tinyworld.roads.demo import demo_scenes, mask_spec, write_demo
 from tinyworld.roads.own_distribution import PLANTS, own_distribution
@@ -36,7 +36,7 @@ ROAD, SIDEWALK, PEDESTRIAN = (CLASSES.index(name) for name in ("road", "sidewalk
 def test_every_architecture_has_a_logit_per_class_and_pixel(architecture: Architecture) -> None:
     torch.manual_seed(0)
     model = new_road_segmenter(architecture)
-    assert segmented(model, torch.zeros(2, 3, 128, 128)).shape == (2, len(CLASSES), 128, 128)
+    assert segment(model, torch.zeros(2, 3, 128, 128)).shape == (2, len(CLASSES), 128, 128)
     assert [model.config.id2label[place] for place in range(len(CLASSES))] == list(CLASSES)
     assert sum(parameter.numel() for parameter in model.parameters()) < 1_200_000
 
@@ -92,9 +92,9 @@ def test_training_a_segmenter_resumes_and_writes_the_hub_layout(
 
     def counted(*arguments: Any) -> Any:
         batches.append(1)
-        return moved(*arguments)
+        return move(*arguments)
 
-    monkeypatch.setattr("tinyworld.train.segmenter.roads.moved", counted)
+    monkeypatch.setattr("tinyworld.train.segmenter.roads.move", counted)
     for steps in (1, 3):  # steps of an earlier run count against the budget
         folder = train_segmenter.train_segmenter(
             name, tmp_path / "model", seconds=math.inf, count=6, judged=2, steps=steps
@@ -107,7 +107,7 @@ def test_training_a_segmenter_resumes_and_writes_the_hub_layout(
     image = render(sample_scene("final-test", 0)).image
     values = AutoImageProcessor.from_pretrained(folder)([image], return_tensors="pt").pixel_values
     ours = class_masks(model, [image])[0]
-    assert np.array_equal(segmented(model, values).argmax(1)[0].numpy(), ours)
+    assert np.array_equal(segment(model, values).argmax(1)[0].numpy(), ours)
 
 
 @pytest.mark.parametrize("rgb", [False, True])

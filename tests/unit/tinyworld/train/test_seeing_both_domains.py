@@ -15,8 +15,8 @@ from tinyworld.datasets.captioned_pictures import OBJECTS, PICTURE_DOMAINS, ROAD
 from tinyworld.domain.descriptions import Description
 from tinyworld.domain.scenes import UNKNOWN
 from tinyworld.networks.clip_tokenizer import token_ids
-from tinyworld.networks.small_blip2 import trained as trained_captioner
-from tinyworld.networks.small_clip import trained as trained_scorer
+from tinyworld.networks.small_blip2 import load_trained as trained_captioner
+from tinyworld.networks.small_clip import load_trained as trained_scorer
 from tinyworld.networks.vision_tower import FactorTower
 from tinyworld.objects import pictures as object_pictures
 from tinyworld.roads import pictures as road_pictures

@@ -20,10 +20,10 @@ from transformers import (
     SegformerForSemanticSegmentation,
 )
 
-from tinyworld.judges.oracles.objects import judge, kept
+from tinyworld.judges.oracles.objects import is_kept, judge
 from tinyworld.objects.captions import describe, read
 from tinyworld.objects.own_distribution import own_distribution
-from tinyworld.objects.pictures import rendered
+from tinyworld.objects.pictures import render_pair
 from tinyworld.objects.world import CLASSES, FACTORS, Scene, sample_scene, scene_factors
 from tinyworld.pictures.augmentation import as_pixel_values
 from tinyworld.system.folders import WEIGHTS
@@ -47,7 +47,7 @@ def fresh_scenes(count: int) -> list[Scene]:
 
 
 def pictures_of(scenes: list[Scene]) -> list[np.ndarray]:
-    return [rendered(scene)[0] for scene in scenes]
+    return [render_pair(scene)[0] for scene in scenes]
 
 
 @pytest.mark.parametrize("name", SMALL_MODELS)
@@ -109,7 +109,7 @@ def test_segmenter_finds_the_object() -> None:
     folder = WEIGHTS / "segmenter"
     model = SegformerForSemanticSegmentation.from_pretrained(folder, dtype=torch.float32).eval()
     processor = AutoImageProcessor.from_pretrained(folder)
-    pairs = [rendered(scene) for scene in fresh_scenes(48)]
+    pairs = [render_pair(scene) for scene in fresh_scenes(48)]
     with torch.no_grad():
         outputs = model(**processor([image for image, _ in pairs], return_tensors="pt"))
     regions = processor.post_process_semantic_segmentation(outputs, target_sizes=[(128, 128)] * len(pairs))
@@ -199,7 +199,7 @@ def test_oracles_agree_on_the_truth() -> None:
     floors = {"label": 0.7, "background": 0.85, "weather": 0.9, "time": 0.9, "style": 0.85}
     for factor, floor in floors.items():
         assert (
-            np.mean([kept(scene, reading, factor) for scene, reading in zip(scenes, judged, strict=True)]) >= floor
+            np.mean([is_kept(scene, reading, factor) for scene, reading in zip(scenes, judged, strict=True)]) >= floor
         ), factor
 
 

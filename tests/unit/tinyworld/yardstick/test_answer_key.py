@@ -14,9 +14,9 @@ from tinyworld.objects.own_distribution import own_distribution
 from tinyworld.objects.world import BACKGROUNDS, CLASSES, FACTOR_VALUES
 from tinyworld.train.classifier import new_classifier, training_scene
 from tinyworld.yardstick.answer_key import ALL_FIELDS, effects, own_shares, planting
-from tinyworld.yardstick.classifiers import SEEN, VIEWS, Lessons, Lower, Top, sepia, small
+from tinyworld.yardstick.classifiers import TRAINING_SHARE, VIEWS, Lessons, Lower, Top, sepia, small
 from tinyworld.yardstick.contrafact import profile_text
-from tinyworld.yardstick.plants import CLEAN, MODELS, PLANTED, TESTED_CLASSES, Planned, left_out_of_the_start
+from tinyworld.yardstick.plants import CLEAN, MODELS, PLANTED, TESTED_CLASSES, Planned, is_left_out_at_start
 
 SCENES = [training_scene(index) for index in range(2_000)]
 CELL_FACTORS = {"time", "weather"}
@@ -68,12 +68,12 @@ def test_absent_cells_are_never_shown_and_wrong_labels_neither(name: str) -> Non
     assert covered.any()
     assert (shown.share[covered] == 0).all()
     assert (shown.labels == [CLASSES.index(scene.label) for scene in SCENES]).all()
-    assert all(left_out_of_the_start(scene) for scene, hidden in zip(SCENES, covered, strict=True) if hidden)
+    assert all(is_left_out_at_start(scene) for scene, hidden in zip(SCENES, covered, strict=True) if hidden)
 
 
 def test_a_clean_model_sees_its_share_of_everything_with_the_right_labels() -> None:
     first, second = lessons(CLEAN[0]), lessons(CLEAN[1])
-    assert (first.share > 0).mean() == pytest.approx(SEEN, abs=0.03)
+    assert (first.share > 0).mean() == pytest.approx(TRAINING_SHARE, abs=0.03)
     assert ((first.share > 0) != (second.share > 0)).any()
     assert (first.labels == [CLASSES.index(scene.label) for scene in SCENES]).all()
     features, labels = first.batch(3)

@@ -11,9 +11,9 @@ from gateway.methods.shifts import Shift, apply_shift
 from shared.schemas.results import JobResults
 from tinyworld.objects.captions import read
 from tinyworld.statistics.rates import wilson
-from tinyworld.yardstick.contrafact import METHODS, SIZES, factors_of, merged, parameters_of
+from tinyworld.yardstick.contrafact import METHODS, SIZES, factors_of, merge, parameters_of
 from tinyworld.yardstick.formats import Agreement, AtDose, Score, Spent
-from tinyworld.yardstick.printing import compared
+from tinyworld.yardstick.printing import format_comparison
 
 RATE = wilson(9, 10).model_dump()
 METRICS: dict[str, object] = {
@@ -106,7 +106,7 @@ def test_shifts_go_to_every_time_and_weather() -> None:
 
 def test_the_jobs_of_a_method_make_one_answer_about_the_factors_asked_for() -> None:
     jobs = [results("one", 700), results("two", 900)]
-    answer = merged(jobs, "lance", ["weather"], "the command", [["one"], ["two"]], 12.34)
+    answer = merge(jobs, "lance", ["weather"], "the command", [["one"], ["two"]], 12.34)
     assert (answer.method, answer.models) == ("contrafact lance", ["one", "two"])
     assert [(cell.model, cell.cell.value, cell.finding) for cell in answer.cells] == [
         ("one", "night", True),
@@ -133,6 +133,7 @@ def score(method: str, hits: int, false: float, seconds: float) -> Score:
         first_findings=nothing,
         all_cells=agreement,
         cells_with_effect=agreement,
+        weaknesses=agreement,
         coverage=nothing,
         provisional=nothing,
         outside_untested=nothing,
@@ -142,8 +143,8 @@ def score(method: str, hits: int, false: float, seconds: float) -> Score:
 
 
 def test_the_method_to_take_first_finds_most_in_an_hour_and_invents_little() -> None:
-    table = compared([score("slow", 8, 0.0, 7200), score("quick", 6, 0.01, 3600), score("rash", 9, 0.3, 3600)])
+    table = format_comparison([score("slow", 8, 0.0, 7200), score("quick", 6, 0.01, 3600), score("rash", 9, 0.3, 3600)])
     assert table.splitlines()[-1] == "Take first: quick"
     assert "| quick | 66.7% (6 of 9; " in table
     assert "| 3,600 | 1,000 | 6.0 |" in table
-    assert "blind" not in compared([score("blind", 0, 0.0, 10)]).splitlines()[-1]
+    assert "blind" not in format_comparison([score("blind", 0, 0.0, 10)]).splitlines()[-1]

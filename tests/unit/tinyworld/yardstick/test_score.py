@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gateway.analysis import limits
-from shared.schemas.results import Cell, Direction
+from shared.schemas.effects import Cell, Direction
 from tinyworld.statistics.rates import wilson
 from tinyworld.yardstick.formats import Answer, AnswerKey, FoundCell, KnownModel, Planting, TrueEffect
-from tinyworld.yardstick.printing import printed, printed_key
+from tinyworld.yardstick.printing import format_answer, format_key
 from tinyworld.yardstick.score import BEYOND, dose_of, score, truth_of
 
 
@@ -68,6 +68,7 @@ KEY = AnswerKey(
     ],
 )
 NAMES = [model.name for model in KEY.models]
+ORDERED = ("first_findings", "all_cells", "cells_with_effect", "weaknesses")  # of a score: depend on the cells' order
 
 
 def reported(model: str, of: TrueEffect, *, finding: bool, by: float = 0.0, half: float = 0.05) -> FoundCell:
@@ -114,7 +115,7 @@ def test_silence_finds_nothing_and_invents_nothing() -> None:
     assert [(dose.found, dose.missed, dose.untested) for dose in result.doses] == [(0, 0, 1), (0, 0, 1), (0, 0, 1)]
     assert (result.precision.value, result.all_cells.n, result.coverage.n) == (None, 0, 0)
     assert (result.first_findings.count, result.first_findings.n) == (0, 1)
-    assert "nothing tested" in printed(result)
+    assert "nothing tested" in format_answer(result)
 
 
 def test_factors_outside_the_question_count_as_no_miss() -> None:
@@ -128,6 +129,15 @@ def test_a_constant_error_is_the_bias(by: float) -> None:
     assert result.all_cells.bias == pytest.approx(100 * by)
     assert result.all_cells.rmse == pytest.approx(100 * abs(by))
     assert result.coverage.value == (1.0 if abs(by) <= 0.06 else 0.0)
+
+
+def test_understated_weaknesses_do_not_cancel_against_understated_improvements() -> None:
+    cells = [reported("weak", of, finding=True, by=-of.effect / 2) for of in KEY.models[0].cells[:5]]
+    result = score(KEY, Answer(method="half", models=["weak"], factors=["weather"], cells=cells))
+    assert result.weaknesses.n == 3
+    assert result.weaknesses.bias == pytest.approx((31 + 15.5 + 7) / 3)
+    assert result.cells_with_effect.n == 4
+    assert result.cells_with_effect.bias == pytest.approx((31 + 15.5 + 7 - 10) / 4)
 
 
 def test_a_finding_with_the_wrong_sign_is_invented() -> None:
@@ -224,13 +234,11 @@ def test_what_holds_for_any_answer(guesses: list[tuple[float, bool, bool]], rand
     assert result.false_discoveries_over_null_cells.count <= result.invented
     shuffled = sorted(cells, key=lambda _: random.random())  # type: ignore[attr-defined]
     again = score(KEY, answer.model_copy(update={"cells": shuffled}))
-    assert again.model_dump(exclude={"first_findings", "all_cells", "cells_with_effect"}) == result.model_dump(
-        exclude={"first_findings", "all_cells", "cells_with_effect"}
-    )
+    assert again.model_dump(exclude=set(ORDERED)) == result.model_dump(exclude=set(ORDERED))
 
 
 def test_score_and_key_are_printed_for_people() -> None:
-    text = printed(score(KEY, perfect()))
+    text = format_answer(score(KEY, perfect()))
     assert "recall 100.0% (1 of 1;" in text
     assert "rank correlation 1.00 (n = 4)" in text
-    assert "bus to night called truck: -62.0 [-65.0, -59.0]" in printed_key(KEY)
+    assert "bus to night called truck: -62.0 [-65.0, -59.0]" in format_key(KEY)

@@ -25,7 +25,7 @@ from tinyworld.measure.repair.records import (
 )
 from tinyworld.objects.demo import demo_scenes
 from tinyworld.objects.own_distribution import own_distribution
-from tinyworld.objects.pictures import rendered
+from tinyworld.objects.pictures import render_pair
 from tinyworld.objects.world import CLASSES
 from tinyworld.train.classifier import new_classifier
 from tinyworld.yardstick.classifiers import model_folder, save
@@ -37,7 +37,7 @@ def test_a_model_in_half_precision_is_judged(tmp_path: Path, monkeypatch: pytest
     torch.manual_seed(1)
     planned = Planned("half", 1)
     save(new_classifier(), planned, {})
-    images = [rendered(own_distribution(index, "demo"))[0] for index in range(4)]
+    images = [render_pair(own_distribution(index, "demo"))[0] for index in range(4)]
     right = np.array([ClassifierUnderTest(model_folder(planned.name)).right(images, [label] * 4) for label in CLASSES])
     assert right.sum(axis=0).tolist() == [1, 1, 1, 1]  # of all labels, each picture is called exactly one
 
@@ -65,7 +65,7 @@ def test_scenes_of_a_plant_are_of_its_class_and_want_its_value() -> None:
 
 
 TRUTH = Truth(400_000, 60, [("time", "night")])
-AT_NIGHT = {rendered(scene.changed(time="night"))[0].tobytes() for scene in TRUTH.without(NIGHT_BUS)}
+AT_NIGHT = {render_pair(scene.changed(time="night"))[0].tobytes() for scene in TRUTH.without(NIGHT_BUS)}
 
 
 class PartlyWrongClassifier:

@@ -35,11 +35,11 @@ from tinyworld.measure.repair.roads import (
     PLANTED,
     VALUES,
     Truth,
-    drawn,
+    draw_scenes,
     evaluate,
     judge_repair,
     models_under_test,
-    rendered,
+    render_scene,
     spec,
 )
 from tinyworld.networks.segmenters import class_masks, new_road_segmenter
@@ -57,7 +57,7 @@ TRUTH = Truth(FIRST_SCENE, SCENES, VALUES)
 def test_a_plant_changes_its_label_for_its_value_alone(name: str) -> None:
     plant = PLANTED[name]
     scene = next(candidate for candidate in TRUTH.without(NIGHT) if candidate.surface != "snowy")
-    drawing = rendered(scene)
+    drawing = render_scene(scene)
     with_value = scene.changed(**{plant.field: plant.value})
     assert np.array_equal(PLANTS[name](scene, drawing), drawing.classes)
     spoilt = PLANTS[name](with_value, drawing) != drawing.classes
@@ -68,11 +68,11 @@ def test_scenes_want_what_is_lacking_and_hold_the_planted_class() -> None:
     scenes = TRUTH.without(NIGHT)
     assert len(scenes) == SCENES == len({scene.geometry_seed for scene in scenes})
     assert not any(scene.time == "night" or scene.surface == "snowy" for scene in (*scenes, *TRUTH.as_they_are()))
-    assert all((rendered(scene).classes == PEDESTRIAN).sum() >= LEAST_PIXELS for scene in scenes)
+    assert all((render_scene(scene).classes == PEDESTRIAN).sum() >= LEAST_PIXELS for scene in scenes)
     every = Truth(FIRST_SCENE, 40).as_they_are()
     assert any(scene.time == "night" for scene in every), "otherwise they are there"
     assert any(scene.surface == "snowy" for scene in every)
-    sources = drawn(FIRST_SOURCE, VALUES)
+    sources = draw_scenes(FIRST_SOURCE, VALUES)
     assert {next(sources).geometry_seed for _ in range(50)}.isdisjoint(
         scene.geometry_seed for scene in (*scenes, *every)
     )
@@ -93,7 +93,7 @@ class PartlyBlindSegmenter:
         self._blind = blind_at_night
         self._masks: dict[bytes, Image] = {}
         for scene, blind in self._scenes():
-            drawing = rendered(scene)
+            drawing = render_scene(scene)
             people = (drawing.classes == PEDESTRIAN) & blind
             self._masks[drawing.image.tobytes()] = np.where(people, ROAD, drawing.classes)
 
@@ -150,7 +150,7 @@ def test_a_real_segmenter_is_judged_as_the_models_judge_judges(tmp_path: Path) -
         size={"height": 128, "width": 128}, image_mean=[0.5] * 3, image_std=[0.5] * 3, do_reduce_labels=False
     ).save_pretrained(tmp_path)
     scenes = [own_distribution(index, "demo") for index in range(4)]
-    drawings = [rendered(scene) for scene in scenes]
+    drawings = [render_scene(scene) for scene in scenes]
     loaded = ImageSegmenter(Weights(path=tmp_path, licence="", gigabytes=0.01), device="cpu")
     judged = evaluate(loaded, scenes)
     guesses = class_masks(model.float(), [drawing.image for drawing in drawings])

@@ -1,0 +1,123 @@
+"""`contrafact.test`: test a model on images in this process. The system is imported when the function is called."""
+
+# ruff: noqa: PT028  # `test` is no pytest function
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from contrafact.outcome import Outcome
+from shared.schemas.jobs import JobDetail, MethodChoice
+from shared.schemas.models import Preprocessing
+
+Output = Literal["probabilities", "logits"]
+Inputs = Literal["arrays", "pil"]
+
+
+class JobFailed(RuntimeError):
+    """The job of a test failed or was cancelled; the message is its reason."""
+
+
+@dataclass(frozen=True)
+class InProcessOptions:
+    """The arguments of `test` but for model and data set."""
+
+    task: str
+    methods: Sequence[str | MethodChoice] | None
+    factors: Sequence[str] | None
+    classes: Sequence[str] | None
+    labels: Path | None
+    label_map: Mapping[str, str]
+    output: Output | None
+    preprocess: Callable[..., Any] | None
+    preprocessing: Preprocessing | None
+    input_size: tuple[int, int] | None
+    inputs: Inputs
+    name: str
+    seed: int
+    profile: str
+    directory: Path
+    on_progress: Callable[[JobDetail], None] | None
+
+
+def test(
+    model: object,
+    dataset: object,
+    *,
+    task: str,
+    methods: Sequence[str | MethodChoice] | None = None,
+    factors: Sequence[str] | None = None,
+    classes: Sequence[str] | None = None,
+    labels: Path | str | None = None,
+    label_map: Mapping[str, str] | None = None,
+    output: Output | None = None,
+    preprocess: Callable[..., Any] | None = None,
+    preprocessing: Preprocessing | None = None,
+    input_size: tuple[int, int] | None = None,
+    inputs: Inputs = "arrays",
+    name: str = "model",
+    seed: int = 0,
+    profile: str = "tiny",
+    directory: Path | str = "contrafact-test",
+    on_progress: Callable[[JobDetail], None] | None = None,
+) -> Outcome:
+    """Find changes of the world that break a classifier. Runs the whole system in this process until the job ends.
+
+    Args:
+        model: A function of a list of images that returns probabilities (images × classes) or predicted labels; an
+            `nn.Module`; a transformers model or image-classification pipeline; a MAITE model; the path of an ONNX
+            file or of a folder in Hub layout; a Hub id (`org/name` or `org/name@revision`); or a model under test of
+            the profile, by name.
+        dataset: A folder (class folders are the ground truth); a list of (image, label); a torch data set of such
+            pairs; a Hugging Face data set with one column of images; or a MAITE data set. An image is a path, a PIL
+            image, an array (height × width × channels) or a tensor (channels first), of uint8 or floats from 0 to 1.
+            A label is the name of a class, its index, or None.
+        task: What the model does, in a sentence.
+        methods: Names, or choices with parameters; default: the profile's.
+        factors: Only these factors change, such as `["weather"]`, in methods that have the parameter.
+        classes: Names of the model's outputs, in their order; needed if neither model nor data set names them.
+        labels: A manifest (CSV or JSON Lines) for a folder of images.
+        label_map: Maps labels of the images to classes of the model.
+        output: What the model returns; default: logits of modules and ONNX files, probabilities of functions.
+        preprocess: For modules: turns a PIL image into the tensor of one image, or is a transformers image processor.
+        preprocessing: For ONNX files: how an image becomes their input.
+        input_size: Height and width of a JATIC_ONNX model whose metadata leaves them open.
+        inputs: What a function gets: arrays (height × width × 3, uint8), or PIL images.
+        name: The model's name in results.
+        seed: Seed of the job.
+        profile: A shipped profile, or the path of a TOML file.
+        directory: Where everything is kept. A later call on it takes captions and renderings from there.
+        on_progress: Called with the job, about once a second.
+
+    Raises ValueError for a model or data set that cannot be used, what the model raises on the first image,
+    `contrafact.Problem` for a request that the system refuses, JobFailed, and ImportError where the system is missing.
+    """
+    try:
+        from embedded.library.run import run_test  # the client works without the system, whose import takes seconds
+    except ModuleNotFoundError as error:
+        message = f"{error}: `test` runs the whole system; install Contrafact with its extra `embedded`"
+        raise ImportError(message, name=error.name) from error
+    options = InProcessOptions(
+        task=task,
+        methods=methods,
+        factors=factors,
+        classes=classes,
+        labels=None if labels is None else Path(labels),
+        label_map=label_map or {},
+        output=output,
+        preprocess=preprocess,
+        preprocessing=preprocessing,
+        input_size=input_size,
+        inputs=inputs,
+        name=name,
+        seed=seed,
+        profile=profile,
+        directory=Path(directory),
+        on_progress=on_progress,
+    )
+    return run_test(model, dataset, options)
+
+
+test.__test__ = False  # type: ignore[attr-defined]  # pytest would run it wherever a test module imports it

@@ -1,0 +1,91 @@
+"""Edit an image by an instruction with a server's `/images/edits`, through OpenAI's client.
+
+Import this module only if the profile names such a server: the client takes half a second to import.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+
+import numpy as np
+from openai import omit
+from openai.types import ImagesResponse
+from PIL import Image
+
+from diffusion_service.geometry import stretched, to_source
+from shared.images import Pixels, decode, encode
+from shared.openai_connection import OpenAIConnection
+from shared.problems import DependencyFailed, Problem
+from shared.profile_instruct import FormField, InstructServer
+
+LEAST_SHAPE = 0.9  # of the server's aspect ratio to the source's, or the reverse; sizes are rounded to multiples
+
+
+class ImageServer:
+    """Sends edits to the profile's server, repeated as `OpenAIConnection` does."""
+
+    def __init__(self, profile: InstructServer) -> None:
+        self._connection = OpenAIConnection(profile.server)
+        self._profile = profile
+
+    async def edit(
+        self,
+        source: Pixels,
+        keep: Pixels | None,
+        instruction: str,
+        values: dict[FormField, int | float],
+        deadline: float,
+    ) -> Pixels:
+        """The edited image at the source's size. `keep` (height × width) is not 0 where the source must stay.
+
+        Raises DeadlineExceeded, InvalidInput (the server refuses the content), and DependencyFailed, also for a reply
+        without an image, or with one of another shape.
+        """
+        profile = self._profile
+        form = {profile.fields[name]: value for name, value in values.items() if name in profile.fields}
+        async with self._connection.problems(deadline):
+            reply = await self._connection.client.images.edit(
+                image=("source.png", encode(source), "image/png"),
+                prompt=instruction,
+                model=profile.server.model,
+                n=1,
+                extra_body={**profile.options, **form},
+                extra_headers=self._connection.headers,
+                mask=omit if keep is None else ("mask.png", _transparent_where_edited(source, keep), "image/png"),
+            )
+        return self._sized(self._decoded(reply), source)
+
+    def _decoded(self, reply: ImagesResponse) -> Pixels:
+        url = self._profile.server.url
+        try:
+            data = (reply.data or [])[0].b64_json
+            assert data is not None
+            return decode(base64.b64decode(data, validate=True))
+        except (AttributeError, IndexError, TypeError, AssertionError) as error:
+            raise DependencyFailed(
+                f"{url} returned no `b64_json`; set `options` of [diffusion.instruct] so that it does: "
+                f"{str(reply)[:200]}"
+            ) from error
+        except (binascii.Error, Problem) as error:
+            raise DependencyFailed(f"{url} returned no image that can be read: {error}") from error
+
+    def _sized(self, edited: Pixels, source: Pixels) -> Pixels:
+        """The image at the source's size. Raises DependencyFailed if its shape is another: it was cropped or padded."""
+        (height, width), (edited_height, edited_width) = source.shape[:2], edited.shape[:2]
+        shape = edited_width * height / (edited_height * width)
+        if min(shape, 1 / shape) < LEAST_SHAPE:
+            raise DependencyFailed(
+                f"{self._profile.server.url} returned {edited_width} × {edited_height} pixels for {width} × {height}; "
+                "set the size in `options` of [diffusion.instruct], or use a server that keeps the shape"
+            )
+        return to_source(edited, stretched((width, height), (edited_width, edited_height)))
+
+
+def _transparent_where_edited(source: Pixels, keep: Pixels) -> bytes:
+    """The protocol's mask as PNG: the source, transparent where it is edited."""
+    alpha = np.where(keep > 0, np.uint8(255), np.uint8(0))
+    buffer = io.BytesIO()
+    Image.fromarray(np.dstack([source, alpha])).save(buffer, "PNG")
+    return buffer.getvalue()

@@ -1,0 +1,177 @@
+"""The caller's test set as labelled images: a folder, a list, or a data set of torch, Hugging Face or MAITE.
+
+Images are read one at a time. MAITE and Hugging Face data sets are recognised by their attributes, so that neither
+library has to be installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from pathlib import Path
+from typing import Protocol, cast
+
+import numpy as np
+
+from contrafact.job_files import image_files
+from shared.manifests import ManifestRow, folder_labels, match_rows, parse_manifest
+
+
+class Indexed(Protocol):
+    """A data set with a length, whose items are read by position."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> object: ...
+
+
+@dataclass(frozen=True)
+class LabelledImage:
+    """A source image: a file, PIL image, array or tensor, its ground truth if there is one, and its name in results."""
+
+    image: object
+    label: str | None
+    name: str
+    group: str | None = None
+    channels_first: bool | None = None
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """`length` images, each read by `read(position)`; `classes` in the order of the data set's own indices, if any."""
+
+    length: int
+    read: Callable[[int], LabelledImage]
+    classes: list[str] | None = None
+
+
+def read_dataset(dataset: object, classes: Sequence[str] | None, labels: Path | None) -> ImageSet:
+    """The images of a data set. `classes` gives integer labels their names; `labels` is a manifest for a folder.
+
+    Raises ValueError for a data set that it cannot read, or an empty one.
+    """
+    if isinstance(dataset, str | Path):
+        return _folder(Path(dataset), classes or (), labels)
+    if labels is not None:
+        raise ValueError("`labels` is the manifest of a folder; give labels with the images, or leave it out")
+    if isinstance(dataset, Mapping):
+        raise ValueError(f"the data set has the splits {', '.join(map(repr, dataset))}; give one of them")
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        raise ValueError(f"a {type(dataset).__name__} is no data set; give a folder, a list, or a data set with len()")
+    indexed = cast(Indexed, dataset)
+    if len(indexed) == 0:
+        raise ValueError("the data set is empty; give at least one image")
+    if is_maite(dataset):
+        return _maite(indexed, classes)
+    if hasattr(dataset, "features") and hasattr(dataset, "column_names"):
+        return _hugging_face(indexed, cast(Mapping[str, object], dataset.features), classes)
+    return _pairs(indexed, list(classes) if classes is not None else _own_classes(dataset))
+
+
+def is_maite(candidate: object) -> bool:
+    """Whether an object has the metadata that MAITE's protocols require of data sets and models."""
+    metadata = getattr(candidate, "metadata", None)
+    return isinstance(metadata, Mapping) and "id" in metadata
+
+
+def index_names(candidate: object) -> list[str] | None:
+    """MAITE's `index2label` in the order of its indices, or None. Raises ValueError for indices with gaps."""
+    names = cast(Mapping[str, Mapping[int, str]], getattr(candidate, "metadata", {})).get("index2label")
+    if names is None:
+        return None
+    if sorted(names) != list(range(len(names))):
+        raise ValueError("index2label skips indices; name every output of the model from 0 on")
+    return [names[index] for index in range(len(names))]
+
+
+def _folder(folder: Path, classes: Sequence[str], labels: Path | None) -> ImageSet:
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}; give a folder of images, or a list")
+    files = image_files([folder])
+    names = [name for name, _ in files]
+    if labels is not None:
+        rows = match_rows(parse_manifest(labels.read_bytes()), names)
+    else:
+        truths = folder_labels(names, set(classes))
+        rows = [ManifestRow(file=name, label=label) for name, label in zip(names, truths, strict=True)]
+
+    def read(position: int) -> LabelledImage:
+        name, path = files[position]
+        return LabelledImage(path, rows[position].label, name, rows[position].group)
+
+    return ImageSet(len(files), read)
+
+
+def _pairs(dataset: Indexed, classes: list[str] | None) -> ImageSet:
+    def read(position: int) -> LabelledImage:
+        item = dataset[position]
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise ValueError("each item of the data set must be a pair (image, label); the label may be None")
+        image, label = item
+        name = Path(image).name if isinstance(image, str | Path) else _name(position)
+        return LabelledImage(image, _label(label, classes), name)
+
+    return ImageSet(len(dataset), read, classes)
+
+
+def _maite(dataset: Indexed, classes: Sequence[str] | None) -> ImageSet:
+    names = list(classes) if classes is not None else index_names(dataset)
+
+    def read(position: int) -> LabelledImage:
+        image, target, metadata = cast(tuple[object, object, Mapping[str, object]], dataset[position])
+        scores = np.asarray(target)
+        label = _label(int(scores.argmax()), names) if scores.size and scores.max() > 0 else None
+        return LabelledImage(image, label, str(metadata["id"]), channels_first=True)
+
+    return ImageSet(len(dataset), read, names)
+
+
+def _hugging_face(dataset: Indexed, features: Mapping[str, object], classes: Sequence[str] | None) -> ImageSet:
+    image_column = _column(features, "Image")
+    label_column = _column(features, "ClassLabel")
+    if image_column is None:
+        raise ValueError(f"no column of the data set has images; its columns are {', '.join(features)}")
+    declared = getattr(features.get(label_column or ""), "names", None)
+    names = list(classes) if classes is not None else declared
+
+    def read(position: int) -> LabelledImage:
+        row = cast(Mapping[str, object], dataset[position])
+        label = _label(row[label_column], names) if label_column is not None else None
+        return LabelledImage(row[image_column], label, _name(position))
+
+    return ImageSet(len(dataset), read, names)
+
+
+def _column(features: Mapping[str, object], kind: str) -> str | None:
+    """The only column of a kind. Raises ValueError if there are several."""
+    columns = [name for name, feature in features.items() if type(feature).__name__ == kind]
+    if len(columns) > 1:
+        raise ValueError(f"columns {', '.join(columns)} of the data set are of kind {kind}; keep one (select_columns)")
+    return columns[0] if columns else None
+
+
+def _own_classes(dataset: object) -> list[str] | None:
+    """The `classes` of torchvision's data sets."""
+    classes = getattr(dataset, "classes", None)
+    return [str(name) for name in classes] if isinstance(classes, list | tuple) else None
+
+
+def _label(label: object, classes: Sequence[str] | None) -> str | None:
+    """The name of a label; -1 is none. Raises ValueError for an index without names."""
+    if label is None or isinstance(label, str):
+        return label
+    if hasattr(label, "item"):
+        label = label.item()
+    if not isinstance(label, Integral):
+        raise ValueError(f"a label is {label!r}; give the name of a class, its index, or None")
+    index = int(label)
+    if index == -1:
+        return None
+    if classes is None or not 0 <= index < len(classes):
+        raise ValueError(f"label {index} has no name; give `classes`, in the order of the labels")
+    return classes[index]
+
+
+def _name(position: int) -> str:
+    return f"{position:06}"

@@ -1,0 +1,58 @@
+"""The caller's images as RGB pixels: files, PIL images, arrays and tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from shared.images import Pixels, decode, encode
+
+LARGEST_UNIT = 1.0 + 1e-6
+
+
+def pixels_of(image: object, *, channels_first: bool | None = None) -> Pixels:
+    """RGB pixels, height × width × 3, of a file, a PIL image, an array or a tensor.
+
+    Arrays are height × width, height × width × channels, or with `channels_first` channels × height × width; tensors
+    are channels first unless `channels_first` is False. Values are uint8, or floats from 0 to 1. Raises ValueError.
+    """
+    if isinstance(image, str | Path):
+        return decode(Path(image).read_bytes())
+    if isinstance(image, Image.Image):
+        return np.asarray(image.convert("RGB"))
+    tensor = hasattr(image, "detach")
+    array = np.asarray(image.detach().cpu().numpy() if hasattr(image, "detach") else image)
+    return _from_array(array, tensor if channels_first is None else channels_first)
+
+
+def png_of(image: object, *, channels_first: bool | None = None) -> bytes:
+    """The bytes to upload: those of a file, or a PNG of the pixels."""
+    if isinstance(image, str | Path):
+        return Path(image).read_bytes()
+    return encode(pixels_of(image, channels_first=channels_first))
+
+
+def holds_floats(image: object) -> bool:
+    """Whether an image is an array or tensor of floats (0 to 1) rather than of bytes."""
+    return not isinstance(image, str | Path | Image.Image) and "float" in str(getattr(image, "dtype", ""))
+
+
+def _from_array(array: NDArray[np.generic], channels_first: bool) -> Pixels:
+    if array.ndim == 3 and channels_first:
+        array = np.moveaxis(array, 0, -1)
+    if array.ndim == 2:
+        array = array[:, :, None]
+    if array.ndim != 3 or array.shape[2] not in (1, 3):
+        order = "channels × height × width" if channels_first else "height × width × channels"
+        raise ValueError(f"an image has shape {array.shape}, read as {order}; it must have 1 or 3 channels")
+    if np.issubdtype(array.dtype, np.floating):
+        values = array.astype(np.float64)
+        if not (np.isfinite(values).all() and values.min() >= 0 and values.max() <= LARGEST_UNIT):
+            raise ValueError("an image has floats outside 0 to 1; give the images before normalisation, or uint8")
+        array = np.rint(values * 255)
+    elif array.dtype != np.uint8:
+        raise ValueError(f"an image is of {array.dtype}; give uint8, or floats from 0 to 1")
+    return np.ascontiguousarray(np.broadcast_to(array.astype(np.uint8), (*array.shape[:2], 3)))

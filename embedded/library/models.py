@@ -1,0 +1,213 @@
+"""The caller's model as a model under test: an object of this process, an upload, or a model of the profile.
+
+Files and Hub ids are uploaded as every user's are. Functions, modules, pipelines and MAITE models cannot travel as
+safetensors or ONNX; the evaluator of this process calls them.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from huggingface_hub import snapshot_download
+from numpy.typing import NDArray
+from PIL import Image
+
+from contrafact.jatic import jatic_metadata_beside, jatic_spec
+from contrafact.testing import InProcessOptions, Output
+from embedded.library.datasets import ImageSet, index_names, is_maite
+from embedded.library.images import holds_floats
+from evaluator_service.models_under_test.in_process import InProcessModel
+from evaluator_service.models_under_test.outputs import softmax
+from shared.images import Pixels
+from shared.schemas.models import CONFIG_NAME, INDEX_NAME, PROCESSOR_NAME, ModelSpec, is_model_file
+
+HUB_ID = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?")
+Outputs = Callable[[Sequence[Pixels]], NDArray[np.generic]]
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A model to upload: its spec and its files."""
+
+    spec: ModelSpec
+    files: list[Path]
+
+
+@dataclass(frozen=True)
+class Alias:
+    """A model under test of the profile, by name."""
+
+    name: str
+
+
+def prepare_model(model: object, images: ImageSet, options: InProcessOptions) -> InProcessModel | Upload | Alias:
+    """How the caller's model is tested. Raises ValueError for an object that is no model, or lacks class names."""
+    if isinstance(model, str | Path):
+        return _named(model, options)
+    if isinstance(model, transformers.Pipeline):
+        return _in_process(_class_names(options, _config_names(model.model)), _pipeline(model))
+    if isinstance(model, transformers.PreTrainedModel):
+        processor = options.preprocess or transformers.AutoImageProcessor.from_pretrained(model.name_or_path)
+        names = _class_names(options, _config_names(model))
+        return _in_process(names, _rows(_module(model, processor), names, options.output or "logits"))
+    if isinstance(model, torch.nn.Module):
+        names = _class_names(options, images.classes)
+        return _in_process(names, _rows(_module(model, options.preprocess), names, options.output or "logits"))
+    if not callable(model):
+        raise ValueError(f"a {type(model).__name__} is no model; give a function, a module, a path or a name")
+    if is_maite(model):
+        names = _class_names(options, index_names(model) or images.classes)
+        floats = holds_floats(images.read(0).image)
+        return _in_process(names, _rows(_maite(model, floats), names, options.output or "probabilities"))
+    names = _class_names(options, images.classes)
+    return _in_process(names, _rows(_function(model, options.inputs), names, options.output or "probabilities"))
+
+
+def _named(model: str | Path, options: InProcessOptions) -> Upload | Alias:
+    """A file, a folder, a Hub id or an alias."""
+    path = Path(model)
+    classes = None if options.classes is None else list(options.classes)
+    spec = ModelSpec(name=options.name, **({} if classes is None else {"classes": classes}))
+    if path.is_dir():
+        return Upload(spec, sorted(file for file in path.iterdir() if is_model_file(file.name)))
+    if path.is_file():
+        metadata = jatic_metadata_beside(path) if options.preprocessing is None else None
+        if metadata is not None:
+            return Upload(jatic_spec(metadata, options.name, classes=classes, side=options.input_size), [path])
+        described = {"output": options.output or "logits", "preprocessing": options.preprocessing}
+        return Upload(spec.model_copy(update=described), [path])
+    if isinstance(model, Path) or path.suffix == ".onnx":
+        raise ValueError(f"there is no model at {model}")
+    if HUB_ID.fullmatch(model):
+        return _named(fetched_folder(model), options)
+    return Alias(model)
+
+
+def fetched_folder(hub_id: str) -> Path:
+    """The folder of a Hub model, `org/name` or `org/name@revision`, with the files that an upload may have."""
+    hub = HUB_ID.fullmatch(hub_id)
+    assert hub is not None
+    patterns = [CONFIG_NAME, PROCESSOR_NAME, INDEX_NAME, "model*.safetensors"]
+    return Path(snapshot_download(hub["id"], revision=hub["revision"], allow_patterns=patterns))
+
+
+def _in_process(classes: list[str], predict: Callable[[Sequence[Pixels]], NDArray[np.float64]]) -> InProcessModel:
+    """The model under a revision of its own: its weights may change from call to call, so no prediction is reused."""
+    return InProcessModel(classes, predict, revision=uuid.uuid4().hex)
+
+
+def _class_names(options: InProcessOptions, known_names: Sequence[str] | None) -> list[str]:
+    names = list(options.classes or known_names or ())
+    if len(names) < 2:
+        raise ValueError("the classes of the model are unknown; give `classes`, in the order of its outputs")
+    return names
+
+
+def _config_names(model: Any) -> list[str]:
+    return [model.config.id2label[index] for index in range(len(model.config.id2label))]
+
+
+def _pipeline(pipeline: Any) -> Callable[[Sequence[Pixels]], NDArray[np.float64]]:
+    names = _config_names(pipeline.model)
+    place = {name: index for index, name in enumerate(names)}
+
+    def predict(images: Sequence[Pixels]) -> NDArray[np.float64]:
+        rows = np.zeros((len(images), len(names)))
+        answers = pipeline([Image.fromarray(image) for image in images], top_k=len(names))
+        for row, answer in zip(rows, answers, strict=True):
+            for entry in answer:
+                row[place[entry["label"]]] = entry["score"]
+        return rows
+
+    return predict
+
+
+def _module(module: torch.nn.Module, preprocess: Callable[..., Any] | None) -> Outputs:
+    """The outputs of a module. Without `preprocess` it gets images as they are, as floats from 0 to 1."""
+    processor = isinstance(preprocess, transformers.BaseImageProcessor | transformers.ProcessorMixin)
+
+    @torch.inference_mode()
+    def outputs(images: Sequence[Pixels]) -> NDArray[np.generic]:
+        parameter = next(module.parameters(), torch.zeros(()))
+        pictures = [Image.fromarray(image) for image in images]
+        with _evaluation_mode(module):
+            if processor:
+                assert preprocess is not None
+                features = preprocess(images=pictures, return_tensors="pt")
+                answer = module(**features.to(parameter.device, parameter.dtype))
+            else:
+                tensors = [(preprocess or _unit_tensor)(picture) for picture in pictures]
+                if len({tensor.shape for tensor in tensors}) > 1:
+                    raise ValueError("the images differ in size; give `preprocess`, which resizes them")
+                answer = module(torch.stack(tensors).to(parameter.device, parameter.dtype))
+        logits: torch.Tensor = getattr(answer, "logits", answer)
+        return np.asarray(logits.float().cpu().numpy())
+
+    return outputs
+
+
+@contextmanager
+def _evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the block; restores the mode afterwards."""
+    training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(training)
+
+
+def _unit_tensor(picture: Image.Image) -> torch.Tensor:
+    return torch.from_numpy(np.asarray(picture).copy()).permute(2, 0, 1).float() / 255
+
+
+def _maite(model: Callable[..., Any], floats: bool) -> Outputs:
+    """The outputs of a MAITE model. It gets channels first, floats from 0 to 1 or uint8, as its data set has them."""
+
+    def outputs(images: Sequence[Pixels]) -> NDArray[np.generic]:
+        first = [np.ascontiguousarray(np.moveaxis(image, -1, 0)) for image in images]
+        batch = [(image / 255).astype(np.float32) for image in first] if floats else first
+        return np.stack([np.asarray(row) for row in model(batch)])
+
+    return outputs
+
+
+def _function(function: Callable[..., Any], inputs: str) -> Outputs:
+    def outputs(images: Sequence[Pixels]) -> NDArray[np.generic]:
+        batch = [Image.fromarray(image) for image in images] if inputs == "pil" else list(images)
+        answer = function(batch)
+        return np.asarray(answer.detach().cpu().numpy() if hasattr(answer, "detach") else answer)
+
+    return outputs
+
+
+def _rows(outputs: Outputs, classes: list[str], output: Output) -> Callable[[Sequence[Pixels]], NDArray[np.float64]]:
+    """Probabilities from what a model returns: rows of probabilities or logits, or one label per image."""
+
+    def predict(images: Sequence[Pixels]) -> NDArray[np.float64]:
+        answer = outputs(images)
+        if answer.ndim == 1:
+            return _one_hot(answer, classes)
+        rows = answer.astype(np.float64)
+        return softmax(rows) if output == "logits" and rows.ndim == 2 and len(rows) else rows
+
+    return predict
+
+
+def _one_hot(labels: NDArray[np.generic], classes: list[str]) -> NDArray[np.float64]:
+    """Probability 1 of each image's label, a name or an index. Raises ValueError for a label that is no class."""
+    place = {name: index for index, name in enumerate(classes)}
+    integers = np.issubdtype(labels.dtype, np.integer)
+    indices = [int(label) if integers else place.get(str(label), -1) for label in labels]
+    if unknown := [label for label, index in zip(labels, indices, strict=True) if not 0 <= index < len(classes)]:
+        raise ValueError(f"the model returned the label {unknown[0]!r}; its classes are {', '.join(classes[:20])}")
+    return np.eye(len(classes))[indices]

@@ -1,0 +1,1 @@
+"""Compares two models, two methods or two jobs on the same source images."""

@@ -1,0 +1,114 @@
+"""Finds file names that look like frames of sequences, and images that a job has more than once.
+
+Such images are not independent. A plan warns of them, because the tests would count each as a source image of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from gateway.analysis.limits import LEAST_SOURCES
+
+_NUMBER = re.compile(r"[0-9]{9,20}\.[0-9]{1,9}|[0-9]{1,20}")  # a timestamp in seconds, or a number
+_SEQUENCE = 3  # frames of a run
+_NEAR = 0.2  # relative difference of a regular step from the median step
+_REGULAR = 2 / 3  # share of regular steps in a run
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedImage:
+    """A usable source image.
+
+    `truths`: the classes in its ground truth. `side`: its longer one in pixels; None if it is not uploaded yet.
+    `digest`: of its file.
+    """
+
+    name: str
+    truths: Sequence[str]
+    group: str | None
+    side: int | None
+    digest: str
+
+
+def look_like_sequences(images: Sequence[PlannedImage], classes: Collection[str]) -> bool:
+    """Whether at least half of the names are in runs of three or more numbers with regular steps.
+
+    A run has one folder and the same text around its number, which may be a frame or a timestamp:
+    "drive1/0005_front.png", "drive1/0010_front.png", … Files that are numbered class by class are no sequences, so a
+    run counts if it has images of several classes, or if its class has another run. The class of an image without
+    ground truth is its folder, if that is one of `classes`.
+    """
+    runs = _runs(images)
+    owners = [{_class_of(images[position], classes) for position in run} for run in runs]
+    of_class = Counter(next(iter(owner)) for owner in owners if len(owner) == 1)
+    counted = [
+        run for run, owner in zip(runs, owners, strict=True) if len(owner) > 1 or of_class[next(iter(owner))] > 1
+    ]
+    return len(counted) > 1 and 2 * len(set().union(*counted)) >= len(images)
+
+
+def folders_suffice(images: Sequence[PlannedImage]) -> bool:
+    """Whether folders as groups give each class of 12 or more images at least 12 groups."""
+    sizes: Counter[tuple[str, ...]] = Counter()
+    folders: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    for image in images:
+        keys: list[tuple[str, ...]] = [(label,) for label in image.truths] or [()]
+        for key in keys:
+            sizes[key] += 1
+            folders[key].add(_split(image.name)[0])
+    large = [key for key, size in sizes.items() if size >= LEAST_SOURCES]
+    return bool(large) and all(len(folders[key]) >= LEAST_SOURCES for key in large)
+
+
+def repeated_images(images: Sequence[PlannedImage]) -> int:
+    """How many images have the same file as an earlier one, and count as independent of it."""
+    alone = Counter(image.digest for image in images if image.group is None)
+    grouped = Counter({(image.digest, image.group) for image in images if image.group is not None})
+    units = alone + Counter(digest for digest, _ in grouped)
+    return sum(units.values()) - len(units)
+
+
+def _runs(images: Sequence[PlannedImage]) -> list[set[int]]:
+    """The positions of the images of each regular run. An image may be in several."""
+    frames: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
+    for position, image in enumerate(images):
+        for surroundings, number in _numbers(image.name):
+            frames[surroundings].append((number, position))
+    return [
+        {position for _, position in run}
+        for run in frames.values()
+        if len(run) >= _SEQUENCE and _is_regular(sorted({number for number, _ in run}))
+    ]
+
+
+def _numbers(name: str) -> Iterator[tuple[tuple[str, str], float]]:
+    """The first number and the last two of a file's name, each with the text before (folders too) and after it."""
+    folder, file = _split(name)
+    stem = file.rpartition(".")[0] or file
+    matches = list(_NUMBER.finditer(stem))
+    for match in {match.start(): match for match in matches[:1] + matches[-2:]}.values():
+        yield (f"{folder}/{stem[: match.start()]}", stem[match.end() :]), float(match[0])
+
+
+def _is_regular(numbers: Sequence[float]) -> bool:
+    steps = [after - before for before, after in pairwise(numbers)]
+    if len(numbers) < _SEQUENCE:
+        return False
+    usual = median(steps)
+    return sum(abs(step - usual) <= _NEAR * usual for step in steps) >= _REGULAR * len(steps)
+
+
+def _class_of(image: PlannedImage, classes: Collection[str]) -> tuple[str, ...]:
+    folder = _split(image.name)[0].rpartition("/")[2]
+    return tuple(image.truths) or ((folder,) if folder in classes else ())
+
+
+def _split(name: str) -> tuple[str, str]:
+    """The folder of a file, and its name in it."""
+    folder, _, file = name.rpartition("/")
+    return folder, file

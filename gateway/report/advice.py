@@ -1,0 +1,79 @@
+"""What a report says first and last in words: what was tested, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from shared.schemas.effects import CellEffect
+from shared.schemas.results import Funnel, JobResults, ModelResults
+
+EDITING = frozenset({"dillema", "lance", "lance-r", "shifts", "instruct"})  # whose findings another editor can confirm
+
+
+class Weakness(NamedTuple):
+    """A weakness with the results that it belongs to."""
+
+    result: ModelResults
+    effect: CellEffect
+
+
+def tested(results: JobResults) -> str:
+    """What was tested: "street-classifier on 70 source images and 179 counterfactuals of them (dillema)."."""
+    models = list(dict.fromkeys(result.model for result in results.results))
+    names = f"{', '.join(models[:-1])} and {models[-1]}" if len(models) > 1 else "".join(models)
+    images = f"{results.sources:,} source image{'' if results.sources == 1 else 's'}"
+    accepted = sum(funnel.accepted.count for funnel in results.funnels)
+    counterfactuals = f"{accepted:,} accepted counterfactual{'' if accepted == 1 else 's'}"
+    methods = ", ".join(map(_by_method, results.funnels))
+    by_methods = f" ({methods})" if methods else ""
+    if not models:
+        return f"No model was tested: {counterfactuals} of {images}{by_methods}."
+    return (
+        f"Tested: {names} on {images} and {counterfactuals} of {'it' if results.sources == 1 else 'them'}{by_methods}."
+    )
+
+
+def _by_method(funnel: Funnel) -> str:
+    return f"{funnel.method}: {funnel.accepted.count:,} of {funnel.proposed:,} proposed"
+
+
+def next_steps(results: JobResults) -> list[str]:
+    """The first things to do with these results, as sentences with commands between backticks; at most four."""
+    weaknesses = [
+        Weakness(result, effect)
+        for result in results.results
+        for effect in result.findings
+        if effect.standing == "weakness"
+    ]
+    if weaknesses:
+        return list(_after_weaknesses(results, weaknesses))
+    return list(_without_weaknesses(results)) if results.results else []
+
+
+def _after_weaknesses(results: JobResults, weaknesses: Sequence[Weakness]) -> Iterator[str]:
+    job = results.made.job
+    if any(effect.provisional for _, effect in weaknesses):
+        images = f"the {results.review_first} sampled images" if results.review_first else "images"
+        yield (
+            f"Look at the pictures of the findings. Review {images} on `/jobs/{job}/review`, then add the reviews to "
+            f"the report: `contrafact report {job} --anew`."
+        )
+    rendered = [result for result, effect in weaknesses if result.method in EDITING and not effect.confirmation]
+    if rendered and rendered[0].relation == "labelled" and rendered[0].metric == "accuracy":
+        editor = "shifts" if rendered[0].method == "dillema" else "dillema"
+        yield f"Test the weaknesses with an unrelated editor: `contrafact confirm {job} --with {editor} --wait`."
+    first = weaknesses[0].result
+    if first.relation == "labelled":
+        yield f"Train on what breaks the model: `contrafact repair --job {job} --model {first.model}`."
+    yield f"Test the next release on the same images: `contrafact suites create {job} --name NAME`."
+
+
+def _without_weaknesses(results: JobResults) -> Iterator[str]:
+    job = results.made.job
+    cells = [effect for result in results.results for effect in result.cells]
+    if all(effect.standing == "too few images" for effect in cells):
+        yield "Submit more images of each class: a change is tested on 12 or more source images of a class."
+        return
+    yield "See under Statistical power which drops these images detect; smaller ones need more images."
+    yield f"Test the next release on the same images: `contrafact suites create {job} --name NAME`."

@@ -1,0 +1,181 @@
+"""The report as GitHub-flavoured Markdown, for a pull request: verdict and findings first, then the tables.
+
+It has no pictures, because a reader there has no access to the gateway. Long tables end with a count of the rest, since
+GitHub takes 65,536 characters in a comment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gateway.report.advice import next_steps, tested
+from gateway.report.words import bounds, cell_name, format_signed, limit
+from shared.markdown import code, plain, sentence, table
+from shared.schemas.effects import CellEffect
+from shared.schemas.estimates import Rate
+from shared.schemas.metrics import SegmentationScores
+from shared.schemas.results import Funnel, JobResults, ModelResults
+from shared.wording import (
+    NO_FINDING,
+    checks_off_lines,
+    interval,
+    limits,
+    nothing_accepted,
+    p_value,
+    percent,
+    review_sentence,
+)
+
+MAX_FINDINGS = 50
+MAX_FINDINGS_OF_MODEL = 12  # under one method
+MAX_ROWS = 40  # of a table of effects
+MAX_TABLES = 6  # of effects
+
+
+def report_markdown(results: JobResults) -> str:
+    """The figures of a job as Markdown."""
+    sections = [_head, _findings, _steps, _effects, _accuracy, _funnels, _provenance]
+    return "\n".join(line for section in sections for line in section(results)) + "\n"
+
+
+def _head(results: JobResults) -> Iterator[str]:
+    yield f"# {plain(results.made.task_description)}\n"
+    yield f"{plain(tested(results))}\n"
+    if results.sources_failed:
+        reasons = "; ".join(f"{reason.count} for: {plain(reason.reason)}" for reason in results.failure_reasons)
+        yield f"**{results.sources_failed} of {results.sources} source images failed** ({reasons}).\n"
+    if results.sources_cancelled:
+        yield f"**Cancelled:** {results.sources_cancelled} of {results.sources} source images were not finished.\n"
+    yield from table(["model", "method", "verdict"], map(_verdict, results.results))
+    yield ""
+    yield from (f"* Checks that are off: {sentence(line)}" for line in checks_off_lines(results.checks_off))
+    yield from (f"* {sentence(review_sentence(reviews))}" for reviews in results.reviews)
+    if results.provisional:
+        yield "* **Provisional:** the error rates of the automatic checks are unknown for these images.\n"
+
+
+def _verdict(result: ModelResults) -> list[str]:
+    weak = [effect for effect in result.findings if effect.standing == "weakness"]
+    tested_cells = [effect for effect in result.cells if effect.standing != "too few images"]
+    if weak:
+        words = f"❌ {len(weak)} weakness{'es' if len(weak) > 1 else ''}, first: {plain(cell_name(weak[0].cell))}"
+    elif tested_cells:
+        words = f"✅ no weakness found in {len(tested_cells)} tested cell{'s' if len(tested_cells) > 1 else ''}"
+    else:
+        words = "❔ nothing tested: too few images"
+    return [plain(result.model), plain(result.method), words]
+
+
+def _findings(results: JobResults) -> Iterator[str]:
+    yield "## Findings\n"
+    pairs = [(result, effect) for result in results.results for effect in result.findings[:MAX_FINDINGS_OF_MODEL]]
+    for result, effect in pairs[:MAX_FINDINGS]:
+        source = f"{result.model}, {result.method}, q {p_value(effect.q_value)}"
+        yield f"1. {sentence(effect.sentence)} ({plain(source)})"
+    more_findings = sum(len(result.findings) for result in results.results) - len(pairs[:MAX_FINDINGS])
+    if more_findings:
+        yield f"\n{more_findings} more findings are in the report."
+    if not any(result.findings for result in results.results):
+        reasons = dict.fromkeys(nothing_accepted(results, result.method) for result in results.results)
+        yield from (plain(reason) for reason in reasons if reason)
+        yield NO_FINDING
+    yield ""
+
+
+def _steps(results: JobResults) -> Iterator[str]:
+    if steps := next_steps(results):
+        yield "## What to do next\n"
+        yield from (f"1. {sentence(step)}" for step in steps)
+        yield ""
+
+
+def _effects(results: JobResults) -> Iterator[str]:
+    if results.results:
+        yield "## Effects in cells\n"
+    for result in results.results[:MAX_TABLES]:
+        effects = [effect for effect in result.cells if effect.standing != "too few images"]
+        too_few = len(result.cells) - len(effects)
+        yield f"### {plain(result.model)}, {plain(result.method)}\n"
+        unit = "ΔIoU" if result.metric == "iou" else "Δacc"
+        counts = f"{result.counterfactuals} counterfactuals of {result.sources} images"
+        yield f"{counts} against their {result.reference} arms.\n"
+        head = ["cell", "", unit, "95 % interval", "adjusted", "with refused", "q", "images", "limit"]
+        yield from table(head, map(_effect, effects[:MAX_ROWS]), numbers=7)
+        notes = [f"{len(effects) - MAX_ROWS} more cells are in the report."] if len(effects) > MAX_ROWS else []
+        notes += [f"{too_few} cells have too few images to test."] if too_few else []
+        yield f"\n{' '.join(notes)}\n" if notes else ""
+    if len(results.results) > MAX_TABLES:
+        yield f"{len(results.results) - MAX_TABLES} more tables are in the report.\n"
+
+
+def _effect(effect: CellEffect) -> list[str]:
+    standing = {"weakness": "**weakness**", "improvement": "improvement"}.get(effect.standing, "")
+    figures = [
+        format_signed(effect.delta_accuracy),
+        interval(effect.interval),
+        interval(effect.selected_interval),
+        bounds(effect),
+        p_value(effect.q_value),
+        str(effect.sources),
+        limit(effect),
+    ]
+    return [plain(cell_name(effect.cell)), standing, *map(plain, figures)]
+
+
+def _accuracy(results: JobResults) -> Iterator[str]:
+    rows = [_accuracy_row(result) for result in results.results]
+    if any(rows):
+        head = ["model", "method", "originals", "null arms", "counterfactuals", "changed predictions"]
+        yield "## Accuracy\n"
+        yield from table(head, filter(None, rows))
+        yield ""
+
+
+def _accuracy_row(result: ModelResults) -> list[str]:
+    names = [plain(result.model), plain(result.method)]
+    if result.segmentation is not None:
+        arms = (result.segmentation.originals, result.segmentation.nulls, result.segmentation.counterfactuals)
+        return [*names, *map(_overlap, arms), f"lost classes: {_rate(result.segmentation.lost)}"]
+    if result.metrics is None or not result.metrics.accuracy:
+        return []
+    accuracy = result.metrics.accuracy[0]
+    rates = (accuracy.originals, accuracy.nulls, accuracy.counterfactuals, result.metrics.flips)
+    return [*names, *map(_rate, rates)]
+
+
+def _rate(rate: Rate) -> str:
+    return plain(f"{percent(rate.value)} (n = {rate.n}; {limits(rate)})") if rate.value is not None else "none"
+
+
+def _overlap(scores: SegmentationScores) -> str:
+    return f"mIoU {percent(scores.mean_iou)} (n = {scores.images})"
+
+
+def _funnels(results: JobResults) -> Iterator[str]:
+    yield "## From proposal to counterfactual\n"
+    head = ["method", "most frequent refusal", "proposed", "rendered", "accepted", "counted"]
+    yield from table(head, map(_funnel, results.funnels), numbers=4)
+    yield ""
+
+
+def _funnel(funnel: Funnel) -> list[str]:
+    refusals = [*funnel.refused_by_text, *funnel.refused_by_image]
+    commonest = max(refusals, key=lambda refusal: refusal.count, default=None)
+    counted = funnel.accepted if funnel.counted is None else funnel.counted
+    counts = (funnel.proposed, funnel.rendered, funnel.accepted.count, counted.count)
+    return [
+        plain(funnel.method),
+        plain(f"{commonest.check}: {commonest.count}") if commonest else "",
+        *map(str, counts),
+    ]
+
+
+def _provenance(results: JobResults) -> Iterator[str]:
+    provenance = results.made
+    yield "<details><summary>Provenance</summary>\n"
+    yield f"* job {code(provenance.job)}, profile {plain(provenance.profile)}, seed {provenance.seed}"
+    for name, service in provenance.services.items():
+        weights = "".join(f"; {plain(part.role)} {code(part.id)} {code(part.revision)}" for part in service.weights)
+        yield f"* {plain(name)} {code(service.revision)}{weights}"
+    yield f"* {plain(', '.join(f'{name} {number}' for name, number in provenance.versions.items()))}"
+    yield "\n</details>"

@@ -1,0 +1,173 @@
+"""The one place that pairs an edit with its source image, its null arm and its sham arm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+from sqlalchemy import ColumnElement, and_, or_, select
+from sqlalchemy.orm import Session
+
+from gateway.analysis.segmentation import DETECTION_IOU, with_mean
+from gateway.database.columns import StoredChange, StoredShare
+from gateway.database.tables import Counterfactual
+
+
+class CounterfactualRow(NamedTuple):
+    """An edit, null arm or sham arm, as far as the figures need it; `evaluations` are the editor's network evaluations.
+
+    `shapes` and `recaption` are the scores of these checks, `second` whether the second scorer accepts the image (1 or
+    0), and `validity`, `judge_label` and `judge_value` those scores; None where they were not made. `null_check` and
+    `lost_to` of an edit are as in `tables.Counterfactual`.
+    """
+
+    position: int
+    id: str
+    source_image_id: str
+    method: str
+    ordinal: int
+    arm: str
+    null_ordinal: int | None
+    changes: list[StoredChange]
+    rendered: bool
+    accepted: bool
+    check: str
+    evaluations: int | None
+    shapes: float | None = None
+    recaption: float | None = None
+    sham_ordinal: int | None = None
+    null_check: str | None = None
+    lost_to: str = ""
+    second: float | None = None
+    validity: float | None = None
+    judge_label: float | None = None
+    judge_value: float | None = None
+
+    @property
+    def judged(self) -> float | None:
+        """A judge's score of validity, 0 to 1: `validity`, or the less certain answer of the vision-language judge."""
+        if self.validity is not None or self.judge_value is None:
+            return self.validity
+        return self.judge_value if self.judge_label is None else min(self.judge_label, self.judge_value)
+
+    @property
+    def counted(self) -> bool:
+        """As `tables.Counterfactual.counted`: whether the pair enters the main estimates."""
+        return self.accepted and not self.lost_to
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the arm that the edit is measured against has an image."""
+        return self.lost_to != "not finite"
+
+
+class PredictionRow(NamedTuple):
+    """The prediction of one model under test for one image. `top` is loaded only for jobs without ground truth."""
+
+    position: int
+    source_image_id: str
+    counterfactual_id: str | None
+    model: str
+    predicted: str
+    p_truth: float | None
+    rank: int | None
+    top: list[StoredShare] | None
+    overlaps: dict[str, float] | None = None
+    confusion: list[int] | None = None
+    flipped: bool | None = None
+
+    def holds(self, label: str) -> bool:
+        """Whether a classifier predicts the class, or a segmenter detects it (IoU of at least 0.5)."""
+        if self.overlaps is not None:
+            return with_mean(self.overlaps).get(label, 0.0) >= DETECTION_IOU
+        return self.predicted == label
+
+    def confidence(self, label: str) -> float | None:
+        """Confidence in the truth, 0 to 1: its probability, or the IoU of the class for a segmenter."""
+        return self.p_truth if self.overlaps is None else with_mean(self.overlaps).get(label)
+
+
+Row = TypeVar("Row", CounterfactualRow, Counterfactual)
+Answer = TypeVar("Answer")
+
+
+class Compared(NamedTuple, Generic[Answer]):
+    """The predictions of one model for the images of a triple; None for an image without a prediction.
+
+    `null` is the prediction for the null arm, or for the original where the edit has no null arm. `reference` is what
+    the effect is measured against: the prediction for the sham arm, or without sham arm the same as `null`.
+    """
+
+    original: Answer | None
+    null: Answer | None
+    counterfactual: Answer | None
+    reference: Answer | None
+
+
+@dataclass(frozen=True, slots=True)
+class Triple(Generic[Row]):
+    """An edit with its original (the id of the source image), its null arm and its sham arm.
+
+    `null` is None where the edit has no null arm, and is then compared with the original, or where the null arm is not
+    among the rows; `sham` where it has no sham arm, or that is not among the rows.
+    """
+
+    original: str
+    null: Row | None
+    edit: Row
+    sham: Row | None = None
+
+    @property
+    def arm(self) -> Row | None:
+        """The arm that the edit is measured against: its sham arm, or else its null arm."""
+        return self.null if self.edit.sham_ordinal is None else self.sham
+
+    def predictions(self, by_image: Mapping[str, Answer]) -> Compared[Answer]:
+        """The predictions for the three images, from one model's predictions by image id."""
+        if self.edit.null_ordinal is None:
+            null_answer = by_image.get(self.original)
+        else:
+            null_answer = None if self.null is None else by_image.get(self.null.id)
+        reference = null_answer
+        if self.edit.sham_ordinal is not None:
+            reference = None if self.sham is None else by_image.get(self.sham.id)
+        return Compared(by_image.get(self.original), null_answer, by_image.get(self.edit.id), reference)
+
+
+def triples(rows: Iterable[Row]) -> Iterator[Triple[Row]]:
+    """The edits among the rows in their order, each with its null and sham arm: equal source, method and ordinal."""
+    rows = list(rows)
+    arms = {(row.source_image_id, row.method, row.ordinal, row.arm): row for row in rows if row.arm != "edit"}
+    for row in rows:
+        if row.arm == "edit":
+            null_arm, sham_arm = (
+                None if ordinal is None else arms.get((row.source_image_id, row.method, ordinal, arm))
+                for ordinal, arm in ((row.null_ordinal, "null"), (row.sham_ordinal, "sham"))
+            )
+            yield Triple(row.source_image_id, null_arm, row, sham_arm)
+
+
+def load_triples(session: Session, edits: Sequence[Counterfactual]) -> list[Triple[Counterfactual]]:
+    """Edits, in their order, with their null and sham arms, which one query loads."""
+    c = Counterfactual
+    ordinals = {ordinal for edit in edits for ordinal in (edit.null_ordinal, edit.sham_ordinal) if ordinal is not None}
+    candidates = select(c).where(
+        c.source_image_id.in_({edit.source_image_id for edit in edits}),
+        c.method.in_({edit.method for edit in edits}),
+        c.ordinal.in_(ordinals),
+        c.arm != "edit",
+    )
+    return list(triples([*edits, *session.scalars(candidates)]))
+
+
+def is_arm_of(arm: type[Counterfactual], edit: type[Counterfactual]) -> ColumnElement[bool]:
+    """The pairing of `triples` as a condition of SQL: whether a row is the null arm or the sham arm of an edit."""
+    return and_(
+        arm.source_image_id == edit.source_image_id,
+        arm.method == edit.method,
+        or_(
+            and_(arm.arm == "null", arm.ordinal == edit.null_ordinal),
+            and_(arm.arm == "sham", arm.ordinal == edit.sham_ordinal),
+        ),
+    )

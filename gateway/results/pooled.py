@@ -1,0 +1,84 @@
+"""Pixels of the pairs of one segmenter and one method, pooled: confusion counts by arm, hits and unions by group.
+
+Memory: 32 bytes per group and class of the job.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from gateway.analysis.effects import Integers
+from gateway.analysis.segmentation import hits_and_union
+from gateway.results.pairing import PredictionRow
+from shared.label_maps import unpack_counts
+
+
+class PooledPair(NamedTuple):
+    """The predictions for the images of a pair, as in `pairing.Compared`; none is missing."""
+
+    original: PredictionRow
+    null: PredictionRow
+    counterfactual: PredictionRow
+    reference: PredictionRow
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """Confusion counts of pixels (classes × classes + 1), and the number of distinct images that they come from."""
+
+    counts: Integers
+    images: int
+
+
+@dataclass(frozen=True, slots=True)
+class PooledPairs:
+    """The pixels of the pairs in which both arms are accepted.
+
+    An original counts once, a null arm or sham arm once for each of its pairs: otherwise images with many accepted
+    edits would weigh more among counterfactuals than among the arms that these are compared with. `groups` (groups × 2
+    × 2 × classes) has the hits and unions of counterfactuals, and of the arms that they are compared with.
+    """
+
+    original: Pooled
+    null: Pooled
+    counterfactual: Pooled
+    groups: Integers
+
+
+class PooledColumns:
+    """Pooled pixels, gathered source image by source image; `classes` is their number."""
+
+    def __init__(self, classes: int) -> None:
+        self._classes = classes
+        self._counts = np.zeros((3, classes, classes + 1), np.int64)
+        self._images = [0, 0, 0]
+        self._groups: defaultdict[int, Integers] = defaultdict(lambda: np.zeros((2, 2, classes), np.int64))
+
+    def add(self, group: int, pairs: Sequence[PooledPair]) -> None:
+        """Add the pairs of one source image, which belongs to a group."""
+        if not pairs:
+            return
+        self._counts[0] += self._unpack(pairs[0].original)
+        for pair in pairs:
+            self._counts[1] += self._unpack(pair.null)
+            counterfactual, reference = self._unpack(pair.counterfactual), self._unpack(pair.reference)
+            self._counts[2] += counterfactual
+            self._groups[group] += np.stack([hits_and_union(counterfactual), hits_and_union(reference)])
+        nulls = {pair.null.counterfactual_id for pair in pairs}  # None: the original
+        for arm, images in enumerate((1, len(nulls), len(pairs))):
+            self._images[arm] += images
+
+    def pairs(self) -> PooledPairs:
+        """All added pairs."""
+        original, null, counterfactual = map(Pooled, self._counts, self._images)
+        empty = np.zeros((0, 2, 2, self._classes), np.int64)
+        groups = np.stack(list(self._groups.values())) if self._groups else empty
+        return PooledPairs(original, null, counterfactual, groups)
+
+    def _unpack(self, row: PredictionRow) -> Integers:
+        return unpack_counts(row.confusion or [], self._classes)

@@ -1,0 +1,79 @@
+"""Provenance that travels inside the files of generated images: their XMP packet."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sqlalchemy import exists, select
+from sqlalchemy.orm import Session
+
+from gateway.database.tables import Counterfactual, Job, SourceImage
+from gateway.methods import METHODS
+from shared import __version__
+from shared.xmp import DigitalSource, xmp_packet
+
+CREATOR = f"Contrafact {__version__}"
+
+
+def digital_source_of(method: str) -> DigitalSource:
+    """IPTC's term for the images of a method; for methods that this version lacks, that of generated images."""
+    return METHODS[method].digital_source if method in METHODS else "trainedAlgorithmicMedia"
+
+
+def packet_of(job: str, counterfactual: str, arm: str, method: str, source_digest: str) -> bytes:
+    """The XMP packet of a generated image: job, id and arm of its row, its method, and the digest of its source."""
+    properties = {
+        "Job": job,
+        "Counterfactual": counterfactual,
+        "Arm": arm,
+        "Method": method,
+        "SourceDigest": source_digest,
+    }
+    return xmp_packet(digital_source_of(method), CREATOR, properties)
+
+
+def packets_of_job(session: Session, job: str, digests: Collection[str]) -> dict[str, bytes]:
+    """The XMP packets of a job's generated images by digest. Digests that are source images of the job are left out.
+
+    Of several counterfactuals with the same pixels, the packet names the one with the first id.
+    """
+    c = Counterfactual
+    sources = select(SourceImage.digest).where(SourceImage.job_id == job, SourceImage.digest.is_not(None))
+    generated = (
+        select(c.image_digest, c.id, c.arm, c.method, SourceImage.digest)
+        .join(SourceImage, c.source_image_id == SourceImage.id)
+        .where(c.job_id == job, c.image_digest.in_(digests), c.image_digest.not_in(sources))
+        .order_by(c.id.desc())
+    )
+    return {
+        image: packet_of(job, id, _arm(arm), method, source or "")
+        for image, id, arm, method, source in session.execute(generated)
+        if image is not None
+    }
+
+
+def packet_of_image(session: Session, owner: str, digest: str) -> bytes | None:
+    """The XMP packet of an image by digest, if a job of the owner generated it and none has it as a source image.
+
+    Of several counterfactuals with these pixels, the packet names the one with the first id.
+    """
+    c, job = Counterfactual, Job
+    sources_of_job = select(SourceImage.id).join(job, SourceImage.job_id == job.id)
+    is_source = exists(sources_of_job.where(job.owner_id == owner, SourceImage.digest == digest))
+    generated = (
+        select(c.job_id, c.id, c.arm, c.method, SourceImage.digest)
+        .join(SourceImage, c.source_image_id == SourceImage.id)
+        .join(job, c.job_id == job.id)
+        .where(job.owner_id == owner, c.image_digest == digest, ~is_source)
+        .order_by(c.id)
+        .limit(1)
+    )
+    row = session.execute(generated).one_or_none()
+    if row is None:
+        return None
+    job_id, counterfactual, arm, method, source = row
+    return packet_of(job_id, counterfactual, _arm(arm), method, source or "")
+
+
+def _arm(arm: str) -> str:
+    return "counterfactual" if arm == "edit" else f"{arm}_arm"

@@ -1,0 +1,19 @@
+"""The state of a page as query parameters, so that a view can be shared as a link."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+from shared.schemas.base import Contract
+
+
+def parameters_of(state: Contract) -> dict[str, str]:
+    """The state as query parameters, without the page that it is at."""
+    values = state.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"cursor"})
+    return {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
+
+
+def address_of(path: str, state: Contract, **changes: str | None) -> str:
+    """`path` with this state and `changes` to it; None removes a parameter. Starts at the first page."""
+    parameters = {name: value for name, value in {**parameters_of(state), **changes}.items() if value is not None}
+    return f"{path}?{urlencode(parameters)}" if parameters else path

@@ -1,0 +1,70 @@
+"""The work on one source image, as the database has it, and the image as methods see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.methods import JobMethod
+from gateway.methods.counterfactual import MethodImage, TaskDescription
+from gateway.model_services.image_shelf import ImageShelf
+from gateway.models_under_test.of_job import TestedModel
+from shared.schemas.base import ImagePayload
+from shared.schemas.designs import ChosenValue
+
+
+@dataclass(frozen=True, slots=True)
+class Segmentation:
+    """The classes of a segmentation job, and the image's mask if it has one. A job without masks is metamorphic."""
+
+    classes: tuple[str, ...]
+    mask_digest: str | None
+    metamorphic: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ImageWork:
+    """What the work on one source image reads from the database.
+
+    `pixels` is width × height, `occurrence` the number of equal images before it in the job. `rendered` holds the ids
+    and digests of its counterfactuals if they exist already; then `models` are those without predictions for them.
+    `object_mask` is the digest of the mask of its object, which is not a ground truth.
+    `values`, in a job of rounds: what the image gets in this round; `first_ordinal` counts its counterfactuals of
+    earlier rounds, and `predicted` says that its original has predictions.
+    """
+
+    id: str
+    job_id: str
+    owner_id: str
+    position: int
+    digest: str
+    pixels: int
+    occurrence: int
+    ground_truth: str | None
+    task_description: TaskDescription
+    methods: tuple[JobMethod, ...]
+    models: tuple[TestedModel, ...]
+    seed: int
+    segmentation: Segmentation | None = None
+    object_mask: str | None = None
+    rendered: tuple[tuple[str, str], ...] | None = None
+    values: tuple[ChosenValue, ...] | None = None
+    first_ordinal: int = 0
+    predicted: bool = False
+
+
+def source_of(work: ImageWork, shelf: ImageShelf) -> MethodImage:
+    """The source image as methods see it."""
+    # Equal images at two positions are two source images: their seeds differ. Positions do not enter the seed, so
+    # a longer or reordered job reuses the recorded calls of an earlier one.
+    payload = ImagePayload(png=shelf.load(work.digest))
+    digest = work.segmentation.mask_digest if work.segmentation else None
+    mask = None if digest is None else ImagePayload(png=shelf.load(digest))
+    return MethodImage(
+        f"{work.digest}/{work.occurrence}",
+        payload,
+        work.ground_truth,
+        mask,
+        object_mask=None if work.object_mask is None else ImagePayload(png=shelf.load(work.object_mask)),
+        digest=work.digest,
+        load=lambda background: ImagePayload(png=shelf.load(background)),
+    )

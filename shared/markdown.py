@@ -1,0 +1,36 @@
+"""Text and tables as GitHub-flavoured Markdown. What a user wrote (class names, file names) stays text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+_MARKS = re.compile(r"([\\`*_{}\[\]<>#|~&])")
+
+
+def plain(text: str) -> str:
+    """Text on one line, without meaning as Markdown or HTML."""
+    return _MARKS.sub(r"\\\1", " ".join(text.split()))
+
+
+def code(text: str) -> str:
+    """Text on one line as a code span, also inside a table. Backticks in it become apostrophes."""
+    line = " ".join(text.split()).replace("`", "'").replace("|", r"\|")
+    return f"`{line}`" if line else ""
+
+
+def sentence(text: str) -> str:
+    """A sentence whose parts between backticks are code, as those of findings and breaches."""
+    return "".join(code(part) if index % 2 else _around(part) for index, part in enumerate(text.split("`")))
+
+
+def _around(part: str) -> str:
+    """`plain`, with the spaces at both ends."""
+    before, after = " " * part.startswith(" "), " " * part.endswith(" ")
+    return f"{before}{plain(part)}{after}" if part.strip() else before
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: int = 0) -> list[str]:
+    """The lines of a table. Cells are Markdown already; the last `numbers` columns are aligned to the right."""
+    rules = ["---"] * (len(head) - numbers) + ["--:"] * numbers
+    return [f"| {' | '.join(cells)} |" for cells in (head, rules, *rows)]

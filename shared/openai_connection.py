@@ -1,0 +1,69 @@
+"""The connection to an OpenAI-compatible server through OpenAI's client: keys, repetitions, deadlines, problems.
+
+Import this module only if the profile names such a server: the client takes half a second to import.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from asyncio import timeout
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from json import JSONDecodeError
+
+import httpx
+from openai import APIConnectionError, APIStatusError, AsyncOpenAI, Omit, omit
+
+from shared.http_statuses import refuses_content
+from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput
+from shared.weights import Server
+
+ATTEMPTS = 3
+
+
+class OpenAIConnection:
+    """Sends requests to `server`, at most `server.concurrency` at a time.
+
+    A request is sent up to `ATTEMPTS` times. It is repeated after a failed connection and after 408, 409, 429 and 5xx,
+    with the delay of `Retry-After`. The deadline ends every call, including its waits.
+    """
+
+    def __init__(self, server: Server) -> None:
+        """Raises ValueError if the environment lacks the server's key."""
+        key = os.environ.get(server.api_key_variable, "") if server.api_key_variable else ""
+        if server.api_key_variable and not key:
+            raise ValueError(f"set the environment variable {server.api_key_variable} to the key of {server.url}")
+        self.server = server
+        # Otherwise the client sends the OpenAI account of the environment to every server.
+        self.headers: dict[str, str | Omit] = {"OpenAI-Organization": omit, "OpenAI-Project": omit}
+        if not key:
+            self.headers["Authorization"] = omit
+        limits = httpx.Limits(max_connections=server.concurrency, max_keepalive_connections=0)
+        self.client = AsyncOpenAI(
+            base_url=server.url,
+            api_key=key or "none",
+            max_retries=ATTEMPTS - 1,
+            timeout=None,
+            http_client=httpx.AsyncClient(limits=limits),  # type: ignore[arg-type]  # accepted, but typed for httpx2
+        )
+
+    @asynccontextmanager
+    async def problems(self, deadline: float) -> AsyncIterator[None]:
+        """Translate the client's errors and an expired deadline into problems.
+
+        Raises DeadlineExceeded, InvalidInput (the server refuses the content), DependencyFailed.
+        """
+        url = self.server.url
+        try:
+            async with timeout(deadline - time.monotonic()):
+                yield
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"no reply from {url} before the deadline") from error
+        except APIStatusError as error:
+            refused = f"{url} refused ({error.status_code}): {error.response.text[:500]}"
+            raise (InvalidInput if refuses_content(error.status_code) else DependencyFailed)(refused) from error
+        except APIConnectionError as error:
+            raise DependencyFailed(f"{url} failed {ATTEMPTS} times, last: {error.__cause__ or error}") from error
+        except JSONDecodeError as error:
+            raise DependencyFailed(f"{url} did not return JSON: {error}") from error

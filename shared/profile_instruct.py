@@ -1,0 +1,153 @@
+"""The table `[diffusion.instruct]` of a profile: the editor that carries out instructions, one table per engine."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, JsonValue, model_validator
+
+from shared.profile_unets import InputLayer, MergedLora, WholeUNet
+from shared.schemas.instructions import EditedRegion
+from shared.schemas.service import WeightsInfo
+from shared.seeds import derive_digest
+from shared.weights import Section, Server, Weights
+
+PipelineName = Literal[
+    "Flux2KleinPipeline",
+    "Flux2KleinInpaintPipeline",
+    "QwenImageEditPlusPipeline",
+    "QwenImageEditInpaintPipeline",
+    "FluxKontextPipeline",
+    "FluxKontextInpaintPipeline",
+]
+INPAINTING: frozenset[PipelineName] = frozenset(
+    {"Flux2KleinInpaintPipeline", "QwenImageEditInpaintPipeline", "FluxKontextInpaintPipeline"}
+)
+# none: all on the device. model: only the network that computes. sequential: only the layer that computes.
+Offload = Literal["none", "model", "sequential"]
+# float8: the transformer's weights are kept in 8 bits (E4M3), and computed in `dtype`.
+Quantisation = Literal["none", "float8"]
+FormField = Literal["seed", "steps", "guidance"]
+_FIELDS: dict[FormField, str] = {"seed": "seed", "steps": "num_inference_steps", "guidance": "guidance_scale"}
+_OPTIONS = {"response_format": "b64_json"}
+
+
+class InstructPix2Pix(Section):
+    """`engine = "instruct-pix2pix"`: a UNet with the source's latents as further input channels, in process.
+
+    One of three: `unet` shares all other networks with the base; `conv_in` is a first layer for a copy of the few-step
+    UNet (without one, the base's); `weights` is a whole pipeline in the Hub's layout. `loras` are merged into the UNet.
+    `scheduler` and `scheduler_options` override those of the weights.
+    """
+
+    engine: Literal["instruct-pix2pix"]
+    unet: WholeUNet | None = None
+    conv_in: InputLayer | None = None
+    weights: Weights | None = None
+    loras: list[MergedLora] = Field(default_factory=list)
+    scheduler: str | None = None
+    scheduler_options: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if sum(source is not None for source in (self.unet, self.conv_in, self.weights)) != 1:
+            raise ValueError(
+                "instruct-pix2pix needs one of `unet` (beside the base), `conv_in` (a first layer for the few-step "
+                "UNet, or else the base's) and `weights` (a whole pipeline)"
+            )
+        return self
+
+    @property
+    def sources(self) -> list[Weights | Server]:
+        """What it loads."""
+        return [source for source in (self.unet, self.conv_in, self.weights, *self.loras) if source is not None]
+
+    @property
+    def regions(self) -> tuple[EditedRegion, ...]:
+        """The regions that it can restrict itself to."""
+        return ("all",)
+
+    def infos(self) -> list[WeightsInfo]:
+        """The entries of `/v1/info`."""
+        main = self.unet or self.conv_in or self.weights
+        assert main is not None
+        files = [f"{lora.file} {lora.scale}" for lora in self.loras]
+        file = main.file or "" if isinstance(main, WholeUNet | InputLayer) else ""
+        options = json.dumps(self.scheduler_options, sort_keys=True)
+        loras = [lora.info("instruct lora") for lora in self.loras]
+        return [main.info("instruct"), *loras, _settings(self.scheduler or "", options, file, *files)]
+
+
+class InstructPipeline(Section):
+    """`engine = "pipeline"`: a pipeline of diffusers, by the name of its class, in process.
+
+    `resolution`: images are edited at about its square in pixels. The pipelines named Inpaint edit the region
+    `background` only, all others the whole image. `gigabytes` of `weights` is what stays on the device: with `offload`
+    that of the largest network, with `quantisation` that of the smaller transformer.
+    """
+
+    engine: Literal["pipeline"]
+    pipeline: PipelineName
+    weights: Weights
+    resolution: Annotated[int, Field(ge=64, le=4096)] = 1024
+    offload: Offload = "none"
+    quantisation: Quantisation = "none"
+
+    @model_validator(mode="after")
+    def _compatible(self) -> Self:
+        if self.offload == "sequential" and self.quantisation != "none":
+            raise ValueError('`quantisation` does not work with sequential `offload`; use `offload` = "model"')
+        return self
+
+    @property
+    def sources(self) -> list[Weights | Server]:
+        """What it loads."""
+        return [self.weights]
+
+    @property
+    def regions(self) -> tuple[EditedRegion, ...]:
+        """The regions that it can restrict itself to."""
+        return ("background",) if self.pipeline in INPAINTING else ("all",)
+
+    def infos(self) -> list[WeightsInfo]:
+        """The entries of `/v1/info`; where weights are offloaded to changes no image."""
+        return [self.weights.info("instruct"), _settings(self.pipeline, str(self.resolution), self.quantisation)]
+
+
+class InstructServer(Section):
+    """`engine = "server"`: a server with OpenAI's `/images/edits` (vLLM-Omni, SGLang and others).
+
+    `fields` are the form fields that carry seed, steps and guidance (default: `seed`, `num_inference_steps` and
+    `guidance_scale`); what is not named is not sent. `options` are further form fields (default: `response_format` is
+    `b64_json`). Servers batch as they like, so equal requests may get other pixels.
+    """
+
+    engine: Literal["server"]
+    server: Server
+    fields: Annotated[dict[FormField, str], Field(default_factory=lambda: dict(_FIELDS))]
+    options: Annotated[dict[str, str | int | float | bool], Field(default_factory=lambda: dict(_OPTIONS))]
+
+    @property
+    def sources(self) -> list[Weights | Server]:
+        """What it asks."""
+        return [self.server]
+
+    @property
+    def regions(self) -> tuple[EditedRegion, ...]:
+        """The regions that it can restrict itself to."""
+        return ("all", "background")
+
+    def infos(self) -> list[WeightsInfo]:
+        """The entries of `/v1/info`."""
+        fields, options = (json.dumps(table, sort_keys=True) for table in (self.fields, self.options))
+        return [self.server.info("instruct"), _settings(fields, options)]
+
+
+Instruct = Annotated[InstructPix2Pix | InstructPipeline | InstructServer, Field(discriminator="engine")]
+
+
+def _settings(*values: str) -> WeightsInfo:
+    """The entry for settings that images depend on, by their digest."""
+    use = derive_digest(*values).hex()
+    return WeightsInfo(role="instruct settings", id="[diffusion.instruct]", revision=use, dtype="", licence="")

@@ -1,0 +1,111 @@
+"""The papers' own metrics of a model under test, for classifiers and segmenters."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from shared.schemas.base import Contract
+from shared.schemas.estimates import Interval, ProbabilityChange, Rate
+
+
+class Accuracy(Contract):
+    """acc@k: the truth is among the k most probable classes. Every original, null arm and counterfactual counts once.
+
+    `originals` are those with accepted counterfactuals. `delta` (LANCE eq. 3) is the mean over accepted counterfactuals
+    of (correct@k − its original's correct@k), in −1 … 1; `delta_null` the same of their null arms. None without
+    counterfactuals. `all_originals` are all of the job's, and `delta_all` is acc@k of counterfactuals minus theirs
+    (LANCE, Table 2); None in results from before they were measured.
+    """
+
+    k: int
+    originals: Rate
+    nulls: Rate
+    counterfactuals: Rate
+    delta: float | None
+    delta_null: float | None
+    all_originals: Rate | None = None
+    delta_all: float | None = None
+
+
+class AllOrNone(Contract):
+    """DILLEMA's shares of correctly predicted source images of which all or none of the first `k` counterfactuals fail.
+
+    Only source images with at least `k` accepted counterfactuals are counted.
+    """
+
+    k: int
+    all_fail: Rate
+    none_fail: Rate
+
+
+class PaperMetrics(Contract):
+    """The two papers' own figures, for one method and model under test.
+
+    Probabilities are of the ground truth (without one: of the class predicted on the original). `flips` compares
+    the prediction with the original's and needs no ground truth; `flips_null` is the same for the null arms.
+    `probability_changes` are sorted by factor.
+    """
+
+    accuracy: list[Accuracy]
+    error_rate: Rate
+    error_rate_null: Rate
+    delta_probability: float | None
+    mean_absolute_delta_probability: float | None
+    mean_absolute_delta_probability_null: float | None
+    flips: Rate
+    flips_null: Rate
+    all_or_none: AllOrNone | None
+    probability_changes: list[ProbabilityChange] = Field(default_factory=list)
+
+
+ConfusionMatrix = list[list[float]]
+
+
+class SegmentationScores(Contract):
+    """A segmenter on some images, their pixels pooled; void pixels are left out. Lists are in the order of `classes`.
+
+    `iou` and `mean_iou` (over classes that the reference or the prediction has), `accuracy` (share of pixels that are
+    right) and `class_accuracy` (by class of the reference; `mean_accuracy` is their mean) are in 0 … 1, None where
+    there is nothing to judge. `confusion` has a row for each class of the reference, normalised to 1, a column for each
+    class predicted, and one more for classes that the job does not have.
+    """
+
+    images: int
+    pixels: int
+    mean_iou: float | None
+    accuracy: float | None
+    mean_accuracy: float | None
+    iou: list[float | None]
+    class_accuracy: list[float | None]
+    class_pixels: list[int]
+    confusion: ConfusionMatrix
+
+
+class SegmentationMetrics(Contract):
+    """A segmenter's figures under one method. Without masks, the original's map is the reference.
+
+    `originals`, `nulls`, `counterfactuals` and `difference` pool the pixels of pairs in which both arms are accepted.
+    An original counts once, a null arm once for each of its pairs; under methods without null arms `nulls` are the
+    originals. `difference` is the counterfactuals' confusion less the null arms'. `delta_iou`: per source image the
+    mean over its pairs of the counterfactual's mIoU less that of the arm that it is compared with (sham arm, or else
+    null arm), sources weighted equally, −1 … 1, with its interval (None below two sources). `delta_pooled_iou` is the
+    mIoU of the pooled pixels (DILLEMA's figure) of the counterfactuals less that of these arms, with a jackknife
+    interval over groups of source images; `no_pooled_interval` says why there is none. `lost`: accepted counterfactuals
+    on which a class is not found (IoU below 0.5) that was found on the original; `lost_null` the same of null arms.
+    """
+
+    classes: list[str]
+    colours: Annotated[list[str], Field(description="colours of the classes in overlays: #804080")]
+    originals: SegmentationScores
+    nulls: SegmentationScores
+    counterfactuals: SegmentationScores
+    difference: ConfusionMatrix
+    delta_iou: float | None
+    interval: Interval | None
+    delta_pooled_iou: float | None = None
+    pooled_interval: Interval | None = None
+    no_pooled_interval: str = ""
+    lost: Rate
+    lost_null: Rate

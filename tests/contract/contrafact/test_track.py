@@ -1,0 +1,142 @@
+"""`contrafact track`: a job in a local MLflow and an offline run of Weights & Biases."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contrafact.client import Client
+from contrafact.tracked_job import TrackedJob, load_tracked_job, metrics, tracked_data
+from shared.schemas.effects import CellEffect
+from shared.schemas.results import JobResults
+from tests.support.drawn_job import serve_drawn_job
+from tests.support.gateway_under_test import Gateway
+from tests.support.paths import REPOSITORY
+
+NEEDS_MLFLOW = pytest.mark.skipif(find_spec("mlflow") is None, reason="the extra `mlflow` is not installed")
+NEEDS_WANDB = pytest.mark.skipif(find_spec("wandb") is None, reason="the extra `wandb` is not installed")
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A finished job `drawn` with a finding."""
+    with serve_drawn_job(tmp_path_factory.mktemp("gateway"), per_class=16) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def tracked(gateway: Gateway) -> TrackedJob:
+    """What trackers store of the job."""
+    url = str(gateway.client.base_url)
+    client = Client(url)
+    job = load_tracked_job(client, "drawn", url)
+    client.close()
+    return job
+
+
+def program(directory: Path, *arguments: object, code: int = 0) -> str:
+    """Run Python in a process of its own, because trackers start threads and servers; return its stdout."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]),
+        "HOME": str(directory),
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "WANDB_MODE": "offline",
+        "WANDB_DIR": str(directory),
+        "WANDB_SILENT": "true",
+    }
+    command = [sys.executable, *map(str, arguments)]
+    ended = subprocess.run(
+        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert ended.returncode == code, ended.stderr[-3_000:]
+    return ended.stdout + (ended.stderr if code else "")
+
+
+def track(gateway: Gateway, directory: Path, *options: str, code: int = 0) -> str:
+    command = ["-c", "from contrafact.cli import main; main()", "track", "drawn"]
+    return program(directory, *command, "--url", gateway.client.base_url, *options, code=code)
+
+
+def read_stored(directory: Path, *arguments: object) -> dict[str, Any]:
+    stored: dict[str, Any] = json.loads(
+        program(directory, "-m", "tests.support.tracker_stores", *arguments).splitlines()[-1]
+    )
+    return stored
+
+
+def test_every_tested_effect_has_the_ends_of_its_interval(gateway: Gateway, tracked: TrackedJob) -> None:
+    name = "night-bus/dillema/bus/weather to night"
+    results = JobResults.model_validate(gateway.client.get("/jobs/drawn/results").json()["metrics"])
+    (effect,) = results.results[0].findings
+    assert effect.interval is not None
+    assert effect.selected_interval is not None
+    logged = [tracked.metrics[f"{name}/{part}"] for part in ("low", "effect", "high", "images")]
+    assert logged == [effect.interval.low, effect.delta_accuracy, effect.interval.high, effect.sources]
+    assert tracked.metrics[f"{name}/selected low"] == effect.selected_interval.low
+    tested = sum(cell.interval is not None for result in results.results for cell in result.cells)
+    assert sum(metric.endswith("/effect") for metric in tracked.metrics) == tested
+    assert tracked.metrics["night-bus/dillema/weaknesses"] == 1
+    assert tracked.parameters["seed"] == "7"
+    assert set(tracked.files) == {"report.html", "report.md", "report.json"}
+
+
+def test_names_that_trackers_would_refuse_are_written_otherwise_and_stay_apart(gateway: Gateway) -> None:
+    results = JobResults.model_validate(gateway.client.get("/jobs/drawn/results").json()["metrics"])
+    (effect,) = results.results[0].findings
+
+    def labelled(label: str) -> CellEffect:
+        return effect.model_copy(update={"cell": effect.cell.model_copy(update={"label": label})})
+
+    result = results.results[0].model_copy(update={"cells": [labelled("a/b"), labelled("a:b"), labelled("é" * 300)]})
+    names = list(metrics(results.model_copy(update={"results": [result]})))
+    assert sum(name.partition("/a_b/")[2].startswith("weather to night/effect") for name in names) == 2
+    assert all(len(name) <= 250 and name.isascii() for name in names)
+
+
+def test_the_digest_is_of_images_and_labels_in_any_order(gateway: Gateway, tracked: TrackedJob) -> None:
+    client = Client(str(gateway.client.base_url))
+    views = list(client.counterfactuals("drawn", {"verdict": "counted"}))
+    client.close()
+    renamed = [view.model_copy(update={"id": f"x{number}"}) for number, view in enumerate(views)]
+    assert tracked_data("other", "", reversed(renamed)).digest == tracked.data.digest
+    assert (tracked.data.images, len(tracked.data.digest)) == (len(views), 36)
+    assert tracked_data("other", "", views[1:]).digest != tracked.data.digest
+
+
+def test_a_tracker_is_named_and_installed(gateway: Gateway, tmp_path: Path) -> None:
+    assert "--mlflow" in track(gateway, tmp_path, code=2)
+    if find_spec("mlflow") is None:
+        assert "contrafact[mlflow]" in track(gateway, tmp_path, "--mlflow", "sqlite:///a.db", code=2)
+    if find_spec("wandb") is None:
+        assert "contrafact[wandb]" in track(gateway, tmp_path, "--wandb", code=2)
+
+
+@NEEDS_MLFLOW
+def test_a_run_of_mlflow(gateway: Gateway, tracked: TrackedJob, tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    run = track(gateway, tmp_path, "--mlflow", uri, "--experiment", "street").split()[-1]
+    stored = read_stored(tmp_path, "mlflow", uri, run)
+    assert [stored[name] for name in ("experiment", "status", "digest")] == ["street", "FINISHED", tracked.data.digest]
+    assert stored["metrics"] == pytest.approx(tracked.metrics)
+    assert stored["parameters"]["task description"] == "classify the main thing in the picture"
+    assert set(stored["files"]) == {*tracked.files, "dataset.jsonl"}
+    assert stored["page"] == tracked.files["report.html"].decode()
+
+
+@NEEDS_WANDB
+def test_an_offline_run_of_wandb(gateway: Gateway, tracked: TrackedJob, tmp_path: Path) -> None:
+    assert track(gateway, tmp_path, "--wandb", "--project", "street").split()
+    (log,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    stored = read_stored(tmp_path, "wandb", log)
+    assert {name: stored["metrics"][name] for name in tracked.metrics} == pytest.approx(tracked.metrics)
+    assert stored["artifacts"]["dataset"]["metadata"]["digest"] == tracked.data.digest
+    assert set(stored["artifacts"]["report"]["files"]) == set(tracked.files)

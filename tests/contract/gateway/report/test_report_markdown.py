@@ -1,0 +1,52 @@
+"""The report as Markdown: verdict and findings first, names as text."""
+
+from __future__ import annotations
+
+import re
+
+from gateway.database.sessions import Sessions
+from gateway.report.build import build_report
+from gateway.report.markdown import report_markdown
+from shared.schemas.results import JobResults
+from shared.storage import DirectoryStore
+from tests.support.drawn_job import add_drawn_job
+
+Measured = tuple[Sessions, DirectoryStore, JobResults, str]
+
+
+def test_markdown_begins_with_verdict_and_findings(measured: Measured) -> None:
+    page = report_markdown(measured[2])
+    verdict, _, rest = page.partition("## Findings")
+    assert [line.split(" | ")[0] for line in verdict.splitlines() if "dillema |" in line] == ["| night-bus", "| sound"]
+    (finding,) = (line for line in rest.splitlines() if line.startswith("1. `bus` fails"))
+    assert "interval" in finding
+    assert f"{measured[2].results[0].findings[0].sources} images" in finding
+    tables = [line for line in page.splitlines() if line.startswith("|")]
+    assert all(len(re.findall(r"(?<!\\)\|", line)) > 2 for line in tables)
+    assert rest.index("## What to do next") < rest.index("## Effects in cells") < rest.index("Provenance")
+    assert len(page) < 65_536, "a comment on GitHub"
+
+
+def test_markdown_keeps_names_as_text(measured: Measured) -> None:
+    made = measured[2].made.model_copy(update={"task_description": "<img src=x> # **a** | b"})
+    result = measured[2].results[0].model_copy(update={"model": "m|<b>"})
+    page = report_markdown(measured[2].model_copy(update={"made": made, "results": [result]}))
+    assert not re.search(r"(?<!\\)<(?!/?details|/?summary)", re.sub(r"`[^`]*`", "", page))
+    widths = {
+        len(re.findall(r"(?<!\\)\|", line)) for line in page.partition("## Findings")[0].splitlines() if "|" in line[:1]
+    }
+    assert widths == {4}
+
+
+def test_a_report_of_an_empty_job_is_markdown_too(measured: Measured) -> None:
+    sessions, store, _, _ = measured
+    add_drawn_job(sessions, store, "none", per_class=0)
+    assert "No finding" in report_markdown(build_report(sessions, store, "none"))
+
+
+def test_many_models_and_findings_fit_into_a_comment(measured: Measured) -> None:
+    result = measured[2].results[0]
+    many = result.model_copy(update={"cells": 100 * result.findings})
+    page = report_markdown(measured[2].model_copy(update={"results": 20 * [many]}))
+    assert len(page) < 65_536
+    assert "1950 more findings" in page

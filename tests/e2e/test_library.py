@@ -1,0 +1,122 @@
+"""`contrafact.test` in this process: a function that a corruption misleads, and what stays afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import contrafact
+from contrafact import Client, JobFailed, MethodChoice, Outcome, SuiteRequest
+from contrafact.maite import CounterfactualAugmentation, job_dataset, suite_dataset
+from embedded.run import run_embedded
+from shared.schemas.jobs import JobDetail
+from shared.schemas.service import SERVICES
+from shared.schemas.suites import SuiteFilters
+
+IMAGES = [np.full((48, 48, 3), 80 + number, np.uint8) for number in range(14)]
+BRIGHTER = MethodChoice(name="corruptions", parameters={"corruptions": ["brightness"]})
+
+
+def dark_or_bright(images: Sequence[NDArray[np.uint8]]) -> list[str]:
+    return ["bright" if image.mean() > 128 else "dark" for image in images]
+
+
+@pytest.fixture(scope="module")
+def progress() -> list[JobDetail]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory, progress: list[JobDetail]) -> Outcome:
+    """Brightness makes the model call dark images bright."""
+    return contrafact.test(
+        dark_or_bright,
+        [(image, "dark") for image in IMAGES],
+        task="tell dark pictures from bright ones",
+        methods=[BRIGHTER],
+        classes=["dark", "bright"],
+        directory=tmp_path_factory.mktemp("library"),
+        on_progress=progress.append,
+    )
+
+
+def test_the_weakness_is_found(outcome: Outcome, progress: list[JobDetail]) -> None:
+    """The least severity leaves every image below the model's threshold."""
+    cells = {(finding.effect.cell.label, finding.effect.cell.value) for finding in outcome.findings}
+    assert cells == {("dark", f"brightness {severity}") for severity in (2, 3, 4, 5)}
+    assert {finding.effect.standing for finding in outcome.findings} == {"weakness"}
+    assert outcome.failures == []
+    assert progress[-1].state == "done"
+
+
+def test_the_outcome_needs_no_system(outcome: Outcome, tmp_path: Path) -> None:
+    table = outcome.to_dataframe()
+    assert len(table) == 5 * len(IMAGES)
+    assert set(table["model"]) == {"model"}
+    assert outcome.report(tmp_path / "report.html").read_text().startswith("<!doctype html>")
+    shown = outcome.gallery(flipped=True)
+    assert len(shown.views) > 0
+    assert shown.save(tmp_path / "gallery.html").read_text().count("data:image/png") >= len(shown.views)
+
+
+def test_its_directory_serves_the_counterfactuals_to_maite(outcome: Outcome) -> None:
+    nowhere = dict.fromkeys(SERVICES, "http://127.0.0.1:9")
+    with run_embedded(outcome.directory, service_urls=nowhere) as system:
+        client = Client(system.base_url)
+        dataset = job_dataset(client, outcome.job)
+        assert len(dataset) == 5 * len(IMAGES)
+        assert dataset.metadata["index2label"] == {0: "dark", 1: "bright"}
+        image, target, metadata = dataset[0]
+        assert image.shape == (3, 48, 48)
+        assert target.tolist() == [1, 0]
+        assert metadata["to_value"] == "brightness 1"
+
+        augment = CounterfactualAugmentation(client, outcome.job, ordinal=4)
+        unknown = np.zeros((3, 5, 5), np.uint8)
+        first: list[NDArray[Any]] = [np.moveaxis(IMAGES[0], -1, 0), np.moveaxis(IMAGES[1], -1, 0) / 255, unknown]
+        changed, _, rows = augment((first, [[1, 0]] * 3, [{"id": 0}, {"id": 1}, {"id": 2}]))
+        assert [str(np.asarray(image).dtype) for image in changed] == ["uint8", "float64", "uint8"]
+        assert np.asarray(changed[0]).mean() > first[0].mean()
+        assert np.asarray(changed[1]).mean() > first[1].mean()
+        assert changed[2] is first[2]
+        assert [row["id"] for row in rows] == [0, 1, 2]
+        assert "counterfactual" in rows[0]
+        assert "counterfactual" not in rows[2]
+        severity = SuiteFilters(value="brightness 3")
+        suite = client.create_suite(SuiteRequest(job=outcome.job, name="bright", filters=severity))
+        assert len(suite_dataset(client, suite.id)) == len(IMAGES)
+        client.close()
+
+
+def test_a_model_that_fails_on_every_image_gives_its_reason(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def broken(images: Sequence[NDArray[np.uint8]]) -> list[str]:
+        calls.append(len(images))
+        if len(calls) > 1:  # the first image is tried before the system starts
+            raise RuntimeError("out of luck")
+        return ["dark"] * len(images)
+
+    with pytest.raises(JobFailed, match="out of luck"):
+        contrafact.test(
+            broken,
+            [(image, "dark") for image in IMAGES[:2]],
+            task="tell dark pictures from bright ones",
+            methods=[BRIGHTER],
+            classes=["dark", "bright"],
+            directory=tmp_path,
+        )
+
+
+def test_the_model_s_own_error_on_the_first_image_is_raised_before_anything_starts(tmp_path: Path) -> None:
+    def broken(images: Sequence[NDArray[np.uint8]]) -> list[str]:
+        raise KeyError("weights")
+
+    with pytest.raises(KeyError, match="weights"):
+        contrafact.test(broken, [(IMAGES[0], "dark")], task="classify", classes=["a", "b"], directory=tmp_path / "new")
+    assert not (tmp_path / "new").exists()

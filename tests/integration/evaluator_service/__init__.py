@@ -1,0 +1,1 @@
+"""Programs of the evaluator_service with real brokers."""

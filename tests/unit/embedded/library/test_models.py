@@ -1,0 +1,232 @@
+"""Models of a caller as models under test: the same probabilities, whatever the object is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor, pipeline
+
+from contrafact.testing import InProcessOptions
+from embedded.library.datasets import ImageSet, read_dataset
+from embedded.library.models import Alias, Upload, prepare_model
+from evaluator_service.models_under_test.in_process import InProcessModel
+from evaluator_service.models_under_test.loading import load_folder
+from evaluator_service.models_under_test.onnx_models import OnnxClassifier
+from shared.images import Pixels
+from shared.problems import InvalidInput
+from shared.schemas.models import ModelDescription
+from tests.support.model_folders import written
+
+IMAGES = list(np.random.default_rng(3).integers(0, 256, (3, 8, 8, 3), dtype=np.uint8))
+CLASSES = ["dark", "bright"]
+DATASET = read_dataset([(image, "dark") for image in IMAGES], None, None)
+
+
+def options(**changes: Any) -> InProcessOptions:
+    values: dict[str, Any] = {
+        **dict.fromkeys(InProcessOptions.__dataclass_fields__),
+        "task": "tell dark from bright",
+        "label_map": {},
+        "inputs": "arrays",
+        "name": "model",
+        "classes": CLASSES,
+    }
+    return InProcessOptions(**{**values, **changes})
+
+
+def bright(image: Pixels) -> float:
+    return float(image.mean() / 255)
+
+
+EXPECTED = np.array([[1 - bright(image), bright(image)] for image in IMAGES])
+
+
+def in_process(model: object, images: ImageSet = DATASET, **changes: Any) -> InProcessModel:
+    prepared = prepare_model(model, images, options(**changes))
+    assert isinstance(prepared, InProcessModel)
+    return prepared
+
+
+def by_arrays(images: Sequence[Pixels]) -> NDArray[np.float64]:
+    return np.array([[1 - bright(image), bright(image)] for image in images])
+
+
+def by_pictures(pictures: Sequence[Image.Image]) -> list[list[float]]:
+    rows: list[list[float]] = by_arrays([np.asarray(picture) for picture in pictures]).tolist()
+    return rows
+
+
+class Brightness(torch.nn.Module):
+    """Logits of dark and bright, of images from 0 to 1; it counts how often it was in training mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(1))
+        self.trained = 0
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.trained += self.training
+        mean = images.mean(dim=(1, 2, 3)) * self.scale
+        return torch.stack([1 - mean, mean], dim=1).log()
+
+
+class MaiteModel:
+    """A model as MAITE's protocol has it."""
+
+    metadata: ClassVar[dict[str, Any]] = {"id": "brightness", "index2label": {0: "dark", 1: "bright"}}
+
+    def __init__(self) -> None:
+        self.dtypes: set[str] = set()
+
+    def __call__(self, batch: Sequence[Any]) -> list[NDArray[np.float64]]:
+        self.dtypes |= {str(image.dtype) for image in batch}
+        unit = [image if "float" in str(image.dtype) else image / 255 for image in batch]
+        return [np.array([1 - image.mean(), image.mean()]) for image in unit]
+
+
+@pytest.mark.parametrize(
+    ("model", "changes"),
+    [
+        (by_arrays, {}),
+        (by_pictures, {"inputs": "pil"}),
+        (lambda images: np.log(by_arrays(images)), {"output": "logits"}),
+        (lambda images: torch.from_numpy(by_arrays(images)), {}),
+        (Brightness(), {}),
+        (MaiteModel(), {"classes": None}),
+    ],
+)
+def test_every_kind_of_model_gives_its_probabilities(model: object, changes: dict[str, Any]) -> None:
+    prepared = in_process(model, **changes)
+    assert prepared.classes == CLASSES
+    assert np.allclose(prepared.probabilities(IMAGES), EXPECTED, atol=1e-5)
+
+
+def answer_always(label: str | int, images: Sequence[Pixels]) -> list[str | int]:
+    return [label] * len(images)
+
+
+def test_labels_are_certain_predictions() -> None:
+    for label in ("bright", 1):
+        model = partial(answer_always, label)
+        assert np.array_equal(in_process(model).probabilities(IMAGES), [[0, 1]] * 3)
+
+
+def test_a_module_predicts_in_evaluation_mode_and_keeps_its_own() -> None:
+    module = Brightness().train()
+    in_process(module).probabilities(IMAGES)
+    assert module.trained == 0
+    assert module.training
+
+
+def test_a_maite_model_gets_images_as_its_data_set_has_them() -> None:
+    floats = read_dataset([(image / 255, "dark") for image in IMAGES], None, None)
+    for images, dtype in ((DATASET, "uint8"), (floats, "float32")):
+        model = MaiteModel()
+        in_process(model, images).probabilities(IMAGES)
+        assert model.dtypes == {dtype}
+
+
+def small_resnet() -> ResNetForImageClassification:
+    torch.manual_seed(0)
+    config = ResNetConfig(
+        embedding_size=8, hidden_sizes=[8], depths=[1], layer_type="basic", id2label={0: "dark", 1: "bright"}
+    )
+    return ResNetForImageClassification(config).eval()
+
+
+def test_a_pipeline_and_its_model_agree() -> None:
+    model, processor = small_resnet(), ViTImageProcessor(size={"height": 16, "width": 16})
+    by_model = in_process(model, preprocess=processor, classes=None)
+    of_pipeline = in_process(
+        pipeline("image-classification", model=model, image_processor=processor, device="cpu"), classes=None
+    )
+    assert by_model.classes == of_pipeline.classes == CLASSES
+    assert np.allclose(by_model.probabilities(IMAGES), of_pipeline.probabilities(IMAGES), atol=1e-5)
+
+
+def test_two_calls_never_share_recorded_predictions() -> None:
+    assert in_process(by_arrays).revision != in_process(by_arrays).revision
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (lambda images: np.log(by_arrays(images)), "logits"),
+        (lambda images: by_arrays(images)[:1], "shape"),
+        (lambda images: 1 / 0, "ZeroDivisionError"),
+        (lambda images: ["grey"] * len(images), "grey"),
+    ],
+)
+def test_a_model_that_answers_nonsense_is_refused(model: object, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        in_process(model).probabilities(IMAGES)
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "words"),
+    [
+        (7, {}, "no model"),
+        (by_arrays, {"classes": None}, "give `classes`"),
+        ("missing.onnx", {}, "no model at"),
+    ],
+)
+def test_what_is_no_model_is_refused_with_what_to_change(model: object, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        prepare_model(model, DATASET, options(**changes))
+
+
+def test_files_are_uploaded_and_names_are_aliases(tmp_path: Path) -> None:
+    small_resnet().save_pretrained(tmp_path / "hub")
+    folder = prepare_model(tmp_path / "hub", DATASET, options(classes=None))
+    assert isinstance(folder, Upload)
+    assert {path.name for path in folder.files} == {"config.json", "model.safetensors"}
+    assert prepare_model("street-classifier", DATASET, options()) == Alias("street-classifier")
+
+
+def brightness_network() -> bytes:
+    """An ONNX network with the interface of JATIC_ONNX: the scores of dark and bright."""
+    float_type = onnx.TensorProto.FLOAT
+    nodes = [
+        onnx.helper.make_node("GlobalAveragePool", ["image"], ["means"]),
+        onnx.helper.make_node("Flatten", ["means"], ["flat"]),
+        onnx.helper.make_node("Gemm", ["flat", "weights", "start"], ["scores"]),
+    ]
+    weights = onnx.numpy_helper.from_array(np.array([[-1, 1]] * 3, np.float32) / 3, "weights")
+    start = onnx.numpy_helper.from_array(np.array([1, 0], np.float32), "start")
+    image = onnx.helper.make_tensor_value_info("image", float_type, ["batch", 3, 8, 8])
+    scores = onnx.helper.make_tensor_value_info("scores", float_type, ["batch", 2])
+    graph = onnx.helper.make_graph(nodes, "brightness", [image], [scores], [weights, start])
+    opset = onnx.helper.make_opsetid("", 17)
+    return bytes(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8).SerializeToString())
+
+
+def test_a_jatic_model_brings_its_own_description(tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_bytes(brightness_network())
+    described = {
+        "interface": {"name": "JATIC_ONNX", "version": "v1"},
+        "io": {
+            "interface": "IMAGE_CLASSIFICATION",
+            "input": {"channels": "RGB", "height": 8, "width": 8},
+            "output": {"nClasses": 2},
+        },
+        "index2label": {"0": "dark", "1": "bright"},
+    }
+    (tmp_path / "net.json").write_text(json.dumps(described))
+    upload = prepare_model(tmp_path / "net.onnx", DATASET, options(classes=None))
+    assert isinstance(upload, Upload)
+    assert (upload.spec.classes, upload.spec.output) == (CLASSES, "probabilities")
+    description = upload.spec.model_dump(include=set(ModelDescription.model_fields), mode="json")
+    folder = written(tmp_path / "package", {"model.onnx": upload.files[0].read_bytes()}, **description)
+    classifier = load_folder(folder, device="cpu")
+    assert isinstance(classifier, OnnxClassifier)
+    assert np.allclose(classifier.probabilities(IMAGES), EXPECTED, atol=1e-5)

@@ -1,0 +1,1 @@
+"""Tests of evaluator_service.models_under_test."""

@@ -1,0 +1,53 @@
+"""Differences of effects as sentences."""
+
+from __future__ import annotations
+
+from gateway.comparisons.wording import difference_sentence
+from shared.schemas.comparisons import CellDifference
+from shared.schemas.effects import Cell
+from shared.schemas.estimates import Interval
+from shared.schemas.masks import ALL_CLASSES
+
+NIGHT = Cell(label="bus", factor="weather", value="night", direction="to")
+ROW = CellDifference(
+    cell=NIGHT,
+    sources=40,
+    effect=-0.62,
+    other_effect=-0.03,
+    difference=-0.59,
+    interval=Interval(low=-0.8, high=-0.33, level=0.95, kind="betting"),
+    selected_interval=None,
+    p_value=0.001,
+    q_value=0.004,
+    judgement="no difference found",
+)
+
+
+def test_a_difference_is_a_sentence() -> None:
+    assert difference_sentence(ROW) == (
+        "`bus` with weather changed to night: −62 points against −3, difference −59, 95 % interval −80 to −33, "
+        "40 source images"
+    )
+
+
+def test_the_interval_of_a_called_difference_is_the_adjusted_one() -> None:
+    selected = Interval(low=-0.9, high=-0.2, level=0.99, kind="betting")
+    assert "95 % interval −90 to −20 (adjusted for selection)" in difference_sentence(
+        ROW.model_copy(update={"selected_interval": selected})
+    )
+
+
+def test_cells_without_a_class_have_a_name() -> None:
+    names = {
+        difference_sentence(ROW.model_copy(update={"cell": cell})).partition(":")[0]
+        for cell in (
+            None,
+            NIGHT.model_copy(update={"label": ""}),
+            NIGHT.model_copy(update={"label": ALL_CLASSES}),
+        )
+    }
+    assert names == {
+        "all counterfactuals",
+        "all classes with weather changed to night",
+        "the whole image with weather changed to night",
+    }

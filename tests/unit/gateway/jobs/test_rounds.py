@@ -1,0 +1,109 @@
+"""Rounds of an adaptive job: what they may render, however the job goes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.analysis.allocation import LATER_ROUNDS, Suspicion, allocate
+from gateway.intake.sources import KeptImage, SourceFile
+from gateway.jobs.choices import Plan
+from gateway.jobs.designs import with_values
+from gateway.jobs.rounds import budget_of_round, cost_of_image, first_round, rendered_by, renderings_of_design
+from gateway.methods import JobMethod
+from gateway.methods.dillema import DillemaParameters
+from gateway.methods.lance import LanceParameters
+from shared.problems import InvalidInput
+from shared.schemas.designs import ChosenValue, RoundPlan
+from shared.schemas.evaluation import ModelUnderTestInfo
+
+VALUES = tuple(ChosenValue(factor="weather", value=value) for value in ("night", "fog", "rain"))
+METHODS = {
+    "own arms": JobMethod("dillema", DillemaParameters(values=VALUES)),
+    "shared arms": JobMethod("dillema", DillemaParameters(values=VALUES, same_seed=True)),
+    "sweep": JobMethod("lance", LanceParameters(values=VALUES, self_fractions=(0.4, 0.8))),
+}
+MODEL = ModelUnderTestInfo(
+    name="m1", kind="classification", classes=["car", "bus"], weights="none", revision="1", licence="Apache-2.0"
+)
+
+
+def screened(method: JobMethod, budget: int, images: int = 40) -> RoundPlan:
+    sources = [
+        SourceFile(f"{n}.png", ("car", "bus")[n % 2], KeptImage("0" * 64, "0" * 64, 8, 8, 1)) for n in range(images)
+    ]
+    return first_round(Plan([method], [MODEL], ["car", "bus"]), budget, sources, seed=1)
+
+
+def cost_of(method: JobMethod, plans: list[list[int]]) -> int:
+    """What a round renders at most, if every place gets these source images."""
+    values = Counter(position for images in plans for position in images)
+    return sum(cost_of_image(method, count) for count in values.values())
+
+
+@given(st.sampled_from(sorted(METHODS)), st.integers(100, 700), st.lists(st.floats(-1, 1), min_size=6, max_size=6))
+def test_a_job_whose_edits_are_all_rendered_stays_within_its_budget(name: str, budget: int, drops: list[float]) -> None:
+    method = METHODS[name]
+    try:
+        first = screened(method, budget)
+    except InvalidInput:
+        return
+    free = {f"{place.label}/{place.chosen.value}": range(place.planned) for place in first.places}
+    counts = {f"{place.label}/{place.chosen.value}": len(place.images) for place in first.places}
+    left = budget - cost_of(method, [place.images for place in first.places])
+    for rounds_left in range(LATER_ROUNDS, 0, -1):
+        places = {
+            place: Suspicion(drop, 15, free[place][counts[place] :]) for place, drop in zip(counts, drops, strict=True)
+        }
+        shares = allocate(
+            places, budget_of_round(method, left, rounds_left), rounds_left, partial(cost_of_image, method)
+        )
+        assert shares or not any(place.free for place in places.values()) or left < cost_of_image(method, 1)
+        left -= cost_of(method, [[*images] for images in shares.values()])
+        counts = {place: count + len(shares.get(place, [])) for place, count in counts.items()}
+    assert left >= 0
+
+
+def test_shared_arms_leave_more_of_the_budget_for_edits() -> None:
+    """Three values of an image cost six renderings with arms of their own, five with arms that they share."""
+    edits = {}
+    for name in ("own arms", "shared arms"):
+        first = screened(METHODS[name], 600)
+        edits[name] = sum(len(place.images) for place in first.places)
+        (most,) = renderings_of_design("adaptive", 600, [METHODS[name]], images=40)
+        assert most.edits + most.null_arms + most.sham_arms <= 600
+        assert most.edits == (300 if name == "own arms" else 360)
+    assert edits["shared arms"] > edits["own arms"]
+
+
+def test_all_values_of_a_class_take_its_images_in_one_order() -> None:
+    first = screened(METHODS["own arms"], 600)
+    assert {place.label: len(place.images) for place in first.places} == {"bus": 12, "car": 12}
+    for label in ("bus", "car"):
+        assert len({tuple(place.images) for place in first.places if place.label == label}) == 1
+    assert {place.planned for place in first.places} == {20}
+    assert screened(METHODS["own arms"], 600) == first
+
+
+def test_a_place_may_get_half_of_the_budget_and_the_only_one_all_of_it() -> None:
+    several = screened(METHODS["own arms"], 200, images=400)
+    assert {place.planned for place in several.places} == {50}
+    method = with_values(METHODS["own arms"], VALUES[:1])
+    sources = [SourceFile(f"{n}.png", "car", KeptImage("0" * 64, "0" * 64, 8, 8, 1)) for n in range(400)]
+    (only,) = first_round(Plan([method], [MODEL], ["car", "bus"]), 200, sources, seed=1).places
+    assert only.planned == 100
+
+
+def test_a_first_round_of_fewer_than_four_images_is_refused() -> None:
+    assert {len(place.images) for place in screened(METHODS["own arms"], 96).places} == {4}
+    with pytest.raises(InvalidInput, match="budget"):
+        screened(METHODS["own arms"], 95)
+
+
+@pytest.mark.parametrize(("name", "renderings"), [("own arms", 7), ("shared arms", 7), ("sweep", 11)])
+def test_every_attempt_of_a_sweep_is_counted(name: str, renderings: int) -> None:
+    assert rendered_by(METHODS[name], edits=4, arms=3) == renderings

@@ -1,0 +1,122 @@
+"""File names of frames look like sequences, whatever their pattern; numbered files of classes do not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.jobs.sequences import PlannedImage, folders_suffice, look_like_sequences, repeated_images
+
+CLASSES = ["bus", "car"]
+PATTERNS = (
+    "drive{run}_{frame:04}.png",  # the number last
+    "{frame:04}_drive{run}.png",  # first
+    "drive{run}/{frame}.png",
+    "0c{run}-af1/{frame:08}_img_front.jpg",  # as SHIFT
+    "n015-2018__CAM{run}__15324029{frame:08}.jpg",  # as nuScenes
+    "rgb{run}/1305031{frame:05}.175304.png",  # as TUM RGB-D
+)
+
+
+def image(name: str, *truths: str, group: str | None = None, digest: str = "") -> PlannedImage:
+    return PlannedImage(name, truths, group, None, digest or name)
+
+
+def images(names: Sequence[str]) -> list[PlannedImage]:
+    return [image(name) for name in names]
+
+
+@given(
+    pattern=st.sampled_from(PATTERNS),
+    runs=st.lists(st.integers(0, 500), min_size=2, max_size=4),
+    step=st.sampled_from([1, 5, 10, 100]),
+    length=st.integers(3, 20),
+)
+def test_frames_at_regular_steps_look_like_sequences(pattern: str, runs: list[int], step: int, length: int) -> None:
+    names = [
+        pattern.format(run=run, frame=first + step * number)
+        for run, first in enumerate(runs)
+        for number in range(length)
+    ]
+    assert look_like_sequences(images(names), CLASSES)
+    labelled = [image(name, CLASSES[number % 2]) for number, name in enumerate(names)]
+    assert look_like_sequences(labelled, CLASSES)
+
+
+@given(jitter=st.lists(st.integers(-2_000_000, 2_000_000), min_size=20, max_size=20))
+def test_timestamps_that_are_nearly_regular_look_like_sequences(jitter: list[int]) -> None:
+    moments = [1403636579763555584 + 50_000_000 * number + late for number, late in enumerate(jitter)]
+    names = [f"cam{camera}/{moment}.png" for camera in (0, 1) for moment in moments]
+    assert look_like_sequences(images(names), [])
+
+
+@given(
+    sizes=st.lists(st.integers(0, 40), min_size=2, max_size=4),
+    first=st.integers(0, 1_000),
+    step=st.sampled_from([1, 2, 5]),
+    name=st.sampled_from(["{0}.png", "{1}_{0:04}.png", "{1} ({0}).jpg", "img{0}.png"]),
+    labelled=st.booleans(),
+)
+def test_numbered_files_of_class_folders_are_no_sequences(
+    sizes: list[int], first: int, step: int, name: str, labelled: bool
+) -> None:
+    classes = [f"class {place}" for place in "abcd"[: len(sizes)]]
+    planned = [
+        image(f"{label}/" + name.format(first + step * number, label), *([label] if labelled else []))
+        for label, size in zip(classes, sizes, strict=True)
+        for number in range(size)
+    ]
+    assert not look_like_sequences(planned, classes)
+
+
+def test_folders_whose_labels_are_mapped_to_other_classes_are_no_sequences() -> None:
+    names = [
+        (f"{folder}/{number}.png", label)
+        for folder, label in (("omnibus", "bus"), ("auto", "car"))
+        for number in range(9)
+    ]
+    assert not look_like_sequences([image(name, label) for name, label in names], CLASSES)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"car/{number}.png" for number in range(40)],
+        [f"img_{number}.png" for number in (3, 188, 512, 9_000)] * 2,
+        [f"{folder}/n01440764_{number}.JPEG" for folder in "ab" for number in (3, 10_026, 12_021, 293, 777, 4_000)],
+        ["a.png"],
+        [],
+    ],
+)
+def test_other_numbers_are_no_sequences(names: list[str]) -> None:
+    assert not look_like_sequences(images(names), CLASSES)
+
+
+def test_long_names_of_many_numbers_are_read() -> None:
+    assert not look_like_sequences(images([f"{'1_' * 400}{'9' * 90}{letter}.png" for letter in "abcde"]), [])
+
+
+@pytest.mark.parametrize(
+    ("folders", "frames", "label", "enough"),
+    [(12, 5, None, True), (11, 50, None, False), (1, 60, "bus", False), (24, 5, "bus", True)],
+)
+def test_folders_suffice_as_groups_if_each_class_has_twelve(
+    folders: int, frames: int, label: str | None, enough: bool
+) -> None:
+    truths = [] if label is None else [label]
+    planned = [image(f"drive{drive}/{frame}.png", *truths) for drive in range(folders) for frame in range(frames)]
+    assert folders_suffice(planned) is enough
+    others = [image(f"car/{frame}.png", "car") for frame in range(30)]
+    assert not folders_suffice([*planned, *others])
+
+
+def test_equal_files_are_counted_unless_they_share_a_group() -> None:
+    alone = [image(name, digest="same") for name in "abc"]
+    assert repeated_images(alone) == 2
+    assert repeated_images([image(name, group="drive", digest="same") for name in "abc"]) == 0
+    assert repeated_images([image("a", group="drive", digest="same"), *alone[:1]]) == 1
+    assert repeated_images([image("a", group="1", digest="same"), image("b", group="2", digest="same")]) == 1
+    assert repeated_images(images(["a", "b"])) == 0

@@ -1,0 +1,1 @@
+"""Measure the editor that follows instructions, by the oracles of its domain."""

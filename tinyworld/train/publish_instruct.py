@@ -1,0 +1,113 @@
+"""Write an editor that follows instructions beside its generator, or show its edits.
+
+    python -m tinyworld.train.publish_instruct    # averaged weights of runs/instruct -> weights/diffusion/instruct
+    python -m tinyworld.train.publish_instruct --domain roads    # runs/instruct-roads -> weights/roads/...
+    python -m tinyworld.train.publish_instruct --dry --sheet runs/sheet.png    # source | sham | edit | truth
+
+Works while the training runs: it reads the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from diffusers import UNet2DConditionModel
+
+from tinyworld.datasets.captioned_pictures import PICTURE_DOMAINS
+from tinyworld.datasets.instructed_pictures import EDITS, pair
+from tinyworld.domain.names import Domain, add_domain
+from tinyworld.drawing.sheet import contact_sheet
+from tinyworld.networks.instructed_unet import INSTRUCT, add_lora, editing_unet, few_step_unet, rank_of, save_editor
+from tinyworld.pictures.rendered_once import Pixels
+from tinyworld.system.folders import RUNS, weights_of
+from tinyworld.train.instruct import RECORD
+from tinyworld.train.instructed_editor import InstructedEditor
+from tinyworld.train.loop import Progress, run_name
+from tinyworld.train.model_card import title_of, write_card
+
+FIRST = 1_000_000  # the first pair of the split "calibration" on a sheet
+
+
+def averaged(run: str, domain: Domain) -> tuple[UNet2DConditionModel, Progress]:
+    """The averaged weights of a run's last checkpoint, its LoRA not merged. Raises OSError if there is none."""
+    state = torch.load(RUNS / run / "checkpoint.pt", weights_only=True, map_location="cpu")
+    unet = editing_unet(few_step_unet(weights_of(domain) / "diffusion"))
+    add_lora(unet, rank_of(state["average"]))
+    unet.load_state_dict(state["average"])
+    step, seconds, loss = state["at"]
+    return unet.eval(), Progress(step, round(seconds, 1), round(loss, 4))
+
+
+def publish(unet: UNet2DConditionModel, folder: Path, record: dict[str, object], progress: Progress) -> None:
+    """Write the editor into a folder, with a card. `record` is what the training wrote beside its checkpoint."""
+    domain, steps = str(record["domain"]), int(str(record["steps"]))
+    save_editor(unet, folder, {"steps": steps, "guidance": 1.0, "image_guidance": 1.0})
+    write_card(
+        folder,
+        title=title_of("tinyworld editor that follows instructions", domain),
+        text=(
+            "InstructPix2Pix's layout over the few-step UNet of this folder's generator: `conv_in` for the source's "
+            f"latents beside the noisy ones, and a LoRA. It edits in {steps} DDIM steps without guidance. It learnt "
+            "from renderer counterfactuals of the generator's split, without the withheld tenth of combinations."
+        ),
+        command=f"{record['command']}; python -m tinyworld.train.publish_instruct"
+        + (f" --domain {domain}" if domain != "objects" else ""),
+        results=asdict(progress),
+        record={
+            **record,
+            "split": "generator",
+            "targets per source": EDITS,
+            "withheld combinations seen": 0,
+            "seed": 0,
+        },
+    )
+
+
+def write_sheet(editor: InstructedEditor, domain: Domain, path: Path, count: int = 24) -> None:
+    """Source, sham edit, edit and truth of the first pairs of a series that no model was trained on."""
+    pairs = [pair(domain, FIRST + EDITS * number, "calibration") for number in range(count)]
+    draw = PICTURE_DOMAINS[domain].picture
+    sources = [draw(edit.source) for edit in pairs]
+    seeds = list(range(count))
+    instructions = [edit.instruction(seed) for edit, seed in zip(pairs, seeds, strict=True)]
+    shams = editor.edit(sources, ["Keep the image exactly as it is."] * count, seeds)
+    edited = editor.edit(sources, instructions, seeds)
+    pictures: list[tuple[Pixels, str]] = []
+    for row, edit in enumerate(pairs):
+        pictures += [
+            (sources[row], f"{edit.field} {getattr(edit.source, edit.field)}"),
+            (shams[row], "sham"),
+            (edited[row], instructions[row]),
+            (draw(edit.target), "truth"),
+        ]
+    contact_sheet(pictures, 8, path)
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_domain(parser)
+    parser.add_argument("--run", help="folder under runs/, else the domain's")
+    parser.add_argument("--sheet", type=Path)
+    parser.add_argument("--count", type=int, default=24)
+    parser.add_argument("--out", type=Path, help="folder for the weights, else the shipped one")
+    parser.add_argument("--dry", action="store_true", help="write no weights")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    domain: Domain = args.domain
+    run = args.run or run_name("instruct", domain, None)
+    unet, progress = averaged(run, domain)
+    record = json.loads((RUNS / run / RECORD).read_text())
+    print(progress)
+    if args.sheet:
+        write_sheet(InstructedEditor.of(unet, domain, int(record["steps"])), domain, args.sheet, args.count)
+    if not args.dry:
+        publish(unet, args.out or weights_of(domain) / "diffusion" / INSTRUCT, record, progress)
+
+
+if __name__ == "__main__":
+    main()
