@@ -97,7 +97,7 @@ def test(
     try:
         from embedded.library.run import run_test  # the client works without the system, whose import takes seconds
     except ModuleNotFoundError as error:
-        message = f"{error}: `test` runs the whole system; install Contrafact with its extra `embedded`"
+        message = f"{error}: `test` runs the whole system: install `contrafact[embedded]`"
         raise ImportError(message, name=error.name) from error
     options = InProcessOptions(
         task=task,
