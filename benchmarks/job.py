@@ -116,7 +116,7 @@ def job_throughput(images: list[MethodImage]) -> tuple[float, int]:
     A job of another image runs first, because the gateway answers before the model services are loaded.
     """
     source = sources(len(images) + 1)[-1]
-    with embedded() as (url, process), httpx.Client(base_url=url, timeout=60) as client:
+    with start_embedded() as (url, process), httpx.Client(base_url=url, timeout=60) as client:
         _seconds_of_job(client, [source])
         return len(images) / _seconds_of_job(client, images), peak_memory(process)
 
@@ -137,7 +137,7 @@ def _seconds_of_job(client: httpx.Client, images: list[MethodImage]) -> float:
 
 
 @contextmanager
-def embedded() -> Iterator[tuple[str, psutil.Process]]:
+def start_embedded() -> Iterator[tuple[str, psutil.Process]]:
     """The whole system in one process on an empty directory, its services ready."""
     port = free_port()
     environment = os.environ | {

@@ -17,7 +17,7 @@ SKIPPED: frozenset[Judgement] = frozenset({"undecided", "too few images"})
 ORDER: Sequence[Judgement] = ("drop", "undecided", "held", "too few images")
 
 
-def tested(results: RunResults) -> bool:
+def has_tested_cells(results: RunResults) -> bool:
     """Whether any cell has enough source images."""
     return any(cell.judgement != "too few images" for cell in results.cells)
 
@@ -50,13 +50,13 @@ def junit_document(results: RunResults, suite: str) -> bytes:
     """
     document = ElementTree.Element("testsuites", name="contrafact gate")
     cases = [_case(cell, suite) for cell in results.cells]
-    if not tested(results):
+    if not has_tested_cells(results):
         error = ElementTree.Element("testcase", classname=_text(suite), name="images", time="0")
         ElementTree.SubElement(error, "error", type="nothing tested", message=_text(nothing_tested(results)))
         cases.append(error)
     counts = {
         "failures": sum(cell.judgement == "drop" for cell in results.cells),
-        "errors": int(not tested(results)),
+        "errors": int(not has_tested_cells(results)),
         "skipped": sum(cell.judgement in SKIPPED for cell in results.cells),
     }
     attributes = {"tests": str(len(cases)), **{name: str(count) for name, count in counts.items()}, "time": "0"}
@@ -118,7 +118,7 @@ def gate_markdown(results: RunResults, suite: str) -> str:
     lines = [f"## {_verdict(results, suite)}", "", plain(summary(results)) + ".", ""]
     lines += [f"* {sentence(breach)}" for breach in results.breaches]
     lines += [""] if results.breaches else []
-    if not tested(results):
+    if not has_tested_cells(results):
         lines += [f"**Error:** {plain(nothing_tested(results))}", ""]
     head = ["cell", "method", "judgement", "accuracy", "against", "difference", "95 % interval", "images"]
     if results.metric == "iou":
@@ -131,7 +131,7 @@ def gate_markdown(results: RunResults, suite: str) -> str:
 
 
 def _verdict(results: RunResults, suite: str) -> str:
-    if not tested(results):
+    if not has_tested_cells(results):
         return f"❔ {plain(suite)}: nothing was tested"
     if not results.breaches:
         return f"✅ {plain(suite)}: no drop of more than {results.max_drop:g} points is shown"

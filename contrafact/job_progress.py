@@ -16,14 +16,14 @@ from shared.stages import stage_words
 
 def follow_job(client: Client, detail: JobDetail) -> JobDetail:
     """Show progress until the job ends, and a link to the gallery once a counterfactual is accepted."""
-    current, has_link = detail, _accepted(detail) > 0
+    current, has_link = detail, _accepted_count(detail) > 0
     with show_progress(messages, stage_words(detail.progress), detail.images) as display:
         for current in client.follow(detail.id):
             progress = current.progress
             display.update(
                 printing.count_finished(progress), current.images, stage_words(progress), printing.details(progress)
             )
-            if not has_link and _accepted(current):
+            if not has_link and _accepted_count(current):
                 has_link = True
                 seconds = max(0.0, (datetime.now(UTC) - current.created_at).total_seconds())
                 line = f"first counterfactual after {seconds:.0f} s: {client.gallery_of(current.id)}"
@@ -44,5 +44,5 @@ def print_findings(client: Client, job: str) -> None:
         raise typer.Exit(1)
 
 
-def _accepted(detail: JobDetail) -> int:
+def _accepted_count(detail: JobDetail) -> int:
     return sum(funnel.accepted for funnel in detail.progress.funnel)

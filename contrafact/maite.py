@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypedDict, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from contrafact.change_columns import change_columns
 from contrafact.client import Client
 from shared.images import decode, digest
 from shared.schemas.result_rows import CounterfactualView
@@ -91,10 +92,10 @@ class CounterfactualAugmentation:
 
     def __call__(self, batch: Batch, /) -> Batch:
         images, targets, metadata = batch
-        changed = [self._changed(image, datum) for image, datum in zip(images, metadata, strict=True)]
+        changed = [self._counterfactual_of(image, datum) for image, datum in zip(images, metadata, strict=True)]
         return [image for image, _ in changed], targets, [datum for _, datum in changed]
 
-    def _changed(self, image: ArrayLike, datum: DatumMetadata) -> tuple[ArrayLike, DatumMetadata]:
+    def _counterfactual_of(self, image: ArrayLike, datum: DatumMetadata) -> tuple[ArrayLike, DatumMetadata]:
         array = np.asarray(image)
         floats = np.issubdtype(array.dtype, np.floating)
         pixels = np.rint(array * 255).astype(np.uint8) if floats else array.astype(np.uint8)
@@ -113,13 +114,14 @@ def _channels_first(png: bytes) -> NDArray[np.uint8]:
 
 
 def _metadata_of(view: CounterfactualView) -> CounterfactualMetadata:
+    change = change_columns(view.changes)
     return {
         "id": view.id,
         "source": view.source.name,
         "method": view.method,
-        "factor": ", ".join(change.factor for change in view.changes),
-        "from_value": ", ".join(change.from_value for change in view.changes),
-        "to_value": ", ".join(change.to_value for change in view.changes),
+        "factor": change.factor,
+        "from_value": change.from_value,
+        "to_value": change.to_value,
     }
 
 

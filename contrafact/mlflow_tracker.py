@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,6 +13,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from contrafact.tracked_job import TrackedJob
+from shared.chunks import chunks
 
 EXPERIMENT = "contrafact"
 BATCH = 500  # MLflow takes 1,000 metrics in a call
@@ -44,8 +44,8 @@ def _fill(client: MlflowClient, run_id: str, job: TrackedJob) -> None:
     now = int(1000 * time.time())
     parameters = [Param(name, value[:500]) for name, value in job.parameters.items()]
     client.log_batch(run_id, params=parameters)
-    metrics = iter([Metric(name, value, now, 0) for name, value in job.metrics.items()])
-    while batch := list(islice(metrics, BATCH)):
+    metrics = [Metric(name, value, now, 0) for name, value in job.metrics.items()]
+    for batch in chunks(metrics, BATCH):
         client.log_batch(run_id, metrics=batch)
     client.log_inputs(run_id, [_data_set(job)])
     with TemporaryDirectory() as directory:

@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from contrafact.change_columns import change_columns
 from shared.schemas.effects import CellEffect
 from shared.schemas.jobs import ImageFailure
 from shared.schemas.result_rows import CounterfactualView, ModelOpinion, PredictionView
@@ -155,7 +156,7 @@ def is_flipped(view: CounterfactualView) -> bool:
 
 
 def _row(view: CounterfactualView, opinion: ModelOpinion | None) -> dict[str, Value]:
-    def predicted(prediction: PredictionView | None) -> str | None:
+    def predicted_class(prediction: PredictionView | None) -> str | None:
         return None if prediction is None else prediction.predicted
 
     return {
@@ -163,15 +164,13 @@ def _row(view: CounterfactualView, opinion: ModelOpinion | None) -> dict[str, Va
         "source": view.source.name,
         "ground_truth": view.source.ground_truth,
         "method": view.method,
-        "factor": ", ".join(change.factor for change in view.changes),
-        "from_value": ", ".join(change.from_value for change in view.changes),
-        "to_value": ", ".join(change.to_value for change in view.changes),
+        **change_columns(view.changes)._asdict(),
         "accepted": view.verdict.accepted,
         "check": view.verdict.check,
         "counted": view.counted,
         "model": opinion.model if opinion else None,
-        "original": predicted(opinion.original) if opinion else None,
-        "null_arm": predicted(opinion.null_arm) if opinion else None,
-        "counterfactual": predicted(opinion.counterfactual) if opinion else None,
+        "original": predicted_class(opinion.original) if opinion else None,
+        "null_arm": predicted_class(opinion.null_arm) if opinion else None,
+        "counterfactual": predicted_class(opinion.counterfactual) if opinion else None,
         "flipped": opinion.flipped if opinion else None,
     }

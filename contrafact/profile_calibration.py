@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import shutil
 import tempfile
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
+
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+from tomlkit.items import Comment, Item, Key, Table, Whitespace
 
 from shared.profiles import ProfileError, load_profile, shipped_profiles
 from shared.schemas.calibration import (
@@ -22,17 +23,13 @@ from shared.schemas.calibration import (
     MethodCalibration,
 )
 from shared.schemas.effects import CheckErrors, Judges
-from shared.schemas.estimates import Rate
 from shared.schemas.validity import ValidityModel
 from shared.wording import limits, percent
 
-_NOTE = "# Made by `contrafact calibrate {}`. They hold for these thresholds and this scorer, on similar images.\n"
-_BARE = re.compile(r"[\w-]+", re.ASCII)
-_KEY = r"""\s*(?:([\w-]+)|"((?:[^"\\]|\\.)*)"|'([^']*)')\s*"""
-_HEADER = re.compile(rf"\s*\[\[?{_KEY}(?:\.{_KEY})?[.\]]")
-
+_NOTE = "Made by `contrafact calibrate {}`. They hold for these thresholds and this scorer, on similar images."
 
 Choice = Literal["job", "fitted", "validity"]  # whose thresholds, and with them whose errors
+Chosen = MethodCalibration | FittedThresholds | FittedValidity
 
 
 def calibration_tables(
@@ -54,24 +51,54 @@ def calibration_tables(
     methods = [(method, chosen) for method, chosen in methods if any(rates.errors for rates in chosen.errors)]
     if not methods:
         raise ValueError("no method has 10 valid and 10 invalid reviewed images; review more of the sample")
-    judged = sum(method.answered - method.undecided for method, *_ in methods)
-    lines = [f"[calibration.{_key(data)}]", f'judged_by = "{judged_by}"', f"scorer = {json.dumps(calibration.scorer)}"]
-    lines += [f"judged = {judged}"]
-    lines += [f'kind = "{calibration.kind}"'] if calibration.kind != "classification" else []
+    table = tomlkit.table()
+    for line in note.format(calibration.job).splitlines():
+        table.add(tomlkit.comment(line))
+    table["judged_by"], table["scorer"] = judged_by, calibration.scorer
+    table["judged"] = sum(method.answered - method.undecided for method, _ in methods)
+    if calibration.kind != "classification":
+        table["kind"] = calibration.kind
     for method, chosen in methods:
-        tables = f"calibration.{_key(data)}.%s.{_key(method.method)}"
-        for rates in chosen.errors:
-            lines += _error_lines(tables % "methods", rates)
-        for of_class in chosen.classes:
-            lines += _class_lines(tables % "classes", of_class)
-        lines += ["", f"[{tables % 'thresholds'}]"]  # checks that it lacks stay off
-        lines += [f"{_key(check)} = {_inline(by_factor)}" for check, by_factor in chosen.thresholds.items()]
-        if method.validity is not None:
-            lines += _model_lines(tables % "validity_model", method.validity.model)
-    return note.format(calibration.job) + "\n".join(lines) + "\n"
+        _add_tables(table, method, chosen)
+    return _text(data, table)
 
 
-def chosen_errors(method: MethodCalibration, choice: Choice) -> MethodCalibration | FittedThresholds | FittedValidity:
+def _text(data: str, table: Table) -> str:
+    """The text of `[calibration.DATA]`."""
+    document, calibrations = tomlkit.document(), tomlkit.table(is_super_table=True)
+    calibrations[data] = table
+    document["calibration"] = calibrations
+    return tomlkit.dumps(document)
+
+
+def _add_tables(table: Table, method: MethodCalibration, chosen: Chosen) -> None:
+    """Add the errors of a method, by factor and class, and the thresholds and the model that they hold for.
+
+    Factors that the sample lacks have no table, not even `default`, and neither have classes with too few images.
+    """
+    name = method.method
+    for rates in chosen.errors:
+        if rates.errors is not None and rates.factor is not None:
+            _sub_table(table, "methods", name)[rates.factor] = _count_table(_factor_comment(rates), rates.errors)
+    for of_class in chosen.classes:
+        if of_class.errors is not None:
+            _sub_table(table, "classes", name)[of_class.label] = _count_table(_rate_comment(of_class), of_class.errors)
+    # Checks that a method's thresholds lack stay off.
+    _sub_table(table, "thresholds")[name] = _inline_tables(chosen.thresholds)
+    if method.validity is not None:
+        _sub_table(table, "validity_model")[name] = _model_table(method.validity.model)
+
+
+def _sub_table(table: Table, *names: str) -> Table:
+    """The table of that name inside of a table; without a header of its own, as it has tables only."""
+    for name in names:
+        inner = table.setdefault(name, tomlkit.table(is_super_table=True))
+        assert isinstance(inner, Table)
+        table = inner
+    return table
+
+
+def chosen_errors(method: MethodCalibration, choice: Choice) -> Chosen:
     """The errors of a method with the thresholds that they hold for: of the choice if it has them, else of the job."""
     if choice == "validity" and method.validity is not None:
         return method.validity
@@ -80,112 +107,98 @@ def chosen_errors(method: MethodCalibration, choice: Choice) -> MethodCalibratio
     return method
 
 
-def _model_lines(table: str, model: ValidityModel) -> Iterator[str]:
-    """The tables of a model of validity."""
-    yield from ("", f"# fitted on {model.images} images, {model.valid} of them valid", f"[{table}]")
-    yield from (f"{name} = {getattr(model, name)!r}" for name in ("intercept", "images", "valid"))
-    yield from (f"{name} = {_inline(getattr(model, name).model_dump())}" for name in ("auroc", "auroc_of_scores"))
-    kinds = {"factors": model.factors, "values": model.values, "classes": model.classes}
-    yield from (f"{name} = {_inline(weights)}" for name, weights in kinds.items() if weights)
-    yield from ("", f"[{table}.signals]")
-    yield from (f"{_key(name)} = {_inline(signal.model_dump())}" for name, signal in model.signals.items())
+def _model_table(model: ValidityModel) -> Table:
+    """A model of validity."""
+    values = model.model_dump(mode="json")
+    table = tomlkit.table()
+    table.add(tomlkit.comment(f"fitted on {model.images} images, {model.valid} of them valid"))
+    table.update({name: values[name] for name in ("intercept", "images", "valid")})
+    inline = {name: values[name] for name in ("auroc", "auroc_of_scores")}
+    inline |= {name: values[name] for name in ("factors", "values", "classes") if values[name]}
+    table.update(_inline_tables(inline))
+    table["signals"] = _inline_tables(values["signals"])
+    return table
 
 
-def _inline(by_factor: Mapping[str, float]) -> str:
-    return f"{{ {', '.join(f'{_key(factor)} = {lowest!r}' for factor, lowest in by_factor.items())} }}"
+def _inline_tables(tables: Mapping[str, Mapping[str, float]]) -> Table:
+    """A table of inline tables: `structure = {default = 0.2, weather = 0.15}`."""
+    table = tomlkit.table()
+    for name, values in tables.items():
+        table[name] = tomlkit.inline_table()
+        table[name].update(values)
+    return table
 
 
-def _error_lines(method: str, rates: CheckErrorRates) -> Iterator[str]:
-    """The table of one factor, with its rates as a comment. Factors that the sample lacks have none: not `default`."""
-    if rates.errors is None or rates.factor is None:
-        return
-    refused, accepted = rates.rejected_if_valid, rates.accepted_if_invalid
-    yield ""
+def _count_table(comment: str, errors: CheckErrors) -> Table:
+    table = tomlkit.table()
+    table.add(tomlkit.comment(comment))
+    table.update(errors.model_dump())
+    return table
+
+
+def _factor_comment(rates: CheckErrorRates) -> str:
     if rates.pooled:
-        yield f"# {rates.images} images of this factor, too few: the errors over all factors"
-    else:
-        yield _rate_comment(refused, accepted)
-    yield from _count_lines(f"{method}.{_key(rates.factor)}", rates.errors)
+        return f"{rates.images} images of this factor, too few: the errors over all factors"
+    return _rate_comment(rates)
 
 
-def _class_lines(method: str, rates: ClassErrorRates) -> Iterator[str]:
-    """The table of one class, with its rates as a comment; none for a class with too few images."""
-    if rates.errors is not None:
-        yield from ("", _rate_comment(rates.rejected_if_valid, rates.accepted_if_invalid))
-        yield from _count_lines(f"{method}.{_key(rates.label)}", rates.errors)
-
-
-def _rate_comment(refused: Rate, accepted: Rate) -> str:
+def _rate_comment(rates: CheckErrorRates | ClassErrorRates) -> str:
+    refused, accepted = rates.rejected_if_valid, rates.accepted_if_invalid
     return (
-        f"# of {refused.n} valid images {percent(refused.value)} are refused ({limits(refused)}), "
+        f"of {refused.n} valid images {percent(refused.value)} are refused ({limits(refused)}), "
         f"of {accepted.n} invalid ones {percent(accepted.value)} accepted ({limits(accepted)})"
     )
-
-
-def _count_lines(table: str, errors: CheckErrors) -> Iterator[str]:
-    yield f"[{table}]"
-    yield from (f"{name} = {count}" for name, count in errors.model_dump().items())
-
-
-def _key(name: str) -> str:
-    return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False)
 
 
 def with_tables(text: str, data: str, tables: str) -> str:
     """A profile's text with `tables` in place of its `[calibration.DATA]`, or at its end.
 
-    Raises ValueError if the text defines this calibration in another form, such as an inline table.
+    Comments above the table and at its end stay; those inside are replaced. Raises ValueError if the text is not TOML
+    or defines the calibration in a form that cannot be replaced, such as an inline table.
     """
-    kept = [line for block in _blocks(text) for line in (_remainder(block) if _is_of(block, data) else block)]
-    written = f"{''.join(kept).rstrip()}\n\n{tables}"
-    _refuse_other_changes(text, written, data)
+    try:
+        profile, new = tomlkit.parse(text), tomlkit.parse(tables)["calibration"][data]
+        expected = profile.unwrap()
+        present = data in expected.setdefault("calibration", {})
+        expected["calibration"][data] = new.unwrap()
+        if present:
+            for item in _closing_comments(profile.body, ("calibration", data)):
+                _last_table(new).add(item)
+            profile["calibration"][data] = new
+        written = tomlkit.dumps(profile) if present else f"{text.rstrip()}\n\n{tables}"
+        if tomlkit.parse(written).unwrap() != expected:
+            raise ValueError("its form cannot be replaced; remove it by hand")
+    except (TOMLKitError, TypeError, ValueError) as error:
+        raise ValueError(f"[calibration.{data}] cannot be written beside what the profile has: {error}") from error
     return written
 
 
-def _blocks(text: str) -> list[list[str]]:
-    """The lines of each table: the comments right above its header, the header, and what follows it."""
-    blocks: list[list[str]] = [[]]
-    for line in text.splitlines(keepends=True):
-        if _HEADER.match(line):
-            last = blocks[-1]
-            above = len(last)
-            while above and last[above - 1].startswith("#"):
-                above -= 1
-            blocks.append(last[above:])
-            del last[above:]
-        blocks[-1].append(line)
-    return blocks
+Body = list[tuple[Key | None, Item]]
 
 
-def _is_of(block: list[str], data: str) -> bool:
-    """Whether a block is a table of `[calibration.DATA]`."""
-    header = next(filter(None, map(_HEADER.match, block)), None)
-    return header is not None and (_name(header, 1), _name(header, 4)) == ("calibration", data)
+def _closing_comments(body: Body, names: Sequence[str]) -> Iterator[Comment | Whitespace]:
+    """The comments and blank lines at the end of a table, each time that it is opened; they may belong to what follows.
+
+    `names` lead from `body` to the table.
+    """
+    for key, item in body:
+        if key is None or key.key != names[0] or not isinstance(item, Table):
+            continue
+        if names[1:]:
+            yield from _closing_comments(item.value.body, names[1:])
+            continue
+        closing: list[Comment | Whitespace] = []
+        for _, value in reversed(_last_table(item).value.body):
+            if not isinstance(value, Comment | Whitespace):
+                break
+            closing.append(value)
+        yield from reversed(closing)
 
 
-def _name(header: re.Match[str], first: int) -> str | None:
-    """A key of a header, which is bare or quoted."""
-    return header[first] or header[first + 1] or header[first + 2]
-
-
-def _remainder(block: list[str]) -> list[str]:
-    """The comments and blank lines at the end of a block, which may belong to what follows."""
-    end = len(block)
-    while end and (not block[end - 1].strip() or block[end - 1].lstrip().startswith("#")):
-        end -= 1
-    return block[end:]
-
-
-def _refuse_other_changes(before: str, after: str, data: str) -> None:
-    """Raise ValueError unless the two texts differ in one calibration only."""
-    try:
-        tables = [tomllib.loads(text) for text in (before, after)]
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"[calibration.{data}] cannot be written beside what the profile has: {error}") from error
-    for table in tables:
-        table.setdefault("calibration", {}).pop(data, None)
-    if tables[0] != tables[1]:
-        raise ValueError(f"the profile writes calibration.{data} in a form that cannot be replaced; remove it by hand")
+def _last_table(table: Table) -> Table:
+    """The last of a table's tables, or itself if it has none."""
+    inner = [item for _, item in table.value.body if isinstance(item, Table)]
+    return _last_table(inner[-1]) if inner else table
 
 
 def write_profile(path: Path, data: str, tables: str) -> None:

@@ -12,7 +12,7 @@ import typer
 from contrafact import printing
 from contrafact.client import Client
 from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client
-from contrafact.gate_files import gate_markdown, junit_document, nothing_tested, summary, tested
+from contrafact.gate_files import gate_markdown, has_tested_cells, junit_document, nothing_tested, summary
 from contrafact.job_files import parse_pair
 from contrafact.progress_display import show_progress
 from shared.schemas.suites import MAX_DROP, RunResults, RunView, SuiteFilters, SuiteRequest
@@ -84,19 +84,14 @@ def gate(
     """
     try:
         with open_client(url, api_key) as client:
-            run = client.start_run(suite, model)
-            baseline_run = None if baseline is None else _baseline(client, suite, baseline)
-            for pending_run in (run, baseline_run):
-                if pending_run is not None:
-                    wait_for_run(client, suite, pending_run)
-            results = client.run_results(suite, run.id, None if baseline_run is None else baseline_run.id, max_drop)
+            results = _run_results(client, suite, model, baseline, max_drop)
     except typer.Exit as error:
         raise typer.Exit(EXIT_NOTHING_TESTED) from error
     for line in [results.model_dump_json()] if as_json else results.breaches:
         print(line)
     messages.print(summary(results), soft_wrap=True, markup=False)
     _write_files(results, suite, junit, markdown)
-    if not tested(results):
+    if not has_tested_cells(results):
         messages.print(f"error: {nothing_tested(results)}", style="red", soft_wrap=True, markup=False)
         raise typer.Exit(EXIT_NOTHING_TESTED)
     raise typer.Exit(1 if results.breaches else 0)
@@ -116,6 +111,16 @@ def _write_files(results: RunResults, suite: str, junit: Path | None, markdown: 
     except OSError as error:
         messages.print(f"error: {error.filename} cannot be written: {error.strerror}", style="red", soft_wrap=True)
         raise typer.Exit(EXIT_NOTHING_TESTED) from error
+
+
+def _run_results(client: Client, suite: str, model: str, baseline: str | None, max_drop: float) -> RunResults:
+    """Run the release, and the baseline where it has not run, and compare them."""
+    run = client.start_run(suite, model)
+    baseline_run = None if baseline is None else _baseline(client, suite, baseline)
+    for pending_run in (run, baseline_run):
+        if pending_run is not None:
+            wait_for_run(client, suite, pending_run)
+    return client.run_results(suite, run.id, None if baseline_run is None else baseline_run.id, max_drop)
 
 
 def _baseline(client: Client, suite: str, baseline: str) -> RunView:

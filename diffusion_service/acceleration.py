@@ -56,7 +56,7 @@ class Acceleration:
             supported = replace(supported, **{name: getattr(OFF, name)})
         return supported
 
-    def compiled(self, network: _Network) -> _Network:
+    def mark_for_compilation(self, network: _Network) -> _Network:
         """Mark the network to be compiled at its first call for each shape, if enabled."""
         if self.compile != "off":
             network.compile(mode=None if self.compile == "default" else self.compile)

@@ -36,7 +36,7 @@ def structure(image: Pixels, keep: Pixels | None = None) -> Pixels:
     unsmoothed image, so that wheels and windows are kept; only specks (flakes, dots) are left out.
     """
     short = min(image.shape[:2])
-    edges = _drop_loose(canny(smoothed(image)), LOOSE_EXTENT * short)
+    edges = _drop_loose(canny(smooth_strokes(image)), LOOSE_EXTENT * short)
     if keep is None:
         return edges
     return np.maximum(edges, object_region(_drop_loose(canny(image), SPECK_EXTENT * short), keep))
@@ -68,7 +68,7 @@ def soft_edges(image: Pixels) -> Pixels:
     return np.asarray(np.clip(strength * (255 / brightest), 0, 255), np.uint8)
 
 
-def smoothed(image: Pixels) -> Pixels:
+def smooth_strokes(image: Pixels) -> Pixels:
     """The image without strokes thinner than half the window of a median filter."""
     window = max(3, round(SMOOTHING * min(image.shape[:2]) / 128) | 1)
     return np.asarray(cv2.medianBlur(image, window), dtype=np.uint8)

@@ -84,7 +84,7 @@ class ControlImages:
         if kind == "canny":
             return conditioning.structure(source.image, keep)
         if kind in ("soft_edges", "hed"):
-            return self._compute(conditioning.smoothed(source.image), source, kind)
+            return self._compute(conditioning.smooth_strokes(source.image), source, kind)
         return self._compute(source.image, source, kind)
 
     def _compute(self, image: Pixels, source: Source, kind: ControlKind) -> Pixels:

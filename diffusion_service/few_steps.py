@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from diffusion_service.acceleration import OFF, Acceleration
+from diffusion_service.loading import load
 from diffusion_service.schedulers import Sampling
-from diffusion_service.stable_diffusion import StableDiffusion, load
+from diffusion_service.stable_diffusion import StableDiffusion
 from diffusion_service.unets import load_unet, merge, whole_unet
 from shared.load_progress import reading
 from shared.problems import InvalidInput
@@ -48,7 +49,7 @@ def load_few_step(
         else:
             few_unet = whole_unet(weights, networks.unet.config, base.dtype, device)
     sampling = Sampling.of(networks.sampling.config, few_step.scheduler, few_step.scheduler_options)
-    student = replace(networks, unet=networks.acceleration.compiled(few_unet), sampling=sampling)
+    student = replace(networks, unet=networks.acceleration.mark_for_compilation(few_unet), sampling=sampling)
     try:
         student.fresh_scheduler(few_step.steps)
     except InvalidInput as problem:  # reported at the start instead of at the first request

@@ -43,10 +43,10 @@ def fit_area(width: int, height: int, resolution: int, multiple: int) -> Fit:
     """
     scale = resolution / sqrt(width * height)
     sides = [max(multiple, int(side * scale) // multiple * multiple) for side in (width, height)]
-    return stretched((width, height), (sides[0], sides[1]))
+    return fit_by_stretching((width, height), (sides[0], sides[1]))
 
 
-def stretched(source: tuple[int, int], size: tuple[int, int]) -> Fit:
+def fit_by_stretching(source: tuple[int, int], size: tuple[int, int]) -> Fit:
     """The sizes of a source of (width, height) that is scaled to exactly `size`."""
     return Fit(source=source, scaled=size, padded=size)
 

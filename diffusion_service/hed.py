@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, max_pool2d
 
-from diffusion_service.stable_diffusion import local_file
+from diffusion_service.loading import local_file
 from shared.images import Pixels
 from shared.load_progress import reading
 from shared.problems import NotFinite

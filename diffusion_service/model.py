@@ -18,7 +18,7 @@ from diffusion_service.compositions import compose_reply, to_segment
 from diffusion_service.control_images import ControlImages, Source
 from diffusion_service.depth import DepthEstimator
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, RenderItem
-from diffusion_service.editors.corruptions import corrupted
+from diffusion_service.editors.corruptions import corrupt
 from diffusion_service.editors.inversion import Inversion, InversionItem, InversionKey, Inverter
 from diffusion_service.editors.prompt_to_prompt import EditItem, EditKey, PromptToPromptEditor
 from diffusion_service.few_steps import FewStepDiffusion, few_steps_of, load_networks
@@ -142,7 +142,7 @@ class DiffusionModel:
         source = await asyncio.to_thread(decode, request.source.png)
         images = []
         for corruption in request.corruptions:  # one call each, so that a cancelled request stops
-            pixels = await asyncio.to_thread(corrupted, source, corruption)
+            pixels = await asyncio.to_thread(corrupt, source, corruption)
             images.append(ImagePayload(png=await asyncio.to_thread(encode, pixels)))
         return CorruptReply(images=images)
 

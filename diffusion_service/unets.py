@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from diffusion_service.stable_diffusion import for_inference, load_network, local_file, read_json
+from diffusion_service.loading import for_inference, load_network, local_file, read_json
 from shared.load_progress import reading
 from shared.profile_unets import InputLayer, Lora, WholeUNet
 from shared.weights import Dtype, Weights

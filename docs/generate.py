@@ -3,7 +3,8 @@
 `reference/parameters.md` comes from the methods' parameter models, `reference/http-operations.md` from the OpenAPI
 snapshot, `reference/service-operations.md` from the endpoints of the model services, `reference/profile-keys.md` from
 the schema of profiles, pages on settings, commands, shipped profiles and problems from `docs.program_pages`. The
-tables of `measurements/full-size.md` come from what `make full-size` measured.
+tables of `measurements/full-size.md` come from what `make full-size` measured. The gateway's structure in
+`measurements/structure.md` comes from `docs.places`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 from benchmarks.full_services.table import full_size_section
+from docs.places import places_svg, places_table
 from docs.program_pages import commands_page, problems_page, profiles_page, row, settings_page
 from gateway.methods import METHODS
 from shared.endpoints import INFO, MODELS, Endpoint, Services
@@ -27,6 +29,7 @@ DOCS = ROOT / "docs"
 SNAPSHOT = DOCS / "reference" / "openapi.json"
 PROBLEM = "ProblemDocument"
 FULL_SIZE_BEGIN, FULL_SIZE_END = "<!-- make full-size -->", "<!-- end of make full-size -->"
+PLACES_BEGIN, PLACES_END = "<!-- places -->", "<!-- end of places -->"
 BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
 COUNTS = {"maxItems": "at most {} items", "maxLength": "at most {} characters"}
 
@@ -63,10 +66,19 @@ def profile_keys_page() -> str:
 
 def full_size_page() -> str:
     """The page on full size with its tables, between its two marks, as they were last measured."""
-    page = (DOCS / "measurements" / "full-size.md").read_text(encoding="utf-8")
-    before, begin, remainder = page.partition(FULL_SIZE_BEGIN)
-    _, end, after = remainder.partition(FULL_SIZE_END)
-    return f"{before}{begin}\n\n{full_size_section()}\n{end}{after}"
+    return _with_section("full-size.md", FULL_SIZE_BEGIN, FULL_SIZE_END, full_size_section())
+
+
+def structure_page() -> str:
+    """The page on the structure of the code with the places of the gateway, between its two marks."""
+    return _with_section("structure.md", PLACES_BEGIN, PLACES_END, places_table())
+
+
+def _with_section(name: str, begin: str, end: str, section: str) -> str:
+    """A page of measurements with another section between two marks."""
+    before, _, remainder = (DOCS / "measurements" / name).read_text(encoding="utf-8").partition(begin)
+    _, _, after = remainder.partition(end)
+    return f"{before}{begin}\n\n{section}\n{end}{after}"
 
 
 PAGES: dict[str, Callable[[], str]] = {
@@ -79,6 +91,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/commands.md": commands_page,
     "reference/shipped-profiles.md": profiles_page,
     "measurements/full-size.md": full_size_page,
+    "measurements/structure.md": structure_page,
+    "images/gateway-places.svg": places_svg,
 }
 
 

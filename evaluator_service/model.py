@@ -89,27 +89,18 @@ class EvaluatorModel:
         self._tested = ModelsUnderTest(profile, device, uploads, in_process or {})
         embedder = profile.text_embedder
         self._text_embedder = None if embedder is None else TextEmbedder(embedder, device=device)
-        self.weights: list[WeightsInfo] = [
-            info_in_tf32(profile.scorer.info("scorer"), device),
-            *self._tested.weights,
-        ]
-        if embedder is not None:
-            self.weights.append(embedder.info("text embedder"))
+        self.weights = _weights_infos(profile, self._tested.weights, device)
         self._judge = profile.segmenter
         self._segmenter: ImageSegmenter | None = None
         if self._judge is not None:
             with reading(self._judge):
                 self._segmenter = ImageSegmenter(self._judge, device=device)
-            self.weights += [info_in_tf32(info, device) for info in self._judge.infos()]
         self._scorer.embed_texts(["warm-up"])
         self._second: Scorer | None = None
         if profile.second_scorer is not None:
             self._second = Scorer(profile.second_scorer, device=device)
             self._second.embed_texts(["warm-up"])
-            self.weights.append(info_in_tf32(profile.second_scorer.info("second scorer"), device))
         self._vision_judge = None if profile.judge is None else RemoteJudge.connect(profile.judge)
-        if profile.judge is not None:
-            self.weights.append(profile.judge.info("judge"))
         self._batcher = make_batcher(self._compute, profile.max_batch, on_stop=uploads.close)
         window = self._batcher.policy.capacity // WINDOWS
         self._texts = KnownTexts(partial(self._embed_new_texts, self._scorer), window)
@@ -233,6 +224,20 @@ class EvaluatorModel:
             torch.cuda.empty_cache()
             raise OutOfMemory(f"the device has too little memory for {len(items)} items at once") from error
         return [_values(key.kind, row) for row in rows]
+
+
+def _weights_infos(profile: Evaluator, tested: Sequence[WeightsInfo], device: str) -> list[WeightsInfo]:
+    """All weights of a profile's section, with those of the models under test."""
+    infos = [info_in_tf32(profile.scorer.info("scorer"), device), *tested]
+    if profile.text_embedder is not None:
+        infos.append(profile.text_embedder.info("text embedder"))
+    if profile.segmenter is not None:
+        infos += [info_in_tf32(info, device) for info in profile.segmenter.infos()]
+    if profile.second_scorer is not None:
+        infos.append(info_in_tf32(profile.second_scorer.info("second scorer"), device))
+    if profile.judge is not None:
+        infos.append(profile.judge.info("judge"))
+    return infos
 
 
 def _limits(settings: ServiceSettings, device: str, max_batch: int) -> Limits:

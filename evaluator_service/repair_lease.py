@@ -26,7 +26,7 @@ class LeaseState:
         self._stopping = stopping
         self.heartbeat = Heartbeat(beat=0)
 
-    def reached(self, done: int, total: int, arm: str) -> None:
+    def record_progress(self, done: int, total: int, arm: str) -> None:
         """Record the progress. Raises LeaseEnded."""
         self.heartbeat = Heartbeat(beat=0, done=done, total=total, arm=arm)
         self.refuse_ended()

@@ -170,10 +170,10 @@ class _Repair:
         order, key = self._order, repair_key(self._order.repair, arm, "checkpoint.tar")
         total = len(TRAINED) * order.parameters.steps
 
-        def stepped(step: int) -> None:
-            self._state.reached(place * order.parameters.steps + step, total, arm)
+        def report_step(step: int) -> None:
+            self._state.record_progress(place * order.parameters.steps + step, total, arm)
 
-        def saved(checkpoint: Path) -> None:
+        def report_checkpoint(checkpoint: Path) -> None:
             self._state.refuse_ended()
             with tempfile.TemporaryFile() as file:
                 pack(checkpoint, file)
@@ -185,7 +185,15 @@ class _Repair:
             resume_from = None
         dataset = ArmDataset(order, arm, trainable, self._load_example)
         folder = self._place / arm
-        train(trainable, dataset, order.parameters, folder, resume_from=resume_from, stepped=stepped, saved=saved)
+        train(
+            trainable,
+            dataset,
+            order.parameters,
+            folder,
+            resume_from=resume_from,
+            stepped=report_step,
+            saved=report_checkpoint,
+        )
 
     def _load_judgement(self, arm: Arm) -> Judgement | None:
         try:

@@ -44,7 +44,7 @@ def in_srgb(image: Image.Image, profile: bytes) -> Image.Image:
         )
         if image.mode != "CMYK" and _is_srgb(transform, image.mode):
             return image.convert("RGB")
-        return _applied(transform, image)
+        return _apply(transform, image)
     except (ImageCms.PyCMSError, OSError, ValueError) as error:
         raise InvalidInput(f"the colour profile cannot be read ({error}); {_ADVICE}") from error
 
@@ -70,11 +70,11 @@ def _is_srgb(transform: ImageCms.ImageCmsTransform, mode: str) -> bool:
     else:
         levels = np.linspace(0, 255, 9).astype(np.uint8)
         probe = Image.fromarray(np.stack(np.meshgrid(levels, levels, levels), -1).reshape(27, 27, 3))
-    before, after = (np.asarray(colours, np.int16) for colours in (probe.convert("RGB"), _applied(transform, probe)))
+    before, after = (np.asarray(colours, np.int16) for colours in (probe.convert("RGB"), _apply(transform, probe)))
     return bool(np.abs(before - after).max() <= _SRGB_TOLERANCE)
 
 
-def _applied(transform: ImageCms.ImageCmsTransform, image: Image.Image) -> Image.Image:
+def _apply(transform: ImageCms.ImageCmsTransform, image: Image.Image) -> Image.Image:
     converted = ImageCms.applyTransform(image, transform)
     if converted is None:  # only a transform in place returns None
         raise ValueError("littlecms returned no image")

@@ -66,21 +66,9 @@ class HubFiles:
 
 def hub_files(profile: Profile, servers: bool = False) -> list[HubFiles]:
     """List the Hub files that the services load; with `servers`, also those that the profile's servers load."""
-    diffusion, evaluator, language = profile.diffusion, profile.evaluator, profile.language
-    sources = [profile.caption.weights, language.weights, language.adapter, language.masked_words]
-    sources += [
-        diffusion.vae,
-        *diffusion.controlnets.values(),
-        diffusion.segmenter,
-        diffusion.depth,
-        evaluator.scorer,
-        evaluator.second_scorer,
-        evaluator.text_embedder,
-        evaluator.segmenter,
-    ]
-    sources += evaluator.models_under_test.values()
+    diffusion = profile.diffusion
     files = [*_pipeline_files(diffusion.base)]
-    for weights in sources:
+    for weights in _folders(profile):
         if weights is not None and weights.hub:
             files.append(HubFiles(weights.hub, weights.revision, _in_subfolder(weights, _patterns(weights.variant))))
     few_step = diffusion.few_step.weights if diffusion.few_step else None
@@ -105,6 +93,26 @@ def hub_files(profile: Profile, servers: bool = False) -> list[HubFiles]:
         if servers and server is not None:
             files.append(_server_files(server))
     return list(dict.fromkeys(files))
+
+
+def _folders(profile: Profile) -> list[Weights | None]:
+    """The weights that are loaded from a folder of a repository; None for those that the profile does not have."""
+    diffusion, evaluator, language = profile.diffusion, profile.evaluator, profile.language
+    return [
+        profile.caption.weights,
+        language.weights,
+        language.adapter,
+        language.masked_words,
+        diffusion.vae,
+        *diffusion.controlnets.values(),
+        diffusion.segmenter,
+        diffusion.depth,
+        evaluator.scorer,
+        evaluator.second_scorer,
+        evaluator.text_embedder,
+        evaluator.segmenter,
+        *evaluator.models_under_test.values(),
+    ]
 
 
 def fetch(requests: list[HubFiles], home: Path) -> None:

@@ -87,10 +87,10 @@ def measure(site: Site, small: str, large: str, images: int, undisturbed: float)
     other_job = start_job(site, images)
     while not images_done(site.sessions, other_job):
         time.sleep(1)
-    with watched(site, other_job) as watch:
+    with watch_deletion(site, other_job) as watch:
         time.sleep(undisturbed)
     figures["before"] = watch.figures()
-    with watched(site, other_job) as watch:
+    with watch_deletion(site, other_job) as watch:
         started = time.perf_counter()
         site.http.delete(f"/jobs/{large}").raise_for_status()
         figures["request_seconds"] = round(time.perf_counter() - started, 2)
@@ -101,7 +101,7 @@ def measure(site: Site, small: str, large: str, images: int, undisturbed: float)
         figures["seconds_until_gone"] = round(time.perf_counter() - started, 1)
     figures["during"] = watch.figures() | {"other_job_unfinished": images_done(site.sessions, other_job) < images}
     figures["rows_after"] = row_counts(site, large)
-    with watched(site, other_job) as watch:
+    with watch_deletion(site, other_job) as watch:
         time.sleep(undisturbed)
     figures["after"] = watch.figures() | {"other_job_unfinished": images_done(site.sessions, other_job) < images}
     figures["gateway_mib"] = round(memory(site, "gateway") / MEBIBYTE, 1)
@@ -163,7 +163,7 @@ class Watch:
 
 
 @contextmanager
-def watched(site: Site, job: str) -> Iterator[Watch]:
+def watch_deletion(site: Site, job: str) -> Iterator[Watch]:
     """Note what happens while the block runs."""
     watch, stopping = Watch(site, job), threading.Event()
 

@@ -30,7 +30,7 @@ LEAST_SIDE = 8  # pixels: smaller images cannot be blurred
 Corrupt = Callable[..., Tensor]  # an image (3, h, w) in 0 … 1, a generator, and strengths → the corrupted image
 
 
-def corrupted(source: Pixels, corruption: Corruption) -> Pixels:
+def corrupt(source: Pixels, corruption: Corruption) -> Pixels:
     """Apply one corruption to the source (height × width × 3); severity 0 returns the source unchanged.
 
     Raises InvalidInput for a source with a side of under 8 pixels.
@@ -41,11 +41,11 @@ def corrupted(source: Pixels, corruption: Corruption) -> Pixels:
         )
     if corruption.severity == 0:
         return source
-    corrupt, *strengths = CORRUPTIONS[corruption.kind]
+    apply, *strengths = CORRUPTIONS[corruption.kind]
     image = torch.tensor(source).permute(2, 0, 1).float() / 255
     chance = torch.Generator().manual_seed(corruption.seed)
     with torch.inference_mode():
-        corrupted_image = corrupt(image, chance, *(five[corruption.severity - 1] for five in strengths))
+        corrupted_image = apply(image, chance, *(five[corruption.severity - 1] for five in strengths))
         return np.ascontiguousarray((corrupted_image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy())
 
 

@@ -14,7 +14,7 @@ from openai import omit
 from openai.types import ImagesResponse
 from PIL import Image
 
-from diffusion_service.geometry import stretched, to_source
+from diffusion_service.geometry import fit_by_stretching, to_source
 from shared.images import Pixels, decode, encode
 from shared.openai_connection import OpenAIConnection
 from shared.problems import DependencyFailed, Problem
@@ -55,9 +55,9 @@ class ImageServer:
                 extra_headers=self._connection.headers,
                 mask=omit if keep is None else ("mask.png", _transparent_where_edited(source, keep), "image/png"),
             )
-        return self._sized(self._decoded(reply), source)
+        return self._at_source_size(self._decode(reply), source)
 
-    def _decoded(self, reply: ImagesResponse) -> Pixels:
+    def _decode(self, reply: ImagesResponse) -> Pixels:
         url = self._profile.server.url
         try:
             data = (reply.data or [])[0].b64_json
@@ -71,7 +71,7 @@ class ImageServer:
         except (binascii.Error, Problem) as error:
             raise DependencyFailed(f"{url} returned no image that can be read: {error}") from error
 
-    def _sized(self, edited: Pixels, source: Pixels) -> Pixels:
+    def _at_source_size(self, edited: Pixels, source: Pixels) -> Pixels:
         """The image at the source's size. Raises DependencyFailed if its shape is another: it was cropped or padded."""
         (height, width), (edited_height, edited_width) = source.shape[:2], edited.shape[:2]
         shape = edited_width * height / (edited_height * width)
@@ -80,7 +80,7 @@ class ImageServer:
                 f"{self._profile.server.url} returned {edited_width} × {edited_height} pixels for {width} × {height}; "
                 "set the size in `options` of [diffusion.instruct], or use a server that keeps the shape"
             )
-        return to_source(edited, stretched((width, height), (edited_width, edited_height)))
+        return to_source(edited, fit_by_stretching((width, height), (edited_width, edited_height)))
 
 
 def _transparent_where_edited(source: Pixels, keep: Pixels) -> bytes:

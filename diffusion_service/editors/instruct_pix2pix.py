@@ -17,8 +17,9 @@ from torch import Tensor
 
 from diffusion_service.control_images import Source
 from diffusion_service.geometry import fit, to_model
+from diffusion_service.loading import load
 from diffusion_service.schedulers import Sampling
-from diffusion_service.stable_diffusion import StableDiffusion, load
+from diffusion_service.stable_diffusion import StableDiffusion
 from diffusion_service.unets import merge, whole_unet, with_input_layer
 from shared.images import Pixels, digest
 from shared.load_progress import reading
@@ -66,7 +67,7 @@ def load_pix2pix(
     for lora in profile.loras:
         with reading(lora):
             editing = replace(editing, unet=merge(lora, editing.unet))
-    return replace(editing, unet=editing.acceleration.compiled(editing.unet))
+    return replace(editing, unet=editing.acceleration.mark_for_compilation(editing.unet))
 
 
 def _pipeline(profile: InstructPix2Pix, networks: StableDiffusion) -> StableDiffusion:

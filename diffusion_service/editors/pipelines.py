@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from diffusion_service.editors.qwen_processor import load_processor
-from diffusion_service.geometry import fit_area, stretched, to_model, to_source
+from diffusion_service.geometry import fit_area, fit_by_stretching, to_model, to_source
 from diffusion_service.stable_diffusion import NOT_FINITE
 from shared.images import Pixels
 from shared.load_progress import reading
@@ -106,7 +106,7 @@ class PipelineEditor:
         if not np.isfinite(edited).all():
             return NotFinite(NOT_FINITE)
         pixels = np.round(edited * 255).astype(np.uint8)
-        return PipelineEdit(to_source(pixels, stretched(size, (pixels.shape[1], pixels.shape[0]))), len(passes))
+        return PipelineEdit(to_source(pixels, fit_by_stretching(size, (pixels.shape[1], pixels.shape[0]))), len(passes))
 
     def _arguments(self, item: PipelineItem, size: tuple[int, int]) -> dict[str, Any]:
         calling = self._calling

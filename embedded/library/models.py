@@ -52,7 +52,7 @@ class Alias:
 def prepare_model(model: object, images: ImageSet, options: InProcessOptions) -> InProcessModel | Upload | Alias:
     """How the caller's model is tested. Raises ValueError for an object that is no model, or lacks class names."""
     if isinstance(model, str | Path):
-        return _named(model, options)
+        return _model_from_text(model, options)
     if isinstance(model, transformers.Pipeline):
         return _in_process(_class_names(options, _config_names(model.model)), _pipeline(model))
     if isinstance(model, transformers.PreTrainedModel):
@@ -72,7 +72,7 @@ def prepare_model(model: object, images: ImageSet, options: InProcessOptions) ->
     return _in_process(names, _rows(_function(model, options.inputs), names, options.output or "probabilities"))
 
 
-def _named(model: str | Path, options: InProcessOptions) -> Upload | Alias:
+def _model_from_text(model: str | Path, options: InProcessOptions) -> Upload | Alias:
     """A file, a folder, a Hub id or an alias."""
     path = Path(model)
     classes = None if options.classes is None else list(options.classes)
@@ -88,7 +88,7 @@ def _named(model: str | Path, options: InProcessOptions) -> Upload | Alias:
     if isinstance(model, Path) or path.suffix == ".onnx":
         raise ValueError(f"there is no model at {model}")
     if HUB_ID.fullmatch(model):
-        return _named(fetched_folder(model), options)
+        return _model_from_text(fetched_folder(model), options)
     return Alias(model)
 
 

@@ -44,13 +44,13 @@ def compare(
     matching = match_jobs(session, sides.this.job, sides.other.job)
     paired = _pair(session, sides, matching)
     start = 0 if cursor is None else max(0, int(decode_cursor(cursor, (int,))[0]))
-    entries, count = list_disagreements(_chosen(paired, choice), start, limit)
+    entries, count = list_disagreements(_rows_of_cell(paired, choice), start, limit)
     seed = derive_seed("comparison", *(part for side in sides for part in (side.job.id, side.model, side.method)))
     whole = paired.cells[None]
     sources = len(whole.images().image)
     return JobComparison(
-        this=_described(sides.this, sources, len(whole.rows)),
-        other=_described(sides.other, sources, len(whole.other_rows)),
+        this=_compared_side(sides.this, sources, len(whole.rows)),
+        other=_compared_side(sides.other, sources, len(whole.other_rows)),
         metric="iou" if sides.this.job.kind == "segmentation" else "accuracy",
         relation=paired.relation,
         pairing=sides.pairing,
@@ -85,7 +85,7 @@ def _pair(session: Session, sides: Sides, matching: Matching) -> _Paired:
     return _Paired(cells, len(all_cells) - len(cells), rows.relation)
 
 
-def _described(side: Side, sources: int, counterfactuals: int) -> ComparedSide:
+def _compared_side(side: Side, sources: int, counterfactuals: int) -> ComparedSide:
     return ComparedSide(
         job=side.job.id,
         model=side.model,
@@ -96,7 +96,7 @@ def _described(side: Side, sources: int, counterfactuals: int) -> ComparedSide:
     )
 
 
-def _chosen(paired: _Paired, choice: ComparisonChoice) -> CellRows:
+def _rows_of_cell(paired: _Paired, choice: ComparisonChoice) -> CellRows:
     """The rows of the cell that a choice names. Raises InvalidInput if it names none that both sides have."""
     parts = (choice.label, choice.factor, choice.value, choice.from_value)
     if not any(parts):

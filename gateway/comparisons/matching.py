@@ -76,10 +76,10 @@ def _sources(session: Session, job_id: str) -> list[MatchedSource]:
 
 def match_sources(sources: Sequence[MatchedSource], others: Sequence[MatchedSource]) -> Matching:
     """Match source images: the first of several equal ones with the first equal one, the second with the second."""
-    index_of = {key: index for index, key in enumerate(_numbered(_keys(others)))}
+    index_of = {key: index for index, key in enumerate(_with_occurrences(_keys(others)))}
     pairs = [
         (index, index_of[key])
-        for index, key in enumerate(_numbered(_keys(sources)))
+        for index, key in enumerate(_with_occurrences(_keys(sources)))
         if key in index_of and sources[index].digest is not None
     ]
     pixels, other_pixels = (Counter(row.digest for row in rows if row.digest) for rows in (sources, others))
@@ -113,7 +113,7 @@ def _keys(sources: Sequence[MatchedSource]) -> list[_Key]:
     return [(row.digest, row.ground_truth, row.mask_digest) for row in sources]
 
 
-def _numbered(keys: Sequence[_Key]) -> list[tuple[_Key, int]]:
+def _with_occurrences(keys: Sequence[_Key]) -> list[tuple[_Key, int]]:
     """Each key with the number of equal ones before it."""
     counts = Counter[_Key]()
     numbered = []

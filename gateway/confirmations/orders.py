@@ -21,6 +21,7 @@ from gateway.database.sessions import reading
 from gateway.database.tables import Counterfactual, Job, Report, SourceImage
 from gateway.jobs import jobs
 from gateway.jobs.submit import Submission, submit
+from gateway.methods import confirming_method
 from gateway.results.cells import value_side
 from gateway.results.counterfactuals import Filters, conditions
 from shared.problems import Conflict, InvalidInput
@@ -28,10 +29,9 @@ from shared.schemas.base import JsonObject
 from shared.schemas.effects import Cell
 from shared.schemas.jobs import JobDetail, JobSpec, ManifestImage, MethodChoice
 from shared.schemas.results import JobResults
-from shared.schemas.reviews import ConfirmationRequest
+from shared.schemas.reviews import ConfirmationRequest, ConfirmingMethod
 from shared.seeds import derive_digest
 
-RENDERS_NEW_IMAGES = frozenset({"dillema"})
 MOST_SHIFTS, MOST_PHRASES = 12, 20  # limits of the parameters of `shifts`
 
 
@@ -81,13 +81,14 @@ def finished_results(session: Session, job: Job) -> JobResults:
     return report.results
 
 
-def _findings(session: Session, job: Job, results: JobResults, method: str) -> _Findings:
+def _findings(session: Session, job: Job, results: JobResults, method: ConfirmingMethod) -> _Findings:
     """The weaknesses of methods with an unrelated editor; for `shifts`, those of changes *to* a value."""
     cells, names = dict[Cell, None](), set[str]()
     for figures in results.results:
-        related = (figures.method in RENDERS_NEW_IMAGES) == (method in RENDERS_NEW_IMAGES)
+        if confirming_method(figures.method) != method:
+            continue
         for effect in figures.findings:
-            if related or effect.standing != "weakness" or (method == "shifts" and effect.cell.direction == "from"):
+            if effect.standing != "weakness" or (method == "shifts" and effect.cell.direction == "from"):
                 continue
             cells[effect.cell] = None
             names |= {edit.source_image_id for edit in edits_of_cell(session, job, effect.cell, figures.method)}

@@ -75,15 +75,15 @@ def take_in(
     rows = _manifest_rows(sources, manifest, aside.manifests)
     if rows is not None:
         sources = [replace(source, group=row.group) for source, row in zip(sources, rows, strict=True)]
-    if shelf is None:
-        return _label(sources, rows, None if archive is None else known_classes)
+    classes = None if archive is None else known_classes
+    if masks is None or shelf is None:
+        return _label(sources, rows, classes)
     if aside.originals:
         shelf.keep_only(aside.originals.removesuffix(ORIGINALS) + MASKS + ORIGINALS)
-    labelled = masks is not None and masks.labelled
-    if labelled:
-        labels = _labels(sources, rows, None if archive is None else known_classes)
+    if masks.labelled:
+        labels = _labels(sources, rows, classes)
         sources = [replace(source, label=label) for source, label in zip(sources, labels, strict=True)]
-    return shelf.assign_to(sources, rows, labelled)
+    return shelf.assign_to(sources, rows, masks.labelled)
 
 
 def _refuse_unusable(sources: Sequence[SourceFile], aside: _Aside, limits: IntakeLimits) -> None:

@@ -48,7 +48,7 @@ class Conditions:
         """The smallest drop that this number of source images detects."""
         return detectable_drop(round(self.acceptance * sources), family, self.accuracy)
 
-    def needed(self, drop: float, family: int) -> int | None:
+    def images_to_detect(self, drop: float, family: int) -> int | None:
         """The number of source images that detect a drop."""
         accepted = sources_needed(drop, family, self.accuracy)
         return None if accepted is None or not self.acceptance else math.ceil(accepted / self.acceptance)
@@ -108,7 +108,7 @@ def sensitivity(
         unit=unit,
         family=family,
         classes=[_class(label, sizes, family, by_class[label], unit) for label, sizes in groups.items()],
-        needed=[ImagesNeeded(drop=drop, sources=usual.needed(drop, family)) for drop in DROPS],
+        needed=[ImagesNeeded(drop=drop, sources=usual.images_to_detect(drop, family)) for drop in DROPS],
         assumption=_assumption(conditions, family, unit),
     )
 
@@ -136,7 +136,7 @@ def _class(label: str, sizes: Sequence[int], family: int, conditions: Conditions
     counted = round(conditions.acceptance * groups)
     drop = conditions.drop(groups, family)
     goal = DROPS[0] if drop is None else GOAL
-    needed = conditions.needed(goal, family)
+    needed = conditions.images_to_detect(goal, family)
     units = " groups" if unit == "group" else ""
     if drop is not None:
         power = f"a drop in accuracy of {round(100 * drop)} points or more is detectable."
@@ -148,7 +148,7 @@ def _class(label: str, sizes: Sequence[int], family: int, conditions: Conditions
     if needed is not None and (drop is None or drop > goal):
         more = f" Bring {needed:,}{units} to detect {round(100 * goal)} points."
     accepted = f", about {counted:,} in a cell" if conditions.observed else ""
-    size = _counted(sources, "image") + (f" in {_counted(groups, 'group')}" if units else "")
+    size = _count_text(sources, "image") + (f" in {_count_text(groups, 'group')}" if units else "")
     return DetectableDrop(
         label=label,
         sources=sources,
@@ -158,7 +158,7 @@ def _class(label: str, sizes: Sequence[int], family: int, conditions: Conditions
     )
 
 
-def _counted(number: int, noun: str) -> str:
+def _count_text(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 

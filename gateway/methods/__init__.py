@@ -15,10 +15,11 @@ from gateway.methods.check_parameters import CheckParameters
 from gateway.methods.checks import CHECKS
 from gateway.methods.counterfactual import Method, Thresholds
 from gateway.methods.inverted import InversionParameters
-from gateway.methods.paraphrase import revised
+from gateway.methods.paraphrase import revision_with_paraphrase
 from shared.problems import NotFound
 from shared.schemas.base import Contract
 from shared.schemas.jobs import MethodChoice
+from shared.schemas.reviews import ConfirmingMethod
 from shared.xmp import DigitalSource
 
 
@@ -29,7 +30,8 @@ class MethodSpec:
     `digital_source`: IPTC's term for how its images come to be, which their files carry (`shared.xmp`).
     `needs`: optional weights that it requires, by their names in the profile. `checked`: whether its images are
     checked, so that the errors of the checks count. `checks` judge them, in order, each at a threshold of the profile
-    or of `default_thresholds`; a check without either only scores. `listed`: whether users choose it for their jobs.
+    or of `default_thresholds`; a check without either only scores. `confirmed_by`: the method whose editor is unrelated
+    to its own, and which therefore tests its findings again. `listed`: whether users choose it for their jobs.
     """
 
     function: Method
@@ -43,6 +45,7 @@ class MethodSpec:
     checks: tuple[str, ...] = CHECKS
     default_thresholds: Thresholds = field(default_factory=dict)
     digital_source: DigitalSource = "trainedAlgorithmicMedia"
+    confirmed_by: ConfirmingMethod | None = None
     listed: bool = True
 
 
@@ -55,6 +58,7 @@ METHODS: dict[str, MethodSpec] = {
         summary="Caption, keywords that may change, alternatives, new captions, and images rendered from them under "
         "control of the source's structure.",
         revision=dillema.REVISION,
+        confirmed_by="shifts",
     ),
     "lance": MethodSpec(
         function=lance.lance,
@@ -68,6 +72,7 @@ METHODS: dict[str, MethodSpec] = {
         checks=lance.LANCE_CHECKS,
         default_thresholds=lance.DEFAULT_THRESHOLDS,
         digital_source="compositeWithTrainedAlgorithmicMedia",
+        confirmed_by="dillema",
     ),
     "lance-r": MethodSpec(
         function=lance_r.lance_r,
@@ -81,6 +86,7 @@ METHODS: dict[str, MethodSpec] = {
         checks=lance_r.WORD_CHECKS,
         default_thresholds=lance.DEFAULT_THRESHOLDS,
         digital_source="compositeWithTrainedAlgorithmicMedia",
+        confirmed_by="dillema",
     ),
     "reconstruction": MethodSpec(
         function=reconstruction.reconstruction,
@@ -101,6 +107,7 @@ METHODS: dict[str, MethodSpec] = {
         "prompt-to-prompt.",
         revision=shifts.REVISION,
         digital_source="compositeWithTrainedAlgorithmicMedia",
+        confirmed_by="dillema",
     ),
     "instruct": MethodSpec(
         function=instruct.instruct,
@@ -114,6 +121,7 @@ METHODS: dict[str, MethodSpec] = {
         checks=instruct.INSTRUCT_CHECKS,
         default_thresholds=lance.DEFAULT_THRESHOLDS,
         digital_source="compositeWithTrainedAlgorithmicMedia",
+        confirmed_by="dillema",
     ),
     "corruptions": MethodSpec(
         function=corruptions.corruptions,
@@ -150,6 +158,11 @@ METHODS: dict[str, MethodSpec] = {
 }
 
 
+def confirming_method(name: str) -> ConfirmingMethod | None:
+    """The method that tests findings of the method `name` again; None if there is none, or no such method."""
+    return METHODS[name].confirmed_by if name in METHODS else None
+
+
 class UnreadableParameters(Contract):
     """Stored parameters that this version cannot read: free JSON, which is displayed but cannot be run."""
 
@@ -181,7 +194,9 @@ class JobMethod:
     def revision(self) -> str:
         """The revision of its results: that of its code and prompts, and of what its parameters add to these."""
         p = self.parameters
-        return revised(self.spec.revision, p.editor_parameters if isinstance(p, doses.DosesParameters) else p)
+        return revision_with_paraphrase(
+            self.spec.revision, p.editor_parameters if isinstance(p, doses.DosesParameters) else p
+        )
 
     @property
     def thresholds(self) -> Thresholds:

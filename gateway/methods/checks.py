@@ -125,7 +125,7 @@ def _check_finite(
         scored_again = score_images(services.second_embed, source, task, reply.images, edits, words=words)
     shapes = shape_scores(services, source, task, reply.images)
     new_captions = recaption_images(services, source, task, reply.images) if recaption else [None] * len(reply.images)
-    judged = []
+    judged, limits = [], {**RECAPTION_LIMIT, **thresholds}
     for edit, agreement, image_scores, second_scores, shape, new in zip(
         edits, agreements.agreements, scored, scored_again, shapes, new_captions, strict=True
     ):
@@ -134,12 +134,8 @@ def _check_finite(
             scores["recaption"] = new.named
         if second and second_scores is not None:
             of_arm = [check for check in checks if (edit and edit.changes) or check in ARM_CHECKS]
-            scores = with_second(scores, second_scores, edit, {**RECAPTION_LIMIT, **thresholds}, second, of_arm)
-        verdict = (
-            ACCEPTED
-            if edit is None or not edit.changes
-            else judge(scores, edit, {**RECAPTION_LIMIT, **thresholds}, checks)
-        )
+            scores = with_second(scores, second_scores, edit, limits, second, of_arm)
+        verdict = ACCEPTED if edit is None or not edit.changes else judge(scores, edit, limits, checks)
         judged.append((_with_new_caption(verdict, new), scores))
     return judged
 

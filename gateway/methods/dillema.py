@@ -45,7 +45,7 @@ from gateway.methods.counterfactual import (
     TaskDescription,
 )
 from gateway.methods.lineage import Exchange
-from gateway.methods.paraphrase import revised
+from gateway.methods.paraphrase import revision_with_paraphrase
 from gateway.methods.questions import (
     InvalidReply,
     Question,
@@ -130,7 +130,7 @@ def dillema(
     Proposals that a text check refuses have no image. A keyword that must not change, or a question without a valid
     reply, is a refused proposal with an empty to-phrase. Raises what the services raise.
     """
-    inputs = Inputs("dillema", revised(REVISION, parameters), image, task, services, parameters, seed)
+    inputs = Inputs("dillema", revision_with_paraphrase(REVISION, parameters), image, task, services, parameters, seed)
     caption = write_caption(image, services, parameters)  # 1
     keywords = find_keywords(inputs, caption)  # 2
     proposals = propose_edits(inputs, caption, keywords)  # 3, 4

@@ -26,7 +26,7 @@ from gateway.methods.checks import CHECKS, judge_arm
 from gateway.methods.controlled import ControlledParameters, render_with_null_arms
 from gateway.methods.counterfactual import Change, Edit, Factor, MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.inverted import EditingParameters, check_batch, invert_and_edit
-from gateway.methods.paraphrase import paraphrase, revised, sham_arms
+from gateway.methods.paraphrase import paraphrase, revision_with_paraphrase, sham_arms
 from gateway.methods.schedule import Inputs, Proposal
 from shared.endpoints import Services
 from shared.schemas.base import Contract
@@ -63,7 +63,9 @@ class _Source:
 
     def inputs(self, editor: P) -> Inputs[P]:
         """The arguments with the parameters of the editor at one dose."""
-        return Inputs("doses", revised(REVISION, editor), self.image, self.task, self.services, editor, self.seed)
+        return Inputs(
+            "doses", revision_with_paraphrase(REVISION, editor), self.image, self.task, self.services, editor, self.seed
+        )
 
 
 def _groups(source: _Source, parameters: DosesParameters, dosed: DosedEdit) -> Iterator[list[MethodCounterfactual]]:

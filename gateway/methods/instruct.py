@@ -17,18 +17,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, model_validator
 
 from gateway.methods.arms import ComparedArms, RenderedArm, compare_arms, rows
 from gateway.methods.caption import write_caption
+from gateway.methods.caption_edits import EditQuestion, ask_for_edits, perturb_schema
 from gateway.methods.check_parameters import CheckParameters
 from gateway.methods.checks import check_images
 from gateway.methods.chosen_values import chosen_edits
 from gateway.methods.counterfactual import (
     ACCEPTED,
-    Change,
     Edit,
     Factor,
     MethodCounterfactual,
@@ -37,50 +37,38 @@ from gateway.methods.counterfactual import (
     Thresholds,
     Verdict,
 )
+from gateway.methods.instructions import Instruction, edit_of_instruction, instruction_by_rule
 from gateway.methods.inverted import ProtectedClasses
-from gateway.methods.lance import (
-    DEFAULT_THRESHOLDS,
-    LANCE_CHECKS,
-    LANCE_FACTORS,
-    PERTURB,
-    VALUE,
-    LanceFactor,
-    PerturbedCaption,
-    perturb_messages,
-    perturb_schema,
-)
+from gateway.methods.lance import DEFAULT_THRESHOLDS, LANCE_CHECKS, LANCE_FACTORS, PERTURB, VALUE, LanceFactor
 from gateway.methods.lineage import Lineage
-from gateway.methods.questions import InvalidReply, Question, Schema, ask, digest_of_prompts, revision_of, text_schema
+from gateway.methods.questions import Question, digest_of_prompts, revision_of
 from gateway.methods.schedule import (
     Inputs,
     Proposal,
+    accepted_edits,
     accepted_proposals,
     refuse_duplicates,
     round_robin,
     until_accepted,
     with_seeds,
 )
-from gateway.methods.shifts import Phrase, Shift, apply_shift
 from gateway.methods.text_checks import check_caption, check_instruction, check_protected_classes, check_stems
 from gateway.methods.validity import judge_validity
-from gateway.methods.word_diff import check_diff
 from gateway.methods.words import occurrences
 from shared.chunks import chunks
 from shared.endpoints import Services
-from shared.schemas.base import Contract
 from shared.schemas.designs import ChosenValues
 from shared.schemas.diffusion import Guidance
-from shared.schemas.instructions import MAX_INSTRUCTED_EDITS, EditedRegion, InstructedEdit, InstructRequest
+from shared.schemas.instructions import (
+    MAX_INSTRUCTED_EDITS,
+    EditedRegion,
+    InstructedEdit,
+    InstructReply,
+    InstructRequest,
+)
 from shared.schemas.instructions import Instruction as InstructionText
 
 # --- The prompts.
-
-
-@dataclass(frozen=True, slots=True)
-class InstructedCaption(PerturbedCaption):
-    """An edit as the language model writes it. LANCE's question asks for no instruction."""
-
-    instruction: str = ""
 
 
 _INSTRUCT = (
@@ -99,7 +87,6 @@ _EDIT = (
     '"caption":"One brown horse grazes along railways. Strong winds blow this early morning.",'
     '"instruction":"Replace the stables behind the horse with a railway line."}'
 )
-_REPLY = TypeAdapter(dict[Literal["edits"], list[InstructedCaption]])
 INSTRUCT = Question(
     "instruct",
     _INSTRUCT,
@@ -108,25 +95,16 @@ INSTRUCT = Question(
     '{"from_phrase":"near stables","from_value":"stable","to_phrase":"beside rivers","to_value":"river",'
     '"caption":"One brown horse grazes beside rivers. Strong winds blow this early morning.",'
     '"instruction":"Let a river flow where the stables are."}]}',
-    _REPLY,
+    PERTURB.reply,
 )
 INSTRUCT_VALUE = Question(
     "instruct to a value",
     f"{_INSTRUCT} The edit changes to the value that is named.",
     f"Task: name the animal\nClass: horse\nFactor: background\nValue: railway\nEdits: 1\nCaption:\n{_EXAMPLE}",
     f'{{"edits":[{_EDIT}]}}',
-    _REPLY,
+    PERTURB.reply,
 )
-# LANCE's own questions, on which the tiny language model is trained; a rule writes the instruction.
-BY_RULE = Question(PERTURB.name, PERTURB.system, PERTURB.example, PERTURB.example_reply, _REPLY)
-BY_RULE_VALUE = Question(VALUE.name, VALUE.system, VALUE.example, VALUE.example_reply, _REPLY)
-
 SHAM_INSTRUCTION = "Keep the image exactly as it is."
-
-
-def instruction_by_rule(old: str, new: str) -> str:
-    """The instruction that replaces a phrase, or adds one where there is none to replace."""
-    return f"Change {old} to {new}." if old else f"Add {new}."
 
 
 # --- The method.
@@ -142,68 +120,46 @@ def instruct(
     """
     inputs = Inputs("instruct", REVISION, image, task, services, parameters, seed)
     caption = write_caption(image, services, parameters)  # 1
-    proposals = under_seeds(inputs, propose_edits(inputs, caption))  # 2, 3
+    edits = propose_edits(inputs, caption)  # 2
+    checked = until_accepted(check_words(inputs, edits), parameters.edits)  # 3
+    proposals = under_seeds(inputs, list(checked))
     compared = carry_out(inputs, proposals)  # 4, 5
     yield from rows(inputs.lineage(), caption, proposals, *compared)
 
 
-def propose_edits(inputs: Inputs[InstructParameters], caption: str) -> list[Proposal]:
-    """Steps 2 and 3: the user's instructions, each once; without them edits of all factors until enough are accepted.
+def propose_edits(inputs: Inputs[InstructParameters], caption: str) -> Iterable[Proposal]:
+    """Step 2: the user's instructions, each once; without them the language model's edits of all factors in turn.
 
     If the job's design chooses the values, each value is one proposal, edited or refused.
     """
     p, write = inputs.parameters, partial(write_edits, inputs, caption)
     if p.instructions:
-        return list(
-            check_words(inputs, [edit_of_instruction(inputs, caption, instruction) for instruction in p.instructions])
-        )
+        return [Proposal(edit_of_instruction(caption, chosen), inputs.seed) for chosen in p.instructions]
     if p.values:
-        return list(check_words(inputs, chosen_edits(caption, p.values, write)))
-    edits = refuse_duplicates(round_robin([write(factor) for factor in dict.fromkeys(p.factors)]))
-    return list(until_accepted(check_words(inputs, edits), p.counterfactuals_per_image))
+        return chosen_edits(caption, p.values, write)
+    return refuse_duplicates(round_robin([write(factor) for factor in dict.fromkeys(p.factors)]))
 
 
 def write_edits(
     inputs: Inputs[InstructParameters], caption: str, factor: Factor, attempt: int = 0, value: str = ""
 ) -> list[Proposal]:
-    """Step 2: the language model's edits of a factor. The word diff refuses captions that change more than they claim.
+    """Step 2: the language model's edits of a factor, each with an instruction, by rule where the model writes none.
 
-    Without a valid reply the result is one refused edit of this factor. `value`: ask for one edit to it. `attempt`
-    counts repetitions of a question, which have other seeds.
+    `value` and `attempt` as in `ask_for_edits`.
     """
     p, most = inputs.parameters, 1 if value else inputs.parameters.edits_per_factor
-    question = _QUESTIONS[p.wording][bool(value)]
-    messages = perturb_messages(inputs.task, caption, inputs.image.ground_truth, factor, most, question, value)
-    seed = inputs.derive_seed(factor, caption, *([attempt] if attempt else []))
-    tokens, schema = _TOKENS_PER_EDIT * most, reply_schema(most, p.wording)
-    try:
-        reply, exchange = ask(
-            inputs.services, question, messages, schema, seed=seed, max_tokens=tokens, temperature=p.temperature
-        )
-    except InvalidReply as invalid:
-        refused_edit = Edit((Change(factor, "", "", "", ""),), caption, "")
-        return [Proposal(refused_edit, inputs.seed, invalid.verdict, exchanges=(invalid.exchange,))]
-    proposals = []
-    for new in reply["edits"]:
-        change = Change(factor, new.from_phrase, new.to_phrase, new.from_value, new.to_value)
-        instruction = " ".join(new.instruction.split()) or instruction_by_rule(new.from_phrase, new.to_phrase)
-        edit = Edit((change,), caption, " ".join(new.caption.split()), instruction)
-        proposals.append(Proposal(edit, inputs.seed, check_diff(edit) or ACCEPTED, exchanges=(exchange,)))
-    return proposals
+    question, schema = _QUESTIONS[p.wording][bool(value)], perturb_schema(most, instructions=p.wording == "model")
+    asked = EditQuestion(question, schema, most, _TOKENS_PER_EDIT, p.temperature, value)
+    return [with_instruction(proposal) for proposal in ask_for_edits(inputs, caption, factor, attempt, asked)]
 
 
-def edit_of_instruction(inputs: Inputs[InstructParameters], caption: str, chosen: Instruction) -> Proposal:
-    """Step 2: the edit of a user's instruction.
-
-    Its `phrase` replaces the first of its `replaces` that the caption has, or is added to the first sentence. Without a
-    phrase, the value is added as a sentence.
-    """
-    if chosen.phrase:
-        old, new_caption = apply_shift(caption, Shift(phrase=chosen.phrase, replaces=chosen.replaces))
-    else:
-        old, new_caption = "", f"{caption} {chosen.name[0].upper()}{chosen.name[1:].rstrip('.')}."
-    change = Change(chosen.factor, old, chosen.phrase or chosen.name, old, chosen.name)
-    return Proposal(Edit((change,), caption, new_caption, chosen.instruction), inputs.seed)
+def with_instruction(proposal: Proposal) -> Proposal:
+    """The proposal with an instruction. A reply that was refused as a whole has no change to instruct."""
+    (change,) = proposal.edit.changes
+    if proposal.edit.instruction or not change.to_phrase:
+        return proposal
+    instruction = instruction_by_rule(change.from_phrase, change.to_phrase)
+    return replace(proposal, edit=replace(proposal.edit, instruction=instruction))
 
 
 def check_words(inputs: Inputs[InstructParameters], proposals: Iterable[Proposal]) -> Iterator[Proposal]:
@@ -240,41 +196,55 @@ def under_seeds(inputs: Inputs[InstructParameters], proposals: Sequence[Proposal
 
 
 def carry_out(inputs: Inputs[InstructParameters], proposals: Sequence[Proposal]) -> ComparedArms[int]:
-    """Steps 4 and 5: images of the accepted proposals, and a null arm for each seed, checked; in few requests."""
-    p, accepted = inputs.parameters, accepted_proposals(proposals)
-    edits = [proposal.edit for proposal in accepted]
-    seeds = dict.fromkeys(proposal.seed for proposal in accepted)
-    arms: list[_Arm] = [
-        *((proposal.edit, InstructedEdit(instruction=proposal.edit.instruction, seed=proposal.seed))
-          for proposal in accepted),
-        *((None, InstructedEdit(instruction=p.sham_instruction, seed=seed)) for seed in seeds),
-    ]  # fmt: skip
-    thresholds = {**DEFAULT_THRESHOLDS, **p.thresholds}
-    images = [arm for batch in chunks(arms, MAX_INSTRUCTED_EDITS) for arm in edit_images(inputs, batch, thresholds)]
-    judged = judge_validity(inputs, edits, images[: len(edits)], thresholds)
-    return compare_arms(edits, judged, images[len(edits) :], None, thresholds, INSTRUCT_CHECKS)
+    """Steps 4 and 5: images of the accepted proposals, and a null arm for each seed, checked."""
+    edits, thresholds = accepted_edits(proposals), thresholds_of(inputs.parameters)
+    batches = edit_images(inputs, accepted_proposals(proposals))  # 4
+    arms = [arm for batch in batches for arm in check_batch(inputs, batch)]  # 5
+    judged = judge_validity(inputs, edits, arms[: len(edits)], thresholds)
+    return compare_arms(edits, judged, arms[len(edits) :], None, thresholds, INSTRUCT_CHECKS)
 
 
-def edit_images(
-    inputs: Inputs[InstructParameters], arms: Sequence[_Arm], thresholds: Thresholds
-) -> Iterator[RenderedArm[int]]:
-    """Steps 4 and 5 for as many arms as fit into a request. An edit that the editor refuses is refused as `editor`."""
+@dataclass(frozen=True, slots=True)
+class InstructedBatch:
+    """The edits of one request (None: a null arm), what the editor was asked for each, and its reply."""
+
+    edits: Sequence[Edit | None]
+    instructed: Sequence[InstructedEdit]
+    reply: InstructReply
+
+
+def edit_images(inputs: Inputs[InstructParameters], proposals: Sequence[Proposal]) -> Iterator[InstructedBatch]:
+    """Step 4: the images of the proposals, then a null arm for each seed, in as few requests as they fit into."""
     p, image = inputs.parameters, inputs.image
-    request = InstructRequest(
-        source=image.image,
-        edits=[instructed for _, instructed in arms],
-        region=p.region,
-        mask=image.object_mask if p.region == "background" else None,
-        steps=p.steps,
-        guidance=p.guidance,
-        image_guidance=p.image_guidance,
-    )
-    reply, edits = inputs.services.instruct(request), [edit for edit, _ in arms]
+    arms: list[tuple[Edit | None, str, int]] = [(one.edit, one.edit.instruction, one.seed) for one in proposals]
+    arms += [(None, p.sham_instruction, seed) for seed in dict.fromkeys(proposal.seed for proposal in proposals)]
+    for batch in chunks(arms, MAX_INSTRUCTED_EDITS):
+        instructed = [InstructedEdit(instruction=instruction, seed=seed) for _, instruction, seed in batch]
+        request = InstructRequest(
+            source=image.image,
+            edits=instructed,
+            region=p.region,
+            mask=image.object_mask if p.region == "background" else None,
+            steps=p.steps,
+            guidance=p.guidance,
+            image_guidance=p.image_guidance,
+        )
+        yield InstructedBatch([edit for edit, *_ in batch], instructed, inputs.services.instruct(request))
+
+
+# Step 5's checks: those of images edited in place, in LANCE's order.
+INSTRUCT_CHECKS = LANCE_CHECKS
+
+
+def check_batch(inputs: Inputs[InstructParameters], batch: InstructedBatch) -> Iterator[RenderedArm[int]]:
+    """Step 5: each image with its verdict and scores. An edit that the editor refuses is refused as `editor`."""
+    p, reply = inputs.parameters, batch.reply
     checked = check_images(
-        inputs.services, image, inputs.task, reply, edits, thresholds, INSTRUCT_CHECKS, p.recaption, p.second_thresholds
-    )
-    replies = zip(arms, reply.images, reply.refusals, checked, strict=True)
-    for (_, instructed), edited, refusal, (verdict, scores) in replies:
+        inputs.services, inputs.image, inputs.task, reply, batch.edits, thresholds_of(p), INSTRUCT_CHECKS, p.recaption,
+        p.second_thresholds,
+    )  # fmt: skip
+    replies = zip(batch.instructed, reply.images, reply.refusals, checked, strict=True)
+    for instructed, edited, refusal, (verdict, scores) in replies:
         if refusal:
             verdict = Verdict(False, "editor", refusal)
         lineage: Lineage = {"rendering": instructed.model_dump(mode="json")}
@@ -282,72 +252,24 @@ def edit_images(
         yield RenderedArm(edited, instructed.seed, verdict, scores, instructed.seed, cost, lineage=lineage)
 
 
-_Arm = tuple[Edit | None, InstructedEdit]  # an edit, or a null arm (None)
-INSTRUCT_CHECKS = LANCE_CHECKS  # those of images edited in place, in LANCE's order
+def thresholds_of(parameters: InstructParameters) -> Thresholds:
+    """The job's thresholds, over LANCE's default."""
+    return {**DEFAULT_THRESHOLDS, **parameters.thresholds}
 
 
-# --- How the question is sent, and what the reply may be.
+# --- The questions and the revision.
 
 Wording = Literal["model", "rule"]
-_QUESTIONS = {"model": (INSTRUCT, INSTRUCT_VALUE), "rule": (BY_RULE, BY_RULE_VALUE)}
+# The rule uses LANCE's own questions, on which the tiny language model is trained.
+_QUESTIONS = {"model": (INSTRUCT, INSTRUCT_VALUE), "rule": (PERTURB, VALUE)}
 _TOKENS_PER_EDIT = 400
-_LONGEST_INSTRUCTION = 300
-
-
-def reply_schema(most: int, wording: Wording) -> Schema:
-    """Schema of step 2's reply: LANCE's, and with the wording `model` an instruction for each edit."""
-    schema = perturb_schema(most)
-    if wording == "rule":
-        return schema
-    edit = schema["properties"]["edits"]["items"]
-    properties = {**edit["properties"], "instruction": text_schema(_LONGEST_INSTRUCTION)}
-    edits = {**schema["properties"]["edits"], "items": {**edit, "properties": properties, "required": [*properties]}}
-    return {**schema, "properties": {"edits": edits}}
-
-
 _PROMPTS = [message for questions in _QUESTIONS.values() for question in questions for message in question.messages("")]
+_SCHEMAS = [perturb_schema(2, instructions=True), perturb_schema(2)]
 # Raise the number whenever equal replies would give other counterfactuals.
-REVISION = revision_of("1", digest_of_prompts(_PROMPTS, [reply_schema(2, "model"), reply_schema(2, "rule")]))
+REVISION = revision_of("1", digest_of_prompts(_PROMPTS, _SCHEMAS))
 
 
 # --- The parameters.
-
-
-class Instruction(Contract):
-    """One instruction; a plain string is its `instruction`. `value` names the change in cells (default: all of it).
-
-    `phrase` is what a caption says of the changed image, in place of one of `replaces` ("at night" for "by day"); the
-    checks compare images with such a caption. Default: the value.
-    """
-
-    instruction: InstructionText
-    factor: Factor = "other"
-    value: Annotated[str, Field(max_length=100)] = ""
-    phrase: Annotated[str, Field(max_length=100)] = ""
-    replaces: Annotated[tuple[Phrase, ...], Field(max_length=20)] = ()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_text(cls, value: Any) -> Any:
-        return {"instruction": value} if isinstance(value, str) else value
-
-    @model_validator(mode="after")
-    def _short_value(self) -> Self:
-        if not self.name.strip(" ."):
-            raise ValueError("an instruction needs words; say what to change")
-        if len(self.name) > _LONGEST_VALUE:
-            raise ValueError(f"an instruction of over {_LONGEST_VALUE} characters needs a short `value`; give it one")
-        if self.replaces and not self.phrase:
-            raise ValueError("`replaces` needs a `phrase` that replaces them; give both")
-        return self
-
-    @property
-    def name(self) -> str:
-        """The value of the change."""
-        return self.value or self.instruction
-
-
-_LONGEST_VALUE = 100
 
 
 class InstructParameters(CheckParameters):

@@ -3,10 +3,10 @@
 The paper's steps are the functions that `lance` calls, in order:
 
 1 caption the image
-2 ask a language model for edits of the caption that change one thing of one factor
+2 ask a language model for edits of the caption that change one thing of one factor (`caption_edits.py` sends the
+  question)
 3 check the edits by their words
-4 invert the image and edit it by prompt-to-prompt, under every self-attention fraction f of a sweep (`inverted.py`, the
-  one other file to open)
+4 invert the image and edit it by prompt-to-prompt, under every self-attention fraction f of a sweep (`inverted.py`)
 5 check the images and keep the best of each sweep
 
 Contrafact adds the task description and the class to every prompt, a word diff that checks the language model's claim
@@ -29,18 +29,17 @@ are accepted. `rows` (`arms.py`) pairs each edit with its null arm. If the job's
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
 from gateway.methods.arms import RenderedArm, rows
 from gateway.methods.caption import with_domain, write_caption
+from gateway.methods.caption_edits import EditQuestion, PerturbReply, ask_for_edits, perturb_messages, perturb_schema
 from gateway.methods.chosen_values import chosen_edits
 from gateway.methods.counterfactual import (
-    ACCEPTED,
-    Change,
     Edit,
     Factor,
     MethodCounterfactual,
@@ -57,39 +56,17 @@ from gateway.methods.inverted import (
     invert_and_edit,
     with_compared_arms,
 )
-from gateway.methods.paraphrase import revised
-from gateway.methods.questions import (
-    InvalidReply,
-    Question,
-    Schema,
-    ask,
-    digest_of_prompts,
-    object_schema,
-    revision_of,
-    text_schema,
-)
+from gateway.methods.paraphrase import revision_with_paraphrase
+from gateway.methods.questions import Question, digest_of_prompts, revision_of
 from gateway.methods.schedule import Inputs, Proposal, accepted_edits, refuse_duplicates, round_robin, until_accepted
 from gateway.methods.similarity import check_texts
 from gateway.methods.source_filter import SourceMatch, refuse_unfit_source
 from gateway.methods.text_checks import check_protected_classes
-from gateway.methods.word_diff import check_diff
 from gateway.methods.words import names_class
 from shared.endpoints import Services
 from shared.schemas.designs import ChosenValues
-from shared.schemas.language import Message
 
 # --- The prompt. The tiny language model is trained on it (tests/contract/tinyworld/weights/test_prompts.py).
-
-
-@dataclass(frozen=True, slots=True)
-class PerturbedCaption:
-    """An edit as the language model writes it: the new caption, and the change that it claims."""
-
-    from_phrase: str
-    from_value: str
-    to_phrase: str
-    to_value: str
-    caption: str
 
 
 _PERTURB = (
@@ -112,7 +89,7 @@ PERTURB = Question(
     f'{{"edits":[{_EDIT},'
     '{"from_phrase":"near stables","from_value":"stable","to_phrase":"beside rivers","to_value":"river",'
     '"caption":"One brown horse grazes beside rivers. Strong winds blow this early morning."}]}',
-    TypeAdapter(dict[Literal["edits"], list[PerturbedCaption]]),
+    TypeAdapter(PerturbReply),
 )
 VALUE = Question(
     "value",
@@ -132,6 +109,9 @@ PERTURB_OR_ADD = replace(
 )
 
 
+_TOKENS_PER_EDIT = 320  # of the reply
+
+
 # --- The method.
 
 
@@ -143,7 +123,7 @@ def lance(
     Proposals that step 3 refuses have no image. A factor without a valid reply is one refused proposal. Raises what the
     services raise.
     """
-    inputs = Inputs("lance", revised(REVISION, parameters), image, task, services, parameters, seed)
+    inputs = Inputs("lance", revision_with_paraphrase(REVISION, parameters), image, task, services, parameters, seed)
     caption = name_class(inputs, write_caption(image, services, parameters))  # 1
     caption = with_domain(caption, parameters.caption_prompt)
     proposals = propose_edits(inputs, caption)  # 2, 3
@@ -180,30 +160,12 @@ def propose_edits(inputs: Inputs[LanceParameters], caption: str) -> list[Proposa
 def perturb_caption(
     inputs: Inputs[LanceParameters], caption: str, factor: Factor, attempt: int = 0, value: str = ""
 ) -> list[Proposal]:
-    """Step 2: edits of the caption that change one thing of a factor. The word diff refuses edits that change more.
-
-    Without a valid reply the result is one refused edit of this factor. `value`: ask for one edit to it. `attempt`
-    counts repetitions of a question, which have other seeds.
-    """
+    """Step 2: edits of the caption that change one thing of a factor. `value` and `attempt` as in `ask_for_edits`."""
     p, most = inputs.parameters, 1 if value else inputs.parameters.edits_per_factor
     question = VALUE if value else PERTURB_OR_ADD if p.additions else PERTURB
-    messages = perturb_messages(inputs.task, caption, inputs.image.ground_truth, factor, most, question, value)
     schema = perturb_schema(most, p.additions and not value)
-    seed = inputs.derive_seed(factor, caption, *([attempt] if attempt else []))
-    longest = _TOKENS_PER_EDIT * most
-    try:
-        reply, exchange = ask(
-            inputs.services, question, messages, schema, seed=seed, max_tokens=longest, temperature=p.temperature
-        )
-    except InvalidReply as invalid:
-        unchanged = Edit((Change(factor, "", "", "", ""),), caption, "")
-        return [Proposal(unchanged, inputs.seed, invalid.verdict, exchanges=(invalid.exchange,))]
-    proposals = []
-    for new in reply["edits"]:
-        change = Change(factor, new.from_phrase, new.to_phrase, new.from_value, new.to_value)
-        edit = Edit((change,), caption, " ".join(new.caption.split()))
-        proposals.append(Proposal(edit, inputs.seed, check_diff(edit) or ACCEPTED, exchanges=(exchange,)))
-    return proposals
+    asked = EditQuestion(question, schema, most, _TOKENS_PER_EDIT, p.temperature, value)
+    return ask_for_edits(inputs, caption, factor, attempt, asked)
 
 
 def check_words(inputs: Inputs[LanceParameters], proposals: Sequence[Proposal]) -> Iterator[Proposal]:
@@ -277,49 +239,16 @@ def best(attempts: Sequence[Attempt]) -> Attempt:
     return max(passing or attempts, key=lambda a: (a.scores.get("direction", -1.0), a.fraction))
 
 
-# --- How the question is sent, and what the reply may be.
-
-
-_TOKENS_PER_EDIT = 320
-
-
-def perturb_messages(
-    task: TaskDescription,
-    caption: str,
-    ground_truth: str | None,
-    factor: Factor,
-    most: int,
-    question: Question[Any] = PERTURB,
-    value: str = "",
-) -> list[Message]:
-    """The question for step 2: up to `most` edits of the caption that change one thing of a factor, or to `value`.
-
-    The caption starts on a new line, so that its first word has the same tokens as in the reply.
-    """
-    class_line = f"\nClass: {ground_truth}" if ground_truth is not None else ""
-    value_line = f"\nValue: {value}" if value else ""
-    text = f"Task: {task.text}{class_line}\nFactor: {factor}{value_line}\nEdits: {most}\nCaption:\n{caption}"
-    return question.messages(text)
-
-
-def perturb_schema(most: int, additions: bool = False) -> Schema:
-    """Schema of step 2's reply: up to `most` edits, each with phrases, canonical values and the new caption.
-
-    With `additions`, what an edit replaces may be empty.
-    """
-    longest = {"from_phrase": 60, "from_value": 40, "to_phrase": 60, "to_value": 40, "caption": 600}
-    texts = {name: text_schema(length) for name, length in longest.items()}
-    if additions:
-        texts |= {name: {**texts[name], "minLength": 0} for name in ("from_phrase", "from_value")}
-    edit = object_schema(**texts)
-    return object_schema(edits={"type": "array", "items": edit, "maxItems": most})
+# --- The revision.
 
 
 def prompt_digest() -> str:
     """SHA-256 over the prompt that the tiny language model is trained on, rendered for fixed inputs, and the schema."""
     task = TaskDescription("task")
     messages = [
-        message for truth in ("class", None) for message in perturb_messages(task, "caption", truth, "weather", 2)
+        message
+        for truth in ("class", None)
+        for message in perturb_messages(task, "caption", truth, "weather", 2, PERTURB)
     ]
     return digest_of_prompts(messages, perturb_schema(2))
 

@@ -21,7 +21,7 @@ from gateway.methods.caption import with_domain, write_caption
 from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.inverted import SweepParameters, with_compared_arms
 from gateway.methods.lance import LANCE_CHECKS, keep_best, sweep_fractions
-from gateway.methods.paraphrase import revised
+from gateway.methods.paraphrase import revision_with_paraphrase
 from gateway.methods.schedule import Inputs, Proposal
 from gateway.methods.words import content_words, stem
 from shared.endpoints import Services
@@ -38,7 +38,7 @@ def lance_r(
     `seed` samples the words. If no word of the caption can be replaced, the result is empty. Raises what the services
     raise.
     """
-    inputs = Inputs("lance-r", revised(REVISION, parameters), image, task, services, parameters, seed)
+    inputs = Inputs("lance-r", revision_with_paraphrase(REVISION, parameters), image, task, services, parameters, seed)
     caption = with_domain(write_caption(image, services, parameters), parameters.caption_prompt)  # 1
     edits = replace_words(inputs, caption)  # 2
     batches = sweep_fractions(inputs, caption, edits)  # 4

@@ -135,7 +135,7 @@ def _match_case(new: str, old: re.Match[str]) -> str:
     return new[0].upper() + new[1:] if old[0][0].isupper() else new
 
 
-def revised(revision: str, parameters: Contract) -> str:
+def revision_with_paraphrase(revision: str, parameters: Contract) -> str:
     """The revision of a method with these parameters: if a language model writes its paraphrases, with theirs."""
     asks_model = (
         isinstance(parameters, ParaphraseParameters)

@@ -11,8 +11,9 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from gateway.methods.caption_edits import perturb_messages, perturb_schema
 from gateway.methods.counterfactual import TaskDescription
-from gateway.methods.lance import LANCE_FACTORS, LanceFactor, LanceParameters, perturb_messages, perturb_schema
+from gateway.methods.lance import LANCE_FACTORS, PERTURB, LanceFactor, LanceParameters
 from shared.schemas.language import GenerateRequest
 from shared.seeds import derive_seed
 
@@ -37,7 +38,7 @@ def questions(
     caption, _, label = (part.strip() for part in line.partition("\t"))
     for factor in factors if caption else ():
         yield GenerateRequest(
-            messages=perturb_messages(task, caption, label or None, factor, edits),
+            messages=perturb_messages(task, caption, label or None, factor, edits, PERTURB),
             json_schema=perturb_schema(edits),
             temperature=LanceParameters().temperature,
             max_tokens=min(4096, 400 * edits),

@@ -29,7 +29,7 @@ from gateway.methods.counterfactual import (
     Verdict,
 )
 from gateway.methods.inverted import EditingParameters, ProtectedClasses, edit_and_check
-from gateway.methods.paraphrase import paraphrase, revised, sham_arms
+from gateway.methods.paraphrase import paraphrase, revision_with_paraphrase, sham_arms
 from gateway.methods.schedule import Inputs, Proposal, accepted_edits
 from gateway.methods.text_checks import check_caption, check_change, check_protected_classes
 from gateway.methods.validity import judge_validity
@@ -45,7 +45,7 @@ def shifts(
 
     They are not random; `seed` is only recorded. Raises what the services raise.
     """
-    inputs = Inputs("shifts", revised(REVISION, parameters), image, task, services, parameters, seed)
+    inputs = Inputs("shifts", revision_with_paraphrase(REVISION, parameters), image, task, services, parameters, seed)
     caption = write_caption(image, services, parameters)  # 1
     edits = [shift_caption(caption, shift) for shift in parameters.shifts]  # 2
     proposals = [check_words(inputs, edit) for edit in edits]  # 3

@@ -50,11 +50,11 @@ def _add_row(sessions: Sessions, store: ObjectStore, key: str) -> None:
 def remove_reports(sessions: Sessions, cleaner: ObjectCleaner, grace: float, go_on: Callable[[], bool]) -> int:
     """Remove the reports of deleted jobs."""
 
-    def needed(session: Session, keys: list[str]) -> set[str]:
+    def needed_keys(session: Session, keys: list[str]) -> set[str]:
         return set(session.scalars(select(Report.object_key).where(Report.object_key.in_(keys))))
 
     objects = _older(cleaner.store.iterate("reports/"), grace)
-    return sum(map(cleaner.delete, _without_row(sessions, objects, go_on, needed)))
+    return sum(map(cleaner.delete, _without_row(sessions, objects, go_on, needed_keys)))
 
 
 def remove_vectors(sessions: Sessions, cleaner: ObjectCleaner, grace: float, go_on: Callable[[], bool]) -> int:
@@ -63,12 +63,12 @@ def remove_vectors(sessions: Sessions, cleaner: ObjectCleaner, grace: float, go_
     A call that is recorded again meanwhile may lose its vectors to this; then it is sent once more.
     """
 
-    def needed(session: Session, keys: list[str]) -> set[str]:
+    def needed_keys(session: Session, keys: list[str]) -> set[str]:
         query = select(RecordedCall.key).where(RecordedCall.key.in_(map(_name_of, keys)))
         return set(map(call_key, session.scalars(query)))
 
     objects = _older(cleaner.store.iterate("calls/"), grace)
-    return sum(map(cleaner.delete, _without_row(sessions, objects, go_on, needed)))
+    return sum(map(cleaner.delete, _without_row(sessions, objects, go_on, needed_keys)))
 
 
 def remove_models(sessions: Sessions, cleaner: ObjectCleaner, grace: float, go_on: Callable[[], bool]) -> int:
@@ -77,12 +77,12 @@ def remove_models(sessions: Sessions, cleaner: ObjectCleaner, grace: float, go_o
     Keys are unique, so an object without a row after the grace period never gets one.
     """
 
-    def needed(session: Session, _: list[str]) -> set[str]:
+    def needed_keys(session: Session, _: list[str]) -> set[str]:
         rows = session.execute(select(ModelUnderTest.digest, ModelUnderTest.id)).all()
         return {model_key(digest, model_id) for digest, model_id in rows}
 
     objects = _older(cleaner.store.iterate("models/"), grace)
-    return sum(map(cleaner.delete, _without_row(sessions, objects, go_on, needed)))
+    return sum(map(cleaner.delete, _without_row(sessions, objects, go_on, needed_keys)))
 
 
 def remove_repairs(sessions: Sessions, cleaner: ObjectCleaner, grace: float, go_on: Callable[[], bool]) -> int:

@@ -84,7 +84,7 @@ def figures(order: RepairOrder, outcome: RepairOutcome) -> RepairResult:
     seed = derive_seed("repair", order.parameters.seed)
     rows = {name: np.flatnonzero([example.set == name for example in order.judged]) for name in SETS}
     sets = [_set_figures(name, measured, members, seed) for name, members in rows.items() if len(members)]
-    won_back = _recovered(measured, rows, seed)
+    won_back = _recovered_share(measured, rows, seed)
     return RepairResult(
         metric=measured.metric,
         classes=list(order.classes),
@@ -192,7 +192,7 @@ def _cells(order: RepairOrder, measured: _Measured, seed: int) -> list[CellFigur
     return sorted(cells, key=lambda cell: -cell.difference.difference)
 
 
-def _recovered(measured: _Measured, rows: Mapping[SetName, Integers], seed: int) -> WonBack | None:
+def _recovered_share(measured: _Measured, rows: Mapping[SetName, Integers], seed: int) -> WonBack | None:
     """The share of the lost accuracy that the repair regains. None below 12 source images or without a certain loss."""
     source, before, repaired = measured.source, measured.whole["before"], measured.whole["repaired"]
     edits = rows["counterfactuals"]

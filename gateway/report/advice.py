@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from gateway.methods import confirming_method
 from shared.schemas.effects import CellEffect
 from shared.schemas.results import Funnel, JobResults, ModelResults
-
-EDITING = frozenset({"dillema", "lance", "lance-r", "shifts", "instruct"})  # whose findings another editor can confirm
 
 
 class Weakness(NamedTuple):
@@ -18,7 +17,7 @@ class Weakness(NamedTuple):
     effect: CellEffect
 
 
-def tested(results: JobResults) -> str:
+def tested_sentence(results: JobResults) -> str:
     """What was tested: "street-classifier on 70 source images and 179 counterfactuals of them (dillema)."."""
     models = list(dict.fromkeys(result.model for result in results.results))
     names = f"{', '.join(models[:-1])} and {models[-1]}" if len(models) > 1 else "".join(models)
@@ -59,9 +58,9 @@ def _after_weaknesses(results: JobResults, weaknesses: Sequence[Weakness]) -> It
             f"Look at the pictures of the findings. Review {images} on `/jobs/{job}/review`, then add the reviews to "
             f"the report: `contrafact report {job} --anew`."
         )
-    rendered = [result for result, effect in weaknesses if result.method in EDITING and not effect.confirmation]
+    rendered = [result for result, effect in weaknesses if confirming_method(result.method) and not effect.confirmation]
     if rendered and rendered[0].relation == "labelled" and rendered[0].metric == "accuracy":
-        editor = "shifts" if rendered[0].method == "dillema" else "dillema"
+        editor = confirming_method(rendered[0].method)
         yield f"Test the weaknesses with an unrelated editor: `contrafact confirm {job} --with {editor} --wait`."
     first = weaknesses[0].result
     if first.relation == "labelled":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gateway.report.advice import next_steps, tested
+from gateway.report.advice import next_steps, tested_sentence
 from gateway.report.words import bounds, cell_name, format_signed, limit
 from shared.markdown import code, plain, sentence, table
 from shared.schemas.effects import CellEffect
@@ -40,7 +40,7 @@ def report_markdown(results: JobResults) -> str:
 
 def _head(results: JobResults) -> Iterator[str]:
     yield f"# {plain(results.made.task_description)}\n"
-    yield f"{plain(tested(results))}\n"
+    yield f"{plain(tested_sentence(results))}\n"
     if results.sources_failed:
         reasons = "; ".join(f"{reason.count} for: {plain(reason.reason)}" for reason in results.failure_reasons)
         yield f"**{results.sources_failed} of {results.sources} source images failed** ({reasons}).\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
-from gateway.report.advice import next_steps, tested
+from gateway.report.advice import next_steps, tested_sentence
 from gateway.report.thumbnails import EmbeddedPictures
 from gateway.report.words import FILTERS, GLOBALS
 from shared.schemas.reports import JobReport
@@ -55,9 +55,9 @@ def report_page(
         results=report.results,
         selection=report.pictures,
         views={view.id: view for view in report.counterfactuals},
-        tested=tested(report.results),
+        tested=tested_sentence(report.results),
         next_steps=next_steps(report.results),
-        data=f"{DATA_BEGIN}{_embedded(report)}{DATA_END}",
+        data=f"{DATA_BEGIN}{_json_of_report(report)}{DATA_END}",
         thumbnail=pictures.picture,
         large=partial(pictures.picture, side=HERO_SIDE),
         small_overlay=pictures.overlay,
@@ -69,7 +69,7 @@ def report_page(
     )
 
 
-def _embedded(report: JobReport) -> str:
+def _json_of_report(report: JobReport) -> str:
     """The report's data as JSON that cannot end the script element that it stands in."""
     return report.model_dump_json(by_alias=True).replace("<", r"\u003c")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlencode
 
 from shared.schemas.base import Contract
+from shared.schemas.effects import Cell
 
 
 def parameters_of(state: Contract) -> dict[str, str]:
@@ -17,3 +18,12 @@ def address_of(path: str, state: Contract, **changes: str | None) -> str:
     """`path` with this state and `changes` to it; None removes a parameter. Starts at the first page."""
     parameters = {name: value for name, value in {**parameters_of(state), **changes}.items() if value is not None}
     return f"{path}?{urlencode(parameters)}" if parameters else path
+
+
+def cell_parameters(cell: Cell | None) -> dict[str, str | None]:
+    """A cell as changes to a state's parameters; None removes the cell."""
+    if cell is None:
+        return {"class": None, "factor": None, "value": None, "from": None}
+    to = cell.direction == "to"
+    values = {"value": cell.value if to else None, "from": None if to else cell.value}
+    return {"class": cell.label or None, "factor": cell.factor, **values}

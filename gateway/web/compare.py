@@ -17,7 +17,7 @@ from gateway.database.sessions import reading
 from gateway.database.tables import Job
 from gateway.jobs import jobs
 from gateway.suites import runs
-from gateway.web.addresses import address_of
+from gateway.web.addresses import address_of, cell_parameters
 from gateway.web.rendering import render
 from shared.problems import Conflict, InvalidInput, NotFound, Problem
 from shared.schemas.comparisons import ComparisonChoice, JobComparison
@@ -140,16 +140,8 @@ def _releases(session: Session, owner: str, this: Job, other: Job) -> RunResults
     return runs.results(session, owner, this.suite_id, this.id, other.id, MAX_DROP)
 
 
-def _cell_parameters(cell: Cell | None) -> dict[str, str | None]:
-    if cell is None:
-        return {"class": None, "factor": None, "value": None, "from": None}
-    to = cell.direction == "to"
-    values = {"value": cell.value if to else None, "from": None if to else cell.value}
-    return {"class": cell.label or None, "factor": cell.factor, **values}
-
-
 def _cell_address(path: str, page: ComparePage) -> Callable[[Cell | None], str]:
-    return lambda cell: address_of(path, page, **_cell_parameters(cell)) + "#images"
+    return lambda cell: address_of(path, page, **cell_parameters(cell)) + "#images"
 
 
 def _pair_link(comparison: JobComparison) -> Callable[[CounterfactualView], str]:

@@ -22,7 +22,7 @@ from gateway.results.class_colours import class_colours
 from gateway.results.counterfactuals import Listing
 from gateway.results.provenance import packet_of_image
 from gateway.storage import images
-from gateway.web.addresses import address_of, parameters_of
+from gateway.web.addresses import address_of, cell_parameters, parameters_of
 from gateway.web.rendering import FOLDER, render
 from shared.problems import InvalidInput, NotFound
 from shared.schemas.effects import Cell
@@ -158,9 +158,9 @@ def _facets(results: JobResults | None) -> dict[str, list[str]]:
 
 def _cell_link(gallery: Gallery, path: str) -> Callable[[ModelResults, Cell], str]:
     def link(figures: ModelResults, cell: Cell) -> str:
-        fields = {"value": cell.value, "from": None} if cell.direction == "to" else {"value": None, "from": cell.value}
-        label = cell.label if figures.relation == "labelled" and cell.label != ALL_CLASSES else None
-        filters = {"class": label, "factor": cell.factor, "model": figures.model, "method": figures.method, **fields}
+        filters = cell_parameters(cell) | {"model": figures.model, "method": figures.method}
+        if figures.relation != "labelled" or cell.label == ALL_CLASSES:
+            filters["class"] = None  # the gallery filters by the ground truth, which these cells have not
         return gallery.address(path, **filters, verdict="accepted") + "#gallery"
 
     return link

@@ -50,7 +50,7 @@ def analyse(
         start_round(sessions, lease, plan)
         return
     key = report_key(lease.job_id, lease.token)
-    complete = partial(completed, sessions, store, services, check=check)
+    complete = partial(with_service_figures, sessions, store, services, check=check)
     results = write_report(
         sessions, store, lease.job_id, key, calibrations=calibrations, check=check, complete=complete
     )
@@ -77,7 +77,7 @@ def _apply(session: Session, lease: Lease, key: str, results: JobResults, plan: 
     return True
 
 
-def completed(
+def with_service_figures(
     sessions: Sessions,
     store: ObjectStore,
     services: ModelServices,

@@ -65,13 +65,6 @@ def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
         image, job = rows
         if image.digest is None:
             raise ValueError(f"source image {image.id} was never readable; its row should have been failed at intake")
-        occurrence = session.scalar(
-            select(func.count()).where(
-                SourceImage.job_id == job.id,
-                SourceImage.digest == image.digest,
-                SourceImage.position < image.position,
-            )
-        )
         return ImageWork(
             id=image.id,
             job_id=job.id,
@@ -79,7 +72,7 @@ def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
             position=image.position,
             digest=image.digest,
             pixels=session.scalar(select(Image.width * Image.height).where(Image.digest == image.digest)) or 0,
-            occurrence=occurrence or 0,
+            occurrence=_count_equal_before(session, image),
             ground_truth=image.ground_truth,
             task_description=task_description_of(job),
             methods=tuple(job.methods),
@@ -174,6 +167,13 @@ def apply(session: Session, lease: Lease, work: ImageWork, result: ImageResult) 
     )
     add_event(session, work.job_id, "image", payload, total([Counter(done=1), *outcomes]))
     return True
+
+
+def _count_equal_before(session: Session, image: SourceImage) -> int:
+    """The number of equal images at earlier positions of the job."""
+    row = SourceImage
+    equal = (row.job_id == image.job_id, row.digest == image.digest, row.position < image.position)
+    return session.scalar(select(func.count()).where(*equal)) or 0
 
 
 def _segmentation(session: Session, job: Job, image: SourceImage) -> Segmentation | None:

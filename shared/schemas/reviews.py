@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 from shared.schemas.base import Contract
 
 ReviewVerdict = Literal["valid", "invalid", "unsure"]
+ConfirmingMethod = Literal["shifts", "dillema"]
 
 
 class ReviewRequest(Contract):
@@ -45,4 +46,4 @@ class ReviewsPage(Contract):
 class ConfirmationRequest(Contract):
     """`POST /jobs/{job}/confirmation`. `shifts` for findings of `dillema`, `dillema` for those of other methods."""
 
-    confirm_with: Literal["shifts", "dillema"] = "shifts"
+    confirm_with: ConfirmingMethod = "shifts"

@@ -43,11 +43,11 @@ def photographs() -> list[bytes]:
 
 def mask(number: int) -> bytes:
     """Sky above, a road below, and a void border: what such a photograph is marked with by hand."""
-    drawn = np.full(SIZE[::-1], CLASSES.index("road"), np.uint8)
-    drawn[: 1_000 + 200 * number] = CLASSES.index("sky")
-    drawn[:, :5] = CLASSES.index("void")
+    classes = np.full(SIZE[::-1], CLASSES.index("road"), np.uint8)
+    classes[: 1_000 + 200 * number] = CLASSES.index("sky")
+    classes[:, :5] = CLASSES.index("void")
     buffer = io.BytesIO()
-    Image.fromarray(drawn).save(buffer, "PNG")
+    Image.fromarray(classes).save(buffer, "PNG")
     return buffer.getvalue()
 
 

@@ -48,8 +48,8 @@ def test_the_readmes_commands_work(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def _run(command: str, folder: Path, url: str) -> str:
     """What a command prints, run in `folder` against the system at `url`."""
-    own = f"{Path(sys.executable).parent}/contrafact"
-    command = command.replace(".venv/bin/contrafact", own).replace("http://127.0.0.1:8000", url)
+    executable = f"{Path(sys.executable).parent}/contrafact"
+    command = command.replace(".venv/bin/contrafact", executable).replace("http://127.0.0.1:8000", url)
     result = subprocess.run(command, cwd=folder, shell=True, capture_output=True, text=True, timeout=600, check=False)
     assert result.returncode == 0, result.stderr
     return result.stdout

@@ -43,7 +43,7 @@ def scenes(count: int, split: Any) -> list[Rendering]:
     return [render(own_distribution(index, split), 96, 72) for index in range(count)]
 
 
-def train_segmenter(folder: Path, drawn: list[Rendering], steps: int) -> None:
+def train_segmenter(folder: Path, drawings: list[Rendering], steps: int) -> None:
     """A SegFormer that has seen a few scenes: good enough that its IoU means something."""
     torch.manual_seed(0)
     config = SegformerConfig(
@@ -53,15 +53,15 @@ def train_segmenter(folder: Path, drawn: list[Rendering], steps: int) -> None:
     )  # fmt: skip
     model = SegformerForSemanticSegmentation(config).train()
     processor = SegformerImageProcessorPil(size={"height": SIDE, "width": SIDE})
-    pixels = processor(images=[Image.fromarray(drawing.image) for drawing in drawn], return_tensors="pt")[
+    pixels = processor(images=[Image.fromarray(drawing.image) for drawing in drawings], return_tensors="pt")[
         "pixel_values"
     ]
-    small = [Image.fromarray(drawing.classes).resize((SIDE, SIDE), Image.Resampling.NEAREST) for drawing in drawn]
+    small = [Image.fromarray(drawing.classes).resize((SIDE, SIDE), Image.Resampling.NEAREST) for drawing in drawings]
     labels = torch.tensor(np.stack([np.asarray(image) for image in small]).astype(np.int64))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     order = np.random.default_rng(0)
     for _ in range(steps):
-        chosen = torch.tensor(order.choice(len(drawn), 8, replace=False))
+        chosen = torch.tensor(order.choice(len(drawings), 8, replace=False))
         loss = model(pixel_values=pixels[chosen], labels=labels[chosen]).loss
         optimizer.zero_grad()
         loss.backward()
@@ -70,11 +70,11 @@ def train_segmenter(folder: Path, drawn: list[Rendering], steps: int) -> None:
     processor.save_pretrained(folder)
 
 
-def packed(drawn: list[Rendering]) -> bytes:
+def packed(drawings: list[Rendering]) -> bytes:
     """Images and indexed masks, one of which has lost its last row."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as target:
-        for number, drawing in enumerate(drawn):
+        for number, drawing in enumerate(drawings):
             mask = Image.fromarray(drawing.classes if number else drawing.classes[:-1])
             mask.putpalette([channel for colour in PALETTE for channel in colour])
             for folder, image in (("images", Image.fromarray(drawing.image)), ("masks", mask)):
@@ -92,10 +92,10 @@ def upload(client: httpx.Client, folder: Path, name: str = "roads") -> None:
     assert (reply.json()["kind"], reply.json()["classes"]) == ("segmentation", list(CLASSES))
 
 
-def run_job(client: httpx.Client, drawn: list[Rendering], methods: list[dict[str, Any]]) -> str:
+def run_job(client: httpx.Client, drawings: list[Rendering], methods: list[dict[str, Any]]) -> str:
     spec = {"task": "segment the street for a car", "models": ["roads"], "masks": MASKS, "methods": methods}
     files = {
-        "images": ("roads.zip", packed(drawn), "application/zip"),
+        "images": ("roads.zip", packed(drawings), "application/zip"),
         "spec": ("", json.dumps(spec).encode(), "application/json"),
     }
     reply = client.post("/jobs", files=files)

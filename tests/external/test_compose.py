@@ -123,8 +123,8 @@ def test_each_service_may_compute_in_a_type_of_its_own() -> None:
 
     assert types() == ["auto"] * 4
     assert types(CONTRAFACT_DTYPE="float32") == ["float32"] * 4
-    own = {f"{name}_DTYPE": dtype for name, dtype in (("CAPTION", "float32"), ("DIFFUSION", "bfloat16"))}
-    assert types(**own) == ["float32", "auto", "bfloat16", "auto"]
+    environment = {f"{name}_DTYPE": dtype for name, dtype in (("CAPTION", "float32"), ("DIFFUSION", "bfloat16"))}
+    assert types(**environment) == ["float32", "auto", "bfloat16", "auto"]
     assert types(CONTRAFACT_DTYPE="float16", LANGUAGE_DTYPE="float32", EVALUATOR_DTYPE="auto") == [
         "float16",
         "float32",

@@ -42,7 +42,7 @@ def test_the_base_is_pinned_and_the_user_is_a_number_that_is_not_root() -> None:
     ((_, base),) = [item for item in stages(DOCKERFILE)[""][1] if item[1].startswith("PYTHON_IMAGE=")]
     assert re.fullmatch(r"PYTHON_IMAGE=python:\d+\.\d+\.\d+-slim(-\w+)?", base)
     for name in ("gateway", "weights", "model-service"):
-        steps = [item for _, own in lineage(DOCKERFILE, name) for item in own]
+        steps = [item for _, instructions_of_stage in lineage(DOCKERFILE, name) for item in instructions_of_stage]
         users = [rest for head, rest in steps if head == "USER"]
         assert users == ["10001:10001"], name
         assert [head for head, _ in steps].count("CMD") == 1, name

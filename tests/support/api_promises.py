@@ -74,8 +74,8 @@ def _of_schema(name: str, schema: Schema, requested: bool) -> Iterator[str]:
 def _values(schema: Schema) -> list[str]:
     """The values of an enumeration, also of one that may be null or in a list."""
     inner = [*schema.get("anyOf", []), *([schema["items"]] if "items" in schema else [])]
-    own = schema.get("enum", [schema["const"]] if "const" in schema else [])
-    return [*map(str, own), *(value for part in inner for value in _values(part))]
+    names = schema.get("enum", [schema["const"]] if "const" in schema else [])
+    return [*map(str, names), *(value for part in inner for value in _values(part))]
 
 
 def _references(part: object) -> Iterator[str]:

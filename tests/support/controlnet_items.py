@@ -11,7 +11,8 @@ import torch
 from diffusion_service.control_images import Source
 from diffusion_service.editors.controlnet import BatchKey, Rendered, RenderItem
 from diffusion_service.geometry import fit
-from diffusion_service.stable_diffusion import StableDiffusion, load
+from diffusion_service.loading import load
+from diffusion_service.stable_diffusion import StableDiffusion
 from shared.images import Pixels, digest
 from shared.problems import Problem
 from shared.schemas.diffusion import ControlStrength, Rendering

@@ -110,8 +110,8 @@ async def install(config: Any, chart: Path, values: dict[str, Any]) -> dict[str,
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "contrafact")
         shutil.copytree(chart, copy)
-        own = yaml.safe_load((copy / "values.yaml").read_text(encoding="utf-8"))
-        (copy / "values.yaml").write_text(yaml.safe_dump(merged(own, values)), encoding="utf-8")
+        chart_values = yaml.safe_load((copy / "values.yaml").read_text(encoding="utf-8"))
+        (copy / "values.yaml").write_text(yaml.safe_dump(merged(chart_values, values)), encoding="utf-8")
         lint = await helm_sdkpy.Lint(config).run(str(copy))
     try:
         release = await helm_sdkpy.Install(config).run("demo", str(chart), values, wait=False, timeout=300)

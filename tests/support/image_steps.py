@@ -71,14 +71,14 @@ def stages(file: Path) -> dict[str, tuple[str, list[Instruction]]]:
 def lineage(file: Path, target: str) -> Iterator[tuple[str, list[Instruction]]]:
     """The stages that a target stands on, first to last; a stage that is copied from comes before who copies."""
     stages_of = stages(file)
-    base, own = stages_of[target]
+    base, stage_instructions = stages_of[target]
     if base in stages_of:
         yield from lineage(file, base)
-    for head, rest in own:
+    for head, rest in stage_instructions:
         copied = re.match(r"--from=(\S+)", rest) if head == "COPY" else None
         if copied:
             yield from lineage(file, copied[1])
-    yield target, own
+    yield target, stage_instructions
 
 
 def build(file: Path, target: str, arguments: Mapping[str, str], folder: Path) -> Image:
@@ -86,8 +86,8 @@ def build(file: Path, target: str, arguments: Mapping[str, str], folder: Path) -
     image = Image(folder)
     (folder / "app").mkdir(parents=True)
     values: dict[str, str] = {}
-    for _, own in lineage(file, target):
-        for head, rest in own:
+    for _, stage_instructions in lineage(file, target):
+        for head, rest in stage_instructions:
             if head == "ARG":
                 name, _, default = rest.partition("=")
                 values[name] = arguments.get(name, values.get(name, default.strip('"')))

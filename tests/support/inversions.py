@@ -13,7 +13,8 @@ from diffusion_service.control_images import Source
 from diffusion_service.editors.inversion import Inversion, InversionItem, InversionKey, Inverter
 from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, EditKey, PromptToPromptEditor
 from diffusion_service.geometry import fit
-from diffusion_service.stable_diffusion import StableDiffusion, load
+from diffusion_service.loading import load
+from diffusion_service.stable_diffusion import StableDiffusion
 from shared.images import Pixels, digest
 from shared.problems import NotFinite
 from shared.schemas.diffusion import NullText, PromptEdit

@@ -78,5 +78,5 @@ class CaptioningServices(LoggedServices):
 
 
 def vector(content: bytes) -> list[float]:
-    drawn = np.random.default_rng(list(hashlib.sha256(content).digest())).normal(size=8)
-    return [float(value) for value in drawn / np.linalg.norm(drawn)]
+    numbers = np.random.default_rng(list(hashlib.sha256(content).digest())).normal(size=8)
+    return [float(value) for value in numbers / np.linalg.norm(numbers)]

@@ -25,23 +25,23 @@ Drawn = tuple[NDArray[np.uint8], NDArray[np.uint8] | None]
 def scenes(count: int, seed: int = 5) -> list[Drawn]:
     """Pictures whose brightness is their class, with the masks that say so but for a void row."""
     random = np.random.default_rng(seed)
-    drawn: list[Drawn] = []
+    pairs: list[Drawn] = []
     for _ in range(count):
         mask = random.integers(0, 3, (12, 12)).astype(np.uint8)
         mask[0] = VOID
         shades = np.array([40, 120, 200], np.uint8)[mask.clip(max=2)]
-        drawn.append((np.repeat(shades[..., None], 3, axis=2), mask))
-    return drawn
+        pairs.append((np.repeat(shades[..., None], 3, axis=2), mask))
+    return pairs
 
 
-def add_job(site: Site, job_id: str, drawn: Sequence[Drawn], methods: Sequence[dict[str, object]] = METHODS) -> None:
+def add_job(site: Site, job_id: str, pairs: Sequence[Drawn], methods: Sequence[dict[str, object]] = METHODS) -> None:
     with site.sessions.begin() as session:
         session.merge(Owner(id=LOCAL_OWNER, name="local"))
     shelf = ImageShelf(site.store, site.sessions, LOCAL_OWNER)
-    stored = [(shelf.keep(encode(image)), None if mask is None else shelf.keep(encode(mask))) for image, mask in drawn]
+    stored = [(shelf.keep(encode(image)), None if mask is None else shelf.keep(encode(mask))) for image, mask in pairs]
     shelf.save({digest for pair in stored for digest in pair if digest})
     with site.sessions.begin() as session:
-        masked = any(mask is not None for _, mask in drawn)
+        masked = any(mask is not None for _, mask in pairs)
         session.add(
             Job(
                 id=job_id, owner_id=LOCAL_OWNER, task_description="segment the street", kind="segmentation",

@@ -47,13 +47,13 @@ def write_day_segmenter(folder: Path, steps: int = 120) -> None:
     )  # fmt: skip
     model = SegformerForSemanticSegmentation(config).train()
     processor = SegformerImageProcessorPil(size={"height": SIDE, "width": SIDE}, do_reduce_labels=False)
-    own = np.full(256, VOID)
-    own[: len(CLASSES)] = [OWN.index(name) for name in CLASSES]
+    class_of_mask = np.full(256, VOID)
+    class_of_mask[: len(CLASSES)] = [OWN.index(name) for name in CLASSES]
     optimiser = torch.optim.AdamW(model.parameters(), 5e-3)
     for step in range(steps):
-        drawn = [street("day", 10_000 + 16 * step + place) for place in range(16)]
-        values = processor(images=[Image.fromarray(image) for image, _ in drawn], return_tensors="pt")["pixel_values"]
-        labels = torch.from_numpy(np.stack([own[mask] for _, mask in drawn]).astype(np.int64))
+        streets = [street("day", 10_000 + 16 * step + place) for place in range(16)]
+        values = processor(images=[Image.fromarray(image) for image, _ in streets], return_tensors="pt")["pixel_values"]
+        labels = torch.from_numpy(np.stack([class_of_mask[mask] for _, mask in streets]).astype(np.int64))
         optimiser.zero_grad()
         torch.autograd.backward(model(pixel_values=values, labels=labels).loss)
         optimiser.step()

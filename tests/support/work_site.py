@@ -80,8 +80,8 @@ class Site:
         with self.sessions.begin() as session:
             session.merge(Owner(id=LOCAL_OWNER, name="local"))
         shelf = ImageShelf(self.store, self.sessions, LOCAL_OWNER)
-        drawn = np.random.default_rng(pictures).integers(0, 255, (images, *size, 3)).astype(np.uint8)
-        digests = [shelf.keep(encode(picture)) for picture in drawn]
+        noise = np.random.default_rng(pictures).integers(0, 255, (images, *size, 3)).astype(np.uint8)
+        digests = [shelf.keep(encode(picture)) for picture in noise]
         shelf.save(set(digests))
         with self.sessions.begin() as session:
             session.add(

@@ -37,6 +37,12 @@ def test_folders_of_tests_are_folders_of_the_code() -> None:
             assert (REPOSITORY / folder).is_dir(), f"{path}: there is no folder {folder}"
 
 
+def test_no_folder_of_tests_is_empty() -> None:
+    for mirror in MIRRORS:
+        for package in mirror.rglob("__init__.py"):
+            assert any(package.parent.rglob("test_*.py")), f"{package.parent} has no tests"
+
+
 def test_tests_of_gateway_and_tinyworld_lie_in_the_folder_of_their_package() -> None:
     """Directly in the folder lie only tests of top-level modules: `test_settings.py` tests `gateway/settings.py`."""
     for mirror in MIRRORS:

@@ -45,8 +45,8 @@ from tinyworld.statistics.rates import rate_text
 DATA = "tinyworld"
 PROFILE = "tiny"
 NOTE = (
-    "# Made by `python -m tinyworld.calibrate.natural --write` on labelled output of the shipped generator.\n"
-    "# They hold for these thresholds and this scorer, on pictures of tinyworld.\n"
+    "Made by `python -m tinyworld.calibrate.natural --write` on labelled output of the shipped generator.\n"
+    "They hold for these thresholds and this scorer, on pictures of tinyworld."
 )
 
 

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from diffusion_service.conditioning import canny
-from diffusion_service.stable_diffusion import StableDiffusion, load
+from diffusion_service.loading import load
+from diffusion_service.stable_diffusion import StableDiffusion
 from shared.arithmetic import native_weights
 from shared.chunks import chunks
 from shared.profiles import load_profile

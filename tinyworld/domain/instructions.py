@@ -82,14 +82,16 @@ class InstructionWording:
         slot = slots[int(random.integers(len(slots)))]
         sentence = f"change {{old {slot}}} to {{{slot}}}"
         if random.random() >= BY_RULE or withheld != "nothing":
-            sentence = _chosen(self.sentences[slot], random, withheld)
+            sentence = _choose_sentence(self.sentences[slot], random, withheld)
 
         def phrase(name: str) -> str:
             named = self.slots[name.removeprefix("old ")]
             shown = value if name == slot else str(getattr(scene, named.field))
             return choose_phrase(named.wordings[shown], random, withheld=withheld == "phrases too")
 
-        return _punctuated(with_articles(PLACEHOLDER.sub(lambda match: phrase(match[1]), sentence)), random)
+        return _with_random_punctuation(
+            with_articles(PLACEHOLDER.sub(lambda match: phrase(match[1]), sentence)), random
+        )
 
     def of_phrases(self, slot: str, old: str, new: str, stated: Mapping[str, str], seed: int) -> str:
         """An instruction for a caption's edit: `old` becomes `new`, both of a slot. `stated`: its phrases by field.
@@ -109,16 +111,16 @@ class InstructionWording:
 def no_change(seed: int, *, withheld: Withheld = "nothing") -> str:
     """A sham instruction: it says in words that nothing changes, or nothing at all."""
     random = np.random.default_rng((0x126, seed))
-    return _punctuated(_chosen(CHANGES_NOTHING, random, withheld), random)
+    return _with_random_punctuation(_choose_sentence(CHANGES_NOTHING, random, withheld), random)
 
 
-def _chosen(sentences: Sentences, random: np.random.Generator, withheld: Withheld) -> str:
+def _choose_sentence(sentences: Sentences, random: np.random.Generator, withheld: Withheld) -> str:
     rare = withheld != "nothing" and random.random() < 0.5
     choices: Sequence[str] = sentences.withheld if rare else sentences.usual
     return choices[int(random.integers(len(choices)))]
 
 
-def _punctuated(text: str, random: np.random.Generator) -> str:
+def _with_random_punctuation(text: str, random: np.random.Generator) -> str:
     capital, stop = random.random(2) < 0.3
     text = text[:1].upper() + text[1:] if capital else text
     return f"{text}." if stop and text else text

@@ -60,7 +60,7 @@ class Layer:
         self.pixels[(grown > 0) & (self.alpha == 0)] = (*colour, 0)
         self.alpha = np.asarray(grown, np.uint8)
 
-    def averaged(self) -> tuple[Floats, Floats]:
+    def average(self) -> tuple[Floats, Floats]:
         """Colours weighted by opacity (0 to 255, h x w x 3) and opacity (0 to 1, h x w x 1) at half the side."""
         half = (self.side // 2, self.side // 2)
         weighted = cv2.bitwise_and(self.pixels[..., :3], self.pixels[..., :3], mask=self.alpha)

@@ -17,10 +17,11 @@ import llguidance.hf
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from gateway.methods.caption_edits import perturb_schema
 from gateway.methods.counterfactual import Change, Edit
 from gateway.methods.dillema import DillemaParameters, alternative_schema, keyword_schema, rewrite_schema
-from gateway.methods.instruct import InstructParameters, reply_schema
-from gateway.methods.lance import LANCE_FACTORS, LanceFactor, LanceParameters, perturb_schema
+from gateway.methods.instruct import InstructParameters
+from gateway.methods.lance import LANCE_FACTORS, LanceFactor, LanceParameters
 from gateway.methods.word_diff import check_diff
 from llm_service.decoding import Continuation, Decoder, Row
 from llm_service.engines.transformers import json_grammar
@@ -67,7 +68,7 @@ _SCHEMAS: dict[Kind, dict[str, Any]] = {
     "alternatives": alternative_schema(3),
     "rewrite": rewrite_schema(),
     "perturb": perturb_schema(MOST_EDITS),
-    "instruct": reply_schema(MOST_EDITS, "model"),
+    "instruct": perturb_schema(MOST_EDITS, instructions=True),
 }
 _TEMPERATURES: dict[Kind, float] = {
     "keywords": 0.0,

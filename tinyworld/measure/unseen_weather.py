@@ -20,8 +20,9 @@ from random import Random
 
 import torch
 
+from gateway.methods.caption_edits import perturb_messages, perturb_schema
 from gateway.methods.counterfactual import TaskDescription
-from gateway.methods.lance import perturb_messages, perturb_schema
+from gateway.methods.lance import PERTURB
 from llm_service.pairs import Pair
 from llm_service.perturber_training import Recipe, train
 from shared.problems import GenerationFailed
@@ -58,13 +59,13 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/unseen-weather"), help="pairs, adapter, profile")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    profile = trained(options.folder, options.pairs)
+    profile = train_perturber(options.folder, options.pairs)
     for name, profile_name in (("without the adapter", "tiny"), ("with the adapter", str(profile))):
         for prompt, right in replies(profile_name, options.asked).items():
             print(f"{name}: {prompt} {fraction_text(right, options.asked)}", flush=True)
 
 
-def trained(folder: Path, pairs: int) -> Path:
+def train_perturber(folder: Path, pairs: int) -> Path:
     """Pairs and an adapter trained on them, in `folder`; returns a profile that loads it."""
     folder.mkdir(parents=True, exist_ok=True)
     training_pairs = [question(seed, "generator").pair for seed in range(pairs)]
@@ -133,7 +134,7 @@ def question(seed: int, split: Split) -> WeatherQuestion:
     )
     value = random.choice(list(phrases))
     edit = _edit(description.text, (mention.phrase, mention.value), random.choice(phrases[value]), value)
-    messages = perturb_messages(task, description.text, scene.label, "weather", 1)
+    messages = perturb_messages(task, description.text, scene.label, "weather", 1, PERTURB)
     reply = json.dumps({"edits": [edit]}, separators=(",", ":"))
     return WeatherQuestion(Pair(messages=messages, reply=reply), description.text, mention.phrase, mention.value)
 

@@ -32,7 +32,7 @@ def few_step_unet(folder: Path) -> UNet2DConditionModel:
     if (folder / FEW_STEP).exists():
         return UNet2DConditionModel.from_pretrained(folder / FEW_STEP).float()
     unet = UNet2DConditionModel.from_pretrained(folder / "unet").float()
-    return _merged(unet, load_file(folder / LORA_FEW_STEP / LORA))
+    return _with_lora(unet, load_file(folder / LORA_FEW_STEP / LORA))
 
 
 def editing_unet(few_step: UNet2DConditionModel) -> UNet2DConditionModel:
@@ -64,19 +64,19 @@ def save_editor(unet: UNet2DConditionModel, folder: Path, settings: Mapping[str,
     conv_in = {f"conv_in.{name}": value.detach().half().cpu() for name, value in unet.conv_in.named_parameters()}
     save_file(conv_in, folder / CONV_IN, metadata={"format": "pt"})
     lora = {name: value.detach().cpu() for name, value in get_peft_model_state_dict(unet).items()}
-    small = {name: value.to(torch.float8_e4m3fn).contiguous() for name, value in balanced(lora).items()}
+    small = {name: value.to(torch.float8_e4m3fn).contiguous() for name, value in balance_lora(lora).items()}
     StableDiffusionPipeline.save_lora_weights(folder, unet_lora_layers=small)
     (folder / CONFIG).write_text(json.dumps({"in_channels": unet.config.in_channels, **settings}, indent=1) + "\n")
 
 
 def load_editor(folder: Path, few_step: UNet2DConditionModel) -> UNet2DConditionModel:
     """The UNet that `save_editor` wrote, with its LoRA merged, in float32."""
-    unet = _merged(editing_unet(few_step), load_file(folder / LORA))
+    unet = _with_lora(editing_unet(few_step), load_file(folder / LORA))
     unet.load_state_dict({name: value.float() for name, value in load_file(folder / CONV_IN).items()}, strict=False)
     return unet.eval()
 
 
-def balanced(lora: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def balance_lora(lora: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The same LoRA with both matrices of each layer about equally large, so that 8 bits serve both.
 
     They are scaled by powers of two, which is exact.
@@ -90,7 +90,7 @@ def balanced(lora: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return even
 
 
-def _merged(unet: UNet2DConditionModel, lora: Mapping[str, Tensor]) -> UNet2DConditionModel:
+def _with_lora(unet: UNet2DConditionModel, lora: Mapping[str, Tensor]) -> UNet2DConditionModel:
     unet.load_lora_adapter({name: value.float() for name, value in lora.items()}, prefix="unet")
     unet.fuse_lora()
     unet.unload_lora()

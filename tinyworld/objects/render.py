@@ -111,7 +111,7 @@ def _layers(scene: Scene, g: Geometry, size: int) -> _Layers:
         x = g.companion_x if scene.relation == "left" else 1 - g.companion_x
         draw_companion(scene.companion, scene.companion_colour, companion, x, g.companion_y, g.companion_flipped)
         companion.outline(_OUTLINE, width)
-    return _Layers(thing.averaged(), shadow.averaged()[1], companion.averaged())
+    return _Layers(thing.average(), shadow.average()[1], companion.average())
 
 
 def _compose(scene: Scene, g: Geometry, light: Light, layers: _Layers, size: int) -> Image:

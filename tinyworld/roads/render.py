@@ -23,7 +23,7 @@ from tinyworld.roads.drawing.geometry import Camera, Geometry, Pedestrian, Vehic
 from tinyworld.roads.drawing.light import Light
 from tinyworld.roads.drawing.people import draw_pedestrian, draw_traffic_light
 from tinyworld.roads.drawing.scenery import Drawing, scenery
-from tinyworld.roads.drawing.surface import draw_surface, headlights, mirrored, wetness
+from tinyworld.roads.drawing.surface import add_reflection, draw_surface, headlights, wetness
 from tinyworld.roads.drawing.vehicles import draw_vehicle
 from tinyworld.roads.world import Scene
 
@@ -144,18 +144,18 @@ def _foot(drawing: _Drawing, g: Geometry, instance: int) -> int:
 
 
 def _compose(scene: Scene, g: Geometry, light: Light, drawing: _Drawing) -> Image:
-    backdrop, _ = drawing.backdrop.averaged()
-    colours, alpha = drawing.things.averaged()
+    backdrop, _ = drawing.backdrop.average()
+    colours, alpha = drawing.things.average()
     numbers = drawing.backdrop.numbers
     road = coverage(numbers == NUMBER_OF["road"])
     picture = draw_surface(scene, g, light, backdrop, road[..., None])
     picture = headlights(g, light, picture, coverage(numbers != NUMBER_OF["sky"])[..., None])
     if (wet := wetness(scene)) > 0:
         for number in drawing.instances:
-            colour, there = drawing.things.averaged(number + FIRST_INSTANCE)
+            colour, there = drawing.things.average(number + FIRST_INSTANCE)
             if there.any():
                 opaque = np.asarray(colour / np.maximum(there, 1 / 255), np.float32)
-                mirrored(picture, opaque, there[..., 0], _foot(drawing, g, number), np.float32(0.5 * wet) * road)
+                add_reflection(picture, opaque, there[..., 0], _foot(drawing, g, number), np.float32(0.5 * wet) * road)
     picture = picture * (1 - alpha) + colours
     if light.time != "day":
         picture += _halo(light, drawing.things.shining())

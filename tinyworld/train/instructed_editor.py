@@ -48,7 +48,7 @@ class InstructedEditor:
         )
 
     @classmethod
-    def published(cls, folder: Path, domain: Domain, steps: int) -> Self:
+    def load(cls, folder: Path, domain: Domain, steps: int) -> Self:
         """The editor in a folder that `save_editor` wrote, for a number of steps. Raises OSError if a file is missing.
 
         The folder may lie anywhere; the base is the domain's shipped generator.

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from gateway.methods import dillema, instruct, lance
+from gateway.methods.caption_edits import perturb_messages, perturb_schema
 from gateway.methods.counterfactual import TaskDescription
 from gateway.methods.questions import digest_of_prompts
 from tinyworld.domain.language_domain import LanguageDomain, english_words
@@ -69,11 +70,11 @@ def main() -> None:
 
 def prompt_digests() -> dict[str, str]:
     """What the prompts of each method were when the model was trained on them."""
-    messages = lance.perturb_messages(TaskDescription("task"), "caption", "class", "weather", 2, instruct.INSTRUCT)
+    messages = perturb_messages(TaskDescription("task"), "caption", "class", "weather", 2, instruct.INSTRUCT)
     return {
         "dillema": dillema.prompt_digest(),
         "lance": lance.prompt_digest(),
-        "instruct": digest_of_prompts(messages, instruct.reply_schema(2, "model")),
+        "instruct": digest_of_prompts(messages, perturb_schema(2, instructions=True)),
     }
 
 

@@ -67,7 +67,7 @@ def _stays(place: int, old: int, new: int) -> bool:
     return place % (old // step) < new // step
 
 
-def narrowed(wide: Mapping[str, Tensor], narrow: Mapping[str, Tensor], levels: Levels) -> dict[str, Tensor]:
+def narrow_tensors(wide: Mapping[str, Tensor], narrow: Mapping[str, Tensor], levels: Levels) -> dict[str, Tensor]:
     """The wide network's tensors, cut to the shapes of the narrow one's."""
     cut = {}
     for name, target in narrow.items():
@@ -93,7 +93,7 @@ def main() -> None:
     levels = list(zip(before, args.widths, strict=True))
     folder = RUNS / args.run
     folder.mkdir(parents=True, exist_ok=True)
-    torch.save(narrowed(wide.state_dict(), slim.state_dict(), levels), folder / "start.pt")
+    torch.save(narrow_tensors(wide.state_dict(), slim.state_dict(), levels), folder / "start.pt")
     (folder / "start.json").write_text(json.dumps({"from": str(args.wide), "widths": before}) + "\n")
 
 

@@ -32,7 +32,7 @@ from tinyworld.train.model_card import title_of, write_card
 FIRST = 1_000_000  # the first pair of the split "calibration" on a sheet
 
 
-def averaged(run: str, domain: Domain) -> tuple[UNet2DConditionModel, Progress]:
+def load_averaged(run: str, domain: Domain) -> tuple[UNet2DConditionModel, Progress]:
     """The averaged weights of a run's last checkpoint, its LoRA not merged. Raises OSError if there is none."""
     state = torch.load(RUNS / run / "checkpoint.pt", weights_only=True, map_location="cpu")
     unet = editing_unet(few_step_unet(weights_of(domain) / "diffusion"))
@@ -100,7 +100,7 @@ def main() -> None:
     torch.set_num_threads(1)
     domain: Domain = args.domain
     run = args.run or run_name("instruct", domain, None)
-    unet, progress = averaged(run, domain)
+    unet, progress = load_averaged(run, domain)
     record = json.loads((RUNS / run / RECORD).read_text())
     print(progress)
     if args.sheet:

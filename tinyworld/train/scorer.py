@@ -101,7 +101,7 @@ class Contrast(nn.Module):
         return embeddings
 
 
-def swapped(domain: PictureDomain[Any], scene: Any, seed: int, random: np.random.Generator) -> Description:
+def misdescribe(domain: PictureDomain[Any], scene: Any, seed: int, random: np.random.Generator) -> Description:
     """The scene's caption of this seed with one stated factor changed.
 
     A caption that states nothing, as one of the roads in many thousands does, stays as it is.
@@ -243,7 +243,7 @@ def batch(data: Album, step: int, recipe: Recipe) -> tuple[Tensor, Tensor, list[
         seed = derive_seed("scorer", recipe.seed, step, place)
         views.append(view)
         descriptions.append(data.domain.describe(view.scene, seed))
-        changed.extend(swapped(data.domain, view.scene, seed, random) for _ in range(SWAPS))
+        changed.extend(misdescribe(data.domain, view.scene, seed, random) for _ in range(SWAPS))
     texts = descriptions + changed
     prompt = TEMPLATES[int(random.integers(len(TEMPLATES)))]
     return (

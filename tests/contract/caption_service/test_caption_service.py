@@ -69,10 +69,10 @@ def test_bad_requests_are_refused_with_a_reason(profile: Path) -> None:
 
     async def main() -> None:
         async with serving(create_app(settings(profile))) as client:
-            for body, status, says in cases:
+            for body, status, message in cases:
                 reply = await client.post("/v1/captions", json=body)
                 assert (reply.status_code, reply.headers["content-type"]) == (status, "application/problem+json")
-                assert says in reply.json()["detail"]
+                assert message in reply.json()["detail"]
 
     asyncio.run(main())
 

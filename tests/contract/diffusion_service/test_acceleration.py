@@ -19,7 +19,7 @@ from diffusion_service.acceleration import OFF, Acceleration
 from diffusion_service.app import batches_at_once
 from diffusion_service.attention import install
 from diffusion_service.editors.controlnet import ControlNetEditor
-from diffusion_service.stable_diffusion import load
+from diffusion_service.loading import load
 from shared.arithmetic import DtypeChoice
 from shared.schemas.diffusion import ControlKind
 from shared.service_settings import AttentionKernel, CompileMode, ServiceSettings

@@ -11,7 +11,7 @@ from diffusers import UNet2DConditionModel
 
 from diffusion_service.app import create_app
 from diffusion_service.few_steps import load_few_step
-from diffusion_service.stable_diffusion import load
+from diffusion_service.loading import load
 from diffusion_service.unets import load_unet
 from shared.endpoints import Services
 from shared.profile_diffusion import FewStep
@@ -52,12 +52,14 @@ def whole(folder: Path, file: str | None = None) -> WholeUNet:
     return WholeUNet(path=folder if file else folder / "unet", file=file, licence="none", gigabytes=0.01)
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_loras_are_merged_one_after_the_other_as_by_hand(folder: Path, own: bool) -> None:
-    replaced = whole(folder) if own else None
+@pytest.mark.parametrize("replaces_unet", [False, True])
+def test_loras_are_merged_one_after_the_other_as_by_hand(folder: Path, replaces_unet: bool) -> None:
+    replaced = whole(folder) if replaces_unet else None
     loras = [lora(folder, "style", "kohya.safetensors", 0.5), lora(folder, "detail", "diffusers.safetensors")]
     unet = load_unet(weights(folder / "base"), replaced, loras, "cpu")
-    start = UNet2DConditionModel.from_pretrained(folder / "unet" if own else folder / "base" / "unet").state_dict()
+    start = UNet2DConditionModel.from_pretrained(
+        folder / "unet" if replaces_unet else folder / "base" / "unet"
+    ).state_dict()
     expected = merged(start, matrices(folder / "base", seed=19), 0.5)
     expected = merged(expected, matrices(folder / "base", seed=23))
     assert unet.state_dict().keys() == expected.keys(), "nothing of the adapters is left"

@@ -15,9 +15,9 @@ from diffusion_service.control_images import ControlImages
 from diffusion_service.depth import DepthEstimator
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem
 from diffusion_service.hed import HedDetector
+from diffusion_service.loading import load
 from diffusion_service.palettes import palette
 from diffusion_service.segmentation import Segmenter
-from diffusion_service.stable_diffusion import load
 from shared.problems import InvalidInput, NotFinite
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import ControlKind, Controls, ControlStrength, Rendering, RenderRequest, chosen_controls
@@ -174,11 +174,11 @@ def test_palettes_colour_labels_and_name_what_they_lack() -> None:
 
 def test_kinds_without_what_they_need_are_refused(editor: ControlNetEditor) -> None:
     blind = ControlNetEditor(editor._weights, None)
-    for kind, says in [("segmentation", "'segmentation'"), ("depth", "'depth'"), ("hed", "'hed'")]:
+    for kind, message in [("segmentation", "'segmentation'"), ("depth", "'depth'"), ("hed", "'hed'")]:
         key = BatchKey(64, 64, 2, 3.0, (ControlStrength.model_validate({"kind": kind}),))
         (refusal,) = blind.render(key, [RenderItem(source(), Rendering(prompt="A car.", seed=1), "")])
         assert isinstance(refusal, InvalidInput)
-        assert says in refusal.detail
+        assert message in refusal.detail
 
 
 def test_controls_are_chosen_in_one_way_and_a_plain_request_is_written_as_ever() -> None:
@@ -186,9 +186,9 @@ def test_controls_are_chosen_in_one_way_and_a_plain_request_is_written_as_ever()
     assert chosen_controls("canny", 0.5, ()) == (canny,)
     several: Controls = (canny, strength("depth", end=0.5))
     assert chosen_controls("canny", 1.0, several) == several
-    for controls, says in [((canny, canny), "twice"), ((canny,), "not by both")]:
-        with pytest.raises(ValueError, match=says):
-            chosen_controls("canny", 0.5 if says == "not by both" else 1.0, controls)
+    for controls, message in [((canny, canny), "twice"), ((canny,), "not by both")]:
+        with pytest.raises(ValueError, match=message):
+            chosen_controls("canny", 0.5 if message == "not by both" else 1.0, controls)
     with pytest.raises(ValidationError, match="let it end later"):
         strength("canny", start=0.5, end=0.5)
     plain = {"source": ImagePayload(png=b"x"), "renderings": [Rendering(prompt="A car.", seed=1)]}

@@ -13,8 +13,8 @@ from PIL import Image
 
 from diffusion_service.conditioning import canny
 from diffusion_service.editors.controlnet import ControlNetEditor, Rendered
+from diffusion_service.loading import load
 from diffusion_service.segmentation import Segmenter
-from diffusion_service.stable_diffusion import load
 from shared.problems import InvalidInput
 from shared.weights import Dtype
 from tests.support.controlnet_items import KEY, PHOTO, images, item, weights

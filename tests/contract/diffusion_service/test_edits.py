@@ -77,10 +77,10 @@ def test_deterministic_replies_do_not_depend_on_the_batch_or_the_cache(folder: P
         async with serving(
             create_app(settings(folder / "small.toml", deterministic=True, max_wait_seconds=0.2))
         ) as client:
-            drawn = RenderRequest(source=other, renderings=[Rendering(prompt=NIGHT, seed=1)], steps=2)
+            rendering = RenderRequest(source=other, renderings=[Rendering(prompt=NIGHT, seed=1)], steps=2)
             crowd = await asyncio.gather(
                 call(client, Services.edit, request(other, BLUE, inversion="null_text", guidance=3)),
-                client.post("/v1/renderings", content=drawn.model_dump_json()),
+                client.post("/v1/renderings", content=rendering.model_dump_json()),
                 call(client, Services.edit, request(other, NIGHT, CAPTION, guidance=3)),
                 call(client, Services.edit, null_text),
             )
@@ -96,10 +96,10 @@ def test_renderings_know_nothing_of_edits(folder: Path) -> None:
     async def scenario() -> None:
         async with serving(create_app(settings(folder / "small.toml"))) as client:
             source = photo(32, 32)
-            drawn = RenderRequest(source=source, renderings=[Rendering(prompt=NIGHT, seed=1)], steps=2)
-            before = await client.post("/v1/renderings", content=drawn.model_dump_json())
+            rendering = RenderRequest(source=source, renderings=[Rendering(prompt=NIGHT, seed=1)], steps=2)
+            before = await client.post("/v1/renderings", content=rendering.model_dump_json())
             await call(client, Services.edit, request(source, BLUE, self_fractions=[1.0]))
-            assert (await client.post("/v1/renderings", content=drawn.model_dump_json())).json() == before.json()
+            assert (await client.post("/v1/renderings", content=rendering.model_dump_json())).json() == before.json()
 
     asyncio.run(scenario())
 

@@ -145,13 +145,13 @@ def test_a_file_that_is_no_unet_of_the_bases_layout_is_refused(folder: Path, net
     base, state = weights(folder / "base"), networks.unet.state_dict()
     first = "conv_in.bias"
     guided = {"time_embedding.cond_proj.weight": torch.zeros(8, 8)}
-    for wrong, says in (
+    for wrong, message in (
         ({name: value for name, value in state.items() if name != first}, "lacks conv_in.bias"),
         (state | guided, "time_embedding.cond_proj.weight"),
         (state | {first: torch.zeros(3)}, r"conv_in.bias is \(3,\), base's \(32,\)"),
     ):
         save_file({name: value.contiguous() for name, value in wrong.items()}, folder / "wrong.safetensors")
-        with pytest.raises(ValueError, match=rf"wrong\.safetensors.*{says}"):
+        with pytest.raises(ValueError, match=rf"wrong\.safetensors.*{message}"):
             load_few_step(few_step(folder, unet_file="wrong.safetensors"), base, networks)
     lora = write_lora(folder / "adapter", matrices(folder / "base"), "kohya")
     with pytest.raises(ValueError, match=r"`few_step\.lora`"):
@@ -238,13 +238,13 @@ def test_evaluations_are_those_of_few_steps(folder: Path, networks: StableDiffus
 
 def test_what_does_not_fit_is_refused_on_loading(folder: Path, networks: StableDiffusion) -> None:
     base, lora = weights(folder / "base"), matrices(folder / "base")
-    for changed, says in (
+    for changed, message in (
         ({"scheduler": "EulerAncestralDiscreteScheduler"}, "choose one of .*LCMScheduler.*TCDScheduler"),
         ({"scheduler_options": {"spacing": "trailing"}}, "EulerDiscreteScheduler has no option spacing; it has .*"),
         ({"scheduler": "DDIMScheduler", "scheduler_options": {"eta": 1.0}}, "DDIMScheduler has no option eta"),
         ({"scheduler": "LCMScheduler", "scheduler_options": {}, "steps": 60}, "LCMScheduler cannot take 60 steps"),
     ):
-        with pytest.raises(ValueError, match=says):
+        with pytest.raises(ValueError, match=message):
             load_few_step(few_step(folder, **changed), base, networks)
     narrow = UNet2DConditionModel.from_config({**networks.unet.config, "block_out_channels": (32, 32)})
     narrow.save_pretrained(folder / "other" / "unet")

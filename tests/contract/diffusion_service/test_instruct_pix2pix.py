@@ -17,7 +17,8 @@ from transformers import CLIPTokenizer
 from diffusion_service.app import create_app
 from diffusion_service.editors.instruct_pix2pix import InstructItem, InstructKey, InstructPix2PixEditor, load_pix2pix
 from diffusion_service.instruct import TOO_LONG
-from diffusion_service.stable_diffusion import StableDiffusion, load
+from diffusion_service.loading import load
+from diffusion_service.stable_diffusion import StableDiffusion
 from shared.endpoints import Services
 from shared.images import Pixels
 from shared.profile_instruct import InstructPix2Pix
@@ -56,13 +57,13 @@ def source() -> ImagePayload:
     return photo(SIDE, SIDE)
 
 
-def by_diffusers(own: StableDiffusion, base: Path, image: Pixels, edit: InstructedEdit, guidance: float) -> Pixels:
+def by_diffusers(loaded: StableDiffusion, base: Path, image: Pixels, edit: InstructedEdit, guidance: float) -> Pixels:
     pipeline = StableDiffusionInstructPix2PixPipeline(
-        vae=own.vae,
-        text_encoder=own.prompts.networks[0],
+        vae=loaded.vae,
+        text_encoder=loaded.prompts.networks[0],
         tokenizer=CLIPTokenizer.from_pretrained(base / "tokenizer"),
-        unet=own.unet,
-        scheduler=DDIMScheduler.from_config(own.sampling.config),
+        unet=loaded.unet,
+        scheduler=DDIMScheduler.from_config(loaded.sampling.config),
         safety_checker=None,
         feature_extractor=None,
         requires_safety_checker=False,
@@ -86,8 +87,8 @@ def test_a_batch_has_the_pictures_of_diffusers_pipeline(
     profile: str, folder: Path, networks: StableDiffusion, guidance: float
 ) -> None:
     unet = WholeUNet(path=folder / "instruct", licence="none", gigabytes=0.01)
-    own = load_pix2pix(InstructPix2Pix(engine="instruct-pix2pix", unet=unet), networks)
-    editor = InstructPix2PixEditor(own)
+    loaded = load_pix2pix(InstructPix2Pix(engine="instruct-pix2pix", unet=unet), networks)
+    editor = InstructPix2PixEditor(loaded)
     images = [pixels(source()) for _ in range(2)]
     edits = [InstructedEdit(instruction=text, seed=seed) for text, seed in (("it rains", 4), ("make it night", 5))]
     key = InstructKey(SIDE, SIDE, STEPS, guidance, 1.4)
@@ -97,7 +98,7 @@ def test_a_batch_has_the_pictures_of_diffusers_pipeline(
     ]
     for image, edit, edited in zip(images, edits, editor.edit(key, items), strict=True):
         assert isinstance(edited, np.ndarray)
-        expected = by_diffusers(own, folder / "base", image, edit, guidance)
+        expected = by_diffusers(loaded, folder / "base", image, edit, guidance)
         assert np.abs(edited.astype(int) - expected.astype(int)).max() <= 1
         assert edited.std() > 1, "a picture, and not one colour"
 
@@ -171,11 +172,11 @@ def test_a_first_layer_and_a_lora_of_8_bits_change_a_copy_of_the_few_step_unet(
     profile = InstructPix2Pix.model_validate(
         {"engine": "instruct-pix2pix", "conv_in": where, "loras": [{**where, "file": file}]}
     )
-    own = load_pix2pix(profile, networks, few_step).unet
+    changed_unet = load_pix2pix(profile, networks, few_step).unet
     expected = merged(
         {**before, **layer}, {name: (down, up * RANK / ALPHA) for name, (down, up) in read(state).items()}
     )
-    for name, value in own.state_dict().items():
+    for name, value in changed_unet.state_dict().items():
         torch.testing.assert_close(value, expected[name].float(), rtol=1e-4, atol=1e-4)
     assert all(torch.equal(before[name], value) for name, value in few_step.unet.state_dict().items()), "a copy"
     unfit = InstructPix2Pix.model_validate({"engine": "instruct-pix2pix", "conv_in": {**where, "file": file}})

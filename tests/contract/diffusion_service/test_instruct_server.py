@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse
 from PIL import Image
 from starlette.datastructures import UploadFile
 
-from diffusion_service.editors.corruptions import corrupted
+from diffusion_service.editors.corruptions import corrupt
 from diffusion_service.editors.image_server import ImageServer
 from diffusion_service.instruct import ServerEngine
 from shared.images import Pixels, encode
@@ -60,7 +60,7 @@ class EditingServer:
         if "weapon" in fields["prompt"]:
             return JSONResponse({"error": {"message": "refused by policy"}}, 400)
         source = np.asarray(Image.open(io.BytesIO(fields["image"])))
-        foggy = corrupted(source, Corruption(kind="fog", severity=3, seed=int(fields["seed"])))
+        foggy = corrupt(source, Corruption(kind="fog", severity=3, seed=int(fields["seed"])))
         size = tuple(max(MULTIPLE, round(side / MULTIPLE) * MULTIPLE) for side in (source.shape[1], source.shape[0]))
         return picture(cv2.resize(foggy, size))
 
@@ -92,7 +92,7 @@ def test_a_picture_comes_back_at_the_sources_size() -> None:
     peer = EditingServer()
     image = run_against(peer, edited)
     assert image.shape == SOURCE.shape
-    expected = corrupted(SOURCE, Corruption(kind="fog", severity=3, seed=7)).astype(float)
+    expected = corrupt(SOURCE, Corruption(kind="fog", severity=3, seed=7)).astype(float)
     assert np.abs(image - expected).mean() < np.abs(SOURCE - expected).mean() / 2, "the peer's fog, resized and back"
     (form,) = peer.forms
     assert (form["prompt"], form["model"], form["n"]) == ("let there be fog", "editor", "1")
@@ -137,7 +137,7 @@ GARBAGE = answer([{"b64_json": base64.b64encode(b"GIF89a and no picture").decode
 
 
 @pytest.mark.parametrize(
-    ("reply", "problem", "requests", "says"),
+    ("reply", "problem", "requests", "message"),
     [
         (Response(status_code=429, headers={"Retry-After": "0.01"}), DependencyFailed, ATTEMPTS, "429"),
         (Response(status_code=500), DependencyFailed, ATTEMPTS, "500"),
@@ -152,9 +152,9 @@ GARBAGE = answer([{"b64_json": base64.b64encode(b"GIF89a and no picture").decode
         (Response("<html>", media_type="text/html"), DependencyFailed, 1, "b64_json"),
     ],
 )
-def test_bad_replies_are_problems(reply: Response, problem: type[Problem], requests: int, says: str) -> None:
+def test_bad_replies_are_problems(reply: Response, problem: type[Problem], requests: int, message: str) -> None:
     peer = EditingServer(*[reply] * ATTEMPTS)
-    with pytest.raises(problem, match=says):
+    with pytest.raises(problem, match=message):
         run_against(peer, edited)
     assert peer.requests == requests
 

@@ -29,10 +29,10 @@ UNLUCKY = 13
 @pytest.fixture
 def unlucky(monkeypatch: pytest.MonkeyPatch) -> None:
     """One seed starts from NaN, as if an earlier layer had overflowed in its row alone."""
-    drawn = StableDiffusion.noise
+    original_noise = StableDiffusion.noise
 
     def noise(self: StableDiffusion, seed: int, width: int, height: int) -> Tensor:
-        return drawn(self, seed, width, height) * (torch.nan if seed == UNLUCKY else 1.0)
+        return original_noise(self, seed, width, height) * (torch.nan if seed == UNLUCKY else 1.0)
 
     monkeypatch.setattr(StableDiffusion, "noise", noise)
 

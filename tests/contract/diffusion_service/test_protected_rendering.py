@@ -153,9 +153,9 @@ def test_the_service_answers_in_the_sources_pixels(folder: Path) -> None:
                 ({"protection": {"classes": []}}, "classes"),
                 ({"controls": [{"kind": "canny", "start": 0.5, "end": 0.2}]}, "let it end later"),
             ]
-            for update, says in cases:
+            for update, message in cases:
                 refusal = await client.post("/v1/renderings", json={**plain.model_dump(mode="json"), **update})
                 assert refusal.status_code == 422
-                assert says in refusal.json()["detail"]
+                assert message in refusal.json()["detail"]
 
     asyncio.run(scenario())

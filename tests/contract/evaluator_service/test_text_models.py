@@ -121,10 +121,10 @@ def test_gaps_that_cannot_be_filled_are_refused_with_a_reason(folder: Path) -> N
 
     async def main() -> None:
         async with serving(language(settings(folder / "small.toml"))) as client:
-            for before, says in cases:
+            for before, message in cases:
                 reply = await client.post("/v1/fill", json={"gaps": [{"before": before, "after": ""}]})
                 assert reply.status_code == 422
-                assert says in reply.json()["detail"]
+                assert message in reply.json()["detail"]
             info = ServiceInfo.model_validate_json((await client.get("/v1/info")).content)
             assert [item.role for item in info.weights] == ["language", "masked words"]
 

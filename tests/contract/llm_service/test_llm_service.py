@@ -173,12 +173,12 @@ UNBOUNDED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("schema", "says"), UNBOUNDED)
-def test_unbounded_schemas_are_refused_with_the_place(profile: Path, schema: dict[str, Any], says: str) -> None:
+@pytest.mark.parametrize(("schema", "message"), UNBOUNDED)
+def test_unbounded_schemas_are_refused_with_the_place(profile: Path, schema: dict[str, Any], message: str) -> None:
 
     with pytest.raises(InvalidInput) as refusal:
         build_validator(schema)
-    assert says in refusal.value.detail
+    assert message in refusal.value.detail
 
 
 def test_requests_that_do_not_fit_are_refused_with_a_reason(profile: Path) -> None:
@@ -196,10 +196,10 @@ def test_requests_that_do_not_fit_are_refused_with_a_reason(profile: Path) -> No
 
     async def main() -> None:
         async with serving(create_app(settings(profile))) as client:
-            for path, body, says in cases:
+            for path, body, message in cases:
                 reply = await client.post(path, json=body)
                 assert reply.status_code == 422
-                assert says in reply.json()["detail"]
+                assert message in reply.json()["detail"]
 
     asyncio.run(main())
 

@@ -180,9 +180,9 @@ def test_bad_pairs_are_named_by_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pairs", "recipe", "says"),
+    ("pairs", "recipe", "message"),
     [([], Recipe(), "0 pairs"), (PAIRS[:1], Recipe(held_out=1.0), "1 pairs")],
 )
-def test_too_few_pairs_are_refused(folder: Path, pairs: Sequence[Pair], recipe: Recipe, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_too_few_pairs_are_refused(folder: Path, pairs: Sequence[Pair], recipe: Recipe, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         train(weights(folder), pairs, recipe, folder / "none")

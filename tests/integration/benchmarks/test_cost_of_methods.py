@@ -19,7 +19,8 @@ from benchmarks.cost_report import Row, ratios, row, table
 from benchmarks.cost_sources import Source, sources
 from benchmarks.cost_weights import write_random
 from diffusion_service.attention import install
-from diffusion_service.stable_diffusion import StableDiffusion, load
+from diffusion_service.loading import load
+from diffusion_service.stable_diffusion import StableDiffusion
 from shared.profiles import Profile, load_profile
 from tests.support.small_costs import SMALL
 

@@ -32,8 +32,8 @@ def test_recall_is_of_planted_places_and_what_is_invented_of_all_others() -> Non
 def test_edits_are_spread_as_the_design_says() -> None:
     clean = model("clean-01", {})
     assert set(clean.free_edits().values()) == {1_200 // len(PLACES)}
-    drawn = clean.draw("bus/night", 1_000, np.random.default_rng(0))
-    assert 740 < np.isfinite(drawn).sum() < 860  # 40 of 50 count
+    differences = clean.draw("bus/night", 1_000, np.random.default_rng(0))
+    assert 740 < np.isfinite(differences).sum() < 860  # 40 of 50 count
 
 
 def test_an_adaptive_job_finds_more_at_equal_edits() -> None:

@@ -61,6 +61,6 @@ def test_the_metadata_of_a_model_lie_beside_it(tmp_path: Path) -> None:
     second = metadata(tmp_path / "second.json")
     with pytest.raises(ValueError, match=r"net\.json"):
         jatic_metadata_beside(model)
-    own = metadata(tmp_path / "net.json")
-    assert jatic_metadata_beside(model) == own
+    stored = metadata(tmp_path / "net.json")
+    assert jatic_metadata_beside(model) == stored
     assert second.is_file()

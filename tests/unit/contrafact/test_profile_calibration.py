@@ -75,17 +75,20 @@ def test_the_tables_hold_errors_by_factor_and_the_thresholds_that_they_hold_for(
 
 def test_errors_of_classes_are_written_where_the_sample_allows() -> None:
     few = rates(None, 3).model_copy(update={"errors": None})
-    classes = [ClassErrorRates(label=label, **own.model_dump(exclude={"factor", "pooled"})) for label, own in (
+    classes = [ClassErrorRates(label=label, **rate.model_dump(exclude={"factor", "pooled"})) for label, rate in (
         ("tow truck", rates(None, 11)), ("bus", few),
     )]  # fmt: skip
     (method,) = calibration().methods
-    own = calibration().model_copy(update={"methods": [method.model_copy(update={"classes": classes})]})
-    table = tomllib.loads(calibration_tables("d", own))["calibration"]["d"]
+    with_classes = calibration().model_copy(update={"methods": [method.model_copy(update={"classes": classes})]})
+    table = tomllib.loads(calibration_tables("d", with_classes))["calibration"]["d"]
     assert set(table["classes"]["dillema"]) == {"tow truck"}
     assert CheckErrors.model_validate(table["classes"]["dillema"]["tow truck"]).invalid_accepted == 11
-    assert "classes" not in tomllib.loads(calibration_tables("d", own, "fitted"))["calibration"]["d"]
+    assert "classes" not in tomllib.loads(calibration_tables("d", with_classes, "fitted"))["calibration"]["d"]
     assert (
-        with_tables(calibration_tables("d", own), "d", calibration_tables("d", calibration())).count("tow truck") == 0
+        with_tables(calibration_tables("d", with_classes), "d", calibration_tables("d", calibration())).count(
+            "tow truck"
+        )
+        == 0
     )
 
 
@@ -125,9 +128,17 @@ def test_only_the_named_calibration_is_replaced() -> None:
     assert parsed["calibration"]["streets"]["judged"] == 60
     assert parsed["calibration"]["park"] == before["calibration"]["park"]
     assert "lance" not in parsed["calibration"]["streets"]["methods"]
-    for comment in ("# Ours.", "# a comment", "# not of the calibration", "# Of the park.", "# The end."):
-        assert comment in once
-    assert "# Of the streets." not in once
+    for comment in (
+        "# Ours.",
+        "# a comment",
+        "# not of the calibration",
+        "# Of the streets.",
+        "# Of the park.",
+        "# The end.",
+    ):
+        assert once.count(comment) == 1
+    assert once.count("# Made by") == 1
+    assert once.index("[calibration.streets]") < once.index("# Of the park.") < once.index("[calibration.park]")
     assert with_tables(once, "streets", tables) == once
     added = with_tables(PROFILE, "night", calibration_tables("night", calibration()))
     assert added.startswith(PROFILE.rstrip())
@@ -135,11 +146,32 @@ def test_only_the_named_calibration_is_replaced() -> None:
     assert with_tables(quoted, "a b", calibration_tables("a b", calibration())) == quoted
 
 
+def test_a_table_that_follows_without_a_blank_line_keeps_its_place() -> None:
+    tables = calibration_tables("night", calibration())
+    text = (
+        '[profile]\nname = "mine"\n[calibration.night]\njudged = 1\n[calibration.night.methods]\n[checks]\nmeaning = 0'
+    )
+    once = with_tables(text, "night", tables)
+    assert tomllib.loads(once) == tomllib.loads(text) | tomllib.loads(tables)
+    assert with_tables(once, "night", tables) == once
+
+
+@pytest.mark.parametrize("dotted", ["[calibration]\nstreets.judged = 1\n", "calibration.streets.judged = 1\n"])
+def test_a_calibration_in_dotted_keys_is_replaced(dotted: str) -> None:
+    tables = calibration_tables("streets", calibration())
+    assert tomllib.loads(with_tables(dotted, "streets", tables)) == tomllib.loads(tables)
+
+
 @pytest.mark.parametrize(
-    "text", ['calibration = { streets = { judged_by = "people" } }\n', '[calibration]\nstreets.judged_by = "people"\n']
+    ("text", "reason"),
+    [
+        ('calibration = { streets = { judged_by = "people" } }\n', "Inline tables"),
+        ('calibration = { park = { judged_by = "people" } }\n', "calibration"),
+        ("[calibration.streets\n", "at line 1"),
+    ],
 )
-def test_a_form_that_is_not_a_table_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="streets"):
+def test_a_form_that_cannot_be_replaced_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=rf"\[calibration.streets\] cannot be written .*{reason}"):
         with_tables(text, "streets", calibration_tables("streets", calibration()))
 
 

@@ -57,12 +57,12 @@ def test_cross_attention_is_the_sources_carried_over_mixed_and_weighed(guided: b
     result = injection.cross_attention(query, key, value)
     used = [naive_map(query[row], key[row]) for row in range(rows)]
     for target, source in enumerate(SOURCE_OF.tolist()):
-        own = used[rows - 3 + target]
-        mixed = torch.empty_like(own)
+        target_attention = used[rows - 3 + target]
+        mixed = torch.empty_like(target_attention)
         for token in range(TOKENS):
             followed = sum(used[source][..., old] * edit.mapping[target, old, token] for old in range(TOKENS))
             share, weight = edit.share[target, token], edit.weights[target, token]
-            mixed[..., token] = (share * followed + (1 - share) * own[..., token]) * weight
+            mixed[..., token] = (share * followed + (1 - share) * target_attention[..., token]) * weight
         used[rows - 3 + target] = mixed
     for row in range(rows):
         assert torch.allclose(result[row], used[row] @ value[row], atol=1e-5), row

@@ -49,7 +49,9 @@ def test_concurrent_requests_for_the_same_texts_share_one_computation() -> None:
         lengths = Lengths()
         lengths.gate.clear()
         embedder = KnownTexts(lengths, 100)
-        requests = [asyncio.create_task(embedder.embeddings(["bus", "boat", own], soon())) for own in ("a", "bb", "a")]
+        requests = [
+            asyncio.create_task(embedder.embeddings(["bus", "boat", text], soon())) for text in ("a", "bb", "a")
+        ]
         await asyncio.sleep(0)
         lengths.gate.set()
         assert await asyncio.gather(*requests) == [[[3.0], [4.0], [1.0]], [[3.0], [4.0], [2.0]], [[3.0], [4.0], [1.0]]]

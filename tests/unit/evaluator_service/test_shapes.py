@@ -20,10 +20,10 @@ CAR = 2
 
 def street(left: int = 8, top: int = 20, width: int = 12, height: int = 9) -> Map:
     """Sky over road, and a car."""
-    drawn = np.zeros((SIDE, SIDE), np.uint8)
-    drawn[:16] = 1
-    drawn[top : top + height, left : left + width] = CAR
-    return drawn
+    classes = np.zeros((SIDE, SIDE), np.uint8)
+    classes[:16] = 1
+    classes[top : top + height, left : left + width] = CAR
+    return classes
 
 
 def maps(most: int = 3) -> st.SearchStrategy[Map]:
@@ -31,7 +31,7 @@ def maps(most: int = 3) -> st.SearchStrategy[Map]:
 
 
 @given(
-    reference=st.none() | maps().map(lambda drawn: np.where(drawn == OTHER, VOID, drawn)),
+    reference=st.none() | maps().map(lambda classes: np.where(classes == OTHER, VOID, classes)),
     source=maps(),
     predicted=maps(),
 )

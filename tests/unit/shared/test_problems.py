@@ -50,7 +50,7 @@ def ask(method: str, path: str, content: bytes | None = None) -> httpx.Response:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "content", "status", "says"),
+    ("method", "path", "content", "status", "message"),
     [
         ("GET", "/busy", None, 429, "come back later"),
         ("GET", "/broken", None, 500, "an unexpected ZeroDivisionError"),
@@ -61,13 +61,13 @@ def ask(method: str, path: str, content: bytes | None = None) -> httpx.Response:
     ],
 )
 def test_every_error_is_a_problem_document(
-    method: str, path: str, content: bytes | None, status: int, says: str
+    method: str, path: str, content: bytes | None, status: int, message: str
 ) -> None:
     reply = ask(method, path, content)
     document = reply.json()
     assert reply.headers["content-type"] == problems.MEDIA_TYPE
     assert reply.status_code == document["status"] == status
-    assert says in document["detail"]
+    assert message in document["detail"]
     assert {"type", "title", "instance"} <= set(document)
     assert "secret" not in reply.text
 

@@ -94,7 +94,7 @@ MODERN = shipped_profiles()["modern"].read_text()
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("old", "new", "message"),
     [
         ('engine = "blip2"', 'engine = "blip3"', "caption.engine: "),
         ("max_batch = 4", "max_batch = 4\nspeed = 9", "speed: "),
@@ -110,16 +110,16 @@ MODERN = shipped_profiles()["modern"].read_text()
         ("[defaults]", "[defaults", "is not valid TOML"),
     ],
 )
-def test_broken_profiles_are_refused_with_a_reason(tmp_path: Path, old: str, new: str, says: str) -> None:
+def test_broken_profiles_are_refused_with_a_reason(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert old in TINY
     path = tmp_path / "broken.toml"
     path.write_text(TINY.replace(old, new, 1))
-    with pytest.raises(ProfileError, match=re.escape(says)):
+    with pytest.raises(ProfileError, match=re.escape(message)):
         load_profile(str(path))
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("old", "new", "message"),
     [
         ("[diffusion.few_step.lora]", "[diffusion.few_step.adapter]", "adapter: "),
         ("steps = 4\n", f"steps = 4\nunet = {SOME}\n", "or `lora`"),
@@ -137,11 +137,11 @@ def test_broken_profiles_are_refused_with_a_reason(tmp_path: Path, old: str, new
         ('engine = "pipeline"\npipeline', f'engine = "instruct-pix2pix"\nunet = {SOME}\npipeline', "pipeline: "),
     ],
 )  # fmt: skip
-def test_weights_that_do_not_fit_the_base_are_refused(tmp_path: Path, old: str, new: str, says: str) -> None:
+def test_weights_that_do_not_fit_the_base_are_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert old in MODERN
     path = tmp_path / "broken.toml"
     path.write_text(MODERN.replace(old, new, 1))
-    with pytest.raises(ProfileError, match=re.escape(says)):
+    with pytest.raises(ProfileError, match=re.escape(message)):
         load_profile(str(path))
 
 

@@ -44,7 +44,7 @@ SHAM = "Keep the image exactly as it is."
 LABEL_KEPT, EDIT_SHOWN, OTHERS_UNCHANGED, OF_DILLEMA = 0.97, 0.9, 0.9, 1 / 3  # the goals
 
 
-def instructed(editor: InstructedEditor, studio: Studio, wording: Withheld) -> Draw:
+def draw_by_instruction(editor: InstructedEditor, studio: Studio, wording: Withheld) -> Draw:
     """Draws edits by instructions and, for each, its null arm; checks both."""
 
     def draw(proposals: Sequence[tuple[int, Proposal]]) -> list[EditorResult]:
@@ -103,7 +103,7 @@ def editor_of(folder: Path, domain: Domain, steps: int | None) -> InstructedEdit
     """The published editor in a folder, for its own number of steps or another. Ends the command if there is none."""
     try:
         trained_steps = json.loads((folder / CONFIG).read_text())["steps"]
-        return InstructedEditor.published(folder, domain, steps or trained_steps)
+        return InstructedEditor.load(folder, domain, steps or trained_steps)
     except OSError as error:
         sys.exit(f"{error}; make the weights by python -m tinyworld.train.publish_instruct --domain {domain}")
 
@@ -119,7 +119,7 @@ def main() -> None:
     editor = editor_of(args.weights, "objects", args.steps)
     done = records(args.out)
     if next_edit(done) < len(proposals):
-        draw = instructed(editor, Studio(profile, parameters), args.wording)
+        draw = draw_by_instruction(editor, Studio(profile, parameters), args.wording)
         done += draw_records(Measurement("instruct", profile, draw, args.out), done, proposals, args)
     text = report(done, {"method": "instruct", "steps": editor.steps, "wording": args.wording})
     text += "\n".join(["", "== goals", *goal_lines(done, editor.steps, dillema_evaluations(profile)), ""])

@@ -102,7 +102,7 @@ def record_of(
     )
 
 
-def measured(editor: InstructedEditor, numbers: Sequence[int], folder: Path) -> Iterator[RoadRecord]:
+def measure_edits(editor: InstructedEditor, numbers: Sequence[int], folder: Path) -> Iterator[RoadRecord]:
     """Draw, judge and save both arms of some edits."""
     requests, instructions = zip(*map(request_of, numbers), strict=True)
     sources: list[Pixels] = [request.source for request in requests]
@@ -158,7 +158,7 @@ def main() -> None:
     done = [RoadRecord.model_validate_json(line) for line in path.read_text().splitlines()] if path.exists() else []
     with path.open("a") as lines:
         for numbers in chunks(range(len(done) // len(ARMS), args.count), args.batch):
-            batch = list(measured(editor, numbers, args.out))
+            batch = list(measure_edits(editor, numbers, args.out))
             lines.writelines(record.model_dump_json() + "\n" for record in batch)
             lines.flush()
             done += batch

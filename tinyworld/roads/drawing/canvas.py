@@ -55,7 +55,7 @@ class Canvas:
                 lights[y // FINE, x // FINE] = colour
         return lights
 
-    def averaged(self, number: int | None = None) -> tuple[Floats, Floats]:
+    def average(self, number: int | None = None) -> tuple[Floats, Floats]:
         """Colours weighted by opacity (0 to 255, h x w x 3) and opacity (0 to 1, h x w x 1) at the final size.
 
         Of all that is drawn, or of the pixels of one number only.

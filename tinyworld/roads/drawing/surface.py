@@ -59,7 +59,7 @@ def headlights(g: Geometry, light: Light, backdrop: Floats, ground: Floats) -> F
     return np.asarray(backdrop * (1 + ground * gain[..., None] * warm), np.float32)
 
 
-def mirrored(backdrop: Floats, thing: Floats, opaque: Floats, foot: int, weight: Floats) -> None:
+def add_reflection(backdrop: Floats, thing: Floats, opaque: Floats, foot: int, weight: Floats) -> None:
     """Add to a wet road the mirror image of a thing with colours `thing` where `opaque`, standing at row `foot`.
 
     All of one height and width; `weight` (h x w) is how much of it the road gives back. Works in place.

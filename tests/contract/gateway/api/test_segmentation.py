@@ -45,10 +45,10 @@ SPEC: dict[str, Any] = {
 
 def scene(seed: int) -> tuple[bytes, bytes]:
     """An image with a brightness for each class, and its mask in colours with a void corner."""
-    drawn = np.repeat(np.repeat(np.random.default_rng(seed).integers(0, 3, (4, 5)), 5, axis=0), 4, axis=1)
-    image = np.repeat(np.array([40, 120, 200], np.uint8)[drawn][..., None], 3, axis=2)
-    drawn[:2, :2] = 3
-    return encode(image), encode(COLOURS[drawn])
+    classes = np.repeat(np.repeat(np.random.default_rng(seed).integers(0, 3, (4, 5)), 5, axis=0), 4, axis=1)
+    image = np.repeat(np.array([40, 120, 200], np.uint8)[classes][..., None], 3, axis=2)
+    classes[:2, :2] = 3
+    return encode(image), encode(COLOURS[classes])
 
 
 def archive(count: int, bad: bool = False) -> bytes:

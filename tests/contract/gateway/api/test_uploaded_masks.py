@@ -30,8 +30,8 @@ def digest_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def paletted(drawn: np.ndarray, bits: int) -> bytes:
-    image = Image.fromarray(drawn.astype(np.uint8)).convert("P")
+def paletted(classes: np.ndarray, bits: int) -> bytes:
+    image = Image.fromarray(classes.astype(np.uint8)).convert("P")
     image.putpalette([0x80, 0x40, 0x80, 0x46, 0x82, 0xB4, 0, 0, 0x8E])
     buffer = io.BytesIO()
     image.save(buffer, "PNG", bits=bits)
@@ -56,8 +56,8 @@ def by_digest(gateway: Gateway, key: dict[str, str], images: list[dict[str, str]
 
 
 def test_uploaded_masks_are_named_by_digest_as_indices_or_in_colours(gateway: Gateway, ann: dict[str, str]) -> None:
-    drawn = np.random.default_rng(3).integers(0, 3, (6, 8))
-    image, mask = encode(np.zeros((6, 8, 3), np.uint8)), paletted(drawn, 2)
+    classes = np.random.default_rng(3).integers(0, 3, (6, 8))
+    image, mask = encode(np.zeros((6, 8, 3), np.uint8)), paletted(classes, 2)
     entry = {"digest": digest_of(image), "mask": digest_of(mask), "name": "a.png"}
     place = f"/images/{entry['mask']}?mask=true"
     assert upload(gateway, ann, image).status_code == 200
@@ -71,10 +71,10 @@ def test_uploaded_masks_are_named_by_digest_as_indices_or_in_colours(gateway: Ga
     assert reply.status_code == 200, reply.text
     assert reply.json() == upload(gateway, ann, mask, mask=True).json()
     assert gateway.client.head(place, headers=ann).status_code == 200
-    assert (decode(gateway.client.get(place, headers=ann).content, "L") == drawn).all()
+    assert (decode(gateway.client.get(place, headers=ann).content, "L") == classes).all()
     plan = by_digest(gateway, ann, [entry], masks=PALETTED, ahead=True).json()
     assert (plan["images"], plan["missing"], plan["labelled"]) == (1, 0, 1)
-    expected = np.array([0, 255, 1], np.uint8)[drawn]
+    expected = np.array([0, 255, 1], np.uint8)[classes]
     for masks in (PALETTED, COLOURED):
         job = by_digest(gateway, ann, [entry, {"digest": entry["digest"]}], masks=masks)
         assert job.status_code == 202, job.text

@@ -90,7 +90,7 @@ def test_a_weakness_gets_its_dose_curve_and_says_whether_it_returns(
     assert gateway.client.post("/jobs/drawn/doses", json={}).json()["id"] == job["id"], "started once"
     sessions, store = gateway.context.sessions, gateway.context.store
     finish(sessions, job["id"], returns=returns)
-    own = build_report(sessions, store, job["id"], [])
+    job_report = build_report(sessions, store, job["id"], [])
     results = build_report(sessions, store, "drawn", [])
     effect = night_bus(results)
     curve = effect.dose
@@ -108,9 +108,9 @@ def test_a_weakness_gets_its_dose_curve_and_says_whether_it_returns(
     assert (curve.undone.verdict, curve.undone.sources) == (verdict, n)
     assert (curve.undone.regained, curve.undone.remaining) == ((1, 0) if returns else (0, -1))
     assert all(cell.dose is None for figures in results.results for cell in figures.cells if cell.cell != effect.cell)
-    at_full = [cell for figures in own.results for cell in figures.cells if cell.dose]
+    at_full = [cell for figures in job_report.results for cell in figures.cells if cell.dose]
     assert [cell.cell.value for cell in at_full] == ["night (dose 1)"], "the job's own report has the curve too"
-    assert all(figures.variance is None for figures in own.results), "doses of an edit are not its seeds"
+    assert all(figures.variance is None for figures in job_report.results), "doses of an edit are not its seeds"
 
 
 def test_the_report_shows_the_curve(gateway: Gateway) -> None:
@@ -194,9 +194,9 @@ def test_more_images_than_asked_for_are_sampled(gateway: Gateway) -> None:
 def test_few_step_weights_have_no_guidance_to_dose(gateway: Gateway) -> None:
     few_step = gateway.context.profile.diffusion.few_step
     assert few_step is not None
-    own = {"steps": few_step.steps, "guidance": few_step.guidance}
+    few_step_parameters = {"steps": few_step.steps, "guidance": few_step.guidance}
     with gateway.context.sessions.begin() as session:
-        session.get_one(Job, "drawn").methods = [read_method("dillema", own)]
+        session.get_one(Job, "drawn").methods = [read_method("dillema", few_step_parameters)]
     refused = gateway.client.post("/jobs/drawn/doses", json={"parameter": "guidance"})
     assert refused.status_code == 422
     assert "control_scale" in refused.json()["detail"]

@@ -141,9 +141,11 @@ def test_generated_images_say_so_in_their_files_and_originals_do_not(
             assert packet is None
             continue
         (description,) = ElementTree.fromstring(packet or "").iter(f"{RDF}Description")
-        own = {name: description.get(f"{{{NAMESPACE}}}{name}") for name in ("Job", "Counterfactual", "SourceDigest")}
-        assert own == {"Job": "drawn", "Counterfactual": record["id"], "SourceDigest": sources[record["group"]]}
-        assert own["SourceDigest"] == record["source_digest"]
+        properties = {
+            name: description.get(f"{{{NAMESPACE}}}{name}") for name in ("Job", "Counterfactual", "SourceDigest")
+        }
+        assert properties == {"Job": "drawn", "Counterfactual": record["id"], "SourceDigest": sources[record["group"]]}
+        assert properties["SourceDigest"] == record["source_digest"]
         assert str(description.get(f"{IPTC}DigitalSourceType")).endswith(f"/{record['digital_source_type']}")
 
 

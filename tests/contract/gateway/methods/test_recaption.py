@@ -34,8 +34,8 @@ def scene(label: str, time: str = "day", index: int = 3) -> Scene:
     )
 
 
-def picture(drawn: Scene) -> np.ndarray:
-    return np.ascontiguousarray(render(drawn).image)
+def picture(scene: Scene) -> np.ndarray:
+    return np.ascontiguousarray(render(scene).image)
 
 
 def named_shares(services: ModelServices, truth: str, source: Scene, *images: Scene) -> list[float | None]:

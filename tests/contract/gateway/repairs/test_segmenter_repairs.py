@@ -110,9 +110,9 @@ def test_the_repaired_model_loads_as_a_segmenter_with_the_reported_figures(
         assert words in card
     model = load_folder(folder, device="cpu")
     assert isinstance(model, ImageSegmenter)
-    drawn = [street("night", 77_000 + number) for number in range(12)]
+    streets = [street("night", 77_000 + number) for number in range(12)]
     counts = np.zeros((3, 4), np.int64)
-    for label_map, (_, mask) in zip(model.label_maps([image for image, _ in drawn]), drawn, strict=True):
+    for label_map, (_, mask) in zip(model.label_maps([image for image, _ in streets]), streets, strict=True):
         counts += confusion(mask, class_indices(model.classes, CLASSES)[label_map], 3)
     result = RepairResult.model_validate(gateway.client.get(f"/repairs/{repair}").json()["result"])
     (cell,) = [cell for cell in result.cells if (cell.label, cell.value) == (ALL_CLASSES, "night")]

@@ -130,12 +130,12 @@ def test_each_method_is_corrected_for_its_own_errors_only(tmp_path: Path) -> Non
     assert not build_report(sessions, store, "drawn", [], both).provisional
 
 
-@pytest.mark.parametrize(("measured_with", "own"), [("a" * 40, "b" * 40), ("a" * 40, "")])
+@pytest.mark.parametrize(("measured_with", "scorer"), [("a" * 40, "b" * 40), ("a" * 40, "")])
 def test_errors_of_another_scorer_are_not_used_and_the_report_says_why(
-    tmp_path: Path, measured_with: str, own: str
+    tmp_path: Path, measured_with: str, scorer: str
 ) -> None:
     sessions, store = add_calibrated_job(tmp_path)
-    services = [evaluator_with_scorer(own)] if own else []
+    services = [evaluator_with_scorer(scorer)] if scorer else []
     results = build_report(sessions, store, "drawn", services, calibrations("dillema", scorer=measured_with))
     assert results.provisional
     assert results.calibration is not None

@@ -214,6 +214,8 @@ def test_enough_reviews_fit_a_model_of_validity_that_the_profile_takes(gateway: 
     written = load_profile(str(profile)).calibration["streets"]
     assert written.validity_model == {"dillema": method.validity.model}
     assert written.thresholds == {"dillema": method.validity.thresholds}
-    assert written.methods["dillema"] == {own.factor: own.errors for own in method.validity.errors if own.factor}
+    assert written.methods["dillema"] == {
+        rates.factor: rates.errors for rates in method.validity.errors if rates.factor
+    }
     together = CliRunner().invoke(app, [*arguments, "--fitted"], env={"CONTRAFACT_URL": str(gateway.client.base_url)})
     assert together.exit_code == 2

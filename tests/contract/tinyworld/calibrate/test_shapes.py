@@ -113,12 +113,12 @@ def test_thresholds_are_calibrated_and_written_into_the_profile(profile: Path, b
 
 def test_the_evaluator_scores_classes_and_things_and_names_unjudged_ones(profile: Path) -> None:
     day = scene_of("calibration", 12).changed(time="day", weather="clear")
-    drawn = render(day, SIDE, SIDE)
-    images = [render(day.changed(time="night"), SIDE, SIDE).image, shift(drawn.image, (0, 16))]
+    rendering = render(day, SIDE, SIDE)
+    images = [render(day.changed(time="night"), SIDE, SIDE).image, shift(rendering.image, (0, 16))]
     body = ShapesRequest(
-        source=payload(drawn.image),
+        source=payload(rendering.image),
         images=[payload(image) for image in images],
-        mask=payload(mask_of(drawn)),
+        mask=payload(mask_of(rendering)),
         classes=[*CLASSES[1:], "tram"],
         things=[*THINGS, "tram"],
     )
@@ -177,8 +177,8 @@ def ask(profile: Path, body: ShapesRequest) -> ShapesReply:
     return asyncio.run(use())
 
 
-def mask_of(drawn: Rendering) -> np.ndarray:
-    return np.where(drawn.classes == 0, VOID, drawn.classes - 1).astype(np.uint8)
+def mask_of(rendering: Rendering) -> np.ndarray:
+    return np.where(rendering.classes == 0, VOID, rendering.classes - 1).astype(np.uint8)
 
 
 def test_edits_have_the_factor_of_their_look() -> None:

@@ -34,14 +34,14 @@ EDIT: dict[str, object] = {
 }
 
 
-def parameters_of(parameter: str, editor: str, edits: object = None, **own: object) -> DosesParameters:
-    own = {"steps": 4, **own}
+def parameters_of(parameter: str, editor: str, edits: object = None, **editor_parameters: object) -> DosesParameters:
+    editor_parameters = {"steps": 4, **editor_parameters}
     values = {
         "method": "dillema",
         "parameter": parameter,
         "doses": [0.5, 1, 1.5],
         "edits": edits or [EDIT],
-        editor: own,
+        editor: editor_parameters,
     }
     return DosesParameters.model_validate(values)
 
@@ -147,7 +147,7 @@ def test_several_edits_of_an_image_are_numbered_on_and_those_of_other_images_are
 
 
 @pytest.mark.parametrize(
-    ("parameter", "editor", "own", "words"),
+    ("parameter", "editor", "editor_parameters", "words"),
     [
         ("self_fraction", "controlled", {}, "no self_fraction"),
         ("control_scale", "inverted", {}, "no control_scale"),
@@ -156,10 +156,10 @@ def test_several_edits_of_an_image_are_numbered_on_and_those_of_other_images_are
     ],
 )
 def test_a_dose_that_the_editor_does_not_have_is_refused(
-    parameter: str, editor: str, own: dict[str, object], words: str
+    parameter: str, editor: str, editor_parameters: dict[str, object], words: str
 ) -> None:
     with pytest.raises(ValidationError, match=words):
-        parameters_of(parameter, editor, **own)
+        parameters_of(parameter, editor, **editor_parameters)
 
 
 @pytest.mark.parametrize("values", [[0.5, 1.5], [1, 0.5], [1, 1], [1]])

@@ -82,7 +82,7 @@ def test_a_judge_answers_each_question_on_each_image(
     assert [[round(p, 6) for p in row] for row in reply.yes] == [[0.9, 0.2], [0.9, 0.2]]
     assert server.keys == {"Bearer secret"}
     assert len(server.questions) == 4
-    assert [(own.id, own.revision) for own in weights if own.role == "judge"] == [("vlm", "7")]
+    assert [(info.id, info.revision) for info in weights if info.role == "judge"] == [("vlm", "7")]
 
 
 def test_without_a_judge_the_question_is_refused(tmp_path: Path) -> None:

@@ -88,8 +88,8 @@ def test_one_word_is_replaced_by_the_most_probable_other_one(services: FillingSe
 
 
 def test_the_seed_decides_which_words_are_replaced(services: FillingServices) -> None:
-    drawn = [[row.edit for row in lance_r_of(services, seed)] for seed in (1, 1, 2)]
-    assert drawn[0] == drawn[1] != drawn[2]
+    edits = [[row.edit for row in lance_r_of(services, seed)] for seed in (1, 1, 2)]
+    assert edits[0] == edits[1] != edits[2]
     many = [row.edit for row in lance_r_of(services, counterfactuals_per_image=12) if row.edit]
     assert len({edit.new_caption for edit in many}) == 12, "the caption has eight words that carry meaning"
     services.source_caption = "It is."

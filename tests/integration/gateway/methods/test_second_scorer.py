@@ -68,8 +68,8 @@ def test_every_image_has_the_scores_of_both_scorers(profile: Path, services: Mod
     pictures = Pictures(images, None)
     alone = check_images(services, source, TASK, pictures, [EDIT, None], {})
     strict = {"label": {"default": 2.0}}
-    for own, accepted in ((strict, 0.0), ({"caption": {"default": -2.0}}, 1.0)):
-        both = check_images(services, source, TASK, pictures, [EDIT, None], {}, second=own)
+    for second_thresholds, accepted in ((strict, 0.0), ({"caption": {"default": -2.0}}, 1.0)):
+        both = check_images(services, source, TASK, pictures, [EDIT, None], {}, second=second_thresholds)
         assert [verdict for verdict, _ in both] == [verdict for verdict, _ in alone]
         for (_, scores), (_, before) in zip(both, alone, strict=True):
             assert scores | before == scores

@@ -27,12 +27,12 @@ def build_with_reference(sessions: Sessions, folder: Path, same_weakness: bool) 
         session.execute(update(Job).values(spec={"reference_models": ["sound"]}))
         if same_weakness:
             for weak in session.scalars(select(Prediction).where(Prediction.model == "night-bus")).all():
-                own = update(Prediction).where(
+                prediction_update = update(Prediction).where(
                     Prediction.model == "sound",
                     Prediction.source_image_id == weak.source_image_id,
                     Prediction.counterfactual_id.is_not_distinct_from(weak.counterfactual_id),
                 )
-                session.execute(own.values(predicted=weak.predicted, rank=weak.rank))
+                session.execute(prediction_update.values(predicted=weak.predicted, rank=weak.rank))
     results = build_report(sessions, store, "drawn")
     page, _, _ = store.get("reports/drawn/report.html").decode().partition(DATA_BEGIN)
     return results, page

@@ -27,8 +27,8 @@ from tests.support.work_site import Site, work_until
 
 
 def test_a_job_with_masks_is_judged_pixel_by_pixel(site: Site) -> None:
-    drawn = scenes(13)
-    add_job(site, "job", drawn)
+    pairs = scenes(13)
+    add_job(site, "job", pairs)
     site.worker().step()
     assert site.state() == "done"
     (result,) = site.metrics().results
@@ -47,7 +47,7 @@ def test_a_job_with_masks_is_judged_pixel_by_pixel(site: Site) -> None:
         ).all()
     together = np.zeros((3, 4), np.int64)
     for position, digest, row in rows:
-        mask = drawn[position][1]
+        mask = pairs[position][1]
         assert mask is not None
         assert digest is not None
         assert row.map_digest is not None
@@ -117,9 +117,9 @@ def test_without_masks_the_map_of_the_original_must_stay(site: Site) -> None:
 
 @ON_SQLITE
 def test_an_image_without_a_mask_is_left_out_and_one_that_went_missing_fails_alone(site: Site) -> None:
-    drawn = scenes(4)
-    drawn[1] = (drawn[1][0], None)
-    add_job(site, "job", drawn)
+    pairs = scenes(4)
+    pairs[1] = (pairs[1][0], None)
+    add_job(site, "job", pairs)
     lost = site.images()[2].mask_digest
     assert lost is not None
     site.store.delete(image_key(lost))
@@ -150,8 +150,8 @@ def test_a_repeated_job_asks_nothing_again_and_maps_outlive_housekeeping(site: S
 
 
 def test_filters_know_the_classes_of_masks_and_what_was_lost(site: Site) -> None:
-    drawn = scenes(2)
-    add_job(site, "job", drawn)
+    pairs = scenes(2)
+    add_job(site, "job", pairs)
     with site.sessions.begin() as session:
         session.get_one(SourceImage, "job-1").mask_classes = ["sky", "straße, naß", 'a "quoted" one']
     site.worker().step()

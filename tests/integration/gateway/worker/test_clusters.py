@@ -55,25 +55,25 @@ def build(site: Site, services: ModelServices, **options: int) -> JobResults:
 
 
 def clusters(results: JobResults, model: str) -> list[EditCluster]:
-    (figures,) = (own for own in results.results if own.model == model)
+    (figures,) = (figures_of_model for figures_of_model in results.results if figures_of_model.model == model)
     return figures.clusters
 
 
 def test_a_planted_weakness_is_a_confirmed_cluster_and_chance_is_none(site: Site, services: ModelServices) -> None:
     add_drawn_job(site.sessions, site.store, per_class=34)
     first = build(site, services)
-    own = clusters(first, "night-bus")
-    weak = [row for row in own if row.standing == "weakness"]
+    clusters_of_model = clusters(first, "night-bus")
+    weak = [row for row in clusters_of_model if row.standing == "weakness"]
     assert [row.label for row in weak] == ["bus"]
     assert all("night" in phrase for phrase in weak[0].phrases)
-    assert weak[0] == own[0]
+    assert weak[0] == clusters_of_model[0]
     assert weak[0].screened < -0.5
     assert weak[0].delta_accuracy is not None
     assert weak[0].delta_accuracy < -0.5
     assert weak[0].q_value is not None
     assert weak[0].q_value < 0.05
     assert 12 <= weak[0].confirming_sources <= 17
-    assert {row.label for row in own} == {"bus", "car", "boat"}
+    assert {row.label for row in clusters_of_model} == {"bus", "car", "boat"}
     assert not [row for row in clusters(first, "sound") if row.standing in ("weakness", "improvement")]
     assert first.not_clustered == ""
     assert 'id="clusters"' in site.store.get("reports/page.html").decode()

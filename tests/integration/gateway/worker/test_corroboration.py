@@ -69,25 +69,25 @@ def night_buses(results: JobResults) -> tuple[CellEffect, Corroboration]:
 def test_own_images_with_the_value_stand_beside_the_finding(site: Site, services: ModelServices) -> None:
     add_drawn_job(site.sessions, site.store, per_class=16)
     nights = add_night_buses(site.sessions, site.store, 12)
-    finding, own = night_buses(build(site, services))
-    assert "day" in own.others
-    assert (own.showing.n + own.rest.n, own.sampled_of) == (28, None)
-    shown = {image.id for image in own.images}
+    finding, corroboration = night_buses(build(site, services))
+    assert "day" in corroboration.others
+    assert (corroboration.showing.n + corroboration.rest.n, corroboration.sampled_of) == (28, None)
+    shown = {image.id for image in corroboration.images}
     assert len(shown & set(nights)) >= 8
     assert len(shown - set(nights)) <= 3
-    assert own.showing.value is not None
-    assert own.rest.value is not None
-    difference = own.showing.value - own.rest.value
-    assert own.difference == pytest.approx(difference)
+    assert corroboration.showing.value is not None
+    assert corroboration.rest.value is not None
+    difference = corroboration.showing.value - corroboration.rest.value
+    assert corroboration.difference == pytest.approx(difference)
     assert difference < -0.4
-    assert own.interval is not None
-    assert own.interval.high < 0
+    assert corroboration.interval is not None
+    assert corroboration.interval.high < 0
     assert "own images" in finding.sentence
-    probabilities = [image.probability for image in own.images]
+    probabilities = [image.probability for image in corroboration.images]
     assert probabilities == sorted(probabilities, reverse=True)
     page = site.store.get("reports/page.html").decode()
     assert 'id="own"' in page
-    assert f'alt="{own.images[0].file_name}"' in page
+    assert f'alt="{corroboration.images[0].file_name}"' in page
 
 
 def test_a_report_built_again_calls_the_scorer_no_more(site: Site, services: ModelServices) -> None:
@@ -128,8 +128,13 @@ def test_the_worker_compares_when_it_analyses(site: Site) -> None:
     with site.sessions.begin() as session:
         jobs.rebuild_report(session, LOCAL_OWNER, "drawn")
     site.worker().step()
-    _, own = night_buses(site.metrics("drawn"))
-    assert (own.showing.n, own.rest.n, own.difference, own.interval) == (14, 0, None, None)
+    _, corroboration = night_buses(site.metrics("drawn"))
+    assert (corroboration.showing.n, corroboration.rest.n, corroboration.difference, corroboration.interval) == (
+        14,
+        0,
+        None,
+        None,
+    )
 
 
 def test_without_captions_of_another_value_there_is_nothing_to_compare(site: Site, services: ModelServices) -> None:
@@ -156,13 +161,13 @@ def test_a_large_class_is_sampled_and_the_result_says_of_how_many(site: Site, se
     add_drawn_job(site.sessions, site.store, per_class=16)
     add_night_buses(site.sessions, site.store, 12)
     results = build_with(site, partial(corroborate, site.sessions, site.store, services, most=10))
-    finding, own = night_buses(results)
-    assert (own.showing.n + own.rest.n, own.sampled_of) == (10, 28)
+    finding, corroboration = night_buses(results)
+    assert (corroboration.showing.n + corroboration.rest.n, corroboration.sampled_of) == (10, 28)
     assert "10 of 28" in finding.sentence
     assert site.recorded_calls() == 1 + 10
     with site.sessions() as session:
         buses = select(SourceImage.id).where(SourceImage.ground_truth == "bus").order_by(SourceImage.digest).limit(10)
-        assert {image.id for image in own.images} <= set(session.scalars(buses))
+        assert {image.id for image in corroboration.images} <= set(session.scalars(buses))
 
 
 def test_the_work_ends_between_two_lookups_of_recorded_embeddings(site: Site, services: ModelServices) -> None:

@@ -18,7 +18,7 @@ from gateway.model_services.clients import ModelServices
 from gateway.report.build import write_report
 from gateway.results.classification import JobRows
 from gateway.results.realism import load_pairs
-from gateway.worker.analysis_step import completed
+from gateway.worker.analysis_step import with_service_figures
 from gateway.worker.realism_step import with_realism
 from llm_service.app import create_app as language
 from shared.endpoints import INFO
@@ -115,7 +115,7 @@ def test_an_analysis_waits_for_absent_services_once(site: Site) -> None:
     away = NOWHERE.removesuffix("/v1")
     services = ModelServices({"evaluator_service": away, "llm_service": away}, wait=1)
     before = {name: attempts(name) for name in ("evaluator_service", "llm_service")}
-    complete = partial(completed, site.sessions, site.store, services)
+    complete = partial(with_service_figures, site.sessions, site.store, services)
     results = write_report(site.sessions, site.store, "drawn", "reports/page.html", [], complete=complete)
     services.close()
     assert set(realism(results).not_measured) == {"images", "captions"}

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from gateway.methods import METHODS
-from gateway.methods.lance import LANCE_FACTORS, perturb_messages, perturb_schema
+from gateway.methods.caption_edits import perturb_messages, perturb_schema
+from gateway.methods.lance import LANCE_FACTORS, PERTURB
 from gateway.model_services.clients import ModelServices
 from shared.images import decode, encode
 from shared.profiles import load_profile
@@ -61,7 +62,7 @@ def test_the_faultless_language_model_knows_one_edit_of_one_factor(services: Mod
     (proposal,) = edits_in_turn(FIRST, 1, ["background"])
     faultless = Faultless(services, proposal.edit)
     for factor in LANCE_FACTORS:
-        messages = perturb_messages(TASK, proposal.edit.caption, proposal.scene.label, factor, 2)
+        messages = perturb_messages(TASK, proposal.edit.caption, proposal.scene.label, factor, 2, PERTURB)
         value = faultless.generate(GenerateRequest(messages=messages, json_schema=perturb_schema(2))).value
         captions = [edit["caption"] for edit in value["edits"]]
         assert captions == ([proposal.edit.new_caption] if factor == "background" else [])

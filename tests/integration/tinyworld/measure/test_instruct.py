@@ -13,7 +13,7 @@ from tinyworld.judges.editors import EDITORS, parameters_of
 from tinyworld.judges.records import Record
 from tinyworld.judges.trials import Studio
 from tinyworld.measure.counterfactuals import FIRST, Measurement, edits_in_turn
-from tinyworld.measure.instruct.objects import dillema_evaluations, goal_lines, instructed, instruction_of
+from tinyworld.measure.instruct.objects import dillema_evaluations, draw_by_instruction, goal_lines, instruction_of
 from tinyworld.networks.instructed_unet import add_lora, editing_unet, few_step_unet, save_editor
 from tinyworld.system.folders import weights_of
 from tinyworld.train.instructed_editor import InstructedEditor
@@ -41,7 +41,9 @@ def rows(
     unet = editing_unet(few_step_unet(weights_of("objects") / "diffusion"))
     add_lora(unet, 1)
     save_editor(unet, folder, {"steps": STEPS})
-    draw = instructed(InstructedEditor.published(folder, "objects", STEPS), Studio(profile, parameters), "phrases too")
+    draw = draw_by_instruction(
+        InstructedEditor.load(folder, "objects", STEPS), Studio(profile, parameters), "phrases too"
+    )
     return folder, Measurement("instruct", profile, draw, folder).batch(0, list(edits_in_turn(FIRST, 1, ("time",))))
 
 

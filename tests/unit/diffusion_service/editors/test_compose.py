@@ -80,8 +80,8 @@ def test_an_object_that_is_not_scaled_keeps_its_pixels_inside_the_feather(
 
 @given(cuts())
 def test_the_null_arm_is_the_source_but_for_the_objects_surroundings(cut: Cut) -> None:
-    own = without(cut.source, cut.mask)
-    image = compose(cut.source, cut.mask, own, Composition())
+    background = without(cut.source, cut.mask)
+    image = compose(cut.source, cut.mask, background, Composition())
     assert not isinstance(image, str), "an object at its own place is never refused"
     kept = cut_out(cut.source, cut.mask).alpha == 1
     left, top, right, bottom = cut_out(cut.source, cut.mask).box

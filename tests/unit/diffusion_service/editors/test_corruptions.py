@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from diffusion_service.editors.corruptions import CORRUPTIONS, corrupted
+from diffusion_service.editors.corruptions import CORRUPTIONS, corrupt
 from shared.images import Pixels
 from shared.problems import InvalidInput
 from shared.schemas.corruptions import SEVERITIES, Corruption, CorruptionKind
@@ -19,7 +19,7 @@ KINDS = list(CORRUPTIONS)
 
 
 def corruption_of(kind: CorruptionKind, severity: int, seed: int = 7, source: Pixels = PICTURE) -> Pixels:
-    return corrupted(source, Corruption(kind=kind, severity=severity, seed=seed))
+    return corrupt(source, Corruption(kind=kind, severity=severity, seed=seed))
 
 
 def distance(image: Pixels) -> float:

@@ -130,11 +130,11 @@ BOMB = bytearray(encode(TWO))
 BOMB[16:24] = (60_000).to_bytes(4, "big") * 2  # says to be of 3.6 billion pixels
 
 
-@hypothesis.given(drawn=st.integers(0, 2**32), sizes=SIZES)
+@hypothesis.given(seed=st.integers(0, 2**32), sizes=SIZES)
 @hypothesis.settings(max_examples=20, deadline=None)
-def test_maps_of_a_server_are_taken_as_they_are(drawn: int, sizes: list[tuple[int, int]]) -> None:
+def test_maps_of_a_server_are_taken_as_they_are(seed: int, sizes: list[tuple[int, int]]) -> None:
     """PNGs or rows of integers, mixed, in batches of two, in the order of the images."""
-    random = np.random.default_rng(drawn)
+    random = np.random.default_rng(seed)
     maps = [random.integers(0, 2, size, dtype=np.uint8) for size in sizes]
     pictures = [encode(np.repeat(label_map[..., None] * 255, 3, axis=2)) for label_map in maps]
 

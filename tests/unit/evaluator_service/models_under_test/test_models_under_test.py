@@ -106,9 +106,9 @@ def test_names_of_outputs() -> None:
         (4, list("abcd"), {"car": [1, 2], "bus": 2}, "to both 'car' and 'bus'"),
         (2, list("ab"), {"x": [0, 1]}, "only one class"),
     ]
-    for outputs, own, classes, words in refused:
+    for outputs, names, classes, words in refused:
         with pytest.raises(InvalidInput, match=words):
-            NamedOutputs(outputs, own, classes)
+            NamedOutputs(outputs, names, classes)
     merged = merging.merge(np.array([[np.nan, 0, 0, 1], [0.1, 0.2, 0.3, 0.4]]))
     assert np.isfinite(merged).all(axis=1).tolist() == [False, True], "NaN stays in its row"
 

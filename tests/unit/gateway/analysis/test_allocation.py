@@ -104,8 +104,8 @@ def test_what_is_expected_depends_on_the_images_before_alone(places: set[int], p
 
 
 def test_results_do_not_choose_the_family() -> None:
-    def opened(own: Differences) -> Differences:
-        return replace(own, left=np.arange(float(len(own.correct)), 0, -1))
+    def opened(of_cell: Differences) -> Differences:
+        return replace(of_cell, left=np.arange(float(len(of_cell.correct)), 0, -1))
 
     cells = {cell("night"): opened(differences(np.repeat([-1, 0], [14, 2])))}
     cells |= {cell(str(n)): opened(differences(np.zeros(5))) for n in range(9)}

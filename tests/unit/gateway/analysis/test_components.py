@@ -37,7 +37,7 @@ def test_the_components_that_made_the_differences_are_recovered() -> None:
 def test_estimates_are_unbiased_and_intervals_cover() -> None:
     figures = [variance_components(nested(seed, 40, 3, 2), COST, seed) for seed in range(60)]
     for name, truth in zip(("source", "edit", "seed"), TRUTH, strict=True):
-        parts = [getattr(own, name) for own in figures]
+        parts = [getattr(component, name) for component in figures]
         assert np.mean([part.value for part in parts]) == pytest.approx(truth, rel=0.15)
         assert np.mean([part.low <= truth <= part.high for part in parts]) > 0.8
 

@@ -70,9 +70,12 @@ def plain_greedy(failures: list[Failure], sure: dict[Fault, float], most: int) -
 
 
 @given(st.lists(st.tuples(st.sets(st.sampled_from([BUS, CAR, BOAT]), min_size=1), st.integers(0, 4)), max_size=12))
-def test_it_equals_the_greedy_choice_that_looks_at_all_each_time(drawn: list[tuple[set[Fault], int]]) -> None:
+def test_it_equals_the_greedy_choice_that_looks_at_all_each_time(
+    faults_and_losses: list[tuple[set[Fault], int]],
+) -> None:
     failures = [
-        Failure(f"{place:02}", loss / 4, tuple(sorted(faults, key=repr))) for place, (faults, loss) in enumerate(drawn)
+        Failure(f"{place:02}", loss / 4, tuple(sorted(faults, key=repr)))
+        for place, (faults, loss) in enumerate(faults_and_losses)
     ]
     assert review_order(failures, SURE, 8) == plain_greedy(failures, SURE, 8)
 

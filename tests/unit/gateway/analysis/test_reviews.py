@@ -87,15 +87,15 @@ def test_intervals_hold_the_truth_of_drawn_populations(valid_share: float) -> No
     for seed in range(120):
         random = np.random.default_rng(seed)
         source = np.repeat(np.arange(200), 2)
-        own, shared = random.random(400) < valid_share, (random.random(200) < valid_share)[source]
-        valid = np.where(random.random(400) < 0.5, shared, own)
+        independent, shared = random.random(400) < valid_share, (random.random(200) < valid_share)[source]
+        valid = np.where(random.random(400) < 0.5, shared, independent)
         accepted = random.random(400) < np.where(valid, 0.9, 0.3)
         counts = []
         for verdict in (True, False):
             members = random.permutation(np.flatnonzero(accepted == verdict))
-            drawn, rest = np.split(members, [random.choice([20, 60])])
-            tally = Tally(int(valid[drawn].sum()), int((~valid[drawn]).sum()), len(rest))
-            counts.append(valid_counts(tally, RandomSample(valid[drawn], source[drawn]), random))
+            sampled, rest = np.split(members, [random.choice([20, 60])])
+            tally = Tally(int(valid[sampled].sum()), int((~valid[sampled]).sum()), len(rest))
+            counts.append(valid_counts(tally, RandomSample(valid[sampled], source[sampled]), random))
         rate = estimate(counts[0], accepted.sum())
         assert rate is not None
         covered.append(rate.low <= valid[accepted].mean() <= rate.high)

@@ -39,15 +39,15 @@ def maps(draw: st.DrawFn) -> Maps:
     return truth, random.choice(np.array([*range(CLASSES), OTHER], np.uint8), size)
 
 
-def judged(drawn: Maps) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    truth, predicted = (image.ravel().astype(int) for image in drawn)
+def judged(pair: Maps) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    truth, predicted = (image.ravel().astype(int) for image in pair)
     return truth[truth != VOID], np.minimum(predicted[truth != VOID], CLASSES)
 
 
-@given(drawn=maps())
-def test_counts_are_those_of_scikit_learn_without_void(drawn: Maps) -> None:
-    counts = confusion(*drawn, CLASSES)
-    truth, predicted = judged(drawn)
+@given(pair=maps())
+def test_counts_are_those_of_scikit_learn_without_void(pair: Maps) -> None:
+    counts = confusion(*pair, CLASSES)
+    truth, predicted = judged(pair)
     if len(truth):
         theirs = confusion_matrix(truth, predicted, labels=range(CLASSES + 1))
         assert (counts == theirs[:CLASSES]).all()
@@ -55,12 +55,12 @@ def test_counts_are_those_of_scikit_learn_without_void(drawn: Maps) -> None:
     assert len(pack_counts(counts)) == 3 * np.count_nonzero(counts)
 
 
-@given(drawn=maps())
-def test_overlaps_and_accuracies_are_those_of_scikit_learn(drawn: Maps) -> None:
-    truth, predicted = judged(drawn)
+@given(pair=maps())
+def test_overlaps_and_accuracies_are_those_of_scikit_learn(pair: Maps) -> None:
+    truth, predicted = judged(pair)
     if not len(truth):
         return
-    counts = confusion(*drawn, CLASSES)
+    counts = confusion(*pair, CLASSES)
     labels = list(range(CLASSES))
     there = [label for label in labels if label in truth or label in predicted]
     iou = jaccard_score(truth, predicted, labels=labels, average=None, zero_division=0)

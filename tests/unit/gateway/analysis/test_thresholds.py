@@ -46,7 +46,11 @@ def test_no_other_set_of_candidates_accepts_fewer_invalid_images(seed: int) -> N
     ]
     refused, accepted = rates(tuple(fit(scored).values()))
     assert refused <= REFUSED
-    assert accepted <= min(rate for own, rate in map(rates, itertools.product(*quantiles)) if own <= REFUSED) + 1e-9
+    assert (
+        accepted
+        <= min(rate for valid_refused, rate in map(rates, itertools.product(*quantiles)) if valid_refused <= REFUSED)
+        + 1e-9
+    )
 
 
 def test_a_check_that_missed_an_image_gets_no_threshold() -> None:

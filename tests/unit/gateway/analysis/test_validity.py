@@ -74,8 +74,8 @@ def test_errors_are_of_the_class_where_enough_were_judged_and_otherwise_pooled()
     few = CheckErrors(valid=18, valid_accepted=17, invalid=11, invalid_accepted=10)
     one_sided = CheckErrors(valid=60, valid_accepted=50, invalid=9, invalid_accepted=9)
     stands = []
-    for own in (few, one_sided, BLIND):
-        (effect,) = assess(cells, 1, Checked({"default": GOOD}, screen, {"bus": own, "car": BLIND}))
+    for class_errors in (few, one_sided, BLIND):
+        (effect,) = assess(cells, 1, Checked({"default": GOOD}, screen, {"bus": class_errors, "car": BLIND}))
         assert effect.among_valid is not None
         stands.append((effect.among_valid.pool, effect.among_valid.stands))
     assert stands == [("all", True), ("all", True), ("class", False)]

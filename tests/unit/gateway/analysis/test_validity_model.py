@@ -38,30 +38,32 @@ def sample(n: int, seed: int = 0, siblings: int = 1, strength: float = 1.5) -> S
 
 
 def test_weights_of_a_large_sample_are_those_that_made_it() -> None:
-    drawn = sample(6_000)
-    model = fit_model(drawn, seed=1)
+    signal_sample = sample(6_000)
+    model = fit_model(signal_sample, seed=1)
     assert model is not None
-    weights = {name: own.weight / own.scale for name, own in model.signals.items()}
+    weights = {name: weight.weight / weight.scale for name, weight in model.signals.items()}
     assert weights["up"] == pytest.approx(1.5, abs=0.15)
     assert weights["down"] == pytest.approx(-1.5, abs=0.15)
     assert abs(weights["noise"]) < 0.15
-    assert (model.images, model.valid) == (6_000, int(drawn.valid.sum()))
+    assert (model.images, model.valid) == (6_000, int(signal_sample.valid.sum()))
 
 
 def test_the_stored_model_gives_the_probabilities_of_the_fitted_one() -> None:
-    drawn = sample(400)
-    signals = drawn.signals.copy()
+    signal_sample = sample(400)
+    signals = signal_sample.signals.copy()
     signals[:40, 1] = np.nan
-    holed = SignalSample(drawn.names, signals, drawn.edits, drawn.valid, drawn.group)
+    holed = SignalSample(signal_sample.names, signals, signal_sample.edits, signal_sample.valid, signal_sample.group)
     model = fit_model(holed, seed=1)
     assert model is not None
     by_image = [
-        model.probability({name: value for name, value in zip(holed.names, row, strict=True) if value == value}, own)
-        for row, own in zip(signals, holed.edits, strict=True)
+        model.probability({name: value for name, value in zip(holed.names, row, strict=True) if value == value}, edit)
+        for row, edit in zip(signals, holed.edits, strict=True)
     ]
     probabilities = np.array([value for value in by_image if value is not None])
     assert len(probabilities) == 400
-    assert probabilities.mean() == pytest.approx(drawn.valid.mean(), abs=0.005), "the intercept is not penalised"
+    assert probabilities.mean() == pytest.approx(signal_sample.valid.mean(), abs=0.005), (
+        "the intercept is not penalised"
+    )
 
 
 def test_without_any_of_its_scores_there_is_no_probability() -> None:
@@ -79,16 +81,16 @@ def test_probabilities_enter_as_log_odds() -> None:
 def test_noise_alone_separates_nothing_when_cross_validated() -> None:
     areas = []
     for seed in range(20):
-        drawn = sample(120, seed, strength=0.0)
-        probabilities = held_out_probabilities(drawn, seed)
-        areas.append(auroc(probabilities[drawn.valid], probabilities[~drawn.valid]))
+        noise = sample(120, seed, strength=0.0)
+        probabilities = held_out_probabilities(noise, seed)
+        areas.append(auroc(probabilities[noise.valid], probabilities[~noise.valid]))
     assert np.mean(areas) < 0.56
 
 
 def test_siblings_share_a_fold_and_folds_are_even() -> None:
     group = np.repeat(np.arange(50), 4)
     of_image = folds(group, seed=3)
-    assert all(len(set(of_image[group == own])) == 1 for own in range(50))
+    assert all(len(set(of_image[group == source])) == 1 for source in range(50))
     assert np.bincount(of_image).tolist() == [40] * FOLDS
 
 
@@ -107,13 +109,13 @@ def test_the_interval_of_the_auroc_covers(siblings: int) -> None:
 
 
 def test_a_threshold_refuses_at_most_13_percent_of_the_valid_images() -> None:
-    drawn = sample(800, seed=4)
-    probabilities = held_out_probabilities(drawn, 4)
-    lowest = lowest_probability(probabilities, drawn.valid)
-    assert 0.10 <= float((probabilities[drawn.valid] < lowest).mean()) <= 0.13
-    accepted = held_out_accepted(probabilities, drawn.valid, drawn.group, 4)
-    assert accepted[drawn.valid].mean() == pytest.approx(0.87, abs=0.04)
-    assert accepted[~drawn.valid].mean() < 0.6
+    signal_sample = sample(800, seed=4)
+    probabilities = held_out_probabilities(signal_sample, 4)
+    lowest = lowest_probability(probabilities, signal_sample.valid)
+    assert 0.10 <= float((probabilities[signal_sample.valid] < lowest).mean()) <= 0.13
+    accepted = held_out_accepted(probabilities, signal_sample.valid, signal_sample.group, 4)
+    assert accepted[signal_sample.valid].mean() == pytest.approx(0.87, abs=0.04)
+    assert accepted[~signal_sample.valid].mean() < 0.6
 
 
 def test_edits_at_which_the_generator_fails_have_a_low_probability() -> None:
@@ -123,8 +125,8 @@ def test_edits_at_which_the_generator_fails_have_a_low_probability() -> None:
     fails = np.arange(n) % 2 == 0
     valid = random.random(n) < np.where(fails, 0.1, 0.8)
     edits = [EditKind(("weather",), ("fog" if failing else "night",), ("bus",)) for failing in fails]
-    drawn = SignalSample(("noise",), random.normal(size=(n, 1)), edits, valid, np.arange(n))
-    model = fit_model(drawn, seed=1)
+    signal_sample = SignalSample(("noise",), random.normal(size=(n, 1)), edits, valid, np.arange(n))
+    model = fit_model(signal_sample, seed=1)
     assert model is not None
     fog, night = (model.probability({"noise": 0.0}, edits[place]) for place in (0, 1))
     assert fog == pytest.approx(0.1, abs=0.06)
@@ -136,9 +138,9 @@ def test_edits_at_which_the_generator_fails_have_a_low_probability() -> None:
 
 
 def test_few_images_fit_no_model() -> None:
-    drawn = sample(300)
-    few = np.flatnonzero(drawn.valid)[: LEAST_TO_FIT - 1]
-    chosen = ~drawn.valid
+    signal_sample = sample(300)
+    few = np.flatnonzero(signal_sample.valid)[: LEAST_TO_FIT - 1]
+    chosen = ~signal_sample.valid
     chosen[few] = True
-    assert fit_model(drawn.subset(chosen), seed=1) is None
-    assert fit_model(drawn.without(drawn.names), seed=1) is None, "without signals"
+    assert fit_model(signal_sample.subset(chosen), seed=1) is None
+    assert fit_model(signal_sample.without(signal_sample.names), seed=1) is None, "without signals"

@@ -34,42 +34,42 @@ BY_COLOUR = MaskSpec.model_validate(
 )
 COLOURS = np.array([[0x80, 0x40, 0x80], [0x00, 0x00, 0x8E], [0, 0, 0]], np.uint8)
 PLACES = st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 2**32)).map(
-    lambda drawn: np.random.default_rng(drawn[2]).integers(0, 3, drawn[:2])
+    lambda shape_and_seed: np.random.default_rng(shape_and_seed[2]).integers(0, 3, shape_and_seed[:2])
 )
 
 
-def expected(drawn: NDArray[np.int64]) -> NDArray[np.uint8]:
-    return np.array([0, 1, VOID], np.uint8)[drawn]
+def expected(places: NDArray[np.int64]) -> NDArray[np.uint8]:
+    return np.array([0, 1, VOID], np.uint8)[places]
 
 
-@given(drawn=PLACES, bits=st.sampled_from([4, 8]))
-def test_palette_indices_are_the_classes(drawn: NDArray[np.int64], bits: int) -> None:
-    image = Image.fromarray(np.array([0, 3, 7], np.uint8)[drawn]).convert("P")
+@given(places=PLACES, bits=st.sampled_from([4, 8]))
+def test_palette_indices_are_the_classes(places: NDArray[np.int64], bits: int) -> None:
+    image = Image.fromarray(np.array([0, 3, 7], np.uint8)[places]).convert("P")
     image.putpalette([255 - value // 3 for value in range(48)])  # colours that mean nothing
-    assert (mask_reader(BY_INDEX, {}).read(saved(image, bits=bits), 100).pixels == expected(drawn)).all()
+    assert (mask_reader(BY_INDEX, {}).read(saved(image, bits=bits), 100).pixels == expected(places)).all()
 
 
-@given(drawn=PLACES)
-def test_grey_values_are_the_classes(drawn: NDArray[np.int64]) -> None:
-    data = encode(np.array([0, 3, 7], np.uint8)[drawn])
-    assert (mask_reader(BY_INDEX, {}).read(data, 100).pixels == expected(drawn)).all()
+@given(places=PLACES)
+def test_grey_values_are_the_classes(places: NDArray[np.int64]) -> None:
+    data = encode(np.array([0, 3, 7], np.uint8)[places])
+    assert (mask_reader(BY_INDEX, {}).read(data, 100).pixels == expected(places)).all()
 
 
-@given(drawn=PLACES)
-def test_greys_of_one_bit_are_0_and_1(drawn: NDArray[np.int64]) -> None:
+@given(places=PLACES)
+def test_greys_of_one_bit_are_0_and_1(places: NDArray[np.int64]) -> None:
     spec = MaskSpec.model_validate({"classes": [{"name": "road", "index": 0}, {"name": "car", "index": 1}]})
-    two = np.minimum(drawn, 1)
+    two = np.minimum(places, 1)
     data = saved(Image.fromarray(two.astype(bool)))
     assert (mask_reader(spec, {}).read(data, 100).pixels == two).all()
 
 
-@given(drawn=PLACES, paletted=st.booleans())
-def test_colours_are_the_classes_in_rgb_and_in_palettes(drawn: NDArray[np.int64], paletted: bool) -> None:
-    image = Image.fromarray(COLOURS[drawn])
+@given(places=PLACES, paletted=st.booleans())
+def test_colours_are_the_classes_in_rgb_and_in_palettes(places: NDArray[np.int64], paletted: bool) -> None:
+    image = Image.fromarray(COLOURS[places])
     if paletted:
-        image = Image.fromarray(drawn.astype(np.uint8)).convert("P")
+        image = Image.fromarray(places.astype(np.uint8)).convert("P")
         image.putpalette(COLOURS.ravel().tolist())
-    assert (mask_reader(BY_COLOUR, {}).read(saved(image), 100).pixels == expected(drawn)).all()
+    assert (mask_reader(BY_COLOUR, {}).read(saved(image), 100).pixels == expected(places)).all()
 
 
 def test_classes_of_one_name_are_one_class() -> None:

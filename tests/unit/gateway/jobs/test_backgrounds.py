@@ -29,23 +29,26 @@ def plan_of(*backgrounds: Background) -> Plan:
 
 def test_each_class_gives_as_many_as_it_can_and_the_seed_draws_them() -> None:
     sources = [source(number, "bus" if number < 500 else "car") for number in range(510)]
-    drawn = of_sources(sources, 1)
-    assert Counter(background.value for background in drawn) == {"bus scene": MOST_BACKGROUNDS - 10, "car scene": 10}
-    assert drawn == of_sources(list(reversed(sources)), 1), "their order does not matter"
-    assert drawn != of_sources(sources, 2)
-    assert all(background.clear for background in drawn)
+    backgrounds = of_sources(sources, 1)
+    assert Counter(background.value for background in backgrounds) == {
+        "bus scene": MOST_BACKGROUNDS - 10,
+        "car scene": 10,
+    }
+    assert backgrounds == of_sources(list(reversed(sources)), 1), "their order does not matter"
+    assert backgrounds != of_sources(sources, 2)
+    assert all(background.clear for background in backgrounds)
 
 
 def test_equal_images_are_one_background_and_unlabelled_ones_have_one_value() -> None:
-    drawn = of_sources([source(1), source(1), source(2), SourceFile("broken.png", None, None, "broken")], 1)
-    assert {background.value for background in drawn} == {UNKNOWN}
-    assert len(drawn) == 2
+    backgrounds = of_sources([source(1), source(1), source(2), SourceFile("broken.png", None, None, "broken")], 1)
+    assert {background.value for background in backgrounds} == {UNKNOWN}
+    assert len(backgrounds) == 2
 
 
 def test_a_background_brings_the_mask_of_its_object() -> None:
     mask = KeptMask(f"{7:064x}", 32, 32, 100, (), (32, 32))
-    (drawn,) = of_sources([source(1, "bus", mask)], 1)
-    assert drawn.mask == mask.digest
+    (background,) = of_sources([source(1, "bus", mask)], 1)
+    assert background.mask == mask.digest
 
 
 def test_backgrounds_are_named_by_the_digest_of_their_pixels() -> None:

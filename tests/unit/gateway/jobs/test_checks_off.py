@@ -48,9 +48,14 @@ def test_a_calibration_sets_the_thresholds_of_its_own_methods_only(method: str) 
     thresholds = {"label": {"default": 0.12, "weather": 0.34}}
     profile = calibrated(method, thresholds)
     other = CHECKED[CHECKED.index(method) - 1]
-    planned = {own.name: own for own in plan(job_spec(method, other, calibration="streets"), profile, []).methods}
+    planned = {
+        planned_method.name: planned_method
+        for planned_method in plan(job_spec(method, other, calibration="streets"), profile, []).methods
+    }
     assert planned[method].thresholds == {**METHODS[method].default_thresholds, **thresholds}
-    before = {own.name: own for own in plan(job_spec(method, other), profile, []).methods}
+    before = {
+        planned_method.name: planned_method for planned_method in plan(job_spec(method, other), profile, []).methods
+    }
     assert planned[other].thresholds == before[other].thresholds
     assert before[method].thresholds != planned[method].thresholds
 

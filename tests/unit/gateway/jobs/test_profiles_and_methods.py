@@ -55,14 +55,14 @@ def test_signals_of_models_that_the_profile_lacks_are_refused_in_the_plan() -> N
 
 def test_a_calibration_brings_its_model_of_validity_and_its_threshold() -> None:
     profile = load_profile("tiny")
-    own = profile.calibration["tinyworld"]
-    assert own.judged_by == "models"
-    assert own.scorer == profile.evaluator.scorer.info("scorer").revision
+    calibration = profile.calibration["tinyworld"]
+    assert calibration.judged_by == "models"
+    assert calibration.scorer == profile.evaluator.scorer.info("scorer").revision
     for name in ("dillema", "lance"):
         spec = spec_of(name).model_copy(update={"calibration": "tinyworld"})
         (method,) = plan(spec, profile, []).methods
-        assert getattr(method.parameters, "validity", None) == own.validity_model[name]
-        assert method.thresholds["validity"] == own.thresholds[name]["validity"]
+        assert getattr(method.parameters, "validity", None) == calibration.validity_model[name]
+        assert method.thresholds["validity"] == calibration.thresholds[name]["validity"]
     (plain,) = plan(spec_of("dillema"), profile, []).methods
     assert getattr(plain.parameters, "validity", "missing") is None
 

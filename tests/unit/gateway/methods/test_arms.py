@@ -139,5 +139,5 @@ def test_sham_arms_come_last_and_one_that_is_not_finite_leaves_its_check_alone()
     factor=st.sampled_from(["weather", "domain"]),
 )
 def test_equal_images_in_both_arms_fail_the_same_checks(scores: dict[str, float], factor: Factor) -> None:
-    own = judge(scores, edit(factor), LIMITS, ("structure", "label", "shapes"))
-    assert judge_arm(scores, edit(factor), LIMITS).check == own.check
+    verdict = judge(scores, edit(factor), LIMITS, ("structure", "label", "shapes"))
+    assert judge_arm(scores, edit(factor), LIMITS).check == verdict.check

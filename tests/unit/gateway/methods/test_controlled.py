@@ -114,7 +114,7 @@ def test_nothing_is_asked_of_the_editor_unless_classes_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("profile", "parameters", "says"),
+    ("profile", "parameters", "message"),
     [
         ("tiny", {"control": "depth"}, "control by depth"),
         (
@@ -125,12 +125,12 @@ def test_nothing_is_asked_of_the_editor_unless_classes_are_named() -> None:
         ("paper", {"controls": [{"kind": "depth"}, {"kind": "segmentation"}], "protect": ["person"]}, ""),
     ],
 )
-def test_a_job_learns_at_once_what_its_profile_lacks(profile: str, parameters: dict[str, Any], says: str) -> None:
+def test_a_job_learns_at_once_what_its_profile_lacks(profile: str, parameters: dict[str, Any], message: str) -> None:
     spec = JobSpec.model_validate(
         {"task": "name the vehicle", "models": [], "methods": [{"name": "dillema", "parameters": parameters}]}
     )
-    if says:
-        with pytest.raises(InvalidInput, match=says):
+    if message:
+        with pytest.raises(InvalidInput, match=message):
             plan(spec, load_profile(profile), [])
     else:
         (method,) = plan(spec, load_profile(profile), []).methods
@@ -205,11 +205,11 @@ def test_an_edit_may_not_name_protected_classes(old: str, new: str, label: str, 
 
 def test_a_new_caption_may_neither_lose_nor_bring_in_a_protected_class() -> None:
     change = Change("weather", "day", "night", "day", "night")
-    for caption, new, says in [
+    for caption, new, message in [
         (CAPTION, "Something crosses the road by night. A red car waits.", "lost"),
         ("A car by day.", "A car by night. Pedestrians walk.", "brings in"),
     ]:
         verdict = check_protected_classes((change,), caption, new, ("pedestrian",))
         assert verdict is not None
-        assert says in verdict.reason
+        assert message in verdict.reason
     assert check_protected_classes((change,), CAPTION, CAPTION.replace("day", "night"), ()) is None

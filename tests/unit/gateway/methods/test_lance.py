@@ -9,10 +9,11 @@ from pydantic import ValidationError
 
 from gateway.methods import METHODS
 from gateway.methods.caption import with_domain
+from gateway.methods.caption_edits import perturb_messages, perturb_schema
 from gateway.methods.checks import judge
 from gateway.methods.counterfactual import Change, Edit, TaskDescription, Verdict
 from gateway.methods.inverted import Attempt
-from gateway.methods.lance import LANCE_CHECKS, LANCE_FACTORS, LanceParameters, best, perturb_messages, perturb_schema
+from gateway.methods.lance import LANCE_CHECKS, LANCE_FACTORS, PERTURB, LanceParameters, best
 from gateway.methods.text_checks import check_stems
 from gateway.methods.word_diff import check_diff, places, word_diff
 from shared.schemas.base import ImagePayload
@@ -169,14 +170,14 @@ def test_a_caption_that_differs_in_more_or_other_than_claimed_is_refused(new: st
 
 def test_task_class_and_factor_stand_in_every_prompt() -> None:
     for factor in LANCE_FACTORS:
-        system, example, reply, question = perturb_messages(TASK, "A red bus.", "bus", factor, 2)
+        system, example, reply, question = perturb_messages(TASK, "A red bus.", "bus", factor, 2, PERTURB)
         assert f"{factor} (" in system.content
         assert example.role == "user"
         assert reply.content.startswith('{"edits":[{"from_phrase":')
         assert question.content == (
             f"Task: classify the vehicle\nClass: bus\nFactor: {factor}\nEdits: 2\nCaption:\nA red bus."
         )
-    assert "Class:" not in perturb_messages(TASK, "A red bus.", None, "weather", 1)[-1].content
+    assert "Class:" not in perturb_messages(TASK, "A red bus.", None, "weather", 1, PERTURB)[-1].content
 
 
 def test_the_schema_bounds_everything_and_no_edits_are_an_answer() -> None:

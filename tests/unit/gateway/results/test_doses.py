@@ -105,8 +105,12 @@ def test_the_severities_of_a_corruption_are_its_doses(standing: Standing) -> Non
         assert doses is None
         return
     assert doses is not None
-    assert [own.value for own in doses.cells.values()] == [f"gaussian noise {severity}" for severity in range(1, 6)]
-    lost = {own.value: [0] * 4 * int(dose) + [1] * (20 - 4 * int(dose)) for dose, own in doses.cells.items()}
+    assert [dose_cell.value for dose_cell in doses.cells.values()] == [
+        f"gaussian noise {severity}" for severity in range(1, 6)
+    ]
+    lost = {
+        dose_cell.value: [0] * 4 * int(dose) + [1] * (20 - 4 * int(dose)) for dose, dose_cell in doses.cells.items()
+    }
     curve = curve_of(outcomes_of(lost), doses, "job", {}, 1)
     assert curve is not None
     assert (curve.parameter, curve.verdict, curve.undone) == ("severity", "grows", None)

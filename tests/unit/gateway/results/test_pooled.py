@@ -77,12 +77,12 @@ def test_without_an_effect_the_pooled_difference_is_zero_whatever_was_accepted(
     streets: list[tuple[int, int, int]],
 ) -> None:
     """Each image: its right pixels of 1,000, its accepted edits, and those of them whose arm was refused."""
-    drawn = []
+    rows = []
     for right, accepted, refused in streets:
         counts = np.array([[right, 1_000 - right, 0], [0, 1_000, 0]])
         missed = np.array([[0, 0, 1_000], [0, 0, 1_000]])
-        drawn.append(Street(counts, [*[Edit(counts)] * accepted, *[Edit(missed, "label")] * refused]))
-    pixels = measured(drawn)
+        rows.append(Street(counts, [*[Edit(counts)] * accepted, *[Edit(missed, "label")] * refused]))
+    pixels = measured(rows)
     assert pixels.counterfactuals.images == sum(accepted for _, accepted, _ in streets)
     assert pixels.nulls.images == pixels.originals.images == sum(accepted > 0 for _, accepted, _ in streets)
     if pixels.counterfactuals.images:

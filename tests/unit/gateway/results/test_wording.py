@@ -93,10 +93,10 @@ def test_own_images_are_stated_with_both_counts() -> None:
     rest = Rate(count=40, n=41, value=40 / 41, low=0.87, high=1.0)
     showing = Rate(count=3, n=9, value=1 / 3, low=0.1, high=0.65)
     interval = Interval(low=-0.88, high=-0.3, level=0.95, kind="newcombe")
-    own = Corroboration(
+    corroboration = Corroboration(
         others=["day"], showing=showing, rest=rest, difference=1 / 3 - 40 / 41, interval=interval, images=[]
     )
-    assert corroboration_sentence(own, "night") == (
+    assert corroboration_sentence(corroboration, "night") == (
         "; own images: 3 of 9 with night are right, 40 of 41 without (−64 points, −88 to −30)"
     )
     none = Rate(count=0, n=0, value=None, low=0.0, high=1.0)

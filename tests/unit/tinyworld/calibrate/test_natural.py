@@ -46,10 +46,10 @@ def test_only_shifts_gets_thresholds_beside_the_calibration(edits: list[Labelled
     (shifts,) = method_thresholds(calibration).items()
     assert shifts[0] == "shifts"
     assert {"default", *FACTORS} == set(shifts[1]["caption"])
-    dillema, own = calibration.methods
-    assert own.fitted is not None
-    assert own.fitted.auroc > 0.9, "measured on the half of the sources that did not choose the thresholds"
-    assert {rates.label for rates in own.classes if rates.errors} == {"bus", "car"}
+    dillema, of_shifts = calibration.methods
+    assert of_shifts.fitted is not None
+    assert of_shifts.fitted.auroc > 0.9, "measured on the half of the sources that did not choose the thresholds"
+    assert {rates.label for rates in of_shifts.classes if rates.errors} == {"bus", "car"}
     text = (SHIPPED / "tiny.toml").read_text()
     written = with_calibration(text, calibration)
     profile, before = tomllib.loads(written), tomllib.loads(text)
@@ -71,12 +71,12 @@ def test_the_shipped_profile_calibrates_each_editor_for_its_scorer(method: str) 
     assert calibration.thresholds[method]["validity"]["default"] > 0
     assert calibration.validity_model[method].images >= 100
     errors = calibration.classes.get(method, {}).values()
-    assert all(own.valid + own.invalid >= 30 and min(own.valid, own.invalid) >= 10 for own in errors)
+    assert all(counts.valid + counts.invalid >= 30 and min(counts.valid, counts.invalid) >= 10 for counts in errors)
 
 
 def test_shifts_has_thresholds_of_its_own_without_a_calibration() -> None:
     profile = load_profile("tiny")
-    own = profile.methods["shifts"]["thresholds"]
-    assert isinstance(own, dict)
-    assert set(own) == {"structure", "caption", "label", "fit"}
-    assert own != profile.thresholds
+    thresholds = profile.methods["shifts"]["thresholds"]
+    assert isinstance(thresholds, dict)
+    assert set(thresholds) == {"structure", "caption", "label", "fit"}
+    assert thresholds != profile.thresholds

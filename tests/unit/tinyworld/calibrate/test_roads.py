@@ -42,17 +42,17 @@ def test_pictures_of_every_kind_get_the_scores_that_jobs_get(
     assert gallery.own_arm == "relit:1"
     images = dict(pictures(gallery, night_edit, scene))
     assert list(images) == ["good", "unedited", "shifted", "moved", "gone"]
-    drawn = render(scene)
-    scores = {kind: checks.scores(gallery, night_edit, drawn, image) for kind, image in images.items()}
+    rendering = render(scene)
+    scores = {kind: checks.scores(gallery, night_edit, rendering, image) for kind, image in images.items()}
     for kind, checked in scores.items():
         assert images[kind].shape == night_edit.source.shape
         assert set(CHECKS) <= set(checked), kind
     assert not np.array_equal(images["good"], images["unedited"])
-    itself = checks.scores(gallery, night_edit, drawn, night_edit.source)
+    itself = checks.scores(gallery, night_edit, rendering, night_edit.source)
     assert itself["shapes"] == pytest.approx(1.0)
     assert itself["things"] == 1.0
     assert scores["moved"]["shapes"] < itself["shapes"]
-    truth = checks.scores(gallery, night_edit, drawn, night_edit.truth)
+    truth = checks.scores(gallery, night_edit, rendering, night_edit.truth)
     assert truth["caption"] > itself["caption"], "the renderer's counterfactual is nearer to the new caption"
 
 

@@ -24,13 +24,13 @@ both_domains = pytest.mark.parametrize("domain", DOMAINS)
 
 @both_domains
 def test_one_factor_changes_and_no_combination_is_withheld(domain: Domain) -> None:
-    drawn = PICTURE_DOMAINS[domain]
+    picture_domain = PICTURE_DOMAINS[domain]
     for number in range(PAIRS):
         edit = pair(domain, number)
-        before, after = drawn.shown(edit.source), drawn.shown(edit.target)
+        before, after = picture_domain.shown(edit.source), picture_domain.shown(edit.target)
         assert [name for name in before | after if before.get(name) != after.get(name)] == [edit.field]
-        assert not drawn.withheld(edit.source)
-        assert not drawn.withheld(edit.target)
+        assert not picture_domain.withheld(edit.source)
+        assert not picture_domain.withheld(edit.target)
         assert edit.source.geometry_seed == geometry_seed(domain, "generator", number // EDITS)
 
 

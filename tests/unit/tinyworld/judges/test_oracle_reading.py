@@ -62,10 +62,10 @@ def test_oracles_can_overfit_a_few_pictures(name: str) -> None:
     torch.manual_seed(0)
     model = new_oracle("resnet" if name == "oracle-a" else "regnet", LOGITS).train()
     scenes = [sample_scene("oracle-a", index) for index in range(6)]
-    drawn = [render_pair(scene) for scene in scenes]
+    pairs = [render_pair(scene) for scene in scenes]
     expected = torch.stack([targets_with_none(scene) for scene in scenes])
-    values = as_pixel_values(np.stack([image for image, _ in drawn]))
-    parts = parts_at_places(np.stack([mask for _, mask in drawn]), expected)
+    values = as_pixel_values(np.stack([image for image, _ in pairs]))
+    parts = parts_at_places(np.stack([mask for _, mask in pairs]), expected)
     optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3)
     losses = []
     for _ in range(12):
@@ -82,16 +82,16 @@ def test_heads_are_fitted_where_they_read_and_nowhere_else(monkeypatch: pytest.M
     monkeypatch.setattr(oracle, "_SETTLING", 1)
     torch.manual_seed(0)
     scenes = [sample_scene("oracle-a", index) for index in range(30)]
-    drawn = [render_pair(scene) for scene in scenes]
+    pairs = [render_pair(scene) for scene in scenes]
     expected = torch.stack([targets_with_none(scene) for scene in scenes])
-    images, masks = (np.stack(part) for part in zip(*drawn, strict=True))
-    own = OraclePictures(Pictures(scenes, images, masks, expected), (0, 30, 30, 30, 30, 30))
+    images, masks = (np.stack(part) for part in zip(*pairs, strict=True))
+    examples = OraclePictures(Pictures(scenes, images, masks, expected), (0, 30, 30, 30, 30, 30))
     model = new_oracle("regnet", LOGITS).eval()
     before, values = model.get_parameter("classifier.1.weight").detach().clone(), as_pixel_values(images)
     errors_before = (
         readings_of(model, values)[:, place_of_factor("style")] != expected[:, place_of_factor("style")]
     ).sum()
-    oracle.settle_heads(model, own, "oracle-b", random_fields(0), 0)
+    oracle.settle_heads(model, examples, "oracle-b", random_fields(0), 0)
     after = model.get_parameter("classifier.1.weight").detach()
     moved = {
         name for name, old, new in zip(READ, *map(rows_by_factor, (before, after)), strict=True) if (old != new).any()
@@ -155,8 +155,8 @@ def test_training_pictures_are_degraded_in_different_ways_and_stay_valid() -> No
 def test_training_rows_come_from_every_kind() -> None:
     nothing = np.zeros((0, 128, 128, 3), np.uint8)
     data = Pictures([], nothing, nothing[..., 0], torch.zeros(0, len(FACTORS)))
-    own = OraclePictures(data, (0, 100, 110, 110, 120, 120))
-    rows = own.rows(np.random.default_rng(0), 4_000)
+    examples = OraclePictures(data, (0, 100, 110, 110, 120, 120))
+    rows = examples.rows(np.random.default_rng(0), 4_000)
     assert rows.min() >= 0
     assert rows.max() < 120
-    assert own.is_failure(rows).mean() == pytest.approx(0.1 / 0.82, abs=0.03)
+    assert examples.is_failure(rows).mean() == pytest.approx(0.1 / 0.82, abs=0.03)

@@ -80,16 +80,16 @@ def test_captions_say_the_edit_and_nothing_else(field: str) -> None:
 
 def test_things_are_found_in_the_truth_itself_and_people_painted_over_are_not() -> None:
     scenes = [sample_scene("final-test", FIRST + n).changed(pedestrian="standing") for n in range(6)]
-    for drawn in map(render, scenes):
-        things = instances(drawn)
+    for rendering in map(render, scenes):
+        things = instances(rendering)
         # A speck of another vehicle may touch one, so not always all of 1.
-        assert min(overlaps(drawn.classes, CLASSES, things, near)) > 0.97
-        assert recognise(things, [drawn.classes, drawn.classes]) == (True,) * len(things)
-        blind = np.where(drawn.classes == PEDESTRIAN, ROAD, drawn.classes).astype(np.uint8)
+        assert min(overlaps(rendering.classes, CLASSES, things, near)) > 0.97
+        assert recognise(things, [rendering.classes, rendering.classes]) == (True,) * len(things)
+        blind = np.where(rendering.classes == PEDESTRIAN, ROAD, rendering.classes).astype(np.uint8)
         unpainted = tuple(thing.label != "pedestrian" for thing in things)
         assert not all(unpainted)
         assert recognise(things, [blind, blind]) == unpainted
-        assert recognise(things, [drawn.classes, blind]) == unpainted, "both must see it"
+        assert recognise(things, [rendering.classes, blind]) == unpainted, "both must see it"
 
 
 def test_people_side_by_side_are_judged_each_by_itself() -> None:
@@ -220,14 +220,14 @@ def test_roads_are_drawn_under_several_controls_and_judged_thing_by_thing(
     alone = Gallery(profile, ROADS)
     gallery = Gallery(profile, ROADS, ["canny", "segmentation:0.5"])
     assert [(control.kind, control.scale) for control in gallery.controls] == [("canny", 1.0), ("segmentation", 0.5)]
-    drawn = list(gallery.draw(edit, ["none", "relit:1"]))
+    pictures = list(gallery.draw(edit, ["none", "relit:1"]))
     ((_, edges_only, _),) = alone.draw(edit, ["none"])
-    assert not np.array_equal(drawn[0][1], edges_only)
-    things = list(judge_images(gallery, ROADS, edit, drawn))
+    assert not np.array_equal(pictures[0][1], edges_only)
+    things = list(judge_images(gallery, ROADS, edit, pictures))
     assert [(thing.arm, thing.label) for thing in things] == [
         (arm, thing.label) for arm in ("none", "relit:1") for thing in edit.instances
     ]
     assert all(thing.shown for thing in things)
     assert all(thing.iou == 0 for thing in things if thing.label != "road"), "its segmenter sees roads alone"
     assert all(thing.iou > 0 for thing in things if thing.label == "road")
-    assert [thing.size for thing in things] == [ROADS.size(thing) for _ in drawn for thing in edit.instances]
+    assert [thing.size for thing in things] == [ROADS.size(thing) for _ in pictures for thing in edit.instances]

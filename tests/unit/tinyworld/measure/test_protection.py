@@ -125,8 +125,8 @@ def test_the_shipped_generator_keeps_shapes_in_another_light() -> None:
     domain = OBJECTS
     gallery = Gallery(load_profile("tiny"), domain)
     edit = next(object_edits(1))
-    drawn = list(gallery.draw(edit, ["none", "relit:1"]))
-    things = list(judge_images(gallery, domain, edit, drawn))
+    pictures = list(gallery.draw(edit, ["none", "relit:1"]))
+    things = list(judge_images(gallery, domain, edit, pictures))
     assert {(t.arm, t.label) for t in things} == {
         (arm, label) for arm in ("none", "relit:1") for label in domain.protected
     }

@@ -15,7 +15,7 @@ from tinyworld.networks.instructed_unet import (
     CONV_IN,
     LORA,
     add_lora,
-    balanced,
+    balance_lora,
     editing_unet,
     few_step_unet,
     load_editor,
@@ -91,7 +91,7 @@ def test_the_roads_editor_starts_from_their_few_step_lora() -> None:
 def test_balancing_keeps_the_product_and_evens_the_factors() -> None:
     torch.manual_seed(0)
     lora = {"x.lora_A.weight": 8 * torch.randn(2, 30), "x.lora_B.weight": 0.002 * torch.randn(20, 2)}
-    even = balanced(lora)
+    even = balance_lora(lora)
     first, second = even["x.lora_A.weight"], even["x.lora_B.weight"]
     assert torch.equal(second @ first, lora["x.lora_B.weight"] @ lora["x.lora_A.weight"])
     assert 0.5 <= float(first.std() / second.std()) <= 2

@@ -21,12 +21,12 @@ def test_both_domains_store_what_they_render(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(objects, "CACHE", tmp_path / "objects")
     monkeypatch.setattr(roads, "CACHE", tmp_path / "roads")
     for _ in ("rendered", "from the cache"):
-        drawn = objects.pictures("few", 2, lambda index: sample_scene("demo", index))
+        split = objects.pictures("few", 2, lambda index: sample_scene("demo", index))
         driven = roads.pictures("few", 2, lambda index: world.sample_scene("demo", index))
         for row in range(2):
-            image, mask = render_pair(drawn.scenes[row])
-            assert np.array_equal(drawn.images[row], image)
-            assert np.array_equal(drawn.masks[row], mask)
+            image, mask = render_pair(split.scenes[row])
+            assert np.array_equal(split.images[row], image)
+            assert np.array_equal(split.masks[row], mask)
             fresh, stored = render(driven.scenes[row], SIDE, SIDE), driven.rendering(row)
             assert np.array_equal(stored.image, fresh.image)
             assert np.array_equal(stored.classes, fresh.classes)

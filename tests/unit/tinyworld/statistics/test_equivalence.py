@@ -27,6 +27,6 @@ def test_a_difference_of_the_margin_is_called_equivalent_as_rarely_as_promised()
     random = np.random.default_rng(1)
     runs = 2_000
     shares = np.array([0.96, 0.025, 0.015])  # equal, worse, better: one point worse on average
-    drawn = random.choice([0.0, -1.0, 1.0], size=(runs, 1_500), p=shares)
-    wrong = np.mean([equivalence(differences, 0.01).equivalent for differences in drawn])
+    differences_of_runs = random.choice([0.0, -1.0, 1.0], size=(runs, 1_500), p=shares)
+    wrong = np.mean([equivalence(differences, 0.01).equivalent for differences in differences_of_runs])
     assert wrong <= ALPHA + 3 * np.sqrt(ALPHA * (1 - ALPHA) / runs)

@@ -76,11 +76,11 @@ def test_a_step_of_the_generator_learns_from_every_control_and_from_several_at_o
 def test_segmentation_controls_are_the_classes_in_colours_or_black() -> None:
     data: Material = material("roads", 2)
     classes = render(sample_scene("generator", 0, allow_withheld=False)).classes
-    drawn = [data.control("segmentation", 0, np.random.default_rng(seed)) for seed in range(40)]
-    dropped = [not image.any() for image in drawn]
+    controls = [data.control("segmentation", 0, np.random.default_rng(seed)) for seed in range(40)]
+    dropped = [not image.any() for image in controls]
     assert 0 < sum(dropped) < 15
     assert all(
-        np.array_equal(image, colour_map(classes)) for image, black in zip(drawn, dropped, strict=True) if not black
+        np.array_equal(image, colour_map(classes)) for image, black in zip(controls, dropped, strict=True) if not black
     )
     assert {tuple(colour) for colour in colour_map(classes).reshape(-1, 3).tolist()} <= set(PALETTE)
 

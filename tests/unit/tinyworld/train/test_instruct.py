@@ -82,7 +82,7 @@ def test_a_few_steps_lower_the_loss_and_the_checkpoint_becomes_an_editor(
     assert loss_of(unet, examples) < 0.9 * before
     record = {"command": "train", "domain": "objects", "rank": 1, "steps": STEPS}
     (tmp_path / "some" / RECORD).write_text(json.dumps(record))
-    averaged, progress = publish_instruct.averaged("some", "objects")
+    averaged, progress = publish_instruct.load_averaged("some", "objects")
     assert progress.steps == 6
     publish_instruct.publish(averaged, tmp_path / "instruct", dict(record), progress)
     edit = pair("objects", 0)
@@ -91,7 +91,7 @@ def test_a_few_steps_lower_the_loss_and_the_checkpoint_becomes_an_editor(
         editor.edit([source], [edit.instruction(0)], [5])
         for editor in (
             InstructedEditor.of(averaged, "objects", STEPS),
-            InstructedEditor.published(tmp_path / "instruct", "objects", STEPS),
+            InstructedEditor.load(tmp_path / "instruct", "objects", STEPS),
         )
     ]
     assert kept[0].shape == (1, 128, 128, 3)

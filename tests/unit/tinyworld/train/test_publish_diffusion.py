@@ -9,7 +9,7 @@ import pytest
 import torch
 from diffusers import AutoencoderKL
 
-from diffusion_service.stable_diffusion import load
+from diffusion_service.loading import load
 from shared.weights import REPOSITORY, Weights
 from tinyworld.datasets.generator_edits import edit
 from tinyworld.datasets.generator_pictures import ControlKind
@@ -50,8 +50,8 @@ def test_a_checkpoint_of_two_controlnets_becomes_what_the_service_loads(
     assert loaded.unet.config.block_out_channels == [32, 32, 64]
     for name, tensor in trained.unet.state_dict().items():
         torch.testing.assert_close(loaded.unet.state_dict()[name].float(), tensor, rtol=2**-4, atol=2**-9)
-    own = AutoencoderKL.from_pretrained(SHIPPED / "vae").float().state_dict()
-    assert all(torch.equal(own[name], tensor) for name, tensor in loaded.vae.state_dict().items())
+    shipped = AutoencoderKL.from_pretrained(SHIPPED / "vae").float().state_dict()
+    assert all(torch.equal(shipped[name], tensor) for name, tensor in loaded.vae.state_dict().items())
     assert "of the roads" in (folder / "README.md").read_text()
 
 

@@ -127,15 +127,15 @@ def test_swapped_captions_of_the_roads_misdescribe_the_same_scene() -> None:
     random = np.random.default_rng(1)
     others = 0
     for seed, scene in enumerate(ROADS.scenes(0, 150, "scorer")):
-        own, other = ROADS.describe(scene, seed), train_scorer.swapped(ROADS, scene, seed, random)
-        common = own.stated.keys() & other.stated.keys()
-        others += sum(own.stated[name] != other.stated[name] for name in common) == 1
+        description, other = ROADS.describe(scene, seed), train_scorer.misdescribe(ROADS, scene, seed, random)
+        common = description.stated.keys() & other.stated.keys()
+        others += sum(description.stated[name] != other.stated[name] for name in common) == 1
     assert others >= 145
 
 
 def test_a_caption_that_states_nothing_has_no_swap() -> None:
     silent = replace(ROADS, describe=lambda scene, seed: Description("There is a road.", ()))
-    swap = train_scorer.swapped(silent, ROADS.sample("scorer", 0), 0, np.random.default_rng(0))
+    swap = train_scorer.misdescribe(silent, ROADS.sample("scorer", 0), 0, np.random.default_rng(0))
     assert swap.text == "There is a road."
 
 

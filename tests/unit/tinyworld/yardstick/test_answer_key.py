@@ -108,12 +108,12 @@ def test_effects_equal_those_of_real_changes_in_simulation() -> None:
     by_cell = {
         (effect.cell.value, effect.cell.direction): effect for effect in effects("m", "bus", "time", correct, shares)
     }
-    own = random.choice(3, size=count, p=shares)
+    time = random.choice(3, size=count, p=shares)
     for place, value in enumerate(FACTOR_VALUES["time"]):
-        moved = own != place
-        to = correct[moved, place].astype(float) - correct[moved, own[moved]]
-        other = (own + random.integers(1, 3, count)) % 3
-        stayed = own == place
+        moved = time != place
+        to = correct[moved, place].astype(float) - correct[moved, time[moved]]
+        other = (time + random.integers(1, 3, count)) % 3
+        stayed = time == place
         away = correct[stayed, other[stayed]].astype(float) - correct[stayed, place]
         assert by_cell[str(value), "to"].effect == pytest.approx(to.mean(), abs=0.02)
         assert by_cell[str(value), "from"].effect == pytest.approx(away.mean(), abs=0.03)
@@ -124,12 +124,12 @@ def test_effects_equal_those_of_real_changes_in_simulation() -> None:
 
 
 def test_shares_are_those_of_the_own_distribution() -> None:
-    drawn = [own_distribution(index) for index in range(2_000)]
+    sampled = [own_distribution(index) for index in range(2_000)]
     for field in ALL_FIELDS:
         shares = own_shares(field)
         assert shares.sum() == pytest.approx(1)
-        counts = Counter(getattr(scene, field) for scene in drawn)
-        assert [counts[value] / len(drawn) for value in FACTOR_VALUES[field]] == pytest.approx(list(shares), abs=0.04)
+        counts = Counter(getattr(scene, field) for scene in sampled)
+        assert [counts[value] / len(sampled) for value in FACTOR_VALUES[field]] == pytest.approx(list(shares), abs=0.04)
 
 
 def test_the_profile_with_the_models_is_one_that_loads(tmp_path: Path) -> None:

@@ -128,10 +128,10 @@ def test_ground_truth_gives_the_gain_and_the_cost_of_a_repair(measured_model: Re
 
 
 def test_pixels_and_pedestrians_of_all_scenes_are_counted(measured_model: RepairedModel) -> None:
-    own, without, with_value = measured_model.figures
+    own_set, without, with_value = measured_model.figures
     assert {figure.count for figure in measured_model.figures} == {SCENES}
     assert without.arms.keys() == {"before"}
-    assert own.arms["before"].mean_iou == without.arms["before"].mean_iou == 1.0
+    assert own_set.arms["before"].mean_iou == without.arms["before"].mean_iou == 1.0
     before, repaired = with_value.arms["before"], with_value.arms["repaired"]
     assert (before.iou["pedestrian"], before.iou["sky"], repaired.iou["pedestrian"]) == (0.0, 1.0, 1.0)
     road = before.iou["road"]
