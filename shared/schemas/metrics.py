@@ -87,8 +87,8 @@ class SegmentationMetrics(Contract):
     """A segmenter's figures under one method. Without masks, the original's map is the reference.
 
     `originals`, `nulls`, `counterfactuals` and `difference` pool the pixels of pairs in which both arms are accepted.
-    An original counts once, a null arm once for each of its pairs; under methods without null arms `nulls` are the
-    originals. `difference` is the counterfactuals' confusion less the null arms'. `delta_iou`: per source image the
+    Originals and null arms count once for each of their pairs, so `images` counts distinct images and `pixels` repeats
+    them; under methods without null arms `nulls` are the originals. `difference` is the counterfactuals' confusion less the null arms'. `delta_iou`: per source image the
     mean over its pairs of the counterfactual's mIoU less that of the arm that it is compared with (sham arm, or else
     null arm), sources weighted equally, −1 … 1, with its interval (None below two sources). `delta_pooled_iou` is the
     mIoU of the pooled pixels (DILLEMA's figure) of the counterfactuals less that of these arms, with a jackknife

@@ -94,7 +94,19 @@ def _coverage(interval: object, n: int, level: float, probabilities: list[float]
 @pytest.mark.parametrize("probabilities", [[0.05, 0.95, 0.0], [0.9, 0.1, 0.0], [0.4, 0.5, 0.1]])
 @pytest.mark.parametrize("n", [12, 25])
 def test_the_betting_interval_covers_at_small_n(n: int, probabilities: list[float]) -> None:
-    assert _coverage(betting_interval, n, 0.9, probabilities, 400) >= 0.88
+    assert _coverage(lambda values, level, _: betting_interval(values, level), n, 0.9, probabilities, 400) >= 0.88
+
+
+@pytest.mark.parametrize(("n", "lost", "gained"), [(20, 0.64, 0.02), (40, 0.42, 0.02), (80, 0.3, 0.03)])
+def test_verdicts_near_the_border_hardly_depend_on_the_order_of_the_images(n: int, lost: float, gained: float) -> None:
+    """With bets in a single order, a third of such tables were found in some orders of their images only."""
+    random = np.random.default_rng(n)
+    undecided = 0
+    for _ in range(25):
+        differences = random.choice([-1.0, 0.0, 1.0], n, p=[lost, 1 - lost - gained, gained])
+        p_values = np.array([betting_p(random.permutation(differences), 0.05) for _ in range(6)])
+        undecided += len(set(p_values <= 0.05 / 8)) > 1
+    assert undecided <= 3
 
 
 def test_bootstrap_t_covers_where_it_is_used() -> None:
@@ -118,7 +130,7 @@ def test_intervals_hold_the_mean_stay_in_range_and_widen_with_their_level(differ
 
 
 def test_a_unanimous_failure_of_twelve_is_clear_even_after_selection() -> None:
-    _, high = betting_interval(-np.ones(12), 1 - 0.05 / 8, seed=0)
+    _, high = betting_interval(-np.ones(12), 1 - 0.05 / 8)
     assert high < -0.2
 
 
@@ -129,8 +141,8 @@ def test_a_loss_that_all_images_share_is_established_with_little_more_than_any_t
     least = least_images(-drop, 0.05, alpha)
     gains = (drop - 0.05) / (1 + drop)  # the share of images that gain everything in a mean of −5 points
     assert (1 - gains) ** (least - 1) > alpha / 2 >= (1 - gains) ** least
-    assert betting_p(np.full(least - 1, -drop), 0.05, 0) > alpha
-    assert betting_p(np.full(round(1.15 * least), -drop), 0.05, 0) <= alpha
+    assert betting_p(np.full(least - 1, -drop), 0.05) > alpha
+    assert betting_p(np.full(round(1.15 * least), -drop), 0.05) <= alpha
 
 
 def test_images_needed_are_no_fewer_than_any_test_needs_if_all_images_agree() -> None:
