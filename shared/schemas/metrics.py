@@ -66,7 +66,7 @@ ConfusionMatrix = list[list[float]]
 class SegmentationScores(Contract):
     """A segmenter on some images, their pixels pooled; void pixels are left out. Lists are in the order of `classes`.
 
-    `iou` and `mean_iou` (over classes that the reference or the prediction has), `accuracy` (share of pixels that are
+    `iou` (of classes that the reference or the prediction has), `mean_iou` (over those of the reference), `accuracy` (share of pixels that are
     right) and `class_accuracy` (by class of the reference; `mean_accuracy` is their mean) are in 0 … 1, None where
     there is nothing to judge. `confusion` has a row for each class of the reference, normalised to 1, a column for each
     class predicted, and one more for classes that the job does not have.
