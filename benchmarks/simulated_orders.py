@@ -44,9 +44,7 @@ def draw_differences(sources: int, drop: float, random: np.random.Generator) -> 
 def verdicts(differences: Floats, orders: int, random: np.random.Generator) -> OrderedVerdicts:
     """Whether the cell would be a finding if it were the only effect among the tested ones, by order."""
     alpha = FALSE_DISCOVERY_RATE / FAMILY
-    return OrderedVerdicts(
-        tuple(betting_p(random.permutation(differences), BEYOND) <= alpha for _ in range(orders))
-    )
+    return OrderedVerdicts(tuple(betting_p(random.permutation(differences), BEYOND) <= alpha for _ in range(orders)))
 
 
 def simulate_orders(sources: int, tables: int, orders: int) -> list[OrderedVerdicts]:
@@ -69,7 +67,9 @@ def main() -> None:
         results = simulate_orders(sources, arguments.tables, arguments.orders)
         depends = sum(result.depends for result in results)
         found = np.mean([result.found for result in results])
-        print(f"{sources} images: found {found:.1%}; verdict depends on the order in {depends} of {len(results)} tables")
+        print(
+            f"{sources} images: found {found:.1%}; verdict depends on the order in {depends} of {len(results)} tables"
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Is the difference in pooled mIoU right, and does its interval cover? `python -m benchmarks.simulated_overlaps`.
 
-Three classes are in every image, one in few, one in none: it is only predicted, more often on counterfactuals. The IoU of a class varies with how easy its image is. The change loses
-most of a class in some counterfactuals. Images that are easy have four accepted edits, others one, and siblings share
-their null arm. The truth is the difference over the classes that the table has.
+Three classes are in every image, one in few, one in none: it is only predicted, most often on counterfactuals. The IoU
+of a class varies with how easy its image is. The change loses most of a class in some counterfactuals. Images that are
+easy have four accepted edits, others one, and siblings share their null arm. The truth is the difference over the
+classes of the table's ground truth.
 """
 
 from __future__ import annotations

@@ -62,13 +62,17 @@ class RefusalRow(NamedTuple):
 
 def refusals_grid() -> list[Refusals]:
     """All settings."""
-    return _refused_edits() + _broken_arms() + [
-        Refusals(sources, drop, 0.6, 0.02, 0.02, calibrated, *lost)
-        for sources in (20, 150)
-        for drop in (0.0, 0.3)
-        for lost in ((0.2, 0.2), (0.1, 0.5))
-        for calibrated in (False, True)
-    ]
+    return (
+        _refused_edits()
+        + _broken_arms()
+        + [
+            Refusals(sources, drop, 0.6, 0.02, 0.02, calibrated, *lost)
+            for sources in (20, 150)
+            for drop in (0.0, 0.3)
+            for lost in ((0.2, 0.2), (0.1, 0.5))
+            for calibrated in (False, True)
+        ]
+    )
 
 
 def _broken_arms() -> list[Refusals]:

@@ -176,6 +176,6 @@ def _validity(effect: CellEffect) -> str:
     invalid, most = round(100 * (1 - valid.valid)), math.ceil(100 * (1 - valid.valid_low))
     low, high = points(valid.interval.low), points(valid.interval.high)
     source = "reviews found" if valid.source == "reviews" else "the checks pass"
-    pooled = "" if valid.pool == "class" else ", pooled over classes"
+    pooled = "" if valid.pool in ("cell", "class") else ", pooled over classes"
     sentence += f"; {source} about {invalid} % invalid images (at most {most} %{pooled}), which leaves "
     return f"{sentence}{points(valid.estimate)} points, {low} to {high}{'' if valid.stands else ' (inconclusive)'}"
