@@ -19,65 +19,12 @@ _SEQUENCE = 3  # frames of a run
 _NEAR = 0.2  # relative difference of a regular step from the median step
 _REGULAR = 2 / 3  # share of regular steps in a run
 _TIMESTAMP = 1e8  # larger numbers are moments
-_OF_SEQUENCES = frozenset(
-    [
-        "cam",
-        "camera",
-        "clip",
-        "dashcam",
-        "drive",
-        "frame",
-        "frames",
-        "front",
-        "gopro",
-        "rear",
-        "recording",
-        "ride",
-        "route",
-        "seq",
-        "sequence",
-        "track",
-        "trip",
-        "vid",
-        "video",
-    ]
+_OF_SEQUENCES = re.compile(
+    "cam|camera|clip|dashcam|drive|frames?|front|gopro|rear|recording|ride|route|seq|sequence|track|trip|vid|video"
 )
-_OF_PARTS = frozenset(  # of a test set: splits, and conditions in which images were taken
-    [
-        "train",
-        "training",
-        "trainval",
-        "val",
-        "valid",
-        "validation",
-        "test",
-        "testing",
-        "dev",
-        "eval",
-        "day",
-        "night",
-        "dawn",
-        "dusk",
-        "twilight",
-        "morning",
-        "evening",
-        "clear",
-        "cloudy",
-        "fog",
-        "foggy",
-        "overcast",
-        "rain",
-        "rainy",
-        "snow",
-        "snowy",
-        "sun",
-        "sunny",
-        "spring",
-        "summer",
-        "autumn",
-        "fall",
-        "winter",
-    ]
+_OF_PARTS = re.compile(  # of a test set: splits, and conditions in which images were taken
+    "train|training|trainval|val|valid|validation|test|testing|dev|eval|day|night|dawn|dusk|twilight|morning|evening|"
+    "clear|cloudy|foggy|fog|overcast|rainy|rain|snowy|snow|sunny|sun|spring|summer|autumn|fall|winter"
 )
 
 
@@ -107,12 +54,12 @@ class _Run:
     @property
     def is_named(self) -> bool:
         """Whether the names say that it is a sequence: "drive1/0005.png", a timestamp."""
-        return self.is_moment or bool(self.words & _OF_SEQUENCES)
+        return self.is_moment or any(map(_OF_SEQUENCES.fullmatch, self.words))
 
     @property
     def is_part(self) -> bool:
         """Whether the names say that it is a part of a test set instead: "val/0005.png", "night_0005.png"."""
-        return not self.is_named and bool(self.words & _OF_PARTS)
+        return not self.is_named and any(map(_OF_PARTS.fullmatch, self.words))
 
 
 def look_like_sequences(images: Sequence[PlannedImage], classes: Collection[str]) -> bool:

@@ -46,6 +46,8 @@ def panel_sentence(panel: Panel) -> str:
 def confirmation_sentence(confirmation: Confirmation) -> str:
     """What an unrelated editor says of a finding: "; confirmed by `shifts`: −60 points, −80 to −31, 30 images"."""
     effect, limits = confirmation.delta_accuracy, confirmation.interval
+    if confirmation.verdict == "not tested again":
+        return f"; not tested again: {confirmation.reason}"
     if effect is None or limits is None:
         return f"; `{confirmation.method}` has too few images to confirm it ({confirmation.sources})"
     figures = f"{points(effect)} points, {points(limits.low)} to {points(limits.high)}, {confirmation.sources} images"

@@ -78,6 +78,43 @@ def test_a_weakness_is_tested_again_and_says_how_it_went(
     assert "`shifts`" in at_night.sentence
 
 
+def test_findings_that_are_not_tested_again_are_named_with_the_reason(gateway: Gateway) -> None:
+    """`shifts` renders nothing for the weakness of `lance`, nor for a change *from* a value."""
+    sessions, store = gateway.context.sessions, gateway.context.store
+    job = gateway.client.post("/jobs/drawn/confirmation", json={}).json()
+    reasons = {
+        (row["method"], row["cell"]["value"], row["cell"]["direction"]): row["reason"] for row in job["not_tested"]
+    }
+    before = build_report(sessions, store, "drawn", [])
+    weaknesses = [effect for figures in before.results for effect in figures.findings]
+    from_day = [effect for effect in weaknesses if effect.cell.direction == "from"]
+    assert from_day
+    assert set(reasons) == {("dillema", effect.cell.value, "from") for effect in from_day}
+    assert all("changes to a value" in reason for reason in reasons.values())
+    finish(sessions, job["id"], "night", 20, right=False)
+    build_report(sessions, store, job["id"], [])
+    results = build_report(sessions, store, "drawn", [])
+    findings = [effect for figures in results.results for effect in figures.findings if figures.model == "m1"]
+    for effect in findings:
+        assert effect.confirmation is not None
+        assert (effect.confirmation.verdict == "not tested again") == (effect.cell.direction == "from")
+        assert ("; not tested again: `shifts`" in effect.sentence) == (effect.cell.direction == "from")
+        assert bool(effect.confirmation.reason) == (effect.cell.direction == "from")
+
+
+def test_a_change_that_the_other_editor_cannot_make_is_not_tested_again(gateway: Gateway) -> None:
+    sessions, store = gateway.context.sessions, gateway.context.store
+    with sessions.begin() as session:
+        session.get_one(Job, "drawn").methods = [read_method("corruptions", {})]
+        session.execute(update(Counterfactual).values(method="corruptions"))
+        for edit in session.scalars(select(Counterfactual).where(Counterfactual.arm == "edit")):
+            edit.factor, edit.changes = "noise", [{**change, "factor": "noise"} for change in edit.changes]
+    build_report(sessions, store, "drawn", [])
+    reply = gateway.client.post("/jobs/drawn/confirmation", json={"confirm_with": "dillema"})
+    assert reply.status_code == 409
+    assert "it makes no changes of noise" in reply.json()["detail"]
+
+
 def test_a_weakness_of_edits_with_several_changes_is_tested_with_its_own_change(gateway: Gateway) -> None:
     add_second_changes(gateway.context.sessions, gateway.context.store)
     reply = gateway.client.post("/jobs/drawn/confirmation", json={"confirm_with": "shifts"})
