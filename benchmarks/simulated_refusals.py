@@ -163,9 +163,10 @@ def main() -> None:
     """Print a row for each setting."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", type=int, default=100)
-    tables = parser.parse_args().tables
-    for setting in refusals_grid():
-        row = mean_row(setting, tables)
+    parser.add_argument("--broken-arms", action="store_true", help="only settings with invalid arms")
+    arguments = parser.parse_args()
+    for setting in _broken_arms() if arguments.broken_arms else refusals_grid():
+        row = mean_row(setting, arguments.tables)
         shares = " ".join(f"{value:6.1%}" for value in row[1:5])
         lost = f"lost {setting.lost_if_right:.0%}, {setting.lost_if_wrong:.0%}"
         lost += f", broken arms {setting.broken_arms:.0%}"

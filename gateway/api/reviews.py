@@ -48,7 +48,8 @@ def show_calibration(job: JobId, gateway: Gateway, owner: Owner) -> JobCalibrati
 def confirm_findings(job: JobId, request: ConfirmationRequest, gateway: Gateway, owner: Owner) -> ConfirmationJob:
     """Start a job that tests the weaknesses of a job again, with an unrelated editor.
 
-    `not_tested` of the reply names the findings that it leaves out, and why. When it is done, `POST /jobs/{job}/report` adds its verdicts to the findings.
+    `not_tested` of the reply names the findings that it leaves out, and why. When it is done, `POST /jobs/{job}/report`
+    adds its verdicts to the findings.
     """
     return confirm(gateway, owner, job, request)
 

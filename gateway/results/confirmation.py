@@ -1,4 +1,4 @@
-"""What jobs with an unrelated editor say of a job's weaknesses: confirmed, not confirmed, too few images, not tested."""
+"""What jobs with an unrelated editor say of a job's weaknesses: confirmed, not confirmed, or nothing, and why."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ def _why_left_out(job: JobResults, method: str, cell: Cell) -> str:
     confirm_with = _method(job)
     if reason := why_not_tested(method, cell, confirm_with):
         return reason
-    parameters = job.made.parameters.get(confirm_with, {})
+    parameters = job.made.parameters.get(confirm_with)
+    if not isinstance(parameters, dict):
+        return ""
     shifts, factors = parameters.get("shifts"), parameters.get("factors")
     if isinstance(shifts, list):
         values = [(shift.get("factor"), shift.get("value")) for shift in shifts if isinstance(shift, dict)]

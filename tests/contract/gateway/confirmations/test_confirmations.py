@@ -79,17 +79,23 @@ def test_a_weakness_is_tested_again_and_says_how_it_went(
 
 
 def test_findings_that_are_not_tested_again_are_named_with_the_reason(gateway: Gateway) -> None:
-    """`shifts` renders nothing for the weakness of `lance`, nor for a change *from* a value."""
+    """`shifts` renders changes to night; the same edits also change the weather from dusk."""
     sessions, store = gateway.context.sessions, gateway.context.store
+    with sessions.begin() as session:
+        for edit in session.scalars(select(Counterfactual).where(Counterfactual.to_value == "night")):
+            edit.from_value, edit.changes = (
+                "dusk",
+                [{**edit.changes[0], "from_value": "dusk", "from_phrase": "at dusk"}],
+            )
+    build_report(sessions, store, "drawn", [])
     job = gateway.client.post("/jobs/drawn/confirmation", json={}).json()
     reasons = {
         (row["method"], row["cell"]["value"], row["cell"]["direction"]): row["reason"] for row in job["not_tested"]
     }
     before = build_report(sessions, store, "drawn", [])
     weaknesses = [effect for figures in before.results for effect in figures.findings]
-    from_day = [effect for effect in weaknesses if effect.cell.direction == "from"]
-    assert from_day
-    assert set(reasons) == {("dillema", effect.cell.value, "from") for effect in from_day}
+    assert {(effect.cell.value, effect.cell.direction) for effect in weaknesses} == {("night", "to"), ("dusk", "from")}
+    assert set(reasons) == {("dillema", "dusk", "from")}
     assert all("changes to a value" in reason for reason in reasons.values())
     finish(sessions, job["id"], "night", 20, right=False)
     build_report(sessions, store, job["id"], [])

@@ -97,18 +97,6 @@ def test_the_betting_interval_covers_at_small_n(n: int, probabilities: list[floa
     assert _coverage(lambda values, level, _: betting_interval(values, level), n, 0.9, probabilities, 400) >= 0.88
 
 
-@pytest.mark.parametrize(("n", "lost", "gained"), [(20, 0.64, 0.02), (40, 0.42, 0.02), (80, 0.3, 0.03)])
-def test_verdicts_near_the_border_hardly_depend_on_the_order_of_the_images(n: int, lost: float, gained: float) -> None:
-    """With bets in a single order, a third of such tables were found in some orders of their images only."""
-    random = np.random.default_rng(n)
-    undecided = 0
-    for _ in range(25):
-        differences = random.choice([-1.0, 0.0, 1.0], n, p=[lost, 1 - lost - gained, gained])
-        p_values = np.array([betting_p(random.permutation(differences), 0.05) for _ in range(6)])
-        undecided += len(set(p_values <= 0.05 / 8)) > 1
-    assert undecided <= 3
-
-
 def test_bootstrap_t_covers_where_it_is_used() -> None:
     assert _coverage(bootstrap_t, 40, 0.95, [0.4, 0.5, 0.1], 200) >= 0.91
 
