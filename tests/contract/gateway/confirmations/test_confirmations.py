@@ -114,7 +114,11 @@ def test_a_change_that_the_other_editor_cannot_make_is_not_tested_again(gateway:
         session.get_one(Job, "drawn").methods = [read_method("corruptions", {})]
         session.execute(update(Counterfactual).values(method="corruptions"))
         for edit in session.scalars(select(Counterfactual).where(Counterfactual.arm == "edit")):
-            edit.factor, edit.changes = "noise", [{**change, "factor": "noise"} for change in edit.changes]
+            noisy = {"factor": "noise", "to_value": f"gaussian noise {5 if edit.to_value == 'night' else 1}"}
+            edit.factor, edit.to_value = noisy["factor"], noisy["to_value"]
+            edit.changes = [
+                {**change, "factor": noisy["factor"], "to_value": noisy["to_value"]} for change in edit.changes
+            ]
     build_report(sessions, store, "drawn", [])
     reply = gateway.client.post("/jobs/drawn/confirmation", json={"confirm_with": "dillema"})
     assert reply.status_code == 409

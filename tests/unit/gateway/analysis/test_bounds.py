@@ -90,8 +90,9 @@ def test_an_outcome_that_is_not_known_may_be_anything(
     score: float | None, reference: float | None, low: float, high: float
 ) -> None:
     edits = counted([(source, 0.0) for source in range(20)])
-    ends = (np.full(10, end) for end in possible_difference(score, reference))
-    bounds = effect_bounds(edits, Refused(np.arange(10), *ends, np.zeros(10, bool)), MostValid(1.0, 1.0, "none"), 1)
+    least, most = possible_difference(score, reference)
+    refused = Refused(np.arange(10), np.full(10, least), np.full(10, most), np.zeros(10, bool))
+    bounds = effect_bounds(edits, refused, MostValid(1.0, 1.0, "none"), 1)
     assert (bounds.low, bounds.high) == pytest.approx((low, high))
     assert bounds.interval is not None
     assert bounds.interval.low < bounds.low
