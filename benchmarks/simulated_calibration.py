@@ -3,15 +3,17 @@
 A sound model is right on 95 % of valid images. In one of eight cells the generator swaps the class in half of its
 renderings, and the model rightly reads the other class, so the cell looks like a weakness. The checks accept invalid
 images nearly as often as valid ones, as on LANCE's natural output (`tinyworld/labels`: 22 of 29 valid and 17 of 28
-invalid images). Before: the errors of the checks come from constructed faults, which they detect well. After: people
-review a random sample of the table's own edits (`gateway.analysis.calibration`).
+invalid images). The errors of the checks come from constructed faults, which they detect well; or people review a
+random sample of the table's own edits (`gateway.analysis.calibration`), without and with 10 changed images of each
+finding (`gateway.analysis.reviews`).
 Run: `python -m benchmarks.simulated_calibration --tables 200`.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +24,7 @@ from gateway.analysis.calibration import JudgedSample, error_rates
 from gateway.analysis.certainty import clustered_rate
 from gateway.analysis.effects import Differences
 from gateway.analysis.findings import Checked, assess
+from gateway.analysis.reviews import LEAST_OWN, OwnSample, RandomSample, Reviewed, Tally
 from gateway.analysis.validity import Screened
 from shared.schemas.effects import Cell, CellEffect, CheckErrors
 from shared.seeds import derive_seed
@@ -68,6 +71,7 @@ SCENARIOS = (
     Scenario("sound model, checks sharp but blind to swaps", BLIND_TO_SWAPS, sources=300),
     Scenario("model loses 60 points, no swaps, checks as on LANCE's output", NATURAL, swapped=0.0, drop=0.6),
     Scenario("model loses 60 points, no swaps, sharp checks", SHARP, swapped=0.0, drop=0.6),
+    Scenario("model loses 60 points, no swaps, sharp checks", SHARP, sources=300, swapped=0.0, drop=0.6),
 )
 
 
@@ -100,6 +104,27 @@ class CalibrationTable:
         sample = JudgedSample(self.valid.ravel()[sampled], self.accepted.ravel()[sampled], source, [(FACTOR,)] * n)
         return error_rates(sample)[0].errors
 
+    def own_reviews(self, cells: Sequence[Cell], random: np.random.Generator) -> Reviewed:
+        """Reviews of 10 changed images of each of the cells."""
+        lost = self.accepted & self.null[:, np.newaxis] & ~self.right
+        reviewed, own = np.zeros(self.valid.size, bool), {}
+        for cell in cells:
+            place = VALUES.index(cell.value)
+            changed = np.flatnonzero(lost[:, place]) * len(VALUES) + place
+            first = random.permutation(changed)[:LEAST_OWN]
+            reviewed[first] = True
+            own[cell] = OwnSample(RandomSample(self.valid.ravel()[first], first // len(VALUES)), len(changed))
+        flipped = (self.right != self.null[:, np.newaxis]).ravel()
+        tallies = {cell_of(value): self._tallies(place, reviewed, flipped) for place, value in enumerate(VALUES)}
+        return Reviewed({}, tallies, (Tally(), Tally()), own=own)
+
+    def _tallies(self, place: int, reviewed: NDArray[np.bool_], flipped: NDArray[np.bool_]) -> tuple[Tally, Tally]:
+        """The accepted edits of a cell that did not flip the model, and those that did."""
+        tallies = Tally(), Tally()
+        for row in np.flatnonzero(self.accepted[:, place]) * len(VALUES) + place:
+            tallies[int(flipped[row])].add(bool(self.valid.ravel()[row]) if reviewed[row] else None)
+        return tallies
+
 
 def draw(scenario: Scenario, random: np.random.Generator) -> CalibrationTable:
     """A random table of a scenario."""
@@ -113,35 +138,44 @@ def draw(scenario: Scenario, random: np.random.Generator) -> CalibrationTable:
     return CalibrationTable(valid, accepted, right & (valid | ~first), random.random(scenario.sources) < RATE)
 
 
-def stands(table: CalibrationTable, errors: CheckErrors | None, seed: int) -> bool:
+def findings(table: CalibrationTable, seed: int, checked: Checked | Reviewed | None = None) -> list[CellEffect]:
+    """The findings of a table."""
+    effects = assess(table.cells(), seed, checked)
+    return [effect for effect in effects if effect.standing in ("weakness", "improvement")]
+
+
+def stands(table: CalibrationTable, errors: CheckErrors | None, seed: int, own: Reviewed | None = None) -> bool:
     """Whether a finding of the table stands, given the errors of the checks (None: findings are provisional)."""
-    checked = None if errors is None else Checked({FACTOR: errors}, table.screened())
-    return any(_stands(effect) for effect in assess(table.cells(), seed, checked))
-
-
-def _stands(effect: CellEffect) -> bool:
-    return effect.standing in ("weakness", "improvement") and not effect.provisional
+    checked = None if errors is None else Checked({FACTOR: errors}, table.screened(), reviewed=own)
+    return any(not effect.provisional for effect in findings(table, seed, checked))
 
 
 def simulate(scenario: Scenario, sizes: tuple[int, ...], tables: int) -> Mapping[str, list[bool]]:
-    """Whether a finding stands in each of `tables` tables, by the source of the checks' errors."""
-    outcomes: dict[str, list[bool]] = {"constructed faults": [], **{f"{n} reviewed": [] for n in sizes}}
+    """Whether a finding stands in each of `tables` tables, by the source of the checks' errors.
+
+    "own": and 10 changed images of each finding are reviewed.
+    """
+    outcomes: defaultdict[str, list[bool]] = defaultdict(list)
     for number in range(tables):
         seed = derive_seed("calibration", scenario.name, scenario.sources, number)
         random = np.random.default_rng(seed)
         table = draw(scenario, random)
         outcomes["constructed faults"].append(stands(table, CONSTRUCTED, seed))
+        errors = {n: table.reviewed(n, random) for n in sizes}
+        own = table.own_reviews([effect.cell for effect in findings(table, seed)], random)
         for n in sizes:
-            outcomes[f"{n} reviewed"].append(stands(table, table.reviewed(n, random), seed))
+            outcomes[f"{n} reviewed"].append(stands(table, errors[n], seed))
+            outcomes[f"{n} reviewed, own"].append(stands(table, errors[n], seed, own))
     return outcomes
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=int, default=200)
+    parser.add_argument("--only", default="", help="scenarios whose names contain this text")
     parser.add_argument("--reviewed", type=int, nargs="+", default=[60, 120, 240], help="edits that people judge")
     arguments = parser.parse_args()
-    for scenario in SCENARIOS:
+    for scenario in (scenario for scenario in SCENARIOS if arguments.only in scenario.name):
         print(f"{scenario.name}, {scenario.sources} images", flush=True)
         for errors, stood in simulate(scenario, tuple(arguments.reviewed), arguments.tables).items():
             rate = clustered_rate(np.array(stood), np.arange(len(stood)))

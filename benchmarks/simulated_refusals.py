@@ -22,6 +22,7 @@ from shared.seeds import derive_seed
 SIBLINGS = 2
 RATE = 0.95
 CALIBRATED = 300
+ON_INVALID = 0.3  # accuracy on invalid images
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,8 @@ class Refusals:
     """One setting: images, true drop, share of valid edits, and P(refused | valid) where the model is right or wrong.
 
     `calibrated`: the checks' errors were measured on 300 valid and 300 invalid images; otherwise every refused pair may
-    be valid. `lost_if_right`, `lost_if_wrong`: P(arm refused) where the model is right or wrong on the edit. All arms
-    are valid.
+    be valid. `lost_if_right`, `lost_if_wrong`: P(valid arm refused) where the model is right or wrong on the edit.
+    `broken_arms`: P(arm invalid) by source image; the checks refuse them, and the model is right on 30 % of them.
     """
 
     sources: int
@@ -41,10 +42,14 @@ class Refusals:
     calibrated: bool
     lost_if_right: float = field(default=0.0, repr=False)
     lost_if_wrong: float = field(default=0.0, repr=False)
+    broken_arms: float = field(default=0.0, repr=False)
 
 
 class RefusalRow(NamedTuple):
-    """Bias of the estimate, widths, and how often bounds and intervals contain the truth, over the tables."""
+    """Bias of the estimate, widths, and how often bounds and intervals contain the truth, over the tables.
+
+    `sample_in_point_bounds`: of bounds that take the outcomes on refused arms as those on valid ones.
+    """
 
     bias: float
     sample_in_bounds: float
@@ -52,15 +57,30 @@ class RefusalRow(NamedTuple):
     truth_in_interval: float
     truth_in_plain_interval: float
     width: float
+    sample_in_point_bounds: float
 
 
 def refusals_grid() -> list[Refusals]:
     """All settings."""
-    return _refused_edits() + [
-        Refusals(sources, drop, 0.6, 0.02, 0.02, calibrated, *lost)
-        for sources in (20, 150)
+    return (
+        _refused_edits()
+        + _broken_arms()
+        + [
+            Refusals(sources, drop, 0.6, 0.02, 0.02, calibrated, *lost)
+            for sources in (20, 150)
+            for drop in (0.0, 0.3)
+            for lost in ((0.2, 0.2), (0.1, 0.5))
+            for calibrated in (False, True)
+        ]
+    )
+
+
+def _broken_arms() -> list[Refusals]:
+    return [
+        Refusals(sources, drop, 0.9, *refused, calibrated, broken_arms=0.2)
+        for sources in (20, 100)
         for drop in (0.0, 0.3)
-        for lost in ((0.2, 0.2), (0.1, 0.5))
+        for refused in ((0.2, 0.2), (0.1, 0.5))
         for calibrated in (False, True)
     ]
 
@@ -82,14 +102,21 @@ def simulate_refusals(setting: Refusals, seed: int) -> RefusalRow:
     source = np.repeat(np.arange(setting.sources), SIBLINGS)
     null = (random.random(setting.sources) < RATE)[source]
     valid = random.random(len(source)) < setting.valid
-    right = np.where(valid, random.random(len(source)) < RATE - setting.drop, random.random(len(source)) < 0.3)
+    right = np.where(valid, random.random(len(source)) < RATE - setting.drop, random.random(len(source)) < ON_INVALID)
     refusal = np.where(right, setting.refused_if_right, setting.refused_if_wrong)
     accepted = valid & (random.random(len(source)) >= refusal)
     difference = right.astype(float) - null
     most_valid = _most_valid(setting, Screened(source, accepted), random, seed)
-    kept = accepted & (random.random(len(source)) >= np.where(right, setting.lost_if_right, setting.lost_if_wrong))
+    refused_arm = random.random(len(source)) < np.where(right, setting.lost_if_right, setting.lost_if_wrong)
+    broken = (random.random(setting.sources) < setting.broken_arms)[source]
+    observed = np.where(broken, right.astype(float) - (random.random(setting.sources) < ON_INVALID)[source], difference)
+    refused_arm |= broken
+    kept = accepted & ~refused_arm
     counted = _differences(source[kept], difference[kept])
-    bounds = effect_bounds(counted, Refused(source[~kept], difference[~kept], accepted[~kept]), most_valid, seed)
+    low, high = (np.where(refused_arm, end, observed)[~kept] for end in (right - 1.0, right.astype(float)))
+    bounds = effect_bounds(counted, Refused(source[~kept], low, high, accepted[~kept]), most_valid, seed)
+    points = Refused(source[~kept], observed[~kept], observed[~kept], accepted[~kept])
+    point_bounds = effect_bounds(counted, points, most_valid, seed)
     plain = mean_interval(counted.correct, LEVEL, seed)
     interval = bounds.interval or plain
     sample = float(_differences(source[valid], difference[valid]).correct.mean())
@@ -101,6 +128,7 @@ def simulate_refusals(setting: Refusals, seed: int) -> RefusalRow:
         interval.low <= truth <= interval.high,
         plain.low <= truth <= plain.high,
         bounds.high - bounds.low,
+        point_bounds.low - 1e-9 <= sample <= point_bounds.high + 1e-9,
     )
 
 
@@ -135,13 +163,17 @@ def main() -> None:
     """Print a row for each setting."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", type=int, default=100)
-    tables = parser.parse_args().tables
-    for setting in refusals_grid():
-        row = mean_row(setting, tables)
+    parser.add_argument("--broken-arms", action="store_true", help="only settings with invalid arms")
+    arguments = parser.parse_args()
+    for setting in _broken_arms() if arguments.broken_arms else refusals_grid():
+        row = mean_row(setting, arguments.tables)
         shares = " ".join(f"{value:6.1%}" for value in row[1:5])
         lost = f"lost {setting.lost_if_right:.0%}, {setting.lost_if_wrong:.0%}"
+        lost += f", broken arms {setting.broken_arms:.0%}"
         print(
-            f"{setting}, {lost}: bias {100 * row.bias:+5.1f}, {shares}, width {100 * row.width:.0f} points", flush=True
+            f"{setting}, {lost}: bias {100 * row.bias:+5.1f}, {shares}, width {100 * row.width:.0f} points, "
+            f"with refused arms as points {row.sample_in_point_bounds:.0%}",
+            flush=True,
         )
 
 

@@ -33,7 +33,7 @@ from shared.schemas.plans import JobPlan
 from shared.schemas.repairs import RepairRequest, RepairsPage, RepairView, TrainedArm
 from shared.schemas.reports import ReportFormat
 from shared.schemas.result_rows import CounterfactualView, ResultsPage
-from shared.schemas.reviews import ConfirmationRequest, ReviewRequest, ReviewsPage, ReviewView
+from shared.schemas.reviews import ConfirmationJob, ConfirmationRequest, ReviewRequest, ReviewsPage, ReviewView
 from shared.schemas.suites import RunRequest, RunResults, RunView, SuiteDetail, SuiteRequest, SuitesPage, SuiteView
 
 __all__ = ["Client", "Unreachable"]
@@ -167,12 +167,12 @@ class Client:
         """Rebuild the report of a finished job with its current reviews."""
         return self._gateway.post(JobDetail, f"/jobs/{job}/report")
 
-    def confirm(self, job: str, request: ConfirmationRequest) -> JobDetail:
+    def confirm(self, job: str, request: ConfirmationRequest) -> ConfirmationJob:
         """Start the job that tests a job's weaknesses again with an unrelated editor, or return it if it is there.
 
-        Waits while the services start.
+        `not_tested` has the findings that it does not test, with the reasons. Waits while the services start.
         """
-        return repeat_until_ready(lambda: self._gateway.post(JobDetail, f"/jobs/{job}/confirmation", request))
+        return repeat_until_ready(lambda: self._gateway.post(ConfirmationJob, f"/jobs/{job}/confirmation", request))
 
     def export(self, job: str, query: Sequence[tuple[str, str]], out: IO[bytes]) -> None:
         """Stream the job's export into a file. After a problem the file is incomplete."""

@@ -11,7 +11,8 @@ from contrafact.client import Client
 from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client
 from contrafact.job_progress import follow_job, print_findings
 from shared.schemas.jobs import JobDetail
-from shared.schemas.reviews import ConfirmationRequest
+from shared.schemas.reviews import ConfirmationJob, ConfirmationRequest
+from shared.wording import change_in_words, class_in_words
 
 
 class Editor(StrEnum):
@@ -39,11 +40,14 @@ def confirm(
     """
     with open_client(url, api_key) as client:
         request = ConfirmationRequest.model_validate({"confirm_with": confirm_with.value})
-        detail = client.confirm(job, request)
-        messages.print(f"job {detail.id} tests {detail.images} images of job {job} with {confirm_with.value}")
-        if wait:
-            detail = follow_job(client, detail)
-        print(detail.model_dump_json() if as_json else detail.id)
+        started = client.confirm(job, request)
+        messages.print(f"job {started.id} tests {started.images} images of job {job} with {confirm_with.value}")
+        for finding in started.not_tested:
+            name = f"{finding.model}, {class_in_words(finding.cell)} {change_in_words(finding.cell)}"
+            messages.print(f"not tested again: {name}: {finding.reason}", markup=False, soft_wrap=True)
+        detail = follow_job(client, started) if wait else started
+        reply = ConfirmationJob.model_validate({**dict(detail), "not_tested": started.not_tested})
+        print(reply.model_dump_json() if as_json else detail.id)
         if detail.state in ("failed", "cancelled"):
             messages.print(f"job {detail.id} is {detail.state}; nothing is confirmed")
             raise typer.Exit(1)

@@ -1,8 +1,12 @@
 """Intervals and p-values of a mean by betting against candidate means; valid at any n, for any distribution on −1 … 1.
 
 Wealth of a bet against a true mean is a non-negative martingale, so it reaches 1/α with probability at most α
-(Ville): Waudby-Smith & Ramdas 2024 (arXiv 2010.09686). Stakes aim at 1/α in the rounds that remain: STaR bets,
+(Ville): Waudby-Smith & Ramdas 2024 (arXiv 2010.09686). Stakes aim at a wealth in the rounds that remain: STaR bets,
 Voráček & Orabona 2025 (arXiv 2505.22422).
+
+A bet depends on the order of the values, which says nothing about their mean. Where the number of values is fixed, the
+final wealth is averaged over `ORDERS` fixed orders. The expected wealth in each is at most 1 under a true mean, so that
+of the average is, too, and it reaches 1/α with probability at most α (Markov).
 """
 
 from __future__ import annotations
@@ -11,37 +15,50 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from gateway.analysis.effects import Floats, Integers
+from shared.seeds import derive_seed
 
-_MEANS = 1_001  # candidate means in 0 … 1
+ORDERS = 32  # more orders change few verdicts (docs/measurements/statistics.md)
+_AIM = 2.0  # each order aims at this multiple of 1/α, so that the average reaches 1/α if half of the orders get there
+_MEANS = 1_024  # candidate means in 0 … 1
+_COARSE = 32  # every 32nd candidate is tried first
 _LEVELS = np.geomspace(1.0, 1e-9, 541)  # p-values in steps of 4 %
+_LEVELS_AT_A_TIME = 64
 _SHRINKAGE = 12  # imagined values without gain
 _REACHED = 1e-12  # logarithm of wealth short of the target by rounding
 
 
-def betting_interval(differences: Floats, level: float, seed: int) -> tuple[float, float]:
-    """The candidate means that no bet refutes at `level`, from n differences in a random order (`seed`)."""
-    unit = _unit(differences, seed)
+def betting_interval(differences: Floats, level: float) -> tuple[float, float]:
+    """The candidate means that no bet refutes at `level`, from n differences of independent images in any order."""
+    unit = _unit(differences)
     low = _largest_refuted(unit, (1 - level) / 2)
     high = 1 - _largest_refuted(1 - unit, (1 - level) / 2)
     return 2 * low - 1, 2 * high - 1
 
 
-def betting_p(differences: Floats, beyond: float, seed: int) -> float:
+def betting_p(differences: Floats, beyond: float) -> float:
     """p-value of a mean within ±`beyond` (0 … 1): the smallest α at which, and at every larger level, bets refute it.
 
     P(p ≤ α) ≤ P(refuted at α) ≤ α, and the interval at level 1 − p lies beyond ±`beyond`. The grid is 1 … 1e-9.
     """
-    return _p_beyond(_unit(differences, seed), beyond)
+    unit = _unit(differences)
+    higher = unit if unit.mean() > 0.5 else 1 - unit  # no bet against the sample mean refutes anything
+    return _p_beyond(higher[:, np.newaxis, np.newaxis], beyond)
 
 
-def _p_beyond(unit: Floats, beyond: float, left: Floats | None = None) -> float:
-    both = np.stack([unit, 1 - unit], axis=1)[:, :, np.newaxis]
-    rejected = is_refuted(both, np.full(len(_LEVELS), (1 + beyond) / 2), _LEVELS / 2, left).any(axis=0)
-    not_rejected = np.flatnonzero(~rejected)
-    count = int(not_rejected[0]) if len(not_rejected) else len(_LEVELS)
-    return 1.0 if count == 0 else float(_LEVELS[count - 1])
+def _p_beyond(sides: Floats, beyond: float, left: Floats | None = None) -> float:
+    """`sides`: rounds × sides × 1; the p-value is two-sided, even if bets are placed on one side only."""
+    p_value = 1.0
+    for start in range(0, len(_LEVELS), _LEVELS_AT_A_TIME):
+        levels = _LEVELS[start : start + _LEVELS_AT_A_TIME]
+        refuted = is_refuted(sides, np.full(len(levels), (1 + beyond) / 2), levels / 2, left).any(axis=0)
+        count = int(np.argmin(np.append(refuted, False)))
+        p_value = float(levels[count - 1]) if count else p_value
+        if count < len(levels):
+            break
+    return p_value
 
 
 def anytime_interval(differences: Floats, level: float, left: Floats) -> tuple[float, float]:
@@ -50,7 +67,7 @@ def anytime_interval(differences: Floats, level: float, left: Floats) -> tuple[f
     `left`: how many differences were expected from each on, itself included, before it was seen. Valid for whatever
     number of differences, however that number is chosen: Ville's inequality bounds the wealth after each of them.
     """
-    unit = (np.asarray(differences) + 1) / 2
+    unit = _unit(differences)
     low = _largest_refuted(unit, (1 - level) / 2, left)
     high = 1 - _largest_refuted(1 - unit, (1 - level) / 2, left)
     return 2 * low - 1, 2 * high - 1
@@ -58,7 +75,8 @@ def anytime_interval(differences: Floats, level: float, left: Floats) -> tuple[f
 
 def anytime_p(differences: Floats, beyond: float, left: Floats) -> float:
     """As `betting_p`, from differences as `anytime_interval` takes them. More differences never raise it."""
-    return _p_beyond((np.asarray(differences) + 1) / 2, beyond, left)
+    unit = _unit(differences)
+    return _p_beyond(np.stack([unit, 1 - unit], axis=1)[:, :, np.newaxis], beyond, left)
 
 
 def expected_left(ranks: Integers, planned: int) -> Floats:
@@ -80,40 +98,65 @@ def least_images(effect: float, beyond: float, alpha: float) -> int:
     return math.ceil(math.log(2 / alpha) / math.log1p((abs(effect) - beyond) / (1 + beyond)))
 
 
-def is_refuted(unit: Floats, means: Floats, alpha: Floats | float, left: Floats | None = None) -> NDArray[np.bool_]:
-    """Whether a bet on higher values refutes each candidate mean at `alpha`.
+def is_refuted(
+    unit: Floats, means: Floats, alpha: Floats | float, left: Floats | None = None, orders: int = ORDERS
+) -> NDArray[np.bool_]:
+    """Whether bets on higher values refute each candidate mean at `alpha`.
 
     `unit`: rounds × sequences, values in 0 … 1. Each round broadcasts with `means` and `alpha`: one sequence against
-    many candidates, or many sequences against one candidate. Stakes aim at the rounds that remain. A candidate that is
-    refuted stays refuted whatever follows, because then nothing is staked.
+    many candidates, or many sequences against one candidate. The wealth is averaged over `orders` orders.
 
-    `left`: the rounds that are expected to remain, for tests that may stop earlier. Where the values so far justify a
-    larger stake, they are bet instead: the stake of fastest growth (Kelly) for their mean, shrunk by 12 values
-    without gain. So a large effect is shown long before the last round.
+    `left`: the rounds that are expected to remain, for tests that may stop earlier. The only order is then the given
+    one, and a candidate that is refuted stays refuted whatever follows, because then nothing is staked.
+    """
+    target = np.log(1 / np.asarray(alpha))
+    if left is not None:
+        wealth = _wealth(unit, np.arange(len(unit))[:, np.newaxis], means, target, left)[0]
+    else:
+        by_order = _wealth(unit, fixed_orders(len(unit), orders), means, target + math.log(_AIM))
+        wealth = logsumexp(by_order, axis=0) - math.log(len(by_order))
+    return np.asarray(wealth >= target - _REACHED)
+
+
+def fixed_orders(n: int, orders: int) -> Integers:
+    """Orders of n values (n × `orders`). They depend on n alone, and the results of a job on no seed."""
+    random = np.random.default_rng(derive_seed("orders", n))
+    return random.permuted(np.tile(np.arange(n), (orders, 1)), axis=1).T
+
+
+def _wealth(unit: Floats, orders: Integers, means: Floats, goal: Floats, left: Floats | None = None) -> Floats:
+    """The logarithms of the final wealth, orders × sequences. Stakes aim at `goal` in the rounds that remain.
+
+    With `left`, where the values so far justify a larger stake, they are bet instead: the stake of fastest growth
+    (Kelly) for their mean, shrunk by 12 values without gain. So a large effect is shown long before the last round.
     """
     remaining = np.arange(len(unit), 0, -1) if left is None else left
-    target = np.log(1 / np.asarray(alpha))
-    wealth = np.zeros(np.broadcast(unit[0], means, target).shape)  # natural logarithms
+    wealth = np.zeros((orders.shape[1], *np.broadcast_shapes(unit.shape[1:], means.shape, goal.shape)))
     squares = means * (1 - means) + wealth  # one pseudo-observation of the largest possible variance
     gain = np.zeros_like(wealth)
-    for index, value in enumerate(unit):
-        missing = np.maximum(target - wealth, 0)
+    for index, places in enumerate(orders):
+        missing = np.maximum(goal - wealth, 0)
         stake = np.sqrt(2 * missing / remaining[index] * (index + 1) / squares)
         if left is not None:
             growth = np.maximum(gain, 0) / (index + _SHRINKAGE) * (index + 1) / squares
             stake = np.where(missing > _REACHED, np.maximum(stake, growth), 0)
         stake = np.minimum(stake, 1 / means)
-        wealth += np.log(np.maximum(1 + stake * (value - means), 1e-300))
-        squares += (value - means) ** 2
-        gain += value - means
-    return np.asarray(wealth >= target - _REACHED)
+        surplus = unit[places] - means
+        wealth += np.log(np.maximum(1 + stake * surplus, 1e-300))
+        squares += surplus**2
+        gain += surplus
+    return wealth
 
 
-def _unit(differences: Floats, seed: int) -> Floats:
-    return np.asarray((np.random.default_rng(seed).permutation(differences) + 1) / 2)
+def _unit(differences: Floats) -> Floats:
+    return (np.asarray(differences) + 1) / 2
 
 
 def _largest_refuted(unit: Floats, alpha: float, left: Floats | None = None) -> float:
-    """The largest candidate mean on a grid of 0 … 1 that a bet on higher values refutes at `alpha`; 0 if none."""
-    means = np.linspace(0, 1, _MEANS)[1:-1]
-    return float(means[is_refuted(unit, means, alpha, left)].max(initial=0.0))
+    """The largest candidate mean on a grid of 0 … 1 that bets on higher values refute at `alpha`; 0 if none."""
+    means, values = np.linspace(0, 1, _MEANS + 1)[1:-1], unit[:, np.newaxis]
+    coarse = np.flatnonzero(is_refuted(values, means[_COARSE - 1 :: _COARSE], alpha, left))
+    start = _COARSE * (int(coarse[-1]) + 1) if len(coarse) else 0
+    fine = means[start : start + _COARSE - 1]
+    largest = float(means[start - 1]) if start else 0.0
+    return float(fine[is_refuted(values, fine, alpha, left)].max(initial=largest))

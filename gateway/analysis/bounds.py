@@ -1,9 +1,10 @@
 """Bounds of a cell's effect if the refused pairs that may be valid had been counted.
 
 A pair is refused because its edit is, or its arm alone (it is lost). Which ones are valid is not known, and at most a
-share of each kind is. The model's outcome on a refused image is known most often; otherwise it may be anything in
-−1 … 1. The bounds are the smallest and the largest effect over all choices of valid ones: worst-case bounds (Manski
-1990) under contaminated sampling (Horowitz & Manski 1995). Counted pairs stay as they are; `validity` bounds the effect
+share of each kind is. What the model does on a refused edit is known most often. A refused arm may be invalid, so what
+the model would do on a valid one is not known, and the difference is a range. The bounds are the smallest and the
+largest effect over all choices of valid pairs and all differences in their ranges: worst-case bounds (Manski 1990)
+under contaminated sampling (Horowitz & Manski 1995). Counted pairs stay as they are; `validity` bounds the effect
 of invalid ones among them.
 """
 
@@ -31,13 +32,26 @@ MOST_CHOICES = 10_000  # above, refused edits and lost pairs share one budget, w
 class Refused:
     """The m rendered edits of a cell whose pairs do not count.
 
-    `group`: the group of each one's source image. `difference`: score on its image − score on its reference arm, in
-    −1 … 1; NaN where one of the two is not known. `lost`: whether the edit is accepted and only its arm is refused.
+    `group`: the group of each one's source image. `low`, `high`: the smallest and the largest difference, score on its
+    image − score on a valid arm (`possible_difference`). `lost`: whether the edit is accepted and only its arm is
+    refused.
     """
 
     group: Integers
-    difference: Floats
+    low: Floats
+    high: Floats
     lost: NDArray[np.bool_]
+
+    def only(self, chosen: NDArray[np.bool_]) -> Refused:
+        """The chosen ones."""
+        return Refused(self.group[chosen], self.low[chosen], self.high[chosen], self.lost[chosen])
+
+
+def possible_difference(score: float | None, reference: float | None) -> tuple[float, float]:
+    """The smallest and the largest difference, −1 … 1, of two scores in 0 … 1; None for a score that is not known."""
+    low = (0.0 if score is None else score) - (1.0 if reference is None else reference)
+    high = (1.0 if score is None else score) - (0.0 if reference is None else reference)
+    return low, high
 
 
 class MostValid(NamedTuple):
@@ -58,7 +72,7 @@ def effect_bounds(counted: Differences, refused: Refused, most_valid: MostValid,
     numbers = len(refused.lost) - lost, lost
     most = [math.ceil(share * n - 1e-9) for share, n in zip(most_valid[:2], numbers, strict=True)]
     low = _lowest(counted.group, counted.correct, _sizes(counted), refused, most)
-    mirrored = replace(refused, difference=-refused.difference)
+    mirrored = replace(refused, low=-refused.high, high=-refused.low)
     high = -_lowest(counted.group, -counted.correct, _sizes(counted), mirrored, most)
     return Bounds(
         low=float(low.mean()),
@@ -90,15 +104,14 @@ def _lowest(group: Integers, means: Floats, sizes: Integers, refused: Refused, m
 
     `most`: how many refused edits, and how many lost pairs, may be valid. Pairs that lower no mean are left out.
     """
-    values = np.where(np.isnan(refused.difference), -1.0, refused.difference)
     place = np.minimum(np.searchsorted(group, refused.group), len(group) - 1)
-    lowers = (group[place] != refused.group) | (values < means[place])
-    left = Refused(refused.group[lowers], values[lowers], refused.lost[lowers])
+    lowers = (group[place] != refused.group) | (refused.low < means[place])
+    left = refused.only(lowers)
     numbers = np.sum(~left.lost), np.sum(left.lost)
     budgets = [min(limit, int(number)) for limit, number in zip(most, numbers, strict=True)]
     if not all(budgets) or sum(budgets) == len(left.lost) or _count_choices(left) > MOST_CHOICES:
         possible = np.where(left.lost, budgets[1], budgets[0]) > 0
-        left = Refused(left.group[possible], left.difference[possible], left.lost[possible])
+        left = left.only(possible)
         return _lowest_of_one_kind(group, means, sizes, left, sum(budgets))
     return _lowest_of_two_kinds(means, _choices(group, means, sizes, left, budgets), budgets)
 
@@ -110,8 +123,8 @@ def _lowest_of_one_kind(group: Integers, means: Floats, sizes: Integers, refused
     k pairs in groups that have counted ones is the k largest gains. A group without any enters with its lowest
     difference, the lowest groups first; every number of such groups is tried. The result is exact.
     """
-    order = np.lexsort((refused.difference, refused.group))
-    groups, values = refused.group[order], refused.difference[order]
+    order = np.lexsort((refused.low, refused.group))
+    groups, values = refused.group[order], refused.low[order]
     place = np.minimum(np.searchsorted(group, groups), len(group) - 1)
     counts = group[place] == groups
     gains = _gains(place[counts], values[counts], means, sizes)
@@ -163,7 +176,7 @@ def _count_choices(refused: Refused) -> int:
 def _choices(group: Integers, means: Floats, sizes: Integers, refused: Refused, most: Sequence[int]) -> _Choices:
     """All choices of pairs that lower a group's mean; a group without counted pairs takes its lowest of either kind."""
     names = np.concatenate([group, np.setdiff1d(refused.group, group)])
-    order = np.lexsort((refused.difference, refused.group))
+    order = np.lexsort((refused.low, refused.group))
     sorted_groups = refused.group[order]
     first, end = (np.searchsorted(sorted_groups, names, side) for side in ("left", "right"))
     columns = []
@@ -171,7 +184,7 @@ def _choices(group: Integers, means: Floats, sizes: Integers, refused: Refused, 
         of_row = order[first[row] : end[row]]
         size, mean = (sizes[row], means[row]) if row < len(means) else (0, 0.0)
         sums = [
-            np.cumsum(np.concatenate([[0.0], refused.difference[of_row[refused.lost[of_row] == lost]]]))[: limit + 1]
+            np.cumsum(np.concatenate([[0.0], refused.low[of_row[refused.lost[of_row] == lost]]]))[: limit + 1]
             for lost, limit in zip((False, True), most, strict=True)
         ]
         edits, lost_pairs = np.indices([len(kind) for kind in sums]).reshape(2, -1)

@@ -91,7 +91,7 @@ def p_beyond(differences: Floats, beyond: float, seed: int) -> float:
     side of ±`beyond`. It does not assume symmetry: when several edits share a null arm, differences are skewed even
     without an effect.
     """
-    by_betting = betting_p(differences, beyond, seed)
+    by_betting = betting_p(differences, beyond)
     if not is_mixed(differences):
         return by_betting
     ratios, error = _studentize(differences, seed)
@@ -119,7 +119,7 @@ def mean_interval(differences: Floats, level: float, seed: int) -> Interval:
     if is_mixed(differences) and level <= BOOTSTRAP_UP_TO:
         low, high = bootstrap_t(differences, level, seed)
         return Interval(low=low, high=high, level=level, kind="bootstrap-t")
-    low, high = betting_interval(differences, level, seed)
+    low, high = betting_interval(differences, level)
     return Interval(low=low, high=high, level=level, kind="betting")
 
 

@@ -45,21 +45,36 @@ class HypothesisTest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The checks' errors by factor, and by class; and the rendered edits of each cell with their verdicts."""
+    """The checks' errors by factor, and by class; and the rendered edits of each cell with their verdicts.
+
+    `reviewed`: reviews of the job, too few to replace the errors; only those of a cell's own changed images are used.
+    """
 
     errors: Mapping[str, CheckErrors]
     screened: Mapping[Cell, Screened]
     classes: Mapping[str, CheckErrors] = field(default_factory=dict)
+    reviewed: Reviewed | None = None
     source: Literal["checks"] = field(default="checks", init=False)
 
     def pool(self, cell: Cell) -> Pool:
         """What the errors of a cell are pooled over."""
+        if self.reviewed is not None and self.reviewed.is_decided(cell):
+            return "cell"
         return pooled_errors(cell, self.errors, self.classes)[1]
 
     def shares(self, cell: Cell, seed: int) -> Floats | None:
         """Draws of the valid share of a cell's accepted edits, ascending; None if the checks are uncalibrated."""
         errors, _ = pooled_errors(cell, self.errors, self.classes)
-        return None if errors is None else valid_shares(errors, self.screened[cell], seed)
+        if errors is None:
+            return None
+        shares = valid_shares(errors, self.screened[cell], seed)
+        if self.reviewed is None or not self.reviewed.is_decided(cell):
+            return shares
+        return self.reviewed.shares_with(cell, shares, seed)
+
+    def is_refuted(self, cell: Cell) -> bool:
+        """Whether most of a cell's own reviewed changed images are invalid."""
+        return self.reviewed is not None and self.reviewed.is_refuted(cell)
 
     def most_valid_refused(self, cell: Cell, seed: int) -> float | None:
         """The largest share of a cell's refused edits that may be valid; None if the checks are uncalibrated."""
@@ -152,7 +167,8 @@ def _among_valid(
     shares = None if checked is None else checked.shares(cell, seed)
     if checked is None or shares is None:
         return None
-    return effect_among_valid(correct, level, shares, seed, checked.source, checked.pool(cell))
+    effect = effect_among_valid(correct, level, shares, seed, checked.source, checked.pool(cell))
+    return effect.model_copy(update={"stands": effect.stands and not checked.is_refuted(cell)})
 
 
 def _untested_effect(cell: Cell, differences: Differences) -> CellEffect:

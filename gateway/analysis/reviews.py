@@ -2,7 +2,8 @@
 
 Reviewed images use their own verdict. The share of valid ones among the others is estimated from a random sample,
 separately for flipped and not flipped ones. An edit that destroys the class also flips the model, so valid edits are
-rarer among flipped ones.
+rarer among flipped ones. A generator may have a fault in one cell alone, so a sample of the cell's own changed images,
+once it is large enough or mostly invalid, takes the place of the sample of other cells.
 
     valid of n accepted = reviewed and valid + Binomial(not reviewed, share),    share ~ Beta(random sample)
 
@@ -27,6 +28,7 @@ from shared.schemas.effects import Cell, Pool
 from shared.schemas.estimates import Estimate
 
 LEAST_ACCEPTED, LEAST_REJECTED = 20, 10  # size of the random sample from which an estimate is reported
+LEAST_OWN = 10  # reviewed changed images of a cell that take the place of the sample of other cells
 
 
 class RandomSample(NamedTuple):
@@ -34,6 +36,27 @@ class RandomSample(NamedTuple):
 
     valid: NDArray[np.bool_]
     source: Integers
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSample:
+    """Randomly sampled, reviewed ones of the `changed` images of a cell (right on the arm and wrong on the edit).
+
+    For an improvement, the reverse. `changed` is their number.
+    """
+
+    sample: RandomSample
+    changed: int
+
+    @property
+    def mostly_invalid(self) -> bool:
+        """Whether more of the reviewed images are invalid than valid: a finding that rests on them does not stand."""
+        return 2 * int(self.sample.valid.sum()) < len(self.sample.valid)
+
+    @property
+    def decides(self) -> bool:
+        """Whether it takes the place of the sample of other cells: 10 or all are reviewed, or most are invalid."""
+        return self.mostly_invalid or 0 < min(LEAST_OWN, self.changed) <= len(self.sample.valid)
 
 
 @dataclass(slots=True)
@@ -62,7 +85,8 @@ class Reviewed:
 
     `samples` are keyed by factor ("" for all factors) and by whether the model flipped, `classes` likewise by class.
     `cells`, and `whole` for all accepted edits, hold two tallies: edits that did not flip the model, and edits that
-    did. `valid_rejected`: the largest share of rejected edits that may be valid; None if too few were reviewed.
+    did. `valid_rejected`: the largest share of rejected edits that may be valid; None if too few were reviewed. `own`:
+    the samples of the cells' own changed images.
     """
 
     samples: Mapping[tuple[str, bool], RandomSample]
@@ -70,13 +94,27 @@ class Reviewed:
     whole: tuple[Tally, Tally]
     valid_rejected: float | None = None
     classes: Mapping[tuple[str, bool], RandomSample] = field(default_factory=dict)
+    own: Mapping[Cell, OwnSample] = field(default_factory=dict)
     source: Literal["reviews"] = field(default="reviews", init=False)
 
     def pool(self, cell: Cell) -> Pool:
         """The sample that stands for a cell: its class, if 30 or more are reviewed; its factor, if 20 are; or all.
 
-        A cell whose edits are all reviewed needs no sample.
+        A cell whose edits are all reviewed needs no sample. "cell": its own changed images stand for the flipped ones.
         """
+        if self.is_decided(cell):
+            return "cell"
+        return self._others_pool(cell)
+
+    def is_decided(self, cell: Cell) -> bool:
+        """Whether a cell's own changed images take the place of the sample of other cells."""
+        return cell in self.own and self.own[cell].decides
+
+    def is_refuted(self, cell: Cell) -> bool:
+        """Whether most of a cell's own reviewed changed images are invalid."""
+        return cell in self.own and self.own[cell].mostly_invalid
+
+    def _others_pool(self, cell: Cell) -> Literal["class", "factor", "all"]:
         if not sum(tally.open for tally in self.cells[cell]) or _size(self.classes, cell.label) >= LEAST_OF_CLASS:
             return "class"
         return "factor" if _size(self.samples, cell.factor) >= LEAST_ACCEPTED else "all"
@@ -85,6 +123,14 @@ class Reviewed:
         """Draws (20,000) of the valid share of a cell's accepted edits, ascending."""
         unchanged, flipped = self.draw_valid(self.cells[cell], seed, cell)
         return np.sort((unchanged + flipped) / sum(tally.total for tally in self.cells[cell]))
+
+    def shares_with(self, cell: Cell, unchanged: Floats, seed: int) -> Floats:
+        """As `shares`, for a cell with a sample of its own, given draws of the valid share of edits without a flip."""
+        random = np.random.default_rng(seed)
+        kept, flipped = self.cells[cell]
+        valid_kept = kept.valid + random.binomial(kept.open, random.permutation(unchanged))
+        valid_flipped = valid_counts(flipped, self.own[cell].sample, random)
+        return np.sort((valid_kept + valid_flipped) / (kept.total + flipped.total))
 
     def most_valid_refused(self, cell: Cell, seed: int) -> float | None:
         """The largest share of refused edits that may be valid, the same in all cells."""
@@ -106,14 +152,14 @@ class Reviewed:
         The others of a cell are estimated from the sample of its pool; without a cell, from all.
         """
         random = np.random.default_rng(seed)
-        pool = "all" if cell is None else self.pool(cell)
+        pool = "all" if cell is None else self._others_pool(cell)
         samples = self.classes if pool == "class" else self.samples
         name = "" if cell is None or pool == "all" else cell.label if pool == "class" else cell.factor
-        unchanged, flipped = (
-            valid_counts(tally, samples.get((name, flip)), random)
-            for flip, tally in zip((False, True), tallies, strict=True)
-        )
-        return unchanged, flipped
+        of_unchanged, of_flipped = (samples.get((name, flip)) for flip in (False, True))
+        if cell is not None and self.is_decided(cell):
+            of_flipped = self.own[cell].sample
+        unchanged = valid_counts(tallies[0], of_unchanged, random)
+        return unchanged, valid_counts(tallies[1], of_flipped, random)
 
 
 def _size(samples: Mapping[tuple[str, bool], RandomSample], name: str) -> int:

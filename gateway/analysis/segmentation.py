@@ -46,14 +46,19 @@ def hits_and_union(counts: Integers) -> Integers:
     return np.stack([hits, counts.sum(axis=1) + counts[:, :-1].sum(axis=0) - hits])
 
 
+def class_pixels(counts: Integers) -> Integers:
+    """Pixels of each class (3 × classes): `hits_and_union`, and those of the reference."""
+    return np.concatenate([hits_and_union(counts), counts.sum(axis=1)[np.newaxis]])
+
+
 def pooled_difference(groups: Integers) -> float | None:
     """mIoU of the pooled pixels of counterfactuals less that of reference arms, −1 … 1; None without pixels.
 
-    `groups` has hits and unions by group of source images, arm (counterfactuals, reference arms) and class. mIoU
-    averages over the classes in reference or prediction of the arm.
+    `groups` has the `class_pixels` by group of source images, arm (counterfactuals, reference arms) and class. mIoU
+    averages over the classes of the ground truth.
     """
     total = groups.sum(axis=0)
-    return float(_mean_overlap_differences(total)) if total[:, 1].any(axis=-1).all() else None
+    return float(_mean_overlap_differences(total)) if total[:, 2].any(axis=-1).all() else None
 
 
 def pooled_interval(groups: Integers) -> Interval:
@@ -77,7 +82,7 @@ def pooled_interval_obstacle(groups: Integers) -> PooledObstacle | None:
     """Why the pooled difference has no interval; None if it has one."""
     if len(groups) < LEAST_SOURCES:
         return PooledObstacle("few images", len(groups))
-    members = groups[:, :, 1].any(axis=1).sum(axis=0)
+    members = groups[:, :, 2].any(axis=1).sum(axis=0)
     rarest = int(np.argmin(np.where(members > 0, members, len(groups) + 1)))
     if 0 < members[rarest] < LEAST_OF_POOLED_CLASS:
         return PooledObstacle("rare class", int(members[rarest]), rarest)
@@ -116,8 +121,9 @@ def lost_classes(before: Mapping[str, float], after: Mapping[str, float]) -> lis
 def scores(counts: Integers, images: int) -> SegmentationScores:
     """Metrics of the pooled pixels of `images` images.
 
-    mIoU averages over the classes in reference or prediction, mean accuracy over the classes in the reference. The
-    matrix is normalised by rows; rows of classes without pixels are 0.
+    mIoU and mean accuracy average over the classes in the reference. A class that is only predicted has an IoU of 0 and
+    lowers those of the classes whose pixels it takes. The matrix is normalised by rows; rows of classes without pixels
+    are 0.
     """
     pixels = counts.sum(axis=1)
     total = int(pixels.sum())
@@ -127,7 +133,7 @@ def scores(counts: Integers, images: int) -> SegmentationScores:
     return SegmentationScores(
         images=images,
         pixels=total,
-        mean_iou=_mean(iou),
+        mean_iou=_mean(iou[pixels > 0]),
         accuracy=float(hits.sum() / total) if total else None,
         mean_accuracy=_mean(accuracy),
         iou=[_or_none(value) for value in iou],
@@ -149,10 +155,10 @@ def difference(after: SegmentationScores, before: SegmentationScores) -> Confusi
 
 
 def _mean_overlap_differences(totals: Integers) -> Floats:
-    """mIoU of the first arm less that of the second, from hits and unions (… × 2 arms × 2 × classes)."""
-    hits, union = totals[..., 0, :], totals[..., 1, :]
-    ious = np.divide(hits, union, out=np.zeros(hits.shape), where=union > 0)
-    means = ious.sum(axis=-1) / np.maximum((union > 0).sum(axis=-1), 1)
+    """mIoU of the first arm less that of the second, from `class_pixels` (… × 2 arms × 3 × classes)."""
+    hits, union, reference = (totals[..., place, :] for place in range(3))
+    ious = np.divide(hits, union, out=np.zeros(hits.shape), where=reference > 0)
+    means = ious.sum(axis=-1) / np.maximum((reference > 0).sum(axis=-1), 1)
     return np.asarray(means[..., 0] - means[..., 1])
 
 

@@ -13,7 +13,7 @@ from gateway.reviews import calibration, reviews
 from shared.schemas.calibration import JobCalibration
 from shared.schemas.doses import DoseRequest
 from shared.schemas.jobs import JobDetail
-from shared.schemas.reviews import ConfirmationRequest, ReviewRequest, ReviewsPage, ReviewView
+from shared.schemas.reviews import ConfirmationJob, ConfirmationRequest, ReviewRequest, ReviewsPage, ReviewView
 
 router = APIRouter(tags=["reviews"])
 
@@ -45,10 +45,11 @@ def show_calibration(job: JobId, gateway: Gateway, owner: Owner) -> JobCalibrati
 
 
 @router.post("/jobs/{job}/confirmation", status_code=202, responses=problems(s404="no such job", s409="no weakness"))
-def confirm_findings(job: JobId, request: ConfirmationRequest, gateway: Gateway, owner: Owner) -> JobDetail:
+def confirm_findings(job: JobId, request: ConfirmationRequest, gateway: Gateway, owner: Owner) -> ConfirmationJob:
     """Start a job that tests the weaknesses of a job again, with an unrelated editor.
 
-    When it is done, `POST /jobs/{job}/report` adds its verdicts to the findings.
+    `not_tested` of the reply names the findings that it leaves out, and why. When it is done, `POST /jobs/{job}/report`
+    adds its verdicts to the findings.
     """
     return confirm(gateway, owner, job, request)
 

@@ -9,7 +9,7 @@ made several.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import and_, or_, select
@@ -21,15 +21,15 @@ from gateway.database.sessions import reading
 from gateway.database.tables import Counterfactual, Job, Report, SourceImage
 from gateway.jobs import jobs
 from gateway.jobs.submit import Submission, submit
-from gateway.methods import confirming_method
 from gateway.results.cells import value_side
+from gateway.results.confirmation import why_not_tested
 from gateway.results.counterfactuals import Filters, conditions
 from shared.problems import Conflict, InvalidInput
 from shared.schemas.base import JsonObject
-from shared.schemas.effects import Cell
-from shared.schemas.jobs import JobDetail, JobSpec, ManifestImage, MethodChoice
+from shared.schemas.effects import Cell, CellEffect
+from shared.schemas.jobs import JobSpec, ManifestImage, MethodChoice
 from shared.schemas.results import JobResults
-from shared.schemas.reviews import ConfirmationRequest, ConfirmingMethod
+from shared.schemas.reviews import ConfirmationJob, ConfirmationRequest, ConfirmingMethod, NotTested
 from shared.seeds import derive_digest
 
 MOST_SHIFTS, MOST_PHRASES = 12, 20  # limits of the parameters of `shifts`
@@ -37,14 +37,15 @@ MOST_SHIFTS, MOST_PHRASES = 12, 20  # limits of the parameters of `shifts`
 
 @dataclass(frozen=True, slots=True)
 class _Findings:
-    """The cells to test again, and the source images of their pairs, by position."""
+    """The cells to test again, and the source images of their pairs, by position; and the findings left out."""
 
     cells: list[Cell]
     sources: list[SourceImage]
+    not_tested: list[NotTested]
 
 
-def confirm(context: Context, owner: str, job_id: str, request: ConfirmationRequest) -> JobDetail:
-    """Start the job that tests the weaknesses of a finished job again.
+def confirm(context: Context, owner: str, job_id: str, request: ConfirmationRequest) -> ConfirmationJob:
+    """Start the job that tests the weaknesses of a finished job again; it names the findings that are not tested.
 
     Raises NotFound; Conflict if the job has no report or no weakness that the method can test; InvalidInput for a job
     without labels, and what `submit` raises.
@@ -68,7 +69,8 @@ def confirm(context: Context, owner: str, job_id: str, request: ConfirmationRequ
     # Findings that a new report changes have other images or phrases, so they are tested by another job.
     parts = [spec.model_dump_json(exclude_unset=True), *(image.model_dump_json() for image in images)]
     key = f"confirm-{job_id}-{derive_digest(*parts).hex()[:32]}"
-    return submit(context, owner, Submission(spec, uploaded=images, idempotency_key=key))
+    detail = submit(context, owner, Submission(spec, uploaded=images, idempotency_key=key))
+    return ConfirmationJob.model_validate({**dict(detail), "not_tested": findings.not_tested})
 
 
 def finished_results(session: Session, job: Job) -> JobResults:
@@ -83,21 +85,37 @@ def finished_results(session: Session, job: Job) -> JobResults:
 
 def _findings(session: Session, job: Job, results: JobResults, method: ConfirmingMethod) -> _Findings:
     """The weaknesses of methods with an unrelated editor; for `shifts`, those of changes *to* a value."""
-    cells, names = dict[Cell, None](), set[str]()
+    cells, names, not_tested = dict[Cell, None](), set[str](), list[NotTested]()
     for figures in results.results:
-        if confirming_method(figures.method) != method:
-            continue
         for effect in figures.findings:
-            if effect.standing != "weakness" or (method == "shifts" and effect.cell.direction == "from"):
+            cell = effect.cell
+            edits = edits_of_cell(session, job, cell, figures.method)
+            if reason := _why_not(figures.method, effect, method, edits, cells):
+                not_tested.append(NotTested(model=figures.model, method=figures.method, cell=cell, reason=reason))
                 continue
-            cells[effect.cell] = None
-            names |= {edit.source_image_id for edit in edits_of_cell(session, job, effect.cell, figures.method)}
+            cells[cell] = None
+            names |= {edit.source_image_id for edit in edits}
     if not cells:
         raise Conflict(
             f"{method!r} can test no weakness of this job again: it needs one of a method with an unrelated editor"
+            + "".join(f"; {reason}" for reason in dict.fromkeys(row.reason for row in not_tested))
         )
     sources = session.scalars(select(SourceImage).where(SourceImage.job_id == job.id).order_by(SourceImage.position))
-    return _Findings(list(cells), [source for source in sources if source.id in names])
+    return _Findings(list(cells), [source for source in sources if source.id in names], not_tested)
+
+
+def _why_not(
+    method: str, effect: CellEffect, confirm_with: ConfirmingMethod, edits: Sequence[Counterfactual], cells: Collection[Cell]
+) -> str:
+    """Why a finding of `method` is not tested again; "" if it is. `cells`: those to be tested already."""
+    if effect.standing != "weakness":
+        return "only weaknesses are tested again"
+    if reason := why_not_tested(method, effect.cell, confirm_with):
+        return reason
+    values = {(cell.factor, cell.value) for cell in cells} | {(effect.cell.factor, effect.cell.value)}
+    if confirm_with == "shifts" and len(values) > MOST_SHIFTS:
+        return f"a job renders at most {MOST_SHIFTS} changes by `shifts`, and stronger findings come first"
+    return "" if edits else "there is nothing to render it with: no edit that counts makes this change"
 
 
 def edits_of_cell(session: Session, job: Job, cell: Cell, method: str | None = None) -> list[Counterfactual]:
@@ -124,7 +142,7 @@ def _parameters(session: Session, job: Job, cells: Iterable[Cell], method: str) 
         changes = [change for edit in edits_of_cell(session, job, cell) for change in _changes_of_cell(edit, cell)]
         by_value.setdefault((cell.factor, cell.value), []).extend(changes)
     shifts = [_shift(factor, value, changes) for (factor, value), changes in by_value.items()]
-    return {"shifts": [*shifts[:MOST_SHIFTS]]}
+    return {"shifts": [*shifts]}
 
 
 def _shift(factor: str, value: str, changes: Sequence[StoredChange]) -> JsonObject:

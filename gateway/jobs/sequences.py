@@ -18,6 +18,14 @@ _NUMBER = re.compile(r"[0-9]{9,20}\.[0-9]{1,9}|[0-9]{1,20}")  # a timestamp in s
 _SEQUENCE = 3  # frames of a run
 _NEAR = 0.2  # relative difference of a regular step from the median step
 _REGULAR = 2 / 3  # share of regular steps in a run
+_TIMESTAMP = 1e8  # larger numbers are moments
+_OF_SEQUENCES = re.compile(
+    "cam|camera|clip|dashcam|drive|frames?|front|gopro|rear|recording|ride|route|seq|sequence|track|trip|vid|video"
+)
+_OF_PARTS = re.compile(  # of a test set: splits, and conditions in which images were taken
+    "train|training|trainval|val|valid|validation|test|testing|dev|eval|day|night|dawn|dusk|twilight|morning|evening|"
+    "clear|cloudy|foggy|fog|overcast|rainy|rain|snowy|snow|sunny|sun|spring|summer|autumn|fall|winter"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +43,43 @@ class PlannedImage:
     digest: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The positions of images whose numbers have regular steps; the words around the number; whether it is a moment."""
+
+    positions: frozenset[int]
+    words: frozenset[str]
+    is_moment: bool
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the names say that it is a sequence: "drive1/0005.png", a timestamp."""
+        return self.is_moment or any(map(_OF_SEQUENCES.fullmatch, self.words))
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the names say that it is a part of a test set instead: "val/0005.png", "night_0005.png"."""
+        return not self.is_named and any(map(_OF_PARTS.fullmatch, self.words))
+
+
 def look_like_sequences(images: Sequence[PlannedImage], classes: Collection[str]) -> bool:
     """Whether at least half of the names are in runs of three or more numbers with regular steps.
 
     A run has one folder and the same text around its number, which may be a frame or a timestamp:
     "drive1/0005_front.png", "drive1/0010_front.png", … Files that are numbered class by class are no sequences, so a
-    run counts if it has images of several classes, or if its class has another run. The class of an image without
+    run counts if it has images of several classes, or if its class has another run. Splits and conditions do not count.
+    A single run of all images counts if its names say so: "drive", a timestamp. The class of an image without
     ground truth is its folder, if that is one of `classes`.
     """
-    runs = _runs(images)
-    owners = [{_class_of(images[position], classes) for position in run} for run in runs]
+    runs = [run for run in _runs(images, classes) if not run.is_part]
+    owners = [{_class_of(images[position], classes) for position in run.positions} for run in runs]
     of_class = Counter(next(iter(owner)) for owner in owners if len(owner) == 1)
     counted = [
         run for run, owner in zip(runs, owners, strict=True) if len(owner) > 1 or of_class[next(iter(owner))] > 1
     ]
-    return len(counted) > 1 and 2 * len(set().union(*counted)) >= len(images)
+    positions = frozenset[int]().union(*(run.positions for run in counted))
+    alone = any(run.is_named and len(run.positions) == len(images) for run in runs)
+    return alone or (len(counted) > 1 and 2 * len(positions) >= len(images))
 
 
 def folders_suffice(images: Sequence[PlannedImage]) -> bool:
@@ -73,17 +103,26 @@ def repeated_images(images: Sequence[PlannedImage]) -> int:
     return sum(units.values()) - len(units)
 
 
-def _runs(images: Sequence[PlannedImage]) -> list[set[int]]:
-    """The positions of the images of each regular run. An image may be in several."""
+def _runs(images: Sequence[PlannedImage], classes: Collection[str]) -> list[_Run]:
+    """Each regular run. An image may be in several. The names of classes do not count as words."""
     frames: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
     for position, image in enumerate(images):
         for surroundings, number in _numbers(image.name):
             frames[surroundings].append((number, position))
+    named = _words(" ".join(classes))
     return [
-        {position for _, position in run}
-        for run in frames.values()
+        _Run(
+            frozenset(position for _, position in run),
+            _words(" ".join(surroundings)) - named,
+            min(run)[0] >= _TIMESTAMP,
+        )
+        for surroundings, run in frames.items()
         if len(run) >= _SEQUENCE and _is_regular(sorted({number for number, _ in run}))
     ]
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall("[a-z]+", text.lower()))
 
 
 def _numbers(name: str) -> Iterator[tuple[tuple[str, str], float]]:

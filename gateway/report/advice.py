@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gateway.methods import confirming_method
+from gateway.results.confirmation import why_not_tested
 from shared.schemas.effects import CellEffect
 from shared.schemas.results import Funnel, JobResults, ModelResults
 
@@ -58,14 +59,22 @@ def _after_weaknesses(results: JobResults, weaknesses: Sequence[Weakness]) -> It
             f"Look at the pictures of the findings. Review {images} on `/jobs/{job}/review`, then add the reviews to "
             f"the report: `contrafact report {job} --anew`."
         )
-    rendered = [result for result, effect in weaknesses if confirming_method(result.method) and not effect.confirmation]
-    if rendered and rendered[0].relation == "labelled" and rendered[0].metric == "accuracy":
-        editor = confirming_method(rendered[0].method)
+    untested = [result for result, effect in weaknesses if _is_testable(result, effect)]
+    if untested and untested[0].relation == "labelled" and untested[0].metric == "accuracy":
+        editor = confirming_method(untested[0].method)
         yield f"Test the weaknesses with an unrelated editor: `contrafact confirm {job} --with {editor} --wait`."
     first = weaknesses[0].result
     if first.relation == "labelled":
         yield f"Train on what breaks the model: `contrafact repair --job {job} --model {first.model}`."
     yield f"Test the next release on the same images: `contrafact suites create {job} --name NAME`."
+
+
+def _is_testable(result: ModelResults, effect: CellEffect) -> bool:
+    """Whether a weakness was not tested again, and an unrelated editor can do so."""
+    if effect.confirmation is not None and effect.confirmation.verdict != "not tested again":
+        return False
+    editor = confirming_method(result.method)
+    return editor is not None and not why_not_tested(result.method, effect.cell, editor)
 
 
 def _without_weaknesses(results: JobResults) -> Iterator[str]:

@@ -14,7 +14,7 @@ from itertools import chain, zip_longest
 
 from gateway.analysis.priority import Failure, Fault, evidence, review_order
 from gateway.results.cells import with_cells
-from gateway.results.pairing import CounterfactualRow, PredictionRow, triples
+from gateway.results.pairing import CounterfactualRow, PredictionRow, change, triples
 from gateway.results.stream import SourceRows, cells_of
 from gateway.results.wording import with_reviews
 from shared.schemas.effects import CellEffect
@@ -105,11 +105,10 @@ class ReviewList:
             predictions = rows.predictions_of(model)
             for triple in triples(rows.counterfactuals):
                 compared = triple.predictions(predictions)
-                reference, image = compared.reference, compared.counterfactual
-                if not triple.edit.counted or reference is None or image is None:
+                if not triple.edit.counted:
                     continue
                 for label in rows.labels(compared.original, self._relation):
-                    sign = int(image.holds(label)) - int(reference.holds(label))
+                    sign = change(compared, label)
                     for cell in dict.fromkeys(cells_of(triple.edit, label)):
                         changed = self._changed.get(Fault(model, triple.edit.method, cell))
                         if changed is not None and changed.sign == sign:

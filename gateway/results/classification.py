@@ -26,7 +26,7 @@ from gateway.results.failure_reasons import failure_reasons
 from gateway.results.original_ranks import OriginalColumns
 from gateway.results.pairing import Compared, CounterfactualRow, PredictionRow, Triple, triples
 from gateway.results.reviewed_edits import ReviewedJob, load_reviews
-from gateway.results.screening import ScreeningColumns
+from gateway.results.screening import PairScores, ScreeningColumns
 from gateway.results.second_scorer import SecondColumns
 from gateway.results.segmentation import SegmentedColumns, SegmentedRows
 from gateway.results.stream import Numbers, SourceRow, SourceRows, cells_of, number_sources, relation_of, stream_sources
@@ -204,9 +204,9 @@ class _Columns:
             edit = triple.edit
             cells = dict.fromkeys(cells_of(edit, label)) if label is not None else {}
             compared = triple.predictions(predictions)
-            difference = self._difference(compared, label)
-            self._screening.add(cells, numbers.group, edit, difference)
-            self._second.add(cells, numbers, triple, difference)
+            scores = self._scores(compared, label)
+            self._screening.add(cells, numbers.group, edit, scores)
+            self._second.add(cells, numbers, triple, scores.difference)
             if not edit.accepted:
                 continue
             if label is None or not self._append(numbers, edit, label, compared):
@@ -218,14 +218,13 @@ class _Columns:
                 self._cells[cell].append(len(self._number) - 1)
         self._edits += len(edit_numbers)
 
-    def _difference(self, predictions: Compared[PredictionRow], label: str | None) -> float | None:
-        """Whether the model is right on the image (0 or 1), less whether it is on the reference arm."""
+    def _scores(self, predictions: Compared[PredictionRow], label: str | None) -> PairScores:
+        """Whether the model is right (0 or 1) on the image, and on the reference arm."""
         scores = [
             None if label is None else _score(prediction, label, self._relation)
             for prediction in (predictions.counterfactual, predictions.reference)
         ]
-        image, reference = scores
-        return None if image is None or reference is None else float(image.rank == 1) - float(reference.rank == 1)
+        return PairScores(*(None if score is None else float(score.rank == 1) for score in scores))
 
     def _append(
         self, numbers: Numbers, edit: CounterfactualRow, label: str, predictions: Compared[PredictionRow]

@@ -1,20 +1,22 @@
-"""What jobs with an unrelated editor say of a job's weaknesses: confirmed, not confirmed, or too few images."""
+"""What jobs with an unrelated editor say of a job's weaknesses: confirmed, not confirmed, or nothing, and why."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gateway.analysis.limits import BEYOND
 from gateway.database.tables import Job, Report
+from gateway.methods import confirming_method
 from gateway.results.cells import with_cells
 from gateway.results.wording import confirmation_sentence
-from shared.schemas.effects import CellEffect
+from shared.schemas.designs import Factor
+from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.estimates import Confirmation
 from shared.schemas.results import JobResults, ModelResults
-
 
 def load_confirmations(session: Session, job: Job) -> list[JobResults]:
     """The results of the owner's jobs that test this one's findings again, oldest first."""
@@ -23,36 +25,80 @@ def load_confirmations(session: Session, job: Job) -> list[JobResults]:
     return [report.results for report in session.scalars(confirming.order_by(Job.created_at, Job.id))]
 
 
+def why_not_tested(method: str, cell: Cell, confirm_with: str) -> str:
+    """Why a job with `confirm_with` does not test a weakness of `method` again; "" if it does."""
+    unrelated = confirming_method(method)
+    if unrelated is None:
+        return f"no other editor makes the changes of `{method}`"
+    if unrelated != confirm_with:
+        return f"the editor of `{confirm_with}` is related to that of `{method}`; confirm with `{unrelated}`"
+    if cell.factor not in get_args(Factor):
+        return f"`{confirm_with}` has nothing to render it with: it makes no changes of {cell.factor}"
+    if confirm_with == "shifts" and cell.direction == "from":
+        return f"`shifts` renders changes to a value, and this is one from {cell.value}"
+    return ""
+
+
 def with_confirmations(results: JobResults, confirming: Sequence[JobResults]) -> JobResults:
-    """The results; each weakness says what the latest confirming job shows for the same model in the same cell."""
-    confirmations = {
-        (figures.model, effect.cell): (job.made.job, figures.method, effect)
+    """The results; each weakness says what the latest job that tests it shows for the same model in the same cell."""
+    if not confirming:
+        return results
+    effects = {
+        (job.made.job, figures.model, effect.cell): effect
         for job in confirming
         for figures in job.results
         for effect in figures.cells
     }
-    if not confirming:
-        return results
 
     def confirm(figures: ModelResults, effect: CellEffect) -> CellEffect:
         if effect.standing != "weakness":
             return effect
-        job, method, effect_again = confirmations.get((figures.model, effect.cell), (confirming[-1].made.job, "", None))
-        confirmation = _confirmation(job, method or confirming[-1].funnels[0].method, effect_again)
+        testing = [job for job in confirming if not _why_left_out(job, figures.method, effect.cell)]
+        shown = [job for job in testing if (job.made.job, figures.model, effect.cell) in effects]
+        job = (shown or testing or confirming)[-1]
+        if testing:
+            confirmation = _confirmation(job, effects.get((job.made.job, figures.model, effect.cell)))
+        else:
+            confirmation = _not_tested(job, _why_left_out(job, figures.method, effect.cell))
         sentence = effect.sentence + confirmation_sentence(confirmation)
         return effect.model_copy(update={"confirmation": confirmation, "sentence": sentence})
 
     return results.model_copy(update={"results": with_cells(results.results, confirm)})
 
 
-def _confirmation(job: str, method: str, effect: CellEffect | None) -> Confirmation:
+def _why_left_out(job: JobResults, method: str, cell: Cell) -> str:
+    """Why a confirming job does not test a weakness of `method`; "" if it does."""
+    confirm_with = _method(job)
+    if reason := why_not_tested(method, cell, confirm_with):
+        return reason
+    parameters = job.made.parameters.get(confirm_with)
+    if not isinstance(parameters, dict):
+        return ""
+    shifts, factors = parameters.get("shifts"), parameters.get("factors")
+    if isinstance(shifts, list):
+        values = [(shift.get("factor"), shift.get("value")) for shift in shifts if isinstance(shift, dict)]
+        renders = (cell.factor, cell.value) in values
+    else:
+        renders = not isinstance(factors, list) or cell.factor in factors
+    return "" if renders else "the job does not render this change; start another one"
+
+
+def _method(job: JobResults) -> str:
+    return job.funnels[0].method
+
+
+def _not_tested(job: JobResults, reason: str) -> Confirmation:
+    return Confirmation(job=job.made.job, method=_method(job), verdict="not tested again", sources=0, reason=reason)
+
+
+def _confirmation(job: JobResults, effect: CellEffect | None) -> Confirmation:
     """Confirmed: the 95 % interval of the second editor's effect is below −5 points."""
+    name, method = job.made.job, _method(job)
     if effect is None or effect.interval is None:
-        return Confirmation(
-            job=job, method=method, verdict="too few images", sources=0 if effect is None else effect.sources
-        )
+        sources = 0 if effect is None else effect.sources
+        return Confirmation(job=name, method=method, verdict="too few images", sources=sources)
     return Confirmation(
-        job=job,
+        job=name,
         method=method,
         verdict="confirmed" if effect.interval.high < -BEYOND else "not confirmed",
         sources=effect.sources,

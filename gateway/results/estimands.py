@@ -58,7 +58,7 @@ def with_bounds(
     seed: int,
 ) -> list[CellEffect]:
     """The effects, each with its bounds if the refused pairs that may be valid had been counted."""
-    no_pairs = Refused(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, bool))
+    no_pairs = Refused(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0, bool))
     bounded = []
     for effect in effects:
         cell = effect.cell

@@ -237,7 +237,8 @@ def _check_errors(
     errors = calibration.errors.get(method) if calibration else None
     if not calibration or not errors:
         return None
-    return Checked(errors, screened, calibration.classes.get(method, {}))
+    reviewed = rows.reviewed.reviewed(model, method)
+    return Checked(errors, screened, calibration.classes.get(method, {}), reviewed)
 
 
 def _cost(method: str, rows: MethodRows) -> Cost:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.orm import Session
@@ -103,6 +103,14 @@ class Compared(NamedTuple, Generic[Answer]):
     null: Answer | None
     counterfactual: Answer | None
     reference: Answer | None
+
+
+def change(compared: Compared[PredictionRow], label: str) -> Literal[-1, 0, 1]:
+    """−1 if a class is lost (the model is right on the reference arm only), 1 if gained; 0 without a prediction too."""
+    image, reference = compared.counterfactual, compared.reference
+    if image is None or reference is None or image.holds(label) == reference.holds(label):
+        return 0
+    return 1 if image.holds(label) else -1
 
 
 @dataclass(frozen=True, slots=True)

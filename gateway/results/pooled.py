@@ -1,6 +1,6 @@
-"""Pixels of the pairs of one segmenter and one method, pooled: confusion counts by arm, hits and unions by group.
+"""Pixels of the pairs of one segmenter and one method, pooled: confusion counts by arm, pixels of classes by group.
 
-Memory: 32 bytes per group and class of the job.
+Memory: 48 bytes per group and class of the job.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gateway.analysis.effects import Integers
-from gateway.analysis.segmentation import hits_and_union
+from gateway.analysis.segmentation import class_pixels
 from gateway.results.pairing import PredictionRow
 from shared.label_maps import unpack_counts
 
@@ -39,9 +39,9 @@ class Pooled:
 class PooledPairs:
     """The pixels of the pairs in which both arms are accepted.
 
-    An original counts once, a null arm or sham arm once for each of its pairs: otherwise images with many accepted
-    edits would weigh more among counterfactuals than among the arms that these are compared with. `groups` (groups × 2
-    × 2 × classes) has the hits and unions of counterfactuals, and of the arms that they are compared with.
+    Originals, null arms and sham arms count once for each of their pairs: otherwise images with many accepted edits
+    would weigh more among counterfactuals than among the images that these are compared with. `groups` (groups × 2 × 3
+    × classes) has the `class_pixels` of counterfactuals, and of the arms that they are compared with.
     """
 
     original: Pooled
@@ -57,18 +57,18 @@ class PooledColumns:
         self._classes = classes
         self._counts = np.zeros((3, classes, classes + 1), np.int64)
         self._images = [0, 0, 0]
-        self._groups: defaultdict[int, Integers] = defaultdict(lambda: np.zeros((2, 2, classes), np.int64))
+        self._groups: defaultdict[int, Integers] = defaultdict(lambda: np.zeros((2, 3, classes), np.int64))
 
     def add(self, group: int, pairs: Sequence[PooledPair]) -> None:
         """Add the pairs of one source image, which belongs to a group."""
         if not pairs:
             return
-        self._counts[0] += self._unpack(pairs[0].original)
+        self._counts[0] += len(pairs) * self._unpack(pairs[0].original)
         for pair in pairs:
             self._counts[1] += self._unpack(pair.null)
             counterfactual, reference = self._unpack(pair.counterfactual), self._unpack(pair.reference)
             self._counts[2] += counterfactual
-            self._groups[group] += np.stack([hits_and_union(counterfactual), hits_and_union(reference)])
+            self._groups[group] += np.stack([class_pixels(counterfactual), class_pixels(reference)])
         nulls = {pair.null.counterfactual_id for pair in pairs}  # None: the original
         for arm, images in enumerate((1, len(nulls), len(pairs))):
             self._images[arm] += images
@@ -76,7 +76,7 @@ class PooledColumns:
     def pairs(self) -> PooledPairs:
         """All added pairs."""
         original, null, counterfactual = map(Pooled, self._counts, self._images)
-        empty = np.zeros((0, 2, 2, self._classes), np.int64)
+        empty = np.zeros((0, 2, 3, self._classes), np.int64)
         groups = np.stack(list(self._groups.values())) if self._groups else empty
         return PooledPairs(original, null, counterfactual, groups)
 

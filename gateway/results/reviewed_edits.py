@@ -7,12 +7,10 @@ samples. Failures prioritised for review (the leading ones of the review list) a
 
 from __future__ import annotations
 
-from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import NamedTuple
 
 import numpy as np
 from sqlalchemy import func, select
@@ -31,25 +29,13 @@ from gateway.analysis.reviews import (
 )
 from gateway.database.tables import Counterfactual, Report, Review
 from gateway.results.judged_shares import JudgedShares
+from gateway.results.pairing import PredictionRow, change, triples
+from gateway.results.review_columns import ModelColumns, PooledReview, Sample
 from gateway.results.stream import SourceRows, cells_of
-from shared.schemas.effects import Cell
 from shared.schemas.estimates import Estimate, Rate
 from shared.schemas.results import Relation
 from shared.schemas.review_results import FlippedReviews, MethodReviews
 from shared.seeds import derive_seed
-
-
-class PooledReview(NamedTuple):
-    """All reviews of one edit. `valid` is the majority of the decided reviews; None for a tie.
-
-    A review counts as valid if the ground truth still holds and the reviewer does not deny that the edit is shown.
-    """
-
-    method: str
-    accepted: bool
-    valid: bool | None
-    edit_shown: bool | None
-    realism: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,36 +121,6 @@ def _majority(votes: list[bool]) -> bool | None:
     return None if 2 * yes == len(votes) else 2 * yes > len(votes)
 
 
-class _Sample:
-    """A random sample that grows edit by edit."""
-
-    def __init__(self) -> None:
-        self._valid, self._source = array("b"), array("q")
-
-    def add(self, valid: bool, source: int) -> None:
-        self._valid.append(valid)
-        self._source.append(source)
-
-    def random_sample(self) -> RandomSample:
-        return RandomSample(np.asarray(self._valid).astype(bool), np.asarray(self._source))
-
-
-class _ModelColumns:
-    """The reviews of a method's edits whose pairs count, by whether one model flipped on them."""
-
-    def __init__(self) -> None:
-        self.samples: defaultdict[tuple[str, bool], _Sample] = defaultdict(_Sample)
-        self.classes: defaultdict[tuple[str, bool], _Sample] = defaultdict(_Sample)
-        self.cells: defaultdict[Cell, tuple[Tally, Tally]] = defaultdict(lambda: (Tally(), Tally()))
-        self.whole = (Tally(), Tally())
-
-    def reviewed(self, valid_rejected: float | None = None) -> Reviewed:
-        samples, classes = (
-            {key: sample.random_sample() for key, sample in columns.items()} for columns in (self.samples, self.classes)
-        )
-        return Reviewed(samples, self.cells, self.whole, valid_rejected, classes)
-
-
 class ReviewedJob:
     """Collects the reviews of a job, one source image at a time, then computes their figures."""
 
@@ -172,16 +128,17 @@ class ReviewedJob:
         self._reviews, self._relation = reviews, relation
         self._methods, self._models = list(methods), list(models)
         self._tallies = {(method, accepted): Tally() for method in self._methods for accepted in (True, False)}
-        self._samples = {key: _Sample() for key in self._tallies}
+        self._samples = {key: Sample() for key in self._tallies}
         self._judged = {method: JudgedShares() for method in self._methods}
-        self._edit_shown = {method: _Sample() for method in self._methods}
-        self._columns = {(model, method): _ModelColumns() for method in self._methods for model in self._models}
+        self._edit_shown = {method: Sample() for method in self._methods}
+        self._columns = {(model, method): ModelColumns() for method in self._methods for model in self._models}
 
     def add(self, group: int, rows: SourceRows) -> None:
         """Add the edits of a source image of this group, with their predictions."""
         if not self._reviews.by_edit:
             return
         by_model = {model: rows.predictions_of(model) for model in self._models}
+        self._add_changed(group, rows, by_model)
         for row in rows.counterfactuals:
             key = (row.method, row.accepted)
             if row.arm != "edit" or not row.rendered or key not in self._tallies:
@@ -207,6 +164,17 @@ class ReviewedJob:
                         columns.samples[factor, flipped].add(bool(valid), group)
                     for label in labels if is_sampled else ():
                         columns.classes[label, flipped].add(bool(valid), group)
+
+    def _add_changed(self, group: int, rows: SourceRows, by_model: Mapping[str, Mapping[str, PredictionRow]]) -> None:
+        """Add the counted edits of a source image that changed what a model does to the cells that they are in."""
+        counted = [triple for triple in triples(rows.counterfactuals) if triple.edit.counted]
+        for (model, method), columns in self._columns.items():
+            for triple in counted:
+                edit, compared = triple.edit, triple.predictions(by_model[model])
+                for label in rows.labels(compared.original, self._relation) if edit.method == method else ():
+                    if sign := change(compared, label):
+                        for cell in dict.fromkeys(cells_of(edit, label)):
+                            columns.own.add(cell, sign, edit.id, group, self._reviews.by_edit.get(edit.id))
 
     def verdict(self, name: str) -> bool | None:
         """Whether the reviewers of an edit found it valid; None if nobody reviewed it or they are divided."""

@@ -30,7 +30,7 @@ from gateway.analysis.validity import Screened
 from gateway.results.counting import CountingColumns
 from gateway.results.pairing import CounterfactualRow, PredictionRow, Triple
 from gateway.results.pooled import PooledColumns, PooledPair, PooledPairs
-from gateway.results.screening import ScreeningColumns
+from gateway.results.screening import PairScores, ScreeningColumns
 from gateway.results.second_scorer import SecondColumns
 from gateway.results.stream import Numbers, SourceRows, cells_of
 from gateway.results.wording import pooled_obstacle_sentence
@@ -93,9 +93,9 @@ class SegmentedColumns:
             cells = {label: dict.fromkeys(cells_of(edit, label)) for label in labels}
             original, null, image, reference = triple.predictions(predictions)
             for label, members in cells.items():
-                difference = _difference(image, reference, label)
-                self._screening.add(members, numbers.group, edit, difference)
-                self._second.add(members, numbers, triple, difference)
+                scores = PairScores(_score(image, label), _score(reference, label))
+                self._screening.add(members, numbers.group, edit, scores)
+                self._second.add(members, numbers, triple, scores.difference)
             if not edit.accepted:
                 continue
             reference = reference if edit.comparable else null
@@ -176,11 +176,9 @@ class SegmentedColumns:
         )
 
 
-def _difference(image: PredictionRow | None, reference: PredictionRow | None, label: str) -> float | None:
-    """The IoU of a class (or of all) on an image, less that on its reference arm."""
-    if not (image and reference and image.overlaps and reference.overlaps):
-        return None
-    return with_mean(image.overlaps)[label] - with_mean(reference.overlaps)[label]
+def _score(row: PredictionRow | None, label: str) -> float | None:
+    """The IoU of a class (or of all) on an image."""
+    return with_mean(row.overlaps)[label] if row and row.overlaps else None
 
 
 def by_source(scores: Scores, rows: Integers, estimand: Estimand = "pairs") -> Differences:

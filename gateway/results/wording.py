@@ -46,6 +46,8 @@ def panel_sentence(panel: Panel) -> str:
 def confirmation_sentence(confirmation: Confirmation) -> str:
     """What an unrelated editor says of a finding: "; confirmed by `shifts`: −60 points, −80 to −31, 30 images"."""
     effect, limits = confirmation.delta_accuracy, confirmation.interval
+    if confirmation.verdict == "not tested again":
+        return f"; not tested again: {confirmation.reason}"
     if effect is None or limits is None:
         return f"; `{confirmation.method}` has too few images to confirm it ({confirmation.sources})"
     figures = f"{points(effect)} points, {points(limits.low)} to {points(limits.high)}, {confirmation.sources} images"
@@ -176,6 +178,6 @@ def _validity(effect: CellEffect) -> str:
     invalid, most = round(100 * (1 - valid.valid)), math.ceil(100 * (1 - valid.valid_low))
     low, high = points(valid.interval.low), points(valid.interval.high)
     source = "reviews found" if valid.source == "reviews" else "the checks pass"
-    pooled = "" if valid.pool == "class" else ", pooled over classes"
+    pooled = "" if valid.pool in ("cell", "class") else ", pooled over classes"
     sentence += f"; {source} about {invalid} % invalid images (at most {most} %{pooled}), which leaves "
     return f"{sentence}{points(valid.estimate)} points, {low} to {high}{'' if valid.stands else ' (inconclusive)'}"

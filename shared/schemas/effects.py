@@ -14,8 +14,9 @@ Direction = Literal["to", "from"]
 Metric = Literal["accuracy", "iou"]
 # Who judged which counterfactuals are valid: people, or models (oracles, a vision-language model).
 Judges = Literal["people", "models"]
-# What the errors of the checks, or the reviewed sample, of a cell are pooled over: its class, its factor, or nothing.
-Pool = Literal["class", "factor", "all"]
+# What the errors of the checks, or the reviewed sample, of a cell are pooled over: its own changed images stand for
+# themselves, or it is pooled over its class, over its factor, or over everything.
+Pool = Literal["cell", "class", "factor", "all"]
 OtherEstimand = Literal["edits", "null", "both", "second"]
 # weakness and improvement are findings; the other two are not.
 Standing = Literal["weakness", "improvement", "nothing found", "too few images"]
@@ -54,8 +55,10 @@ class ValidEffect(Contract):
     `valid` is the estimated share of a cell's accepted counterfactuals that is valid, `valid_low` its lower limit (at a
     fifth of the interval's error). `estimate` assumes that every invalid one contributes to the effect (the cautious
     bound); `interval` covers the effect whatever the invalid ones do. `stands`: the interval lies beyond 5 points.
-    `source`: whether `valid` is known from the checks' calibration, or from reviews of this job. `pool`: it is that of
-    the cell's own class (with 30 or more judged counterfactuals), or of its factor, or of all, over all classes.
+    `source`: whether `valid` is known from the checks' calibration, or from reviews of this job. `pool`: what it is
+    pooled over. `cell`: the cell's changed images are judged by its own reviewed ones (from 10 on, or at once if most
+    are invalid; then it does not stand). Otherwise it is that of the cell's own class (with 30 or more judged
+    counterfactuals), or of its factor, or of all, over all classes.
     """
 
     valid: float

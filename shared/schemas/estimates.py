@@ -120,15 +120,16 @@ class Confirmation(Contract):
     """What a job with an unrelated editor shows for a weakness: its effect for the same model in the same cell.
 
     `confirmed`: its 95 % interval is below −5 points. Under 12 source images there are "too few images", and no
-    interval.
+    interval. `not tested again`: `reason` says why; `job` is then the latest one.
     """
 
     job: str
     method: str
-    verdict: Literal["confirmed", "not confirmed", "too few images"]
+    verdict: Literal["confirmed", "not confirmed", "too few images", "not tested again"]
     sources: int
     delta_accuracy: float | None = None
     interval: Interval | None = None
+    reason: str = ""
 
 
 class OwnImage(Contract):

@@ -66,10 +66,10 @@ ConfusionMatrix = list[list[float]]
 class SegmentationScores(Contract):
     """A segmenter on some images, their pixels pooled; void pixels are left out. Lists are in the order of `classes`.
 
-    `iou` and `mean_iou` (over classes that the reference or the prediction has), `accuracy` (share of pixels that are
-    right) and `class_accuracy` (by class of the reference; `mean_accuracy` is their mean) are in 0 … 1, None where
-    there is nothing to judge. `confusion` has a row for each class of the reference, normalised to 1, a column for each
-    class predicted, and one more for classes that the job does not have.
+    `iou` (of classes that the reference or the prediction has), `mean_iou` (over those of the reference), `accuracy`
+    (share of pixels that are right) and `class_accuracy` (by class of the reference; `mean_accuracy` is their mean) are
+    in 0 … 1, None where there is nothing to judge. `confusion` has a row for each class of the reference, normalised to
+    1, a column for each class predicted, and one more for classes that the job does not have.
     """
 
     images: int
@@ -87,13 +87,14 @@ class SegmentationMetrics(Contract):
     """A segmenter's figures under one method. Without masks, the original's map is the reference.
 
     `originals`, `nulls`, `counterfactuals` and `difference` pool the pixels of pairs in which both arms are accepted.
-    An original counts once, a null arm once for each of its pairs; under methods without null arms `nulls` are the
-    originals. `difference` is the counterfactuals' confusion less the null arms'. `delta_iou`: per source image the
-    mean over its pairs of the counterfactual's mIoU less that of the arm that it is compared with (sham arm, or else
-    null arm), sources weighted equally, −1 … 1, with its interval (None below two sources). `delta_pooled_iou` is the
-    mIoU of the pooled pixels (DILLEMA's figure) of the counterfactuals less that of these arms, with a jackknife
-    interval over groups of source images; `no_pooled_interval` says why there is none. `lost`: accepted counterfactuals
-    on which a class is not found (IoU below 0.5) that was found on the original; `lost_null` the same of null arms.
+    Originals and null arms count once for each of their pairs: `images` are distinct ones, `pixels` are of pairs. Under
+    methods without null arms `nulls` are the originals. `difference` is the counterfactuals' confusion less the null
+    arms'. `delta_iou`: per source image the mean over its pairs of the counterfactual's mIoU less that of the arm that
+    it is compared with (sham arm, or else null arm), sources weighted equally, −1 … 1, with its interval (None below
+    two sources). `delta_pooled_iou` is the mIoU of the pooled pixels (DILLEMA's figure) of the counterfactuals less
+    that of these arms, over the classes of the reference, with a jackknife interval over groups of source images;
+    `no_pooled_interval` says why there is none. `lost`: accepted counterfactuals on which a class is not found (IoU
+    below 0.5) that was found on the original; `lost_null` the same of null arms.
     """
 
     classes: list[str]

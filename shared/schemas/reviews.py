@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from shared.schemas.base import Contract
+from shared.schemas.effects import Cell
+from shared.schemas.jobs import JobDetail
 
 ReviewVerdict = Literal["valid", "invalid", "unsure"]
 ConfirmingMethod = Literal["shifts", "dillema"]
@@ -47,3 +49,18 @@ class ConfirmationRequest(Contract):
     """`POST /jobs/{job}/confirmation`. `shifts` for findings of `dillema`, `dillema` for those of other methods."""
 
     confirm_with: ConfirmingMethod = "shifts"
+
+
+class NotTested(Contract):
+    """A finding of `model` and `method` that the confirming job does not test again, and why."""
+
+    model: str
+    method: str
+    cell: Cell
+    reason: str
+
+
+class ConfirmationJob(JobDetail):
+    """The job that tests findings again. `not_tested`: the findings that it leaves out."""
+
+    not_tested: list[NotTested] = Field(default_factory=list)

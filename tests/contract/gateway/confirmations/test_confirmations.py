@@ -78,6 +78,53 @@ def test_a_weakness_is_tested_again_and_says_how_it_went(
     assert "`shifts`" in at_night.sentence
 
 
+def test_findings_that_are_not_tested_again_are_named_with_the_reason(gateway: Gateway) -> None:
+    """`shifts` renders changes to night; the same edits also change the weather from dusk."""
+    sessions, store = gateway.context.sessions, gateway.context.store
+    with sessions.begin() as session:
+        for edit in session.scalars(select(Counterfactual).where(Counterfactual.to_value == "night")):
+            edit.from_value, edit.changes = (
+                "dusk",
+                [{**edit.changes[0], "from_value": "dusk", "from_phrase": "at dusk"}],
+            )
+    build_report(sessions, store, "drawn", [])
+    job = gateway.client.post("/jobs/drawn/confirmation", json={}).json()
+    reasons = {
+        (row["method"], row["cell"]["value"], row["cell"]["direction"]): row["reason"] for row in job["not_tested"]
+    }
+    before = build_report(sessions, store, "drawn", [])
+    weaknesses = [effect for figures in before.results for effect in figures.findings]
+    assert {(effect.cell.value, effect.cell.direction) for effect in weaknesses} == {("night", "to"), ("dusk", "from")}
+    assert set(reasons) == {("dillema", "dusk", "from")}
+    assert all("changes to a value" in reason for reason in reasons.values())
+    finish(sessions, job["id"], "night", 20, right=False)
+    build_report(sessions, store, job["id"], [])
+    results = build_report(sessions, store, "drawn", [])
+    findings = [effect for figures in results.results for effect in figures.findings if figures.model == "m1"]
+    for effect in findings:
+        assert effect.confirmation is not None
+        assert (effect.confirmation.verdict == "not tested again") == (effect.cell.direction == "from")
+        assert ("; not tested again: `shifts`" in effect.sentence) == (effect.cell.direction == "from")
+        assert bool(effect.confirmation.reason) == (effect.cell.direction == "from")
+
+
+def test_a_change_that_the_other_editor_cannot_make_is_not_tested_again(gateway: Gateway) -> None:
+    sessions, store = gateway.context.sessions, gateway.context.store
+    with sessions.begin() as session:
+        session.get_one(Job, "drawn").methods = [read_method("corruptions", {})]
+        session.execute(update(Counterfactual).values(method="corruptions"))
+        for edit in session.scalars(select(Counterfactual).where(Counterfactual.arm == "edit")):
+            noisy = {"factor": "noise", "to_value": f"gaussian noise {5 if edit.to_value == 'night' else 1}"}
+            edit.factor, edit.to_value = noisy["factor"], noisy["to_value"]
+            edit.changes = [
+                {**change, "factor": noisy["factor"], "to_value": noisy["to_value"]} for change in edit.changes
+            ]
+    build_report(sessions, store, "drawn", [])
+    reply = gateway.client.post("/jobs/drawn/confirmation", json={"confirm_with": "dillema"})
+    assert reply.status_code == 409
+    assert "it makes no changes of noise" in reply.json()["detail"]
+
+
 def test_a_weakness_of_edits_with_several_changes_is_tested_with_its_own_change(gateway: Gateway) -> None:
     add_second_changes(gateway.context.sessions, gateway.context.store)
     reply = gateway.client.post("/jobs/drawn/confirmation", json={"confirm_with": "shifts"})

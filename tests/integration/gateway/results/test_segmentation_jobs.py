@@ -37,7 +37,7 @@ def test_a_job_with_masks_is_judged_pixel_by_pixel(site: Site) -> None:
     assert pixels is not None
     assert (pixels.classes, pixels.originals.images, pixels.nulls.images) == (ROAD_CLASSES, 13, 26)
     assert pixels.originals.mean_iou == 1.0
-    assert pixels.originals.pixels == 13 * 12 * 11  # but for the void row
+    assert pixels.originals.pixels == 13 * 12 * 11 * 2  # but for the void row, once for each of two edits
     with site.sessions() as session:
         rows = session.execute(
             select(SourceImage.position, Counterfactual.image_digest, Prediction)
@@ -111,7 +111,7 @@ def test_without_masks_the_map_of_the_original_must_stay(site: Site) -> None:
     (result,) = site.metrics().results
     assert result.segmentation is not None
     assert (result.relation, result.segmentation.originals.mean_iou) == ("metamorphic", 1.0)
-    assert result.segmentation.originals.pixels == 3 * 144
+    assert result.segmentation.originals.pixels == 144 * 3 * 2  # once for each of two edits
     assert 0 < (result.segmentation.counterfactuals.mean_iou or 0) < 1
 
 

@@ -83,7 +83,7 @@ def test_an_anytime_test_stays_decided_and_rarely_errs() -> None:
         crossed += p_values[-1] <= 0.05
     assert crossed <= 7  # 99.5 % quantile of the binomial (60, 0.05) is 8
     lost = np.full(40, -1.0)
-    assert anytime_p(lost, BEYOND, left[20:]) <= betting_p(lost, BEYOND, 1)
+    assert anytime_p(lost, BEYOND, left[20:]) <= betting_p(lost, BEYOND)
     at_once, later = (anytime_interval(np.r_[lost, more], 0.95, left) for more in (np.zeros(0), np.zeros(5)))
     assert at_once[1] < -BEYOND
     assert later[1] < -BEYOND

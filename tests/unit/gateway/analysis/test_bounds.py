@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.simulated_refusals import Refusals, mean_row
-from gateway.analysis.bounds import MostValid, Refused, effect_bounds
+from gateway.analysis.bounds import MostValid, Refused, effect_bounds, possible_difference
 from gateway.analysis.effects import Differences, Units
 from gateway.analysis.validity import Screened, most_valid_accepted, most_valid_refused
 from shared.schemas.effects import CheckErrors
@@ -27,8 +27,8 @@ def counted(edits: list[tuple[int, float]]) -> Differences:
 
 def refused_pairs(edits: list[tuple[int, float]], lost: list[tuple[int, float]]) -> Refused:
     pairs = [*edits, *lost]
-    columns = np.array([pair[0] for pair in pairs], int), np.array([pair[1] for pair in pairs], float)
-    return Refused(*columns, np.arange(len(pairs)) >= len(edits))
+    group, difference = np.array([pair[0] for pair in pairs], int), np.array([pair[1] for pair in pairs], float)
+    return Refused(group, difference, difference, np.arange(len(pairs)) >= len(edits))
 
 
 def choices(pairs: list[tuple[int, float]], share: float) -> list[tuple[tuple[int, float], ...]]:
@@ -82,12 +82,18 @@ def test_bounds_over_two_kinds_are_hardly_wider_than_the_choices() -> None:
     assert (bounds.high, bounds.share, bounds.lost_share) == (0, 0.5, 0.75)
 
 
-def test_an_unknown_outcome_may_be_anything() -> None:
+@pytest.mark.parametrize(
+    ("score", "reference", "low", "high"),
+    [(None, None, -0.25, 0.25), (0.0, None, -0.25, 0.0), (1.0, None, 0.0, 0.25), (None, 1.0, -0.25, 0.0)],
+)
+def test_an_outcome_that_is_not_known_may_be_anything(
+    score: float | None, reference: float | None, low: float, high: float
+) -> None:
     edits = counted([(source, 0.0) for source in range(20)])
-    bounds = effect_bounds(
-        edits, Refused(np.arange(10), np.full(10, np.nan), np.zeros(10, bool)), MostValid(1.0, 1.0, "none"), 1
-    )
-    assert (bounds.low, bounds.high) == pytest.approx((-0.25, 0.25))
+    least, most = possible_difference(score, reference)
+    refused = Refused(np.arange(10), np.full(10, least), np.full(10, most), np.zeros(10, bool))
+    bounds = effect_bounds(edits, refused, MostValid(1.0, 1.0, "none"), 1)
+    assert (bounds.low, bounds.high) == pytest.approx((low, high))
     assert bounds.interval is not None
     assert bounds.interval.low < bounds.low
     assert bounds.interval.high > bounds.high
@@ -130,3 +136,11 @@ def test_bounds_contain_the_truth_where_arms_are_lost_on_failures(calibrated: bo
     assert row.sample_in_bounds >= 0.9
     assert row.truth_in_bounds >= 0.9
     assert row.truth_in_interval >= 0.9
+
+
+@pytest.mark.parametrize("drop", [0.0, 0.3])
+def test_bounds_contain_the_truth_where_arms_are_refused_because_they_are_broken(drop: float) -> None:
+    """The model fails on most broken arms. Taken as valid ones, they would hide a loss; their outcome is a range."""
+    row = mean_row(Refusals(100, drop, 0.9, 0.1, 0.5, False, broken_arms=0.2), 12)
+    assert row.sample_in_bounds == 1
+    assert row.truth_in_bounds == 1

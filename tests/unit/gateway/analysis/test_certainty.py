@@ -94,7 +94,7 @@ def _coverage(interval: object, n: int, level: float, probabilities: list[float]
 @pytest.mark.parametrize("probabilities", [[0.05, 0.95, 0.0], [0.9, 0.1, 0.0], [0.4, 0.5, 0.1]])
 @pytest.mark.parametrize("n", [12, 25])
 def test_the_betting_interval_covers_at_small_n(n: int, probabilities: list[float]) -> None:
-    assert _coverage(betting_interval, n, 0.9, probabilities, 400) >= 0.88
+    assert _coverage(lambda values, level, _: betting_interval(values, level), n, 0.9, probabilities, 400) >= 0.88
 
 
 def test_bootstrap_t_covers_where_it_is_used() -> None:
@@ -118,7 +118,7 @@ def test_intervals_hold_the_mean_stay_in_range_and_widen_with_their_level(differ
 
 
 def test_a_unanimous_failure_of_twelve_is_clear_even_after_selection() -> None:
-    _, high = betting_interval(-np.ones(12), 1 - 0.05 / 8, seed=0)
+    _, high = betting_interval(-np.ones(12), 1 - 0.05 / 8)
     assert high < -0.2
 
 
@@ -129,8 +129,8 @@ def test_a_loss_that_all_images_share_is_established_with_little_more_than_any_t
     least = least_images(-drop, 0.05, alpha)
     gains = (drop - 0.05) / (1 + drop)  # the share of images that gain everything in a mean of −5 points
     assert (1 - gains) ** (least - 1) > alpha / 2 >= (1 - gains) ** least
-    assert betting_p(np.full(least - 1, -drop), 0.05, 0) > alpha
-    assert betting_p(np.full(round(1.15 * least), -drop), 0.05, 0) <= alpha
+    assert betting_p(np.full(least - 1, -drop), 0.05) > alpha
+    assert betting_p(np.full(round(1.15 * least), -drop), 0.05) <= alpha
 
 
 def test_images_needed_are_no_fewer_than_any_test_needs_if_all_images_agree() -> None:

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from gateway.analysis.effects import Differences
-from gateway.analysis.findings import assess
-from gateway.analysis.reviews import RandomSample, Reviewed, Tally, check_errors, estimate, valid_counts
-from shared.schemas.effects import Cell
+from gateway.analysis.findings import Checked, assess
+from gateway.analysis.reviews import OwnSample, RandomSample, Reviewed, Tally, check_errors, estimate, valid_counts
+from gateway.analysis.validity import Screened
+from shared.schemas.effects import Cell, CheckErrors
 
 CELL = Cell(label="bus", factor="weather", value="night", direction="to")
 
@@ -78,6 +79,43 @@ def test_a_finding_whose_pictures_were_all_seen_is_not_provisional() -> None:
     assert sound.among_valid is not None
     assert (sound.among_valid.valid, sound.among_valid.source, sound.provisional) == (0.95, "reviews", False)
     assert open_.provisional
+
+
+def with_own(valid: int, invalid: int, changed: int = 30) -> Reviewed:
+    """A cell that loses 30 of 40 images. Those of other cells are valid, and so are nearly all of the reviewed ones."""
+    samples = {("", True): sample(60, 1), ("", False): sample(60, 1)}
+    cells = {CELL: (Tally(open=10), Tally(valid=valid, invalid=invalid, open=30 - valid - invalid))}
+    return Reviewed(samples, cells, (Tally(), Tally()), own={CELL: OwnSample(sample(valid, invalid), changed)})
+
+
+CELLS = {CELL: Differences(np.arange(40), np.repeat([-1.0, 0.0], [30, 10]), np.zeros(40), 40)}
+
+
+@pytest.mark.parametrize(
+    ("valid", "invalid", "pool", "stands"),
+    [(0, 0, "all", True), (0, 1, "cell", False), (0, 10, "cell", False), (5, 4, "all", True), (10, 0, "cell", True)],
+)
+def test_a_findings_own_images_replace_those_of_other_cells(valid: int, invalid: int, pool: str, stands: bool) -> None:
+    """From 10 on, or at once if most of them are invalid; with 10 of 10 invalid a finding stood."""
+    (effect,) = assess(CELLS, 1, with_own(valid, invalid))
+    assert effect.among_valid is not None
+    assert (effect.among_valid.pool, effect.provisional) == (pool, not stands)
+
+
+def test_all_own_images_decide_where_there_are_fewer_than_ten() -> None:
+    assert with_own(4, 2, changed=6).pool(CELL) == "cell"
+    assert with_own(4, 2, changed=7).pool(CELL) == "all"
+
+
+@pytest.mark.parametrize(("valid", "invalid", "stands"), [(0, 0, True), (10, 0, True), (1, 2, False), (0, 10, False)])
+def test_a_findings_own_images_decide_where_the_errors_of_the_checks_are_known(
+    valid: int, invalid: int, stands: bool
+) -> None:
+    errors = CheckErrors(valid=300, valid_accepted=290, invalid=300, invalid_accepted=3)
+    screened = {CELL: Screened(np.arange(40), np.ones(40, bool))}
+    checked = Checked({"weather": errors}, screened, reviewed=with_own(valid, invalid))
+    (effect,) = assess(CELLS, 1, checked)
+    assert effect.provisional == (not stands)
 
 
 @pytest.mark.parametrize("valid_share", [0.6, 0.95])

@@ -46,6 +46,38 @@ def test_frames_at_regular_steps_look_like_sequences(pattern: str, runs: list[in
     assert look_like_sequences(labelled, CLASSES)
 
 
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("labels", [[], ["bus"], ["bus", "car"]])
+def test_a_single_drive_looks_like_a_sequence(pattern: str, labels: list[str]) -> None:
+    names = [pattern.format(run=7, frame=5 * number) for number in range(40)]
+    planned = [image(name, *labels[number % 2 : number % 2 + 1]) for number, name in enumerate(names)]
+    assert look_like_sequences(planned, CLASSES)
+    with_another = [*planned, image("portrait.png")]
+    assert not look_like_sequences(with_another, CLASSES), "not all images are of the drive"
+
+
+@pytest.mark.parametrize(
+    "patterns",
+    [
+        ["{0:05}.png"],
+        ["IMG_{0}.png"],
+        ["train/{0}.png"],
+        ["train/{0}.png", "val/{0}.png"],
+        ["bus/night_{0:03}.png", "bus/day_{0:03}.png"],
+        ["bus/train/{0}.png", "bus/val/{0}.png", "car/train/{0}.png", "car/val/{0}.png"],
+    ],
+)
+@pytest.mark.parametrize("labels", [[], ["bus"], ["bus", "car"]])
+def test_numbered_splits_and_conditions_are_no_sequences(patterns: list[str], labels: list[str]) -> None:
+    names = [pattern.format(number) for pattern in patterns for number in range(20)]
+    planned = [image(name, *labels[number % 2 : number % 2 + 1]) for number, name in enumerate(names)]
+    assert not look_like_sequences(planned, CLASSES)
+
+
+def test_a_class_whose_name_is_a_word_of_sequences_is_no_sequence() -> None:
+    assert not look_like_sequences(images([f"camera/{number}.png" for number in range(20)]), ["camera", "phone"])
+
+
 @given(jitter=st.lists(st.integers(-2_000_000, 2_000_000), min_size=20, max_size=20))
 def test_timestamps_that_are_nearly_regular_look_like_sequences(jitter: list[int]) -> None:
     moments = [1403636579763555584 + 50_000_000 * number + late for number, late in enumerate(jitter)]

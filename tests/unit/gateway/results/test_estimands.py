@@ -23,7 +23,9 @@ def bounds_of(checked: Checked | Reviewed | None) -> Bounds:
     zeros = np.zeros(SOURCES)
     cells = {CELL: Differences(np.arange(SOURCES), zeros, zeros, SOURCES, sizes=np.ones(SOURCES, int))}
     lost = np.arange(LOST + REFUSED) < LOST
-    refused = {CELL: Refused(np.arange(LOST + REFUSED), np.full(LOST + REFUSED, -1.0), lost)}
+    refused = {
+        CELL: Refused(np.arange(LOST + REFUSED), np.full(LOST + REFUSED, -1.0), np.full(LOST + REFUSED, -1.0), lost)
+    }
     (effect,) = with_bounds(assess(cells, 1), cells, refused, checked, 1)
     assert effect.bounds is not None
     return effect.bounds

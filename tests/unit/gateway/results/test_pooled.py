@@ -85,6 +85,8 @@ def test_without_an_effect_the_pooled_difference_is_zero_whatever_was_accepted(
     pixels = measured(rows)
     assert pixels.counterfactuals.images == sum(accepted for _, accepted, _ in streets)
     assert pixels.nulls.images == pixels.originals.images == sum(accepted > 0 for _, accepted, _ in streets)
+    assert pixels.originals.pixels == pixels.nulls.pixels == pixels.counterfactuals.pixels
+    assert pixels.originals.mean_iou == pixels.nulls.mean_iou  # the null arms are the originals here
     if pixels.counterfactuals.images:
         assert pixels.delta_pooled_iou == pytest.approx(0.0, abs=1e-12)
         assert np.abs(pixels.difference).max() < 1e-12
