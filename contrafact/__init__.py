@@ -16,6 +16,7 @@ from shared.schemas.comparisons import ComparisonChoice
 from shared.schemas.doses import DoseRequest
 from shared.schemas.jobs import JobRequest, JobSpec, ManifestImage, MethodChoice
 from shared.schemas.models import ModelSpec, Preprocessing
+from shared.schemas.own_images import MarkRequest
 from shared.schemas.repairs import RepairRequest
 from shared.schemas.reviews import ConfirmationRequest, ReviewRequest
 from shared.schemas.suites import SuiteRequest
@@ -32,6 +33,7 @@ __all__ = [
     "JobRequest",
     "JobSpec",
     "ManifestImage",
+    "MarkRequest",
     "MethodChoice",
     "ModelSpec",
     "Outcome",

@@ -29,6 +29,7 @@ from shared.schemas.jobs import (
     ModelView,
 )
 from shared.schemas.models import AddedModels, ModelSpec
+from shared.schemas.own_images import MarkRequest, MarkView, OwnImagesView
 from shared.schemas.plans import JobPlan
 from shared.schemas.repairs import RepairRequest, RepairsPage, RepairView, TrainedArm
 from shared.schemas.reports import ReportFormat
@@ -154,6 +155,14 @@ class Client:
         """All reviews of a job, newest first, page by page."""
         for page in pages(partial(self._gateway.get, ReviewsPage, f"/jobs/{job}/reviews")):
             yield from page.reviews
+
+    def own_images(self, job: str) -> OwnImagesView:
+        """The source images to mark by eye for the findings of a job, and all marks."""
+        return self._gateway.get(OwnImagesView, f"/jobs/{job}/own-images")
+
+    def mark(self, job: str, image: str, request: MarkRequest) -> MarkView:
+        """Say whether a source image (by digest) shows the value of a finding. Replaces your earlier mark."""
+        return self._gateway.put(MarkView, f"/jobs/{job}/own-images/{image}", request)
 
     def calibration(self, job: str) -> JobCalibration:
         """The errors of a job's checks, from the reviews of its calibration sample."""

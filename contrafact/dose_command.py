@@ -17,7 +17,8 @@ def dose(
     job: JobId,
     method: Annotated[str | None, typer.Option(help="whose weaknesses; default: the only method that has some")] = None,
     parameter: Annotated[
-        str | None, typer.Option(help="guidance, self_fraction or control_scale; default: what the editor offers")
+        str | None,
+        typer.Option(help="guidance, self_fraction, control_scale, image_guidance or wording"),
     ] = None,
     doses: Annotated[str, typer.Option(help="relative to the job's own dose, which is 1")] = "0.5,1,1.5",
     images: Annotated[int, typer.Option(help="most source images of a weakness")] = 40,

@@ -12,6 +12,7 @@ from rich.text import Text
 from shared.schemas.effects import CellEffect
 from shared.schemas.jobs import JobDetail, JobsPage, MethodsReply, ModelsListing, Progress
 from shared.schemas.metrics import SegmentationMetrics
+from shared.schemas.own_images import OwnImagesView
 from shared.schemas.result_rows import CounterfactualView, PredictionView
 from shared.schemas.results import JobResults, ModelResults
 from shared.schemas.reviews import ReviewView
@@ -173,6 +174,16 @@ def reviews(views: Iterable[ReviewView]) -> RenderableType:
         realism = "" if view.realism is None else str(view.realism)
         date = f"{view.reviewed_at:%Y-%m-%d %H:%M}"
         table.add_row(view.counterfactual, view.reviewer, view.verdict, edit_shown, realism, date, Text(view.note))
+    return table
+
+
+def own_images(view: OwnImagesView) -> RenderableType:
+    """Own images to mark, with their marks."""
+    table = _table("image", "file", "factor", "value", "marks")
+    for value in view.values:
+        for image in value.images:
+            marks = ", ".join(f"{mark.shows} ({mark.reviewer})" for mark in image.marks)
+            table.add_row(image.image, Text(image.file_name), value.factor, Text(value.value), marks)
     return table
 
 

@@ -1,4 +1,4 @@
-"""`contrafact review` and `contrafact reviews`: people's reviews of counterfactuals."""
+"""`contrafact review`, `reviews`, `mark` and `own-images`: what people see in counterfactuals and own images."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import typer
 
 from contrafact import printing
 from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output
+from shared.schemas.own_images import MarkRequest
 from shared.schemas.reviews import ReviewRequest
 
 CounterfactualId = Annotated[
@@ -47,3 +48,30 @@ def reviews(job: JobId, as_json: Json = False, url: Url = URL, api_key: Key = ""
                 print(view.model_dump_json())
         else:
             print_output(printing.reviews(views))
+
+
+def mark(
+    job: JobId,
+    image: Annotated[str, typer.Argument(help="a source image's digest, from `own-images --json`", metavar="IMAGE")],
+    factor: Annotated[str, typer.Option(help="the factor of the finding, such as weather")],
+    value: Annotated[str, typer.Option(help="the value of the finding, such as night")],
+    shows: Annotated[str, typer.Option(help="does the image show the value? yes, no or unsure")],
+    as_json: Json = False,
+    url: Url = URL,
+    api_key: Key = "",
+) -> None:
+    """Say whether one of your own images shows the value of a finding. `report --anew` compares with these marks."""
+    with open_client(url, api_key) as client:
+        fields = {"factor": factor, "value": value, "shows": shows}
+        view = client.mark(job, image, MarkRequest.model_validate(fields))
+        if as_json:
+            print(view.model_dump_json())
+        else:
+            messages.print(f"{view.image}: {view.value} {view.shows}, marked by {view.reviewer}", markup=False)
+
+
+def own_images(job: JobId, as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
+    """List the source images to mark for the findings of a job, with their marks."""
+    with open_client(url, api_key) as client:
+        view = client.own_images(job)
+        print_output(view.model_dump_json() if as_json else printing.own_images(view))

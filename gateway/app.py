@@ -19,6 +19,7 @@ from gateway.api import (
     images,
     jobs,
     models,
+    own_images,
     repairs,
     results,
     reviews,
@@ -38,6 +39,7 @@ from gateway.operations.probes import refuse_unready
 from gateway.operations.startup import refuse_unsafe_start, stop_on_signals
 from gateway.settings import read_settings
 from gateway.web import compare, home, login, review
+from gateway.web import own_images as own_images_page
 from gateway.web import routes as pages
 from shared import __version__, problem_replies
 from shared import logging as json_logging
@@ -106,8 +108,8 @@ async def _lifespan(context: Context, registry: CollectorRegistry, _: FastAPI) -
 
 
 def _add_routes(app: FastAPI) -> None:
-    apis = (jobs, results, comparisons, reviews, export, suites, repairs, events, images, models, catalogue)
-    routed = (*apis, home, pages, compare, review)
+    apis = (jobs, results, comparisons, reviews, own_images, export, suites, repairs, events, images, models, catalogue)
+    routed = (*apis, home, pages, compare, review, own_images_page)
     for module in routed:
         app.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(login.router)

@@ -1,8 +1,9 @@
 """Orders the job that renders the edits of a job's weaknesses at several doses, and undone.
 
 The editor is that of the job's method, with the job's parameters: `dillema` (text-to-image under control), `lance`,
-`lance-r` and `shifts` (inversion and prompt-to-prompt). Every counted edit that makes the change of a weakness alone is
-eligible, whether or not it misled the model: edits chosen by their outcome would seem to return by themselves.
+`lance-r` and `shifts` (inversion and prompt-to-prompt), `instruct` (instructions). Every counted edit that makes the
+change of a weakness alone is eligible, whether or not it misled the model: edits chosen by their outcome would seem to
+return by themselves.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from gateway.methods import JobMethod
 from gateway.methods.controlled import ControlledParameters
 from gateway.methods.dillema import DillemaParameters, region_of
 from gateway.methods.doses import DosedEdit
+from gateway.methods.instruct import InstructedParameters
 from gateway.methods.inverted import EditingParameters
 from gateway.methods.shifts import ShiftsParameters
 from gateway.results.cells import value_side
 from shared.problems import Conflict, InvalidInput
-from shared.profile_diffusion import FewStep
+from shared.profile_diffusion import Diffusion
+from shared.profile_instruct import Instruct, InstructPix2Pix, InstructServer
 from shared.schemas.base import JsonObject
 from shared.schemas.doses import FULL_DOSE, MOST_DOSED_EDITS, DoseParameter, DoseRequest
 from shared.schemas.effects import Cell
@@ -34,6 +37,7 @@ from shared.schemas.jobs import JobDetail, JobSpec, ManifestImage, MethodChoice
 from shared.schemas.results import JobResults
 from shared.seeds import derive_digest
 
+DOSED = "dillema, lance, lance-r, shifts, instruct"
 SEVERAL_CHANGES = (
     "the edits of these weaknesses make several changes at once, which have no doses of their own; submit a job with "
     "same_caption false and edits_per_counterfactual 1 in the parameters of dillema and dose its weaknesses, or test "
@@ -52,7 +56,7 @@ def start_doses(context: Context, owner: str, job_id: str, request: DoseRequest)
         results = finished_results(session, job)
         method = _method(job, results, request.method)
         edits, images = _edits(session, job, results, method, request.images)
-        parameters = _parameters(method, request, edits, context.profile.diffusion.few_step)
+        parameters = _parameters(method, request, edits, context.profile.diffusion)
         spec = JobSpec(
             task_description=job.task_description,
             methods=[MethodChoice(name="doses", parameters=parameters)],
@@ -61,6 +65,8 @@ def start_doses(context: Context, owner: str, job_id: str, request: DoseRequest)
             seed=job.seed,
             doses_of=job.id,
         )
+        if any(image.mask for image in images):
+            spec = spec.model_copy(update={"object_masks": True})
     key = f"doses-{job_id}-{derive_digest(spec.model_dump_json(exclude_unset=True)).hex()[:32]}"
     return submit(context, owner, Submission(spec, uploaded=images, idempotency_key=key))
 
@@ -74,9 +80,9 @@ def _method(job: Job, results: JobResults, name: str | None) -> JobMethod:
     if len(names) > 1:
         raise InvalidInput(f"several methods have weaknesses: {', '.join(names)}; name one of them as `method`")
     method = next(candidate for candidate in job.methods if candidate.name == names[0])
-    if not isinstance(method.parameters, DillemaParameters | EditingParameters):
+    if not isinstance(method.parameters, DillemaParameters | EditingParameters | InstructedParameters):
         more = "; its five severities are its doses, and the report has their curve" if names == ["corruptions"] else ""
-        raise InvalidInput(f"the edits of {names[0]} have no dose{more}; doses are for dillema, lance, lance-r, shifts")
+        raise InvalidInput(f"the edits of {names[0]} have no dose{more}; doses are for {DOSED}")
     return method
 
 
@@ -108,7 +114,15 @@ def _edits(
     if len(chosen) > MOST_DOSED_EDITS:
         raise InvalidInput(f"the weaknesses have {len(chosen)} edits, more than {MOST_DOSED_EDITS}; lower `images`")
     edits = [_dosed_edit(row, digests[row.source_image_id], method, values[row.id]) for row in chosen]
-    return edits, [manifest_image(source) for source in by_digest.values()]
+    return edits, [_image(source, method) for source in by_digest.values()]
+
+
+def _image(source: SourceImage, method: JobMethod) -> ManifestImage:
+    """A source image of the job, with the mask of its object if the user sent one for an editor of backgrounds."""
+    image, parameters = manifest_image(source), method.parameters
+    if isinstance(parameters, InstructedParameters) and parameters.region == "background":
+        return image.model_copy(update={"mask": source.object_digest})
+    return image
 
 
 def _sample(edits: Sequence[Counterfactual], seed: int, most: int) -> list[Counterfactual]:
@@ -138,6 +152,8 @@ def _dosed_edit(row: Counterfactual, digest: str, method: JobMethod, values: dic
         self_fraction=_fraction(row, method),
     )
     parameters = method.parameters
+    if isinstance(parameters, InstructedParameters):
+        return dosed.model_copy(update={"instruction": str(row.lineage["instruction"])})
     if not isinstance(parameters, DillemaParameters):
         return dosed
     return dosed.model_copy(update={"region": region_of(dosed.edit(FULL_DOSE), parameters)})
@@ -152,15 +168,14 @@ def _fraction(row: Counterfactual, method: JobMethod) -> float:
 
 
 def _parameters(
-    method: JobMethod, request: DoseRequest, edits: Sequence[DosedEdit], few_step: FewStep | None
+    method: JobMethod, request: DoseRequest, edits: Sequence[DosedEdit], diffusion: Diffusion
 ) -> JsonObject:
     """The parameters of the method `doses`, which `submit` validates.
 
     Defaults that neither the other job nor the request has stay out: a version with more of them orders the same job.
     """
     parameters = method.parameters
-    controlled = isinstance(parameters, ControlledParameters)
-    kind = ControlledParameters if controlled else EditingParameters
+    name, kind = next((name, kind) for name, kind in _EDITORS.items() if isinstance(parameters, kind))
     # A dose is no edit that the model of validity was fitted on, and a check of how much of the edit shows would refuse
     # weak doses.
     thresholds: JsonObject = {check: {**limits} for check, limits in method.thresholds.items() if check != "validity"}
@@ -168,17 +183,26 @@ def _parameters(
     editor: JsonObject = {**chosen, "thresholds": thresholds, "validity": None, "signals": []}
     return {
         "method": method.name,
-        "parameter": _parameter(method, request.parameter, few_step),
+        "parameter": _parameter(method, request.parameter, diffusion),
         "doses": [*request.doses],
         "edits": [edit.model_dump(mode="json", exclude_unset=True) for edit in edits],
-        "controlled" if controlled else "inverted": editor,
+        name: editor,
         "checks": [*method.spec.checks],
     }
 
 
-def _parameter(method: JobMethod, chosen: DoseParameter | None, few_step: FewStep | None) -> DoseParameter:
+_EDITORS: dict[str, type[ControlledParameters] | type[EditingParameters] | type[InstructedParameters]] = {
+    "controlled": ControlledParameters,
+    "inverted": EditingParameters,
+    "instructed": InstructedParameters,
+}
+
+
+def _parameter(method: JobMethod, chosen: DoseParameter | None, diffusion: Diffusion) -> DoseParameter:
     """What is dosed. Few-step weights render one guidance only: at another one, other weights would."""
-    parameters = method.parameters
+    parameters, few_step = method.parameters, diffusion.few_step
+    if isinstance(parameters, InstructedParameters):
+        return _instructed_parameter(parameters, chosen, diffusion.instruct)
     fixed = (
         isinstance(parameters, ControlledParameters)
         and few_step is not None
@@ -187,3 +211,17 @@ def _parameter(method: JobMethod, chosen: DoseParameter | None, few_step: FewSte
     if fixed and chosen == "guidance":
         raise InvalidInput("few-step weights rendered this job, and they have one guidance; dose control_scale")
     return chosen or ("control_scale" if fixed else "guidance")
+
+
+def _instructed_parameter(
+    parameters: InstructedParameters, chosen: DoseParameter | None, engine: Instruct | None
+) -> DoseParameter:
+    """What is dosed of instructed edits: what the profile's editor takes from a request."""
+    if engine is None:
+        raise InvalidInput("the profile has no editor for instructions; add [diffusion.instruct] to it")
+    guided = parameters.guidance > 1 and not (isinstance(engine, InstructServer) and "guidance" not in engine.fields)
+    if chosen == "guidance" and not guided:
+        raise InvalidInput("this editor works without guidance; dose wording")
+    if chosen == "image_guidance" and not (guided and isinstance(engine, InstructPix2Pix)):
+        raise InvalidInput("only InstructPix2Pix has image_guidance; dose wording or guidance")
+    return chosen or ("guidance" if guided else "wording")

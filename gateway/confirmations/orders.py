@@ -105,7 +105,11 @@ def _findings(session: Session, job: Job, results: JobResults, method: Confirmin
 
 
 def _why_not(
-    method: str, effect: CellEffect, confirm_with: ConfirmingMethod, edits: Sequence[Counterfactual], cells: Collection[Cell]
+    method: str,
+    effect: CellEffect,
+    confirm_with: ConfirmingMethod,
+    edits: Sequence[Counterfactual],
+    cells: Collection[Cell],
 ) -> str:
     """Why a finding of `method` is not tested again; "" if it is. `cells`: those to be tested already."""
     if effect.standing != "weakness":

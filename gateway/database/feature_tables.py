@@ -1,4 +1,4 @@
-"""Tables of single features: backgrounds of compositions, reviews, suites and repairs."""
+"""Tables of single features: backgrounds of compositions, reviews, marks of own images, suites and repairs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from gateway.database.table_base import Id, Table, utc_now
 from shared.schemas.jobs import JobState
+from shared.schemas.own_images import LONGEST_MARKED_VALUE, ShownMark
 from shared.schemas.repairs import RepairProgress, RepairRequest, RepairResult
 from shared.schemas.reviews import ReviewVerdict
 from shared.schemas.suites import SuiteFilters
@@ -48,6 +49,24 @@ class Review(Table):
     realism: Mapped[int | None]
     note: Mapped[str] = mapped_column(Text, default="")
     reviewed_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class OwnImageMark(Table):
+    """One person's mark of a source image: whether it shows a value of a factor. A new mark replaces the old one.
+
+    `reviewer` is as in `Review`. Equal images of a job share their marks.
+    """
+
+    __tablename__ = "own_image_marks"
+    __table_args__ = (CheckConstraint("shows IN ('yes', 'no', 'unsure')", name="shows"),)
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    image_digest: Mapped[str] = mapped_column(Id, primary_key=True)
+    factor: Mapped[str] = mapped_column(String(20), primary_key=True)
+    value: Mapped[str] = mapped_column(String(LONGEST_MARKED_VALUE), primary_key=True)
+    reviewer: Mapped[str] = mapped_column(String(64), primary_key=True)
+    shows: Mapped[ShownMark]
+    marked_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
 class Suite(Table):

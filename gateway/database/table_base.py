@@ -20,6 +20,7 @@ from gateway.methods import JobMethod
 from shared.schemas.base import JsonObject, Kind
 from shared.schemas.designs import RoundPlan
 from shared.schemas.jobs import JobState, Stage
+from shared.schemas.own_images import ShownMark
 from shared.schemas.repairs import RepairProgress, RepairRequest, RepairResult
 from shared.schemas.reviews import ReviewVerdict
 from shared.schemas.service import ServiceInfo
@@ -70,4 +71,5 @@ class Table(DeclarativeBase):
         SourceImageState: String(16),
         Stage: String(16),
         ReviewVerdict: String(16),
+        ShownMark: String(16),
     }

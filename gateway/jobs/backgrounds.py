@@ -12,9 +12,11 @@ from gateway.jobs.choices import Plan
 from gateway.methods import JobMethod
 from gateway.methods.background_values import UNKNOWN
 from gateway.methods.compose import MOST_BACKGROUNDS, Background, ComposeParameters, scene_of
-from gateway.methods.instruct import InstructParameters
+from gateway.methods.doses import DosesParameters
+from gateway.methods.instruct import InstructedParameters
 from shared.problems import InvalidInput
 from shared.profiles import Profile
+from shared.schemas.base import Contract
 from shared.seeds import derive_seed
 
 LEAST_IMAGES = 2  # different ones, so that each has another background
@@ -26,10 +28,7 @@ def check_compositions(plan: Plan, profile: Profile, object_masks: bool) -> None
     `object_masks`: the user sends the objects' masks. Method `compose` needs them, and `instruct` for backgrounds.
     """
     composed = any(isinstance(method.parameters, ComposeParameters) for method in plan.methods)
-    around = any(
-        isinstance(method.parameters, InstructParameters) and method.parameters.region == "background"
-        for method in plan.methods
-    )
+    around = any(_edits_around(method.parameters) for method in plan.methods)
     if not composed and not around:
         if object_masks:
             raise InvalidInput(
@@ -50,6 +49,12 @@ def check_compositions(plan: Plan, profile: Profile, object_masks: bool) -> None
             f"{profile.profile.name!r} has no segmenter for them; send them and set `object_masks`, or name "
             "[diffusion.segmenter] and `keep_labels` in the profile"
         )
+
+
+def _edits_around(parameters: Contract) -> bool:
+    """Whether a method edits backgrounds by instructions, and so must know the objects."""
+    editor = parameters.instructed if isinstance(parameters, DosesParameters) else parameters
+    return isinstance(editor, InstructedParameters) and editor.region == "background"
 
 
 def with_backgrounds(

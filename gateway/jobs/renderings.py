@@ -46,7 +46,8 @@ def planned_renderings(methods: Sequence[JobMethod], images: int) -> list[Planne
 def _of_doses(name: str, parameters: DosesParameters) -> PlannedRenderings:
     """What the method `doses` renders: its edits are named one by one, whatever the number of source images."""
     edits, doses = len(parameters.edits), len(parameters.doses)
-    shams = parameters.editor_parameters.reference == "sham"
+    editor = parameters.editor_parameters
+    shams = isinstance(editor, ParaphraseParameters) and editor.reference == "sham"
     every = edits * (doses + 1)  # each edit at each dose, and undone
     return PlannedRenderings(method=name, edits=every, null_arms=every, sham_arms=edits * doses * shams)
 

@@ -6,11 +6,12 @@ For each edit of a source image:
   everything but the caption
 2 check the class and the shapes; the checks that ask whether the image shows the edit only score, because a smaller
   dose may show less of it
-3 undo the edit: take the image at full dose for the source, and edit it back to the source's caption
+3 undo the edit: take the image at full dose for the source, and edit it back to the source's caption, or by the
+  opposite instruction
 4 check that image as any edit; it is compared with the source image itself
 
-A dose scales one parameter of the editor; 1 is the other job's own value. The gateway writes the parameters from the
-findings of that job (`gateway.confirmations.doses`).
+A dose scales one parameter of the editor, or words an instruction by degree; 1 is the other job's own value. The
+gateway writes the parameters from the findings of that job (`gateway.confirmations.doses`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from gateway.methods.arms import ComparedArms, RenderedArm, compare_arms, renumb
 from gateway.methods.checks import CHECKS, judge_arm
 from gateway.methods.controlled import ControlledParameters, render_with_null_arms
 from gateway.methods.counterfactual import Change, Edit, Factor, MethodCounterfactual, MethodImage, TaskDescription
+from gateway.methods.instruct import InstructedParameters, carry_out
+from gateway.methods.instructions import instruction_back
 from gateway.methods.inverted import EditingParameters, check_batch, invert_and_edit
 from gateway.methods.paraphrase import paraphrase, revision_with_paraphrase, sham_arms
 from gateway.methods.schedule import Inputs, Proposal
@@ -32,9 +35,10 @@ from shared.endpoints import Services
 from shared.schemas.base import Contract
 from shared.schemas.diffusion import CONTROL_SCALE_LIMITS, GUIDANCE_LIMITS, ControlRegion, Fraction
 from shared.schemas.doses import FULL_DOSE, MOST_DOSED_EDITS, DoseOption, DoseParameter
+from shared.schemas.instructions import LONGEST_INSTRUCTION
 from shared.schemas.jobs import Digest
 
-EditorParameters = ControlledParameters | EditingParameters
+EditorParameters = ControlledParameters | EditingParameters | InstructedParameters
 P = TypeVar("P", bound=EditorParameters)
 
 
@@ -73,6 +77,7 @@ def _groups(source: _Source, parameters: DosesParameters, dosed: DosedEdit) -> I
     full = None
     for dose in parameters.doses:
         editor, edit = parameters.at_dose(dose), dosed.edit(dose)
+        edit = parameters.at_degree(edit, dose)
         compared = _render(source, parameters, editor, dosed, edit, dose)  # 1
         arm = _judge_kept(compared.edits[0], edit, editor, parameters.checks)  # 2
         value = parameters.value_at(dose, dosed)
@@ -89,7 +94,9 @@ def _groups(source: _Source, parameters: DosesParameters, dosed: DosedEdit) -> I
 
 def _undo(source: _Source, parameters: DosesParameters, dosed: DosedEdit) -> list[MethodCounterfactual]:
     """Steps 3 and 4: the image at full dose edited back. Without null arm, so that it is compared with the source."""
-    editor = parameters.at_dose(FULL_DOSE).model_copy(update={"reference": "null"})
+    editor = parameters.at_dose(FULL_DOSE)
+    if not isinstance(editor, InstructedParameters):
+        editor = editor.model_copy(update={"reference": "null"})
     edit = dosed.undone()
     compared = _render(source, parameters, editor, dosed, edit, FULL_DOSE)
     arms = [replace(arm, null_check=None) for arm in compared.edits]
@@ -107,6 +114,8 @@ def _render(
     if isinstance(editor, ControlledParameters):
         proposals = [Proposal(edit, dosed.seed)]
         return render_with_null_arms(source.inputs(editor), edit.caption, proposals, lambda _: dosed.region)
+    if isinstance(editor, InstructedParameters):
+        return carry_out(source.inputs(editor), [Proposal(edit, dosed.seed)])
     fraction = parameters.fraction_at(dose, dosed)
     return _edit_in_place(source.inputs(editor), edit, fraction, dosed.seed, parameters.checks)
 
@@ -134,7 +143,19 @@ def _judge_kept(arm: RenderedArm[Any], edit: Edit, editor: EditorParameters, che
 # --- The parameters, and the values that cells are named by.
 
 REVISION = "1"  # raise it whenever the same replies would give other counterfactuals
-LIMITS = {"guidance": GUIDANCE_LIMITS, "control_scale": CONTROL_SCALE_LIMITS}
+LIMITS = {"guidance": GUIDANCE_LIMITS, "image_guidance": GUIDANCE_LIMITS, "control_scale": CONTROL_SCALE_LIMITS}
+# What follows an instruction at each dose of its wording.
+DEGREES = {
+    0.5: "Make this change only slightly.",
+    FULL_DOSE: "",
+    1.5: "Make this change strongly.",
+    2.0: "Make this change as strongly as possible.",
+}
+OFFERED: dict[str, tuple[DoseParameter, ...]] = {
+    "controlled": ("guidance", "control_scale"),
+    "inverted": ("guidance", "self_fraction"),
+    "instructed": ("guidance", "image_guidance", "wording"),
+}
 
 
 def value_at_dose(value: str, dose: float) -> str:
@@ -150,7 +171,8 @@ def value_undone(value: str) -> str:
 class DosedEdit(Contract):
     """An edit of the other job. A value is empty if no finding has a cell with it.
 
-    `source`: digest of the source image. `region` is for editors under control, `self_fraction` for those that invert.
+    `source`: digest of the source image. `region` is for editors under control, `self_fraction` for those that invert,
+    `instruction` for those that follow one.
     """
 
     source: Digest
@@ -164,22 +186,24 @@ class DosedEdit(Contract):
     seed: int
     region: ControlRegion = "full"
     self_fraction: Fraction = 0.0
+    instruction: Annotated[str, Field(max_length=LONGEST_INSTRUCTION)] = ""
 
     def edit(self, dose: float) -> Edit:
         """The edit, its values named by the dose."""
         old, new = value_at_dose(self.from_value, dose), value_at_dose(self.to_value, dose)
         change = Change(self.factor, self.from_phrase, self.to_phrase, old, new)
-        return Edit((change,), self.caption, self.new_caption)
+        return Edit((change,), self.caption, self.new_caption, self.instruction)
 
     def undone(self) -> Edit:
         """The edit back to the source's caption."""
         old, new = value_undone(self.from_value), value_undone(self.to_value)
         change = Change(self.factor, self.to_phrase, self.from_phrase, old, new)
-        return Edit((change,), self.new_caption, self.caption)
+        instruction = instruction_back(self.from_phrase, self.to_phrase) if self.instruction else ""
+        return Edit((change,), self.new_caption, self.caption, instruction)
 
 
 class DosesParameters(Contract):
-    """Edits to make again, the parameters of their editor (one of the two), and what is dosed."""
+    """Edits to make again, the parameters of their editor (one of the three), and what is dosed."""
 
     method: Annotated[str, Field(description="The method of the other job whose edits they are.")]
     parameter: Annotated[DoseParameter, Field(description="The parameter of the editor that is dosed.")]
@@ -189,12 +213,13 @@ class DosesParameters(Contract):
     ]
     controlled: Annotated[ControlledParameters | None, Field(description="An editor that renders new images.")] = None
     inverted: Annotated[EditingParameters | None, Field(description="An editor that inverts the source.")] = None
+    instructed: Annotated[InstructedParameters | None, Field(description="An editor that follows instructions.")] = None
     checks: Annotated[tuple[str, ...], Field(description="The image checks of the other job's method.")] = CHECKS
 
     @property
     def editor_parameters(self) -> EditorParameters:
         """The parameters of the editor."""
-        editor = self.controlled or self.inverted
+        editor = self.controlled or self.inverted or self.instructed
         assert editor is not None, "the validator refuses parameters without an editor"
         return editor
 
@@ -211,7 +236,15 @@ class DosesParameters(Contract):
         if self.parameter == "control_scale" and isinstance(editor, ControlledParameters):
             weaker = tuple(control.model_copy(update={"scale": control.scale / dose}) for control in editor.controls)
             return editor.model_copy(update={"control_scale": editor.control_scale / dose, "controls": weaker})
+        if self.parameter == "image_guidance" and isinstance(editor, InstructedParameters):
+            return editor.model_copy(update={"image_guidance": editor.image_guidance / dose})
         return editor
+
+    def at_degree(self, edit: Edit, dose: float) -> Edit:
+        """The edit, its instruction worded for the dose if the wording is dosed."""
+        if self.parameter != "wording":
+            return edit
+        return replace(edit, instruction=f"{edit.instruction} {DEGREES[dose]}".strip())
 
     def fraction_at(self, dose: float, edit: DosedEdit) -> float:
         """The share of the steps with the source's self-attention: the complement scales with the dose, up to 1."""
@@ -232,15 +265,22 @@ class DosesParameters(Contract):
             return [self.fraction_at(dose, edit) for edit in self.edits]
         if self.parameter == "control_scale" and isinstance(editor, ControlledParameters):
             return [control.scale for control in editor.controls] or [editor.control_scale]
+        if self.parameter == "image_guidance" and isinstance(editor, InstructedParameters):
+            return [editor.image_guidance]
+        if self.parameter == "wording":
+            return [dose]
         return [editor.guidance]
 
     @model_validator(mode="after")
     def _can_be_dosed(self) -> Self:
-        if (self.controlled is None) == (self.inverted is None):
-            raise ValueError("give the parameters of one editor, `controlled` or `inverted`")
-        if self.parameter == ("self_fraction" if self.controlled else "control_scale"):
-            alternatives = "guidance or control_scale" if self.controlled else "guidance or self_fraction"
-            raise ValueError(f"the editor has no {self.parameter}; dose {alternatives}")
+        editors = [name for name in OFFERED if getattr(self, name) is not None]
+        if len(editors) != 1:
+            raise ValueError(f"give the parameters of one editor: {', '.join(OFFERED)}")
+        if self.parameter not in OFFERED[editors[0]]:
+            raise ValueError(f"the editor has no {self.parameter}; dose {' or '.join(OFFERED[editors[0]])}")
+        if self.parameter == "wording":
+            self._check_wording()
+            return self
         low, high = LIMITS.get(self.parameter, (0.0, 1.0))
         values = [(dose, value) for dose in self.doses for value in self._values_at(dose)]
         for dose, value in values:
@@ -250,3 +290,13 @@ class DosesParameters(Contract):
                     "choose other `doses`, or another `parameter`"
                 )
         return self
+
+    def _check_wording(self) -> None:
+        if unknown := [f"{dose:g}" for dose in self.doses if dose not in DEGREES]:
+            known = ", ".join(f"{dose:g}" for dose in DEGREES)
+            raise ValueError(f"there are no words for a dose of {', '.join(unknown)}; choose of {known}")
+        longest = max(len(edit.instruction) for edit in self.edits) + 1 + max(map(len, DEGREES.values()))
+        if longest > LONGEST_INSTRUCTION:
+            raise ValueError(
+                f"an instruction and its degree are over {LONGEST_INSTRUCTION} characters long; dose guidance instead"
+            )

@@ -195,7 +195,7 @@ def under_seeds(inputs: Inputs[InstructParameters], proposals: Sequence[Proposal
     return with_seeds(inputs, copies, same_seed=True, seeds=seeds)
 
 
-def carry_out(inputs: Inputs[InstructParameters], proposals: Sequence[Proposal]) -> ComparedArms[int]:
+def carry_out(inputs: Inputs[InstructedParameters], proposals: Sequence[Proposal]) -> ComparedArms[int]:
     """Steps 4 and 5: images of the accepted proposals, and a null arm for each seed, checked."""
     edits, thresholds = accepted_edits(proposals), thresholds_of(inputs.parameters)
     batches = edit_images(inputs, accepted_proposals(proposals))  # 4
@@ -213,7 +213,7 @@ class InstructedBatch:
     reply: InstructReply
 
 
-def edit_images(inputs: Inputs[InstructParameters], proposals: Sequence[Proposal]) -> Iterator[InstructedBatch]:
+def edit_images(inputs: Inputs[InstructedParameters], proposals: Sequence[Proposal]) -> Iterator[InstructedBatch]:
     """Step 4: the images of the proposals, then a null arm for each seed, in as few requests as they fit into."""
     p, image = inputs.parameters, inputs.image
     arms: list[tuple[Edit | None, str, int]] = [(one.edit, one.edit.instruction, one.seed) for one in proposals]
@@ -236,7 +236,7 @@ def edit_images(inputs: Inputs[InstructParameters], proposals: Sequence[Proposal
 INSTRUCT_CHECKS = LANCE_CHECKS
 
 
-def check_batch(inputs: Inputs[InstructParameters], batch: InstructedBatch) -> Iterator[RenderedArm[int]]:
+def check_batch(inputs: Inputs[InstructedParameters], batch: InstructedBatch) -> Iterator[RenderedArm[int]]:
     """Step 5: each image with its verdict and scores. An edit that the editor refuses is refused as `editor`."""
     p, reply = inputs.parameters, batch.reply
     checked = check_images(
@@ -252,7 +252,7 @@ def check_batch(inputs: Inputs[InstructParameters], batch: InstructedBatch) -> I
         yield RenderedArm(edited, instructed.seed, verdict, scores, instructed.seed, cost, lineage=lineage)
 
 
-def thresholds_of(parameters: InstructParameters) -> Thresholds:
+def thresholds_of(parameters: InstructedParameters) -> Thresholds:
     """The job's thresholds, over LANCE's default."""
     return {**DEFAULT_THRESHOLDS, **parameters.thresholds}
 
@@ -272,7 +272,23 @@ REVISION = revision_of("1", digest_of_prompts(_PROMPTS, _SCHEMAS))
 # --- The parameters.
 
 
-class InstructParameters(CheckParameters):
+class InstructedParameters(CheckParameters):
+    """How the editor carries out instructions, and the instruction of its null arm."""
+
+    sham_instruction: Annotated[
+        InstructionText, Field(description="Instruction of the null arm: it changes nothing.")
+    ] = SHAM_INSTRUCTION
+    region: Annotated[
+        EditedRegion, Field(description="background: the object, by mask or segmenter, is not edited.")
+    ] = "all"
+    steps: Annotated[int, Field(ge=1, le=200, description="Denoising steps (InstructPix2Pix: 100).")] = 50
+    guidance: Annotated[Guidance, Field(description="How closely the image follows the instruction; 1: none.")] = 7.5
+    image_guidance: Annotated[
+        Guidance, Field(description="How closely it follows the source; without effect if `guidance` is 1.")
+    ] = 1.5
+
+
+class InstructParameters(InstructedParameters):
     """A job's parameters for instruct."""
 
     instructions: Annotated[
@@ -296,19 +312,8 @@ class InstructParameters(CheckParameters):
     seeds_per_edit: Annotated[
         int, Field(ge=1, le=10, description="Images of each edit under different seeds, each with its null arm.")
     ] = 1
-    sham_instruction: Annotated[
-        InstructionText, Field(description="Instruction of the null arm: it changes nothing.")
-    ] = SHAM_INSTRUCTION
-    region: Annotated[
-        EditedRegion, Field(description="background: the object, by mask or segmenter, is not edited.")
-    ] = "all"
     protect: ProtectedClasses = ()
     temperature: Annotated[float, Field(ge=0, le=2, description="Of the language model.")] = 0.7
-    steps: Annotated[int, Field(ge=1, le=200, description="Denoising steps (InstructPix2Pix: 100).")] = 50
-    guidance: Annotated[Guidance, Field(description="How closely the image follows the instruction; 1: none.")] = 7.5
-    image_guidance: Annotated[
-        Guidance, Field(description="How closely it follows the source; without effect if `guidance` is 1.")
-    ] = 1.5
     caption_prompt: Annotated[str, Field(max_length=500, description="Prefix given to the captioner.")] = ""
     caption_min_tokens: Annotated[int, Field(ge=0, le=200, description="Shortest caption.")] = 0
     caption_max_tokens: Annotated[int, Field(ge=1, le=256, description="Longest caption.")] = 96

@@ -65,3 +65,8 @@ def edit_of_instruction(caption: str, chosen: Instruction) -> Edit:
 def instruction_by_rule(old: str, new: str) -> str:
     """The instruction that replaces a phrase, or adds one where there is none to replace."""
     return f"Change {old} to {new}." if old else f"Add {new}."
+
+
+def instruction_back(old: str, new: str) -> str:
+    """The instruction that undoes the change of a phrase to a new one, whoever worded the instruction for it."""
+    return instruction_by_rule(new, old) if old else f"Remove {new}."

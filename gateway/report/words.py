@@ -10,6 +10,7 @@ from difflib import SequenceMatcher
 from markupsafe import Markup, escape
 
 from gateway.analysis.segmentation import lost_classes
+from gateway.results.wording import chosen_by
 from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.estimates import Rate, VarianceComponents
 from shared.schemas.result_rows import ChangeView, ModelOpinion, PredictionView
@@ -181,6 +182,7 @@ FILTERS = {
     "bounds": bounds,
     "variance": variance,
     "rate": rate,
+    "chosen_by": chosen_by,
     "interval": interval,
     "signed": format_signed,
     "p_value": p_value,

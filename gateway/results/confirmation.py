@@ -18,6 +18,7 @@ from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.estimates import Confirmation
 from shared.schemas.results import JobResults, ModelResults
 
+
 def load_confirmations(session: Session, job: Job) -> list[JobResults]:
     """The results of the owner's jobs that test this one's findings again, oldest first."""
     reports = select(Report).join(Job, Report.job_id == Job.id).where(Job.owner_id == job.owner_id)

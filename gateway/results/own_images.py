@@ -1,33 +1,35 @@
-"""Corroboration of findings by the job's own images: those that show the value beside those that do not."""
+"""The job's own images for the corroboration of its findings: the images of their classes, captions, and marks."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
 from sqlalchemy import Subquery, func, select
 from sqlalchemy.orm import Session
 
-from gateway.analysis.certainty import clustered_rate
-from gateway.analysis.effects import Floats
-from gateway.analysis.own_images import difference_interval, value_probabilities
 from gateway.database.columns import StoredChange
-from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
-from gateway.results.cells import value_side, with_cells
-from gateway.results.wording import corroboration_sentence
+from gateway.database.tables import Counterfactual, Job, OwnImageMark, Prediction, SourceImage
+from gateway.results.cells import value_side
+from gateway.results.reviewed_edits import majority
 from shared.schemas.effects import Cell, CellEffect
-from shared.schemas.estimates import Corroboration, OwnImage
-from shared.schemas.results import JobResults, ModelResults
+from shared.schemas.own_images import ShownMark
+from shared.schemas.results import JobResults
 
 CAPTIONS = 8  # of each value; their mean is the value's text
-LISTED = 48
 SAMPLE = 2_000  # images of each class; more narrow the intervals little, and each needs its vector
 
 CaptionsByValue = dict[str, list[str]]
+
+
+class Marked(NamedTuple):
+    """What a mark is about: an image, by digest, and a value of a factor."""
+
+    image: str
+    factor: str
+    value: str
 
 
 class Photograph(NamedTuple):
@@ -46,6 +48,7 @@ class OwnImages:
 
     `photographs` are the images of each class, or a random sample; `sampled_of` counts the images of each sampled
     class. `captions` has those of the value and of the values that it is compared with, for each method and cell.
+    `marks`: what most people saw.
     """
 
     owner_id: str
@@ -53,6 +56,7 @@ class OwnImages:
     sampled_of: dict[str, int]
     right: dict[str, dict[str, bool]]
     captions: dict[tuple[str, Cell], CaptionsByValue]
+    marks: dict[Marked, ShownMark]
 
     def digests(self) -> list[str]:
         """The images of the sample, each once."""
@@ -62,15 +66,6 @@ class OwnImages:
         """All captions, each once."""
         by_value = (captions for values in self.captions.values() for captions in values.values())
         return list(dict.fromkeys(caption for captions in by_value for caption in captions))
-
-
-@dataclass(frozen=True, slots=True)
-class Vectors:
-    """The scorer's unit vectors of images, by digest, and of texts."""
-
-    images: Mapping[str, Floats]
-    texts: Mapping[str, Floats]
-    logit_scale: float
 
 
 def load_own_images(session: Session, job_id: str, results: JobResults, most: int = SAMPLE) -> OwnImages | None:
@@ -91,7 +86,19 @@ def load_own_images(session: Session, job_id: str, results: JobResults, most: in
         photographs.append(Photograph(name, digest, file, label, independent))
         if total > most:
             sampled_of[label] = total
-    return OwnImages(job.owner_id, photographs, sampled_of, _right(session, job_id, sample), captions)
+    right, marks = _right(session, job_id, sample), load_marks(session, job_id)
+    return OwnImages(job.owner_id, photographs, sampled_of, right, captions, marks)
+
+
+def load_marks(session: Session, job_id: str) -> dict[Marked, ShownMark]:
+    """What most of those saw who marked an image and were sure; `unsure` for a tie, and if nobody was sure."""
+    votes: defaultdict[Marked, list[bool]] = defaultdict(list)
+    for row in session.scalars(select(OwnImageMark).where(OwnImageMark.job_id == job_id)):
+        sure = votes[Marked(row.image_digest, row.factor, row.value)]
+        if row.shows != "unsure":
+            sure.append(row.shows == "yes")
+    words: dict[bool | None, ShownMark] = {True: "yes", False: "no", None: "unsure"}
+    return {marked: words[majority(sure)] for marked, sure in votes.items()}
 
 
 def _sample(job_id: str, labels: set[str], most: int) -> Subquery:
@@ -157,65 +164,3 @@ def _is_of(change: StoredChange, cell: Cell) -> bool:
     value = change[value_side(cell)]
     exchanged = change["from_value"] and change["to_value"] and change["from_value"] != change["to_value"]
     return bool(exchanged) and change["factor"] == cell.factor and value == cell.value
-
-
-def with_corroboration(results: JobResults, images: OwnImages, vectors: Vectors) -> JobResults:
-    """The results; each finding has the comparison of the images of its class that show its value with the others."""
-
-    def corroborate(figures: ModelResults, effect: CellEffect) -> CellEffect:
-        if effect.standing not in ("weakness", "improvement"):
-            return effect
-        return _corroborate_effect(figures.model, figures.method, effect, images, vectors)
-
-    return results.model_copy(update={"results": with_cells(results.results, corroborate)})
-
-
-def _corroborate_effect(
-    model: str, method: str, effect: CellEffect, user_images: OwnImages, vectors: Vectors
-) -> CellEffect:
-    captions, right = user_images.captions.get((method, effect.cell)), user_images.right.get(model, {})
-    images = [image for image in user_images.photographs if image.label == effect.cell.label and image.id in right]
-    if captions is None or not images:
-        return effect
-    names = list(captions)
-    values = np.stack([_mean([vectors.texts[text] for text in captions[name]]) for name in names])
-    embedded = np.stack([vectors.images[image.digest] for image in images])
-    probabilities = value_probabilities(embedded, values, vectors.logit_scale)
-    shows = np.asarray(probabilities.argmax(axis=1) == names.index(effect.cell.value))
-    correct = np.asarray([right[image.id] for image in images])
-    groups = np.unique([image.group for image in images], return_inverse=True)[1]
-    showing, remaining = (clustered_rate(correct[mask], groups[mask]) for mask in (shows, ~shows))
-    changed, unchanged = (showing, remaining) if effect.cell.direction == "to" else (remaining, showing)
-    comparable = changed.value is not None and unchanged.value is not None
-    corroboration = Corroboration(
-        others=sorted(set(names) - {effect.cell.value}),
-        showing=showing,
-        rest=remaining,
-        difference=(changed.value or 0.0) - (unchanged.value or 0.0) if comparable else None,
-        interval=difference_interval(changed, unchanged),
-        images=_list_images(images, probabilities[:, names.index(effect.cell.value)], shows, correct),
-        sampled_of=user_images.sampled_of.get(effect.cell.label),
-    )
-    sentence = effect.sentence + corroboration_sentence(corroboration, effect.cell.value)
-    return effect.model_copy(update={"corroboration": corroboration, "sentence": sentence})
-
-
-def _list_images(
-    images: Sequence[Photograph], probability: Floats, shows: NDArray[np.bool_], correct: NDArray[np.bool_]
-) -> list[OwnImage]:
-    order = [index for index in np.argsort(-probability, kind="stable") if shows[index]]
-    return [
-        OwnImage(
-            id=images[index].id,
-            image=images[index].digest,
-            file_name=images[index].file_name,
-            probability=float(probability[index]),
-            correct=bool(correct[index]),
-        )
-        for index in order[:LISTED]
-    ]
-
-
-def _mean(vectors: Sequence[Floats]) -> Floats:
-    mean = np.mean(vectors, axis=0)
-    return np.asarray(mean / np.linalg.norm(mean))

@@ -110,13 +110,14 @@ def _pool(method: str, accepted: bool, reviews: Sequence[Review]) -> PooledRevie
     return PooledReview(
         method,
         accepted,
-        _majority(votes),
-        _majority([review.edit_shown for review in reviews if review.edit_shown is not None]),
+        majority(votes),
+        majority([review.edit_shown for review in reviews if review.edit_shown is not None]),
         sum(grades) / len(grades) if grades else None,
     )
 
 
-def _majority(votes: list[bool]) -> bool | None:
+def majority(votes: list[bool]) -> bool | None:
+    """What most votes say; None for a tie, and without votes."""
     yes = sum(votes)
     return None if 2 * yes == len(votes) else 2 * yes > len(votes)
 

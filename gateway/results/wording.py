@@ -93,16 +93,29 @@ def corroboration_sentence(corroboration: Corroboration, value: str) -> str:
         corroboration.rest,
         corroboration.showing.n + corroboration.rest.n,
     )
+    chosen = chosen_by(corroboration)
     sampled = f", a random {compared:,} of {corroboration.sampled_of:,}" if corroboration.sampled_of else ""
     if not showing.n or not remaining.n:
         share = "none" if not showing.n else "all"
-        return f"; the scorer sees {value} in {share} of the {compared} own images{sampled}"
+        return f"; own images, {chosen}: {value} in {share} of {compared}{sampled}"
     counts = f"{showing.count} of {showing.n} with {value} are right, {remaining.count} of {remaining.n} without"
-    sentence = f"; own images: {counts}{sampled}"
+    sentence = f"; own images, {chosen}: {counts}{sampled}"
     if corroboration.difference is None or corroboration.interval is None:
         return sentence
     limits = f"{points(corroboration.interval.low)} to {points(corroboration.interval.high)}"
     return f"{sentence} ({points(corroboration.difference)} points, {limits})"
+
+
+def chosen_by(corroboration: Corroboration) -> str:
+    """Who chose the own images: "chosen by the scorer", "confirmed by eye (18 of the scorer's 20)"."""
+    marks = corroboration.marks
+    if marks is None or corroboration.chosen_by == "scorer":
+        return "chosen by the scorer"
+    confirmed = f"{marks.precision.count} of the scorer's {marks.precision.n}"
+    missed = f", {marks.missed} that it missed" if marks.missed else ""
+    if corroboration.chosen_by == "eye":
+        return f"confirmed by eye ({confirmed}{missed})"
+    return f"chosen by the scorer, marked by eye in part ({confirmed} confirmed{missed})"
 
 
 def effect_sentence(effect: CellEffect, correct: Floats, relation: Relation, metric: Metric = "accuracy") -> str:

@@ -16,7 +16,8 @@ from gateway.model_services.clients import ModelServices
 from gateway.model_services.image_shelf import ImageShelf
 from gateway.model_services.recorded import RecordedServices
 from gateway.model_services.recorded_embeddings import recorded_embeddings
-from gateway.results.own_images import SAMPLE, OwnImages, Vectors, load_own_images, with_corroboration
+from gateway.results.corroboration import Vectors, with_corroboration
+from gateway.results.own_images import SAMPLE, OwnImages, load_own_images
 from shared.chunks import chunks
 from shared.problems import Problem
 from shared.schemas.base import ImagePayload

@@ -11,9 +11,9 @@ from shared.schemas.estimates import Interval
 
 # guidance: classifier-free guidance, times the dose. self_fraction: its complement (the share of the steps in which the
 # edited image has its own self-attention), times the dose. control_scale: the weight of the control divided by the
-# dose.
-DoseParameter = Literal["guidance", "self_fraction", "control_scale"]
-DosedParameter = Literal["guidance", "self_fraction", "control_scale", "severity"]  # severity: of corruptions
+# dose. image_guidance: of InstructPix2Pix, divided by the dose. wording: of an instruction, which says its degree.
+DoseParameter = Literal["guidance", "self_fraction", "control_scale", "image_guidance", "wording"]
+DosedParameter = Literal[DoseParameter, "severity"]  # severity: of corruptions
 FULL_DOSE = 1.0
 MOST_DOSED_EDITS = 400  # of a job: they are its parameters
 
@@ -39,7 +39,7 @@ class DoseRequest(Contract):
     ] = None
     parameter: Annotated[
         DoseParameter | None,
-        Field(description="what is dosed; default: guidance, or control_scale with few-step weights, which have none"),
+        Field(description="what is dosed; default: guidance, or control_scale or wording for editors without"),
     ] = None
     doses: DoseOption = (0.5, FULL_DOSE, 1.5)
     images: Annotated[

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from shared.schemas.base import Contract
+from shared.schemas.own_images import ShownMark
 
 
 class Rate(Contract):
@@ -132,10 +133,14 @@ class Confirmation(Contract):
     reason: str = ""
 
 
+ChosenBy = Literal["scorer", "scorer and eye", "eye"]
+
+
 class OwnImage(Contract):
     """A source image that shows the value of a finding, by the scorer (`probability`, 0 to 1), to be confirmed by eye.
 
-    `correct`: whether the model under test is right on it. `id` is the source image's, `image` its digest.
+    `correct`: whether the model under test is right on it. `id` is the source image's, `image` its digest. `marked`:
+    what most of those who marked it saw; None if nobody did.
     """
 
     id: str
@@ -143,6 +148,21 @@ class OwnImage(Contract):
     file_name: str
     probability: float
     correct: bool
+    marked: ShownMark | None = None
+
+
+class OwnImageMarks(Contract):
+    """What people saw in the own images of a finding's class, by majority.
+
+    `confirmed` of them show the value, `refused` do not, `undecided` have no majority. The scorer had not chosen
+    `missed` of the confirmed ones. `precision`: the share of the scorer's choice that shows the value, of the decided.
+    """
+
+    confirmed: int
+    refused: int
+    undecided: int
+    missed: int
+    precision: Rate
 
 
 class Corroboration(Contract):
@@ -154,6 +174,10 @@ class Corroboration(Contract):
     weakness; it and its 95 % `interval` are None if either sample is empty. The samples may differ in more than the
     value, and the scorer errs. `images` are those that show it, at most 48, the most probable first. `sampled_of`: how
     many images the class has, if those compared are a random sample of them.
+
+    `chosen_by`: who chose the images that show it. `eye`: people confirmed each. `scorer and eye`: the scorer, but for
+    the few that people marked. `marks` (None without any) counts what they saw. `to_mark`: digests of the images to
+    mark, in random order: a random 48 of the scorer's choice, and 8 that it nearly chose.
     """
 
     others: list[str]
@@ -163,6 +187,9 @@ class Corroboration(Contract):
     interval: Interval | None = None
     images: list[OwnImage]
     sampled_of: int | None = None
+    chosen_by: ChosenBy = "scorer"
+    marks: OwnImageMarks | None = None
+    to_mark: list[str] = Field(default_factory=list)
 
 
 Purchase = Literal["sources", "edits", "seeds"]

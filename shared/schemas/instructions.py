@@ -10,7 +10,8 @@ from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 from shared.schemas.diffusion import Guidance
 
 MAX_INSTRUCTED_EDITS = MAX_IMAGES_PER_MESSAGE - 2  # source and mask travel too
-Instruction = Annotated[str, Field(min_length=1, max_length=500)]
+LONGEST_INSTRUCTION = 500
+Instruction = Annotated[str, Field(min_length=1, max_length=LONGEST_INSTRUCTION)]
 # all: the editor may change every pixel. background: not those of the object.
 EditedRegion = Literal["all", "background"]
 

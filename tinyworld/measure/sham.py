@@ -1,6 +1,7 @@
 """Measure the effect of editing without a change of meaning: null arm and sham arm against the reconstruction.
 
     python -m tinyworld.measure.sham --count 48
+    python -m tinyworld.measure.sham --count 48 --inversion null_text --minutes 30
 
 For each scene of the split "final-test", the source is inverted under a faultless caption, and edited under this
 caption (null arm) and under a paraphrase of it (sham arm, `gateway.methods.paraphrase`). Both are compared with the
@@ -10,8 +11,9 @@ reconstruction from the same inversion, by PSNR and by each shipped model's prob
 from __future__ import annotations
 
 import argparse
+import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
@@ -25,6 +27,7 @@ from gateway.methods.lance import LanceParameters
 from gateway.methods.paraphrase import by_rules
 from gateway.model_services.clients import ModelServices
 from shared.images import decode
+from shared.problems import DeadlineExceeded
 from shared.profiles import load_profile
 from shared.schemas.diffusion import InversionKind, PromptEdit
 from tinyworld.judges.trials import payload, source_picture
@@ -60,15 +63,28 @@ def p_truth(model: ImageClassifier, images: list[Pixels], label: str) -> NDArray
     return model.probabilities(images)[:, model.classes.index(label)].astype(np.float64)
 
 
-def measure(services: ModelServices, models: Models, inversion: InversionKind, count: int) -> Iterator[str]:
+def until(numbers: Iterable[int], seconds: float) -> Iterator[int]:
+    """The numbers, as long as the time lasts: which scenes are measured depends on no result."""
+    end = time.monotonic() + seconds
+    for number in numbers:
+        if time.monotonic() > end:
+            return
+        yield number
+
+
+def measure(services: ModelServices, models: Models, inversion: InversionKind, scenes: Iterable[int]) -> Iterator[str]:
     """Lines of the report for one kind of inversion."""
     parameters_of_method = {**method_defaults("lance", load_profile("tiny")), "inversion": inversion}
     parameters = LanceParameters.model_validate(parameters_of_method)
     drift: dict[tuple[str, str], list[float]] = defaultdict(list)
     alike: dict[str, list[float]] = defaultdict(list)
-    for number in range(count):
+    for number in scenes:
         scene = sample_scene("final-test", FIRST + number)
-        arms = arms_of(services, source_picture(scene), caption(scene, number), parameters)
+        try:
+            arms = arms_of(services, source_picture(scene), caption(scene, number), parameters)
+        except DeadlineExceeded:
+            yield f"{inversion}: ended before image {number}, whose edit took longer than its deadline"
+            break
         if len(arms) < len(ARMS):
             continue
         for arm in ("null", "sham"):
@@ -91,15 +107,18 @@ def measure(services: ModelServices, models: Models, inversion: InversionKind, c
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=48, help="source images")
+    parser.add_argument("--count", type=int, default=48, help="source images, at most")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no image after this time")
+    parser.add_argument("--inversion", choices=INVERSIONS, help="default: both")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     profile = load_profile("tiny")
     weights = profile.evaluator.models_under_test
     models = {name: ImageClassifier(of_model, device="cpu") for name, of_model in weights.items()}
     with spawn_services("tiny", ["diffusion_service"]) as services:
-        for inversion in INVERSIONS:
-            for line in measure(services, models, inversion, arguments.count):
+        for inversion in [arguments.inversion] if arguments.inversion else INVERSIONS:
+            scenes = until(range(arguments.count), 60 * arguments.minutes)
+            for line in measure(services, models, inversion, scenes):
                 print(line, flush=True)
 
 

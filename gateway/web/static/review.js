@@ -1,4 +1,4 @@
-// Sends the review of a picture and shows the next one; every button and choice has a key.
+// Sends the review (or the mark) of a picture and shows the next one; every button and choice has a key.
 const form = document.getElementById("review");
 const problem = document.getElementById("problem");
 
@@ -24,7 +24,8 @@ const ask = async (method, path, then, message) => {
 form?.addEventListener("submit", async (event) => {
   event.preventDefault();
   const data = new FormData(form);
-  const review = { verdict: event.submitter.value, note: data.get("note") };
+  const review = { [event.submitter.name]: event.submitter.value };
+  for (const name of ["note", "factor", "value"]) if (data.has(name)) review[name] = data.get(name);
   if (data.has("edit_shown")) review.edit_shown = data.get("edit_shown") === "yes";
   if (data.has("realism")) review.realism = Number(data.get("realism"));
   const buttons = [...form.querySelectorAll("button")];

@@ -32,6 +32,7 @@ PROMISED = {
     "GET /jobs/{job}/results", "GET /jobs/{job}/results/{counterfactual}", "GET /jobs/{job}/events",
     "GET /jobs/{job}/failure-points", "GET /jobs/{job}/report", "GET /jobs/{job}/export",
     "PUT /jobs/{job}/reviews/{counterfactual}", "GET /jobs/{job}/reviews", "POST /jobs/{job}/report",
+    "GET /jobs/{job}/own-images", "PUT /jobs/{job}/own-images/{image}",
     "GET /jobs/{job}/calibration", "GET /jobs/{job}/comparison",
     "POST /jobs/{job}/confirmation",
     "POST /jobs/{job}/doses",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import insert, select, text, update
 
@@ -14,12 +16,23 @@ from gateway.methods import read_method
 from gateway.methods.doses import DosesParameters
 from gateway.operations.deletion import mark_deleted
 from gateway.report.build import build_report
+from shared.images import encode
+from shared.profile_instruct import Instruct, InstructPix2Pix, InstructServer
 from shared.schemas.doses import DoseCurve
 from shared.schemas.jobs import JobSpec
 from shared.schemas.results import JobResults
 from tests.support.drawn_job import add_second_changes
 from tests.support.gateway_under_test import Gateway
 
+_WEIGHTS = {"hub": "someone/editor", "revision": "0" * 40, "dtype": "float32", "gigabytes": 1, "licence": "none"}
+PIX2PIX = InstructPix2Pix.model_validate({"engine": "instruct-pix2pix", "weights": _WEIGHTS})
+SERVER = InstructServer.model_validate(
+    {
+        "engine": "server",
+        "server": {"url": "http://images/v1", "model": "m", "revision": "1", "licence": "none", "gigabytes": 1},
+        "fields": {"seed": "seed"},
+    }
+)
 DOSED = {"0.5": False, "1": True, "1.5": True}  # whether the model loses the images at each dose
 
 
@@ -214,6 +227,74 @@ def test_a_sweep_keeps_the_fraction_of_each_edit(gateway: Gateway) -> None:
     assert {edit.self_fraction for edit in parameters.edits} == {0.7}
     assert parameters.inverted is not None
     assert "direction" in parameters.checks
+
+
+def make_instructed(gateway: Gateway, engine: Instruct = PIX2PIX, **parameters: float | str) -> None:
+    """Turn the job `drawn` into one of instructed edits, under a profile with this editor."""
+    profile = gateway.context.profile
+    diffusion = profile.diffusion.model_copy(update={"instruct": engine})
+    object.__setattr__(gateway.context, "profile", profile.model_copy(update={"diffusion": diffusion}))
+    with gateway.context.sessions.begin() as session:
+        session.get_one(Job, "drawn").methods = [read_method("instruct", {**parameters})]
+        session.execute(update(Counterfactual).values(method="instruct", lineage={"instruction": "Make it night."}))
+    build_report(gateway.context.sessions, gateway.context.store, "drawn", [])
+
+
+@pytest.mark.parametrize(
+    ("engine", "own", "parameter"),
+    [(PIX2PIX, {}, "guidance"), (PIX2PIX, {"guidance": 1}, "wording"), (SERVER, {}, "wording")],
+)
+def test_instructed_edits_are_dosed_by_what_the_editor_takes(
+    gateway: Gateway, engine: Instruct, own: dict[str, float], parameter: str
+) -> None:
+    make_instructed(gateway, engine, **own)
+    reply = gateway.client.post("/jobs/drawn/doses", json={})
+    assert reply.status_code == 202, reply.text
+    parameters = parameters_of(gateway, reply.json()["id"])
+    assert (parameters.method, parameters.parameter) == ("instruct", parameter)
+    assert parameters.instructed is not None
+    assert {edit.instruction for edit in parameters.edits} == {"Make it night."}
+    finish(gateway.context.sessions, reply.json()["id"], returns=True)
+    build_report(gateway.context.sessions, gateway.context.store, reply.json()["id"], [])
+    curve = night_bus(build_report(gateway.context.sessions, gateway.context.store, "drawn", [])).dose
+    assert (curve.method, curve.parameter, curve.undone.verdict) == ("instruct", parameter, "returns")
+
+
+def test_doses_of_edits_around_objects_take_the_masks_along(gateway: Gateway) -> None:
+    mask = encode(np.pad(np.full((64, 64), 255, np.uint8), 32))
+    sent = hashlib.sha256(mask).hexdigest()
+    reply = gateway.client.put(f"/images/{sent}?mask=true", content=mask)
+    assert reply.is_success, reply.text
+    with gateway.context.sessions.begin() as session:
+        session.execute(update(SourceImage).values(object_digest=reply.json()["digest"]))
+    make_instructed(gateway, SERVER, region="background")
+    reply = gateway.client.post("/jobs/drawn/doses", json={})
+    assert reply.status_code == 202, reply.text
+    with gateway.context.sessions() as session:
+        job = session.get_one(Job, reply.json()["id"])
+        assert job.source_images
+        assert all(source.object_digest for source in job.source_images)
+    editor = parameters_of(gateway, reply.json()["id"]).instructed
+    assert editor is not None
+    assert editor.region == "background"
+
+
+@pytest.mark.parametrize(
+    ("engine", "request_", "words"),
+    [
+        (SERVER, {"parameter": "guidance"}, "dose wording"),
+        (SERVER, {"parameter": "image_guidance"}, "InstructPix2Pix"),
+        (PIX2PIX, {"parameter": "self_fraction"}, "no self_fraction"),
+        (PIX2PIX, {"parameter": "wording", "doses": [0.75, 1]}, "no words for a dose of 0.75"),
+    ],
+)
+def test_a_dose_that_an_editor_of_instructions_does_not_take_is_refused(
+    gateway: Gateway, engine: Instruct, request_: dict[str, object], words: str
+) -> None:
+    make_instructed(gateway, engine)
+    reply = gateway.client.post("/jobs/drawn/doses", json=request_)
+    assert reply.status_code == 422, reply.text
+    assert words in str(reply.json())
 
 
 @pytest.mark.parametrize(

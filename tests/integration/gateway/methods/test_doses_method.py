@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.doses import DosesParameters, doses
+from gateway.methods.instruct import SHAM_INSTRUCTION
 from shared.images import encode
 from shared.schemas.base import ImagePayload
 from tests.support.logged_requests import LoggedServices
@@ -146,6 +147,75 @@ def test_several_edits_of_an_image_are_numbered_on_and_those_of_other_images_are
     assert [row.seed for row in rows] == [7] * 7 + [8] * 7
 
 
+INSTRUCTED = {**EDIT, "instruction": "Make it rain."}
+
+
+def test_instructed_edits_are_dosed_by_guidance_and_undone_by_the_opposite_instruction(
+    services: LoggedServices,
+) -> None:
+    parameters = parameters_of("guidance", "instructed", [INSTRUCTED], guidance=6, sham_instruction="Stay.")
+    rows = rows_of(services, parameters)
+    *dosed, undone = services.instructed
+    assert [(request.guidance, request.image_guidance) for request in dosed] == [(3, 1.5), (6, 1.5), (9, 1.5)]
+    for request in dosed:
+        assert request.source.png == PNG
+        assert [(edit.instruction, edit.seed) for edit in request.edits] == [("Make it rain.", 7), ("Stay.", 7)]
+    full = next(row.image for row in rows if row.lineage.get("dose", {}).get("dose") == 1 and row.arm == "edit")
+    assert full is not None
+    assert undone.source.png == full.png
+    assert (undone.guidance, undone.edits[0].instruction) == (6, "Change rainy to sunny.")
+    assert [(row.arm, row.null_ordinal) for row in rows] == [
+        *[("edit", 1), ("null", None), ("edit", 3), ("null", None), ("edit", 5), ("null", None)],
+        ("edit", None),
+    ], "the edit undone is compared with the source image"
+    assert [row.edit.changes[0].to_value for row in rows if row.edit] == [
+        "rain (dose 0.5)",
+        "rain (dose 1)",
+        "rain (dose 1.5)",
+        "rain (undone)",
+    ]
+
+
+def test_the_image_guidance_goes_down_with_the_dose(services: LoggedServices) -> None:
+    parameters = parameters_of("image_guidance", "instructed", [INSTRUCTED], image_guidance=1.8)
+    rows = rows_of(services, parameters)
+    assert [request.image_guidance for request in services.instructed] == pytest.approx([3.6, 1.8, 1.2, 1.8])
+    assert {request.guidance for request in services.instructed} == {7.5}
+    values = [row.lineage["dose"]["value"] for row in rows if row.arm == "edit"]
+    assert values == pytest.approx([3.6, 1.8, 1.2, 1.8])
+
+
+def test_the_wording_of_an_instruction_says_its_degree(services: LoggedServices) -> None:
+    rows = rows_of(services, parameters_of("wording", "instructed", [INSTRUCTED]))
+    instructions = [request.edits[0].instruction for request in services.instructed]
+    assert instructions == [
+        "Make it rain. Make this change only slightly.",
+        "Make it rain.",
+        "Make it rain. Make this change strongly.",
+        "Change rainy to sunny.",
+    ]
+    assert len({(request.guidance, request.image_guidance) for request in services.instructed}) == 1
+    assert {request.edits[1].instruction for request in services.instructed} == {SHAM_INSTRUCTION}
+    recorded = [row.lineage["instruction"] for row in rows if row.arm == "edit"]
+    assert recorded == instructions
+
+
+def test_what_an_instruction_added_is_removed(services: LoggedServices) -> None:
+    added = {**INSTRUCTED, "from_phrase": "", "to_phrase": "snow on the road"}
+    rows_of(services, parameters_of("guidance", "instructed", [added]))
+    assert services.instructed[-1].edits[0].instruction == "Remove snow on the road."
+
+
+@pytest.mark.parametrize(
+    ("doses_", "instruction", "words"),
+    [([0.25, 1], "Make it rain.", "no words for a dose of 0.25"), ([1, 2], "rain " * 95, "over 500 characters")],
+)
+def test_a_degree_without_words_or_room_is_refused(doses_: list[float], instruction: str, words: str) -> None:
+    values = {"method": "instruct", "parameter": "wording", "doses": doses_, "instructed": {}}
+    with pytest.raises(ValidationError, match=words):
+        DosesParameters.model_validate({**values, "edits": [{**EDIT, "instruction": instruction}]})
+
+
 @pytest.mark.parametrize(
     ("parameter", "editor", "editor_parameters", "words"),
     [
@@ -153,6 +223,9 @@ def test_several_edits_of_an_image_are_numbered_on_and_those_of_other_images_are
         ("control_scale", "inverted", {}, "no control_scale"),
         ("guidance", "controlled", {"guidance": 1.5}, "1 … 30"),
         ("control_scale", "controlled", {"control_scale": 1.5}, "0 … 2"),
+        ("self_fraction", "instructed", {}, "no self_fraction; dose guidance or image_guidance or wording"),
+        ("wording", "controlled", {}, "no wording"),
+        ("guidance", "instructed", {"guidance": 1.5}, "1 … 30"),
     ],
 )
 def test_a_dose_that_the_editor_does_not_have_is_refused(

@@ -13,7 +13,7 @@ from gateway.analysis.validity import Screened
 from gateway.results.wording import corroboration_sentence, dose_sentence, pooled_obstacle_sentence, with_sentences
 from shared.schemas.doses import DoseCurve, DosePoint, Undone
 from shared.schemas.effects import Cell, CellEffect, CheckErrors, Metric
-from shared.schemas.estimates import Corroboration, Interval, Rate
+from shared.schemas.estimates import ChosenBy, Corroboration, Interval, OwnImageMarks, Rate
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Relation
 from tests.support.effects import cell, differences
@@ -97,11 +97,30 @@ def test_own_images_are_stated_with_both_counts() -> None:
         others=["day"], showing=showing, rest=rest, difference=1 / 3 - 40 / 41, interval=interval, images=[]
     )
     assert corroboration_sentence(corroboration, "night") == (
-        "; own images: 3 of 9 with night are right, 40 of 41 without (−64 points, −88 to −30)"
+        "; own images, chosen by the scorer: 3 of 9 with night are right, 40 of 41 without (−64 points, −88 to −30)"
     )
     none = Rate(count=0, n=0, value=None, low=0.0, high=1.0)
     alone = Corroboration(others=["day"], showing=none, rest=rest, images=[])
-    assert corroboration_sentence(alone, "night") == "; the scorer sees night in none of the 41 own images"
+    assert corroboration_sentence(alone, "night") == "; own images, chosen by the scorer: night in none of 41"
+
+
+@pytest.mark.parametrize(
+    ("chosen_by", "words"),
+    [
+        ("eye", "; own images, confirmed by eye (9 of the scorer's 12, 2 that it missed): 3 of 9 with night are right"),
+        (
+            "scorer and eye",
+            "; own images, chosen by the scorer, marked by eye in part (9 of the scorer's 12 confirmed, 2 that it "
+            "missed): 3 of 9 with night are right",
+        ),
+    ],
+)
+def test_marked_own_images_say_how_many_people_confirmed(chosen_by: ChosenBy, words: str) -> None:
+    rate = Rate(count=3, n=9, value=1 / 3, low=0.1, high=0.65)
+    precision = Rate(count=9, n=12, value=0.75, low=0.4, high=0.9)
+    marks = OwnImageMarks(confirmed=11, refused=3, undecided=0, missed=2, precision=precision)
+    own = Corroboration(others=["day"], showing=rate, rest=rate, images=[], chosen_by=chosen_by, marks=marks)
+    assert corroboration_sentence(own, "night").startswith(words)
 
 
 @pytest.mark.parametrize(
