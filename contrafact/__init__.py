@@ -19,6 +19,7 @@ from shared.schemas.models import ModelSpec, Preprocessing
 from shared.schemas.own_images import MarkRequest
 from shared.schemas.repairs import RepairRequest
 from shared.schemas.reviews import ConfirmationRequest, ReviewRequest
+from shared.schemas.studies import Question, StudyRequest
 from shared.schemas.suites import SuiteRequest
 
 __all__ = [
@@ -39,8 +40,10 @@ __all__ = [
     "Outcome",
     "Preprocessing",
     "Problem",
+    "Question",
     "RepairRequest",
     "ReviewRequest",
+    "StudyRequest",
     "SuiteRequest",
     "Unreachable",
     "test",

@@ -12,7 +12,15 @@ from typing import Annotated
 
 import typer
 
-from contrafact import export_command, model_commands, printing, repair_commands, review_commands, suite_commands
+from contrafact import (
+    export_command,
+    model_commands,
+    printing,
+    repair_commands,
+    review_commands,
+    study_commands,
+    suite_commands,
+)
 from contrafact.calibrate_command import calibrate
 from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output
 from contrafact.compare_command import compare
@@ -158,6 +166,7 @@ app.command()(review_commands.review)
 app.command()(review_commands.reviews)
 app.command()(review_commands.mark)
 app.command()(review_commands.own_images)
+app.add_typer(study_commands.study, name="study")
 app.command()(calibrate)
 app.command()(compare)
 app.command()(confirm)

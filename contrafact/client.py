@@ -35,6 +35,16 @@ from shared.schemas.repairs import RepairRequest, RepairsPage, RepairView, Train
 from shared.schemas.reports import ReportFormat
 from shared.schemas.result_rows import CounterfactualView, ResultsPage
 from shared.schemas.reviews import ConfirmationJob, ConfirmationRequest, ReviewRequest, ReviewsPage, ReviewView
+from shared.schemas.studies import (
+    AnswersStored,
+    InvitationsReply,
+    InvitationsRequest,
+    Side,
+    StudiesListing,
+    StudyRequest,
+    StudyResults,
+    StudyView,
+)
 from shared.schemas.suites import RunRequest, RunResults, RunView, SuiteDetail, SuiteRequest, SuitesPage, SuiteView
 
 __all__ = ["Client", "Unreachable"]
@@ -188,6 +198,53 @@ class Client:
         with self._gateway.stream(f"/jobs/{job}/export", query) as reply:
             for chunk in reply.iter_bytes():
                 out.write(chunk)
+
+    def create_study(self, job: str, request: StudyRequest) -> StudyView:
+        """Sample counterfactuals of a finished job for people to rate."""
+        return self._gateway.post(StudyView, f"/jobs/{job}/studies", request)
+
+    def studies(self, job: str) -> StudiesListing:
+        """The studies of a job, newest first."""
+        return self._gateway.get(StudiesListing, f"/jobs/{job}/studies")
+
+    def study(self, study: str) -> StudyView:
+        """A study with its progress."""
+        return self._gateway.get(StudyView, f"/studies/{study}")
+
+    def delete_study(self, study: str) -> None:
+        """Delete a study with its links, its answers, and the reviews that its consensus gave."""
+        self._gateway.delete(f"/studies/{study}")
+
+    def invite_raters(self, study: str, raters: int = 1) -> InvitationsReply:
+        """Invite people to a study. Their links are shown once."""
+        return self._gateway.post(InvitationsReply, f"/studies/{study}/invitations", InvitationsRequest(raters=raters))
+
+    def study_results(self, study: str) -> StudyResults:
+        """Raters, agreement, and the answers by question and method."""
+        return self._gateway.get(StudyResults, f"/studies/{study}/results")
+
+    def study_items(self, study: str) -> bytes:
+        """The items as CSV, for a crowd platform."""
+        return self._gateway.fetch(f"/studies/{study}/items.csv")
+
+    def study_image(self, study: str, item: str, side: Side) -> bytes:
+        """An image of an item as PNG, without provenance."""
+        return self._gateway.fetch(f"/studies/{study}/items/{item}/{side}")
+
+    def study_answers(self, study: str) -> bytes:
+        """All ratings of a study as CSV."""
+        return self._gateway.fetch(f"/studies/{study}/answers.csv")
+
+    def upload_study_answers(self, study: str, csv: bytes) -> AnswersStored:
+        """Store ratings from CSV: `rater`, `item`, and a column for each question."""
+        request = self._gateway.http.build_request(
+            "PUT", f"/studies/{study}/answers.csv", content=csv, headers={"Content-Type": "text/csv"}
+        )
+        return AnswersStored.model_validate_json(self._gateway.send(request).content)
+
+    def rating_page_of(self, link: str) -> str:
+        """The URL of an invitation's link."""
+        return str(self._gateway.http.base_url.join(link.removeprefix("/")))
 
     def create_suite(self, request: SuiteRequest) -> SuiteDetail:
         """Freeze counterfactuals of a job."""

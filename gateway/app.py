@@ -24,6 +24,7 @@ from gateway.api import (
     results,
     reviews,
     signed_downloads,
+    studies,
     suites,
 )
 from gateway.api.dependencies import problems as problem_responses
@@ -38,7 +39,7 @@ from gateway.operations.gauges import Work
 from gateway.operations.probes import refuse_unready
 from gateway.operations.startup import refuse_unsafe_start, stop_on_signals
 from gateway.settings import read_settings
-from gateway.web import compare, home, login, review
+from gateway.web import compare, home, login, rate, review
 from gateway.web import own_images as own_images_page
 from gateway.web import routes as pages
 from shared import __version__, problem_replies
@@ -108,8 +109,10 @@ async def _lifespan(context: Context, registry: CollectorRegistry, _: FastAPI) -
 
 
 def _add_routes(app: FastAPI) -> None:
-    apis = (jobs, results, comparisons, reviews, own_images, export, suites, repairs, events, images, models, catalogue)
-    routed = (*apis, home, pages, compare, review, own_images_page)
+    apis = (
+        jobs, results, comparisons, reviews, own_images, studies, export, suites, repairs, events, images, models, catalogue
+    )  # fmt: skip
+    routed = (*apis, home, pages, compare, review, own_images_page, rate)
     for module in routed:
         app.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(login.router)

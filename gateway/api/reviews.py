@@ -10,6 +10,7 @@ from gateway.confirmations.orders import confirm
 from gateway.database.sessions import reading
 from gateway.jobs import jobs
 from gateway.reviews import calibration, reviews
+from gateway.studies.results import sync_job
 from shared.schemas.calibration import JobCalibration
 from shared.schemas.doses import DoseRequest
 from shared.schemas.jobs import JobDetail
@@ -68,6 +69,7 @@ def report_anew(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
     """Rebuild the report of a finished job with the current reviews. Nothing is rendered or predicted."""
     with gateway.sessions.begin() as session:
         jobs.rebuild_report(session, owner, job)
+        sync_job(session, job)
     gateway.wake()
     with reading(gateway.sessions) as session:
         return jobs.show(session, owner, job)

@@ -35,11 +35,14 @@ from shared.storage import LINK_PATH
 
 OPEN_PATHS = frozenset({HEALTHZ, READYZ, "/openapi.json", "/login"})
 FORM_PATH = "/"  # its form works without scripts, so it sends no token; the browser's Origin header is checked instead
+RATE_PATH = "/rate/"  # the pages of raters: the token in the path shows who asks (`gateway.studies.raters`)
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 # A suite's name may contain any of these words.
 REVIEWS = re.compile(r"/jobs/[^/]+/((reviews|own-images)(/|$)|report$)")
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 SMALL_BODY_BYTES = 64 * 1024
+STUDY_ANSWERS = re.compile(r"/studies/[^/]+/answers\.csv")
+STUDY_ANSWERS_BYTES = 8 * 1024**2  # some 100,000 ratings
 MANIFEST_BYTES = 64 * 1024**2  # JSON is parsed in memory: some 300,000 images
 MAX_BYTES_IN_MEMORY = 512 * 1024**2  # of all bodies that come in at a time, except forms, whose files are on disk
 LUMP_BYTES = 8 * 1024**2  # bodies of unknown length are counted in steps of this size
@@ -121,7 +124,7 @@ class Access:
         """The caller; None on paths that need no key."""
         if not self._context.settings.authentication:
             return Caller(LOCAL_OWNER)
-        if path in OPEN_PATHS or path.startswith(("/static/", LINK_PATH)):  # a link shows its own signature
+        if path in OPEN_PATHS or path.startswith(("/static/", RATE_PATH, LINK_PATH)):  # a link shows its own signature
             return None
         key, cookie = _credentials(headers)
         if key is None and cookie is None:
@@ -156,6 +159,8 @@ class Access:
             most = settings.max_model_bytes
         elif method == "PUT" and path.startswith("/images/"):
             most = settings.max_image_bytes
+        elif method == "PUT" and STUDY_ANSWERS.fullmatch(path):
+            most = STUDY_ANSWERS_BYTES
         else:
             most = SMALL_BODY_BYTES
         return most if caller is None or caller.max_bytes is None else min(most, caller.max_bytes)

@@ -24,6 +24,7 @@ from shared.schemas.own_images import ShownMark
 from shared.schemas.repairs import RepairProgress, RepairRequest, RepairResult
 from shared.schemas.reviews import ReviewVerdict
 from shared.schemas.service import ServiceInfo
+from shared.schemas.studies import ItemKind, StudyRequest
 from shared.schemas.suites import SuiteFilters
 
 Id = String(64)
@@ -64,9 +65,11 @@ class Table(DeclarativeBase):
         RepairResult: ContractColumn(RepairResult),
         RoundPlan: ContractColumn(RoundPlan),
         ServiceInfo: ContractColumn(ServiceInfo),
+        StudyRequest: ContractColumn(StudyRequest),
         SuiteFilters: ContractColumn(SuiteFilters, exclude_none=True),
         JobState: String(16),
         Kind: String(16),
+        ItemKind: String(16),
         list[int]: JSON_COLUMN,
         SourceImageState: String(16),
         Stage: String(16),

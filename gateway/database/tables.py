@@ -42,6 +42,10 @@ from gateway.database.owner_tables import ModelUnderTest as ModelUnderTest
 from gateway.database.owner_tables import OwnedImage as OwnedImage
 from gateway.database.owner_tables import Owner as Owner
 from gateway.database.owner_tables import Upload as Upload
+from gateway.database.study_tables import Study as Study
+from gateway.database.study_tables import StudyAnswer as StudyAnswer
+from gateway.database.study_tables import StudyItem as StudyItem
+from gateway.database.study_tables import StudyRater as StudyRater
 from gateway.database.table_base import Id, utc_now
 from gateway.database.table_base import (
     Table as Table,  # re-exported: imported from here, its metadata has all tables

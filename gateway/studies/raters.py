@@ -1,0 +1,83 @@
+"""Raters: their invitations, the items of each, and the token in the link that shows who rates.
+
+A token has 256 random bits and is stored as SHA-256, like an API key. It begins like one, so that logs mask it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections import Counter
+from typing import NamedTuple
+
+from sqlalchemy import case, func, select, update
+from sqlalchemy.orm import Session
+
+from gateway.auth.keys import MINUTE, PREFIX, epoch_now, hash_of
+from gateway.auth.middleware import RATE_PATH
+from gateway.database.tables import Job, Study, StudyAnswer, StudyItem, StudyRater
+from gateway.studies.studies import find
+from shared.problems import InvalidInput, NotFound, Overloaded
+from shared.schemas.studies import Invitation, InvitationsReply
+from shared.seeds import derive_seed
+
+MAX_RATERS = 5_000  # of one study
+
+
+class Invited(NamedTuple):
+    """A rater who came by a link, and their study."""
+
+    rater: StudyRater
+    study: Study
+
+
+def invite(session: Session, owner: str, study_id: str, count: int) -> InvitationsReply:
+    """Invite raters. Each gets the edits with the fewest answers and invitations, the control items, in random order.
+
+    Raises NotFound, and InvalidInput for too many raters.
+    """
+    study = find(session, owner, study_id)
+    raters = session.scalars(select(StudyRater).where(StudyRater.study_id == study_id)).all()
+    if len(raters) + count > MAX_RATERS:
+        raise InvalidInput(f"a study has at most {MAX_RATERS:,} raters, and this one has {len(raters):,}")
+    items = session.execute(select(StudyItem.id, StudyItem.kind).where(StudyItem.study_id == study_id)).all()
+    edits = [row.id for row in items if row.kind == "edit"]
+    checks = [row.id for row in items if row.kind != "edit"]
+    answered = _answers_by_item(session, study_id)
+    assigned = Counter(item for rater in raters for item in rater.items)
+    invitations = []
+    for _ in range(count):
+        rater_id, token = uuid.uuid4().hex, f"{PREFIX}rate_{secrets.token_urlsafe(32)}"
+        rank = {item: (answered[item], assigned[item], derive_seed("turn", rater_id, item)) for item in edits}
+        chosen = sorted(edits, key=lambda item: rank[item])[: study.request.items_per_rater]
+        assigned.update(chosen)
+        order = sorted([*chosen, *checks], key=lambda item: derive_seed("order", rater_id, item))
+        session.add(StudyRater(id=rater_id, study_id=study_id, token_hash=hash_of(token), items=order))
+        invitations.append(Invitation(rater=rater_id, link=f"{RATE_PATH}{token}", items=len(order)))
+    return InvitationsReply(invitations=invitations)
+
+
+def admit(session: Session, token: str, per_minute: int) -> Invited:
+    """The rater with this token; counts a request. Raises NotFound, and Overloaded if they send too many."""
+    r = StudyRater
+    start = case((r.requests_until > epoch_now(), r.requests_until), else_=epoch_now())
+    until = start + MINUTE / per_minute
+    mine = r.token_hash == hash_of(token)
+    counted = update(r).where(mine, until <= epoch_now() + MINUTE).values(requests_until=until).returning(r.id)
+    rater_id = session.scalar(counted.execution_options(synchronize_session=False))
+    if rater_id is None and session.scalar(select(r.id).where(mine)) is not None:
+        raise Overloaded(
+            f"more than {per_minute:,} requests a minute came from this link; wait a moment", retry_after=1
+        )
+    found = select(StudyRater, Study).join(Study, r.study_id == Study.id).join(Job, Study.job_id == Job.id)
+    row = session.execute(found.where(r.id == rater_id, Job.deleted_at.is_(None))).one_or_none()
+    if row is None:
+        raise NotFound("this link is not valid, or its study was deleted; ask the person who sent it")
+    return Invited(*row)
+
+
+def _answers_by_item(session: Session, study_id: str) -> Counter[str]:
+    a = StudyAnswer
+    of_study = select(a.item_id, func.count()).join(StudyItem, a.item_id == StudyItem.id)
+    rows = session.execute(of_study.where(StudyItem.study_id == study_id).group_by(a.item_id))
+    return Counter({row[0]: row[1] for row in rows})

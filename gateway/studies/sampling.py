@@ -1,0 +1,98 @@
+"""Which pairs of images the raters of a study see: sampled edits, control items and attention checks.
+
+Edits are taken in the order of their ids, which are digests: a random order, and that of the sample of reviews
+(`gateway.results.reviewed_edits`), so that the study's consensus extends that sample. Control items have an answer
+that is known beforehand: a null arm keeps its label, an image of another class does not.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from sqlalchemy import Select, or_, select
+from sqlalchemy.orm import Session, aliased
+
+from gateway.database.tables import Counterfactual, Job, SourceImage, StudyItem
+from shared.problems import InvalidInput
+from shared.schemas.studies import ItemKind, StudyRequest
+from shared.seeds import derive_seed
+
+CANDIDATES = 200  # edits among which source images for control items are looked for
+
+
+def sample_items(session: Session, job: Job, study_id: str, request: StudyRequest) -> list[StudyItem]:
+    """The items of a new study. Raises InvalidInput if the job has no edits, or no control items, of the kind asked."""
+    names = [method.name for method in job.methods]
+    if unknown := sorted(set(request.methods or ()) - set(names)):
+        raise InvalidInput(f"the job has no method {unknown[0]!r}; its methods are {', '.join(names)}")
+    edits = [
+        edit
+        for name in request.methods or names
+        for edit in session.scalars(_edits(job, request, name).limit(request.per_method))
+    ]
+    if not edits:
+        raise InvalidInput(f"the job has no {request.sample} edits of {', '.join(request.methods or names)}")
+    items = [_item(study_id, "edit", edit, edit.image_digest) for edit in edits]
+    broken = list(islice(_broken(session, job, study_id, edits), request.controls // 2))
+    controls = [*islice(_nulls(session, job, study_id, edits), request.controls - len(broken)), *broken]
+    if request.controls and not controls:
+        raise InvalidInput("the job has no null arm and no image of another class for control items; set controls to 0")
+    order = sorted(edits, key=lambda edit: derive_seed("attention", study_id, edit.id))
+    attention = [_item(study_id, "attention", edit, edit.image_digest) for edit in order[: request.attention]]
+    return [*items, *controls, *attention]
+
+
+def _item(study_id: str, kind: ItemKind, edit: Counterfactual, digest: str | None) -> StudyItem:
+    return StudyItem(
+        id=secrets.token_hex(8), study_id=study_id, kind=kind, counterfactual_id=edit.id, shown_digest=digest
+    )
+
+
+def _edits(job: Job, request: StudyRequest, method: str) -> Select[Counterfactual]:
+    c = Counterfactual
+    edits = select(c).where(c.job_id == job.id, c.method == method, c.arm == "edit", c.image_digest.is_not(None))
+    return (edits.where(c.accepted) if request.sample == "accepted" else edits).order_by(c.id)
+
+
+def _nulls(session: Session, job: Job, study_id: str, edits: Sequence[Counterfactual]) -> Iterator[StudyItem]:
+    """Accepted null arms of different source images, shown as if they were their edits."""
+    null = aliased(Counterfactual)
+    edit = Counterfactual
+    same = (null.job_id == edit.job_id, null.source_image_id == edit.source_image_id, null.method == edit.method)
+    arms = (
+        select(edit, null.image_digest)
+        .join(null, (null.ordinal == edit.null_ordinal) & same[0] & same[1] & same[2])
+        .where(edit.job_id == job.id, edit.arm == "edit", edit.method.in_({row.method for row in edits}))
+        .where(null.arm == "null", null.accepted, null.image_digest.is_not(None))
+        .order_by(edit.id.desc())  # from the other end, so that few pairs are seen twice
+        .limit(CANDIDATES)
+    )
+    used: set[str] = set()
+    for row, digest in session.execute(arms):
+        if row.source_image_id not in used:
+            used.add(row.source_image_id)
+            yield _item(study_id, "null", row, digest)
+
+
+def _broken(session: Session, job: Job, study_id: str, edits: Sequence[Counterfactual]) -> Iterator[StudyItem]:
+    """Source images of another class (or with another mask), shown as if they were the edit's image."""
+    s = SourceImage
+    labelled = select(s).where(s.job_id == job.id, s.digest.is_not(None))
+    rows = session.scalars(labelled.where(or_(s.ground_truth.is_not(None), s.mask_digest.is_not(None)))).all()
+    by_id = {row.id: row for row in rows}
+    used: set[str] = set()
+    for edit in edits[-CANDIDATES:]:
+        source = by_id.get(edit.source_image_id)
+        if source is None or source.id in used:
+            continue
+        others = [row for row in rows if _truth(row) != _truth(source)]
+        if others:
+            used.add(source.id)
+            other = others[derive_seed("broken", study_id, edit.id) % len(others)]
+            yield _item(study_id, "broken", edit, other.digest)
+
+
+def _truth(source: SourceImage) -> str | None:
+    return source.ground_truth if source.mask_digest is None else source.mask_digest
