@@ -12,7 +12,15 @@ from typing import Annotated
 
 import typer
 
-from contrafact import export_command, model_commands, printing, repair_commands, review_commands, suite_commands
+from contrafact import (
+    export_command,
+    model_commands,
+    note_commands,
+    printing,
+    repair_commands,
+    review_commands,
+    suite_commands,
+)
 from contrafact.calibrate_command import calibrate
 from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output
 from contrafact.compare_command import compare
@@ -156,6 +164,8 @@ app.command()(repair_commands.repair)
 app.add_typer(repair_commands.repairs, name="repairs")
 app.command()(review_commands.review)
 app.command()(review_commands.reviews)
+app.command()(note_commands.note)
+app.command()(note_commands.notes)
 app.command()(calibrate)
 app.command()(compare)
 app.command()(confirm)

@@ -18,6 +18,8 @@ from shared.problems import NotReady
 from shared.schemas.calibration import JobCalibration
 from shared.schemas.comparisons import ComparisonChoice, JobComparison
 from shared.schemas.doses import DoseRequest
+from shared.schemas.finding_notes import FindingNoteRequest
+from shared.schemas.findings import FindingsListing, FindingView
 from shared.schemas.jobs import (
     EventView,
     JobDetail,
@@ -154,6 +156,14 @@ class Client:
         """All reviews of a job, newest first, page by page."""
         for page in pages(partial(self._gateway.get, ReviewsPage, f"/jobs/{job}/reviews")):
             yield from page.reviews
+
+    def findings(self, job: str) -> FindingsListing:
+        """The findings of a job's report, each with its id, status and note."""
+        return self._gateway.get(FindingsListing, f"/jobs/{job}/findings")
+
+    def note_finding(self, job: str, finding: str, request: FindingNoteRequest) -> FindingView:
+        """Set the status and the note of a finding. Replaces earlier ones."""
+        return self._gateway.put(FindingView, f"/jobs/{job}/findings/{finding}", request)
 
     def calibration(self, job: str) -> JobCalibration:
         """The errors of a job's checks, from the reviews of its calibration sample."""

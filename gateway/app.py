@@ -16,6 +16,7 @@ from gateway.api import (
     comparisons,
     events,
     export,
+    findings,
     images,
     jobs,
     models,
@@ -106,7 +107,7 @@ async def _lifespan(context: Context, registry: CollectorRegistry, _: FastAPI) -
 
 
 def _add_routes(app: FastAPI) -> None:
-    apis = (jobs, results, comparisons, reviews, export, suites, repairs, events, images, models, catalogue)
+    apis = (jobs, results, comparisons, reviews, findings, export, suites, repairs, events, images, models, catalogue)
     routed = (*apis, home, pages, compare, review)
     for module in routed:
         app.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])

@@ -36,7 +36,7 @@ from shared.storage import LINK_PATH
 OPEN_PATHS = frozenset({HEALTHZ, READYZ, "/openapi.json", "/login"})
 FORM_PATH = "/"  # its form works without scripts, so it sends no token; the browser's Origin header is checked instead
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-REVIEWS = re.compile(r"/jobs/[^/]+/(reviews(/|$)|report$)")  # a suite's name may contain any of these words
+REVIEWS = re.compile(r"/jobs/[^/]+/((reviews|findings)(/|$)|report$)")  # a suite's name may contain any of these words
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 SMALL_BODY_BYTES = 64 * 1024
 MANIFEST_BYTES = 64 * 1024**2  # JSON is parsed in memory: some 300,000 images

@@ -19,6 +19,8 @@ from gateway.database.sessions import UtcDateTime
 from gateway.methods import JobMethod
 from shared.schemas.base import JsonObject, Kind
 from shared.schemas.designs import RoundPlan
+from shared.schemas.effects import Direction
+from shared.schemas.finding_notes import FindingStatus
 from shared.schemas.jobs import JobState, Stage
 from shared.schemas.repairs import RepairProgress, RepairRequest, RepairResult
 from shared.schemas.reviews import ReviewVerdict
@@ -70,4 +72,6 @@ class Table(DeclarativeBase):
         SourceImageState: String(16),
         Stage: String(16),
         ReviewVerdict: String(16),
+        FindingStatus: String(16),
+        Direction: String(16),
     }

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from gateway.database.pagination import SortKey, decode_cursor, encode_cursor, page_of
 from gateway.database.tables import Counterfactual, Prediction, Report, SourceImage
 from gateway.jobs import jobs
+from gateway.results.finding_notes import load_notes, with_notes
 from gateway.results.views import counterfactual_views
 from shared.problems import NotFound
 from shared.schemas.base import Contract
@@ -59,7 +60,7 @@ def results_page(
     """The job's metrics and a page of its counterfactuals. Null arms are part of their counterfactual's view."""
     job = jobs.find(session, owner, job_id)
     report = session.get(Report, job_id)
-    metrics = report.results if report else None
+    metrics = with_notes(report.results, load_notes(session, job_id)) if report else None
     if listing.order == "review":
         rows, next_cursor = _review_page(session, job_id, listing, metrics, cursor, limit)
     else:
