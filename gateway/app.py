@@ -37,8 +37,9 @@ from gateway.database.sessions import DATABASE_AWAY
 from gateway.operations.gauges import Work
 from gateway.operations.probes import refuse_unready
 from gateway.operations.startup import refuse_unsafe_start, stop_on_signals
+from gateway.results.image_map import JobMaps
 from gateway.settings import read_settings
-from gateway.web import compare, gallery, home, image_pages, login, review
+from gateway.web import compare, gallery, home, image_map, image_pages, login, review
 from gateway.web import routes as pages
 from shared import __version__, problem_replies
 from shared import logging as json_logging
@@ -81,6 +82,7 @@ def create_app(context: Context | None = None) -> FastAPI:
         responses=PROBLEMS,
     )
     app.state.context = context
+    app.state.maps = JobMaps()
     app.state.event_feed = EventFeed(context.sessions, context.stopping)
     _add_routes(app)
     app.add_api_route("/metrics", partial(metrics_reply, registry), include_in_schema=False)
@@ -108,7 +110,7 @@ async def _lifespan(context: Context, registry: CollectorRegistry, _: FastAPI) -
 
 def _add_routes(app: FastAPI) -> None:
     apis = (jobs, results, comparisons, reviews, findings, export, suites, repairs, events, images, models, catalogue)
-    routed = (*apis, home, pages, gallery, image_pages, compare, review)
+    routed = (*apis, home, pages, gallery, image_map, image_pages, compare, review)
     for module in routed:
         app.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(login.router)

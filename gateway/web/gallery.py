@@ -8,15 +8,15 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
-from sqlalchemy.orm import Session
 
 from gateway.api.dependencies import Cursor, Gateway, JobId, Owner
 from gateway.database.sessions import reading
-from gateway.database.tables import Job, Report
+from gateway.database.tables import Report
 from gateway.jobs import jobs
 from gateway.results.browsing import browse
 from gateway.results.counterfactuals import Listing
 from gateway.results.facets import Facets, load_facets
+from gateway.results.image_map import Of
 from gateway.web.addresses import address_of, parameters_of
 from gateway.web.rendering import render
 from shared.schemas.effects import Direction
@@ -32,7 +32,7 @@ SHOWS: dict[Show, str] = {
     "blink": "blink",
     "difference": "difference",
 }
-_NO_FILTERS = ("show", "masks", "against")
+_NO_FILTERS = ("show", "masks", "against", "of")
 
 Arm = Literal["source", "null", "sham", "counterfactual"]
 
@@ -40,14 +40,17 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 class GalleryState(Listing):
-    """The state of gallery, map and image page: filters, order, way to compare. `direction`: whether edits change to
-    or from `value`. `against`: what an image's page compares the counterfactual with. `masks`: paint them over.
+    """The state of gallery, map and image page: filters, order, and what is shown.
+
+    `direction`: whether edits change to or from `value`. `show`: the way to compare. `masks`: painted over the images.
+    `against`: what an image's page compares the counterfactual with. `of`: what the map places.
     """
 
     direction: Direction | None = None
     show: Show | None = None
     masks: bool | None = None
     against: Literal["null", "sham"] | None = None
+    of: Of | None = None
     cursor: Cursor = None
 
     def listing(self) -> Listing:
@@ -68,7 +71,7 @@ class GalleryState(Listing):
 
     def address(self, path: str, **changes: str | None) -> str:
         """`path` with this state and `changes` to it; None removes a parameter. Starts at the first page."""
-        return address_of(path, GalleryState.model_validate(self.current()), **changes)
+        return address_of(path, type(self).model_validate(self.current()), **changes)
 
     @property
     def filters(self) -> dict[str, str]:
@@ -163,12 +166,6 @@ def _label_map(view: CounterfactualView, arm: Arm, model: str | None) -> str | N
         if prediction is not None and prediction.segmentation is not None:
             return prediction.segmentation.map
     return view.source.mask
-
-
-def page_context(session: Session, job: Job, state: GalleryState, path: str) -> tuple[list[FilterRow], int]:
-    """The filters of another page over the same images, and how many match."""
-    facets = load_facets(session, job.id, state.listing(), job.models)
-    return filter_rows(facets, state, path, has_review_order=False), facets.total
 
 
 def filter_rows(facets: Facets, state: GalleryState, path: str, *, has_review_order: bool) -> list[FilterRow]:
