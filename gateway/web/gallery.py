@@ -81,12 +81,16 @@ class GalleryState(Listing):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A value of a filter: its words, how many images it leaves, its address, and whether it is chosen now."""
+    """A value of a filter: its words, how many images it leaves, its address, and whether it is chosen now.
+
+    `names` of the parameters that it sets.
+    """
 
     words: str
     number: int | None
     address: str
     active: bool
+    names: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +179,7 @@ def filter_rows(facets: Facets, state: GalleryState, path: str, *, has_review_or
     def choice(words: str, number: int | None, **values: str) -> Choice:
         active = values.items() <= chosen.items()
         changes: dict[str, str | None] = dict.fromkeys(values) if active else dict(values)
-        return Choice(words, number, state.address(path, **changes), active)
+        return Choice(words, number, state.address(path, **changes), active, frozenset(values))
 
     def row(name: str, choices: Sequence[Choice]) -> FilterRow:
         shown = [one for number, one in enumerate(choices) if number < MOST_VALUES or one.active]
@@ -197,7 +201,12 @@ def filter_rows(facets: Facets, state: GalleryState, path: str, *, has_review_or
         row("method", [choice(name, number, method=name) for name, number in facets.methods.items()]),
         row("order", [choice("to review first", None, order="review")] if has_review_order else []),
     ]
-    return [entry for entry in rows if entry.choices and (len(entry.choices) > 1 or entry.name != "method")]
+    rows = [entry for entry in rows if len(entry.choices) > (entry.name == "method")]
+    shown = {name for entry in rows for one in (*entry.choices, *entry.more) if one.active for name in one.names}
+    others = [(name, value) for name, value in chosen.items() if name not in shown]
+    others = [(name, value) for name, value in others if name != "direction"]
+    rows.append(row("also", [choice(f"{name}: {value}", None, **{name: value}) for name, value in others]))
+    return [entry for entry in rows if entry.choices]
 
 
 def _shows(state: GalleryState, path: str) -> list[Choice]:
