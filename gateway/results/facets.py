@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Subquery, case, func, select
+from sqlalchemy import RowMapping, Subquery, case, func, select
 from sqlalchemy.orm import Session
 
 from gateway.database.tables import Counterfactual, Prediction, SourceImage
@@ -117,20 +117,21 @@ def _is_changed(group: _Group, filters: Filters) -> bool:
 
 def _load_groups(session: Session, job_id: str, filters: Filters) -> list[_Group]:
     c, s, flips = Counterfactual, SourceImage, _flips(job_id, filters.model)
-    keys: list[ColumnElement[Any]] = [
-        c.method, c.factor, c.from_value, c.to_value, s.ground_truth, s.mask_classes, c.accepted, c.lost_to, c.check,
-        flips.c.flipped, flips.c.kept,
-    ]  # fmt: skip
+    # Grouped by names: Postgres takes an expression with parameters for another one where it is repeated.
+    columns = (
+        c.method, c.factor, c.from_value, c.to_value, s.ground_truth, s.mask_classes, c.accepted,
+        c.lost_to.label("lost_to"), c.check, flips.c.flipped, flips.c.kept,
+    )  # fmt: skip
+    names = [column.key for column in columns]
     others = filters.model_copy(update=dict.fromkeys(_FACETED))
-    names = [f"key_{number}" for number in range(len(keys))]  # Postgres takes two expressions with parameters for two
     query = (
-        select(*(key.label(name) for key, name in zip(keys, names, strict=True)), func.count())
+        select(*columns, func.count().label("number"))
         .join(s, c.source_image_id == s.id)
         .outerjoin(flips, flips.c.counterfactual_id == c.id)
         .where(c.job_id == job_id, c.arm == "edit", *conditions(others))
         .group_by(*names)
     )
-    return [_group(*row) for row in session.execute(query)]
+    return [_group(row._mapping) for row in session.execute(query)]
 
 
 def _flips(job_id: str, model: str | None) -> Subquery:
@@ -145,31 +146,20 @@ def _flips(job_id: str, model: str | None) -> Subquery:
     return rows.group_by(p.counterfactual_id).subquery()
 
 
-def _group(
-    method: str,
-    factor: str | None,
-    from_value: str | None,
-    to_value: str | None,
-    label: str | None,
-    mask_classes: list[str] | None,
-    accepted: bool,
-    lost_to: str,
-    check: str,
-    flipped: int | None,
-    kept: int | None,
-    number: int,
-) -> _Group:
-    directed: tuple[tuple[Direction, str | None], ...] = (("to", to_value), ("from", from_value))
-    counted = ("counted",) if accepted and not lost_to else ()
+def _group(row: RowMapping) -> _Group:
+    """The group of a row of `_load_groups`."""
+    values: tuple[tuple[Direction, str | None], ...] = (("to", row["to_value"]), ("from", row["from_value"]))
+    factor, label = row["factor"], row["ground_truth"]
+    counted = ("counted",) if row["accepted"] and not row["lost_to"] else ()
     return _Group(
-        method=method,
-        classes=tuple(dict.fromkeys([*([] if label is None else [label]), *(mask_classes or [])])),
-        changes=tuple(ChangedValue(factor or "", value, way) for way, value in directed if factor and value),
-        verdicts=("accepted", *counted) if accepted else ("rejected",),
-        check=check,
-        flips=(*(("true",) if flipped else ()), *(("false",) if kept else ())),
-        predicted=flipped is not None,
-        number=number,
+        method=row["method"],
+        classes=tuple(dict.fromkeys([*([] if label is None else [label]), *(row["mask_classes"] or [])])),
+        changes=tuple(ChangedValue(factor, value, way) for way, value in values if factor and value),
+        verdicts=("accepted", *counted) if row["accepted"] else ("rejected",),
+        check=row["check"],
+        flips=(*(("true",) if row["flipped"] else ()), *(("false",) if row["kept"] else ())),
+        predicted=row["flipped"] is not None,
+        number=row["number"],
     )
 
 

@@ -72,13 +72,6 @@ def _images(job: str, finding: FindingView, *, labelled: bool) -> str:
     """The gallery of a finding's images; without ground truth, of all classes."""
     cell = finding.effect.cell
     label = cell.label if labelled and cell.label != ALL_CLASSES else None
-    state = GalleryState(
-        model=finding.model,
-        method=finding.method,
-        label=label,
-        factor=cell.factor,
-        value=cell.value,
-        direction=cell.direction,
-        verdict="counted",
-    )
-    return state.address(f"/jobs/{job}/gallery")
+    filters = {"model": finding.model, "method": finding.method, "class": label, "verdict": "counted"}
+    place = {"factor": cell.factor, "value": cell.value, "direction": cell.direction}
+    return GalleryState.model_validate(filters | place).address(f"/jobs/{job}/gallery")

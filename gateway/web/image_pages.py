@@ -106,4 +106,4 @@ def difference(first: Pixels, second: Pixels) -> Pixels:
         size = (first.shape[1], first.shape[0])
         second = np.asarray(Image.fromarray(second).resize(size, Image.Resampling.BILINEAR))
     apart = np.abs(first.astype(np.int16) - second.astype(np.int16)).max(axis=2)
-    return np.minimum(GAIN * apart, 255).astype(np.uint8)
+    return np.asarray(np.minimum(GAIN * apart, 255), np.uint8)
