@@ -218,8 +218,8 @@ def record_embeddings(gateway: Gateway) -> dict[str, str | None]:
         )
         session.add(JobService(job_id="drawn", service="evaluator_service", revision="r1", info=info))
         for source in session.query(SourceImage).filter_by(job_id="drawn"):
-            edits = session.query(Counterfactual).filter_by(source_image_id=source.id, arm="edit")
-            edits = [edit for edit in edits if edit.image_digest][::-1]
+            rows = session.query(Counterfactual).filter_by(source_image_id=source.id, arm="edit")
+            edits = [edit for edit in rows if edit.image_digest][::-1]
             table = random.normal(0, 0.05, (len(edits) + 1, 64))
             table[:, 0] += 1
             for row, edit in enumerate(edits, start=1):
