@@ -43,7 +43,7 @@ class JobMap:
     sources: int
 
 
-class _Edit(NamedTuple):
+class _ScoredEdit(NamedTuple):
     id: str
     source: str
     likeness: float | None
@@ -94,7 +94,7 @@ def _sample(session: Session, job_id: str, most: int) -> tuple[list[int], int]:
     return sorted(positions), session.scalar(select(func.count()).where(*readable)) or 0
 
 
-def _edits(session: Session, job_id: str, positions: Sequence[int]) -> list[_Edit]:
+def _edits(session: Session, job_id: str, positions: Sequence[int]) -> list[_ScoredEdit]:
     c, s = Counterfactual, SourceImage
     rows = session.execute(
         select(c.id, s.digest, c.scores["likeness"].as_float())
@@ -102,18 +102,18 @@ def _edits(session: Session, job_id: str, positions: Sequence[int]) -> list[_Edi
         .where(c.job_id == job_id, c.arm == "edit", c.image_digest.is_not(None), c.position.in_(positions))
         .order_by(c.position, c.method, c.ordinal)
     )
-    return [_Edit(*row) for row in rows]
+    return [_ScoredEdit(*row) for row in rows]
 
 
 def _vectors(
-    sessions: Sessions, store: ObjectStore, owner: str, edits: Sequence[_Edit], revisions: Sequence[str], of: Of
+    sessions: Sessions, store: ObjectStore, owner: str, edits: Sequence[_ScoredEdit], revisions: Sequence[str], of: Of
 ) -> dict[str, NDArray[np.float64]]:
     """The vectors of the edits whose images were embedded, by id.
 
     A recorded reply does not name its images. The cosine with the source image, which is a stored score, tells which
     vector is an edit's.
     """
-    likenesses: dict[str, list[_Edit]] = {}
+    likenesses: dict[str, list[_ScoredEdit]] = {}
     for edit in edits:
         if edit.likeness is not None:
             likenesses.setdefault(edit.source, []).append(edit)

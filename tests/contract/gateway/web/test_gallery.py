@@ -13,14 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gateway.database.events import add_event
-from gateway.database.tables import LOCAL_OWNER, Counterfactual, JobService, RecordedCall, SourceImage
-from gateway.model_services.vectors import without_vectors
-from shared.endpoints import Services
-from shared.schemas.service import ServiceInfo
-from shared.storage import call_key
 from tests.support.drawn_job import serve_drawn_job
 from tests.support.gateway_under_test import Gateway
+from tests.support.recorded_embeddings import record_embeddings
 
 GALLERY = "/jobs/drawn/gallery"
 # Id and place of a point: a circle, or the diamond of a changed prediction.
@@ -185,8 +180,8 @@ def test_a_map_without_recorded_embeddings_says_so(client: httpx.Client) -> None
 
 
 def test_the_map_places_images_by_their_recorded_embeddings(gateway: Gateway) -> None:
-    """Each source image's edits are recorded in another order than theirs; night is far from everything else."""
-    placed = record_embeddings(gateway)
+    """Edits to night lie apart from all others."""
+    placed = record_embeddings(gateway, "drawn", "night")
     text = page(gateway.client, "/jobs/drawn/map?verdict=accepted")
     points = {id: (float(x), float(y)) for id, x, y in re.findall(POINT, text)}
     assert len(points) == listed(gateway.client, "verdict=accepted")
@@ -200,48 +195,3 @@ def test_the_map_places_images_by_their_recorded_embeddings(gateway: Gateway) ->
     assert "of=changes" in re.findall(r'<a href="([^"]+)" data-id', few)[0]
     link = re.findall(r'<a href="([^"]+)" data-id', few)[0]
     assert gateway.client.get(link).status_code == 200
-
-
-def record_embeddings(gateway: Gateway) -> dict[str, str | None]:
-    """Record an embedding of each rendered edit, as the checks do; returns the edits' values by id."""
-    random = np.random.default_rng(0)
-    values: dict[str, str | None] = {}
-    with gateway.context.sessions.begin() as session:
-        info = ServiceInfo(
-            service="evaluator_service",
-            profile="tiny",
-            device="cpu",
-            deterministic=True,
-            revision="r1",
-            weights=[],
-            version="0",
-        )
-        session.add(JobService(job_id="drawn", service="evaluator_service", revision="r1", info=info))
-        for source in session.query(SourceImage).filter_by(job_id="drawn"):
-            rows = session.query(Counterfactual).filter_by(source_image_id=source.id, arm="edit")
-            edits = [edit for edit in rows if edit.image_digest][::-1]
-            table = random.normal(0, 0.05, (len(edits) + 1, 64))
-            table[:, 0] += 1
-            for row, edit in enumerate(edits, start=1):
-                table[row, 1] += 2.0 * (edit.to_value == "night")
-                values[edit.id] = edit.to_value
-            table /= np.linalg.norm(table, axis=1, keepdims=True)
-            for row, edit in enumerate(edits, start=1):
-                edit.scores = {**edit.scores, "likeness": float(table[row] @ table[0])}
-            reply, vectors = without_vectors({"images": table.tolist(), "texts": [], "logit_scale": 100.0})
-            key = f"{source.position:064}"
-            if vectors is not None:
-                gateway.context.store.put(call_key(key), vectors)
-            session.add(
-                RecordedCall(
-                    key=key,
-                    owner_id=LOCAL_OWNER,
-                    endpoint=Services.embed.path,
-                    source_digest=source.digest,
-                    revision="r1",
-                    reply=reply,
-                    seconds=0.0,
-                )
-            )
-        add_event(session, "drawn", "image", {})  # as every step does, so that maps are made anew
-    return values

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.contract.gateway.web.test_gallery import record_embeddings
-from tests.support.browser import headless, needs_browser, open_page, overflow, violations
+from tests.support.browser import needs_browser, open_page, overflow, violations
 from tests.support.drawn_job import serve_drawn_job
+from tests.support.recorded_embeddings import record_embeddings
 
 pytestmark = needs_browser
 
@@ -25,16 +25,10 @@ PAGES = {
 @pytest.fixture(scope="module")
 def base_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with serve_drawn_job(tmp_path_factory.mktemp("gallery"), per_class=14) as gateway:
-        record_embeddings(gateway)
+        record_embeddings(gateway, "drawn", "night")
         first = gateway.client.get("/jobs/drawn/results?limit=1&verdict=accepted").json()["counterfactuals"][0]
         PAGES["image"] = f"/jobs/drawn/pairs/{first['id']}"
         yield str(gateway.client.base_url).rstrip("/")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with headless() as browser:
-        yield browser
 
 
 @pytest.mark.parametrize("phone", [False, True], ids=["wide", "phone"])
