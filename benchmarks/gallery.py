@@ -96,15 +96,17 @@ def copy_job(session: Session, small: str, large: str, sources: int) -> int:
     written: dict[type[Table], list[dict[str, Any]]] = {SourceImage: [], Counterfactual: [], Prediction: []}
     for position in range(sources):
         original = originals[position % len(originals)]
-        place = {"job_id": large, "source_image_id": f"{position}-{original.id}"[:64]}
+        place = {"job_id": large, "source_image_id": _id(large, position, original.id)}
         source = {**_columns(original), "id": place["source_image_id"], "job_id": large, "position": position}
         written[SourceImage].append(source)
         for arm in arms[original.id]:
-            written[Counterfactual].append({**arm, **place, "id": _id(position, arm["id"]), "position": position})
+            written[Counterfactual].append(
+                {**arm, **place, "id": _id(large, position, arm["id"]), "position": position}
+            )
         for row in predictions[original.id]:
             of = row["counterfactual_id"]
-            copy = {**row, **place, "id": _id(position, row["id"])}
-            written[Prediction].append({**copy, "counterfactual_id": None if of is None else _id(position, of)})
+            copy = {**row, **place, "id": _id(large, position, row["id"])}
+            written[Prediction].append({**copy, "counterfactual_id": None if of is None else _id(large, position, of)})
     for table, rows in written.items():
         for start in range(0, len(rows), ROWS_AT_ONCE):
             session.execute(insert(table), rows[start : start + ROWS_AT_ONCE])
@@ -112,8 +114,8 @@ def copy_job(session: Session, small: str, large: str, sources: int) -> int:
     return sum(row["arm"] == "edit" for row in written[Counterfactual])
 
 
-def _id(position: int, id: str) -> str:
-    return f"{position}-{id}"[:64]
+def _id(job: str, position: int, id: str) -> str:
+    return f"{job}-{position}-{id}"
 
 
 def _columns(row: Table) -> dict[str, Any]:

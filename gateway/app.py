@@ -37,6 +37,7 @@ from gateway.database.sessions import DATABASE_AWAY
 from gateway.operations.gauges import Work
 from gateway.operations.probes import refuse_unready
 from gateway.operations.startup import refuse_unsafe_start, stop_on_signals
+from gateway.results.facets import JobFacets
 from gateway.results.image_map import JobMaps
 from gateway.settings import read_settings
 from gateway.web import compare, finding_notes, gallery, home, image_map, image_pages, login, review
@@ -82,7 +83,7 @@ def create_app(context: Context | None = None) -> FastAPI:
         responses=PROBLEMS,
     )
     app.state.context = context
-    app.state.maps = JobMaps()
+    app.state.facets, app.state.maps = JobFacets(), JobMaps()
     app.state.event_feed = EventFeed(context.sessions, context.stopping)
     _add_routes(app)
     app.add_api_route("/metrics", partial(metrics_reply, registry), include_in_schema=False)

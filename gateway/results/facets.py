@@ -14,9 +14,12 @@ from typing import Any, NamedTuple
 from sqlalchemy import RowMapping, Subquery, case, func, select
 from sqlalchemy.orm import Session
 
-from gateway.database.tables import Counterfactual, Prediction, SourceImage
+from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
 from gateway.results.counterfactuals import Filters, conditions
+from gateway.results.recent import Recent
 from shared.schemas.effects import Direction
+
+MOST_FACETS = 64  # that a process keeps
 
 
 class ChangedValue(NamedTuple):
@@ -57,6 +60,19 @@ class _Group:
     flips: tuple[str, ...]
     predicted: bool
     number: int
+
+
+class JobFacets:
+    """The facets that were looked at last. They are counted again after each change of their job."""
+
+    def __init__(self) -> None:
+        self._facets: Recent[Facets] = Recent(MOST_FACETS)
+
+    def find(self, session: Session, job: Job, filters: Filters) -> Facets:
+        """The counts of a job under these filters."""
+        chosen = Filters.model_construct(**{name: getattr(filters, name) for name in Filters.model_fields})
+        key = (job.id, job.events, chosen.model_dump_json())
+        return self._facets.find(key, lambda: load_facets(session, job.id, chosen, job.models))
 
 
 _Test = Callable[[_Group], bool]

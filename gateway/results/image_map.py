@@ -5,8 +5,6 @@ The image checks recorded the embeddings (`gateway.model_services.recorded_embed
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -20,6 +18,7 @@ from gateway.analysis.projection import principal_plane
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Job, JobService, SourceImage
 from gateway.model_services.recorded_embeddings import recorded_tables
+from gateway.results.recent import Recent
 from shared.endpoints import Services
 from shared.storage import ObjectStore
 
@@ -53,23 +52,13 @@ class JobMaps:
     """The maps of the jobs that were looked at last. A map is computed again after each change of its job."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._maps: OrderedDict[tuple[str, int, Of], JobMap] = OrderedDict()
+        self._maps: Recent[JobMap] = Recent(MOST_MAPS)
 
     def find(self, sessions: Sessions, store: ObjectStore, job_id: str, of: Of) -> JobMap:
         """The map of a job: of its images, or of the changes (counterfactual minus source) of its images."""
         with reading(sessions) as session:
-            key = (job_id, session.get_one(Job, job_id).events, of)
-        with self._lock:
-            if key in self._maps:
-                self._maps.move_to_end(key)
-                return self._maps[key]
-        job_map = load_map(sessions, store, job_id, of)
-        with self._lock:
-            self._maps[key] = job_map
-            while len(self._maps) > MOST_MAPS:
-                self._maps.popitem(last=False)
-        return job_map
+            changes = session.get_one(Job, job_id).events
+        return self._maps.find((job_id, changes, of), lambda: load_map(sessions, store, job_id, of))
 
 
 def load_map(sessions: Sessions, store: ObjectStore, job_id: str, of: Of, most: int = MOST_SOURCES) -> JobMap:

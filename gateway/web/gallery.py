@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
 
 from gateway.api.dependencies import Cursor, Gateway, JobId, Owner
@@ -15,7 +15,7 @@ from gateway.database.tables import Report
 from gateway.jobs import jobs
 from gateway.results.browsing import browse
 from gateway.results.counterfactuals import Listing
-from gateway.results.facets import Facets, load_facets
+from gateway.results.facets import Facets, JobFacets
 from gateway.results.image_map import Of
 from gateway.web.addresses import address_of, parameters_of
 from gateway.web.rendering import render
@@ -102,14 +102,24 @@ class FilterRow:
     more: list[Choice]
 
 
+def _counts(request: Request) -> JobFacets:
+    facets: JobFacets = request.app.state.facets
+    return facets
+
+
+JobCounts = Annotated[JobFacets, Depends(_counts)]
+
+
 @router.get("/jobs/{job}/gallery")
-def show_gallery(job: JobId, gateway: Gateway, owner: Owner, state: Annotated[GalleryState, Query()]) -> HTMLResponse:
+def show_gallery(
+    job: JobId, gateway: Gateway, owner: Owner, counts: JobCounts, state: Annotated[GalleryState, Query()]
+) -> HTMLResponse:
     """A page of counterfactuals that match the filters, and how many each further filter would leave."""
     path, listing = f"/jobs/{job}/gallery", state.listing()
     with reading(gateway.sessions) as session:
         row = jobs.find(session, owner, job)
         page = browse(session, job, listing, state.cursor, IMAGES_PER_PAGE)
-        facets = load_facets(session, job, listing, row.models)
+        facets = counts.find(session, row, listing)
         rows = filter_rows(facets, state, path, has_review_order=session.get(Report, job) is not None)
     return render(
         "gallery.html",

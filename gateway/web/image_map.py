@@ -17,9 +17,8 @@ from gateway.database.tables import Counterfactual, Prediction, SourceImage
 from gateway.jobs import jobs
 from gateway.report.words import change_name
 from gateway.results.counterfactuals import Listing, matching
-from gateway.results.facets import load_facets
 from gateway.results.image_map import JobMap, JobMaps, Of
-from gateway.web.gallery import Choice, GalleryState, filter_rows
+from gateway.web.gallery import Choice, GalleryState, JobCounts, filter_rows
 from gateway.web.rendering import render
 from shared.schemas.result_rows import ChangeView
 
@@ -50,13 +49,14 @@ def show_map(
     gateway: Gateway,
     owner: Owner,
     maps: Annotated[JobMaps, Depends(_maps)],
+    counts: JobCounts,
     state: Annotated[GalleryState, Query()],
 ) -> HTMLResponse:
     """The counterfactuals that match the filters and whose embedding is recorded, as links on a plane."""
     path, listing, of = f"/jobs/{job}/map", state.listing(), state.of or "images"
     with reading(gateway.sessions) as session:
         row = jobs.find(session, owner, job)
-        facets = load_facets(session, job, listing, row.models)
+        facets = counts.find(session, row, listing)
     job_map = maps.find(gateway.sessions, gateway.store, job, of)
     with reading(gateway.sessions) as session:
         points = _points(session, job, listing, job_map)
