@@ -130,3 +130,14 @@ def test_a_key_that_may_review_may_note(locked: Gateway) -> None:
         return locked.client.put("/jobs/none/findings/x", json={"note": "x"}, headers=headers).status_code
 
     assert (status("review"), status("submit")) == (404, 403)
+
+
+def test_a_browser_with_a_login_may_send_the_form_from_our_own_page_alone(locked: Gateway, key: str) -> None:
+    own = str(locked.client.base_url).rstrip("/")
+    locked.client.post("/login", data={"key": key}, headers={"Origin": own})
+    form = {"finding": "x", "status": "", "note": "x"}
+
+    def status(headers: dict[str, str]) -> int:
+        return locked.client.post("/jobs/none/notes", data=form, headers=headers).status_code
+
+    assert [status({"Origin": own}), status({"Origin": "http://evil.example"}), status({})] == [404, 403, 403]

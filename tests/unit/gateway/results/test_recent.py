@@ -10,7 +10,11 @@ def test_a_value_is_made_once_while_it_is_in_use() -> None:
     recent: Recent[str] = Recent(2)
 
     def find(key: str) -> str:
-        return recent.find(key, lambda: made.append(key) or key.upper())
+        def make() -> str:
+            made.append(key)
+            return key.upper()
+
+        return recent.find(key, make)
 
     assert [find(key) for key in "abab"] == ["A", "B", "A", "B"]
     assert made == ["a", "b"]
