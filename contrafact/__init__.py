@@ -14,6 +14,7 @@ from contrafact.testing import JobFailed, test
 from shared.problems import Problem
 from shared.schemas.comparisons import ComparisonChoice
 from shared.schemas.doses import DoseRequest
+from shared.schemas.finding_notes import FindingNoteRequest
 from shared.schemas.jobs import JobRequest, JobSpec, ManifestImage, MethodChoice
 from shared.schemas.models import ModelSpec, Preprocessing
 from shared.schemas.own_images import MarkRequest
@@ -29,6 +30,7 @@ __all__ = [
     "ConfirmationRequest",
     "DoseRequest",
     "Finding",
+    "FindingNoteRequest",
     "Gallery",
     "JobFailed",
     "JobRequest",

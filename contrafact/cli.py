@@ -15,6 +15,7 @@ import typer
 from contrafact import (
     export_command,
     model_commands,
+    note_commands,
     printing,
     repair_commands,
     review_commands,
@@ -167,6 +168,8 @@ app.command()(review_commands.reviews)
 app.command()(review_commands.mark)
 app.command()(review_commands.own_images)
 app.add_typer(study_commands.study, name="study")
+app.command()(note_commands.note)
+app.command()(note_commands.notes)
 app.command()(calibrate)
 app.command()(compare)
 app.command()(confirm)

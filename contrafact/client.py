@@ -18,6 +18,8 @@ from shared.problems import NotReady
 from shared.schemas.calibration import JobCalibration
 from shared.schemas.comparisons import ComparisonChoice, JobComparison
 from shared.schemas.doses import DoseRequest
+from shared.schemas.finding_notes import FindingNoteRequest
+from shared.schemas.findings import FindingsListing, FindingView
 from shared.schemas.jobs import (
     EventView,
     JobDetail,
@@ -173,6 +175,14 @@ class Client:
     def mark(self, job: str, image: str, request: MarkRequest) -> MarkView:
         """Say whether a source image (by digest) shows the value of a finding. Replaces your earlier mark."""
         return self._gateway.put(MarkView, f"/jobs/{job}/own-images/{image}", request)
+
+    def findings(self, job: str) -> FindingsListing:
+        """The findings of a job's report, each with its id, status and note."""
+        return self._gateway.get(FindingsListing, f"/jobs/{job}/findings")
+
+    def note_finding(self, job: str, finding: str, request: FindingNoteRequest) -> FindingView:
+        """Set the status and the note of a finding. Replaces earlier ones."""
+        return self._gateway.put(FindingView, f"/jobs/{job}/findings/{finding}", request)
 
     def calibration(self, job: str) -> JobCalibration:
         """The errors of a job's checks, from the reviews of its calibration sample."""

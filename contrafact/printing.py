@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shared.schemas.effects import CellEffect
+from shared.schemas.findings import FindingView
 from shared.schemas.jobs import JobDetail, JobsPage, MethodsReply, ModelsListing, Progress
 from shared.schemas.metrics import SegmentationMetrics
 from shared.schemas.own_images import OwnImagesView
@@ -187,6 +188,18 @@ def own_images(view: OwnImagesView) -> RenderableType:
     return table
 
 
+def noted_findings(views: Iterable[FindingView]) -> RenderableType:
+    """Findings with id, status and note as a table."""
+    table = _table("finding", "model", "method", "class", "change", "points", "status", "note")
+    for view in views:
+        effect, note = view.effect, view.effect.note
+        change = f"{effect.cell.direction} {effect.cell.value} ({effect.cell.factor})"
+        status = note.status or "" if note else ""
+        places = (view.id, view.model, view.method, effect.cell.label, change, points(effect.delta_accuracy), status)
+        table.add_row(*map(Text, places), Text(note.note if note else ""))
+    return table
+
+
 def methods(reply: MethodsReply) -> RenderableType:
     """Methods with their papers and parameters."""
     table = _table("method", "default", "parameters", "paper")
@@ -237,8 +250,11 @@ def _classes_table(segmentation: SegmentationMetrics) -> Table:
 
 
 def _findings_table(effects: Iterable[CellEffect]) -> Table:
-    table = _table("class", "change", "points", "interval", "images", "q")
+    effects = list(effects)
+    noted = ["status", "note"] if any(effect.note for effect in effects) else []
+    table = _table("class", "change", "points", "interval", "images", "q", *noted)
     for effect in effects:
+        note = [effect.note.status or "", effect.note.note] if effect.note else [""] * len(noted)
         table.add_row(
             effect.cell.label,
             f"{effect.cell.direction} {effect.cell.value} ({effect.cell.factor})",
@@ -246,6 +262,7 @@ def _findings_table(effects: Iterable[CellEffect]) -> Table:
             interval(effect.selected_interval),
             str(effect.sources),
             p_value(effect.q_value),
+            *map(Text, note),
         )
     return table
 

@@ -16,6 +16,7 @@ from gateway.api import (
     comparisons,
     events,
     export,
+    findings,
     images,
     jobs,
     models,
@@ -38,8 +39,10 @@ from gateway.database.sessions import DATABASE_AWAY
 from gateway.operations.gauges import Work
 from gateway.operations.probes import refuse_unready
 from gateway.operations.startup import refuse_unsafe_start, stop_on_signals
+from gateway.results.facets import JobFacets
+from gateway.results.image_map import JobMaps
 from gateway.settings import read_settings
-from gateway.web import compare, home, login, rate, review
+from gateway.web import compare, finding_notes, gallery, home, image_map, image_pages, login, rate, review
 from gateway.web import own_images as own_images_page
 from gateway.web import routes as pages
 from shared import __version__, problem_replies
@@ -83,6 +86,7 @@ def create_app(context: Context | None = None) -> FastAPI:
         responses=PROBLEMS,
     )
     app.state.context = context
+    app.state.facets, app.state.maps = JobFacets(), JobMaps()
     app.state.event_feed = EventFeed(context.sessions, context.stopping)
     _add_routes(app)
     app.add_api_route("/metrics", partial(metrics_reply, registry), include_in_schema=False)
@@ -109,10 +113,10 @@ async def _lifespan(context: Context, registry: CollectorRegistry, _: FastAPI) -
 
 
 def _add_routes(app: FastAPI) -> None:
-    apis = (
-        jobs, results, comparisons, reviews, own_images, studies, export, suites, repairs, events, images, models, catalogue
-    )  # fmt: skip
-    routed = (*apis, home, pages, compare, review, own_images_page, rate)
+    work = (jobs, results, comparisons, reviews, own_images, findings, studies, export, suites, repairs)
+    apis = (*work, events, images, models, catalogue)
+    viewed = (home, pages, gallery, image_map, image_pages, finding_notes, compare, review, own_images_page, rate)
+    routed = (*apis, *viewed)
     for module in routed:
         app.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(login.router)

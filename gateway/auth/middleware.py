@@ -34,11 +34,13 @@ from shared.problems import Forbidden, Malformed, NotReady, Problem, TooLarge, U
 from shared.storage import LINK_PATH
 
 OPEN_PATHS = frozenset({HEALTHZ, READYZ, "/openapi.json", "/login"})
-FORM_PATH = "/"  # its form works without scripts, so it sends no token; the browser's Origin header is checked instead
+FORM_PATH = "/"
+# These forms work without scripts, so they send no token; the browser's Origin header is checked instead.
+FORMS = re.compile(r"/|/jobs/[^/]+/notes")
 RATE_PATH = "/rate/"  # the pages of raters: the token in the path shows who asks (`gateway.studies.raters`)
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 # A suite's name may contain any of these words.
-REVIEWS = re.compile(r"/jobs/[^/]+/((reviews|own-images)(/|$)|report$)")
+REVIEWS = re.compile(r"/jobs/[^/]+/((reviews|own-images|findings)(/|$)|(report|notes)$)")
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 SMALL_BODY_BYTES = 64 * 1024
 STUDY_ANSWERS = re.compile(r"/studies/[^/]+/answers\.csv")
@@ -130,7 +132,7 @@ class Access:
         if key is None and cookie is None:
             raise Unauthorized("an API key is needed: send `Authorization: Bearer KEY`, or log in at /login")
         if key is None and cookie is not None and method not in SAFE_METHODS:
-            if path == FORM_PATH:
+            if FORMS.fullmatch(path):
                 refuse_other_sites(method, headers, silent=False)
             else:
                 _check_token(cookie, headers)

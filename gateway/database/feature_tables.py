@@ -1,4 +1,4 @@
-"""Tables of single features: backgrounds of compositions, reviews, marks of own images, suites and repairs."""
+"""Tables of single features: backgrounds of compositions, reviews, marks and notes, suites and repairs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, UniqueC
 from sqlalchemy.orm import Mapped, mapped_column
 
 from gateway.database.table_base import Id, Table, utc_now
+from shared.schemas.effects import Direction
+from shared.schemas.finding_notes import FindingStatus
 from shared.schemas.jobs import JobState
 from shared.schemas.own_images import LONGEST_MARKED_VALUE, ShownMark
 from shared.schemas.repairs import RepairProgress, RepairRequest, RepairResult
@@ -67,6 +69,33 @@ class OwnImageMark(Table):
     reviewer: Mapped[str] = mapped_column(String(64), primary_key=True)
     shows: Mapped[ShownMark]
     marked_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class NotedFinding(Table):
+    """A job's finding with a status, a note, or both; the last author's replaces the earlier one.
+
+    `finding` is its id (`gateway.results.finding_notes`), made from the columns after it. The row stays while the job
+    exists, also if a rebuilt report no longer has the finding.
+    """
+
+    __tablename__ = "noted_findings"
+    __table_args__ = (
+        CheckConstraint("status IN ('confirmed', 'artefact', 'fixed', 'known')", name="status"),
+        CheckConstraint("direction IN ('to', 'from')", name="direction"),
+    )
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    finding: Mapped[str] = mapped_column(String(64), primary_key=True)
+    model: Mapped[str] = mapped_column(String(200))
+    method: Mapped[str] = mapped_column(String(50))
+    label: Mapped[str] = mapped_column(Text)
+    factor: Mapped[str] = mapped_column(String(20))
+    value: Mapped[str] = mapped_column(Text)
+    direction: Mapped[Direction]
+    status: Mapped[FindingStatus | None]
+    note: Mapped[str] = mapped_column(Text, default="")
+    author: Mapped[str] = mapped_column(String(64))
+    noted_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
 class Suite(Table):

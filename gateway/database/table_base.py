@@ -19,6 +19,8 @@ from gateway.database.sessions import UtcDateTime
 from gateway.methods import JobMethod
 from shared.schemas.base import JsonObject, Kind
 from shared.schemas.designs import RoundPlan
+from shared.schemas.effects import Direction
+from shared.schemas.finding_notes import FindingStatus
 from shared.schemas.jobs import JobState, Stage
 from shared.schemas.own_images import ShownMark
 from shared.schemas.repairs import RepairProgress, RepairRequest, RepairResult
@@ -75,4 +77,6 @@ class Table(DeclarativeBase):
         Stage: String(16),
         ReviewVerdict: String(16),
         ShownMark: String(16),
+        FindingStatus: String(16),
+        Direction: String(16),
     }

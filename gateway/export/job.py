@@ -19,6 +19,7 @@ from gateway.export.names import class_folders
 from gateway.export.selection import Selection, exported_images
 from gateway.jobs import jobs
 from gateway.jobs.task_description import rename_masks
+from gateway.results.finding_notes import findings_of, load_notes, with_notes
 from shared import __version__
 from shared.label_maps import VOID
 from shared.problems import Conflict
@@ -63,6 +64,7 @@ def open_export(sessions: Sessions, owner: str, job_id: str, format_name: Format
         if job.state == "running":
             raise Conflict("the job is running; export it when it is done, or cancel it first")
         report = session.get(Report, job_id)
+        results = with_notes(report.results, load_notes(session, job_id)) if report else None
         labels = session.scalars(
             select(SourceImage.ground_truth)
             .where(SourceImage.job_id == job_id, SourceImage.ground_truth.is_not(None))
@@ -70,7 +72,7 @@ def open_export(sessions: Sessions, owner: str, job_id: str, format_name: Format
             .order_by(SourceImage.ground_truth)
         ).all()
     masks = _masks(job)
-    provenance = report.results.made if report else None
+    provenance = results.made if results else None
     note = ExportNote(
         format=format_name,
         job=job.id,
@@ -84,6 +86,7 @@ def open_export(sessions: Sessions, owner: str, job_id: str, format_name: Format
         filters=selection.model_dump(mode="json", exclude_defaults=True, by_alias=True),
         services=provenance.services if provenance else {},
         versions=provenance.versions if provenance else {},
+        findings=findings_of(results) if results else [],
     )
     return Export(f"contrafact-{job_id}-{format_name}.tar", _tag(job, note), note, selection)
 

@@ -1,8 +1,8 @@
-"""The scorer's embeddings of source images, from the recorded calls of the image checks."""
+"""The scorer's embeddings of images, from the recorded calls of the image checks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,6 @@ from gateway.database.tables import RecordedCall
 from gateway.model_services.vectors import with_vectors
 from shared.chunks import chunks
 from shared.endpoints import Services
-from shared.schemas.evaluation import EmbedReply
 from shared.storage import ObjectMissing, ObjectStore, call_key
 
 _DIGESTS_PER_QUERY = 100
@@ -34,23 +33,38 @@ def recorded_embeddings(
     each query, of 100 images, and raises to end the work.
     """
     vectors: dict[str, NDArray[np.float64]] = {}
+    for digest, table in recorded_tables(sessions, store, owner_id, digests, [revision], check):
+        vectors.setdefault(digest, table[0])
+    return vectors
+
+
+def recorded_tables(
+    sessions: Sessions,
+    store: ObjectStore,
+    owner_id: str,
+    digests: Sequence[str],
+    revisions: Sequence[str],
+    check: Callable[[], None] = lambda: None,
+) -> Iterator[tuple[str, NDArray[np.float64]]]:
+    """Each recorded reply about one of these images: its digest and images × width unit vectors, its own first.
+
+    See `recorded_embeddings`.
+    """
     call = RecordedCall
     for part in chunks(digests, _DIGESTS_PER_QUERY):
         check()
-        query = select(call.key, call.source_digest, call.reply).where(
+        query = select(call.key, call.source_digest, call.reply["images"]).where(
             call.owner_id == owner_id,
             call.endpoint == Services.embed.path,
-            call.revision == revision,
+            call.revision.in_(revisions),
             call.source_digest.in_(part),
         )
         with reading(sessions) as session:
             rows = session.execute(query.order_by(call.key)).all()
-        for key, digest, reply in rows:
-            if digest is None or digest in vectors or not reply.get("images"):
-                continue
+        for key, digest, images in rows:
             try:
-                images = EmbedReply.model_validate(with_vectors(reply, store, call_key(key))[0]).images
+                table = np.asarray(with_vectors(images, store, call_key(key))[0], np.float64)
             except ObjectMissing:
                 continue
-            vectors[digest] = np.asarray(images[0])
-    return vectors
+            if table.ndim == 2:  # not of texts alone
+                yield digest, table

@@ -25,6 +25,7 @@ from gateway.results.classification import JobRows, load_rows
 from gateway.results.confirmation import load_confirmations, with_confirmations
 from gateway.results.designs import design_results
 from gateway.results.doses import Shown, load_doses, load_edit_shown, with_dose_curves, with_doses
+from gateway.results.finding_notes import load_notes, with_notes
 from gateway.results.measure import measure
 from gateway.results.provenance import packets_of_job
 from gateway.results.rounds import rounds_of
@@ -33,6 +34,7 @@ from gateway.results.views import counterfactual_views
 from shared.profiles import CheckCalibration
 from shared.schemas.designs import DesignResults, RoundPlan
 from shared.schemas.effects import CheckErrors
+from shared.schemas.finding_notes import FindingNote
 from shared.schemas.reports import JobReport, ReportPictures
 from shared.schemas.result_rows import CounterfactualView
 from shared.schemas.results import JobResults
@@ -98,6 +100,7 @@ class _Stored(NamedTuple):
     shown: Shown
     rounds: list[RoundPlan]
     design: DesignResults
+    notes: Mapping[str, FindingNote]
 
 
 def _load(session: Session, job_id: str, services: Sequence[ServiceInfo] | None) -> _Stored:
@@ -111,6 +114,7 @@ def _load(session: Session, job_id: str, services: Sequence[ServiceInfo] | None)
         load_edit_shown(session, job_id),
         rounds,
         design_results(session, job_id, rounds),
+        load_notes(session, job_id),
     )
 
 
@@ -122,7 +126,8 @@ def _measure(stored: _Stored, calibrations: Mapping[str, CheckCalibration]) -> J
     calibration = None if errors is None else _calibration(data, errors, stored.services, rows.job)
     results = measure(rows, stored.services, calibration, stored.rounds)
     results = with_confirmations(with_dose_curves(results, rows, stored.shown), stored.confirming)
-    return with_doses(results, stored.dosed).model_copy(update={"design": stored.design})
+    results = with_doses(results, stored.dosed).model_copy(update={"design": stored.design})
+    return with_notes(results, stored.notes)
 
 
 def _choose_pictures(

@@ -71,7 +71,7 @@ def _findings(results: JobResults) -> Iterator[str]:
     pairs = [(result, effect) for result in results.results for effect in result.findings[:MAX_FINDINGS_OF_MODEL]]
     for result, effect in pairs[:MAX_FINDINGS]:
         source = f"{result.model}, {result.method}, q {p_value(effect.q_value)}"
-        yield f"1. {sentence(effect.sentence)} ({plain(source)})"
+        yield f"1. {sentence(effect.sentence)} ({plain(source)}){_note(effect)}"
     more_findings = sum(len(result.findings) for result in results.results) - len(pairs[:MAX_FINDINGS])
     if more_findings:
         yield f"\n{more_findings} more findings are in the report."
@@ -80,6 +80,13 @@ def _findings(results: JobResults) -> Iterator[str]:
         yield from (plain(reason) for reason in reasons if reason)
         yield NO_FINDING
     yield ""
+
+
+def _note(effect: CellEffect) -> str:
+    if effect.note is None:
+        return ""
+    status = f" **{effect.note.status}**" if effect.note.status else ""
+    return f"{status} {plain(effect.note.note)}".rstrip()
 
 
 def _steps(results: JobResults) -> Iterator[str]:

@@ -85,26 +85,6 @@ def show_progress(job: JobId, gateway: Gateway, owner: Owner) -> HTMLResponse:
         return render("_progress.html", job=jobs.show(session, owner, job))
 
 
-@router.get("/jobs/{job}/pairs/{counterfactual}")
-def show_pair(
-    job: JobId, counterfactual: str, gateway: Gateway, owner: Owner, gallery: Annotated[Gallery, Query()]
-) -> HTMLResponse:
-    """One counterfactual beside its source and null arm, with scores, lineage and links to its neighbours."""
-    with reading(gateway.sessions) as session:
-        view = counterfactuals.detail(session, owner, job, counterfactual)
-        before, after = counterfactuals.neighbours(session, owner, job, gallery, counterfactual)
-    return render(
-        "pair.html",
-        job_id=job,
-        job=job,
-        view=view,
-        before=gallery.address(f"/jobs/{job}/pairs/{before}") if before else None,
-        after=gallery.address(f"/jobs/{job}/pairs/{after}") if after else None,
-        back=gallery.address(f"/jobs/{job}/view"),
-        pair_link=None,
-    )
-
-
 @router.get("/thumbnails/{digest}", response_class=Response)
 def show_thumbnail(digest: ImageDigest, gateway: Gateway, owner: Owner) -> Response:
     """An image for the gallery, at most 256 pixels wide and high: smaller images as they are, others as WebP."""

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from shared.schemas.base import Contract
 from shared.schemas.doses import DoseCurve
 from shared.schemas.estimates import Bounds, ChangedImages, Confirmation, Corroboration, Interval, Panel
+from shared.schemas.finding_notes import FindingNote
 
 Direction = Literal["to", "from"]
 Metric = Literal["accuracy", "iou"]
@@ -107,6 +108,7 @@ class CellEffect(Contract):
     `confirmation`: what a job with another editor shows, if one was asked to confirm it. `corroboration` (of a
     finding): what the job's own images show that have the value; None without ground truth and for segmenters. `dose`:
     its effect at several doses of the edit, and undone, if a job of doses rendered them; of corruptions, by severity.
+    `note` (of a finding): what people decided about it.
     """
 
     cell: Cell
@@ -131,6 +133,7 @@ class CellEffect(Contract):
     confirmation: Confirmation | None = None
     corroboration: Corroboration | None = None
     dose: DoseCurve | None = None
+    note: FindingNote | None = None
     sentence: str = ""
 
     @property

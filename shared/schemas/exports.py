@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue
 
 from shared.schemas.base import TASK_DESCRIPTION, Contract
+from shared.schemas.findings import FindingView
 from shared.schemas.jobs import MethodChoice
 from shared.schemas.masks import MaskSpec
 from shared.schemas.result_rows import ChangeView
@@ -92,3 +93,6 @@ class ExportNote(Contract):
     filters: dict[str, JsonValue]
     services: dict[str, ServiceInfo]
     versions: dict[str, str]
+    findings: Annotated[list[FindingView], Field(description="of the job's report, with status and note")] = Field(
+        default_factory=list
+    )

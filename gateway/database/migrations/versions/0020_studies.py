@@ -9,7 +9,7 @@ from sqlalchemy.dialects import postgresql
 from gateway.database import sessions
 
 revision = "0020"
-down_revision = "0018"
+down_revision = "0019"
 branch_labels = None
 depends_on = None
 

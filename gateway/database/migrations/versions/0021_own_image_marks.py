@@ -8,7 +8,7 @@ from alembic import op
 from gateway.database import sessions
 
 revision = "0021"
-down_revision = "0018"
+down_revision = "0020"
 branch_labels = None
 depends_on = None
 

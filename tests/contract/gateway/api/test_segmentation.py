@@ -133,6 +133,11 @@ def test_pages_and_report_show_masks_over_pictures_and_the_matrices(client: http
     shown = html.unescape(client.get(pair).text)
     assert "mask of" in shown
     assert f"IoU, {SEGMENTER}" in shown
+    masked = html.unescape(client.get(f"/jobs/{job}/gallery?masks=true&class=car").text)
+    view = client.get(f"/jobs/{job}/results", params={"class": "car", "limit": 1}).json()["counterfactuals"][0]
+    predicted = view["predictions"][0]["counterfactual"]["segmentation"]["map"]
+    for image, label_map in ((view["source"]["image"], view["source"]["mask"]), (view["image"], predicted)):
+        assert f'src="/jobs/{job}/overlays/{image}/{label_map}?small=true"' in masked
     report = client.get(f"/jobs/{job}/report").text
     assert 'class="matrix"' in report
     assert report.count("data:image/webp") >= 6

@@ -106,7 +106,7 @@ def test_pairs_are_walked_in_order_under_the_same_filters(client: httpx.Client) 
     text = page(client, links[1])
     assert f'id="before" rel="prev" href="{links[0]}"' in text
     assert f'id="after" rel="next" href="{links[2]}"' in text
-    assert 'href="/jobs/drawn/view?class=bus&verdict=accepted#gallery"' in text
+    assert 'href="/jobs/drawn/gallery?class=bus&verdict=accepted"' in text
     assert 'id="before"' not in page(client, links[0])
 
 

@@ -1,0 +1,119 @@
+"""Gallery, map, image page and notes in headless Chromium: accessible, and driven by keys and pointer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.support.browser import needs_browser, open_page, overflow, violations
+from tests.support.drawn_job import serve_drawn_job
+from tests.support.recorded_embeddings import record_embeddings
+
+pytestmark = needs_browser
+
+PAGES = {
+    "gallery": "/jobs/drawn/gallery",
+    "gallery-slider": "/jobs/drawn/gallery?show=slider&class=bus&model=night-bus&flipped=true",
+    "map": "/jobs/drawn/map?class=bus",
+    "image": "",
+    "notes": "/jobs/drawn/notes",
+}
+
+
+@pytest.fixture(scope="module")
+def base_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serve_drawn_job(tmp_path_factory.mktemp("gallery"), per_class=14) as gateway:
+        record_embeddings(gateway, "drawn", "night")
+        first = gateway.client.get("/jobs/drawn/results?limit=1&verdict=accepted").json()["counterfactuals"][0]
+        PAGES["image"] = f"/jobs/drawn/pairs/{first['id']}"
+        yield str(gateway.client.base_url).rstrip("/")
+
+
+@pytest.mark.parametrize("phone", [False, True], ids=["wide", "phone"])
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_accessible_and_fits(name: str, phone: bool, base_url: str, browser: Browser) -> None:
+    with open_page(browser, base_url + PAGES[name], phone=phone, dark=phone) as page:
+        assert not violations(page)
+        assert overflow(page) <= 0
+
+
+def left(page: Page, selector: str) -> float:
+    """How much of the source image is shown over the counterfactual, in percent."""
+    share: str = page.eval_on_selector(selector, "stage => getComputedStyle(stage).getPropertyValue('--share')")
+    return float(share.removesuffix("%"))
+
+
+def test_the_gallery_is_driven_by_keys(base_url: str, browser: Browser) -> None:
+    with open_page(browser, base_url + "/jobs/drawn/gallery?class=bus") as page:
+        page.keyboard.press("j")
+        page.keyboard.press("j")
+        second = page.locator(".card h3 a").nth(1)
+        expect(second).to_be_focused()
+        page.keyboard.press("3")
+        page.wait_for_url("**/gallery?class=bus&show=blink")
+        source = page.locator(".card .reference").first
+        expect(source).to_be_hidden()
+        page.keyboard.press("b")
+        expect(source).to_be_visible()
+        page.keyboard.press("b")
+        expect(source).to_be_hidden()
+        page.keyboard.press("n")
+        page.wait_for_url("**cursor=**")
+        page.keyboard.press("p")
+        page.wait_for_url("**/gallery?class=bus&show=blink")
+
+
+def test_the_slider_moves_by_keys_and_pointer(base_url: str, browser: Browser) -> None:
+    with open_page(browser, base_url + PAGES["image"]) as page:
+        assert left(page, ".stage") == 50
+        page.keyboard.press("ArrowRight")
+        assert left(page, ".stage") == 55
+        box = page.locator(".stage").bounding_box()
+        assert box
+        page.mouse.move(box["x"] + 0.1 * box["width"], box["y"] + 20)
+        assert left(page, ".stage") == pytest.approx(10, abs=1)
+        page.keyboard.press("4")
+        page.wait_for_url("**show=difference")
+        expect(page.locator(".stage .difference")).to_be_visible()
+        page.keyboard.press("Escape")
+        page.wait_for_url("**/gallery?**")
+
+
+def test_the_map_is_walked_by_arrows_and_shows_the_image(base_url: str, browser: Browser) -> None:
+    with open_page(browser, base_url + "/jobs/drawn/map") as page:
+        first = page.locator("#map a").first
+        first.focus()
+        expect(page.locator("#preview img").first).to_be_visible()
+        moved = False
+        for key in ("ArrowRight", "ArrowLeft", "ArrowDown", "ArrowUp"):
+            page.keyboard.press(key)
+            moved = moved or not first.evaluate("link => link === document.activeElement")
+        assert moved
+        assert page.locator("#map a[tabindex='0']").count() <= 1
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/pairs/**")
+
+
+def test_pages_work_without_scripts(base_url: str, browser: Browser) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    try:
+        page = context.new_page()
+        page.goto(f"{base_url}/jobs/drawn/gallery?show=slider")
+        expect(page.locator(".card .reference").first).to_be_visible()
+        expect(page.locator(".card .counterfactual").first).to_be_visible()
+        expect(page.locator("#slider")).to_be_hidden()
+        page.get_by_role("link", name="bus").first.click()
+        assert "class=bus" in page.url
+        page.goto(f"{base_url}/jobs/drawn/notes")
+        form = page.locator("form").first
+        form.get_by_label("Status").select_option("artefact")
+        form.get_by_label("Note").fill("the bus is drawn too dark\nlook again")
+        form.get_by_role("button", name="Save").click()
+        expect(page.locator(".tag").first).to_have_text("artefact")
+        expect(page.locator("textarea").first).to_have_value("the bus is drawn too dark\nlook again")
+        page.goto(f"{base_url}/jobs/drawn/view")
+        expect(page.locator(".noted")).to_contain_text("the bus is drawn too dark")
+    finally:
+        context.close()
