@@ -5,6 +5,9 @@ from __future__ import annotations
 from urllib.parse import urlencode
 
 from shared.schemas.base import Contract
+from shared.schemas.effects import Cell
+from shared.schemas.masks import ALL_CLASSES
+from shared.schemas.results import ModelResults
 
 
 def parameters_of(state: Contract) -> dict[str, str]:
@@ -17,3 +20,34 @@ def address_of(path: str, state: Contract, **changes: str | None) -> str:
     """`path` with this state and `changes` to it; None removes a parameter. Starts at the first page."""
     parameters = {name: value for name, value in {**parameters_of(state), **changes}.items() if value is not None}
     return f"{path}?{urlencode(parameters)}" if parameters else path
+
+
+def gallery(job: str, **filters: str | None) -> str:
+    """The address of the job's images with these filters; None is left out."""
+    chosen = {name: value for name, value in filters.items() if value is not None}
+    return f"/jobs/{job}/view?{urlencode(chosen)}#gallery"
+
+
+def images_of_cell(job: str, figures: ModelResults, cell: Cell, **filters: str | None) -> str:
+    """The address of the images that the effect of a cell comes from, with further `filters`."""
+    to = cell.direction == "to"
+    values = {"value": cell.value if to else None, "from": None if to else cell.value}
+    return gallery(
+        job,
+        model=figures.model,
+        method=figures.method,
+        verdict="counted",
+        factor=cell.factor,
+        **values,
+        **class_filter(figures, cell.label),
+        **filters,
+    )
+
+
+def class_filter(figures: ModelResults, label: str) -> dict[str, str | None]:
+    """The filter of a class of the reference: the ground truth, or without one the class predicted on the source."""
+    if label == ALL_CLASSES:
+        return {}
+    if figures.relation == "labelled":
+        return {"class": label}
+    return {} if figures.metric == "iou" else {"predicted_original": label}
