@@ -68,5 +68,10 @@ def at_threshold(figures: ModelResults, rows: JobRows, rounds: Sequence[RoundPla
     cells = cells_of_rounds(counted_cells(outcomes.cells, partial(differences, outcomes)), rounds)
     seed = derive_seed(rows.job.seed, "confidence", figures.method, figures.model)
     return figures.model_copy(
-        update={"cells": describe(cells, seed), "confusion": class_confusion(pair, outcomes), "metrics": None}
+        update={
+            "cells": describe(cells, seed),
+            "confusion": class_confusion(pair, outcomes),
+            "metrics": None,
+            "variance": None,
+        }
     )
