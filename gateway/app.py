@@ -37,7 +37,7 @@ from gateway.operations.gauges import Work
 from gateway.operations.probes import refuse_unready
 from gateway.operations.startup import refuse_unsafe_start, stop_on_signals
 from gateway.settings import read_settings
-from gateway.web import compare, home, login, review
+from gateway.web import compare, home, login, review, running
 from gateway.web import plan as plan_page
 from gateway.web import results as results_page
 from gateway.web import routes as pages
@@ -109,7 +109,7 @@ async def _lifespan(context: Context, registry: CollectorRegistry, _: FastAPI) -
 
 def _add_routes(app: FastAPI) -> None:
     apis = (jobs, results, comparisons, reviews, export, suites, repairs, events, images, models, catalogue)
-    routed = (*apis, home, plan_page, pages, results_page, compare, review)
+    routed = (*apis, home, plan_page, pages, results_page, running, compare, review)
     for module in routed:
         app.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(login.router)

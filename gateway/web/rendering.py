@@ -8,7 +8,7 @@ from typing import Any
 from fastapi.responses import HTMLResponse
 
 from gateway.report.page import environment
-from shared.stages import in_flight, stage_words
+from shared.stages import STAGES, in_flight, stage_words
 
 FOLDER = Path(__file__).parent
 POLICY = (
@@ -17,6 +17,7 @@ POLICY = (
 )
 
 _jinja = environment(FOLDER / "templates")
+_jinja.globals["STAGES"] = STAGES
 _jinja.filters |= {"in_flight": in_flight, "stage_words": stage_words}
 
 

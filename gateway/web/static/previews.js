@@ -48,6 +48,7 @@ const picture = async ({ file, name }, mask, meaning, legend) => {
   const figure = document.createElement("figure");
   const caption = document.createElement("figcaption");
   caption.textContent = name.split("/").slice(-2).join("/");
+  caption.title = name;
   const canvas = document.createElement("canvas");
   canvas.width = canvas.height = SIDE;
   canvas.setAttribute("role", "img");
