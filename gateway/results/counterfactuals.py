@@ -23,7 +23,7 @@ from shared.schemas.results import JobResults
 
 Text = Annotated[str, Field(max_length=200)]
 Verdict = Literal["accepted", "rejected", "counted", "any"]
-_ORDER: SortKey = {Counterfactual.position: int, Counterfactual.method: str, Counterfactual.ordinal: int}
+ORDER: SortKey = {Counterfactual.position: int, Counterfactual.method: str, Counterfactual.ordinal: int}
 
 
 class Filters(Contract):
@@ -71,7 +71,7 @@ def results_page(
     if listing.order == "review":
         rows, next_cursor = _review_page(session, job_id, listing, metrics, cursor, limit)
     else:
-        rows, next_cursor = page_of(session, _filter(job_id, listing), _ORDER, cursor, limit)
+        rows, next_cursor = page_of(session, matching(job_id, listing), ORDER, cursor, limit)
     return ResultsPage(
         job=job_id,
         state=job.state,
@@ -84,7 +84,7 @@ def results_page(
 
 def first_views(session: Session, job_id: str, filters: Filters, limit: int) -> list[CounterfactualView]:
     """The first counterfactuals that match the filters, in the order of their source images."""
-    query = _filter(job_id, filters).order_by(*_ORDER).limit(limit)
+    query = matching(job_id, filters).order_by(*ORDER).limit(limit)
     return counterfactual_views(session, session.scalars(query).all())
 
 
@@ -92,17 +92,17 @@ def _review_page(
     session: Session, job_id: str, filters: Filters, metrics: JobResults | None, cursor: str | None, limit: int
 ) -> tuple[Sequence[Counterfactual], str | None]:
     """A page of the review list. Its cursor is a position in the list, which changes only with the report."""
-    rows = _review_list(session, job_id, filters, metrics)
+    rows = review_list(session, job_id, filters, metrics)
     start = 0 if cursor is None else max(0, int(decode_cursor(cursor, (int,))[0]))
     return rows[start : start + limit], encode_cursor((start + limit,)) if len(rows) > start + limit else None
 
 
-def _review_list(
+def review_list(
     session: Session, job_id: str, filters: Filters, metrics: JobResults | None
 ) -> Sequence[Counterfactual]:
     """The part of the review list that matches the filters, in its order. Empty if the job has no report."""
     positions = {name: position for position, name in enumerate(metrics.review if metrics else ())}
-    rows = session.scalars(_filter(job_id, filters).where(Counterfactual.id.in_(positions))).all()
+    rows = session.scalars(matching(job_id, filters).where(Counterfactual.id.in_(positions))).all()
     return sorted(rows, key=lambda row: positions[row.id])
 
 
@@ -121,14 +121,14 @@ def neighbours(
     if listing.order == "review":
         report = session.get(Report, job_id)
         metrics = report.results if report else None
-        ids = [None, *(member.id for member in _review_list(session, job_id, listing, metrics)), None]
+        ids = [None, *(member.id for member in review_list(session, job_id, listing, metrics)), None]
         index = ids.index(row.id) if row.id in ids else 0
         return (ids[index - 1], ids[index + 1]) if index else (None, None)
     key = (row.position, row.method, row.ordinal)
-    query = _filter(job_id, listing).with_only_columns(Counterfactual.id).limit(1)
-    backwards = [column.desc() for column in _ORDER]
-    before = session.scalar(query.where(tuple_(*_ORDER) < key).order_by(*backwards))
-    return before, session.scalar(query.where(tuple_(*_ORDER) > key).order_by(*_ORDER))
+    query = matching(job_id, listing).with_only_columns(Counterfactual.id).limit(1)
+    backwards = [column.desc() for column in ORDER]
+    before = session.scalar(query.where(tuple_(*ORDER) < key).order_by(*backwards))
+    return before, session.scalar(query.where(tuple_(*ORDER) > key).order_by(*ORDER))
 
 
 def find(session: Session, owner: str, job_id: str, counterfactual_id: str) -> Counterfactual:
@@ -140,7 +140,8 @@ def find(session: Session, owner: str, job_id: str, counterfactual_id: str) -> C
     return row
 
 
-def _filter(job_id: str, filters: Filters) -> Select[Counterfactual]:
+def matching(job_id: str, filters: Filters) -> Select[Counterfactual]:
+    """The edits of a job that match the filters."""
     edits = select(Counterfactual).where(Counterfactual.job_id == job_id, Counterfactual.arm == "edit")
     return edits.where(*conditions(filters))
 
