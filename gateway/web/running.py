@@ -21,7 +21,7 @@ from shared.schemas.result_rows import CounterfactualView
 
 LEAST_FINISHED = 3  # images; fewer give no useful rate
 OF_THE_LAST = 20  # images
-NEWEST_IMAGES = 4  # source images
+NEWEST_IMAGES = 6  # source images
 NEWEST = 6  # counterfactuals
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
@@ -56,14 +56,17 @@ def _address(job: str, view: CounterfactualView) -> str:
 
 
 def newest(session: Session, job_id: str) -> list[CounterfactualView]:
-    """The accepted counterfactuals of the images that were finished last, at most two of each."""
+    """The accepted counterfactuals of the images that were finished last: the first of each image and method."""
     done = select(SourceImage.id).where(SourceImage.job_id == job_id, SourceImage.state == "done")
     sources = session.scalars(done.order_by(SourceImage.updated_at.desc()).limit(NEWEST_IMAGES)).all()
     c = Counterfactual
     accepted = select(c).where(c.source_image_id.in_(sources), c.arm == "edit", c.accepted.is_(True))
     rows = session.scalars(accepted.order_by(c.ordinal, c.id)).all()
-    by_source = [[row for row in rows if row.source_image_id == source][:2] for source in sources]
-    return counterfactual_views(session, [row for group in by_source for row in group][:NEWEST])
+    firsts: dict[tuple[str, str], Counterfactual] = {}
+    for row in rows:
+        firsts.setdefault((row.source_image_id, row.method), row)
+    chosen = [row for source in sources for (of, _), row in firsts.items() if of == source]
+    return counterfactual_views(session, chosen[:NEWEST])
 
 
 def pace_of(session: Session, job: JobDetail) -> Pace | None:

@@ -36,7 +36,7 @@ def plan(gateway: Gateway, names: Sequence[str], manifest: str = "", **typed: st
 
 
 def words_of(fragment: str) -> str:
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", fragment))
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", fragment))
 
 
 def field_in(fragment: str) -> str:
@@ -54,8 +54,8 @@ def test_the_plan_counts_labels_by_folder_and_says_what_it_costs_and_can_show(ga
     assert "car 14" in words
     assert "street-classifier knows all of them." in words
     assert "28 images, 28 with a label; 2 models under test." in words
-    assert re.search(r"dillema\s*112 112 0|dillema112", words.replace(" ", "")), words
-    assert "bus, 14 images: a drop in accuracy of" in words
+    assert "dillema 112 112 0" in words
+    assert "bus , 14 images: a drop in accuracy of" in words
     with gateway.context.sessions() as session:
         after = [session.scalar(select(func.count()).select_from(table)) for table in (Job, OwnedImage)]
     assert after == before, "a plan stores nothing"
