@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from gateway.report.build import build_report
-from tests.support.browser import headless, needs_browser, open_page, overflow, violations
+from tests.support.browser import needs_browser, open_page, overflow, violations
 from tests.support.compared_jobs import add_compared_jobs
 from tests.support.gateway_under_test import serve_gateway
 
@@ -30,12 +30,6 @@ def base_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         add_compared_jobs(gateway)
         build_report(gateway.context.sessions, gateway.context.store, "made")
         yield str(gateway.client.base_url).rstrip("/")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with headless() as browser:
-        yield browser
 
 
 @pytest.mark.parametrize("phone", [False, True], ids=["wide", "phone"])

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect
 from sqlalchemy import select
 
 from gateway.database.tables import Counterfactual, Prediction, SourceImage
-from tests.support.browser import headless, needs_browser, open_page, overflow, violations
+from tests.support.browser import needs_browser, open_page, overflow, violations
 from tests.support.drawn_job import add_drawn_job, serve_drawn_job
 from tests.support.gateway_under_test import Gateway
 
@@ -26,12 +26,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with serve_drawn_job(tmp_path_factory.mktemp("results"), per_class=16) as gateway:
         add_drawn_job(gateway.context.sessions, gateway.context.store, "running", per_class=1, state="running")
         yield gateway
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with headless() as browser:
-        yield browser
 
 
 def page(client: httpx.Client, path: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from gateway.web.form_fields import FIELDS, field_of
 from gateway.web.home import folder_manifest
 from shared.images import encode
 from shared.problems import InvalidInput
-from tests.support.browser import headless, needs_browser, open_page, overflow, violations
+from tests.support.browser import needs_browser, open_page, overflow, violations
 from tests.support.gateway_under_test import Gateway, picture
 
 TASK = "classify the vehicle"
@@ -116,12 +116,6 @@ def test_folders_of_sent_files_are_labels(gateway: Gateway) -> None:
     assert (job["images"], job["labelled"]) == (2, 2)
     assert folder_manifest(["a.png", "b.png"]) is None
     assert folder_manifest(["one/a.png", "one/b.png"]) is None, "one folder is no class"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with headless() as browser:
-        yield browser
 
 
 def choose(page: Page, folder: Path) -> None:

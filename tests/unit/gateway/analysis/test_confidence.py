@@ -47,7 +47,8 @@ def test_below_the_threshold_a_prediction_is_none_and_wrong() -> None:
         (outcomes.null, confident.null),
         (outcomes.counterfactual, confident.counterfactual),
     ):
-        given = before.confidence >= 0.7  # type: ignore[operator]
+        assert before.confidence is not None
+        given = np.asarray(before.confidence >= 0.7)
         assert 0 < given.sum() < len(given)
         assert after.correct.tolist() == (before.correct & given).tolist()
         assert after.predicted[given].tolist() == before.predicted[given].tolist()
