@@ -44,7 +44,7 @@ def _steps(job: str, figures: ModelResults, effect: CellEffect) -> Iterator[str]
 
 
 def open_effects(figures: ModelResults) -> list[str]:
-    """The lowest effects beyond 5 points that are no findings, each with the images that would settle it."""
+    """The drops beyond 5 points that are no findings and that more images would settle, the fewest images first."""
     suspected = [
         effect
         for effect in figures.cells
@@ -54,7 +54,7 @@ def open_effects(figures: ModelResults) -> list[str]:
 
 
 def _needing_least(effects: Sequence[CellEffect]) -> list[CellEffect]:
-    known = [effect for effect in effects if effect.images_needed is not None]
+    known = [effect for effect in effects if effect.images_needed is not None and effect.images_needed > effect.sources]
     return sorted(known, key=lambda effect: (effect.images_needed or 0, effect.delta_accuracy))
 
 

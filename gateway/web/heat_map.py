@@ -9,6 +9,7 @@ from shared.schemas.effects import CellEffect, Direction
 from shared.schemas.results import ModelResults
 
 STEPS = (0.05, 0.1, 0.2, 0.4, 0.7)  # effects from which on a cell has the next shade; 5 points are the tested limit
+MOST_ROWS = 30  # of methods side by side
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +62,12 @@ class SideBySide:
 
 
 def side_by_side(results: Iterable[ModelResults]) -> SideBySide:
-    """One model's `results` of several methods, cells with the lowest effect first. Untested cells have no row."""
+    """One model's `results` of several methods, at most 30 cells: those with a test first, then by lowest effect."""
     methods = list(results)
     by_method = [{_name(effect): effect for effect in figures.cells} for figures in methods]
     shared = {name for effects in by_method for name in effects if sum(name in others for others in by_method) > 1}
     rows = [[effects.get(name) for effects in by_method] for name in shared]
-    rows = [row for row in rows if any(effect is not None and effect.interval is not None for effect in row)]
-    return SideBySide(methods, sorted(rows, key=_lowest))
+    return SideBySide(methods, sorted(rows, key=_lowest)[:MOST_ROWS])
 
 
 def _name(effect: CellEffect) -> tuple[str, ...]:
@@ -75,6 +75,7 @@ def _name(effect: CellEffect) -> tuple[str, ...]:
     return cell.label, cell.factor, cell.value, cell.direction
 
 
-def _lowest(row: Sequence[CellEffect | None]) -> tuple[float, tuple[str, ...]]:
+def _lowest(row: Sequence[CellEffect | None]) -> tuple[bool, float, tuple[str, ...]]:
     effects = [effect for effect in row if effect is not None]
-    return min(effect.delta_accuracy for effect in effects), _name(effects[0])
+    untested = all(effect.interval is None for effect in effects)
+    return untested, min(effect.delta_accuracy for effect in effects), _name(effects[0])

@@ -35,7 +35,8 @@ from shared.schemas.result_rows import CounterfactualView
 from shared.schemas.results import JobResults, ModelResults
 
 PICTURES_PER_FINDING = 3
-FINDINGS_WITH_PICTURES = 8
+FINDINGS_WITH_PICTURES = 12
+UNFOLDED_FINDINGS = 3
 Name = Annotated[str | None, Field(max_length=200)]
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
@@ -81,6 +82,7 @@ def show_results_page(
         job=row,
         results=results,
         findings=findings,
+        unfolded=UNFOLDED_FINDINGS,
         view=view,
         path=path,
         figures=shown,

@@ -61,7 +61,7 @@ def test_a_map_has_a_row_for_each_value_and_a_gap_where_no_pair_counts() -> None
     assert heat_maps(results("dillema")) == []
 
 
-def test_methods_stand_side_by_side_in_shared_cells_with_a_test_the_lowest_first() -> None:
+def test_methods_stand_side_by_side_in_shared_cells_tested_ones_first_then_the_lowest() -> None:
     both = side_by_side(
         [
             results(
@@ -70,7 +70,8 @@ def test_methods_stand_side_by_side_in_shared_cells_with_a_test_the_lowest_first
             results("shifts", effect("snow", -60), effect("night", -40, sources=5), effect("rain", -90, sources=4)),
         ]
     )
-    assert [[cell and round(100 * cell.delta_accuracy) for cell in row] for row in both.rows] == [[-9, -60], [-50, -40]]
+    shown = [[cell and round(100 * cell.delta_accuracy) for cell in row] for row in both.rows]
+    assert shown == [[-9, -60], [-50, -40], [0, -90]]
     assert [figures.method for figures in both.methods] == ["dillema", "shifts"]
 
 
@@ -97,6 +98,8 @@ def test_what_settles_a_finding_leaves_out_what_was_done() -> None:
 
 def test_open_effects_name_the_images_that_would_settle_them_the_fewest_first() -> None:
     figures = results("dillema", effect("snow", -9, sources=30), effect("night", -50, sources=5), effect("fog", -3))
+    settled = effect("rain", -30, sources=20).model_copy(update={"images_needed": 12})
+    assert open_effects(results("dillema", settled)) == []
     assert open_effects(figures) == [
         "`bus` with weather changed to night: −50 points on 5 images; about 50 would settle an effect of this size",
         "`bus` with weather changed to snow: −9 points on 30 images; about 300 would settle an effect of this size",
