@@ -90,7 +90,8 @@ async def start_job(request: Request, gateway: Gateway, owner: Owner) -> Respons
     filled = JobForm(methods=tuple(gateway.profile.defaults.methods))
     try:
         async with read_form(request, FIELDS, MAX_FILES, MAX_FIELD_BYTES, MANY_IMAGES, MAX_CHOICES) as form:
-            filled = await job_form(form)
+            filled = job_form(form)
+            filled = await with_mask_file(filled, form)
             job = await run_in_threadpool(submit, gateway, owner, await submission_of(form, filled))
     except Problem as problem:
         if "text/html" not in request.headers.get("accept", ""):  # a script, which displays the problem itself
@@ -124,10 +125,10 @@ def _page(
     )
 
 
-async def job_form(form: FormData) -> JobForm:
-    """The form as it was filled in. Raises InvalidInput, Malformed and TooLarge for the file of mask classes."""
+def job_form(form: FormData) -> JobForm:
+    """The text fields and ticked boxes as they were filled in."""
     texts = {name: [value for value in form.getlist(name) if isinstance(value, str)] for name in FIELDS}
-    filled = JobForm(
+    return JobForm(
         task=" ".join(texts["task"]),
         methods=tuple(texts["methods"]),
         shifts="\n".join(texts["shifts"]),
@@ -135,10 +136,9 @@ async def job_form(form: FormData) -> JobForm:
         classes="\n".join(texts["classes"]).strip(),
         label_map="\n".join(texts["label_map"]).strip(),
     )
-    return await _with_mask_file(filled, form)
 
 
-async def _with_mask_file(filled: JobForm, form: FormData) -> JobForm:
+async def with_mask_file(filled: JobForm, form: FormData) -> JobForm:
     """The form with the meaning of the masks from an uploaded file. Raises InvalidInput, Malformed and TooLarge."""
     files = [file for file in form.getlist("classes") if isinstance(file, UploadFile) and file.filename]
     if not files:

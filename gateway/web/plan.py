@@ -72,7 +72,7 @@ async def show_plan(request: Request, gateway: Gateway, owner: Owner) -> HTMLRes
     parts = (*home.FIELDS, LISTED)
     try:
         async with read_form(request, parts, MAX_FILES, MAX_LISTED_BYTES, MANY_IMAGES, home.MAX_CHOICES + 1) as form:
-            submission = await _planned(form, await home.job_form(form))
+            submission = await _planned(form, await home.with_mask_file(home.job_form(form), form))
             preview = await run_in_threadpool(_preview, gateway, owner, submission)
     except Problem as problem:
         preview = Preview(problem=problem.detail, field=field_of(problem))
