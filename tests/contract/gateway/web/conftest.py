@@ -1,4 +1,4 @@
-"""The browser of the tests of pages."""
+"""The browser of tests of pages."""
 
 from __future__ import annotations
 
