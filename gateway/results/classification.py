@@ -184,6 +184,7 @@ class _Columns:
         self._rank = [array("q") for _ in Compared._fields]
         self._confidence = [array("d") for _ in Compared._fields]
         self._predicted = [array("q") for _ in Compared._fields]
+        self._scores = (self._p_truth, self._rank, self._predicted, self._confidence)
         self._edit, self._edits = array("q"), 0
         self._counting, self._phrases = CountingColumns(), PhraseColumns()
         self._codes: dict[str, int] = {}
@@ -245,7 +246,7 @@ class _Columns:
         self._ordinal.append(edit.ordinal)
         self._null_ordinal.append(-1 if edit.null_ordinal is None else edit.null_ordinal)
         self._counting.add(edit)
-        columns = zip(complete, self._p_truth, self._rank, self._predicted, self._confidence, strict=True)
+        columns = zip(complete, *self._scores, strict=True)
         for score, p_truth, rank, predicted, confidence in columns:
             p_truth.append(score.p_truth)
             confidence.append(score.confidence)
@@ -260,9 +261,7 @@ class _Columns:
         null_arm = number * (null_ordinal.max(initial=0) + 2) + null_ordinal + 1
         original, null, counterfactual, reference = (
             Predictions(np.asarray(p_truth), np.asarray(rank), _renumber(order, predicted), np.asarray(confidence))
-            for p_truth, rank, predicted, confidence in zip(
-                self._p_truth, self._rank, self._predicted, self._confidence, strict=True
-            )
+            for p_truth, rank, predicted, confidence in zip(*self._scores, strict=True)
         )
         outcomes = Outcomes(
             source=number,
@@ -289,13 +288,12 @@ def _renumber(order: NDArray[np.int_], codes: array[int]) -> Integers:
 def _score(row: PredictionRow | None, label: str, relation: Relation) -> _Score | None:
     if row is None:
         return None
-    confidence = float("nan") if row.probability is None else row.probability
+    predicted, confidence = row.predicted, row.probability
     if relation == "labelled":
-        known = row.rank is not None and row.p_truth is not None
-        return _Score(row.p_truth, row.rank, row.predicted, confidence) if known else None
+        true_rank, p_truth = row.rank, row.p_truth
+        return None if true_rank is None or p_truth is None else _Score(p_truth, true_rank, predicted, confidence)
     for rank, entry in enumerate(row.top or [], start=1):
         if entry["class"] == label:
-            return _Score(entry["probability"], rank, row.predicted, confidence)
-    return _Score(
-        float("nan"), len(row.top or []) + 1, row.predicted, confidence
-    )  # not among the stored classes: unknown, not 0
+            return _Score(entry["probability"], rank, predicted, confidence)
+    rank = len(row.top or []) + 1
+    return _Score(float("nan"), rank, predicted, confidence)  # not among the stored classes: unknown, not 0

@@ -79,7 +79,7 @@ class PredictionRow(NamedTuple):
     overlaps: dict[str, float] | None = None
     confusion: list[int] | None = None
     flipped: bool | None = None
-    probability: float | None = None
+    probability: float = float("nan")
 
     def holds(self, label: str) -> bool:
         """Whether a classifier predicts the class, or a segmenter detects it (IoU of at least 0.5)."""
