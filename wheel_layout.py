@@ -1,4 +1,4 @@
-"""How the wheel is laid out: one top-level package, with the system inside (docs/decisions/one-name-in-the-wheel.md).
+"""How the wheel is laid out: one top-level package, with the system inside (docs/decisions/packaging.md).
 
 A checkout has its packages at the top, where editable installs and images import them. An installed wheel must not own
 names such as `shared`. So the wheel has them as `contrafact._system.shared` and so on, and the import statements of its

@@ -50,7 +50,7 @@ def problems_page() -> str:
 
 def _problems() -> Iterator[str]:
     yield "# Problem types\n"
-    yield "Find the remedy of an [error](http-api.md#errors) by its `type`. Generated from the code by `python -m"
+    yield "Find the remedy of an [error](http-api.md) by its `type`. Generated from the code by `python -m"
     yield "docs.generate`. The errors of the model services are in their logs, and as reasons in the progress and"
     yield "`failures` of a job. [Solve a problem](../how-to/troubleshooting.md) has the symptoms.\n"
     yield "| type | status | what happened | what to do |"

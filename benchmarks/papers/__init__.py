@@ -1,1 +1,1 @@
-"""Reproduction kits: the papers' experiments on their own data sets, one command a paper (docs/how-to/reproduce.md)."""
+"""Reproduction kits: the papers' experiments on their own data sets (docs/measurements/paper-tables.md)."""

@@ -1,7 +1,7 @@
 """API keys: created for an owner, shown once, stored as SHA-256; their scopes and rate limits.
 
 A key has 256 random bits, so a plain hash is enough. Rate limits are in the key's row, on the database's clock, and
-hold across any number of gateways (docs/decisions/limits-in-the-database.md). Each request moves `requests_until` ahead
+hold across any number of gateways (docs/decisions/access.md). Each request moves `requests_until` ahead
 by its share of a minute, from now at the earliest; each byte moves `bytes_until` ahead by its share of an hour. A
 request that would move them more than a minute or an hour ahead of now is refused.
 """

@@ -29,8 +29,12 @@ FAINTEST_OUTLINE = 1.0  # grey levels per pixel: fainter outlines of null arms c
 class HeldShapes(Contract):
     """How protected classes are kept, and the limits of their checks for every region.
 
-    `iou`: least overlap. `seam`: largest contrast of the outline, divided by the null arm's. `light`: least change of
-    colour against the null arm, divided by that of the surroundings.
+    `by`, inside the mask, whose edge is soft: `none` keeps nothing; `blended` takes the source's latents, noised to the
+    step's level (arXiv 2206.02779), in the first `strength` of the steps; `relit` does the same, but their local mean
+    is that of what the network draws there; `edges` weighs the control 1 + `strength` times as much.
+    Checks: `protected` passes if every connected region has a mask IoU of at least `iou`; `seam` if no outline has more
+    than `seam` times the contrast of the null arm; `light` if a region whose surroundings changed colour against the
+    null arm changed at least `light` times as much.
     """
 
     by: ProtectionKind = "relit"

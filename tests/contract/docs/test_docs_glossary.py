@@ -28,6 +28,8 @@ TERMS = (
     "model under test",
     "profile",
     "finding",
+    "comparison",
+    "release",
     "lease",
     "NFE",
 )

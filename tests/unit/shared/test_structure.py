@@ -48,7 +48,8 @@ def test_no_two_classes_of_a_package_share_a_name(package: str) -> None:
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
-# What the client imports of shared, and what these import; docs/explanation/architecture.md gives the reasons.
+# What the client imports of shared, and what these import: what must be the same on both sides. It reads the user's
+# files (archives, manifests), writes calibrations into a profile (its sections), and prints what pages show (wording).
 CLIENT_USES = {
     *("archives", "characters", "http_statuses", "manifests", "markdown", "package", "problems", "profile_diffusion"),
     *("profile_evaluator", "profile_instruct", "profile_unets", "profiles", "repair_tables", "schemas", "seeds"),
