@@ -133,6 +133,9 @@ def test_pages_and_report_show_masks_over_pictures_and_the_matrices(client: http
     shown = html.unescape(client.get(pair).text)
     assert "mask of" in shown
     assert f"IoU, {SEGMENTER}" in shown
+    overview = html.unescape(client.get(f"/jobs/{job}/overview?threshold=0.5").text)
+    assert overview.count('class="matrix"') == 4
+    assert "confidence of at least" not in overview, "a segmenter has no top probability"
     report = client.get(f"/jobs/{job}/report").text
     assert 'class="matrix"' in report
     assert report.count("data:image/webp") >= 6

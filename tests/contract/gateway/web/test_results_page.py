@@ -5,13 +5,15 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, expect
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from gateway.database.tables import Counterfactual, Prediction, SourceImage
+from gateway.report.build import build_report
 from tests.support.browser import needs_browser, open_page, overflow, violations
 from tests.support.drawn_job import add_drawn_job, serve_drawn_job
 from tests.support.gateway_under_test import Gateway
@@ -122,6 +124,21 @@ def test_confusion_matrices_lead_to_the_images_of_their_cells(site: Gateway) -> 
     at_threshold = page(site.client, f"{OVERVIEW}?threshold={THRESHOLD}")
     assert re.search(r"bus as none: \d", at_threshold)
     assert "as none:" not in text
+
+
+def test_without_ground_truth_the_classes_are_those_predicted_on_the_source(tmp_path: Path) -> None:
+    with serve_drawn_job(tmp_path, per_class=4) as gateway:
+        with gateway.context.sessions.begin() as session:
+            session.execute(update(SourceImage).values(ground_truth=None))
+            session.execute(update(Prediction).values(rank=None, ground_truth_probability=None))
+        build_report(gateway.context.sessions, gateway.context.store, "drawn")
+        text = page(gateway.client, f"{OVERVIEW}?model=sound")
+        link, words = tile(text, "bus, to snow")
+        assert "predicted_original=bus" in link
+        number = re.search(r", (\d+) images?, too few", words)
+        assert number
+        assert images_at(gateway.client, link) == int(number[1]), "each source image has one edit to snow"
+        assert "as none: " in page(gateway.client, f"{OVERVIEW}?threshold=0.9")
 
 
 def test_a_step_of_the_funnel_leads_to_its_images(site: Gateway) -> None:
