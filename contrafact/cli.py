@@ -85,7 +85,9 @@ def results(
     job: JobId,
     where: Annotated[
         list[str] | None,
-        typer.Option(metavar="FILTER=VALUE", help="method, factor, value, class, verdict, check, flipped, model"),
+        typer.Option(
+            metavar="FILTER=VALUE", help="method, factor, value, class, verdict, check, flipped, model, predicted"
+        ),
     ] = None,
     as_json: Json = False,
     url: Url = URL,

@@ -42,8 +42,10 @@ from gateway.operations.startup import refuse_unsafe_start, stop_on_signals
 from gateway.results.facets import JobFacets
 from gateway.results.image_map import JobMaps
 from gateway.settings import read_settings
-from gateway.web import compare, finding_notes, gallery, home, image_map, image_pages, login, rate, review
+from gateway.web import compare, finding_notes, gallery, home, image_map, image_pages, login, rate, review, running
 from gateway.web import own_images as own_images_page
+from gateway.web import plan as plan_page
+from gateway.web import results as results_page
 from gateway.web import routes as pages
 from shared import __version__, problem_replies
 from shared import logging as json_logging
@@ -115,7 +117,8 @@ async def _lifespan(context: Context, registry: CollectorRegistry, _: FastAPI) -
 def _add_routes(app: FastAPI) -> None:
     work = (jobs, results, comparisons, reviews, own_images, findings, studies, export, suites, repairs)
     apis = (*work, events, images, models, catalogue)
-    viewed = (home, pages, gallery, image_map, image_pages, finding_notes, compare, review, own_images_page, rate)
+    images_shown = (gallery, image_map, image_pages, review, own_images_page, rate)
+    viewed = (home, plan_page, pages, results_page, running, finding_notes, compare, *images_shown)
     routed = (*apis, *viewed)
     for module in routed:
         app.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])

@@ -69,12 +69,14 @@ class Predictions:
     """One model's predictions for n images, as arrays of length n.
 
     `p_truth`: probability of the true class, in 0 … 1; NaN if unknown. `rank`: rank of the true class, 1 = correct.
-    `predicted`: the number of the most probable class. All arrays of a job number classes alike.
+    `predicted`: the number of the most probable class. All arrays of a job number classes alike. `confidence`: its
+    probability, 0 … 1 (None: not loaded).
     """
 
     p_truth: Floats
     rank: Integers
     predicted: Integers
+    confidence: Floats | None = None
 
     @property
     def correct(self) -> NDArray[np.bool_]:

@@ -121,6 +121,22 @@ def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Revi
     return sorted(effects, key=_strength)
 
 
+def describe(cells: Mapping[Cell, Differences], seed: int) -> list[CellEffect]:
+    """The effects of cells with 95 % intervals where there are at least 12 source images, and without tests.
+
+    The lowest effect is first. For figures that the reader chooses after the tests were fixed.
+    """
+    effects = []
+    for cell, differences in cells.items():
+        effect = _untested_effect(cell, differences)
+        if _is_large(differences):
+            own_seed = derive_seed(seed, cell.label, cell.factor, cell.value, cell.direction)
+            interval = _interval(differences, LEVEL, own_seed)
+            effect = effect.model_copy(update={"interval": interval, "standing": "nothing found"})
+        effects.append(effect)
+    return sorted(effects, key=_strength)
+
+
 def hypothesis_tests(cells: Mapping[Cell, Differences], seed: int) -> dict[Cell, HypothesisTest]:
     """The family of one model and method, in the order of the cells: those tested with at least 12 source images.
 

@@ -30,8 +30,8 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from gateway.database.columns import SourceImageState, StoredChange, StoredShare, StoredSpec
 from gateway.database.feature_tables import JobBackground as JobBackground
-from gateway.database.feature_tables import OwnImageMark as OwnImageMark
 from gateway.database.feature_tables import NotedFinding as NotedFinding
+from gateway.database.feature_tables import OwnImageMark as OwnImageMark
 from gateway.database.feature_tables import Repair as Repair
 from gateway.database.feature_tables import Review as Review
 from gateway.database.feature_tables import Suite as Suite

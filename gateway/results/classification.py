@@ -1,4 +1,4 @@
-"""A job's rows as typed arrays for the analysis, about 100 bytes per counterfactual and model under test."""
+"""A job's rows as typed arrays for the analysis, about 130 bytes per counterfactual and model under test."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class ModelRows(NamedTuple):
     truth (in a job that has some), a class that the model does not know, or a prediction missing. `screened` has the
     rendered edits of each cell, accepted or not; `refused` those whose pairs do not count, `second` the pairs
     that the second scorer accepts. `originals` has all source images with a label and a prediction, `phrases` those of
-    the `outcomes`.
+    the `outcomes`. `classes` names the predicted classes by number.
     """
 
     outcomes: Outcomes
@@ -86,6 +86,7 @@ class ModelRows(NamedTuple):
     refused: dict[Cell, Refused]
     second: SecondColumns
     phrases: EditPhrases
+    classes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,7 @@ class _Score(NamedTuple):
     p_truth: float
     rank: int
     predicted: str
+    confidence: float
 
 
 class _Columns:
@@ -180,7 +182,9 @@ class _Columns:
         self._null_ordinal = array("q")
         self._p_truth = [array("d") for _ in Compared._fields]
         self._rank = [array("q") for _ in Compared._fields]
+        self._confidence = [array("d") for _ in Compared._fields]
         self._predicted = [array("q") for _ in Compared._fields]
+        self._scores = (self._p_truth, self._rank, self._predicted, self._confidence)
         self._edit, self._edits = array("q"), 0
         self._counting, self._phrases = CountingColumns(), PhraseColumns()
         self._codes: dict[str, int] = {}
@@ -241,8 +245,10 @@ class _Columns:
         self._ordinal.append(edit.ordinal)
         self._null_ordinal.append(-1 if edit.null_ordinal is None else edit.null_ordinal)
         self._counting.add(edit)
-        for score, p_truth, rank, predicted in zip(complete, self._p_truth, self._rank, self._predicted, strict=True):
+        columns = zip(complete, *self._scores, strict=True)
+        for score, p_truth, rank, predicted, confidence in columns:
             p_truth.append(score.p_truth)
+            confidence.append(score.confidence)
             rank.append(score.rank)
             predicted.append(self._codes.setdefault(score.predicted, len(self._codes)))
         return True
@@ -253,8 +259,8 @@ class _Columns:
         number, null_ordinal = np.asarray(self._number), np.asarray(self._null_ordinal)
         null_arm = number * (null_ordinal.max(initial=0) + 2) + null_ordinal + 1
         original, null, counterfactual, reference = (
-            Predictions(np.asarray(p_truth), np.asarray(rank), _renumber(order, predicted))
-            for p_truth, rank, predicted in zip(self._p_truth, self._rank, self._predicted, strict=True)
+            Predictions(np.asarray(p_truth), np.asarray(rank), _renumber(order, predicted), np.asarray(confidence))
+            for p_truth, rank, predicted, confidence in zip(*self._scores, strict=True)
         )
         outcomes = Outcomes(
             source=number,
@@ -270,7 +276,8 @@ class _Columns:
             cells={cell: np.asarray(members) for cell, members in self._cells.items()},
         )
         screened, refused, phrases = self._screening.screened(), self._screening.refused(), self._phrases.phrases()
-        return ModelRows(outcomes, self._originals.arrays(), self._left_out, screened, refused, self._second, phrases)
+        originals, names = self._originals.arrays(), tuple(sorted(self._codes))
+        return ModelRows(outcomes, originals, self._left_out, screened, refused, self._second, phrases, names)
 
 
 def _renumber(order: NDArray[np.int_], codes: array[int]) -> Integers:
@@ -280,9 +287,12 @@ def _renumber(order: NDArray[np.int_], codes: array[int]) -> Integers:
 def _score(row: PredictionRow | None, label: str, relation: Relation) -> _Score | None:
     if row is None:
         return None
+    predicted, confidence = row.predicted, row.probability
     if relation == "labelled":
-        return None if row.rank is None or row.p_truth is None else _Score(row.p_truth, row.rank, row.predicted)
+        true_rank, p_truth = row.rank, row.p_truth
+        return None if true_rank is None or p_truth is None else _Score(p_truth, true_rank, predicted, confidence)
     for rank, entry in enumerate(row.top or [], start=1):
         if entry["class"] == label:
-            return _Score(entry["probability"], rank, row.predicted)
-    return _Score(float("nan"), len(row.top or []) + 1, row.predicted)  # not among the stored classes: unknown, not 0
+            return _Score(entry["probability"], rank, predicted, confidence)
+    rank = len(row.top or []) + 1
+    return _Score(float("nan"), rank, predicted, confidence)  # not among the stored classes: unknown, not 0

@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
-from sqlalchemy import ColumnElement, Select, cast, or_, select, tuple_
+from sqlalchemy import ColumnElement, Select, and_, cast, or_, select, tuple_
 from sqlalchemy import Text as Text_
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from gateway.database.pagination import SortKey, decode_cursor, encode_cursor, page_of
 from gateway.database.tables import Counterfactual, Prediction, Report, SourceImage
 from gateway.jobs import jobs
 from gateway.results.finding_notes import load_notes, with_notes
+from gateway.results.pairing import is_arm_of
 from gateway.results.views import counterfactual_views
 from shared.problems import NotFound
 from shared.schemas.base import Contract
-from shared.schemas.result_rows import CounterfactualDetail, ResultsPage
+from shared.schemas.result_rows import CounterfactualDetail, CounterfactualView, ResultsPage
 from shared.schemas.results import JobResults
 
 Text = Annotated[str, Field(max_length=200)]
@@ -43,6 +44,13 @@ class Filters(Contract):
     check: Annotated[Text | None, Field(description="the check that rejected it")] = None
     flipped: Annotated[bool | None, Field(description="the prediction changed (of `model`, or of any model)")] = None
     model: Annotated[Text | None, Field(description="a model under test with a prediction on it")] = None
+    predicted: Annotated[Text | None, Field(description="the class predicted on it (by `model`, or by any model)")] = (
+        None
+    )
+    predicted_original: Annotated[Text | None, Field(description="the class predicted on the source image")] = None
+    predicted_null: Annotated[
+        Text | None, Field(description="the class predicted on its null arm; without one, on the source image")
+    ] = None
 
 
 class Listing(Filters):
@@ -73,6 +81,12 @@ def results_page(
         failures=jobs.failures(session, job_id),
         next=next_cursor,
     )
+
+
+def first_views(session: Session, job_id: str, filters: Filters, limit: int) -> list[CounterfactualView]:
+    """The first counterfactuals that match the filters, in the order of their source images."""
+    query = matching(job_id, filters).order_by(*ORDER).limit(limit)
+    return counterfactual_views(session, session.scalars(query).all())
 
 
 def _review_page(
@@ -164,4 +178,28 @@ def conditions(filters: Filters) -> list[ColumnElement[bool]]:
         if filters.flipped is not None:
             predictions = predictions.where(Prediction.flipped.is_(filters.flipped))
         conditions.append(predictions.exists())
-    return conditions
+    return conditions + _predicted(filters)
+
+
+def _predicted(filters: Filters) -> list[ColumnElement[bool]]:
+    """The filters by predicted class: on the counterfactual, on its source image, on its null arm."""
+    arm = aliased(Counterfactual)
+    of_source = and_(
+        Prediction.counterfactual_id.is_(None), Prediction.source_image_id == Counterfactual.source_image_id
+    )
+    null_arm = select(arm.id).where(arm.arm == "null", is_arm_of(arm, Counterfactual))
+    of_null = or_(
+        Prediction.counterfactual_id.in_(null_arm.correlate(Counterfactual)),
+        and_(Counterfactual.null_ordinal.is_(None), of_source),
+    )
+    places = (
+        (filters.predicted, Prediction.counterfactual_id == Counterfactual.id),
+        (filters.predicted_original, of_source),
+        (filters.predicted_null, of_null),
+    )
+    model = [] if filters.model is None else [Prediction.model == filters.model]
+    return [
+        select(Prediction.id).where(place, Prediction.predicted == name, *model).correlate(Counterfactual).exists()
+        for name, place in places
+        if name is not None
+    ]

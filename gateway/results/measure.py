@@ -26,6 +26,7 @@ from gateway.methods import METHODS, JobMethod
 from gateway.methods.check_parameters import CheckParameters
 from gateway.results.class_colours import class_colours
 from gateway.results.classification import JobRows, MethodRows, ModelRows
+from gateway.results.confusion import class_confusion
 from gateway.results.estimands import counted_cells, with_bounds, with_others, with_second_scorer
 from gateway.results.panel import with_panel
 from gateway.results.rounds import cells_of_rounds
@@ -196,6 +197,7 @@ def _model_results(
         left_out=rows.left_out,
         cells=with_sentences(with_second_scorer(effects, rows.second, seed), cells, relation),
         metrics=paper_metrics(outcomes, rows.originals, derive_seed(seed, "metrics")),
+        confusion=class_confusion(rows),
         failure_points=failure_points(outcomes) if method == "corruptions" else [],
         variance=None if nested is None else variance_components(nested, cost, derive_seed(seed, "variance")),
     )

@@ -63,7 +63,10 @@ class CounterfactualRow(NamedTuple):
 
 
 class PredictionRow(NamedTuple):
-    """The prediction of one model under test for one image. `top` is loaded only for jobs without ground truth."""
+    """The prediction of one model under test for one image. `top` is loaded only for jobs without ground truth.
+
+    `probability` is that of the predicted class.
+    """
 
     position: int
     source_image_id: str
@@ -76,6 +79,7 @@ class PredictionRow(NamedTuple):
     overlaps: dict[str, float] | None = None
     confusion: list[int] | None = None
     flipped: bool | None = None
+    probability: float = float("nan")
 
     def holds(self, label: str) -> bool:
         """Whether a classifier predicts the class, or a segmenter detects it (IoU of at least 0.5)."""

@@ -133,7 +133,7 @@ def _prediction_query(job_id: str, relation: Relation) -> Executable:
     return (
         select(
             s.position, p.source_image_id, p.counterfactual_id, p.model, p.predicted, p.ground_truth_probability,
-            p.rank, top, p.overlaps, p.confusion, p.flipped,
+            p.rank, top, p.overlaps, p.confusion, p.flipped, p.probability,
         )
         .join(s, p.source_image_id == s.id)
         .where(p.job_id == job_id)

@@ -6,6 +6,8 @@ from urllib.parse import urlencode
 
 from shared.schemas.base import Contract
 from shared.schemas.effects import Cell
+from shared.schemas.masks import ALL_CLASSES
+from shared.schemas.results import ModelResults
 
 
 def parameters_of(state: Contract) -> dict[str, str]:
@@ -27,3 +29,24 @@ def cell_parameters(cell: Cell | None) -> dict[str, str | None]:
     to = cell.direction == "to"
     values = {"value": cell.value if to else None, "from": None if to else cell.value}
     return {"class": cell.label or None, "factor": cell.factor, **values}
+
+
+def gallery(job: str, **filters: str | None) -> str:
+    """The address of the job's images with these filters; None is left out."""
+    chosen = {name: value for name, value in filters.items() if value is not None}
+    return f"/jobs/{job}/gallery?{urlencode(chosen)}"
+
+
+def images_of_cell(job: str, figures: ModelResults, cell: Cell, **filters: str | None) -> str:
+    """The address of the images that the effect of a cell comes from, with further `filters`."""
+    change = cell_parameters(cell) | {"class": None} | class_filter(figures, cell.label)
+    return gallery(job, model=figures.model, method=figures.method, verdict="counted", **change, **filters)
+
+
+def class_filter(figures: ModelResults, label: str) -> dict[str, str | None]:
+    """The filter of a class of the reference: the ground truth, or without one the class predicted on the source."""
+    if label == ALL_CLASSES:
+        return {}
+    if figures.relation == "labelled":
+        return {"class": label}
+    return {} if figures.metric == "iou" else {"predicted_original": label}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fastapi import APIRouter, Request, Response
@@ -18,12 +19,14 @@ from gateway.jobs import jobs
 from gateway.jobs.choices import methods_listing
 from gateway.jobs.submit import Submission, submit
 from gateway.models_under_test import models
+from gateway.web.form_fields import field_of
 from gateway.web.rendering import render
+from shared.manifests import ManifestRow, folder_labels
 from shared.problems import InvalidInput, Malformed, Problem, TooLarge
 from shared.schemas.jobs import JobSpec
 from shared.schemas.masks import MaskSpec
 
-FIELDS = ("task", "images", "manifest", "masks", "classes", "methods", "shifts", "models")
+FIELDS = ("task", "images", "manifest", "label_map", "masks", "classes", "methods", "shifts", "models")
 MAX_CHOICES = 200  # ticked boxes and other fields
 MAX_FIELD_BYTES = 64 * 1024  # of a text field, and of the file of classes
 JOBS_PER_PAGE = 20
@@ -33,13 +36,17 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 @dataclass(frozen=True, slots=True)
 class JobForm:
-    """The form's text fields and ticked boxes. `shifts`: a phrase on each line; `classes`: JSON of a `MaskSpec`."""
+    """The form's text fields and ticked boxes.
+
+    `shifts`: a phrase on each line; `classes`: JSON of a `MaskSpec`; `label_map`: "label = class" on each line.
+    """
 
     task: str = ""
     methods: tuple[str, ...] = ()
     shifts: str = ""
     models: tuple[str, ...] = ()
     classes: str = ""
+    label_map: str = ""
 
     def spec(self) -> JobSpec:
         """The job's spec. Raises InvalidInput and Malformed."""
@@ -53,12 +60,22 @@ class JobForm:
             "task_description": self.task,
             "methods": [{"name": name, "parameters": parameters.get(name, {})} for name in self.methods],
             "models": self.models or None,
+            "label_map": self._labels(),
         }
         spec = validate(JobSpec, fields, "the form")
         if not self.classes:
             return spec
         masks = parse(MaskSpec, self.classes.encode(), "the meaning of the masks")
         return spec.model_copy(update={"masks": masks})
+
+    def _labels(self) -> dict[str, str]:
+        lines = [line for line in self.label_map.splitlines() if line.strip()]
+        parts = [tuple(part.strip() for part in line.partition("=")) for line in lines]
+        if wrong := [line for line, (label, _, name) in zip(lines, parts, strict=True) if not label or not name]:
+            raise InvalidInput(
+                f"label_map: {wrong[0].strip()[:80]!r} is not `label = class`; write one pair on each line"
+            )
+        return {label: name for label, _, name in parts}
 
 
 @router.get("/")
@@ -73,11 +90,12 @@ async def start_job(request: Request, gateway: Gateway, owner: Owner) -> Respons
     filled = JobForm(methods=tuple(gateway.profile.defaults.methods))
     try:
         async with read_form(request, FIELDS, MAX_FILES, MAX_FIELD_BYTES, MANY_IMAGES, MAX_CHOICES) as form:
-            filled = _job_form(form)
-            filled = await _with_mask_file(filled, form)
-            job = await run_in_threadpool(submit, gateway, owner, await _submission(form, filled))
+            filled = job_form(form)
+            filled = await with_mask_file(filled, form)
+            job = await run_in_threadpool(submit, gateway, owner, await submission_of(form, filled))
     except Problem as problem:
         if "text/html" not in request.headers.get("accept", ""):  # a script, which displays the problem itself
+            problem.members["field"] = field_of(problem)
             raise
         return await run_in_threadpool(_page, gateway, owner, filled, problem)
     return RedirectResponse(f"/jobs/{job.id}/view", 303)
@@ -103,10 +121,12 @@ def _page(
         models=descriptions,
         filled=form,
         problem=problem.detail if problem else "",
+        field=field_of(problem) if problem else "",
     )
 
 
-def _job_form(form: FormData) -> JobForm:
+def job_form(form: FormData) -> JobForm:
+    """The text fields and ticked boxes as they were filled in."""
     texts = {name: [value for value in form.getlist(name) if isinstance(value, str)] for name in FIELDS}
     return JobForm(
         task=" ".join(texts["task"]),
@@ -114,10 +134,11 @@ def _job_form(form: FormData) -> JobForm:
         shifts="\n".join(texts["shifts"]),
         models=tuple(texts["models"]),
         classes="\n".join(texts["classes"]).strip(),
+        label_map="\n".join(texts["label_map"]).strip(),
     )
 
 
-async def _with_mask_file(filled: JobForm, form: FormData) -> JobForm:
+async def with_mask_file(filled: JobForm, form: FormData) -> JobForm:
     """The form with the meaning of the masks from an uploaded file. Raises InvalidInput, Malformed and TooLarge."""
     files = [file for file in form.getlist("classes") if isinstance(file, UploadFile) and file.filename]
     if not files:
@@ -133,16 +154,24 @@ async def _with_mask_file(filled: JobForm, form: FormData) -> JobForm:
         raise Malformed("the file with the meaning of the masks is not text; send JSON") from error
 
 
-async def _submission(form: FormData, filled: JobForm) -> Submission:
-    masks = _files(form, "masks")
+async def submission_of(form: FormData, filled: JobForm) -> Submission:
+    """The job that the form describes. Without a manifest, the folders of the files are their labels."""
+    masks, files = _files(form, "masks"), _files(form, "images")
     if masks and not filled.classes:
         raise InvalidInput("the masks need a description of their values; add it below them, or remove the masks")
-    return Submission(
-        spec=filled.spec(),
-        files=_files(form, "images"),
-        masks=masks,
-        manifest=await part_of(form, "manifest", MAX_MANIFEST_BYTES) or None,
-    )
+    manifest = await part_of(form, "manifest", MAX_MANIFEST_BYTES) or None
+    if manifest is None and not masks:
+        manifest = folder_manifest([file.name for file in files])
+    return Submission(spec=filled.spec(), files=files, masks=masks, manifest=manifest)
+
+
+def folder_manifest(names: Sequence[str]) -> bytes | None:
+    """The labels of files by their folders, as a browser sends them; None if the folders are no classes."""
+    labels = folder_labels(names, ()) if names else []
+    if len(set(names)) < len(names) or not all(labels):
+        return None
+    rows = [ManifestRow(file=name, label=label) for name, label in zip(names, labels, strict=True)]
+    return "".join(row.model_dump_json(exclude_none=True) + "\n" for row in rows).encode()
 
 
 def _files(form: FormData, name: str) -> list[NamedFile]:

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi.responses import HTMLResponse
 
 from gateway.report.page import environment
-from shared.stages import in_flight, stage_words
+from shared.stages import STAGES, stage_words
 
 FOLDER = Path(__file__).parent
 POLICY = (
@@ -17,7 +17,8 @@ POLICY = (
 )
 
 _jinja = environment(FOLDER / "templates")
-_jinja.filters |= {"in_flight": in_flight, "stage_words": stage_words}
+_jinja.globals["STAGES"] = STAGES
+_jinja.filters |= {"stage_words": stage_words}
 
 
 def render(template: str, status: int = 200, job_id: str = "", **values: Any) -> HTMLResponse:

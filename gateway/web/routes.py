@@ -24,6 +24,7 @@ from gateway.results.provenance import packet_of_image
 from gateway.storage import images
 from gateway.web.addresses import address_of, cell_parameters, parameters_of
 from gateway.web.rendering import FOLDER, render
+from gateway.web.running import pace_of
 from shared.problems import InvalidInput, NotFound
 from shared.schemas.effects import Cell
 from shared.schemas.masks import ALL_CLASSES
@@ -62,11 +63,13 @@ def show_job(job: JobId, gateway: Gateway, owner: Owner, gallery: Annotated[Gall
     with reading(gateway.sessions) as session:
         detail = jobs.show(session, owner, job)
         page = counterfactuals.results_page(session, owner, job, gallery, gallery.cursor, PAIRS_PER_PAGE)
+        pace = pace_of(session, detail)
     path = f"/jobs/{job}/view"
     return render(
         "job.html",
         job_id=job,
         job=detail,
+        pace=pace,
         results=page.metrics,
         pairs_shown=page.counterfactuals,
         next=gallery.address(path, cursor=page.next) if page.next else None,
@@ -82,7 +85,8 @@ def show_job(job: JobId, gateway: Gateway, owner: Owner, gallery: Annotated[Gall
 def show_progress(job: JobId, gateway: Gateway, owner: Owner) -> HTMLResponse:
     """The progress of a job as a fragment of HTML. The job's page fetches it at every event."""
     with reading(gateway.sessions) as session:
-        return render("_progress.html", job=jobs.show(session, owner, job))
+        detail = jobs.show(session, owner, job)
+        return render("_progress.html", job=detail, pace=pace_of(session, detail))
 
 
 @router.get("/thumbnails/{digest}", response_class=Response)

@@ -63,6 +63,25 @@ class PaperMetrics(Contract):
 ConfusionMatrix = list[list[float]]
 
 
+class ClassConfusion(Contract):
+    """A classifier's confusion on the pairs that count: predicted classes by class of the reference.
+
+    `classes`: at most 40 classes of the reference, those with the most counterfactuals; `more` counts the others, which
+    have no row. `columns`: the predicted classes, then "other", and "none" with a threshold of confidence. A matrix has
+    a row for each of `classes`, normalised to 1. Each original and null arm counts once; `images` are the
+    counterfactuals of each row. `difference`: counterfactuals less null arms, −1 … 1.
+    """
+
+    classes: list[str]
+    columns: list[str]
+    more: int
+    images: list[int]
+    originals: ConfusionMatrix
+    nulls: ConfusionMatrix
+    counterfactuals: ConfusionMatrix
+    difference: ConfusionMatrix
+
+
 class SegmentationScores(Contract):
     """A segmenter on some images, their pixels pooled; void pixels are left out. Lists are in the order of `classes`.
 

@@ -10,7 +10,7 @@ from shared.schemas.base import TASK_DESCRIPTION, Contract
 from shared.schemas.designs import DesignResults
 from shared.schemas.effects import CellEffect, Metric
 from shared.schemas.estimates import EditCluster, FailurePoints, Rate, Realism, VarianceComponents
-from shared.schemas.metrics import PaperMetrics, SegmentationMetrics
+from shared.schemas.metrics import ClassConfusion, PaperMetrics, SegmentationMetrics
 from shared.schemas.review_results import Calibration, MethodReviews
 from shared.schemas.sensitivity import Sensitivity
 from shared.schemas.service import ServiceInfo
@@ -26,7 +26,8 @@ class ModelResults(Contract):
     `reference` is what effects are measured against. The papers' `metrics` are over all accepted counterfactuals and
     their null arms. `failure_points` has one entry per corruption and is empty under other methods. `metric` is fixed
     before the analysis: for a segmenter, `delta_accuracy` of a cell is the difference in the IoU of its class, or in
-    the image's mean IoU for cells of all classes; it has `segmentation` in place of `metrics`. `variance` is None under
+    the image's mean IoU for cells of all classes; it has `segmentation` in place of `metrics` and `confusion`, which is
+    None in results from before it was measured, too. `variance` is None under
     12 source images, for segmenters, and in results from before it was estimated. `clusters` are empty for segmenters,
     under methods whose changes the user chooses, and where no class has enough edits.
     """
@@ -42,6 +43,7 @@ class ModelResults(Contract):
     cells: list[CellEffect]
     metrics: PaperMetrics | None = None
     segmentation: SegmentationMetrics | None = None
+    confusion: ClassConfusion | None = None
     failure_points: list[FailurePoints] = Field(default_factory=list)
     variance: VarianceComponents | None = None
     clusters: list[EditCluster] = Field(default_factory=list)

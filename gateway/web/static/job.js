@@ -1,5 +1,15 @@
 // Live progress, buttons and hotkeys of a job's page.
 const progress = document.getElementById("progress");
+const newest = document.getElementById("newest");
+
+const refreshNewest = async () => {
+  const reply = await fetch(newest.dataset.fragment).catch(() => null);
+  if (!reply?.ok) return;
+  const page = new DOMParser().parseFromString(await reply.text(), "text/html"); // our own fragment
+  const ids = (place) => place.querySelector("[data-newest]")?.dataset.newest;
+  if (ids(page) !== ids(newest)) newest.replaceChildren(...page.body.childNodes);
+};
+
 if (progress?.dataset.events) {
   let waiting = null;
   const refresh = async () => {
@@ -9,8 +19,10 @@ if (progress?.dataset.events) {
     if (!reply?.ok) return;
     progress.innerHTML = await reply.text(); // our own fragment, rendered with escaping
     if (progress.firstElementChild.dataset.state !== "running") location.reload();
+    else await refreshNewest();
   };
   const refreshAgain = () => refresh().finally(() => setTimeout(refreshAgain, 5000)); // stages change between events
+  refreshNewest();
   setTimeout(refreshAgain, 5000);
   const events = new EventSource(progress.dataset.events);
   for (const kind of ["job", "image"]) {

@@ -138,6 +138,9 @@ def test_pages_and_report_show_masks_over_pictures_and_the_matrices(client: http
     predicted = view["predictions"][0]["counterfactual"]["segmentation"]["map"]
     for image, label_map in ((view["source"]["image"], view["source"]["mask"]), (view["image"], predicted)):
         assert f'src="/jobs/{job}/overlays/{image}/{label_map}?small=true"' in masked
+    overview = html.unescape(client.get(f"/jobs/{job}/overview?threshold=0.5").text)
+    assert overview.count('class="matrix"') == 4
+    assert "confidence of at least" not in overview, "a segmenter has no top probability"
     report = client.get(f"/jobs/{job}/report").text
     assert 'class="matrix"' in report
     assert report.count("data:image/webp") >= 6

@@ -1,0 +1,66 @@
+"""What would settle a finding, or an effect that is none yet: sentences with what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gateway.analysis.limits import BEYOND
+from gateway.report.advice import EDITING
+from shared.schemas.effects import CellEffect
+from shared.schemas.results import ModelResults
+from shared.wording import change_in_words, class_in_words, points
+
+ENOUGH_OWN_IMAGES = 12
+MOST_OPEN = 5
+
+
+def steps_for(job: str, figures: ModelResults, effect: CellEffect) -> list[str]:
+    """What would settle a finding, in the order in which to do it; commands stand between backticks."""
+    return list(_steps(job, figures, effect))
+
+
+def _steps(job: str, figures: ModelResults, effect: CellEffect) -> Iterator[str]:
+    changed = effect.changed
+    if effect.panel is not None and effect.panel.suspect:
+        yield "Look at its images first: every reference model fails on them, too, so they may be broken."
+    if effect.provisional and changed is not None and changed.reviewed < changed.n:
+        image = "image" if changed.n == 1 else "images"
+        yield f"Review its {changed.n} changed {image}, to see whether they are valid ({changed.reviewed} reviewed)."
+    classifies = figures.relation == "labelled" and figures.metric == "accuracy"
+    if figures.method in EDITING and classifies and effect.standing == "weakness":
+        if effect.confirmation is None:
+            editor = "shifts" if figures.method == "dillema" else "dillema"
+            yield f"Test it with an unrelated editor: `contrafact confirm {job} --with {editor} --wait`."
+        elif effect.confirmation.verdict == "too few images":
+            yield f"`{effect.confirmation.method}` had too few images to confirm it: submit more of its class."
+        if effect.dose is None:
+            yield f"See whether it grows with the strength of the edit: `contrafact dose {job} --wait`."
+    own = effect.corroboration
+    if own is not None and own.showing.n < ENOUGH_OWN_IMAGES:
+        yield (
+            f"Bring photographs of `{effect.cell.label}` with {effect.cell.value}: your test set has {own.showing.n}, "
+            f"and {ENOUGH_OWN_IMAGES} tell more than any rendering."
+        )
+
+
+def open_effects(figures: ModelResults) -> list[str]:
+    """The drops beyond 5 points that are no findings and that more images would settle, the fewest images first."""
+    suspected = [
+        effect
+        for effect in figures.cells
+        if effect.standing in ("nothing found", "too few images") and effect.delta_accuracy < -BEYOND
+    ]
+    return [_open(effect) for effect in _needing_least(suspected)[:MOST_OPEN]]
+
+
+def _needing_least(effects: Sequence[CellEffect]) -> list[CellEffect]:
+    known = [effect for effect in effects if effect.images_needed is not None and effect.images_needed > effect.sources]
+    return sorted(known, key=lambda effect: (effect.images_needed or 0, effect.delta_accuracy))
+
+
+def _open(effect: CellEffect) -> str:
+    cell, image = effect.cell, "image" if effect.sources == 1 else "images"
+    return (
+        f"{class_in_words(cell, '`')} {change_in_words(cell)}: {points(effect.delta_accuracy)} points on "
+        f"{effect.sources} {image}; about {effect.images_needed:,} would settle an effect of this size"
+    )

@@ -1,0 +1,77 @@
+"""The confusion matrices of a classifier under one method, and its figures at a threshold of confidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from gateway.analysis.confidence import at_confidence
+from gateway.analysis.confusion import confusion, shares
+from gateway.analysis.effects import Integers, Outcomes, differences
+from gateway.analysis.findings import describe
+from gateway.results.classification import JobRows, ModelRows
+from gateway.results.estimands import counted_cells
+from gateway.results.rounds import cells_of_rounds
+from shared.schemas.designs import RoundPlan
+from shared.schemas.metrics import ClassConfusion
+from shared.schemas.results import ModelResults
+from shared.seeds import derive_seed
+
+MOST_CLASSES = 40  # rows of a matrix that is still legible
+
+
+def class_confusion(rows: ModelRows, outcomes: Outcomes | None = None) -> ClassConfusion | None:
+    """The matrices of a model and method; None without pairs that count.
+
+    `outcomes`: those of `rows` at a threshold of confidence, which gives the matrices a column for "none".
+    """
+    names, column = rows.phrases.labels, outcomes is not None
+    outcomes = outcomes or rows.outcomes
+    counts = np.bincount(rows.phrases.label[_counted(outcomes)], minlength=len(names))
+    chosen = [place for place in np.argsort(-counts, kind="stable").tolist()[:MOST_CLASSES] if counts[place]]
+    chosen.sort(key=lambda place: names[place])
+    if not chosen:
+        return None
+    k, classes = len(chosen), [names[place] for place in chosen]
+    place_of_label = np.full(len(names), -1)
+    place_of_label[chosen] = np.arange(k)
+    predicted_as = np.array([classes.index(name) if name in classes else k for name in rows.classes], np.int64)
+    arms = confusion(outcomes, place_of_label[rows.phrases.label], predicted_as, k)
+    last = k + 2 if column else k + 1
+    originals, nulls, counterfactuals = (shares(counts[:, :last]) for counts in arms)
+    return ClassConfusion(
+        classes=classes,
+        columns=[*classes, "other", *(["none"] if column else [])],
+        more=int((counts > 0).sum()) - k,
+        images=arms.counterfactuals.sum(axis=1).tolist(),
+        originals=originals,
+        nulls=nulls,
+        counterfactuals=counterfactuals,
+        difference=(np.asarray(counterfactuals) - np.asarray(nulls)).tolist(),
+    )
+
+
+def _counted(outcomes: Outcomes) -> Integers:
+    every = np.arange(len(outcomes.source))
+    return every if outcomes.counting is None else every[outcomes.counting.pairs]
+
+
+def at_threshold(figures: ModelResults, rows: JobRows, rounds: Sequence[RoundPlan], threshold: float) -> ModelResults:
+    """A classifier's figures if its predictions below this confidence count as none, in the order of the effects.
+
+    They have 95 % intervals and no tests: a threshold that is moved until an effect shows would make its p-value wrong.
+    """
+    pair = rows.models[figures.model, figures.method]
+    outcomes = at_confidence(pair.outcomes, threshold)
+    cells = cells_of_rounds(counted_cells(outcomes.cells, partial(differences, outcomes)), rounds)
+    seed = derive_seed(rows.job.seed, "confidence", figures.method, figures.model)
+    return figures.model_copy(
+        update={
+            "cells": describe(cells, seed),
+            "confusion": class_confusion(pair, outcomes),
+            "metrics": None,
+            "variance": None,
+        }
+    )

@@ -1,0 +1,191 @@
+"""The results page: findings first, then charts whose cells lead to the images that they count."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, expect
+from sqlalchemy import select, update
+
+from gateway.database.tables import Counterfactual, Prediction, SourceImage
+from gateway.report.build import build_report
+from tests.support.browser import needs_browser, open_page, overflow, violations
+from tests.support.drawn_job import add_drawn_job, serve_drawn_job
+from tests.support.gateway_under_test import Gateway
+
+OVERVIEW = "/jobs/drawn/overview"
+THRESHOLD = 0.75
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A gateway with one finished job `drawn` and one `running`."""
+    with serve_drawn_job(tmp_path_factory.mktemp("results"), per_class=16) as gateway:
+        add_drawn_job(gateway.context.sessions, gateway.context.store, "running", per_class=1, state="running")
+        yield gateway
+
+
+def page(client: httpx.Client, path: str) -> str:
+    reply = client.get(path)
+    assert reply.status_code == 200, reply.text
+    return html.unescape(reply.text)
+
+
+def tile(text: str, cell: str) -> tuple[str, str]:
+    """The link of a cell of the heat map, and its words."""
+    found = re.search(rf'<td class="tile [^"]*"><a href="([^"]+)" aria-label="({cell}: [^"]+)"', text)
+    assert found, cell
+    return found[1], found[2]
+
+
+def images_at(client: httpx.Client, link: str) -> int:
+    """How many images the gallery shows at a link of the page, over all its pages."""
+    query = link.partition("?")[2].partition("#")[0]
+    return len(client.get(f"/jobs/drawn/results?{query}&limit=200").json()["counterfactuals"])
+
+
+def test_a_finding_comes_first_with_flipped_images_and_what_would_settle_it(site: Gateway) -> None:
+    text = page(site.client, OVERVIEW)
+    section = text[text.index('id="findings"') : text.index('class="choose"')]
+    assert "bus, to night" in section
+    assert len(re.findall(r'<article class="pair', section)) == 3
+    assert section.count("flipped: bus →") == 3
+    assert "Review its " in section
+    assert "contrafact confirm drawn --with shifts --wait" in section
+    assert text.index('id="findings"') < text.index('id="effects"') < text.index('id="confusion"')
+
+
+def test_each_cell_of_the_heat_map_leads_to_the_images_that_it_counts(site: Gateway) -> None:
+    text = page(site.client, OVERVIEW)
+    effects = site.client.get("/jobs/drawn/results?limit=1").json()["metrics"]["results"][0]["cells"]
+    drawn = re.findall(r'<td class="tile [^"]*"><a href="[^"]+" aria-label="', text[: text.index('id="confusion"')])
+    assert len(drawn) == len(effects)
+    for effect in effects[:12]:
+        cell = effect["cell"]
+        link, words = tile(text, f"{cell['label']}, {cell['direction']} {cell['value']}")
+        assert f"{effect['sources']} image" in words
+        assert images_at(site.client, link) == effect["counterfactuals"]
+        assert site.client.get(link).status_code == 200
+    assert ", finding" in tile(text, "bus, to night")[1]
+
+
+def test_another_model_and_method_are_chosen_in_the_address(site: Gateway) -> None:
+    assert "Effects: night-bus under dillema" in page(site.client, OVERVIEW)
+    text = page(site.client, f"{OVERVIEW}?model=sound")
+    assert "Effects: sound under dillema" in text
+    assert "model=sound" in tile(text, "bus, to night")[0]
+    for wrong in ("model=nobody", "method=magic", "threshold=2", "treshold=0.5"):
+        assert site.client.get(f"{OVERVIEW}?{wrong}").status_code == 422, wrong
+
+
+def test_the_figures_at_a_threshold_are_those_of_confident_predictions(site: Gateway) -> None:
+    link, words = tile(page(site.client, f"{OVERVIEW}?threshold={THRESHOLD}"), "bus, to night")
+    with site.context.sessions() as session:
+        c, p = Counterfactual, Prediction
+        rows = session.execute(
+            select(c.source_image_id, c.ordinal, c.arm, c.null_ordinal, c.to_value, p.rank, p.probability)
+            .join(p, p.counterfactual_id == c.id)
+            .join(SourceImage, SourceImage.id == c.source_image_id)
+            .where(c.job_id == "drawn", p.model == "night-bus", SourceImage.ground_truth == "bus", c.accepted)
+        ).all()
+    right = {(row.source_image_id, row.ordinal): row.rank == 1 and row.probability >= THRESHOLD for row in rows}
+    changed = [row for row in rows if row.arm == "edit" and row.to_value == "night"]
+    losses = [right[row.source_image_id, row.ordinal] - right[row.source_image_id, row.null_ordinal] for row in changed]
+    points = round(100 * sum(losses) / len(losses))
+    sign = "−" if points < 0 else "+" if points > 0 else ""
+    assert f": {sign}{abs(points)} points, 95 % interval " in words
+    assert f", {len(changed)} images" in words
+    assert "finding" not in words, "a chosen threshold has no test"
+    assert images_at(site.client, link) == len(changed)
+    without, _ = tile(page(site.client, OVERVIEW), "bus, to night"), None
+    assert without[1] != words
+
+
+def test_confusion_matrices_lead_to_the_images_of_their_cells(site: Gateway) -> None:
+    text = page(site.client, OVERVIEW)
+    confusion = site.client.get("/jobs/drawn/results?limit=1").json()["metrics"]["results"][0]["confusion"]
+    assert confusion["classes"] == ["boat", "bus", "car"]
+    assert confusion["columns"] == ["boat", "bus", "car", "other"]
+    for name in ("originals", "nulls", "counterfactuals"):
+        assert all(sum(row) == pytest.approx(1) for row in confusion[name])
+    links = re.findall(r'<a href="([^"]+predicted=bus[^"]*|[^"]+predicted=bus)" aria-label="bus as bus: (\d+)', text)
+    assert links
+    correct, number = images_at(site.client, links[0][0]), confusion["images"][1]
+    assert correct / number == pytest.approx(confusion["counterfactuals"][1][1])
+    for arm in ("predicted_original", "predicted_null"):
+        link = re.search(rf'<a href="([^"]+{arm}=bus[^"]*)" aria-label="bus as bus', text)
+        assert link
+        assert 0 < images_at(site.client, link[1]) <= number
+    at_threshold = page(site.client, f"{OVERVIEW}?threshold={THRESHOLD}")
+    assert re.search(r"bus as none: \d", at_threshold)
+    assert "as none:" not in text
+
+
+def test_without_ground_truth_the_classes_are_those_predicted_on_the_source(tmp_path: Path) -> None:
+    with serve_drawn_job(tmp_path, per_class=4) as gateway:
+        with gateway.context.sessions.begin() as session:
+            session.execute(update(SourceImage).values(ground_truth=None))
+            session.execute(update(Prediction).values(rank=None, ground_truth_probability=None))
+        build_report(gateway.context.sessions, gateway.context.store, "drawn")
+        text = page(gateway.client, f"{OVERVIEW}?model=sound")
+        link, words = tile(text, "bus, to snow")
+        assert "predicted_original=bus" in link
+        number = re.search(r", (\d+) images?, too few", words)
+        assert number
+        assert images_at(gateway.client, link) == int(number[1]), "each source image has one edit to snow"
+        assert "as none: " in page(gateway.client, f"{OVERVIEW}?threshold=0.9")
+
+
+def test_a_step_of_the_funnel_leads_to_its_images(site: Gateway) -> None:
+    text = page(site.client, OVERVIEW)
+    for words in ("accepted", "rejected by an image check: label"):
+        link = re.search(rf'<tr class="[a-z]+"><th scope="row"><a href="([^"]+)">{words}</a>', text)
+        number = re.search(rf'<a href="[^"]+">{words}</a></th>.*?<td class="number">(\d+)</td></tr>', text)
+        assert link
+        assert number
+        assert images_at(site.client, link[1]) == int(number[1])
+
+
+def test_a_job_without_results_says_when_they_come(site: Gateway) -> None:
+    text = page(site.client, "/jobs/running/overview")
+    assert "when the job is done" in text
+    assert site.client.get("/jobs/none/overview").status_code == 404
+
+
+@needs_browser
+@pytest.mark.parametrize("phone", [False, True], ids=["wide", "phone"])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_page_is_accessible_and_fits(site: Gateway, browser: Browser, dark: bool, phone: bool) -> None:
+    address = f"{str(site.client.base_url).rstrip('/')}{OVERVIEW}?threshold=0.5"
+    with open_page(browser, address, dark=dark, phone=phone) as shown:
+        assert not violations(shown)
+        assert overflow(shown) <= 0
+
+
+@needs_browser
+def test_the_threshold_moves_without_leaving_the_page_and_a_focused_cell_says_its_interval(
+    site: Gateway, browser: Browser
+) -> None:
+    with open_page(browser, f"{str(site.client.base_url).rstrip('/')}{OVERVIEW}") as shown:
+        cell = shown.locator('.heat a[aria-label^="bus, to night"]').first
+        before = cell.get_attribute("aria-label")
+        tip = cell.locator(".tip")
+        expect(tip).to_be_hidden()
+        cell.focus()
+        shown.keyboard.press("Shift+Tab")
+        shown.keyboard.press("Tab")
+        expect(tip).to_be_visible()
+        expect(tip).to_contain_text("95 % interval")
+        slider = shown.locator('[name="threshold"]')
+        slider.fill(str(THRESHOLD))
+        expect(shown.locator("#threshold-words")).to_contain_text(f"below {THRESHOLD}")
+        expect(cell).not_to_have_attribute("aria-label", before or "")
+        assert f"threshold={THRESHOLD}" in shown.url
+        shown.reload()
+        expect(shown.locator("#share")).to_have_text(str(THRESHOLD))
+        assert not violations(shown)

@@ -1,0 +1,195 @@
+"""The form before a job starts: what its plan says, where a refusal stands, and what a browser shows of the files."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from sqlalchemy import func, select
+
+from gateway.database.tables import Job, OwnedImage
+from gateway.web.form_fields import FIELDS, field_of
+from gateway.web.home import folder_manifest
+from shared.images import encode
+from shared.problems import InvalidInput
+from tests.support.browser import needs_browser, open_page, overflow, violations
+from tests.support.gateway_under_test import Gateway, picture
+
+TASK = "classify the vehicle"
+MEANING = {"classes": [{"name": "road", "index": 0}, {"name": "car", "index": 7}], "void": [255]}
+
+
+def plan(gateway: Gateway, names: Sequence[str], manifest: str = "", **typed: str) -> str:
+    """The fragment for images of these names, which are not sent."""
+    images = [{"digest": f"{number:064x}", "name": name} for number, name in enumerate(names)]
+    fields = {"task": TASK, "methods": "dillema", "listed": json.dumps({"images": images}), **typed}
+    files = {"manifest": ("labels.csv", manifest.encode())} if manifest else {"manifest": ("", b"")}
+    reply = gateway.client.post("/plan", data=fields, files=files)
+    assert reply.status_code == 200, reply.text
+    return html.unescape(reply.text)
+
+
+def words_of(fragment: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", fragment))
+
+
+def field_in(fragment: str) -> str:
+    found = re.search(r'data-field="([^"]*)"', fragment)
+    assert found
+    return found[1]
+
+
+def test_the_plan_counts_labels_by_folder_and_says_what_it_costs_and_can_show(gateway: Gateway) -> None:
+    with gateway.context.sessions() as session:
+        before = [session.scalar(select(func.count()).select_from(table)) for table in (Job, OwnedImage)]
+    fragment = plan(gateway, [f"set/{name}/{number}.png" for name in ("bus", "car") for number in range(14)])
+    words = words_of(fragment)
+    assert "bus 14" in words
+    assert "car 14" in words
+    assert "street-classifier knows all of them." in words
+    assert "28 images, 28 with a label; 2 models under test." in words
+    assert "dillema 112 112 0" in words
+    assert "bus , 14 images: a drop in accuracy of" in words
+    with gateway.context.sessions() as session:
+        after = [session.scalar(select(func.count()).select_from(table)) for table in (Job, OwnedImage)]
+    assert after == before, "a plan stores nothing"
+
+
+def test_the_plan_reads_the_manifest_and_counts_images_without_label(gateway: Gateway) -> None:
+    words = words_of(plan(gateway, ["a.png", "b.png", "c.png"], manifest="file,label\na.png,bus\nb.png,bus\nc.png,\n"))
+    assert "bus 2" in words
+    assert "without label 1" in words
+    assert "None: the job tests whether predictions stay the same." in words_of(plan(gateway, ["a.png", "b.png"]))
+
+
+def test_labels_that_a_model_does_not_know_are_named_and_can_be_mapped(gateway: Gateway) -> None:
+    names = ["automobile/1.png", "bus/1.png"]
+    fragment = plan(gateway, names)
+    assert field_in(fragment) == "label_map"
+    assert "street-classifier does not know automobile. It knows" in words_of(fragment)
+    mapped = plan(gateway, names, label_map="automobile = car")
+    assert field_in(mapped) == ""
+    assert "does not know" not in mapped
+    assert field_in(plan(gateway, names, label_map="automobile car")) == "label_map"
+
+
+@pytest.mark.parametrize(
+    ("typed", "manifest", "field"),
+    [
+        ({"task": "ab"}, "", "task"),
+        ({"methods": "magic"}, "", "methods"),
+        ({"methods": "corruptions", "shifts": "in thick fog"}, "", "shifts"),
+        ({"models": "nobody"}, "", "models"),
+        ({}, "file,label\nz.png,bus\n", "manifest"),
+        ({"classes": "road: 0"}, "", "classes"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_refusal_stands_beside_its_field(gateway: Gateway, typed: dict[str, str], manifest: str, field: str) -> None:
+    assert field_in(plan(gateway, ["a.png"], manifest, **typed)) == field
+    fields = {"task": TASK, "methods": "dillema", **typed}
+    files = {"images": ("a.png", picture()), "manifest": ("l.csv", manifest.encode()) if manifest else ("", b"")}
+    by_script = gateway.client.post("/", data=fields, files=files, headers={"Accept": "application/json"})
+    assert by_script.json()["field"] == field
+    text = html.unescape(gateway.client.post("/", data=fields, files=files, headers={"Accept": "text/html"}).text)
+    shown = re.findall(r'data-problem="([a-z_]+)">([^<]+)</p>', text)
+    assert shown == [(field, by_script.json()["detail"])]
+    assert f'aria-invalid="true" aria-describedby="problem-{field}"' in text or field in ("methods", "models")
+
+
+def test_a_refusal_that_names_no_field_stands_above_the_form() -> None:
+    assert field_of(InvalidInput("the object store failed")) == ""
+    assert {field_of(InvalidInput(f"the {name} is wrong")) for name in ("task", "manifest", "image")} <= set(FIELDS)
+
+
+def test_folders_of_sent_files_are_labels(gateway: Gateway) -> None:
+    images = [("images", (name, picture(shade))) for shade, name in enumerate(("set/bus/1.png", "set/car/1.png"))]
+    reply = gateway.client.post("/", data={"task": TASK, "methods": "dillema"}, files=images)
+    assert reply.status_code == 303
+    job = gateway.client.get(reply.headers["Location"].removesuffix("/view")).json()
+    assert (job["images"], job["labelled"]) == (2, 2)
+    assert folder_manifest(["a.png", "b.png"]) is None
+    assert folder_manifest(["one/a.png", "one/b.png"]) is None, "one folder is no class"
+
+
+def choose(page: Page, folder: Path) -> None:
+    with page.expect_file_chooser() as chooser:
+        page.locator("#folder").click()
+    chooser.value.set_files(folder)
+
+
+def fill_folder(folder: Path) -> Path:
+    for number, label in enumerate(["bus", "car"] * 3):
+        (folder / label).mkdir(parents=True, exist_ok=True)
+        (folder / label / f"{number}.png").write_bytes(picture(20 * number, size=32))
+    (folder / ".DS_Store").write_bytes(b"junk")
+    (folder / "notes.txt").write_text("not an image")
+    return folder
+
+
+def home_of(gateway: Gateway) -> str:
+    return str(gateway.client.base_url).rstrip("/") + "/"
+
+
+@needs_browser
+@pytest.mark.parametrize(("dark", "phone"), [(False, False), (True, True)], ids=["light wide", "dark phone"])
+def test_a_folder_is_shown_planned_and_submitted(
+    gateway: Gateway, browser: Browser, tmp_path: Path, dark: bool, phone: bool
+) -> None:
+    with open_page(browser, home_of(gateway), dark=dark, phone=phone) as page:
+        page.fill('[name="task"]', TASK)
+        choose(page, fill_folder(tmp_path / "set"))
+        expect(page.locator("#chosen")).to_have_text("6 images, 1 other file left out")
+        expect(page.locator("#thumbnails canvas")).to_have_count(6)
+        expect(page.locator("#plan")).to_contain_text("street-classifier knows all of them.", timeout=30_000)
+        expect(page.locator("#plan .counts")).to_contain_text("bus 3")
+        assert not violations(page)
+        assert overflow(page) <= 0
+        page.get_by_role("button", name="Start the job").click()
+        page.wait_for_url("**/jobs/*/view")
+        job = gateway.client.get(page.url.removesuffix("/view")).json()
+        assert (job["images"], job["labelled"]) == (6, 6)
+
+
+@needs_browser
+def test_masks_are_painted_over_their_images_and_unknown_values_are_named(
+    gateway: Gateway, browser: Browser, tmp_path: Path
+) -> None:
+    folder = tmp_path / "set"
+    (folder / "masks").mkdir(parents=True)
+    (folder / "a.png").write_bytes(picture(99, size=32))
+    mask = np.zeros((32, 32, 3), np.uint8)
+    mask[:16], mask[16:20] = 7, 3
+    (folder / "masks" / "a.png").write_bytes(encode(mask))
+    with open_page(browser, home_of(gateway)) as page:
+        page.locator("summary", has_text="Masks").click()
+        page.fill('textarea[name="classes"]', json.dumps(MEANING))
+        choose(page, folder)
+        expect(page.locator("#chosen")).to_have_text("1 image, 1 mask")
+        expect(page.locator("#thumbnails .legend")).to_contain_text("car")
+        expect(page.locator("#thumbnails .legend")).to_contain_text("road")
+        expect(page.locator("#thumbnails .legend")).to_contain_text("not described")
+        expect(page.get_by_role("img", name="set/a.png with its mask")).to_be_visible()
+
+
+@needs_browser
+def test_a_refusal_appears_beside_its_field_before_the_start(
+    gateway: Gateway, browser: Browser, tmp_path: Path
+) -> None:
+    with open_page(browser, home_of(gateway)) as page:
+        page.fill('[name="task"]', TASK)
+        folder = fill_folder(tmp_path / "set")
+        (folder / "bus").rename(folder / "omnibus")
+        choose(page, folder)
+        words = page.locator("#problem-label_map")
+        expect(words).to_contain_text("does not know the labels", timeout=30_000)
+        expect(page.locator('[name="label_map"]')).to_have_attribute("aria-invalid", "true")
+        page.fill('[name="label_map"]', "omnibus = bus")
+        expect(words).to_be_hidden(timeout=30_000)
+        expect(page.locator("#plan")).to_contain_text("What these images can show")
