@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from gateway.methods import confirming_method
-from gateway.results.confirmation import why_not_tested
+from gateway.results.confirmation import editor_to_confirm
 from shared.schemas.effects import CellEffect
 from shared.schemas.results import Funnel, JobResults, ModelResults
 
@@ -59,22 +58,14 @@ def _after_weaknesses(results: JobResults, weaknesses: Sequence[Weakness]) -> It
             f"Look at the pictures of the findings. Review {images} on `/jobs/{job}/review`, then add the reviews to "
             f"the report: `contrafact report {job} --anew`."
         )
-    untested = [result for result, effect in weaknesses if _is_testable(result, effect)]
-    if untested and untested[0].relation == "labelled" and untested[0].metric == "accuracy":
-        editor = confirming_method(untested[0].method)
+    editors = [(result, editor_to_confirm(result.method, effect)) for result, effect in weaknesses]
+    result, editor = next(((result, editor) for result, editor in editors if editor), (None, None))
+    if result and result.relation == "labelled" and result.metric == "accuracy":
         yield f"Test the weaknesses with an unrelated editor: `contrafact confirm {job} --with {editor} --wait`."
     first = weaknesses[0].result
     if first.relation == "labelled":
         yield f"Train on what breaks the model: `contrafact repair --job {job} --model {first.model}`."
     yield f"Test the next release on the same images: `contrafact suites create {job} --name NAME`."
-
-
-def _is_testable(result: ModelResults, effect: CellEffect) -> bool:
-    """Whether a weakness was not tested again, and an unrelated editor can do so."""
-    if effect.confirmation is not None and effect.confirmation.verdict != "not tested again":
-        return False
-    editor = confirming_method(result.method)
-    return editor is not None and not why_not_tested(result.method, effect.cell, editor)
 
 
 def _without_weaknesses(results: JobResults) -> Iterator[str]:

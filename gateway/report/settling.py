@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gateway.analysis.limits import BEYOND
-from gateway.report.advice import EDITING
+from gateway.methods import confirming_method
+from gateway.results.confirmation import editor_to_confirm
 from shared.schemas.effects import CellEffect
 from shared.schemas.results import ModelResults
 from shared.wording import change_in_words, class_in_words, points
@@ -27,11 +28,10 @@ def _steps(job: str, figures: ModelResults, effect: CellEffect) -> Iterator[str]
         image = "image" if changed.n == 1 else "images"
         yield f"Review its {changed.n} changed {image}, to see whether they are valid ({changed.reviewed} reviewed)."
     classifies = figures.relation == "labelled" and figures.metric == "accuracy"
-    if figures.method in EDITING and classifies and effect.standing == "weakness":
-        if effect.confirmation is None:
-            editor = "shifts" if figures.method == "dillema" else "dillema"
+    if confirming_method(figures.method) and classifies and effect.standing == "weakness":
+        if editor := editor_to_confirm(figures.method, effect):
             yield f"Test it with an unrelated editor: `contrafact confirm {job} --with {editor} --wait`."
-        elif effect.confirmation.verdict == "too few images":
+        elif effect.confirmation is not None and effect.confirmation.verdict == "too few images":
             yield f"`{effect.confirmation.method}` had too few images to confirm it: submit more of its class."
         if effect.dose is None:
             yield f"See whether it grows with the strength of the edit: `contrafact dose {job} --wait`."

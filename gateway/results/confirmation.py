@@ -17,6 +17,7 @@ from shared.schemas.designs import Factor
 from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.estimates import Confirmation
 from shared.schemas.results import JobResults, ModelResults
+from shared.schemas.reviews import ConfirmingMethod
 
 
 def load_confirmations(session: Session, job: Job) -> list[JobResults]:
@@ -38,6 +39,14 @@ def why_not_tested(method: str, cell: Cell, confirm_with: str) -> str:
     if confirm_with == "shifts" and cell.direction == "from":
         return f"`shifts` renders changes to a value, and this is one from {cell.value}"
     return ""
+
+
+def editor_to_confirm(method: str, effect: CellEffect) -> ConfirmingMethod | None:
+    """The unrelated editor to test a weakness of `method` with; None if it was tested again, or cannot be."""
+    if effect.confirmation is not None and effect.confirmation.verdict != "not tested again":
+        return None
+    editor = confirming_method(method)
+    return editor if editor is not None and not why_not_tested(method, effect.cell, editor) else None
 
 
 def with_confirmations(results: JobResults, confirming: Sequence[JobResults]) -> JobResults:
