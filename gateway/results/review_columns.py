@@ -88,7 +88,7 @@ class Sample:
         return RandomSample(np.asarray(self._valid).astype(bool), np.asarray(self._source))
 
 
-class ModelColumns:
+class ReviewColumns:
     """The reviews of a method's edits whose pairs count, by whether one model flipped on them."""
 
     def __init__(self) -> None:
