@@ -30,18 +30,18 @@ class PooledReview(NamedTuple):
     realism: float | None
 
 
-class _Verdict(NamedTuple):
+class _ReviewedImage(NamedTuple):
     name: str
     valid: bool
     group: int
 
 
 @dataclass(slots=True)
-class _Changed:
+class _ChangedImages:
     """Changed images in one direction: their number, the verdicts on them, the largest id without a review."""
 
     n: int = 0
-    verdicts: list[_Verdict] = field(default_factory=list)
+    verdicts: list[_ReviewedImage] = field(default_factory=list)
     largest_open: str = ""
 
     def sample(self) -> OwnSample:
@@ -54,7 +54,9 @@ class OwnReviews:
     """Collects the changed images of cells: lost ones (−1) and gained ones (1) apart."""
 
     def __init__(self) -> None:
-        self._changed: defaultdict[Cell, dict[int, _Changed]] = defaultdict(lambda: {-1: _Changed(), 1: _Changed()})
+        self._changed: defaultdict[Cell, dict[int, _ChangedImages]] = defaultdict(
+            lambda: {-1: _ChangedImages(), 1: _ChangedImages()}
+        )
 
     def add(self, cell: Cell, sign: Literal[-1, 1], name: str, group: int, review: PooledReview | None) -> None:
         """Add a changed image, and what people say of it. Images on which they are divided are passed over."""
@@ -63,7 +65,7 @@ class OwnReviews:
         if review is None:
             changed.largest_open = max(changed.largest_open, name)
         elif review.valid is not None:
-            changed.verdicts.append(_Verdict(name, review.valid, group))
+            changed.verdicts.append(_ReviewedImage(name, review.valid, group))
 
     def samples(self) -> dict[Cell, OwnSample]:
         """The sample of each cell, of the direction in which more of its images changed."""
@@ -86,7 +88,7 @@ class Sample:
         return RandomSample(np.asarray(self._valid).astype(bool), np.asarray(self._source))
 
 
-class ModelColumns:
+class ReviewColumns:
     """The reviews of a method's edits whose pairs count, by whether one model flipped on them."""
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ from gateway.analysis.reviews import (
 from gateway.database.tables import Counterfactual, Report, Review
 from gateway.results.judged_shares import JudgedShares
 from gateway.results.pairing import PredictionRow, change, triples
-from gateway.results.review_columns import ModelColumns, PooledReview, Sample
+from gateway.results.review_columns import PooledReview, ReviewColumns, Sample
 from gateway.results.stream import SourceRows, cells_of
 from shared.schemas.estimates import Estimate, Rate
 from shared.schemas.results import Relation
@@ -132,7 +132,7 @@ class ReviewedJob:
         self._samples = {key: Sample() for key in self._tallies}
         self._judged = {method: JudgedShares() for method in self._methods}
         self._edit_shown = {method: Sample() for method in self._methods}
-        self._columns = {(model, method): ModelColumns() for method in self._methods for model in self._models}
+        self._columns = {(model, method): ReviewColumns() for method in self._methods for model in self._models}
 
     def add(self, group: int, rows: SourceRows) -> None:
         """Add the edits of a source image of this group, with their predictions."""

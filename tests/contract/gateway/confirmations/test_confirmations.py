@@ -12,6 +12,8 @@ from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
 from gateway.methods import read_method
 from gateway.operations.deletion import mark_deleted
 from gateway.report.build import build_report
+from gateway.results.confirmation import why_not_tested
+from shared.schemas.effects import Cell
 from shared.schemas.estimates import Confirmation
 from tests.support.drawn_job import add_second_changes
 from tests.support.gateway_under_test import Gateway
@@ -108,21 +110,10 @@ def test_findings_that_are_not_tested_again_are_named_with_the_reason(gateway: G
         assert bool(effect.confirmation.reason) == (effect.cell.direction == "from")
 
 
-def test_a_change_that_the_other_editor_cannot_make_is_not_tested_again(gateway: Gateway) -> None:
-    sessions, store = gateway.context.sessions, gateway.context.store
-    with sessions.begin() as session:
-        session.get_one(Job, "drawn").methods = [read_method("corruptions", {})]
-        session.execute(update(Counterfactual).values(method="corruptions"))
-        for edit in session.scalars(select(Counterfactual).where(Counterfactual.arm == "edit")):
-            noisy = {"factor": "noise", "to_value": f"gaussian noise {5 if edit.to_value == 'night' else 1}"}
-            edit.factor, edit.to_value = noisy["factor"], noisy["to_value"]
-            edit.changes = [
-                {**change, "factor": noisy["factor"], "to_value": noisy["to_value"]} for change in edit.changes
-            ]
-    build_report(sessions, store, "drawn", [])
-    reply = gateway.client.post("/jobs/drawn/confirmation", json={"confirm_with": "dillema"})
-    assert reply.status_code == 409
-    assert "it makes no changes of noise" in reply.json()["detail"]
+def test_a_change_that_the_other_editor_cannot_make_is_not_tested_again() -> None:
+    cell = Cell(label="bus", factor="noise", value="gaussian noise 3", direction="to")
+    assert "it makes no changes of noise" in why_not_tested("corruptions", cell, "dillema")
+    assert not why_not_tested("lance", cell.model_copy(update={"factor": "weather"}), "dillema")
 
 
 def test_a_weakness_of_edits_with_several_changes_is_tested_with_its_own_change(gateway: Gateway) -> None:
