@@ -184,7 +184,7 @@ class _Columns:
         self._rank = [array("q") for _ in Compared._fields]
         self._confidence = [array("d") for _ in Compared._fields]
         self._predicted = [array("q") for _ in Compared._fields]
-        self._scores = (self._p_truth, self._rank, self._predicted, self._confidence)
+        self._score_columns = (self._p_truth, self._rank, self._predicted, self._confidence)
         self._edit, self._edits = array("q"), 0
         self._counting, self._phrases = CountingColumns(), PhraseColumns()
         self._codes: dict[str, int] = {}
@@ -245,7 +245,7 @@ class _Columns:
         self._ordinal.append(edit.ordinal)
         self._null_ordinal.append(-1 if edit.null_ordinal is None else edit.null_ordinal)
         self._counting.add(edit)
-        columns = zip(complete, *self._scores, strict=True)
+        columns = zip(complete, *self._score_columns, strict=True)
         for score, p_truth, rank, predicted, confidence in columns:
             p_truth.append(score.p_truth)
             confidence.append(score.confidence)
@@ -260,7 +260,7 @@ class _Columns:
         null_arm = number * (null_ordinal.max(initial=0) + 2) + null_ordinal + 1
         original, null, counterfactual, reference = (
             Predictions(np.asarray(p_truth), np.asarray(rank), _renumber(order, predicted), np.asarray(confidence))
-            for p_truth, rank, predicted, confidence in zip(*self._scores, strict=True)
+            for p_truth, rank, predicted, confidence in zip(*self._score_columns, strict=True)
         )
         outcomes = Outcomes(
             source=number,
