@@ -74,11 +74,11 @@ def peak_memory(process: psutil.Process) -> int:
 
 
 @contextmanager
-def running(name: ServiceName, threads: int) -> Iterator[RunningService]:
-    """Start a service with the `tiny` profile on the CPU, wait until it is ready, and stop it at the end."""
+def running(name: ServiceName, threads: int, profile: str = "tiny") -> Iterator[RunningService]:
+    """Start a service with a profile (a name or a file) on the CPU, wait until it is ready, and stop it at the end."""
     port = free_port()
     environment = os.environ | {
-        "CONTRAFACT_PROFILE": "tiny",
+        "CONTRAFACT_PROFILE": profile,
         "CONTRAFACT_DEVICE": "cpu",
         "CONTRAFACT_THREADS": str(threads),
         "OMP_NUM_THREADS": str(threads),

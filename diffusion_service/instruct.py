@@ -1,6 +1,7 @@
 """Requests for instructed edits: one class per engine of `[diffusion.instruct]`, and the reply.
 
 instruct-pix2pix   edits of equal size, steps and guidance share batches, of any requests
+one-step           edits of equal size share batches
 pipeline           one edit at a time
 server             all edits of a request at once; the server batches them
 """
@@ -15,19 +16,21 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from diffusion_service.control_images import Source
 from diffusion_service.editors.instruct_pix2pix import (
     InstructItem,
-    InstructKey,
     InstructPix2PixEditor,
+    UNetEditor,
     evaluations_per_step,
+    fitted,
     load_pix2pix,
+    readable,
 )
-from diffusion_service.geometry import fit, to_source
+from diffusion_service.editors.one_step import load_one_step
+from diffusion_service.geometry import to_source
 from diffusion_service.stable_diffusion import NOT_FINITE, StableDiffusion
-from shared.images import Pixels, decode, digest, encode
+from shared.images import Pixels, decode, encode
 from shared.problems import InvalidInput, NotFinite
-from shared.profile_instruct import FormField, Instruct, InstructPipeline, InstructPix2Pix, InstructServer
+from shared.profile_instruct import FormField, Instruct, InstructPipeline, InstructPix2Pix, InstructServer, OneStep
 from shared.schemas.base import ImagePayload
 from shared.schemas.instructions import InstructReply, InstructRequest
 
@@ -58,37 +61,31 @@ class InstructEngine(Protocol):
     ) -> EditedImages: ...
 
 
-class Pix2PixEngine:
-    """The engine `instruct-pix2pix`."""
+class UNetEngine:
+    """The engines `instruct-pix2pix` and `one-step`."""
 
-    def __init__(
-        self, profile: InstructPix2Pix, networks: StableDiffusion, few_step: StableDiffusion | None, run: Run
-    ) -> None:
-        self.editor = InstructPix2PixEditor(load_pix2pix(profile, networks, few_step))
-        self._run = run
+    def __init__(self, editor: UNetEditor, run: Run) -> None:
+        self.editor, self._run = editor, run
 
     def warm_up(self, side: int) -> None:
-        """Edit one image with guidance."""
-        pixels = np.zeros((side, side, 3), np.uint8)
-        source = Source(pixels, fit(side, side, side, self.editor.networks.multiple), digest(pixels))
-        key = InstructKey(side, side, steps=1, guidance=2.0, image_guidance=1.5)
-        self.editor.edit(key, [InstructItem(source, "warm-up", 0)])
+        """Edit one image."""
+        self.editor.warm_up(side)
 
     async def edit(
         self, request: InstructRequest, source: Pixels, keep: Pixels | None, deadline: float
     ) -> EditedImages:
         """Instructions that the text encoder cannot read are refused."""
-        fitted = await asyncio.to_thread(self.editor.source, source)
-        width, height = fitted.geometry.padded
-        key = InstructKey(width, height, request.steps, request.guidance, request.image_guidance)
-        readable = [edit for edit in request.edits if self.editor.reads(edit.instruction)]
-        items = [InstructItem(fitted, edit.instruction, edit.seed) for edit in readable]
+        networks = self.editor.networks
+        sized = await asyncio.to_thread(fitted, networks, source)
+        key = self.editor.key(request, sized)
+        accepted = [edit for edit in request.edits if readable(networks, edit.instruction)]
+        items = [InstructItem(sized, edit.instruction, edit.seed) for edit in accepted]
         edited = iter(await self._run(self.editor.edit, key, items, deadline) if items else [])
         images: list[EditedImage] = []
         for edit in request.edits:
-            image = next(edited) if edit in readable else TOO_LONG
-            images.append(image if image is None or isinstance(image, str) else to_source(image, fitted.geometry))
-        return EditedImages(images, request.steps * evaluations_per_step(request.guidance))
+            image = next(edited) if edit in accepted else TOO_LONG
+            images.append(image if image is None or isinstance(image, str) else to_source(image, sized.geometry))
+        return EditedImages(images, key.steps * evaluations_per_step(key.guidance))
 
 
 class PipelineEngine:
@@ -166,7 +163,9 @@ class Instructor:
         self._engine: InstructEngine
         match profile:
             case InstructPix2Pix():
-                self._engine = Pix2PixEngine(profile, networks, few_step, run)
+                self._engine = UNetEngine(InstructPix2PixEditor(load_pix2pix(profile, networks, few_step)), run)
+            case OneStep():
+                self._engine = UNetEngine(load_one_step(profile, few_step or networks), run)
             case InstructPipeline():
                 self._engine = PipelineEngine(profile, device, run)
             case InstructServer():

@@ -8,6 +8,7 @@ of the published ones); diffusers converts them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -99,11 +100,22 @@ def with_input_layer(layer: InputLayer, unet: UNet2DConditionModel, config: Mapp
     first = _safetensors(layer, layer.file)
     if set(first) != {"conv_in.weight", "conv_in.bias"}:
         raise ValueError(f"{name} is not a first layer: it holds {', '.join(sorted(first)[:3]) or 'nothing'}")
+    return copied(unet, config, {key: value.to(unet.device, unet.dtype) for key, value in first.items()}, name)
+
+
+def copied(
+    unet: UNet2DConditionModel,
+    config: Mapping[str, Any],
+    others: Mapping[str, Tensor] = MappingProxyType({}),
+    name: str = "",
+) -> UNet2DConditionModel:
+    """A copy of a UNet for a `config`, with other parameters, of the file `name`, in place of some of its own.
+
+    Raises ValueError for parameters that do not fit the config.
+    """
     with torch.device("meta"):
         copy: UNet2DConditionModel = UNet2DConditionModel.from_config(config)
-    state = {key: value.clone() for key, value in unet.state_dict().items()} | {
-        key: value.to(unet.device, unet.dtype) for key, value in first.items()
-    }
+    state = {key: value.clone() for key, value in unet.state_dict().items()} | dict(others)
     _check_parameters(name, state, copy.state_dict())
     copy.load_state_dict(state, strict=True, assign=True)
     return for_inference(copy)

@@ -79,6 +79,36 @@ class InstructPix2Pix(Section):
         return [main.info("instruct"), *loras, _settings(self.scheduler or "", options, file, *files)]
 
 
+class OneStep(Section):
+    """`engine = "one-step"`: a UNet that sees the source in place of noise and predicts its change, in process.
+
+    After pix2pix-turbo (arXiv 2403.12036): the UNet is a copy of the few-step UNet (without one, the base's) with
+    `loras` merged into it. It gets the source's latents without noise, the instruction, and always the same `time`, a
+    time step of the schedule. Its output is added to the source's latents, so what it does not change stays as it is.
+    One network evaluation per image, without guidance; the seed changes nothing.
+    """
+
+    engine: Literal["one-step"]
+    loras: Annotated[list[MergedLora], Field(min_length=1)]
+    time: Annotated[int, Field(ge=0)]
+
+    @property
+    def sources(self) -> list[Weights | Server]:
+        """What it loads."""
+        return list(self.loras)
+
+    @property
+    def regions(self) -> tuple[EditedRegion, ...]:
+        """The regions that it can restrict itself to."""
+        return ("all",)
+
+    def infos(self) -> list[WeightsInfo]:
+        """The entries of `/v1/info`."""
+        loras = [lora.info("instruct lora") for lora in self.loras]
+        files = [f"{lora.file} {lora.scale}" for lora in self.loras]
+        return [*loras, _settings(self.engine, str(self.time), *files)]
+
+
 class InstructPipeline(Section):
     """`engine = "pipeline"`: a pipeline of diffusers, by the name of its class, in process.
 
@@ -144,7 +174,7 @@ class InstructServer(Section):
         return [self.server.info("instruct"), _settings(fields, options)]
 
 
-Instruct = Annotated[InstructPix2Pix | InstructPipeline | InstructServer, Field(discriminator="engine")]
+Instruct = Annotated[InstructPix2Pix | OneStep | InstructPipeline | InstructServer, Field(discriminator="engine")]
 
 
 def _settings(*values: str) -> WeightsInfo:

@@ -77,16 +77,18 @@ def outputs_by_class() -> dict[str, list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Cutout:
-    """A cut-out: height × width × 4, 0 … 255, the last channel its opacity."""
+    """A cut-out: height × width × 4, 0 … 255, the last channel its opacity, and the package's line about it."""
 
     name: str
     label: str
     pixels: NDArray[np.uint8]
+    description: str
 
 
 def cutouts(package: Path) -> Iterator[Cutout]:
     """The photographic cut-outs of the classes, without mirrored copies, drawings and toys."""
-    for path, content in sorted(members(package), key=lambda member: member[0]):
+    files = dict(members(package))
+    for path, content in sorted(files.items()):
         place = PurePosixPath(*path.parts[path.parts.index("stamps") + 1 :]) if "stamps" in path.parts else None
         if place is None or path.suffix != ".png" or "cartoon" in place.parts or "_mirror" in place.stem:
             continue
@@ -96,7 +98,8 @@ def cutouts(package: Path) -> Iterator[Cutout]:
         with Image.open(io.BytesIO(content)) as image:
             pixels = np.asarray(image.convert("RGBA"))
         if max(pixels.shape[:2]) >= LEAST and (pixels[..., 3] < 128).mean() > 0.02:
-            yield Cutout(place.with_suffix("").as_posix().replace("/", "-"), label, pixels)
+            text = files.get(path.with_suffix(".txt"), b"").decode().partition("\n")[0].strip()
+            yield Cutout(place.with_suffix("").as_posix().replace("/", "-"), label, pixels, text)
 
 
 def _label(place: PurePosixPath) -> str | None:

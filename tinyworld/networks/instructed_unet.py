@@ -1,8 +1,8 @@
-"""The UNet of an editor that follows instructions: a few-step UNet that also takes the source's latents.
+"""The UNet of an editor that follows instructions: the few-step UNet with a LoRA, which predicts what changes.
 
-The layout is InstructPix2Pix's (Brooks et al., arXiv 2211.09800, section 3.2): the source's latents follow the noisy
-ones in the channels of `conv_in`, whose new weights begin at zero. Everything else is a LoRA over the few-step UNet. So
-an editor is published as two small files beside the generator, whose autoencoder and text encoder it shares.
+The layout is the engine `one-step` of `diffusion_service`: the source's latents in place of the noise, at a fixed time,
+and the output is added to them. So an editor is published as one small file beside the generator, whose other networks
+it shares.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from diffusers import StableDiffusionPipeline, UNet2DConditionModel
 from diffusers.models.attention_processor import AttnProcessor
 from peft import LoraConfig
 from peft.utils import get_peft_model_state_dict
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 FEW_STEP, LORA_FEW_STEP, INSTRUCT = "unet-few-step", "lora-few-step", "instruct"  # folders beside the generator's UNet
-LORA, CONV_IN, CONFIG = "pytorch_lora_weights.safetensors", "conv_in.safetensors", "config.json"
+LORA, CONFIG = "pytorch_lora_weights.safetensors", "config.json"
+LAST_RATE = 10.0  # of the last layer's learning rate: nothing before it learns anything while it gives nothing
 LAYERS = (
     "to_q", "to_k", "to_v", "to_out.0", "proj_in", "proj_out", "ff.net.0.proj", "ff.net.2",
-    "conv1", "conv2", "conv_shortcut", "time_emb_proj", "conv_out",
+    "conv_in", "conv1", "conv2", "conv_shortcut", "time_emb_proj", "conv_out",
 )  # fmt: skip
 
 
@@ -35,22 +36,23 @@ def few_step_unet(folder: Path) -> UNet2DConditionModel:
     return _with_lora(unet, load_file(folder / LORA_FEW_STEP / LORA))
 
 
-def editing_unet(few_step: UNet2DConditionModel) -> UNet2DConditionModel:
-    """A copy of the few-step UNet with as many more input channels; it ignores them until it is trained."""
-    channels = few_step.config.in_channels
-    unet = UNet2DConditionModel.from_config({**few_step.config, "in_channels": 2 * channels})
-    state = few_step.state_dict()
-    weight = state["conv_in.weight"]
-    unet.load_state_dict(state | {"conv_in.weight": torch.cat([weight, torch.zeros_like(weight)], dim=1)})
-    unet.set_attn_processor(AttnProcessor())
-    return unet
-
-
 def add_lora(unet: UNet2DConditionModel, rank: int) -> None:
-    """Leave only `conv_in` and a LoRA of a rank over `LAYERS` to train."""
+    """Leave only a LoRA of a rank over `LAYERS` to train, under which the UNet begins with no change at all.
+
+    The last layer's LoRA takes the layer's weights away, which its rank allows exactly: it has as many rows as latent
+    channels. Raises ValueError for a smaller rank. What is left is the layer's small bias.
+    """
+    unet.set_attn_processor(AttnProcessor())  # scaled_dot_product_attention's backward is slow on CPU
+    weight = unet.conv_out.weight.detach().clone()
+    if rank < len(weight):
+        raise ValueError(f"a LoRA of rank {rank} cannot silence the last layer; use at least {len(weight)}")
     unet.requires_grad_(False)
     unet.add_adapter(LoraConfig(r=rank, lora_alpha=rank, target_modules=list(LAYERS)))
-    unet.conv_in.requires_grad_(True)
+    unet.conv_out.rate_factor = LAST_RATE
+    with torch.no_grad():
+        first, second = (getattr(unet.conv_out, name)["default"].weight for name in ("lora_A", "lora_B"))
+        first[: len(weight)] = -weight
+        second[:, : len(weight), 0, 0] = torch.eye(len(weight))
 
 
 def rank_of(state: Mapping[str, Tensor]) -> int:
@@ -59,21 +61,23 @@ def rank_of(state: Mapping[str, Tensor]) -> int:
 
 
 def save_editor(unet: UNet2DConditionModel, folder: Path, settings: Mapping[str, float]) -> None:
-    """Write `conv_in` as 16-bit floats, the LoRA as 8-bit ones (e4m3), and how the editor samples."""
+    """Write the LoRA as 8-bit floats (e4m3), that of the last layer as 16-bit ones, and how the editor samples.
+
+    The last layer's is the difference of two layers, which 8 bits would spoil.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    conv_in = {f"conv_in.{name}": value.detach().half().cpu() for name, value in unet.conv_in.named_parameters()}
-    save_file(conv_in, folder / CONV_IN, metadata={"format": "pt"})
     lora = {name: value.detach().cpu() for name, value in get_peft_model_state_dict(unet).items()}
-    small = {name: value.to(torch.float8_e4m3fn).contiguous() for name, value in balance_lora(lora).items()}
+    small = {
+        name: value.to(torch.float16 if "conv_out" in name else torch.float8_e4m3fn).contiguous()
+        for name, value in balance_lora(lora).items()
+    }
     StableDiffusionPipeline.save_lora_weights(folder, unet_lora_layers=small)
-    (folder / CONFIG).write_text(json.dumps({"in_channels": unet.config.in_channels, **settings}, indent=1) + "\n")
+    (folder / CONFIG).write_text(json.dumps(dict(settings), indent=1) + "\n")
 
 
 def load_editor(folder: Path, few_step: UNet2DConditionModel) -> UNet2DConditionModel:
-    """The UNet that `save_editor` wrote, with its LoRA merged, in float32."""
-    unet = _with_lora(editing_unet(few_step), load_file(folder / LORA))
-    unet.load_state_dict({name: value.float() for name, value in load_file(folder / CONV_IN).items()}, strict=False)
-    return unet.eval()
+    """The UNet that `save_editor` wrote, its LoRA merged into `few_step`, in float32."""
+    return _with_lora(few_step, load_file(folder / LORA)).eval()
 
 
 def balance_lora(lora: Mapping[str, Tensor]) -> dict[str, Tensor]:

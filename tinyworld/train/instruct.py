@@ -1,11 +1,10 @@
 """Train the editor that follows instructions: `python -m tinyworld.train.instruct --minutes 600`.
 
 The data are renderer counterfactuals (`tinyworld.datasets.instructed_pictures`): a source, an instruction, and the same
-scene drawn with one factor changed. The editor (`tinyworld.networks.instructed_unet`) starts from the few-step UNet,
-which needs neither guidance nor more than `--steps` steps. The target is exact, so no teacher is needed: at the time of
-each of these steps, the velocity that leads from the noised target to the target is learnt. Half of each batch
-starts from pure noise, as in `tinyworld.train.distil_diffusion`. Changed positions weigh more than those to copy; a
-share of the instructions are shams, whose target is the source.
+scene drawn with one factor changed. The editor is a LoRA of the few-step UNet (`tinyworld.networks.instructed_unet`),
+which sees the source's latents and predicts their change, in one evaluation. The target is exact, so no teacher and no
+noise is needed: the loss is the squared error of the edited latents. Changed positions weigh more than those to copy; a
+share of the instructions are shams, under which nothing changes.
 
 Start again and the run goes on from `runs/instruct/checkpoint.pt` (`runs/instruct-roads` with `--domain roads`).
 `python -m tinyworld.train.publish_instruct` writes its averaged weights, and `--sheet` shows edits of unseen scenes.
@@ -26,18 +25,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import CLIPTextModel, CLIPTokenizer
 
-from diffusion_service.steps import Steps
 from tinyworld.datasets.instructed_pictures import InstructedPictures, instructed_pictures, pair
 from tinyworld.domain.names import Domain, add_domain
 from tinyworld.networks.group_norm import speed_up_group_norm
 from tinyworld.networks.half_precision import autocast
-from tinyworld.networks.instructed_unet import add_lora, editing_unet, few_step_unet
+from tinyworld.networks.instructed_unet import add_lora, few_step_unet
 from tinyworld.system.folders import RUNS, weights_of
 from tinyworld.train.autoencoder import LATENT_CHANNELS
 from tinyworld.train.diffusion import SCHEDULE, Latents, text_states
-from tinyworld.train.distil_diffusion import FROM_NOISE, SAMPLER
 from tinyworld.train.loop import Recipe, command_of, device, recipe_record, run_name, train
 
+TIME = 749  # told to the UNet: one of the four times that it was distilled for, at which the text still has a say
+LEVEL = float(DDPMScheduler(**SCHEDULE).alphas_cumprod[TIME]) ** 0.5  # of the source in what the UNet sees
 SHAM = 0.15  # of the instructions change nothing
 CHANGED_WEIGHT = 3.0  # added to the loss where source and target differ
 CHANGED = 24  # difference in a colour channel, of 255, from which on a pixel counts as changed
@@ -46,30 +45,27 @@ RECORD = "record.json"  # beside the checkpoint: how the run is trained
 
 @dataclass(frozen=True, slots=True)
 class EditBatch:
-    """Rows of one step. Latents are n x 5 x 32 x 32, `times` n, `text` n x tokens x width, `weight` n x 1 x 32 x 32."""
+    """Rows of one step. Latents are n x 5 x 32 x 32, `text` n x tokens x width, `weight` n x 1 x 32 x 32."""
 
-    noisy: Tensor
     source: Tensor
-    times: Tensor
+    target: Tensor
     text: Tensor
-    velocity: Tensor
     weight: Tensor
 
 
 class InstructedExamples:
-    """Batches of the generator's split, drawn by training step; the domain's text encoder."""
+    """Batches of the generator's split, drawn by number; the domain's text encoder."""
 
-    def __init__(self, data: InstructedPictures, steps: int, batch: int, on: torch.device) -> None:
+    def __init__(self, data: InstructedPictures, batch: int, on: torch.device) -> None:
         self.data, self.batch_size, self.on = data, batch, on
         self.latents = Latents(data, on)
         texts = weights_of(data.domain) / "diffusion"
         self.tokenizer = CLIPTokenizer.from_pretrained(texts / "tokenizer")
         self.text_encoder = CLIPTextModel.from_pretrained(texts / "text_encoder", dtype=torch.float32).to(on).eval()
-        self._noise, self._times = DDPMScheduler(**SCHEDULE), Steps.of(SAMPLER, steps).times
 
-    def batch(self, step: int) -> EditBatch:
-        """The batch of a training step; noise follows torch's generator."""
-        random = np.random.default_rng((0x1257, step))
+    def batch(self, number: int) -> EditBatch:
+        """A batch by its number."""
+        random = np.random.default_rng((0x1257, number))
         numbers = random.integers(self.data.pairs, size=self.batch_size)
         shams = random.random(self.batch_size) < SHAM
         seeds = random.integers(2**31, size=self.batch_size)
@@ -77,15 +73,10 @@ class InstructedExamples:
         targets = np.where(shams, sources, self.data.target_of(numbers))
         drawn = zip(numbers.tolist(), shams.tolist(), seeds.tolist(), strict=True)
         texts = [self.instruction(number, sham, seed) for number, sham, seed in drawn]
-        times = self._step_times()
-        clean = self.latents[targets]
-        noise = torch.randn_like(clean)
         return EditBatch(
-            self._noise.add_noise(clean, noise, times),
             self.latents[sources],
-            times,
+            self.latents[targets],
             text_states(self.tokenizer, self.text_encoder, texts),
-            self._noise.get_velocity(clean, noise, times),
             self.weight(sources, targets),
         )
 
@@ -102,35 +93,29 @@ class InstructedExamples:
         changed = torch.from_numpy((np.abs(after - before).max(-1) > CHANGED).astype(np.float32)).to(self.on)
         return 1 + CHANGED_WEIGHT * functional.avg_pool2d(changed[:, None], 4)
 
-    def loss(self, unet: nn.Module, step: int) -> Tensor:
-        """The weighted squared error of the velocity, averaged over all values."""
-        batch = self.batch(step)
-        error = (velocity(unet, batch.noisy, batch.source, batch.times, batch.text) - batch.velocity).square()
+    def loss(self, unet: nn.Module, number: int) -> Tensor:
+        """The weighted squared error of the edited latents, averaged over all values."""
+        batch = self.batch(number)
+        error = (edited(unet, batch.source, batch.text) - batch.target).square()
         loss: Tensor = (batch.weight * error).sum() / (LATENT_CHANNELS * batch.weight.sum())
         return loss
 
-    def _step_times(self) -> Tensor:
-        rows = np.arange(self.batch_size)
-        later = 1 + rows % (len(self._times) - 1) if len(self._times) > 1 else 0 * rows
-        places = np.where(rows < self.batch_size * FROM_NOISE, 0, later)
-        return torch.tensor(self._times, device=self.on)[torch.from_numpy(places)]
 
-
-def velocity(unet: nn.Module, noisy: Tensor, source: Tensor, times: Tensor, text: Tensor) -> Tensor:
-    """The UNet's velocity (n x 5 x 32 x 32, float32) for noisy latents beside the source's."""
-    inputs = torch.cat([noisy, source], dim=1).contiguous(memory_format=torch.channels_last)
-    with autocast(inputs.device):
-        predicted: Tensor = unet(inputs, times, text, return_dict=False)[0]
-    return predicted.float()
+def edited(unet: nn.Module, source: Tensor, text: Tensor) -> Tensor:
+    """The latents (n x 5 x 32 x 32, float32) that instructions make of the source's."""
+    times = torch.full((len(source),), TIME, device=source.device)
+    with autocast(source.device):
+        seen = (LEVEL * source).contiguous(memory_format=torch.channels_last)
+        change: Tensor = unet(seen, times, text, return_dict=False)[0]
+    return source + change.float()
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=600)
-    parser.add_argument("--steps", type=int, default=4, help="of the editor")
-    parser.add_argument("--rank", type=int, default=8, help="of the LoRA")
+    parser.add_argument("--rank", type=int, default=16, help="of the LoRA")
     parser.add_argument("--sources", type=int, default=4000, help="scenes, each with three targets")
-    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rate", type=float, default=1e-3, help="highest learning rate")
     parser.add_argument("--checkpoint-every", type=float, default=300, help="seconds")
     parser.add_argument("--threads", type=int, default=1)
@@ -149,18 +134,19 @@ def main() -> None:
     on = device()
     recipe = Recipe(
         args.run or run_name("instruct", domain, None), args.minutes * 60, args.batch, args.rate, weight_decay=0.0,
+        warmup_steps=30, ema=0.99,
         checkpoint_every=args.checkpoint_every,
     )  # fmt: skip
-    examples = InstructedExamples(instructed_pictures(domain, args.sources), args.steps, args.batch, on)
-    unet = editing_unet(few_step_unet(weights_of(domain) / "diffusion"))
+    examples = InstructedExamples(instructed_pictures(domain, args.sources), args.batch, on)
+    unet = few_step_unet(weights_of(domain) / "diffusion")
     add_lora(unet, args.rank)
     unet.to(device=on, memory_format=torch.channels_last)
     speed_up_group_norm(unet)
     command = command_of(
-        "tinyworld.train.instruct", domain, None, minutes=args.minutes, steps=args.steps, rank=args.rank,
-        sources=args.sources, batch=args.batch, rate=args.rate,
+        "tinyworld.train.instruct", domain, None, minutes=args.minutes, rank=args.rank, sources=args.sources,
+        batch=args.batch, rate=args.rate,
     )  # fmt: skip
-    record = {"command": command, "domain": domain, "rank": args.rank, "steps": args.steps, "sources": args.sources}
+    record = {"command": command, "domain": domain, "rank": args.rank, "sources": args.sources}
     (RUNS / recipe.run).mkdir(parents=True, exist_ok=True)
     (RUNS / recipe.run / RECORD).write_text(json.dumps(record, indent=1) + "\n")
     print(recipe_record(recipe, train(unet, examples.loss, recipe)))

@@ -1,7 +1,7 @@
 """One training loop for the small perception models: a budget in seconds or steps, cosine rate, EMA, resumable.
 
-The batch of a step depends on (seed, step) only, so an interrupted run resumes from its last checkpoint.
-Time spent before a stop counts against the budget.
+The batch of a step depends on (seed, step) only, so an interrupted run resumes from its last checkpoint. Time spent
+before a stop counts against the budget. torchrun trains in several processes (`ranks.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from tinyworld.domain.names import add_domain
 from tinyworld.system.folders import RUNS
+from tinyworld.train.ranks import Ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +119,9 @@ def device() -> torch.device:
 def train(model: nn.Module, loss_of: Callable[[nn.Module, int], Tensor], recipe: Recipe) -> Progress:
     """Train `model` in place until the budget is spent; it ends with its EMA weights, in eval mode.
 
-    `loss_of(model, step)` draws the batch of a step and returns its mean loss.
+    `loss_of(model, number)` draws a batch by its number, the step's in a single process, and returns its mean loss.
     """
-    folder = RUNS / recipe.run
+    folder, ranks = RUNS / recipe.run, Ranks.join()
     folder.mkdir(parents=True, exist_ok=True)
     average = copy.deepcopy(model).eval().requires_grad_(False)
     optimiser = torch.optim.AdamW(_groups(model, recipe), lr=recipe.learning_rate, betas=(0.9, 0.99))
@@ -128,26 +129,28 @@ def train(model: nn.Module, loss_of: Callable[[nn.Module, int], Tensor], recipe:
     model.train()
     started = time.monotonic() - spent
     saved = spent
-    while (share := recipe.spent_share(step, spent := time.monotonic() - started)) < 1:
+    while (share := recipe.spent_share(step, spent := ranks.agree(time.monotonic() - started))) < 1:
         rate = recipe.rate(step, share)
         for group in optimiser.param_groups:
             group["lr"] = rate * group["factor"]
-        torch.manual_seed(recipe.seed * 1_000_003 + step)
-        loss = loss_of(model, step)
+        torch.manual_seed(recipe.seed * 1_000_003 + ranks.batch(step))
+        loss = loss_of(model, ranks.batch(step))
         optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
+        ranks.average_gradients(model.parameters())
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         step += 1
         _average(average, model, min(recipe.ema, step / (step + 10)))
         smooth = loss.item() if step == 1 else 0.98 * smooth + 0.02 * loss.item()
-        if step % 50 == 0:
+        if step % 50 == 0 and ranks.first:
             print(f"{recipe.run} step {step} {spent:.0f} s loss {smooth:.4f} rate {rate:.2e}", flush=True)
-        if spent - saved > recipe.checkpoint_every:
+        if spent - saved > recipe.checkpoint_every and ranks.first:
             _save(folder, model, average, optimiser, (step, spent, smooth))
             saved = spent
     model.load_state_dict(average.state_dict())
-    _save(folder, model, average, optimiser, (step, spent, smooth))
+    if ranks.first:
+        _save(folder, model, average, optimiser, (step, spent, smooth))
     model.eval()
     return Progress(step, round(spent, 1), round(smooth, 4))
 

@@ -21,10 +21,10 @@ from tinyworld.datasets.captioned_pictures import PICTURE_DOMAINS
 from tinyworld.datasets.instructed_pictures import EDITS, pair
 from tinyworld.domain.names import Domain, add_domain
 from tinyworld.drawing.sheet import contact_sheet
-from tinyworld.networks.instructed_unet import INSTRUCT, add_lora, editing_unet, few_step_unet, rank_of, save_editor
+from tinyworld.networks.instructed_unet import INSTRUCT, add_lora, few_step_unet, rank_of, save_editor
 from tinyworld.pictures.rendered_once import Pixels
 from tinyworld.system.folders import RUNS, weights_of
-from tinyworld.train.instruct import RECORD
+from tinyworld.train.instruct import RECORD, TIME
 from tinyworld.train.instructed_editor import InstructedEditor
 from tinyworld.train.loop import Progress, run_name
 from tinyworld.train.model_card import title_of, write_card
@@ -35,7 +35,7 @@ FIRST = 1_000_000  # the first pair of the split "calibration" on a sheet
 def load_averaged(run: str, domain: Domain) -> tuple[UNet2DConditionModel, Progress]:
     """The averaged weights of a run's last checkpoint, its LoRA not merged. Raises OSError if there is none."""
     state = torch.load(RUNS / run / "checkpoint.pt", weights_only=True, map_location="cpu")
-    unet = editing_unet(few_step_unet(weights_of(domain) / "diffusion"))
+    unet = few_step_unet(weights_of(domain) / "diffusion")
     add_lora(unet, rank_of(state["average"]))
     unet.load_state_dict(state["average"])
     step, seconds, loss = state["at"]
@@ -44,14 +44,14 @@ def load_averaged(run: str, domain: Domain) -> tuple[UNet2DConditionModel, Progr
 
 def publish(unet: UNet2DConditionModel, folder: Path, record: dict[str, object], progress: Progress) -> None:
     """Write the editor into a folder, with a card. `record` is what the training wrote beside its checkpoint."""
-    domain, steps = str(record["domain"]), int(str(record["steps"]))
-    save_editor(unet, folder, {"steps": steps, "guidance": 1.0, "image_guidance": 1.0})
+    domain = str(record["domain"])
+    save_editor(unet, folder, {"time": TIME, "steps": 1, "guidance": 1.0})
     write_card(
         folder,
         title=title_of("tinyworld editor that follows instructions", domain),
         text=(
-            "InstructPix2Pix's layout over the few-step UNet of this folder's generator: `conv_in` for the source's "
-            f"latents beside the noisy ones, and a LoRA. It edits in {steps} DDIM steps without guidance. It learnt "
+            "A LoRA of the few-step UNet of this folder's generator. The UNet sees the source's latents in place of "
+            f'noise at time {TIME} and predicts their change (`engine = "one-step"`), in one evaluation. It learnt '
             "from renderer counterfactuals of the generator's split, without the withheld tenth of combinations."
         ),
         command=f"{record['command']}; python -m tinyworld.train.publish_instruct"
@@ -72,10 +72,9 @@ def write_sheet(editor: InstructedEditor, domain: Domain, path: Path, count: int
     pairs = [pair(domain, FIRST + EDITS * number, "calibration") for number in range(count)]
     draw = PICTURE_DOMAINS[domain].picture
     sources = [draw(edit.source) for edit in pairs]
-    seeds = list(range(count))
-    instructions = [edit.instruction(seed) for edit, seed in zip(pairs, seeds, strict=True)]
-    shams = editor.edit(sources, ["Keep the image exactly as it is."] * count, seeds)
-    edited = editor.edit(sources, instructions, seeds)
+    instructions = [edit.instruction(seed) for seed, edit in enumerate(pairs)]
+    shams = editor.edit(sources, ["Keep the image exactly as it is."] * count)
+    edited = editor.edit(sources, instructions)
     pictures: list[tuple[Pixels, str]] = []
     for row, edit in enumerate(pairs):
         pictures += [
@@ -104,7 +103,7 @@ def main() -> None:
     record = json.loads((RUNS / run / RECORD).read_text())
     print(progress)
     if args.sheet:
-        write_sheet(InstructedEditor.of(unet, domain, int(record["steps"])), domain, args.sheet, args.count)
+        write_sheet(InstructedEditor.of(unet, domain), domain, args.sheet, args.count)
     if not args.dry:
         publish(unet, args.out or weights_of(domain) / "diffusion" / INSTRUCT, record, progress)
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
+from diffusion_service.loading import load
+from diffusion_service.stable_diffusion import StableDiffusion
+from shared.weights import Weights
 from tests.support.inversions import PREDICTIONS, Editor, open_editor
 from tests.support.small_diffusion import write_diffusion, write_segmenter
 from tests.support.small_profile import write_profile
@@ -27,6 +31,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "blind.toml").write_text(plain)
     (folder / "small.toml").write_text(plain.replace("[diffusion]\n", SEGMENTER))
     return folder
+
+
+@pytest.fixture(scope="module")
+def networks(folder: Path) -> StableDiffusion:
+    """The networks of the weights in `base`."""
+    torch.set_num_threads(1)
+    return load(Weights(path=folder / "base", licence="none", gigabytes=0.01), {}, device="cpu")
 
 
 @pytest.fixture(scope="module", params=PREDICTIONS)

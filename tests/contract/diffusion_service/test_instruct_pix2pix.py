@@ -15,9 +15,14 @@ from safetensors.torch import load_file, save_file
 from transformers import CLIPTokenizer
 
 from diffusion_service.app import create_app
-from diffusion_service.editors.instruct_pix2pix import InstructItem, InstructKey, InstructPix2PixEditor, load_pix2pix
+from diffusion_service.editors.instruct_pix2pix import (
+    InstructItem,
+    InstructKey,
+    InstructPix2PixEditor,
+    fitted,
+    load_pix2pix,
+)
 from diffusion_service.instruct import TOO_LONG
-from diffusion_service.loading import load
 from diffusion_service.stable_diffusion import StableDiffusion
 from shared.endpoints import Services
 from shared.images import Pixels
@@ -45,12 +50,6 @@ def profile(folder: Path) -> str:
     path = folder / "instruct.toml"
     path.write_text((folder / "small.toml").read_text().replace("[diffusion]\n", EDITOR, 1))
     return str(path)
-
-
-@pytest.fixture(scope="module")
-def networks(folder: Path) -> StableDiffusion:
-    torch.set_num_threads(1)
-    return load(Weights(path=folder / "base", licence="none", gigabytes=0.01), {}, device="cpu")
 
 
 def source() -> ImagePayload:
@@ -93,7 +92,7 @@ def test_a_batch_has_the_pictures_of_diffusers_pipeline(
     edits = [InstructedEdit(instruction=text, seed=seed) for text, seed in (("it rains", 4), ("make it night", 5))]
     key = InstructKey(SIDE, SIDE, STEPS, guidance, 1.4)
     items = [
-        InstructItem(editor.source(image), edit.instruction, edit.seed)
+        InstructItem(fitted(editor.networks, image), edit.instruction, edit.seed)
         for image, edit in zip(images, edits, strict=True)
     ]
     for image, edit, edited in zip(images, edits, editor.edit(key, items), strict=True):

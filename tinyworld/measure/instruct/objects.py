@@ -5,7 +5,7 @@
 
 Sources and edits are those of `tinyworld.measure.counterfactuals`: each has its own final-test scene and changes one
 field, the fields in turn. The edit is said as an instruction of the usual wording, or of one that no training showed.
-Its null arm is the same source and noise under a sham instruction. Both arms pass DILLEMA's checks at the profile's
+Its null arm is the same source under a sham instruction. Both arms pass DILLEMA's checks at the profile's
 thresholds. Report, contact sheets, records and resuming are as there. The report ends with the goals: label kept, edit
 shown and others unchanged among the accepted, and network evaluations beside DILLEMA's.
 """
@@ -13,7 +13,6 @@ shown and others unchanged among the accepted, and network evaluations beside DI
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,13 +32,14 @@ from tinyworld.judges.records import Record, records
 from tinyworld.judges.trials import FIELDS, Proposal, Studio, source_picture
 from tinyworld.measure.counterfactual_report import report
 from tinyworld.measure.counterfactuals import FIRST, Measurement, draw_records, edits_in_turn, next_edit, sheets
-from tinyworld.networks.instructed_unet import CONFIG, INSTRUCT
+from tinyworld.networks.instructed_unet import INSTRUCT
 from tinyworld.pictures.rendered_once import Pixels
 from tinyworld.statistics.rates import rate_text
 from tinyworld.system.folders import weights_of
 from tinyworld.train.instructed_editor import InstructedEditor
 
 KINDS: tuple[Kind, Kind] = ("edit", "null")
+EVALUATIONS = 1  # of the UNet per image
 SHAM = "Keep the image exactly as it is."
 LABEL_KEPT, EDIT_SHOWN, OTHERS_UNCHANGED, OF_DILLEMA = 0.97, 0.9, 0.9, 1 / 3  # the goals
 
@@ -50,9 +50,8 @@ def draw_by_instruction(editor: InstructedEditor, studio: Studio, wording: Withh
     def draw(proposals: Sequence[tuple[int, Proposal]]) -> list[EditorResult]:
         edits = [proposal for _, proposal in proposals]
         sources = [source_picture(edit.scene) for edit in edits]
-        seeds = [derive_seed("measured", edit.scene.geometry_seed) for edit in edits]
-        images = editor.edit(sources, [instruction_of(edit, wording) for edit in edits], seeds)
-        shams = editor.edit(sources, [SHAM] * len(edits), seeds)
+        images = editor.edit(sources, [instruction_of(edit, wording) for edit in edits])
+        shams = editor.edit(sources, [SHAM] * len(edits))
         return [
             result
             for (number, edit), source, image, sham in zip(proposals, sources, images, shams, strict=True)
@@ -62,7 +61,7 @@ def draw_by_instruction(editor: InstructedEditor, studio: Studio, wording: Withh
     def arms(number: int, proposal: Proposal, source: Pixels, image: Pixels, sham: Pixels) -> Iterator[EditorResult]:
         verdicts = studio.check(proposal.scene, source, [image, sham], [proposal.edit, None])
         for kind, drawn_image, (verdict, scores) in zip(KINDS, (image, sham), verdicts, strict=True):
-            yield EditorResult(number, kind, source, proposal.edit, drawn_image, verdict, scores, editor.steps)
+            yield EditorResult(number, kind, source, proposal.edit, drawn_image, verdict, scores, EVALUATIONS)
 
     return draw
 
@@ -99,11 +98,10 @@ def dillema_evaluations(profile: Profile) -> dict[str, int]:
     return {"base weights": guided * parameters.steps} | few
 
 
-def editor_of(folder: Path, domain: Domain, steps: int | None) -> InstructedEditor:
-    """The published editor in a folder, for its own number of steps or another. Ends the command if there is none."""
+def editor_of(folder: Path, domain: Domain) -> InstructedEditor:
+    """The published editor in a folder. Ends the command if there is none."""
     try:
-        trained_steps = json.loads((folder / CONFIG).read_text())["steps"]
-        return InstructedEditor.load(folder, domain, steps or trained_steps)
+        return InstructedEditor.load(folder, domain)
     except OSError as error:
         sys.exit(f"{error}; make the weights by python -m tinyworld.train.publish_instruct --domain {domain}")
 
@@ -116,13 +114,13 @@ def main() -> None:
     profile = load_profile(args.profile)
     parameters = DillemaParameters.model_validate(parameters_of(EDITORS["dillema"], profile))
     proposals = list(edits_in_turn(FIRST, args.count, args.fields))
-    editor = editor_of(args.weights, "objects", args.steps)
+    editor = editor_of(args.weights, "objects")
     done = records(args.out)
     if next_edit(done) < len(proposals):
         draw = draw_by_instruction(editor, Studio(profile, parameters), args.wording)
         done += draw_records(Measurement("instruct", profile, draw, args.out), done, proposals, args)
-    text = report(done, {"method": "instruct", "steps": editor.steps, "wording": args.wording})
-    text += "\n".join(["", "== goals", *goal_lines(done, editor.steps, dillema_evaluations(profile)), ""])
+    text = report(done, {"method": "instruct", "steps": EVALUATIONS, "wording": args.wording})
+    text += "\n".join(["", "== goals", *goal_lines(done, EVALUATIONS, dillema_evaluations(profile)), ""])
     (args.out / "report.txt").write_text(text)
     print(text)
     print("look at", *(path.name for path in sheets(args.out, done)), "in", args.out)
@@ -134,7 +132,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=1_000, help="edits to draw")
     parser.add_argument("--fields", nargs="+", choices=FIELDS, default=FIELDS)
     parser.add_argument("--weights", type=Path, default=weights_of("objects") / "diffusion" / INSTRUCT)
-    parser.add_argument("--steps", type=int, help="network evaluations per image, else those that it was trained for")
     parser.add_argument("--wording", choices=get_args(Withheld), default="nothing", help="what no training showed")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--batch", type=int, default=8)

@@ -2,7 +2,7 @@
 
     python -m tinyworld.measure.instruct --domain roads --count 1000 --out runs/roads/instruct-measured
 
-Each final-test scene gets one edit of a look that the oracles read, the looks in turn, and a null arm: the same noise
+Each final-test scene gets one edit of a look that the oracles read, the looks in turn, and a null arm: the same source
 under a sham instruction. The rates are of all images, before any check:
 
     things kept        both segmenters detect a thing in its place, of the things that they detect in the source
@@ -36,7 +36,7 @@ from tinyworld.judges.protection.domain import FIRST, EditReading, ProtectedEdit
 from tinyworld.judges.protection.roads import protected_edit, read_roads
 from tinyworld.judges.records import read_picture
 from tinyworld.judges.segmentation import load_segmenters
-from tinyworld.measure.instruct.objects import SHAM, editor_of
+from tinyworld.measure.instruct.objects import EVALUATIONS, SHAM, editor_of
 from tinyworld.networks.instructed_unet import INSTRUCT
 from tinyworld.pictures.rendered_once import Pixels
 from tinyworld.roads.world import sample_scene
@@ -106,10 +106,9 @@ def measure_edits(editor: InstructedEditor, numbers: Sequence[int], folder: Path
     """Draw, judge and save both arms of some edits."""
     requests, instructions = zip(*map(request_of, numbers), strict=True)
     sources: list[Pixels] = [request.source for request in requests]
-    seeds = [derive_seed("measured", request.id) for request in requests]
     images: dict[Arm, list[Pixels]] = {
-        "edit": list(editor.edit(sources, instructions, seeds)),
-        "null": list(editor.edit(sources, [SHAM] * len(sources), seeds)),
+        "edit": list(editor.edit(sources, instructions)),
+        "null": list(editor.edit(sources, [SHAM] * len(sources))),
     }
     for request in requests:
         Image.fromarray(request.source).save(folder / f"{request.id}-source.png")
@@ -120,7 +119,7 @@ def measure_edits(editor: InstructedEditor, numbers: Sequence[int], folder: Path
         for request, instruction, (looks, things), (new_looks, new_things), image in rows:
             Image.fromarray(image).save(folder / f"{request.id}-{arm}.png")
             text = instruction if arm == "edit" else SHAM
-            yield record_of(request, arm, text, (looks, new_looks), (things, new_things), editor.steps)
+            yield record_of(request, arm, text, (looks, new_looks), (things, new_things), EVALUATIONS)
 
 
 def report(done: Sequence[RoadRecord]) -> str:
@@ -152,7 +151,7 @@ def main() -> None:
     cv2.setNumThreads(1)
     load_oracles()
     load_segmenters()
-    editor = editor_of(args.weights, "roads", args.steps)
+    editor = editor_of(args.weights, "roads")
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / RECORDS
     done = [RoadRecord.model_validate_json(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -182,7 +181,6 @@ def _arguments() -> argparse.Namespace:
     add_domain(parser)
     parser.add_argument("--count", type=int, default=1_000, help="edits to draw")
     parser.add_argument("--weights", type=Path, default=weights_of("roads") / "diffusion" / INSTRUCT)
-    parser.add_argument("--steps", type=int, help="network evaluations per image, else those that it was trained for")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--batch", type=int, default=8)
     args = parser.parse_args()

@@ -14,11 +14,9 @@ from tinyworld.judges.records import Record
 from tinyworld.judges.trials import Studio
 from tinyworld.measure.counterfactuals import FIRST, Measurement, edits_in_turn
 from tinyworld.measure.instruct.objects import dillema_evaluations, draw_by_instruction, goal_lines, instruction_of
-from tinyworld.networks.instructed_unet import add_lora, editing_unet, few_step_unet, save_editor
+from tinyworld.networks.instructed_unet import add_lora, few_step_unet, save_editor
 from tinyworld.system.folders import weights_of
 from tinyworld.train.instructed_editor import InstructedEditor
-
-STEPS = 2
 
 
 @pytest.fixture(scope="module")
@@ -38,20 +36,18 @@ def rows(
     """One edit and its null arm by an editor that is not trained."""
     folder = tmp_path_factory.mktemp("instructed")
     torch.manual_seed(0)
-    unet = editing_unet(few_step_unet(weights_of("objects") / "diffusion"))
-    add_lora(unet, 1)
-    save_editor(unet, folder, {"steps": STEPS})
-    draw = draw_by_instruction(
-        InstructedEditor.load(folder, "objects", STEPS), Studio(profile, parameters), "phrases too"
-    )
+    unet = few_step_unet(weights_of("objects") / "diffusion")
+    add_lora(unet, 5)
+    save_editor(unet, folder, {"steps": 1})
+    draw = draw_by_instruction(InstructedEditor.load(folder, "objects"), Studio(profile, parameters), "phrases too")
     return folder, Measurement("instruct", profile, draw, folder).batch(0, list(edits_in_turn(FIRST, 1, ("time",))))
 
 
 def test_both_arms_are_drawn_checked_and_judged(rows: tuple[Path, list[Record]]) -> None:
     folder, records = rows
     assert [(record.arm, record.field, record.evaluations) for record in records] == [
-        ("edit", "time", STEPS),
-        ("null", "time", STEPS),
+        ("edit", "time", 1),
+        ("null", "time", 1),
     ]
     assert all((folder / record.image).exists() and record.method == "instruct" for record in records)
     assert {"structure", "label"} <= set(records[0].scores)
