@@ -166,9 +166,8 @@ def coverage_rows(intervals: Iterable[IntervalOutcome]) -> Iterator[SimulationRo
             groups[interval.what, by, value].append(interval)
     for (name, by, value), members in sorted(groups.items()):
         coverage = float(np.mean([interval.covered for interval in members]))
-        yield SimulationRow(
-            name, by, value, len(members), coverage, float(np.mean([interval.width for interval in members]))
-        )
+        width = float(np.mean([interval.width for interval in members]))
+        yield SimulationRow(name, by, value, len(members), coverage, width)
 
 
 def discovery_rows(runs: Sequence[Discoveries]) -> Iterator[SimulationRow]:
@@ -237,8 +236,7 @@ def worst(rows: Iterable[SimulationRow], least: int = 150) -> SimulationRow:
 
 def lowest_settings(rows: Iterable[SimulationRow]) -> list[SimulationRow]:
     """The ten single settings with the lowest coverage of an effect's intervals."""
-    settings = [row for row in rows if row.by == "setting" and row.what == "effect"]
-    return sorted(settings, key=lambda row: row.mean)[:10]
+    return sorted((row for row in rows if row.by == "setting" and row.what == "effect"), key=lambda row: row.mean)[:10]
 
 
 class SimulationRecord(TypedDict):
@@ -289,7 +287,6 @@ def main() -> None:
     arguments = parser.parse_args()
     powers = [row for sources in POWER_SOURCES for row in power(sources, arguments.power_runs)]
     simulated = Simulated()
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
     for _ in range(arguments.runs):  # the file is written after every pass, so that a long run can be interrupted
         simulated.repeat()
         written = record(simulated, powers, arguments.runs, arguments.power_runs)
