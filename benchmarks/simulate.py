@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 
@@ -165,9 +166,8 @@ def coverage_rows(intervals: Iterable[IntervalOutcome]) -> Iterator[SimulationRo
             groups[interval.what, by, value].append(interval)
     for (name, by, value), members in sorted(groups.items()):
         coverage = float(np.mean([interval.covered for interval in members]))
-        yield SimulationRow(
-            name, by, value, len(members), coverage, float(np.mean([interval.width for interval in members]))
-        )
+        width = float(np.mean([interval.width for interval in members]))
+        yield SimulationRow(name, by, value, len(members), coverage, width)
 
 
 def discovery_rows(runs: Sequence[Discoveries]) -> Iterator[SimulationRow]:
@@ -236,8 +236,47 @@ def worst(rows: Iterable[SimulationRow], least: int = 150) -> SimulationRow:
 
 def lowest_settings(rows: Iterable[SimulationRow]) -> list[SimulationRow]:
     """The ten single settings with the lowest coverage of an effect's intervals."""
-    settings = [row for row in rows if row.by == "setting" and row.what == "effect"]
-    return sorted(settings, key=lambda row: row.mean)[:10]
+    return sorted((row for row in rows if row.by == "setting" and row.what == "effect"), key=lambda row: row.mean)[:10]
+
+
+class SimulationRecord(TypedDict):
+    """The file of results. It is complete when `passes_done` equals `passes_requested`."""
+
+    command: str
+    passes_done: int  # runs of every setting of both grids
+    passes_requested: int
+    runs: int
+    intervals: int
+    cpu_seconds: int
+    versions: dict[str, str]
+    rows: list[dict[str, str | float | None]]
+    lowest_settings: list[dict[str, str | float | None]]
+
+
+def record(simulated: Simulated, powers: Sequence[SimulationRow], passes: int, power_runs: int) -> SimulationRecord:
+    """What is simulated so far, of `passes` requested passes."""
+    rows = [*simulated.rows(), *powers]
+    return SimulationRecord(
+        command=f"python -m benchmarks.simulate --runs {passes} --power-runs {power_runs}",
+        passes_done=simulated.passes,
+        passes_requested=passes,
+        runs=len(simulated.discoveries) + len(simulated.judged),
+        intervals=len(simulated.shown),
+        cpu_seconds=round(time.process_time()),
+        versions={"python": platform.python_version(), **{name: version(name) for name in ("numpy", "scipy")}},
+        rows=[asdict(row) for row in rows if row.by != "setting"],
+        lowest_settings=[asdict(row) for row in lowest_settings(rows)],
+    )
+
+
+def print_rows(rows: Sequence[SimulationRow]) -> None:
+    """A line for each group, and the group with the lowest coverage."""
+    for row in (row for row in rows if row.by != "setting"):
+        width = "" if row.width is None else f"  width {100 * row.width:.1f}"
+        noise = math.sqrt(max(row.mean * (1 - row.mean), 0) / row.n)
+        group = f"{row.by} {row.value}"
+        print(f"{row.what:<44} {group:<36} {100 * row.mean:6.2f} % ± {100 * noise:.2f}  n {row.n}{width}")
+    print(f"\nlowest coverage of a group: {worst(rows)}")
 
 
 def main() -> None:
@@ -246,29 +285,14 @@ def main() -> None:
     parser.add_argument("--power-runs", type=int, default=400, help="per number of source images")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    started = time.process_time()
     powers = [row for sources in POWER_SOURCES for row in power(sources, arguments.power_runs)]
     simulated = Simulated()
     for _ in range(arguments.runs):  # the file is written after every pass, so that a long run can be interrupted
         simulated.repeat()
-        rows = [*simulated.rows(), *powers]
-        record = {
-            "command": f"python -m benchmarks.simulate --runs {arguments.runs} --power-runs {arguments.power_runs}",
-            "runs": len(simulated.discoveries) + len(simulated.judged),
-            "intervals": len(simulated.shown),
-            "cpu_seconds": round(time.process_time() - started),
-            "versions": {"python": platform.python_version(), **{name: version(name) for name in ("numpy", "scipy")}},
-            "rows": [asdict(row) for row in rows if row.by != "setting"],
-            "lowest_settings": [asdict(row) for row in lowest_settings(rows)],
-        }
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    for row in (row for row in rows if row.by != "setting"):
-        width = "" if row.width is None else f"  width {100 * row.width:.1f}"
-        noise = math.sqrt(max(row.mean * (1 - row.mean), 0) / row.n)
-        group = f"{row.by} {row.value}"
-        print(f"{row.what:<44} {group:<36} {100 * row.mean:6.2f} % ± {100 * noise:.2f}  n {row.n}{width}")
-    print(f"\nlowest coverage of a group: {worst(rows)}")
+        written = record(simulated, powers, arguments.runs, arguments.power_runs)
+        arguments.out.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+        print(f"pass {simulated.passes} of {arguments.runs}, {written['cpu_seconds']} CPU seconds", flush=True)
+    print_rows([*simulated.rows(), *powers])
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ covers it in all others.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,9 +82,9 @@ def refuted_nulls(sources: int, null: tuple[float, float, float], tables: int) -
     return int(is_refuted(1 - unit, low, alpha).sum()), int(is_refuted(unit, high, alpha).sum())
 
 
-def print_nulls(tables: int) -> None:
+def print_nulls(images: Sequence[int], tables: int) -> None:
     """A line for each number of images and each distribution."""
-    for sources in SOURCES:
+    for sources in images:
         for null in NULLS:
             below, above = refuted_nulls(sources, null, tables)
             print(f"{sources} images, {null}: refuted {below / tables:.2%} (below) + {above / tables:.2%} (above)")
@@ -93,15 +94,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=int, default=300)
     parser.add_argument("--orders", type=int, default=5)
-    parser.add_argument("--nulls", type=int, default=2_000, help="tables at the border of the null hypothesis")
+    parser.add_argument(
+        "--nulls", type=int, default=2_000, help="tables at the border of the null hypothesis, 0 for none"
+    )
+    parser.add_argument("--images", type=int, nargs="+", default=SOURCES, help="numbers of images")
     arguments = parser.parse_args()
-    print_nulls(arguments.nulls)
-    for sources in SOURCES:
+    if arguments.nulls:
+        print_nulls(arguments.images, arguments.nulls)
+    for sources in arguments.images:
         results = simulate_orders(sources, arguments.tables, arguments.orders)
         depends = sum(result.depends for result in results)
         found = np.mean([result.found for result in results])
         print(
-            f"{sources} images: found {found:.1%}; verdict depends on the order in {depends} of {len(results)} tables"
+            f"{sources} images: found {found:.1%}; verdict depends on the order in {depends} of {len(results)} tables",
+            flush=True,
         )
 
 

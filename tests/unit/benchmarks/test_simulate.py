@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from benchmarks.simulate import Simulated, one_run
+from benchmarks.simulate import RESULTS, Simulated, one_run, record
 from benchmarks.simulated_jobs import Setting, grid, job, truths
 from gateway.analysis.effects import differences
 from shared.schemas.effects import Cell
 
+PAGE = Path(__file__).parents[3] / "docs" / "measurements" / "statistics.md"
 NIGHT = Cell(label="bus", factor="weather", value="night", direction="to")
 
 
@@ -42,3 +46,24 @@ def test_a_small_simulation_holds() -> None:
     assert rows["false share of rejected cells (no effect)", "all"].mean < 0.15
     assert rows["false share of findings (within 5 points)", "all"].mean < 0.1
     assert len(list(grid())) == 448
+
+
+def test_a_record_says_how_many_passes_are_done_of_how_many() -> None:
+    """A run of six passes that was stopped after the first was once published as one of six."""
+    simulated = Simulated(every=112)
+    simulated.repeat()
+    stopped = record(simulated, [], passes=2, power_runs=5)
+    assert (stopped["passes_done"], stopped["passes_requested"]) == (1, 2)
+    simulated.repeat()
+    finished = record(simulated, [], passes=2, power_runs=5)
+    assert finished["passes_done"] == finished["passes_requested"] == 2
+    assert finished["runs"] == 2 * stopped["runs"]
+    assert finished["command"] == "python -m benchmarks.simulate --runs 2 --power-runs 5"
+
+
+def test_the_published_simulation_is_complete_and_the_page_names_its_command_and_numbers() -> None:
+    published = json.loads(RESULTS.read_text("utf-8"))
+    assert published["passes_done"] == published["passes_requested"]
+    page = " ".join(PAGE.read_text("utf-8").split())
+    assert published["command"] in page
+    assert f"{published['runs']:,} tables, {published['intervals']:,} intervals" in page
