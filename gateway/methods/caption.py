@@ -38,7 +38,7 @@ def write_caption(
     image: MethodImage,
     services: Services,
     parameters: CaptionParameters,
-    sampling: CaptionSampling = CaptionSampling(),  # noqa: B008, since it is frozen
+    sampling: CaptionSampling = CaptionSampling(),
 ) -> str:
     """The caption of the source image, in one line; several captions are its sentences, equal ones once."""
     request = CaptionRequest(

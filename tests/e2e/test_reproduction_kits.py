@@ -100,6 +100,29 @@ def test_lance_on_imagenet_folders_and_again_without_a_new_job(tmp_path: Path) -
         assert results_in(tmp_path / "out").made.job == results.made.job
 
 
+def test_dillema_on_imagenet_folders_with_retraining(tmp_path: Path) -> None:
+    data = write_imagenet(tmp_path / "imagenet", 24)
+    with running(tmp_path / "system", "tiny") as url:
+        arguments: list[str | Path] = [
+            *("dillema", data / "val", "--classes", data / "classes.txt", "--out", tmp_path / "out", "--url", url),
+            *("--model", f"street={WEIGHTS}/models_under_test/street-classifier-night-bus"),
+            *("--pilot", "2", "--most", "3", "--yes", "--repair", "--steps", "4"),
+        ]
+        messages = kit(*arguments)
+        results = results_in(tmp_path / "out")
+    (entry,) = results.results
+    assert (entry.model, entry.method, results.sources) == ("street", "dillema", 24)
+    assert "24 source images" in messages
+    assert entry.metrics is not None
+    shares = entry.metrics.all_or_none
+    assert shares is not None
+    (row,) = [line for line in (tmp_path / "out/tables.md").read_text().splitlines() if line.startswith("| street |")]
+    assert f"k = {shares.k}" in row
+    tables = (tmp_path / "out/tables.md").read_text()
+    assert all(f"### {title}" in tables for title in ("Errors and validity (table I)", "Yield", "What retraining wins"))
+    assert "5.26, 2.55, 1.47 % on the originals" in tables  # the paper's figures stand beside them
+
+
 def test_dillema_on_shift_folders_with_masks_and_sequences(tmp_path: Path) -> None:
     data = write_shift(tmp_path / "shift", 6)
     with running(tmp_path / "system", "tiny-roads") as url:
@@ -110,4 +133,9 @@ def test_dillema_on_shift_folders_with_masks_and_sequences(tmp_path: Path) -> No
         assert entry.segmentation.originals.mean_iou is not None
         assert entry.segmentation.originals.mean_iou > 0.5
         assert "not judged" in messages  # SHIFT has classes that the drawn world lacks
-        assert "| mine |" in (tmp_path / "out/tables.md").read_text()
+        assert entry.segmentation.all_originals is not None
+        assert entry.segmentation.all_originals.images == 6
+        tables = (tmp_path / "out/tables.md").read_text()
+        (row,) = [line for line in tables.splitlines() if line.startswith("| mine |")]
+        assert "(n = 6)" in row
+        assert "Compare the paper's mIoU with *each original once*" in tables
