@@ -100,7 +100,7 @@ notebooks: install-dev ## execute the notebooks of the documentation and keep th
 	$(BIN)/python -m docs.execute
 
 docs-check: install-dev ## build the documentation strictly: every link resolves, and nothing is loaded from elsewhere
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 env: ## write .env for `docker compose`: .env.example with a secret of its own wherever one is missing
 	@test ! -e .env || (echo ".env is there already; remove it first" && false)
