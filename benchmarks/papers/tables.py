@@ -18,8 +18,8 @@ from tinyworld.paper_tables.printing import NOTHING, grid, rate
 LEVEL = 0.95
 AT = (1, 5)
 _OVERLAP_NOTE = (
-    "Compare the paper's mIoU with *each original once*. The other columns pool accepted pairs: an original counts once "
-    "for each of its accepted counterfactuals. All average over the classes of the ground truth."
+    "Compare the paper's mIoU with *each original once*. The other columns pool accepted pairs: an original counts "
+    "once for each of its accepted counterfactuals. All average over the classes of the ground truth."
 )
 _TEST_SETS = {"reconstruction": "reconstructed", "lance-r": "LANCE-R", "lance": "LANCE", "dillema": "DILLEMA"}
 
