@@ -29,14 +29,14 @@ def lance_tables(results: JobResults, edits: Sequence[CounterfactualView], dista
     return "\n\n".join([_accuracy_by_test_set(results, distances), _sensitivity(edits), _yield(results.funnels)])
 
 
-def dillema_tables(results: JobResults, repairs: Sequence[RepairView]) -> str:
-    """Table I (validity and errors, all or none), and what retraining wins."""
-    return "\n\n".join(filter(None, [_errors(results), _yield(results.funnels), repair_table(repairs)]))
+def dillema_tables(results: JobResults) -> str:
+    """Table I: validity and errors, all or none."""
+    return "\n\n".join([_errors(results), _yield(results.funnels)])
 
 
-def road_tables(results: JobResults, repairs: Sequence[RepairView]) -> str:
-    """mIoU on originals, null arms and counterfactuals, and what retraining wins."""
-    return "\n\n".join(filter(None, [_overlaps(results), _yield(results.funnels), repair_table(repairs)]))
+def road_tables(results: JobResults) -> str:
+    """mIoU on originals, null arms and counterfactuals."""
+    return "\n\n".join([_overlaps(results), _yield(results.funnels)])
 
 
 def _accuracy_by_test_set(results: JobResults, distances: Mapping[str, str]) -> str:
@@ -175,6 +175,7 @@ def _percent(value: float | None) -> str:
 
 
 def repair_table(repairs: Sequence[RepairView]) -> str:
+    """What retraining wins, by model and set of source images."""
     body = [
         [
             view.request.model,
