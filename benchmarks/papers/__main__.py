@@ -86,7 +86,7 @@ def write(client: Client, kit: Kit, job: JobDetail, results: JobResults, options
     page = options.out / "tables.md"
     page.write_text(f"{head}\n\n{tables}\n", encoding="utf-8")
     print(page)
-    if options.repair and options.kit != "lance":
+    if options.repair:
         repairs = [run_repair(client, job.id, RepairRequest(model=model, steps=options.steps)) for model in job.models]
         page.write_text(f"{head}\n\n{tables}\n\n{repair_table(repairs)}\n", encoding="utf-8")
 
