@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList, PreTrainedModel
 
-from caption_service.sampling import NanWatch, RowNoise
+from caption_service.sampling import NanWatch, RowNoise, Sampling
 from shared.control_words import refuse_control_words
 from shared.images import Pixels, decode
 from shared.problems import InvalidInput, NotFinite, OutOfMemory
@@ -20,6 +20,7 @@ from shared.schemas.caption import CaptionRequest
 from shared.schemas.service import WeightsInfo
 from shared.service import MakeBatcher
 
+GREEDY = Sampling(temperature=0.0, top_p=1.0, seed=0)
 _NOT_FINITE = "the captioner's output has NaN; set CONTRAFACT_DTYPE to float32 or bfloat16"
 Encode = Callable[[Sequence[Pixels], str], dict[str, Tensor]]
 
@@ -35,11 +36,10 @@ class BatchKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CaptionItem:
-    """One image to caption."""
+    """One caption of an image."""
 
     pixels: Pixels
-    temperature: float
-    seed: int
+    sampling: Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +70,17 @@ class InProcessCaptioner:
         self._one_by_one = deterministic and loaded.length_follows_size
         self.device = loaded.device
         self.weights = [loaded.weights]
-        self._run(BatchKey("", 0, 2, 1), [CaptionItem(np.zeros((64, 64, 3), np.uint8), 0.0, 0)])  # warm-up
+        self._run(BatchKey("", 0, 2, 1), [CaptionItem(np.zeros((64, 64, 3), np.uint8), GREEDY)])  # warm-up
         self._batcher = make_batcher(self._run, 1 if self._one_by_one else max_batch)
 
     async def caption(self, request: CaptionRequest, deadline: float) -> list[str]:
-        """Return one caption per image. Beam search cannot sample, so `beams` above 1 requires `temperature` 0."""
-        if request.beams > 1 and request.temperature > 0:
-            raise InvalidInput("beam search does not sample: set temperature to 0, or beams to 1")
+        """Return the captions of the images. Raises InvalidInput."""
         if request.min_tokens > request.max_tokens:
             raise InvalidInput("min_tokens is above max_tokens; lower it")
         refuse_control_words(self._loaded.control_words, [request.prompt])
         images = await asyncio.to_thread(lambda: [decode(image.png) for image in request.images])
-        items = [CaptionItem(pixels, request.temperature, request.seed) for pixels in images]
+        samplings = [Sampling(request.temperature, request.top_p, seed) for seed in request.seeds]
+        items = [CaptionItem(pixels, sampling) for pixels in images for sampling in samplings]
         key = BatchKey(request.prompt, request.min_tokens, request.max_tokens, request.beams)
         return await self._batcher.submit_all(items, key=key, deadline=deadline)
 
@@ -110,7 +109,7 @@ class InProcessCaptioner:
             "min_new_tokens": key.min_tokens,
         }
         if key.beams == 1:
-            processors.append(RowNoise([item.seed for item in items], [item.temperature for item in items]))
+            processors.append(RowNoise([item.sampling for item in items]))
         tokens = self._loaded.model.generate(**inputs, **options)
         start = inputs["input_ids"].shape[1] if self._loaded.repeats_prompt else 0
         texts = [text.strip() for text in self._loaded.text_of(tokens[:, start:])]

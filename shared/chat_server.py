@@ -38,6 +38,7 @@ class ChatServer:
         seed: int,
         max_tokens: int,
         min_tokens: int = 0,
+        top_p: float = 1.0,
         json_schema: dict[str, object] | None = None,
     ) -> Completion:
         """`POST /chat/completions`. Raises DeadlineExceeded, InvalidInput (the server's refusal), DependencyFailed.
@@ -49,6 +50,7 @@ class ChatServer:
                 model=self.server.model,
                 messages=messages,
                 temperature=temperature,
+                top_p=top_p if top_p < 1 else omit,
                 seed=seed,
                 max_tokens=max_tokens,
                 response_format=omit if json_schema is None else _response_format(json_schema),

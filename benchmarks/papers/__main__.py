@@ -20,7 +20,7 @@ from benchmarks.papers.folders import SourceFile, imagenet, read_class_list, sam
 from benchmarks.papers.jobs import add_models, cost_of, run_job, run_repair, spec_of
 from benchmarks.papers.kits import KITS, Kit
 from benchmarks.papers.realism import distances
-from benchmarks.papers.tables import dillema_tables, lance_tables, road_tables
+from benchmarks.papers.tables import dillema_tables, lance_tables, repair_table, road_tables
 from contrafact import Client, Problem
 from shared.schemas.jobs import JobDetail
 from shared.schemas.repairs import RepairRequest
@@ -65,25 +65,30 @@ def _files(kit: Kit, options: argparse.Namespace, classes: dict[str, str] | None
 
 
 def write(client: Client, kit: Kit, job: JobDetail, results: JobResults, options: argparse.Namespace) -> None:
-    """Write the tables beside the paper's figures, all results, and the report."""
-    edits = list(client.counterfactuals(job.id, {}))
-    requests = [RepairRequest(model=model, steps=options.steps) for model in job.models] if options.repair else []
-    repairs = [run_repair(client, job.id, request) for request in requests]
+    """Write the tables beside the paper's figures, all results, and the report; then retrain, and add what that wins.
+
+    So the tables are there even if there is too little to retrain on.
+    """
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "results.json").write_text(results.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    (options.out / "report.html").write_bytes(client.report(job.id))
     if options.kit == "lance":
+        edits = list(client.counterfactuals(job.id, {}))
         far = distances(client, edits, options.features) if options.features else {}
         tables = lance_tables(results, edits, far)
     else:
-        tables = (road_tables if kit.masks is not None else dillema_tables)(results, repairs)
+        tables = (road_tables if kit.masks is not None else dillema_tables)(results)
     departures = "\n".join(f"* {departure}" for departure in kit.departures)
     head = (
         f"# {kit.title}\n\n{results.sources - results.sources_failed} source images of {results.sources}, profile "
         f"`{results.made.profile}`, seed {options.seed}, job {job.id}.\n\nThe paper: {kit.published}\n\n{departures}"
     )
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "tables.md").write_text(f"{head}\n\n{tables}\n", encoding="utf-8")
-    (options.out / "results.json").write_text(results.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    (options.out / "report.html").write_bytes(client.report(job.id))
-    print(options.out / "tables.md")
+    page = options.out / "tables.md"
+    page.write_text(f"{head}\n\n{tables}\n", encoding="utf-8")
+    print(page)
+    if options.repair:
+        repairs = [run_repair(client, job.id, RepairRequest(model=model, steps=options.steps)) for model in job.models]
+        page.write_text(f"{head}\n\n{tables}\n\n{repair_table(repairs)}\n", encoding="utf-8")
 
 
 def _options() -> argparse.Namespace:

@@ -28,7 +28,10 @@ class Captioner(Protocol):
         ...
 
     async def caption(self, request: CaptionRequest, deadline: float) -> list[str]:
-        """Return one caption per image; it depends on its image, the parameters and the seed, not on its neighbours."""
+        """Return the captions of the images, in the order of `CaptionReply`.
+
+        A caption depends on its image, the parameters and its seed, not on its neighbours.
+        """
         ...
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RemoteCaptioner:
-    """Requests one caption per image from the server, several concurrently; the server batches them."""
+    """Requests each caption from the server, several concurrently; the server batches them."""
 
     def __init__(self, server: ChatServer, instruction: str) -> None:
         self._server = server
@@ -28,17 +28,21 @@ class RemoteCaptioner:
         self.weights = [server.server.info("captioner")]
 
     async def caption(self, request: CaptionRequest, deadline: float) -> list[str]:
-        """Return one caption per image. The protocol has no beam search, so `beams` above 1 is refused."""
+        """Return the captions of the images. The protocol has no beam search, so `beams` above 1 is refused."""
         if request.beams > 1:
             raise InvalidInput("an OpenAI-compatible server has no beam search: set beams to 1")
-        tasks = [asyncio.ensure_future(self._caption(image, request, deadline)) for image in request.images]
+        tasks = [
+            asyncio.ensure_future(self._caption(image, request, seed, deadline))
+            for image in request.images
+            for seed in request.seeds
+        ]
         try:
             return list(await asyncio.gather(*tasks))
         finally:
             for task in tasks:
                 task.cancel()
 
-    async def _caption(self, image: ImagePayload, request: CaptionRequest, deadline: float) -> str:
+    async def _caption(self, image: ImagePayload, request: CaptionRequest, seed: int, deadline: float) -> str:
         url = "data:image/png;base64," + base64.b64encode(image.png).decode()
         question: ChatCompletionUserMessageParam = {
             "role": "user",
@@ -51,7 +55,8 @@ class RemoteCaptioner:
             [question],
             deadline,
             temperature=request.temperature,
-            seed=request.seed,
+            top_p=request.top_p,
+            seed=seed,
             max_tokens=request.max_tokens,
             min_tokens=request.min_tokens,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.methods.counterfactual import MethodImage
@@ -22,16 +24,41 @@ class CaptionParameters(Protocol):
     def caption_beams(self) -> int: ...
 
 
-def write_caption(image: MethodImage, services: Services, parameters: CaptionParameters) -> str:
-    """The caption of the source image, in one line."""
+@dataclass(frozen=True, slots=True)
+class CaptionSampling:
+    """How captions are sampled, as in `CaptionRequest`; greedy by default."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    captions: int = 1
+    seed: int = 0
+
+
+def write_caption(
+    image: MethodImage,
+    services: Services,
+    parameters: CaptionParameters,
+    sampling: CaptionSampling = CaptionSampling(),
+) -> str:
+    """The caption of the source image, in one line; several captions are its sentences, equal ones once."""
     request = CaptionRequest(
         images=[image.image],
         prompt=parameters.caption_prompt,
         min_tokens=parameters.caption_min_tokens,
         max_tokens=parameters.caption_max_tokens,
         beams=parameters.caption_beams,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        captions_per_image=sampling.captions,
+        seed=sampling.seed,
     )
-    return " ".join(services.caption(request).captions[0].split())
+    captions = dict.fromkeys(" ".join(caption.split()) for caption in services.caption(request).captions)
+    return join_sentences(list(captions)) if sampling.captions > 1 else next(iter(captions))
+
+
+def join_sentences(captions: Sequence[str]) -> str:
+    """Captions one after the other, each with a full stop if it has no mark at its end; empty ones are left out."""
+    return " ".join(caption if caption.endswith((".", "!", "?")) else f"{caption}." for caption in captions if caption)
 
 
 def with_domain(caption: str, domain: str) -> str:

@@ -2,7 +2,7 @@
 
 The paper's steps are the functions that `dillema` calls, in order:
 
-1 caption the image
+1 caption the image; as in the authors' code, several sampled captions can be its sentences (profile `paper`)
 2 ask a language model for keywords: phrases that may change while the ground truth stays
 3 ask for alternatives to a keyword
 4 ask for the caption with the change applied
@@ -31,7 +31,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter, model_validator
 
 from gateway.methods.arms import rows
-from gateway.methods.caption import write_caption
+from gateway.methods.caption import CaptionSampling, write_caption
 from gateway.methods.chosen_values import chosen_changes, with_value_seeds
 from gateway.methods.controlled import ControlledParameters, render_with_null_arms
 from gateway.methods.counterfactual import (
@@ -59,6 +59,7 @@ from gateway.methods.questions import (
 from gateway.methods.schedule import Inputs, Proposal, refused_proposals, spread_changes, until_enough, with_seeds
 from gateway.methods.text_checks import check_caption, check_change, check_keyword, check_protected_classes
 from shared.endpoints import Services
+from shared.schemas.caption import CaptionsPerImage, Temperature, TopP, check_sampling
 from shared.schemas.designs import ChosenValues
 from shared.schemas.diffusion import ControlRegion
 from shared.schemas.language import Message
@@ -131,12 +132,21 @@ def dillema(
     reply, is a refused proposal with an empty to-phrase. Raises what the services raise.
     """
     inputs = Inputs("dillema", revision_with_paraphrase(REVISION, parameters), image, task, services, parameters, seed)
-    caption = write_caption(image, services, parameters)  # 1
+    caption = write_caption(image, services, parameters, caption_sampling(inputs))  # 1
     keywords = find_keywords(inputs, caption)  # 2
     proposals = propose_edits(inputs, caption, keywords)  # 3, 4
     region = partial(region_of, parameters=parameters, masked=bool(task.mask_classes))
     compared = render_with_null_arms(inputs, caption, proposals, region)  # 5
     yield from rows(inputs.lineage(exchanges=[], rendering=None), caption, proposals, *compared)
+
+
+def caption_sampling(inputs: Inputs[DillemaParameters]) -> CaptionSampling:
+    """Step 1: how the captions are sampled. Greedy decoding has no seed, so all jobs share its recorded calls."""
+    p = inputs.parameters
+    if p.caption_temperature == 0:
+        return CaptionSampling()
+    seed = inputs.derive_seed("caption")
+    return CaptionSampling(p.caption_temperature, p.caption_top_p, p.captions_per_image, seed)
 
 
 def find_keywords(inputs: Inputs[DillemaParameters], caption: str) -> list[Proposal]:
@@ -341,12 +351,26 @@ class DillemaParameters(ControlledParameters):
     caption_min_tokens: Annotated[int, Field(ge=0, le=200, description="Shortest caption.")] = 0
     caption_max_tokens: Annotated[int, Field(ge=1, le=256, description="Longest caption.")] = 96
     caption_beams: Annotated[int, Field(ge=1, le=8, description="Beams of the caption search.")] = 1
+    caption_temperature: Annotated[
+        Temperature, Field(description="Temperature of captions; 0 is greedy. Above 0 the job's seed decides.")
+    ] = 0.0
+    caption_top_p: Annotated[
+        TopP, Field(description="Nucleus sampling of captions: only from the most probable tokens that sum to this.")
+    ] = 1.0
+    captions_per_image: Annotated[
+        CaptionsPerImage, Field(description="Captions sampled, joined as sentences (authors' code: 2).")
+    ] = 1
     temperature: Annotated[
         float,
         Field(ge=0, le=2, description="Temperature of alternatives; keywords and captions are greedy."),
     ] = 0.7
     max_keywords: Annotated[int, Field(ge=1, le=16, description="Maximum number of keywords.")] = 8
     alternatives_per_keyword: Annotated[int, Field(ge=1, le=5, description="Most alternatives per keyword.")] = 3
+
+    @model_validator(mode="after")
+    def _caption_settings_agree(self) -> DillemaParameters:
+        check_sampling(self.caption_beams, self.caption_temperature, self.caption_top_p, self.captions_per_image)
+        return self
 
     @model_validator(mode="after")
     def _images_differ(self) -> DillemaParameters:

@@ -41,9 +41,11 @@ class PooledPairs:
 
     Originals, null arms and sham arms count once for each of their pairs: otherwise images with many accepted edits
     would weigh more among counterfactuals than among the images that these are compared with. `groups` (groups × 2 × 3
-    × classes) has the `class_pixels` of counterfactuals, and of the arms that they are compared with.
+    × classes) has the `class_pixels` of counterfactuals, and of the arms that they are compared with. `all_originals`
+    counts every source image once, with or without pairs.
     """
 
+    all_originals: Pooled
     original: Pooled
     null: Pooled
     counterfactual: Pooled
@@ -57,10 +59,14 @@ class PooledColumns:
         self._classes = classes
         self._counts = np.zeros((3, classes, classes + 1), np.int64)
         self._images = [0, 0, 0]
+        self._all, self._sources = np.zeros((classes, classes + 1), np.int64), 0
         self._groups: defaultdict[int, Integers] = defaultdict(lambda: np.zeros((2, 3, classes), np.int64))
 
-    def add(self, group: int, pairs: Sequence[PooledPair]) -> None:
-        """Add the pairs of one source image, which belongs to a group."""
+    def add(self, group: int, original: PredictionRow | None, pairs: Sequence[PooledPair]) -> None:
+        """Add a source image, which belongs to a group: its prediction (None: it has none) and its pairs."""
+        if original is not None and original.confusion:
+            self._all += self._unpack(original)
+            self._sources += 1
         if not pairs:
             return
         self._counts[0] += len(pairs) * self._unpack(pairs[0].original)
@@ -78,7 +84,7 @@ class PooledColumns:
         original, null, counterfactual = map(Pooled, self._counts, self._images)
         empty = np.zeros((0, 2, 3, self._classes), np.int64)
         groups = np.stack(list(self._groups.values())) if self._groups else empty
-        return PooledPairs(original, null, counterfactual, groups)
+        return PooledPairs(Pooled(self._all, self._sources), original, null, counterfactual, groups)
 
     def _unpack(self, row: PredictionRow) -> Integers:
         return unpack_counts(row.confusion or [], self._classes)

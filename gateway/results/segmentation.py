@@ -113,7 +113,7 @@ class SegmentedColumns:
             self._add_edit(numbers, edit, original.overlaps, image.overlaps)
             compared = (with_mean(scored.overlaps) for scored in (null, image, reference) if scored.overlaps)
             self._compare(cells, *compared)
-        self._pooled.add(numbers.group, pairs)
+        self._pooled.add(numbers.group, predictions.get(rows.source.id), pairs)
 
     def _add_null(self, numbers: Numbers, original: Mapping[str, float], null: Mapping[str, float]) -> None:
         """Add a null arm, given the IoU by class on the original and on the null arm."""
@@ -201,6 +201,7 @@ def segmentation_metrics(rows: SegmentedRows, colours: Sequence[str], seed: int)
     return SegmentationMetrics(
         classes=list(rows.classes),
         colours=list(colours),
+        all_originals=scores(pooled.all_originals.counts, pooled.all_originals.images),
         originals=original,
         nulls=null,
         counterfactuals=counterfactual,

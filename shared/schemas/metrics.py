@@ -113,11 +113,13 @@ class SegmentationMetrics(Contract):
     two sources). `delta_pooled_iou` is the mIoU of the pooled pixels (DILLEMA's figure) of the counterfactuals less
     that of these arms, over the classes of the reference, with a jackknife interval over groups of source images;
     `no_pooled_interval` says why there is none. `lost`: accepted counterfactuals on which a class is not found (IoU
-    below 0.5) that was found on the original; `lost_null` the same of null arms.
+    below 0.5) that was found on the original; `lost_null` the same of null arms. `all_originals`: every source image
+    once, with or without an accepted pair, as segmentation benchmarks and the papers count (None in older results).
     """
 
     classes: list[str]
     colours: Annotated[list[str], Field(description="colours of the classes in overlays: #804080")]
+    all_originals: SegmentationScores | None = None
     originals: SegmentationScores
     nulls: SegmentationScores
     counterfactuals: SegmentationScores

@@ -36,12 +36,17 @@ def running(place: Path, profile: str) -> Iterator[str]:
         yield system.base_url
 
 
-def kit(*arguments: str | Path) -> str:
-    """Run the command to its end; returns what it says beside its tables."""
+def run_kit(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end."""
     command = [sys.executable, "-m", "benchmarks.papers", *map(str, arguments)]
-    done = subprocess.run(
+    return subprocess.run(
         command, cwd=REPOSITORY, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True
     )
+
+
+def kit(*arguments: str | Path) -> str:
+    """Run the command to its success; returns what it says beside its tables."""
+    done = run_kit(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stderr
 
@@ -100,6 +105,26 @@ def test_lance_on_imagenet_folders_and_again_without_a_new_job(tmp_path: Path) -
         assert results_in(tmp_path / "out").made.job == results.made.job
 
 
+def test_dillema_on_imagenet_folders_whose_retraining_is_refused(tmp_path: Path) -> None:
+    """Too few images to retrain on end the command, which has written its tables by then."""
+    data = write_imagenet(tmp_path / "imagenet", 8)
+    with running(tmp_path / "system", "tiny") as url:
+        done = run_kit(
+            *("dillema", data / "val", "--classes", data / "classes.txt", "--out", tmp_path / "out", "--url", url),
+            *("--model", f"street={WEIGHTS}/models_under_test/street-classifier-night-bus"),
+            *("--pilot", "2", "--most", "1", "--yes", "--repair"),
+        )
+    assert done.returncode == 1
+    assert "source images, and at least 12 are needed" in done.stderr
+    (entry,) = results_in(tmp_path / "out").results
+    assert (entry.model, entry.method) == ("street", "dillema")
+    tables = (tmp_path / "out/tables.md").read_text()
+    assert "8 source images of 8" in tables
+    assert all(f"### {title}" in tables for title in ("Errors and validity (table I)", "Yield"))
+    assert "| street |" in tables
+    assert "5.26, 2.55, 1.47 % on the originals" in tables  # the paper's figures stand beside them
+
+
 def test_dillema_on_shift_folders_with_masks_and_sequences(tmp_path: Path) -> None:
     data = write_shift(tmp_path / "shift", 6)
     with running(tmp_path / "system", "tiny-roads") as url:
@@ -110,4 +135,9 @@ def test_dillema_on_shift_folders_with_masks_and_sequences(tmp_path: Path) -> No
         assert entry.segmentation.originals.mean_iou is not None
         assert entry.segmentation.originals.mean_iou > 0.5
         assert "not judged" in messages  # SHIFT has classes that the drawn world lacks
-        assert "| mine |" in (tmp_path / "out/tables.md").read_text()
+        assert entry.segmentation.all_originals is not None
+        assert entry.segmentation.all_originals.images == 6
+        tables = (tmp_path / "out/tables.md").read_text()
+        (row,) = [line for line in tables.splitlines() if line.startswith("| mine |")]
+        assert "(n = 6)" in row
+        assert "Compare the paper's mIoU with *each original once*" in tables

@@ -112,6 +112,7 @@ EXCLUSIONS = [
     Exclusion(ACCEPTED, "is an archive; send it alone", "what a file is is seen when it is read"),
     Exclusion(ACCEPTED, "a number is infinite, NaN or of thousands of digits", "JSON Schema knows no such bound"),
     Exclusion(ACCEPTED, "beam search does not sample", "two fields exclude each other"),
+    Exclusion(ACCEPTED, "several captions per image need sampling", "two fields need each other"),
     Exclusion(ACCEPTED, "min_tokens is above max_tokens", "two fields bound each other"),
     Exclusion(ACCEPTED, "control word of the model", "which words those are is the weights' own affair"),
     Exclusion(ACCEPTED, "a text to score must have", "tokens are counted by the model"),

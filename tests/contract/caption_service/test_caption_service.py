@@ -28,7 +28,12 @@ def profile(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return write_profile(folder, caption_engine=request.param)
 
 
-@pytest.mark.parametrize("changes", [{}, {"beams": 3}, {"temperature": 1.0, "seed": 5}, {"prompt": "a photo of"}])
+NUCLEUS: dict[str, Any] = {"temperature": 1.0, "top_p": 0.9, "seed": 5}
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"beams": 3}, {"temperature": 1.0, "seed": 5}, NUCLEUS, {"prompt": "a photo of"}]
+)
 def test_deterministic_captions_do_not_depend_on_the_batch(profile: Path, changes: dict[str, Any]) -> None:
     images = payloads(5)
 
@@ -56,11 +61,39 @@ def test_the_seed_decides_what_is_sampled(profile: Path) -> None:
     asyncio.run(main())
 
 
+def test_the_narrowest_nucleus_is_the_greedy_caption(profile: Path) -> None:
+    async def main() -> None:
+        async with serving(create_app(settings(profile, deterministic=True))) as client:
+            images = payloads(3)
+            greedy = await ask(client, images)
+            assert await ask(client, images, **NUCLEUS | {"top_p": 1e-6}) == greedy
+            assert await ask(client, images, **NUCLEUS | {"temperature": 2.0}) != greedy
+
+    asyncio.run(main())
+
+
+def test_several_captions_of_an_image_have_a_seed_each(profile: Path) -> None:
+    async def main() -> None:
+        async with serving(create_app(settings(profile, deterministic=True, max_batch=2))) as client:
+            images = payloads(3)
+            captions = await ask(client, images, **NUCLEUS, captions_per_image=2)
+            alone = [await ask(client, [image], **NUCLEUS, captions_per_image=2) for image in images]
+            single = await ask(client, images, **NUCLEUS)
+        assert captions == [caption for pair in alone for caption in pair]
+        assert captions[::2] == single
+        assert all(first != second for first, second in alone)
+
+    asyncio.run(main())
+
+
 def test_bad_requests_are_refused_with_a_reason(profile: Path) -> None:
     good = payloads(1)[0].model_dump(mode="json")
     cases = [
         ({"images": [good], "beams": 2, "temperature": 1.0}, 422, "beam search does not sample"),
         ({"images": [good], "min_tokens": 9, "max_tokens": 4}, 422, "min_tokens is above max_tokens"),
+        ({"images": [good], "top_p": 0.9}, 422, "set the temperature above 0"),
+        ({"images": [good], "captions_per_image": 2}, 422, "set the temperature above 0"),
+        ({"images": [good], "top_p": 0.0, "temperature": 1.0}, 422, "top_p"),
         ({"images": [{"png": "AAAA"}]}, 400, "not a PNG, JPEG or WebP"),
         ({"images": [{"png": "!"}]}, 422, "not valid base64"),
         ({"images": [good] * 17}, 422, "at most 16 items"),
@@ -103,7 +136,7 @@ def test_the_openapi_document_describes_request_reply_and_deadline(profile: Path
 
 
 def test_older_blip2_checkpoints_get_their_placeholder_token(tmp_path: Path) -> None:
-    """Published BLIP-2 weights, among them those of profile `paper`, are older than the token that marks the image."""
+    """Most published BLIP-2 weights are older than the token that marks the image."""
     save_blip2(tmp_path / "captioner", image_token=False)
     profile = write_profile(tmp_path, caption_engine="blip2")
 

@@ -67,13 +67,14 @@ def run_against(server: RecordingServer, call: Any, **changes: Any) -> Any:
 
 def test_a_request_carries_its_parameters_and_the_schema() -> None:
     server, schema = RecordingServer(JSONResponse(REPLY)), {"enum": ["a bus"]}
-    reply = run_against(server, lambda chat: completed(chat, min_tokens=2, json_schema=schema))
+    reply = run_against(server, lambda chat: completed(chat, min_tokens=2, top_p=0.9, json_schema=schema))
     assert reply == Completion(text="a bus", finished=True, prompt_tokens=0, completion_tokens=0)
     [body] = server.bodies
     assert body == {
         "model": "small",
         "messages": [{"role": "user", "content": "What is it?"}],
         "temperature": 0.5,
+        "top_p": 0.9,
         "seed": 3,
         "max_tokens": 8,
         "min_tokens": 2,
@@ -87,7 +88,7 @@ def test_a_request_carries_its_parameters_and_the_schema() -> None:
 def test_extensions_are_sent_only_when_asked_for() -> None:
     server = RecordingServer(JSONResponse(REPLY))
     run_against(server, completed)
-    assert not {"min_tokens", "response_format"} & set(server.bodies[0])
+    assert not {"min_tokens", "top_p", "response_format"} & set(server.bodies[0])
 
 
 def test_a_reply_cut_off_at_the_limit_is_unfinished() -> None:

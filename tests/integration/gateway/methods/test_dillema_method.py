@@ -82,7 +82,7 @@ def test_one_caption_under_several_seeds(shipped: Services) -> None:
 
 
 def test_profile_paper_has_the_arrangement_of_the_paper(shipped: Services, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One caption of several sentences, one new caption with three changes, five images of it with a seed each."""
+    """Two sampled captions, one new caption with three changes, five images of it with a seed each."""
     spec = JobSpec.model_validate({"task": TASK.text, "methods": ["dillema"], "models": []})
     (planned,) = plan(spec, load_profile("paper"), []).methods
     (most,) = planned_renderings([planned], images=10)
@@ -97,7 +97,9 @@ def test_profile_paper_has_the_arrangement_of_the_paper(shipped: Services, monke
     monkeypatch.setattr(shipped, "caption", recorded)
     rows = dillema_of(shipped, **planned.parameters.model_dump())
     (request,) = requests
-    assert request.min_tokens == 30
+    sampled = (request.captions_per_image, request.top_p, request.temperature, request.max_tokens, request.prompt)
+    assert sampled == (2, 0.9, 1.0, 30, "a photo of")
+    assert request.seed > 0
     rendered = [row for row in rows if row.arm == "edit" and row.image is not None]
     assert len(rendered) == len({row.seed for row in rendered}) == 5
     (edit,) = {row.edit for row in rendered}

@@ -117,6 +117,19 @@ def test_few_images_have_a_reason_instead_of_an_interval() -> None:
     assert pixels.delta_pooled_iou < 0
 
 
+def test_each_original_counts_once_whatever_was_accepted() -> None:
+    """Beside the originals of the pairs, of which the first counts three times and the others not at all."""
+    good, bad = np.array([[90, 10, 0], [10, 90, 0]]), np.array([[50, 50, 0], [50, 50, 0]])
+    refused = [Edit(bad, lost_to="label")]
+    pixels = measured([Street(good, [Edit(good)] * 3), Street(bad, refused), Street(bad, [])])
+    assert pixels.all_originals is not None
+    assert (pixels.all_originals.images, pixels.all_originals.pixels) == (3, 600)
+    pooled = good + bad + bad  # 190 right of 300 of each class, 110 false ones of the other
+    assert pixels.all_originals.mean_iou == pytest.approx(pooled[0, 0] / (300 + pooled[1, 0]))
+    assert (pixels.originals.images, pixels.originals.pixels) == (1, 600)
+    assert pixels.originals.mean_iou == pytest.approx(90 / 110)
+
+
 def test_where_there_are_sham_arms_the_pooled_difference_is_against_them() -> None:
     null, drifted = np.array([[900, 100, 0], [0, 900, 100]]), np.array([[600, 400, 0], [0, 700, 300]])
     columns = SegmentedColumns("labelled", CLASSES)
