@@ -88,7 +88,7 @@ def finished_results(session: Session, job: Job) -> JobResults:
 
 
 def _findings(session: Session, job: Job, results: JobResults, method: ConfirmingMethod) -> _Findings:
-    """The weaknesses of methods with an unrelated editor, of changes *to* a value; the strongest of all models first."""
+    """The weaknesses of methods with an unrelated editor, of changes *to* a value, the strongest of any model first."""
     cells, names, not_tested = dict[Cell, None](), set[str](), list[NotTested]()
     found = [(figures, effect) for figures in results.results for effect in figures.findings]
     for figures, effect in sorted(found, key=lambda pair: strength(pair[1])):

@@ -13,9 +13,11 @@ from gateway.database.tables import Counterfactual, Job, Prediction, Report, Sou
 from gateway.methods import read_method
 from gateway.operations.deletion import mark_deleted
 from gateway.report.build import build_report
+from gateway.results.cells import with_cells
 from gateway.results.confirmation import why_not_tested
-from shared.schemas.effects import Cell
+from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.estimates import Confirmation, Interval
+from shared.schemas.results import ModelResults
 from tests.support.drawn_job import add_second_changes
 from tests.support.gateway_under_test import Gateway
 
@@ -173,14 +175,17 @@ def test_a_deleted_job_confirms_nothing(gateway: Gateway) -> None:
 
 def weaken(sessions: Sessions, model: str, value: str) -> None:
     """Make a cell of a model a weakness that just reaches the border, and list that model first in the report."""
+    interval = Interval(low=-0.4, high=-0.06, level=0.95, kind="betting")
+
+    def change(figures: ModelResults, effect: CellEffect) -> CellEffect:
+        if (figures.model, effect.cell.label, effect.cell.value) != (model, "bus", value):
+            return effect
+        return effect.model_copy(update={"standing": "weakness", "selected_interval": interval})
+
     with sessions.begin() as session:
         report = session.get_one(Report, "drawn")
-        results = report.results.model_copy(deep=True)
-        results.results.sort(key=lambda figures: figures.model != model)
-        effect = next(cell for cell in results.results[0].cells if (cell.cell.label, cell.cell.value) == ("bus", value))
-        effect.standing = "weakness"
-        effect.selected_interval = Interval(low=-0.4, high=-0.06, level=0.95, kind="betting")
-        report.results = results
+        figures = sorted(with_cells(report.results.results, change), key=lambda row: row.model != model)
+        report.results = report.results.model_copy(update={"results": figures})
 
 
 def test_the_strongest_findings_of_all_models_come_first(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
