@@ -185,7 +185,7 @@ def weaken(sessions: Sessions, model: str, value: str) -> None:
     with sessions.begin() as session:
         report = session.get_one(Report, "drawn")
         figures = sorted(with_cells(report.results.results, change), key=lambda row: row.model != model)
-        report.results = report.results.model_copy(update={"results": figures})
+        report.metrics = report.results.model_copy(update={"results": figures}).model_dump(mode="json")
 
 
 def test_the_strongest_findings_of_all_models_come_first(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
