@@ -1,4 +1,4 @@
-"""The scorer's errors bias the comparison with own images, and its interval does not know it; marks by eye mend both."""
+"""The scorer's errors bias the comparison with own images, and its interval ignores them; marks by eye mend both."""
 
 from __future__ import annotations
 
