@@ -18,6 +18,7 @@ _NUMBER = re.compile(r"[0-9]{9,20}\.[0-9]{1,9}|[0-9]{1,20}")  # a timestamp in s
 _SEQUENCE = 3  # frames of a run
 _NEAR = 0.2  # relative difference of a regular step from the median step
 _REGULAR = 2 / 3  # share of regular steps in a run
+_MIXED = 1 / 3  # share of images whose class is not that of the image before
 _NEARLY_ALL = 0.9  # share of the images in a single run: a few other files do not make a drive a test set
 _TIMESTAMP = 1e8  # larger numbers are moments
 _OF_SEQUENCES = re.compile(
@@ -87,11 +88,12 @@ def may_be_one_sequence(images: Sequence[PlannedImage], classes: Collection[str]
     """Whether nearly all of 12 or more images are one run whose names do not say what it is: "scene_1/0001.png".
 
     It may be a video, or a test set that is numbered. A run whose names say that it is a class or a part of a test set
-    does not count.
+    does not count, nor one whose classes change too often for a video.
     """
     if len(images) < LEAST_SOURCES:
         return False
     whole = [run for run in _runs(images, classes) if _has_nearly_all(run, images) and not run.is_part]
+    whole = [run for run in whole if not _is_mixed([images[position] for position in sorted(run.positions)])]
     labels = [words for words in map(_words, classes) if words]
     names = [_words(images[min(run.positions)].name) for run in whole]
     return any(not any(label <= name for label in labels) for name in names)
@@ -99,6 +101,14 @@ def may_be_one_sequence(images: Sequence[PlannedImage], classes: Collection[str]
 
 def _has_nearly_all(run: _Run, images: Sequence[PlannedImage]) -> bool:
     return len(run.positions) >= _NEARLY_ALL * len(images)
+
+
+def _is_mixed(images: Sequence[PlannedImage]) -> bool:
+    """Whether an image often has another class than the image before it."""
+    changes = sum(
+        len(one.truths) == len(other.truths) == 1 and one.truths != other.truths for one, other in pairwise(images)
+    )
+    return changes > _MIXED * len(images)
 
 
 def folders_suffice(images: Sequence[PlannedImage]) -> bool:
