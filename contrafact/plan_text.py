@@ -79,6 +79,11 @@ def grouping(job_plan: JobPlan) -> list[str]:
             "groups    none, but file names look like frames of sequences. Frames of one sequence are not independent: "
             f"name each image's sequence in the manifest's column `group`, {folders}"
         )
+    elif job_plan.may_be_one_sequence:
+        lines.append(
+            "groups    none, and the files are numbered in one run. Are they frames of one video? Then they are not "
+            "independent: give them one `group` in a manifest, and bring 12 or more videos of a class"
+        )
     if job_plan.repeated:
         images = "1 image is" if job_plan.repeated == 1 else f"{job_plan.repeated:,} images are"
         lines.append(

@@ -118,7 +118,7 @@ def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Revi
             }
         )
         effects.append(effect)
-    return sorted(effects, key=_strength)
+    return sorted(effects, key=strength)
 
 
 def describe(cells: Mapping[Cell, Differences], seed: int) -> list[CellEffect]:
@@ -134,7 +134,7 @@ def describe(cells: Mapping[Cell, Differences], seed: int) -> list[CellEffect]:
             interval = _interval(differences, LEVEL, own_seed)
             effect = effect.model_copy(update={"interval": interval, "standing": "nothing found"})
         effects.append(effect)
-    return sorted(effects, key=_strength)
+    return sorted(effects, key=strength)
 
 
 def hypothesis_tests(cells: Mapping[Cell, Differences], seed: int) -> dict[Cell, HypothesisTest]:
@@ -213,7 +213,7 @@ def _standing(selected: Interval | None) -> Standing:
 STANDINGS: tuple[Standing, ...] = ("weakness", "improvement", "nothing found", "too few images")
 
 
-def _strength(effect: CellEffect) -> tuple[object, ...]:
+def strength(effect: CellEffect) -> tuple[object, ...]:
     """Sort key: standing; for findings the interval's bound nearest to 0, strongest first; effect; name of the cell."""
     cell = effect.cell
     bound = 0.0

@@ -15,7 +15,9 @@ POWER = 0.8
 ACCURACY = 0.95  # assumed accuracy of a model under test on null arms if unknown, and the highest assumed one
 MOST_SOURCES = 5_000  # largest simulated cell; more source images detect at least as much
 _DRAWS = 500
-_ORDERS = 4  # of bets in simulated cells; 32 have the same power within 1 point, and take eight times as long
+# Orders of bets in simulated cells. With 15, 40 and 80 images (2,000 draws, eight cells) the power is 80.9, 81.0 and
+# 81.9 %; with 32 orders, which take eight times as long, 80.1, 82.3 and 81.4 %.
+_ORDERS = 4
 _FIRST_STEP = 16
 _FINE_BELOW = 50  # source images; larger numbers are rounded to two digits to limit the number of simulations
 

@@ -1,9 +1,9 @@
 """Orders the job that tests the weaknesses of another one again: its sources, changes and models, another editor.
 
 `shifts` (inversion and prompt-to-prompt) tests the findings of methods that render new images, with the phrases of each
-cell. `dillema` (text-to-image under control) tests those of methods that invert the source; it takes no phrases, so its
-edits are restricted to the factors of the cells. Both make one change at a time, also where an edit of the first job
-made several.
+cell. `dillema` (text-to-image under control) tests those of methods that invert the source. It takes no phrases, so the
+design is balanced: every image gets the values of the cells, and the language model writes the phrases. Both make one
+change at a time, also where an edit of the first job made several.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
+from gateway.analysis.findings import strength
 from gateway.context import Context
 from gateway.database.columns import StoredChange
 from gateway.database.sessions import reading
@@ -26,13 +27,15 @@ from gateway.results.confirmation import why_not_tested
 from gateway.results.counterfactuals import Filters, conditions
 from shared.problems import Conflict, InvalidInput
 from shared.schemas.base import JsonObject
+from shared.schemas.designs import MOST_VALUES
 from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.jobs import JobSpec, ManifestImage, MethodChoice
 from shared.schemas.results import JobResults
 from shared.schemas.reviews import ConfirmationJob, ConfirmationRequest, ConfirmingMethod, NotTested
 from shared.seeds import derive_digest
 
-MOST_SHIFTS, MOST_PHRASES = 12, 20  # limits of the parameters of `shifts`
+MOST_PHRASES = 20  # replaced by a shift: a limit of the parameters of `shifts`
+MOST_CHANGES: dict[ConfirmingMethod, int] = {"shifts": 12, "dillema": MOST_VALUES}  # limits of the parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ def confirm(context: Context, owner: str, job_id: str, request: ConfirmationRequ
             methods=[choice],
             models=[name for name in job.models if name not in job.stored_spec.reference_models],
             classes=job.classes,
+            design="balanced" if request.confirm_with == "dillema" else "free",
             seed=job.seed,
             confirms=job.id,
         )
@@ -84,17 +88,17 @@ def finished_results(session: Session, job: Job) -> JobResults:
 
 
 def _findings(session: Session, job: Job, results: JobResults, method: ConfirmingMethod) -> _Findings:
-    """The weaknesses of methods with an unrelated editor; for `shifts`, those of changes *to* a value."""
+    """The weaknesses of methods with an unrelated editor, of changes *to* a value, the strongest of any model first."""
     cells, names, not_tested = dict[Cell, None](), set[str](), list[NotTested]()
-    for figures in results.results:
-        for effect in figures.findings:
-            cell = effect.cell
-            edits = edits_of_cell(session, job, cell, figures.method)
-            if reason := _why_not(figures.method, effect, method, edits, cells):
-                not_tested.append(NotTested(model=figures.model, method=figures.method, cell=cell, reason=reason))
-                continue
-            cells[cell] = None
-            names |= {edit.source_image_id for edit in edits}
+    found = [(figures, effect) for figures in results.results for effect in figures.findings]
+    for figures, effect in sorted(found, key=lambda pair: strength(pair[1])):
+        cell = effect.cell
+        edits = edits_of_cell(session, job, cell, figures.method)
+        if reason := _why_not(figures.method, effect, method, edits, cells):
+            not_tested.append(NotTested(model=figures.model, method=figures.method, cell=cell, reason=reason))
+            continue
+        cells[cell] = None
+        names |= {edit.source_image_id for edit in edits}
     if not cells:
         raise Conflict(
             f"{method!r} can test no weakness of this job again: it needs one of a method with an unrelated editor"
@@ -117,8 +121,8 @@ def _why_not(
     if reason := why_not_tested(method, effect.cell, confirm_with):
         return reason
     values = {(cell.factor, cell.value) for cell in cells} | {(effect.cell.factor, effect.cell.value)}
-    if confirm_with == "shifts" and len(values) > MOST_SHIFTS:
-        return f"a job renders at most {MOST_SHIFTS} changes by `shifts`, and stronger findings come first"
+    if len(values) > (most := MOST_CHANGES[confirm_with]):
+        return f"a job renders at most {most} changes by `{confirm_with}`, and the strongest findings come first"
     return "" if edits else "there is nothing to render it with: no edit that counts makes this change"
 
 
@@ -140,7 +144,11 @@ def _changes_of_cell(edit: Counterfactual, cell: Cell) -> list[StoredChange]:
 def _parameters(session: Session, job: Job, cells: Iterable[Cell], method: str) -> JsonObject:
     if method != "shifts":
         one_change: JsonObject = {"same_caption": False, "edits_per_counterfactual": 1}  # a profile may set others
-        return one_change | {"factors": [*sorted({cell.factor for cell in cells})]}
+        values = dict.fromkeys((cell.factor, cell.value) for cell in cells)
+        return one_change | {
+            "factors": [*sorted({factor for factor, _ in values})],
+            "values": [{"factor": factor, "value": value} for factor, value in values],
+        }
     by_value: dict[tuple[str, str], list[StoredChange]] = {}
     for cell in cells:
         changes = [change for edit in edits_of_cell(session, job, cell) for change in _changes_of_cell(edit, cell)]

@@ -10,7 +10,13 @@ from gateway.jobs.checks_off import checks_off, unchecked_methods
 from gateway.jobs.designs import design_of
 from gateway.jobs.rounds import renderings_of_design
 from gateway.jobs.sensitivity import GroupedTruth, sensitivity_of
-from gateway.jobs.sequences import PlannedImage, folders_suffice, look_like_sequences, repeated_images
+from gateway.jobs.sequences import (
+    PlannedImage,
+    folders_suffice,
+    look_like_sequences,
+    may_be_one_sequence,
+    repeated_images,
+)
 from gateway.methods import JobMethod
 from shared.schemas.base import Kind
 from shared.schemas.designs import DesignKind
@@ -58,6 +64,7 @@ def describe_plan(
         groups=group_count(image.group for image in images),
         repeated=repeated_images(images),
         look_like_sequences=look_like_sequences(images, classes),
+        may_be_one_sequence=may_be_one_sequence(images, classes),
         folders_suffice=folders_suffice(images),
         failures=failures or [],
         design=design_of(job.design, job.budget, job.methods),

@@ -18,6 +18,8 @@ _NUMBER = re.compile(r"[0-9]{9,20}\.[0-9]{1,9}|[0-9]{1,20}")  # a timestamp in s
 _SEQUENCE = 3  # frames of a run
 _NEAR = 0.2  # relative difference of a regular step from the median step
 _REGULAR = 2 / 3  # share of regular steps in a run
+_MIXED = 1 / 3  # share of images whose class is not that of the image before
+_NEARLY_ALL = 0.9  # share of the images in a single run: a few other files do not make a drive a test set
 _TIMESTAMP = 1e8  # larger numbers are moments
 _OF_SEQUENCES = re.compile(
     "cam|camera|clip|dashcam|drive|frames?|front|gopro|rear|recording|ride|route|seq|sequence|track|trip|vid|video"
@@ -68,7 +70,7 @@ def look_like_sequences(images: Sequence[PlannedImage], classes: Collection[str]
     A run has one folder and the same text around its number, which may be a frame or a timestamp:
     "drive1/0005_front.png", "drive1/0010_front.png", … Files that are numbered class by class are no sequences, so a
     run counts if it has images of several classes, or if its class has another run. Splits and conditions do not count.
-    A single run of all images counts if its names say so: "drive", a timestamp. The class of an image without
+    A single run of nearly all images counts if its names say so: "drive", a timestamp. The class of an image without
     ground truth is its folder, if that is one of `classes`.
     """
     runs = [run for run in _runs(images, classes) if not run.is_part]
@@ -78,8 +80,35 @@ def look_like_sequences(images: Sequence[PlannedImage], classes: Collection[str]
         run for run, owner in zip(runs, owners, strict=True) if len(owner) > 1 or of_class[next(iter(owner))] > 1
     ]
     positions = frozenset[int]().union(*(run.positions for run in counted))
-    alone = any(run.is_named and len(run.positions) == len(images) for run in runs)
+    alone = any(run.is_named for run in runs if _has_nearly_all(run, images))
     return alone or (len(counted) > 1 and 2 * len(positions) >= len(images))
+
+
+def may_be_one_sequence(images: Sequence[PlannedImage], classes: Collection[str]) -> bool:
+    """Whether nearly all of 12 or more images are one run whose names do not say what it is: "scene_1/0001.png".
+
+    It may be a video, or a test set that is numbered. A run whose names say that it is a class or a part of a test set
+    does not count, nor one whose classes change too often for a video.
+    """
+    if len(images) < LEAST_SOURCES:
+        return False
+    whole = [run for run in _runs(images, classes) if _has_nearly_all(run, images) and not run.is_part]
+    whole = [run for run in whole if not _is_mixed([images[position] for position in sorted(run.positions)])]
+    labels = [words for words in map(_words, classes) if words]
+    names = [_words(images[min(run.positions)].name) for run in whole]
+    return any(not any(label <= name for label in labels) for name in names)
+
+
+def _has_nearly_all(run: _Run, images: Sequence[PlannedImage]) -> bool:
+    return len(run.positions) >= _NEARLY_ALL * len(images)
+
+
+def _is_mixed(images: Sequence[PlannedImage]) -> bool:
+    """Whether an image often has another class than the image before it."""
+    changes = sum(
+        len(one.truths) == len(other.truths) == 1 and one.truths != other.truths for one, other in pairwise(images)
+    )
+    return changes > _MIXED * len(images)
 
 
 def folders_suffice(images: Sequence[PlannedImage]) -> bool:

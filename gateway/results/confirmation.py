@@ -13,7 +13,7 @@ from gateway.database.tables import Job, Report
 from gateway.methods import confirming_method
 from gateway.results.cells import with_cells
 from gateway.results.wording import confirmation_sentence
-from shared.schemas.designs import Factor
+from shared.schemas.designs import LONGEST_VALUE, Factor
 from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.estimates import Confirmation
 from shared.schemas.results import JobResults, ModelResults
@@ -36,8 +36,10 @@ def why_not_tested(method: str, cell: Cell, confirm_with: str) -> str:
         return f"the editor of `{confirm_with}` is related to that of `{method}`; confirm with `{unrelated}`"
     if cell.factor not in get_args(Factor):
         return f"`{confirm_with}` has nothing to render it with: it makes no changes of {cell.factor}"
-    if confirm_with == "shifts" and cell.direction == "from":
-        return f"`shifts` renders changes to a value, and this is one from {cell.value}"
+    if cell.direction == "from":
+        return f"`{confirm_with}` renders changes to a value, and this is one from {cell.value}"
+    if confirm_with == "dillema" and len(cell.value) > LONGEST_VALUE:
+        return f"`dillema` takes values of at most {LONGEST_VALUE} characters"
     return ""
 
 
@@ -84,11 +86,11 @@ def _why_left_out(job: JobResults, method: str, cell: Cell) -> str:
     parameters = job.made.parameters.get(confirm_with)
     if not isinstance(parameters, dict):
         return ""
-    shifts, factors = parameters.get("shifts"), parameters.get("factors")
-    if isinstance(shifts, list):
-        values = [(shift.get("factor"), shift.get("value")) for shift in shifts if isinstance(shift, dict)]
+    changes, factors = parameters.get("shifts") or parameters.get("values"), parameters.get("factors")
+    if isinstance(changes, list):
+        values = [(change.get("factor"), change.get("value")) for change in changes if isinstance(change, dict)]
         renders = (cell.factor, cell.value) in values
-    else:
+    else:  # jobs of `dillema` in a free design, by earlier versions
         renders = not isinstance(factors, list) or cell.factor in factors
     return "" if renders else "the job does not render this change; start another one"
 

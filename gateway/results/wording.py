@@ -103,7 +103,8 @@ def corroboration_sentence(corroboration: Corroboration, value: str) -> str:
     if corroboration.difference is None or corroboration.interval is None:
         return sentence
     limits = f"{points(corroboration.interval.low)} to {points(corroboration.interval.high)}"
-    return f"{sentence} ({points(corroboration.difference)} points, {limits})"
+    of_choice = "" if corroboration.chosen_by == "eye" else " for the chosen images"  # it ignores the scorer's errors
+    return f"{sentence} ({points(corroboration.difference)} points, {limits}{of_choice})"
 
 
 def chosen_by(corroboration: Corroboration) -> str:

@@ -12,6 +12,7 @@ Factor = Literal["subject", "object", "background", "adjective", "domain", "weat
 FACTORS: tuple[Factor, ...] = ("subject", "object", "background", "adjective", "domain", "weather", "other")
 DesignKind = Literal["free", "balanced", "adaptive"]
 MOST_VALUES = 30
+LONGEST_VALUE = 40  # characters
 MOST_RENDERINGS = 10_000_000
 
 
@@ -19,7 +20,7 @@ class ChosenValue(Contract):
     """A value that counterfactuals change to, such as night (weather); `"weather=night"` is short for it."""
 
     factor: Factor
-    value: Annotated[str, Field(min_length=1, max_length=40), BeforeValidator(on_one_line)]
+    value: Annotated[str, Field(min_length=1, max_length=LONGEST_VALUE), BeforeValidator(on_one_line)]
 
     @model_validator(mode="before")
     @classmethod

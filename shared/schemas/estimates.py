@@ -172,7 +172,8 @@ class Corroboration(Contract):
     values that the cell's edits replaced (those that replaced it, for a change *from* the value). `difference` is
     `showing` minus `rest` (the other way round for a change *from* the value), so that a negative one agrees with a
     weakness; it and its 95 % `interval` are None if either sample is empty. The samples may differ in more than the
-    value, and the scorer errs. `images` are those that show it, at most 48, the most probable first. `sampled_of`: how
+    value. Unless `chosen_by` is `eye`, the interval is that of the chosen images, not of the value: it does not include
+    the errors of the scorer. `images` are those that show it, at most 48, the most probable first. `sampled_of`: how
     many images the class has, if those compared are a random sample of them.
 
     `chosen_by`: who chose the images that show it. `eye`: people confirmed each. `scorer and eye`: the scorer, but for

@@ -31,6 +31,8 @@ class JobPlan(Contract):
     `design` has the values that every image gets in a balanced design. `renderings` is what each method costs at most.
     `groups` is None where each image is its own; then `look_like_sequences` says that file names suggest frames of
     sequences, and `folders_suffice` that `group_by` folder gives each class of 12 or more images at least 12 groups.
+    `may_be_one_sequence`: at least 90 % of the images are numbered in one run, and their names do not say whether they
+    are frames of one video.
     `repeated` counts the images whose file is that of an earlier one; they count as independent unless they share a
     group.
     """
@@ -51,6 +53,7 @@ class JobPlan(Contract):
     at_working_side: int
     groups: int | None = None
     look_like_sequences: bool = False
+    may_be_one_sequence: bool = False
     folders_suffice: bool = False
     repeated: int = 0
     failures: list[ImageFailure]

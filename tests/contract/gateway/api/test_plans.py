@@ -12,8 +12,10 @@ from sqlalchemy import func, select
 from typer.testing import CliRunner
 
 from contrafact.cli import app
+from contrafact.plan_text import grouping
 from gateway.database.owner_tables import Image, OwnedImage, Upload
 from gateway.database.tables import Job, JobRound, Table
+from shared.schemas.plans import JobPlan
 from tests.support.archives import zipped
 from tests.support.gateway_under_test import Gateway, picture
 
@@ -99,12 +101,26 @@ def test_groups_come_from_manifests_and_folders_and_are_asked_for(gateway: Gatew
     by_folder = plan(group_by="folder").json()
     assert (by_folder["groups"], by_folder["sensitivity"]["unit"]) == (2, "group")
     assert not by_folder["folders_suffice"]
+    assert not by_folder["may_be_one_sequence"]
     images[0]["group"] = "another drive"
     assert plan(group_by="folder").json()["groups"] == 3
     assert plan().json()["groups"] == 10
     for image in images:
         image |= {"name": "bus/" + image["name"].rpartition("/")[2], "label": "bus"}
     assert plan(group_by="folder").status_code == 422
+
+
+def test_a_plan_asks_whether_numbered_files_are_one_video(gateway: Gateway) -> None:
+    images = [{"digest": f"{number:064x}", "name": f"image_02/data/{number:010}.png"} for number in range(20)]
+
+    def lines() -> list[str]:
+        reply = gateway.client.post("/jobs?dry_run=true", json={"task": TASK, "images": images})
+        return grouping(JobPlan.model_validate_json(reply.content))
+
+    (line,) = lines()
+    assert "Are they frames of one video?" in line
+    images[0]["group"] = "another scene"
+    assert lines() == ["groups    20; the images of a group count as one"]
 
 
 def test_equal_files_are_counted_before_and_after_their_upload(gateway: Gateway) -> None:

@@ -7,19 +7,22 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, select, update
 
+from gateway.confirmations import orders
 from gateway.database.sessions import Sessions
-from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
+from gateway.database.tables import Counterfactual, Job, Prediction, Report, SourceImage
 from gateway.methods import read_method
 from gateway.operations.deletion import mark_deleted
 from gateway.report.build import build_report
+from gateway.results.cells import with_cells
 from gateway.results.confirmation import why_not_tested
-from shared.schemas.effects import Cell
-from shared.schemas.estimates import Confirmation
+from shared.schemas.effects import Cell, CellEffect
+from shared.schemas.estimates import Confirmation, Interval
+from shared.schemas.results import ModelResults
 from tests.support.drawn_job import add_second_changes
 from tests.support.gateway_under_test import Gateway
 
 
-def finish(sessions: Sessions, job: str, value: str, images: int, right: bool) -> None:
+def finish(sessions: Sessions, job: str, value: str, images: int, right: bool, method: str = "shifts") -> None:
     """Give the confirming job an edit and a null arm of its first images; the model `m1` is right on the arms."""
     edits: list[dict[str, Any]] = []
     predictions: list[dict[str, Any]] = []
@@ -33,7 +36,7 @@ def finish(sessions: Sessions, job: str, value: str, images: int, right: bool) -
             if source.position < images:
                 opinions += [(f"{source.id}-0", right), (f"{source.id}-1", True)]
                 change = {"factor": "weather", "from_value": "day", "to_value": value}
-                row = {"position": source.position, "method": "shifts", "seed": 0, "caption": "", "lineage": {}}
+                row = {"position": source.position, "method": method, "seed": 0, "caption": "", "lineage": {}}
                 arm = {**common, **row, "image_digest": source.digest, "accepted": True, "null_check": ""}
                 changes = [{**change, "from_phrase": "day", "to_phrase": value}]
                 edits.append(
@@ -112,8 +115,15 @@ def test_findings_that_are_not_tested_again_are_named_with_the_reason(gateway: G
 
 def test_a_change_that_the_other_editor_cannot_make_is_not_tested_again() -> None:
     cell = Cell(label="bus", factor="noise", value="gaussian noise 3", direction="to")
-    assert "it makes no changes of noise" in why_not_tested("corruptions", cell, "dillema")
-    assert not why_not_tested("lance", cell.model_copy(update={"factor": "weather"}), "dillema")
+    assert "it makes no changes of noise" in why_not_tested("lance", cell, "dillema")
+    weather = cell.model_copy(update={"factor": "weather"})
+    assert not why_not_tested("lance", weather, "dillema")
+    assert "one from gaussian noise 3" in why_not_tested(
+        "lance", weather.model_copy(update={"direction": "from"}), "dillema"
+    )
+    long = weather.model_copy(update={"value": "a storm " * 6})
+    assert "at most 40 characters" in why_not_tested("lance", long, "dillema")
+    assert not why_not_tested("dillema", long, "shifts")
 
 
 def test_a_weakness_of_edits_with_several_changes_is_tested_with_its_own_change(gateway: Gateway) -> None:
@@ -163,20 +173,76 @@ def test_a_deleted_job_confirms_nothing(gateway: Gateway) -> None:
     assert all(effect.confirmation is None for figures in results.results for effect in figures.findings)
 
 
-def test_dillema_confirms_with_one_change_each(gateway: Gateway) -> None:
-    """Whatever the profile's arrangement is: a cell needs the effect of a single change."""
+def weaken(sessions: Sessions, model: str, value: str) -> None:
+    """Make a cell of a model a weakness that just reaches the border, and list that model first in the report."""
+    interval = Interval(low=-0.4, high=-0.06, level=0.95, kind="betting")
+
+    def change(figures: ModelResults, effect: CellEffect) -> CellEffect:
+        if (figures.model, effect.cell.label, effect.cell.value) != (model, "bus", value):
+            return effect
+        return effect.model_copy(update={"standing": "weakness", "selected_interval": interval})
+
+    with sessions.begin() as session:
+        report = session.get_one(Report, "drawn")
+        figures = sorted(with_cells(report.results.results, change), key=lambda row: row.model != model)
+        report.metrics = report.results.model_copy(update={"results": figures}).model_dump(mode="json")
+
+
+def test_the_strongest_findings_of_all_models_come_first(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first model's weak finding once took the place of a second model's strong one."""
+    weaken(gateway.context.sessions, "m2", "snow")
+    monkeypatch.setitem(orders.MOST_CHANGES, "shifts", 1)
+    job = gateway.client.post("/jobs/drawn/confirmation", json={}).json()
+    assert [shift["value"] for shift in job["methods"][0]["parameters"]["shifts"]] == ["night"]
+    (left_out,) = (row for row in job["not_tested"] if row["cell"]["direction"] == "to")
+    assert (left_out["model"], left_out["cell"]["value"]) == ("m2", "snow")
+    assert "at most 1 changes by `shifts`, and the strongest findings come first" in left_out["reason"]
+
+
+def test_dillema_gives_every_image_the_changes_of_the_findings(gateway: Gateway) -> None:
+    """In a free design the language model might never choose night. One change each, whatever the profile arranges."""
     sessions, store = gateway.context.sessions, gateway.context.store
     with sessions.begin() as session:
         job = session.get_one(Job, "drawn")
         job.methods = [read_method("lance", {})]
         session.execute(update(Counterfactual).values(method="lance"))
     build_report(sessions, store, "drawn", [])
+    weaken(sessions, "m2", "snow")
     reply = gateway.client.post("/jobs/drawn/confirmation", json={"confirm_with": "dillema"})
     assert reply.status_code == 202, reply.text
-    (method,) = reply.json()["methods"]
+    confirming = reply.json()
+    (method,) = confirming["methods"]
+    values = [{"factor": "weather", "value": "night"}, {"factor": "weather", "value": "snow"}]
+    assert method["parameters"]["values"] == values
     assert method["parameters"]["factors"] == ["weather"]
     assert method["parameters"]["edits_per_counterfactual"] == 1
     assert method["parameters"]["same_caption"] is False
+    plan = gateway.client.get(f"/jobs/{confirming['id']}/plan").json()
+    assert (plan["design"]["kind"], plan["design"]["values"]) == ("balanced", values)
+    assert plan["renderings"][0]["edits"] == 2 * confirming["images"]
+
+
+def test_dillema_leaves_out_findings_of_changes_from_a_value(gateway: Gateway) -> None:
+    sessions, store = gateway.context.sessions, gateway.context.store
+    with sessions.begin() as session:
+        session.get_one(Job, "drawn").methods = [read_method("lance", {})]
+        session.execute(update(Counterfactual).values(method="lance"))
+        for edit in session.scalars(select(Counterfactual).where(Counterfactual.to_value == "night")):
+            edit.from_value, edit.changes = "dusk", [{**edit.changes[0], "from_value": "dusk"}]
+    build_report(sessions, store, "drawn", [])
+    job = gateway.client.post("/jobs/drawn/confirmation", json={"confirm_with": "dillema"}).json()
+    (left_out,) = job["not_tested"]
+    assert (left_out["cell"]["value"], left_out["cell"]["direction"]) == ("dusk", "from")
+    assert left_out["reason"] == "`dillema` renders changes to a value, and this is one from dusk"
+    finish(sessions, job["id"], "night", 20, right=False, method="dillema")
+    build_report(sessions, store, job["id"], [])
+    results = build_report(sessions, store, "drawn", [])
+    verdicts = {
+        (effect.cell.value, effect.cell.direction): effect.confirmation.verdict
+        for effect in results.results[0].findings
+        if effect.confirmation is not None
+    }
+    assert verdicts == {("dusk", "from"): "not tested again", ("night", "to"): "confirmed"}
 
 
 def test_what_cannot_be_confirmed_is_refused_with_what_is_missing(gateway: Gateway) -> None:

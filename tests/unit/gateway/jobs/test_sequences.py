@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.jobs.sequences import PlannedImage, folders_suffice, look_like_sequences, repeated_images
+from gateway.jobs.sequences import (
+    PlannedImage,
+    folders_suffice,
+    look_like_sequences,
+    may_be_one_sequence,
+    repeated_images,
+)
 
 CLASSES = ["bus", "car"]
 PATTERNS = (
@@ -52,8 +58,10 @@ def test_a_single_drive_looks_like_a_sequence(pattern: str, labels: list[str]) -
     names = [pattern.format(run=7, frame=5 * number) for number in range(40)]
     planned = [image(name, *labels[number % 2 : number % 2 + 1]) for number, name in enumerate(names)]
     assert look_like_sequences(planned, CLASSES)
-    with_another = [*planned, image("portrait.png")]
-    assert not look_like_sequences(with_another, CLASSES), "not all images are of the drive"
+    with_few_others = [*planned, *images([f"portrait {letter}.png" for letter in "abcd"])]
+    assert look_like_sequences(with_few_others, CLASSES), "one more file once silenced the warning"
+    with_many_others = [*planned, *images([f"portrait {letter}.png" for letter in "abcde"])]
+    assert not look_like_sequences(with_many_others, CLASSES), "most images are of the drive, and a tenth is not"
 
 
 @pytest.mark.parametrize(
@@ -72,6 +80,63 @@ def test_numbered_splits_and_conditions_are_no_sequences(patterns: list[str], la
     names = [pattern.format(number) for pattern in patterns for number in range(20)]
     planned = [image(name, *labels[number % 2 : number % 2 + 1]) for number, name in enumerate(names)]
     assert not look_like_sequences(planned, CLASSES)
+
+
+UNNAMED = (
+    "image_02/data/{0:010}.png",  # as KITTI
+    "stuttgart_00_000000_{0:06}_leftImg8bit.png",  # as Cityscapes
+    "scene_1/{0:04}.png",
+    "{0:04}.png",
+    "IMG_{0}.jpg",
+    "{0}.5.png",
+)
+
+
+@given(
+    pattern=st.sampled_from(UNNAMED),
+    first=st.integers(0, 500),
+    step=st.sampled_from([1, 5, 10]),
+    length=st.integers(12, 60),
+    share=st.floats(0, 1 / 9),
+    labels=st.sampled_from([[], ["bus"], ["bus", "car"]]),
+)
+def test_one_numbered_run_may_be_a_video(
+    pattern: str, first: int, step: int, length: int, share: float, labels: list[str]
+) -> None:
+    names = [pattern.format(first + step * number) for number in range(length)]
+    planned = [image(name, *labels[2 * number // length :][:1]) for number, name in enumerate(names)]
+    planned += images([f"portrait {'x' * number}.png" for number in range(int(share * length))])
+    assert may_be_one_sequence(planned, CLASSES)
+    assert not look_like_sequences(planned, CLASSES)
+
+
+def test_numbered_files_of_mixed_classes_are_not_asked_about() -> None:
+    """As in the images of the demo: the object of a video does not change from frame to frame."""
+    labels = ["bus", "car", "car", "bus", "bus", "car"] * 5
+    assert not may_be_one_sequence([image(f"{number:04}.png", label) for number, label in enumerate(labels)], CLASSES)
+    segmented = [image(f"{number:04}.png", label, "road") for number, label in enumerate(labels)]
+    assert may_be_one_sequence(segmented, CLASSES), "the things in a picture come and go"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"{part}/{number:05}.png" for part in ("train",) for number in range(40)],
+        [f"ILSVRC2012_val_{number:08}.JPEG" for number in range(40)],
+        [f"training/image_2/{number:06}.png" for number in range(40)],  # as KITTI's single images
+        [f"night_{number:03}.png" for number in range(40)],
+        [f"bus/{number:03}.png" for number in range(40)],
+        [f"bus ({number}).jpg" for number in range(40)],
+        [f"data/school bus/{number}.jpg" for number in range(40)],
+        [f"{label}/{number:03}.png" for label in ("bus", "car") for number in range(20)],
+        [f"{number:05}.png" for number in range(11)],  # fewer are not tested
+        [f"{number:05}.png" for number in (3, 188, 512, 9_000, 9_001, 12_000, 40_000, 41_007, 50_000, 90_000, 1, 77)],
+        [f"{number:05}.png" for number in range(34)] + [f"portrait {letter}.png" for letter in "abcd"],
+        [],
+    ],
+)
+def test_classes_splits_and_irregular_numbers_are_not_asked_about(names: list[str]) -> None:
+    assert not may_be_one_sequence(images(names), [*CLASSES, "school bus"])
 
 
 def test_a_class_whose_name_is_a_word_of_sequences_is_no_sequence() -> None:

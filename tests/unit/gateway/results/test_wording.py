@@ -97,7 +97,8 @@ def test_own_images_are_stated_with_both_counts() -> None:
         others=["day"], showing=showing, rest=rest, difference=1 / 3 - 40 / 41, interval=interval, images=[]
     )
     assert corroboration_sentence(corroboration, "night") == (
-        "; own images, chosen by the scorer: 3 of 9 with night are right, 40 of 41 without (−64 points, −88 to −30)"
+        "; own images, chosen by the scorer: 3 of 9 with night are right, 40 of 41 without (−64 points, −88 to −30 "
+        "for the chosen images)"
     )
     none = Rate(count=0, n=0, value=None, low=0.0, high=1.0)
     alone = Corroboration(others=["day"], showing=none, rest=rest, images=[])
@@ -121,6 +122,10 @@ def test_marked_own_images_say_how_many_people_confirmed(chosen_by: ChosenBy, wo
     marks = OwnImageMarks(confirmed=11, refused=3, undecided=0, missed=2, precision=precision)
     own = Corroboration(others=["day"], showing=rate, rest=rate, images=[], chosen_by=chosen_by, marks=marks)
     assert corroboration_sentence(own, "night").startswith(words)
+    interval = Interval(low=-0.88, high=-0.3, level=0.95, kind="newcombe")
+    compared = own.model_copy(update={"difference": -0.6, "interval": interval})
+    of_choice = "" if chosen_by == "eye" else " for the chosen images"
+    assert corroboration_sentence(compared, "night").endswith(f" (−60 points, −88 to −30{of_choice})")
 
 
 @pytest.mark.parametrize(
