@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from gateway.database.columns import StoredChange
@@ -110,7 +110,8 @@ def record(session: Session, invited: Invited, item_id: str, given: Mapping[str,
     columns = {"answers": answers, "answered_at": utc_now()}
     insert_missing(session, StudyAnswer, [{**key, **columns}])
     session.execute(update(StudyAnswer).filter_by(**key).values(**columns))
-    if len(_answered(session, rater)) == len(rater.items):
+    rated = session.scalar(select(func.count()).where(StudyAnswer.rater_id == rater.id))
+    if rated == len(rater.items):
         sync_reviews(session, study)
 
 
