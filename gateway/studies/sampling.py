@@ -81,7 +81,7 @@ def _nulls(session: Session, job: Job, edits: Sequence[Counterfactual]) -> Itera
     for row, digest in session.execute(arms):
         if row.source_image_id not in used:
             used.add(row.source_image_id)
-            yield row, digest
+            yield row, str(digest)
 
 
 def _broken(
@@ -93,24 +93,23 @@ def _broken(
     tell others by their size, or by having seen them.
     """
     s = SourceImage
-    labelled = select(s, Image.width, Image.height).join(Image, s.digest == Image.digest).where(s.job_id == job.id)
+    labelled = (
+        select(s, Image.digest, Image.width, Image.height)
+        .join(Image, s.digest == Image.digest)
+        .where(s.job_id == job.id)
+    )
     labelled = labelled.where(or_(s.ground_truth.is_not(None), s.mask_digest.is_not(None))).order_by(s.id)
-    rows = [(row, (width, height)) for row, width, height in session.execute(labelled)]
-    by_id = {row.id: (row, size) for row, size in rows}
+    rows = [(row, digest, (width, height)) for row, digest, width, height in session.execute(labelled)]
+    by_id = {row.id: (row, size) for row, _, size in rows}
     used, shown = set[str](), set[str]()
     for edit in edits[-CANDIDATES:]:
         source, size = by_id.get(edit.source_image_id, (None, None))
         if source is None or source.id in used:
             continue
         ranked = sorted(
-            (
-                other_size != size,
-                other.id in originals,
-                derive_seed("broken", study_id, edit.id, other.id),
-                other.digest,
-            )
-            for other, other_size in rows
-            if other.digest not in shown and _lacks_class(other, source)
+            (other_size != size, other.id in originals, derive_seed("broken", study_id, edit.id, other.id), digest)
+            for other, digest, other_size in rows
+            if digest not in shown and _lacks_class(other, source)
         )
         if ranked:
             digest = ranked[0][-1]
