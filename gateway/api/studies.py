@@ -13,6 +13,7 @@ from gateway.api.dependencies import Gateway, JobId, Owner, problems
 from gateway.context import Context, read_stored
 from gateway.database.sessions import reading
 from gateway.studies import answers, csv_files, raters, results, studies
+from shared.images import encode, to_array
 from shared.schemas.studies import (
     AnswersStored,
     InvitationsReply,
@@ -23,7 +24,6 @@ from shared.schemas.studies import (
     StudyResults,
     StudyView,
 )
-from shared.images import encode, to_array
 from shared.storage import image_key
 
 Responses = dict[int | str, dict[str, Any]]  # as FastAPI takes them
