@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
+from PIL import Image, ImageOps
 from starlette.concurrency import run_in_threadpool
 
 from gateway.api.dependencies import Gateway, JobId, Owner, problems
 from gateway.context import Context, read_stored
 from gateway.database.sessions import reading
 from gateway.studies import answers, csv_files, raters, results, studies
+from shared.images import encode, to_array
 from shared.schemas.studies import (
     AnswersStored,
     InvitationsReply,
@@ -103,7 +106,7 @@ def download_item_image(study: StudyId, item: ItemId, side: Side, gateway: Gatew
     """An image of an item as PNG, without provenance, which would name the method."""
     with reading(gateway.sessions) as session:
         view = answers.view(session, studies.find(session, owner, study), item)
-    return item_image(gateway, view.original if side == "original" else view.changed)
+    return item_image(gateway, view, side)
 
 
 @router.get("/studies/{study}/answers.csv", response_class=Response, responses={**CSV_REPLY, **problems(s404=NO_STUDY)})
@@ -126,9 +129,17 @@ async def upload_answers(study: StudyId, request: Request, gateway: Gateway, own
     return await run_in_threadpool(_upload, gateway, owner, study, await request.body())
 
 
-def item_image(context: Context, digest: str) -> Response:
-    """The stored pixels of an image, without its digest or provenance."""
-    png = read_stored(context, image_key(digest))
+def item_image(context: Context, item: answers.ItemView, side: Side) -> Response:
+    """An image of an item, without its digest or provenance.
+
+    A changed image of another size is cropped and scaled to the original's: its size could tell what it is.
+    """
+    png = original = read_stored(context, image_key(item.original))
+    if side == "changed":
+        png = read_stored(context, image_key(item.changed))
+        with Image.open(io.BytesIO(original)) as first, Image.open(io.BytesIO(png)) as second:
+            if first.size != second.size:
+                png = encode(to_array(ImageOps.fit(second, first.size)))
     return Response(png, media_type="image/png", headers={"Cache-Control": "private, max-age=3600"})
 
 

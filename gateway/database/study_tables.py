@@ -31,7 +31,7 @@ class StudyItem(Table):
     """A pair of images that raters see: the source image of an edit, and the image `shown_digest`.
 
     `shown_digest` is the edit's image in items of kind `edit` and `attention`, its null arm's in `null`, and another
-    source image's in `broken`. The id is random, because raters see it.
+    source image's, which lacks a class of the first, in `broken`. The id is random, because raters see it.
     """
 
     __tablename__ = "study_items"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from gateway.database.columns import StoredChange
@@ -15,7 +15,7 @@ from gateway.database.tables import Counterfactual, SourceImage, Study, StudyAns
 from gateway.studies.raters import Invited
 from gateway.studies.results import sync_reviews
 from shared.problems import InvalidInput, NotFound
-from shared.schemas.studies import CHOICES, Question, Side, StudyRequest
+from shared.schemas.studies import CHOICES, Question, StudyRequest
 
 UNLABELLED = "what the original shows"
 NOTHING = "nothing"
@@ -92,12 +92,11 @@ def views(session: Session, study: Study, item_id: str | None = None) -> list[It
     ]
 
 
-def image_of(session: Session, invited: Invited, item_id: str, side: Side) -> str:
-    """The digest of an image of the rater's own items. Raises NotFound."""
+def own_item(session: Session, invited: Invited, item_id: str) -> ItemView:
+    """One of the rater's own items, without answers. Raises NotFound."""
     if item_id not in invited.rater.items:
         raise NotFound("this link has no such item")
-    item = view(session, invited.study, item_id)
-    return item.original if side == "original" else item.changed
+    return view(session, invited.study, item_id)
 
 
 def record(session: Session, invited: Invited, item_id: str, given: Mapping[str, str]) -> None:
@@ -110,7 +109,8 @@ def record(session: Session, invited: Invited, item_id: str, given: Mapping[str,
     columns = {"answers": answers, "answered_at": utc_now()}
     insert_missing(session, StudyAnswer, [{**key, **columns}])
     session.execute(update(StudyAnswer).filter_by(**key).values(**columns))
-    if len(_answered(session, rater)) == len(rater.items):
+    rated = session.scalar(select(func.count()).where(StudyAnswer.rater_id == rater.id))
+    if rated == len(rater.items):
         sync_reviews(session, study)
 
 

@@ -18,6 +18,7 @@ from gateway.database.sessions import insert_missing
 from gateway.database.tables import Study, StudyAnswer, StudyItem, StudyRater
 from gateway.studies.answers import checked, views
 from gateway.studies.raters import MAX_RATERS
+from gateway.studies.ratings import load_scores
 from gateway.studies.results import sync_reviews
 from gateway.studies.studies import find
 from shared.characters import is_deceptive
@@ -76,7 +77,9 @@ def upload_answers(session: Session, owner: str, study_id: str, data: bytes) -> 
     ids = _rater_ids(session, study, dict.fromkeys(rater for rater, _ in ratings))
     _replace(session, {(ids[rater], item): answers for (rater, item), answers in ratings.items()})
     sync_reviews(session, study)
-    return AnswersStored(answers=len(ratings), raters=len(ids))
+    scores = load_scores(session, study)
+    unchecked = sum(scores[rater].unchecked for rater in ids.values())
+    return AnswersStored(answers=len(ratings), raters=len(ids), unchecked_raters=unchecked)
 
 
 def _replace(session: Session, ratings: Mapping[tuple[str, str], dict[str, str]]) -> None:

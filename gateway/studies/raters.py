@@ -10,12 +10,13 @@ import uuid
 from collections import Counter
 from typing import NamedTuple
 
-from sqlalchemy import case, func, select, update
+from sqlalchemy import case, select, update
 from sqlalchemy.orm import Session
 
 from gateway.auth.keys import MINUTE, PREFIX, epoch_now, hash_of
 from gateway.auth.middleware import RATE_PATH
-from gateway.database.tables import Job, Study, StudyAnswer, StudyItem, StudyRater
+from gateway.database.tables import Job, Study, StudyItem, StudyRater
+from gateway.studies.ratings import count_usable, load_scores
 from gateway.studies.studies import find
 from shared.problems import InvalidInput, NotFound, Overloaded
 from shared.schemas.studies import Invitation, InvitationsReply
@@ -34,7 +35,7 @@ class Invited(NamedTuple):
 def invite(session: Session, owner: str, study_id: str, count: int) -> InvitationsReply:
     """Invite raters. Each gets the edits with the fewest answers and invitations, the control items, in random order.
 
-    Raises NotFound, and InvalidInput for too many raters.
+    Answers and invitations of excluded raters do not count. Raises NotFound, and InvalidInput for too many raters.
     """
     study = find(session, owner, study_id)
     raters = session.scalars(select(StudyRater).where(StudyRater.study_id == study_id)).all()
@@ -43,12 +44,13 @@ def invite(session: Session, owner: str, study_id: str, count: int) -> Invitatio
     items = session.execute(select(StudyItem.id, StudyItem.kind).where(StudyItem.study_id == study_id)).all()
     edits = [row.id for row in items if row.kind == "edit"]
     checks = [row.id for row in items if row.kind != "edit"]
-    answered = _answers_by_item(session, study_id)
-    assigned = Counter(item for rater in raters for item in rater.items)
+    scores = load_scores(session, study)
+    answered = count_usable(session, study, scores)
+    assigned = Counter(item for rater in raters if not scores[rater.id].failed for item in rater.items)
     invitations = []
     for _ in range(count):
         rater_id, token = uuid.uuid4().hex, f"{PREFIX}rate_{secrets.token_urlsafe(32)}"
-        rank = {item: (answered[item], assigned[item], derive_seed("turn", rater_id, item)) for item in edits}
+        rank = {item: (answered[item].total(), assigned[item], derive_seed("turn", rater_id, item)) for item in edits}
         chosen = sorted(edits, key=lambda item: rank[item])[: study.request.items_per_rater]
         assigned.update(chosen)
         order = sorted([*chosen, *checks], key=lambda item: derive_seed("order", rater_id, item))
@@ -74,10 +76,3 @@ def admit(session: Session, token: str, per_minute: int) -> Invited:
     if row is None:
         raise NotFound("this link is not valid, or its study was deleted; ask the person who sent it")
     return Invited(*row)
-
-
-def _answers_by_item(session: Session, study_id: str) -> Counter[str]:
-    a = StudyAnswer
-    of_study = select(a.item_id, func.count()).join(StudyItem, a.item_id == StudyItem.id)
-    rows = session.execute(of_study.where(StudyItem.study_id == study_id).group_by(a.item_id))
-    return Counter({row[0]: row[1] for row in rows})

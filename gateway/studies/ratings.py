@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
-from sqlalchemy import select
+from sqlalchemy import func, literal, select
 from sqlalchemy.orm import Session
 
 from gateway.analysis.agreement import score_controls
@@ -16,6 +17,7 @@ from shared.schemas.studies import ATTENTION, ItemKind, StudyRequest
 
 Answers = Mapping[str, str]  # by the name of the question
 EXPECTED: Mapping[ItemKind, str] = {"null": "yes", "broken": "no"}
+CHECKS: tuple[ItemKind, ...] = (*EXPECTED, "attention")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +33,21 @@ class RatedItem:
 
 @dataclass(frozen=True, slots=True)
 class RaterScore:
-    """A rater's control items: `correct` of `controls` that count, and attention checks answered otherwise."""
+    """A rater's control items: `correct` of `controls` that count, and attention checks answered otherwise.
+
+    `unchecked` raters have answered none of the study's control items; they are excluded until they answer one.
+    """
 
     correct: int
     controls: int
     attention_missed: int
-    excluded: bool
+    unchecked: bool
+    failed: bool
+
+    @property
+    def excluded(self) -> bool:
+        """Whether the rater's answers do not count."""
+        return self.unchecked or self.failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,38 +85,66 @@ class Ratings:
 
 def load_ratings(session: Session, study: Study) -> Ratings:
     """All answers of a study, in memory: at most some 100,000."""
-    i, c, s, a = StudyItem, Counterfactual, SourceImage, StudyAnswer
+    i, c, s = StudyItem, Counterfactual, SourceImage
     rows = select(i.id, i.kind, c.id, c.method, s.group_name, s.id).join(c, i.counterfactual_id == c.id)
     rows = rows.join(s, c.source_image_id == s.id).where(i.study_id == study.id).order_by(c.id, i.id)
     items = {row[0]: RatedItem(row[0], row[1], row[2], row[3], row[4] or row[5]) for row in session.execute(rows).all()}
-    raters = session.scalars(select(StudyRater.id).where(StudyRater.study_id == study.id).order_by(StudyRater.id))
-    answers: dict[str, dict[str, Answers]] = {rater: {} for rater in raters}
-    of_study = select(a.rater_id, a.item_id, a.answers).join(i, a.item_id == i.id).where(i.study_id == study.id)
-    for rater, item, given in session.execute(of_study):
-        answers[rater][item] = given
-    scores, dropped = score_raters(study.request, list(items.values()), answers)
+    answers = _answers(session, study, tuple(get_args(ItemKind)))
+    scores, dropped = score_raters(study.request, {item.id: item.kind for item in items.values()}, answers)
     return Ratings(study.request, items, answers, scores, dropped)
 
 
+def load_scores(session: Session, study: Study) -> dict[str, RaterScore]:
+    """The score of each rater, from the answers about control items and attention checks alone."""
+    i = StudyItem
+    kinds = {row.id: row.kind for row in session.execute(select(i.id, i.kind).where(i.study_id == study.id))}
+    return score_raters(study.request, kinds, _answers(session, study, CHECKS))[0]
+
+
+def count_usable(session: Session, study: Study, scores: Mapping[str, RaterScore]) -> dict[str, Counter[str]]:
+    """How many raters who count answered each item, by their answer about the label ("" without such a question)."""
+    i, a, label = StudyItem, StudyAnswer, study.request.label_question
+    answer = literal("") if label is None else a.answers[label.name].as_string()
+    usable = [rater for rater, score in scores.items() if not score.excluded]
+    counted = select(a.item_id, answer.label("answer"), func.count()).join(i, a.item_id == i.id)
+    counted = counted.where(i.study_id == study.id, a.rater_id.in_(usable)).group_by(a.item_id, "answer")
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for item, choice, raters in session.execute(counted):
+        counts[item][choice] = raters
+    return counts
+
+
+def _answers(session: Session, study: Study, kinds: Sequence[ItemKind]) -> dict[str, dict[str, Answers]]:
+    """The answers about items of these kinds by rater, then by item; all raters of the study, by id."""
+    i, a = StudyItem, StudyAnswer
+    raters = session.scalars(select(StudyRater.id).where(StudyRater.study_id == study.id).order_by(StudyRater.id))
+    answers: dict[str, dict[str, Answers]] = {rater: {} for rater in raters}
+    of_study = select(a.rater_id, a.item_id, a.answers).join(i, a.item_id == i.id)
+    for rater, item, given in session.execute(of_study.where(i.study_id == study.id, i.kind.in_(kinds))):
+        answers[rater][item] = given
+    return answers
+
+
 def score_raters(
-    request: StudyRequest, items: Sequence[RatedItem], answers: Mapping[str, Mapping[str, Answers]]
+    request: StudyRequest, kinds: Mapping[str, ItemKind], answers: Mapping[str, Mapping[str, Answers]]
 ) -> tuple[dict[str, RaterScore], list[str]]:
     """The control items of each rater, and the ids of dropped control items. Only answered ones count."""
     label = request.label_question
-    controls = [item for item in items if label is not None and item.kind in EXPECTED]
-    attention = [item for item in items if item.kind == "attention"]
+    controls = [item for item, kind in kinds.items() if label is not None and kind in EXPECTED]
+    attention = [item for item, kind in kinds.items() if kind == "attention"]
     correct = np.full((len(answers), len(controls)), np.nan)
     for row, given in enumerate(answers.values()):
         for column, control in enumerate(controls):
-            if label is not None and control.id in given:
-                correct[row, column] = given[control.id].get(label.name) == EXPECTED[control.kind]
-    uncertain = np.array([control.kind == "null" for control in controls], np.bool_)
+            if label is not None and control in given:
+                correct[row, column] = given[control].get(label.name) == EXPECTED[kinds[control]]
+    uncertain = np.array([kinds[control] == "null" for control in controls], np.bool_)
     figures = score_controls(correct, uncertain)
     wanted = {question.name: ATTENTION[question.kind] for question in request.question_list}
     scores = {}
     for row, (rater, given) in enumerate(answers.items()):
-        missed = sum(item.id in given and dict(given[item.id]) != wanted for item in attention)
+        missed = sum(item in given and dict(given[item]) != wanted for item in attention)
         hits, n = int(figures.correct[row]), int(figures.n[row])
-        excluded = missed > 0 or (n > 0 and hits / n < request.least_control_score)
-        scores[rater] = RaterScore(hits, n, missed, excluded)
-    return scores, [control.id for control, gone in zip(controls, figures.dropped, strict=True) if gone]
+        failed = missed > 0 or (n > 0 and hits / n < request.least_control_score)
+        unchecked = n == 0 and not figures.dropped.all()
+        scores[rater] = RaterScore(hits, n, missed, unchecked, failed)
+    return scores, [control for control, gone in zip(controls, figures.dropped, strict=True) if gone]

@@ -12,8 +12,8 @@ from gateway.analysis.agreement import Scale, alpha, alpha_interval, consensus, 
 from gateway.analysis.certainty import clustered_rate
 from gateway.analysis.effects import Integers
 from gateway.database.table_base import utc_now
-from gateway.database.tables import Review, Study, StudyRater
-from gateway.studies.ratings import Answers, RatedItem, Ratings, load_ratings
+from gateway.database.tables import Review, Study, StudyItem, StudyRater
+from gateway.studies.ratings import Answers, RatedItem, Ratings, count_usable, load_ratings, load_scores
 from gateway.studies.studies import find
 from shared.schemas.reviews import ReviewVerdict
 from shared.schemas.studies import (
@@ -59,20 +59,22 @@ def study_results(session: Session, owner: str, study_id: str) -> StudyResults:
 
 def sync_job(session: Session, job_id: str) -> None:
     """`sync_reviews` of all studies of a job."""
-    for study in session.scalars(select(Study).where(Study.job_id == job_id)).all():
+    for study in session.scalars(select(Study).where(Study.job_id == job_id).order_by(Study.id)).all():
         sync_reviews(session, study)
 
 
 def sync_reviews(session: Session, study: Study) -> None:
-    """Make the study's reviews those of its consensus: `label_kept` of complete items, "unsure" without one."""
-    question = study.request.label_question
-    if question is None:
+    """Make the study's reviews those of its consensus: `label_kept` of complete items, "unsure" without one.
+
+    It locks the study's row until the transaction ends, so that each of several raters who finish at the same time
+    sees the answers and reviews of those before.
+    """
+    if study.request.label_question is None:
         return
-    ratings = load_ratings(session, study)
-    complete = ratings.complete
-    items = [item for item in ratings.edits if item.id in complete]
-    verdicts = _consensus(question, items, complete, study.request.consensus)
-    wanted = {item.edit: _VERDICTS[int(verdict)] for item, verdict in zip(items, verdicts, strict=True)}
+    locked = select(Study.id).where(Study.id == study.id).with_for_update(key_share=True)
+    if session.scalar(locked) is None:
+        return  # deleted meanwhile
+    wanted = _verdicts(session, study)
     mine = (Review.job_id == study.job_id, Review.reviewer == study.reviewer)
     stored = {row.counterfactual_id: row for row in session.scalars(select(Review).where(*mine))}
     if gone := sorted(set(stored) - set(wanted)):
@@ -85,6 +87,19 @@ def sync_reviews(session: Session, study: Study) -> None:
             session.add(row)
         elif stored[edit].verdict != verdict:
             stored[edit].verdict, stored[edit].reviewed_at = verdict, utc_now()
+
+
+def _verdicts(session: Session, study: Study) -> dict[str, ReviewVerdict]:
+    """The consensus on the label of each complete edit. The database counts the answers."""
+    i = StudyItem
+    counts = count_usable(session, study, load_scores(session, study))
+    edits = session.execute(select(i.id, i.counterfactual_id).where(i.study_id == study.id, i.kind == "edit")).all()
+    needed = study.request.raters_per_item
+    complete = {edit: counts[item] for item, edit in edits if item in counts and counts[item].total() >= needed}
+    columns = [[row["yes"], row["no"], row.total()] for row in complete.values()]
+    yes, no, answers = np.array(columns, np.int64).reshape(-1, 3).T
+    verdicts = consensus(yes, no, answers, study.request.consensus)
+    return {edit: _VERDICTS[int(verdict)] for edit, verdict in zip(complete, verdicts, strict=True)}
 
 
 def figures(
@@ -156,5 +171,5 @@ def _rater_figures(rater: StudyRater, ratings: Ratings) -> RaterFigures:
         correct=score.correct,
         controls=score.controls,
         attention_missed=score.attention_missed,
-        excluded=score.excluded,
+        excluded=score.failed or (score.unchecked and bool(ratings.answers[rater.id])),
     )

@@ -2,19 +2,19 @@
 
 Edits are taken in the order of their ids, which are digests: a random order, and that of the sample of reviews
 (`gateway.results.reviewed_edits`), so that the study's consensus extends that sample. Control items have an answer
-that is known beforehand: a null arm keeps its label, an image of another class does not.
+that is known beforehand: a null arm keeps its label, an image without the class does not.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 
 from sqlalchemy import Select, or_, select
 from sqlalchemy.orm import Session, aliased
 
-from gateway.database.tables import Counterfactual, Job, SourceImage, StudyItem
+from gateway.database.tables import Counterfactual, Image, Job, SourceImage, StudyItem
 from shared.problems import InvalidInput
 from shared.schemas.studies import ItemKind, StudyRequest
 from shared.seeds import derive_seed
@@ -35,12 +35,20 @@ def sample_items(session: Session, job: Job, study_id: str, request: StudyReques
     if not edits:
         raise InvalidInput(f"the job has no {request.sample} edits of {', '.join(request.methods or names)}")
     items = [_item(study_id, "edit", edit, edit.image_digest) for edit in edits]
-    broken = list(islice(_broken(session, job, study_id, edits), request.controls // 2))
-    controls = [*islice(_nulls(session, job, study_id, edits), request.controls - len(broken)), *broken]
+    nulls = list(islice(_nulls(session, job, edits), request.controls))
+    originals = {edit.source_image_id for edit in [*edits, *(edit for edit, _ in nulls)]}
+    broken = list(islice(_broken(session, job, study_id, edits, originals), request.controls // 2))
+    kept = [_item(study_id, "null", edit, digest) for edit, digest in nulls[: request.controls - len(broken)]]
+    controls = [*kept, *broken]
     if request.controls and not controls:
         raise InvalidInput("the job has no null arm and no image of another class for control items; set controls to 0")
     order = sorted(edits, key=lambda edit: derive_seed("attention", study_id, edit.id))
-    attention = [_item(study_id, "attention", edit, edit.image_digest) for edit in order[: request.attention]]
+    unseen = [
+        edit
+        for name in request.methods or names
+        for edit in session.scalars(_edits(job, request, name).offset(request.per_method).limit(request.attention))
+    ]
+    attention = [_item(study_id, "attention", e, e.image_digest) for e in [*unseen, *order][: request.attention]]
     return [*items, *controls, *attention]
 
 
@@ -56,8 +64,8 @@ def _edits(job: Job, request: StudyRequest, method: str) -> Select[Counterfactua
     return (edits.where(c.accepted) if request.sample == "accepted" else edits).order_by(c.id)
 
 
-def _nulls(session: Session, job: Job, study_id: str, edits: Sequence[Counterfactual]) -> Iterator[StudyItem]:
-    """Accepted null arms of different source images, shown as if they were their edits."""
+def _nulls(session: Session, job: Job, edits: Sequence[Counterfactual]) -> Iterator[tuple[Counterfactual, str]]:
+    """Edits of different source images, with the accepted null arms to show as if they were these edits."""
     null = aliased(Counterfactual)
     edit = Counterfactual
     same = (null.job_id == edit.job_id, null.source_image_id == edit.source_image_id, null.method == edit.method)
@@ -73,26 +81,45 @@ def _nulls(session: Session, job: Job, study_id: str, edits: Sequence[Counterfac
     for row, digest in session.execute(arms):
         if row.source_image_id not in used:
             used.add(row.source_image_id)
-            yield _item(study_id, "null", row, digest)
+            yield row, str(digest)
 
 
-def _broken(session: Session, job: Job, study_id: str, edits: Sequence[Counterfactual]) -> Iterator[StudyItem]:
-    """Source images of another class (or with another mask), shown as if they were the edit's image."""
+def _broken(
+    session: Session, job: Job, study_id: str, edits: Sequence[Counterfactual], originals: Collection[str]
+) -> Iterator[StudyItem]:
+    """Source images that lack a class of the edit's source image, shown as if they were the edit's image.
+
+    Images of the same size as the original are preferred, then those that no item shows as its original: a rater could
+    tell others by their size, or by having seen them.
+    """
     s = SourceImage
-    labelled = select(s).where(s.job_id == job.id, s.digest.is_not(None))
-    rows = session.scalars(labelled.where(or_(s.ground_truth.is_not(None), s.mask_digest.is_not(None)))).all()
-    by_id = {row.id: row for row in rows}
-    used: set[str] = set()
+    labelled = (
+        select(s, Image.digest, Image.width, Image.height)
+        .join(Image, s.digest == Image.digest)
+        .where(s.job_id == job.id)
+    )
+    labelled = labelled.where(or_(s.ground_truth.is_not(None), s.mask_digest.is_not(None))).order_by(s.id)
+    rows = [(row, digest, (width, height)) for row, digest, width, height in session.execute(labelled)]
+    by_id = {row.id: (row, size) for row, _, size in rows}
+    used, shown = set[str](), set[str]()
     for edit in edits[-CANDIDATES:]:
-        source = by_id.get(edit.source_image_id)
+        source, size = by_id.get(edit.source_image_id, (None, None))
         if source is None or source.id in used:
             continue
-        others = [row for row in rows if _truth(row) != _truth(source)]
-        if others:
+        ranked = sorted(
+            (other_size != size, other.id in originals, derive_seed("broken", study_id, edit.id, other.id), digest)
+            for other, digest, other_size in rows
+            if digest not in shown and _lacks_class(other, source)
+        )
+        if ranked:
+            digest = ranked[0][-1]
             used.add(source.id)
-            other = others[derive_seed("broken", study_id, edit.id) % len(others)]
-            yield _item(study_id, "broken", edit, other.digest)
+            shown.add(digest)
+            yield _item(study_id, "broken", edit, digest)
 
 
-def _truth(source: SourceImage) -> str | None:
-    return source.ground_truth if source.mask_digest is None else source.mask_digest
+def _lacks_class(image: SourceImage, source: SourceImage) -> bool:
+    """Whether a class of the source image is surely absent from another image. Raters see the names of classes."""
+    if source.mask_digest is None:
+        return image.ground_truth not in (None, source.ground_truth) and image.mask_digest is None
+    return image.mask_classes is not None and not set(source.mask_classes or ()) <= set(image.mask_classes)

@@ -75,8 +75,9 @@ def listing(session: Session, owner: str, job_id: str) -> StudiesListing:
 def remove(session: Session, owner: str, study_id: str) -> None:
     """Delete a study with its answers, and the reviews that its consensus gave. Raises NotFound."""
     study = find(session, owner, study_id)
-    session.execute(delete(Review).where(Review.job_id == study.job_id, Review.reviewer == study.reviewer))
-    session.execute(delete(Study).where(Study.id == study_id))
+    reviews = Review.job_id == study.job_id, Review.reviewer == study.reviewer
+    session.execute(delete(Study).where(Study.id == study_id))  # first: it waits for a rater who is finishing
+    session.execute(delete(Review).where(*reviews))
 
 
 def _ids(session: Session, job_id: str) -> Sequence[str]:

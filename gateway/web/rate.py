@@ -57,8 +57,8 @@ def show_rated_image(token: Token, item: Item, side: Side, gateway: Gateway) -> 
     """An image of one of the rater's items."""
     with gateway.sessions.begin() as session:
         invited = raters.admit(session, token, gateway.settings.key_requests_per_minute)
-        digest = answers.image_of(session, invited, item, side)
-    return item_image(gateway, digest)
+        view = answers.own_item(session, invited, item)
+    return item_image(gateway, view, side)
 
 
 def _record(context: Context, token: str, item: str, given: Mapping[str, str]) -> Response:

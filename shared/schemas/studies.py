@@ -179,17 +179,22 @@ class InvitationsReply(Contract):
 
 
 class AnswersStored(Contract):
-    """`PUT /studies/{study}/answers.csv`: how many ratings were stored, of how many raters."""
+    """`PUT /studies/{study}/answers.csv`: how many ratings were stored, of how many raters.
+
+    `unchecked_raters` of them have rated none of the study's control items. Their ratings count when they rate one.
+    """
 
     answers: int
     raters: int
+    unchecked_raters: int
 
 
 class RaterFigures(Contract):
     """One rater: how many of `assigned` items they rated, and their control items.
 
     `name` is the rater's in an uploaded CSV, "" for an invited one. `correct` of the `controls` that they rated are as
-    expected; `attention_missed` counts attention checks. `excluded` raters are not counted in any figure.
+    expected; `attention_missed` counts attention checks. `excluded` raters are not counted in any
+    figure. If the study has control items, a rater who has rated none of them is excluded.
     """
 
     rater: str

@@ -198,7 +198,7 @@ def test_a_thousand_raters_of_known_quality_through_csv(gateway: Gateway) -> Non
     reply = gateway.client.put(
         f"/studies/{study['id']}/answers.csv", content=csv_of(["rater", "item", "label_kept", "realistic"], rows)
     )
-    assert (reply.status_code, reply.json()) == (200, {"answers": len(rows), "raters": 1_000})
+    assert (reply.status_code, reply.json()) == (200, {"answers": len(rows), "raters": 1_000, "unchecked_raters": 0})
     results = gateway.client.get(f"/studies/{study['id']}/results").json()
     excluded = {rater["name"]: rater["excluded"] for rater in results["raters"]}
     assert sum(excluded[f"rater-{rater:04}"] for rater in range(600)) < 60
@@ -236,7 +236,7 @@ def test_csv_goes_out_and_in_and_formulas_are_disarmed(gateway: Gateway) -> None
     stored = {row["rater"]: row["good"] for row in csv.DictReader(io.StringIO(text))}
     assert stored == {"'=cmd|' /C calc'!A0": "yes", "'@ben": "no"}
     again = gateway.client.put(f"{address}/answers.csv", content=text.encode())
-    assert again.json() == {"answers": 2, "raters": 2}
+    assert again.json() == {"answers": 2, "raters": 2, "unchecked_raters": 0}
     assert gateway.client.get(f"{address}/answers.csv").text == text, "the same raters"
     assert gateway.client.get(address).json()["answered"] == 2
 

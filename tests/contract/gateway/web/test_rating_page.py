@@ -85,6 +85,28 @@ def test_keys_answer_save_and_go_back(gateway: Gateway, browser: Browser) -> Non
         expect(page.get_by_role("heading", level=1)).to_contain_text("Thank you")
 
 
+def test_saved_answers_are_changed_by_key(gateway: Gateway, browser: Browser) -> None:
+    with open_page(browser, new_link(gateway, questions="lance", per_method=1)) as page:
+        for key in ("4", "4", "4", "y", "n", "Enter"):
+            page.keyboard.press(key)
+        expect(page.get_by_role("heading", level=1)).to_contain_text("Thank you")
+        page.keyboard.press("b")
+        expect(page.locator("fieldset.next legend")).to_contain_text("How real")
+        page.keyboard.press("2")
+        expect(page.locator('[name="realism"][value="2"]')).to_be_checked()
+        page.keyboard.press("n")
+        expect(page.locator('[name="label_kept"][value="no"]')).to_be_checked()
+        page.locator('[name="fidelity"]:checked').focus()
+        page.keyboard.press("1")
+        expect(page.locator('[name="fidelity"][value="1"]')).to_be_checked()
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", level=1)).to_contain_text("Thank you")
+        page.keyboard.press("b")
+        checked = page.locator(":checked")
+        expect(checked).to_have_count(5)
+        assert [box.get_attribute("value") for box in checked.all()] == ["2", "4", "1", "no", "no"]
+
+
 def test_the_page_works_without_scripts(gateway: Gateway, browser: Browser) -> None:
     context = browser.new_context(java_script_enabled=False)
     try:
