@@ -69,7 +69,9 @@ class JobForm:
         if not self.classes:
             return spec
         if not self.labelled:
-            raise InvalidInput(f"the images have no labels, but masks are labels; untick “{NO_LABELS}”, or remove the masks")
+            raise InvalidInput(
+                f"the images have no labels, but masks are labels; untick “{NO_LABELS}”, or remove the masks"
+            )
         masks = parse(MaskSpec, self.classes.encode(), "the meaning of the masks")
         return spec.model_copy(update={"masks": masks})
 

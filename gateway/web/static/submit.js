@@ -12,7 +12,7 @@ const plan = document.getElementById("plan");
 const drop = document.getElementById("drop");
 let images = []; // {file, name} of all that was dropped or chosen, until the button clears them
 let masks = [];
-let left = ""; // words on the files of the latest drop that are not used
+let left = ""; // words on the files of the latest drop that replaced others or are not used
 let choices = 0;
 let planned = null;
 let waiting = null;
@@ -150,9 +150,12 @@ const leftOut = (other, manifests) => {
 // Adds files to those that are there already.
 const take = async (files) => {
   const parts = await sorted(files);
+  const before = images.length + masks.length + parts.images.length + parts.masks.length;
   images = merged(images, parts.images);
   masks = merged(masks, parts.masks);
+  const replaced = before - images.length - masks.length;
   left = leftOut(parts.other, parts.manifests);
+  if (replaced) left = [`${count(replaced, "file")} of the same name replaced`, left].filter(Boolean).join(", ");
   form.elements.images.files = listOf(images.map(({ file }) => file));
   form.elements.masks.files = listOf(masks.map(({ file }) => file));
   if (parts.manifests.length === 1) form.elements.manifest.files = listOf([parts.manifests[0].file]);
@@ -206,7 +209,7 @@ if (form) {
   document.getElementById("folder").addEventListener("click", chooseFolder);
   document.getElementById("clear").addEventListener("click", clearFiles);
   // Files count wherever they are dropped on the page: a browser would leave the form and open them.
-  const ours = (event) => event.dataTransfer?.types.includes("Files") && !event.target.matches?.(OTHER_FILES);
+  const ours = ({ dataTransfer, target }) => Boolean(dataTransfer?.types.includes("Files")) && !target.matches?.(OTHER_FILES);
   document.addEventListener("dragover", (event) => {
     drop.classList.toggle("over", ours(event));
     if (ours(event)) event.preventDefault();
