@@ -27,6 +27,7 @@ _ADVICE = {
     MAP_LABELS: "Give each a class of the model under “Names of classes”",
     WITHOUT_LABELS: f"tick “{NO_LABELS}”",
     "send it as the part `manifest`": "choose it under “Labels”",
+    "name `models`": "tick one of the models",
     "give `masks` in it": "fill in “Meaning of their values”",
     "the spec does not say what they mean": "the form does not say what they mean",
 }

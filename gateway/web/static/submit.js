@@ -98,6 +98,7 @@ const ask = async () => {
     if (problem && name && field(name)) {
       refuse(name, problem.textContent, false);
       problem.remove();
+      plan.hidden = !plan.textContent.trim();
     }
   } catch (error) {
     if (own.signal.aborted) return;
