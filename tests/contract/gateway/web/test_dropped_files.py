@@ -66,7 +66,7 @@ def test_labels_dropped_after_the_images_join_them(gateway: Gateway, browser: Br
         expect(page.locator("#chosen")).to_have_text("2 images")
         assert drop(page, {name: LABELS})
         expect(page.locator("#chosen")).to_have_text(f"2 images, labels from {name}")
-        expect(page.locator("#plan .counts")).to_contain_text("bus 1", timeout=30_000)
+        expect(page.locator("#plan .counts")).to_contain_text("bus 1", timeout=120_000)  # the first plan of a process
         page.get_by_role("button", name="Start the job").click()
         page.wait_for_url("**/jobs/*/view")
         job = gateway.client.get(page.url.removesuffix("/view")).json()
