@@ -35,6 +35,7 @@ from shared.storage import LINK_PATH
 
 OPEN_PATHS = frozenset({HEALTHZ, READYZ, "/openapi.json", "/login"})
 FORM_PATH = "/"
+PLAN_PATH = "/plan"  # the same form before it is sent: with an archive or masks, whole files
 # These forms work without scripts, so they send no token; the browser's Origin header is checked instead.
 FORMS = re.compile(r"/|/jobs/[^/]+/notes")
 RATE_PATH = "/rate/"  # the pages of raters: the token in the path shows who asks (`gateway.studies.raters`)
@@ -153,7 +154,7 @@ class Access:
 
     def _most_bytes(self, method: str, path: str, headers: Headers, caller: Caller | None) -> int:
         settings = self._context.settings
-        if method == "POST" and path in ("/jobs", FORM_PATH):
+        if method == "POST" and path in ("/jobs", FORM_PATH, PLAN_PATH):
             most = settings.max_request_bytes
             if headers.get("content-type", "").lower().startswith("application/json"):
                 most = min(most, MANIFEST_BYTES)

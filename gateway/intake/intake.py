@@ -36,6 +36,10 @@ from shared.schemas.exports import MASKS, NOTE_NAME, ORIGINALS, ExportNote
 from shared.schemas.jobs import MAX_CLASSES
 from shared.schemas.masks import MAX_LABEL_CHARACTERS
 
+# What a refusal advises to a client; the job form has words of its own for them (`gateway.web.form_fields`).
+MAP_LABELS = "Map them with `label_map`"
+WITHOUT_LABELS = 'send `"ground_truth": "none"`'
+
 
 @dataclass(slots=True)
 class _Aside:
@@ -136,9 +140,7 @@ def relabel(
         raise TooLarge(f"the images have {len(used):,} different labels, more than {MAX_CLASSES:,}; send several jobs")
     if long := next((label for label in used if len(label) > MAX_LABEL_CHARACTERS), None):
         raise InvalidInput(f"the label {long[:40]!r}… has more than {MAX_LABEL_CHARACTERS} characters; shorten it")
-    refuse_unknown_labels(
-        used, classes, 'Map them with `label_map`, or send `"ground_truth": "none"` to test without labels'
-    )
+    refuse_unknown_labels(used, classes, f"{MAP_LABELS}, or {WITHOUT_LABELS} to test without labels")
     return mapped
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from gateway.context import Context, read_stored
 from gateway.database.sessions import reading
 from gateway.intake.archives import Member
-from gateway.intake.intake import group, relabel, take_in
+from gateway.intake.intake import WITHOUT_LABELS, group, relabel, take_in
 from gateway.intake.mask_files import MaskShelf, SentMasks
 from gateway.intake.masks import OBJECT_READER, MaskReader, mask_reader
 from gateway.intake.sources import KeptImage, NamedFile, SourceFile, truths_of
@@ -234,7 +234,7 @@ def _label(sources: Sequence[SourceFile], spec: JobSpec, job_plan: Plan) -> list
         names = ", ".join(repr(model.name) for model in job_plan.models)
         raise InvalidInput(
             f"the ground truth is a label for each image, but {names} segments: send masks, choose classifiers, or "
-            'send `"ground_truth": "none"` to test whether predictions stay the same'
+            f"{WITHOUT_LABELS} to test whether predictions stay the same"
         )
     lists = class_lists(job_plan.models)
     return relabel(sources, spec.label_map, {"`classes`": spec.classes, **lists} if spec.classes else lists)

@@ -1,13 +1,15 @@
-"""Which field of the job form a refusal is about, so that its sentence stands beside that field."""
+"""Refusals in the job form: which field one is about, and its advice in words for somebody who fills in the form."""
 
 from __future__ import annotations
 
 import re
 
+from gateway.intake.intake import MAP_LABELS, WITHOUT_LABELS
 from shared.problems import Problem
 
 # The field, and the words by which a refusal names it; the first match counts.
 _WORDS = (
+    ("ground_truth", r"have no labels, but"),
     ("task", r"task_description|\btask\b"),
     ("label_map", r"`?label_map|does not know the labels"),
     ("classes", r"meaning of the masks|mask classes|description of their values"),
@@ -19,6 +21,24 @@ _WORDS = (
     ("images", r"\bimages?\b|\bfiles?\b|\barchive\b|\bform\b"),
 )
 FIELDS = tuple(name for name, _ in _WORDS)
+NO_LABELS = "The images have no labels"
+# Advice to a client of the HTTP API, and what to do in the form instead.
+_ADVICE = {
+    MAP_LABELS: "Give each a class of the model under “Names of classes”",
+    WITHOUT_LABELS: f"tick “{NO_LABELS}”",
+    "send it as the part `manifest`": "choose it under “Labels”",
+    "name `models`": "tick one of the models",
+    "give `masks` in it": "fill in “Meaning of their values”",
+    "the spec does not say what they mean": "the form does not say what they mean",
+}
+
+
+def for_form(problem: Problem) -> Problem:
+    """The same problem, its `detail` with advice that the form can take and without marks of code. Changes it."""
+    for advice, instead in _ADVICE.items():
+        problem.detail = problem.detail.replace(advice, instead)
+    problem.detail = problem.detail.replace("`", "")
+    return problem
 
 
 def field_of(problem: Problem) -> str:

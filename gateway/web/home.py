@@ -19,14 +19,14 @@ from gateway.jobs import jobs
 from gateway.jobs.choices import methods_listing
 from gateway.jobs.submit import Submission, submit
 from gateway.models_under_test import models
-from gateway.web.form_fields import field_of
+from gateway.web.form_fields import NO_LABELS, field_of, for_form
 from gateway.web.rendering import render
 from shared.manifests import ManifestRow, folder_labels
 from shared.problems import InvalidInput, Malformed, Problem, TooLarge
 from shared.schemas.jobs import JobSpec
 from shared.schemas.masks import MaskSpec
 
-FIELDS = ("task", "images", "manifest", "label_map", "masks", "classes", "methods", "shifts", "models")
+FIELDS = ("task", "images", "manifest", "ground_truth", "label_map", "masks", "classes", "methods", "shifts", "models")
 MAX_CHOICES = 200  # ticked boxes and other fields
 MAX_FIELD_BYTES = 64 * 1024  # of a text field, and of the file of classes
 JOBS_PER_PAGE = 20
@@ -38,7 +38,8 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 class JobForm:
     """The form's text fields and ticked boxes.
 
-    `shifts`: a phrase on each line; `classes`: JSON of a `MaskSpec`; `label_map`: "label = class" on each line.
+    `shifts`: a phrase on each line; `classes`: JSON of a `MaskSpec`; `label_map`: "label = class" on each line;
+    `labelled`: whether manifest and folders are labels.
     """
 
     task: str = ""
@@ -47,6 +48,7 @@ class JobForm:
     models: tuple[str, ...] = ()
     classes: str = ""
     label_map: str = ""
+    labelled: bool = True
 
     def spec(self) -> JobSpec:
         """The job's spec. Raises InvalidInput and Malformed."""
@@ -61,10 +63,15 @@ class JobForm:
             "methods": [{"name": name, "parameters": parameters.get(name, {})} for name in self.methods],
             "models": self.models or None,
             "label_map": self._labels(),
+            "ground_truth": "auto" if self.labelled else "none",
         }
         spec = validate(JobSpec, fields, "the form")
         if not self.classes:
             return spec
+        if not self.labelled:
+            raise InvalidInput(
+                f"the images have no labels, but masks are labels; untick “{NO_LABELS}”, or remove the masks"
+            )
         masks = parse(MaskSpec, self.classes.encode(), "the meaning of the masks")
         return spec.model_copy(update={"masks": masks})
 
@@ -94,6 +101,7 @@ async def start_job(request: Request, gateway: Gateway, owner: Owner) -> Respons
             filled = await with_mask_file(filled, form)
             job = await run_in_threadpool(submit, gateway, owner, await submission_of(form, filled))
     except Problem as problem:
+        for_form(problem)
         if "text/html" not in request.headers.get("accept", ""):  # a script, which displays the problem itself
             problem.members["field"] = field_of(problem)
             raise
@@ -120,6 +128,7 @@ def _page(
         methods=methods_listing(gateway.profile).methods,
         models=descriptions,
         filled=form,
+        no_labels=NO_LABELS,
         problem=problem.detail if problem else "",
         field=field_of(problem) if problem else "",
     )
@@ -135,6 +144,7 @@ def job_form(form: FormData) -> JobForm:
         models=tuple(texts["models"]),
         classes="\n".join(texts["classes"]).strip(),
         label_map="\n".join(texts["label_map"]).strip(),
+        labelled="none" not in texts["ground_truth"],
     )
 
 

@@ -23,7 +23,7 @@ from gateway.jobs.choices import plan
 from gateway.jobs.submit import Submission, plan_submission
 from gateway.models_under_test import models
 from gateway.web import home
-from gateway.web.form_fields import field_of
+from gateway.web.form_fields import field_of, for_form
 from gateway.web.rendering import render
 from shared.manifests import match_rows, parse_manifest
 from shared.problems import InvalidInput, Problem
@@ -75,7 +75,7 @@ async def show_plan(request: Request, gateway: Gateway, owner: Owner) -> HTMLRes
             submission = await _planned(form, await home.with_mask_file(home.job_form(form), form))
             preview = await run_in_threadpool(_preview, gateway, owner, submission)
     except Problem as problem:
-        preview = Preview(problem=problem.detail, field=field_of(problem))
+        preview = Preview(problem=for_form(problem).detail, field=field_of(problem))
     return render("_plan.html", preview=preview)
 
 
@@ -100,14 +100,15 @@ def _preview(context: Context, owner: str, submission: Submission) -> Preview:
     """The plan; without it, the labels that the models do not know, and what else is wrong."""
     labels = None
     if submission.uploaded is not None and submission.spec.masks is None:
-        labels = Counter(image.label or "" for image in submission.uploaded)
+        labelled = submission.spec.ground_truth == "auto"
+        labels = Counter(image.label if labelled and image.label else "" for image in submission.uploaded)
     matches: list[Match] = []
     try:
         matches = [] if labels is None else _matches(context, owner, submission, labels)
         return Preview(labels, matches, plan_submission(context, owner, submission))
     except Problem as problem:
         field = "label_map" if "unknown_labels" in problem.members else field_of(problem)
-        return Preview(labels, matches, problem=problem.detail, field=field)
+        return Preview(labels, matches, problem=for_form(problem).detail, field=field)
 
 
 def _matches(context: Context, owner: str, submission: Submission, labels: Mapping[str, int]) -> list[Match]:

@@ -1,7 +1,9 @@
-// Reads dropped files and folders, and sorts them into images, masks and a manifest.
+// Reads dropped files and folders, and sorts them into images, masks and labels.
 const IMAGE = /\.(png|jpe?g|webp)$/i;
 export const ARCHIVE = /\.(zip|tar|tgz|gz)$/i;
 const MANIFEST = /(^|\/)manifest\.(csv|jsonl)$/i;
+const TABLE = /\.(csv|jsonl)$/i;
+const COLUMNS = ["file", "label", "mask", "group"]; // of a manifest, as shared/manifests.py has them
 const JUNK = /(^|\/)(\.|__MACOSX|Thumbs\.db)/i;
 const MASK = /(^|\/)masks\//i;
 
@@ -32,17 +34,44 @@ export const dropped = async (transfer) => {
 // The files of an input, with their paths if a folder was chosen.
 export const named = (files) => [...files].map((file) => ({ file, name: file.webkitRelativePath || file.name }));
 
-// {images, masks, manifest, other} of named files, in the order of their names.
-export const sorted = (files) => {
-  const parts = { images: [], masks: [], manifest: null, other: 0 };
-  const order = new Intl.Collator("en", { numeric: true });
-  for (const item of files.filter(({ name }) => !JUNK.test(name)).sort((a, b) => order.compare(a.name, b.name))) {
-    if (MANIFEST.test(item.name)) parts.manifest = item.file;
-    else if (MASK.test(item.name) && IMAGE.test(item.name)) parts.masks.push(item.file);
+// Whether the file's first line is that of a manifest: a header with `file` and a label or mask, or an object with them.
+const isManifest = async (file) => {
+  const [line] = (await file.slice(0, 8192).text()).replace(/^\uFEFF/, "").split(/\r?\n/, 1);
+  let columns = line.split(",").map((name) => name.replaceAll('"', "").trim().toLowerCase());
+  if (line.startsWith("{")) {
+    try {
+      columns = Object.keys(JSON.parse(line));
+    } catch {
+      return false;
+    }
+  }
+  return columns.includes("file") && columns.length > 1 && columns.every((name) => COLUMNS.includes(name));
+};
+
+// {images, masks, manifests, other} of named files, in the order of their names. `manifests`: those called so, else the
+// tables that have the columns of one. `other`: what is none of these.
+export const sorted = async (files) => {
+  const parts = { images: [], masks: [], manifests: [], other: [] };
+  const tables = [];
+  for (const item of files.filter(({ name }) => !JUNK.test(name))) {
+    if (MANIFEST.test(item.name)) parts.manifests.push(item);
+    else if (MASK.test(item.name) && IMAGE.test(item.name)) parts.masks.push(item);
     else if (IMAGE.test(item.name) || ARCHIVE.test(item.name)) parts.images.push(item);
-    else parts.other += 1;
+    else if (TABLE.test(item.name)) tables.push(item);
+    else parts.other.push(item);
+  }
+  for (const item of tables) {
+    const labels = !parts.manifests.some(({ name }) => MANIFEST.test(name)) && (await isManifest(item.file));
+    parts[labels ? "manifests" : "other"].push(item);
   }
   return parts;
+};
+
+// The files of `before` and `later` in the order of their names; a later one replaces an earlier one of the same name.
+export const merged = (before, later) => {
+  const order = new Intl.Collator("en", { numeric: true });
+  const byName = new Map([...before, ...later].map((item) => [item.name, item]));
+  return [...byName.values()].sort((a, b) => order.compare(a.name, b.name));
 };
 
 // A list that a file input accepts.

@@ -79,9 +79,9 @@ const sample = (name, colour) => {
   return item;
 };
 
-// Shows the first images in `place`. `meaning`: the parsed JSON of the masks' values, or null. Resolves to false if
+// Shows the first images in `place`, and below them in `words` what the colours mean. `meaning`: the parsed JSON of the masks' values, or null. Resolves to false if
 // `current()` says that a later choice replaces them.
-export const show = async (place, images, masks, meaning, current) => {
+export const show = async (place, words, images, masks, meaning, current) => {
   const byStem = new Map(masks.map((mask) => [stem(mask.name), mask]));
   const legend = new Map();
   const figures = [];
@@ -89,11 +89,10 @@ export const show = async (place, images, masks, meaning, current) => {
     figures.push(await picture(image, byStem.get(stem(image.name)), meaning, legend));
     if (!current()) return false;
   }
-  const words = document.createElement("p");
-  words.className = "legend";
-  words.append(...[...legend].map(([name, colour]) => sample(name, colour)));
-  if (images.length > MOST) words.append(` and ${(images.length - MOST).toLocaleString("en")} more images`);
-  place.replaceChildren(...figures, words);
+  words.replaceChildren(...[...legend].map(([name, colour]) => sample(name, colour)));
+  if (images.length > MOST) words.append(`and ${(images.length - MOST).toLocaleString("en")} more images`);
+  words.hidden = !words.hasChildNodes();
+  place.replaceChildren(...figures);
   place.hidden = !images.length;
   return true;
 };

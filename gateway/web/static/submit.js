@@ -1,15 +1,18 @@
 // The form for a new job: dropped files and folders, thumbnails, the plan before the start, refusals beside their fields.
 // Without this script the form works as it is.
-import { ARCHIVE, dropped, listOf, named, sorted } from "./dropped.js";
+import { ARCHIVE, dropped, listOf, merged, named, sorted } from "./dropped.js";
 import { show } from "./previews.js";
 
 const MOST_FILES = 1000; // of one form, as the gateway has it
 const MOST_SENT = 200e6; // bytes that a plan sends or reads; larger sets have a plan without them
+const OTHER_FILES = 'input[type="file"]:not([name="images"])'; // take what is dropped on them
 const form = document.getElementById("submit");
 const summary = document.getElementById("problem");
 const plan = document.getElementById("plan");
 const drop = document.getElementById("drop");
-let images = [];
+let images = []; // {file, name} of all that was dropped or chosen, until the button clears them
+let masks = [];
+let left = ""; // words on the files of the latest drop that replaced others or are not used
 let choices = 0;
 let planned = null;
 let waiting = null;
@@ -56,9 +59,8 @@ const withImages = () => {
 // The form with the names of its images in place of their bytes, if the gateway needs no bytes to plan.
 const described = async () => {
   const files = images.map(({ file }) => file);
-  const masks = [...form.elements.masks.files];
   if (masks.length || images.some(({ name }) => ARCHIVE.test(name))) {
-    return total([...files, ...masks]) > MOST_SENT ? null : withImages();
+    return total([...files, ...masks.map(({ file }) => file)]) > MOST_SENT ? null : withImages();
   }
   const data = new FormData(form);
   data.delete("images");
@@ -96,6 +98,7 @@ const ask = async () => {
     if (problem && name && field(name)) {
       refuse(name, problem.textContent, false);
       problem.remove();
+      plan.hidden = !plan.textContent.trim();
     }
   } catch (error) {
     if (own.signal.aborted) return;
@@ -121,22 +124,57 @@ const meaning = async () => {
 const draw = async () => {
   const own = ++choices;
   const shown = images.filter(({ name }) => !ARCHIVE.test(name));
-  await show(document.getElementById("thumbnails"), shown, [...form.elements.masks.files], await meaning(), () => own === choices);
+  const places = ["thumbnails", "legend"].map((name) => document.getElementById(name));
+  await show(...places, shown, masks.map(({ file }) => file), await meaning(), () => own === choices);
 };
 
-const take = (files) => {
-  const parts = sorted(files);
-  images = parts.images;
-  form.elements.images.files = listOf(images.map(({ file }) => file));
-  if (parts.manifest) form.elements.manifest.files = listOf([parts.manifest]);
-  if (parts.masks.length) form.elements.masks.files = listOf(parts.masks);
-  const words = [count(images.length, images.some(({ name }) => ARCHIVE.test(name)) ? "file" : "image")];
-  if (parts.manifest) words.push("a manifest");
-  if (parts.masks.length) words.push(count(parts.masks.length, "mask"));
-  if (parts.other) words.push(`${count(parts.other, "other file")} left out`);
+// Says what is chosen by now.
+const tell = () => {
+  const manifest = form.elements.manifest.files[0];
+  const words = [];
+  if (images.length) words.push(count(images.length, images.some(({ name }) => ARCHIVE.test(name)) ? "file" : "image"));
+  if (manifest) words.push(`labels from ${manifest.name}`);
+  if (masks.length) words.push(count(masks.length, "mask"));
+  document.getElementById("clear").hidden = !words.length;
+  if (left) words.push(left);
   document.getElementById("chosen").textContent = words.join(", ");
+};
+
+const leftOut = (other, manifests) => {
+  if (manifests.length > 1) return `${manifests.map(({ name }) => name).join(" and ")} left out: choose one of them as Labels`;
+  if (!other.length) return "";
+  const table = other.find(({ name }) => /\.(csv|jsonl)$/i.test(name));
+  const why = table && !manifests.length ? ` (${table.name} has no labels: its first line must be file,label)` : "";
+  return `${count(other.length, "other file")} left out${why}`;
+};
+
+// Adds files to those that are there already.
+const take = async (files) => {
+  const parts = await sorted(files);
+  const before = images.length + masks.length + parts.images.length + parts.masks.length;
+  images = merged(images, parts.images);
+  masks = merged(masks, parts.masks);
+  const replaced = before - images.length - masks.length;
+  left = leftOut(parts.other, parts.manifests);
+  if (replaced) left = [`${count(replaced, "file")} of the same name replaced`, left].filter(Boolean).join(", ");
+  form.elements.images.files = listOf(images.map(({ file }) => file));
+  form.elements.masks.files = listOf(masks.map(({ file }) => file));
+  if (parts.manifests.length === 1) form.elements.manifest.files = listOf([parts.manifests[0].file]);
+  if (parts.masks.length) form.elements.masks.closest("details").open = true;
+  tell();
   draw();
   askSoon();
+};
+
+const clearFiles = () => {
+  images = masks = [];
+  left = "";
+  for (const name of ["images", "masks", "manifest"]) form.elements[name].value = "";
+  clear();
+  tell();
+  draw();
+  askSoon();
+  document.getElementById("folder").focus();
 };
 
 const send = async () => {
@@ -170,18 +208,27 @@ const chooseFolder = () => {
 if (form) {
   for (const hidden of form.querySelectorAll(".drop-words, .folder")) hidden.hidden = false;
   document.getElementById("folder").addEventListener("click", chooseFolder);
-  drop.addEventListener("dragover", (event) => {
-    event.preventDefault();
-    drop.classList.add("over");
+  document.getElementById("clear").addEventListener("click", clearFiles);
+  // Files count wherever they are dropped on the page: a browser would leave the form and open them.
+  const ours = ({ dataTransfer, target }) => Boolean(dataTransfer?.types.includes("Files")) && !target.matches?.(OTHER_FILES);
+  document.addEventListener("dragover", (event) => {
+    drop.classList.toggle("over", ours(event));
+    if (ours(event)) event.preventDefault();
   });
-  for (const kind of ["dragleave", "drop"]) drop.addEventListener(kind, () => drop.classList.remove("over"));
-  drop.addEventListener("drop", async (event) => {
+  document.addEventListener("dragleave", (event) => {
+    if (!event.relatedTarget) drop.classList.remove("over");
+  });
+  document.addEventListener("drop", async (event) => {
+    drop.classList.remove("over");
+    if (!ours(event)) return;
     event.preventDefault();
-    take(await dropped(event.dataTransfer));
+    await take(await dropped(event.dataTransfer));
   });
   form.addEventListener("change", (event) => {
     if (event.target.name === "images") take(named(event.target.files));
-    else if (["masks", "classes"].includes(event.target.name)) draw();
+    else if (event.target.name === "masks") masks = named(event.target.files);
+    if (["masks", "classes"].includes(event.target.name)) draw();
+    if (["masks", "manifest"].includes(event.target.name)) tell();
     askSoon();
   });
   form.addEventListener("input", askSoon);

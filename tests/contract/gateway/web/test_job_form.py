@@ -124,7 +124,7 @@ def test_masks_come_by_index_and_by_colour(
         ({}, ["a.png"], "description of their values"),
         ({"classes": "road: 0"}, ["a.png"], "Invalid JSON"),
         ({"classes": '{"classes": [{"name": "road"}]}'}, ["a.png"], "an index or a colour"),
-        ({"classes": json.dumps(INDICES)}, ["a.png"], "name `models`"),
+        ({"classes": json.dumps(INDICES)}, ["a.png"], "tick one of the models"),
         ({"classes": json.dumps(INDICES), "models": ["m1"]}, ["a.png"], "'m1' classifies"),
         ({"classes": json.dumps(INDICES), "models": [SEGMENTER]}, [], "none was sent"),
         ({"classes": json.dumps(INDICES), "models": [SEGMENTER]}, ["b.png"], "'b.png'"),

@@ -189,3 +189,26 @@ def test_the_threshold_moves_without_leaving_the_page_and_a_focused_cell_says_it
         shown.reload()
         expect(shown.locator("#share")).to_have_text(str(THRESHOLD))
         assert not violations(shown)
+
+
+@needs_browser
+def test_a_key_held_on_the_slider_asks_once_and_one_tip_shows_at_a_time(site: Gateway, browser: Browser) -> None:
+    with open_page(browser, f"{str(site.client.base_url).rstrip('/')}{OVERVIEW}") as shown:
+        requests: list[str] = []
+        shown.on("request", lambda request: requests.append(request.url) if "/overview" in request.url else None)
+        shown.locator('[name="threshold"]').focus()
+        for _ in range(30):
+            shown.keyboard.press("ArrowRight")
+        share = shown.locator("#share").inner_text()
+        assert float(share) > 0
+        expect(shown.locator("#threshold-words")).to_contain_text(f"below {share}")
+        assert len(requests) == 1, requests
+        assert f"threshold={share}" in shown.url
+        cells = shown.locator(".heat a")
+        cells.nth(0).focus()
+        shown.keyboard.press("Tab")
+        shown.keyboard.press("Shift+Tab")
+        expect(shown.locator(".tip:visible")).to_have_count(1)
+        cells.nth(1).hover()
+        expect(cells.nth(1).locator(".tip")).to_be_visible()
+        expect(shown.locator(".tip:visible")).to_have_count(1)

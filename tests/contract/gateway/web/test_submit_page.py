@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import html
+import io
 import json
 import re
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from sqlalchemy import func, select
 
+from gateway.auth.middleware import SMALL_BODY_BYTES
 from gateway.database.tables import Job, OwnedImage
 from gateway.web.form_fields import FIELDS, field_of
 from gateway.web.home import folder_manifest
@@ -20,6 +23,7 @@ from shared.images import encode
 from shared.problems import InvalidInput
 from tests.support.browser import needs_browser, open_page, overflow, violations
 from tests.support.gateway_under_test import Gateway, picture
+from tests.support.small_services import SEGMENTER
 
 TASK = "classify the vehicle"
 MEANING = {"classes": [{"name": "road", "index": 0}, {"name": "car", "index": 7}], "void": [255]}
@@ -118,6 +122,51 @@ def test_folders_of_sent_files_are_labels(gateway: Gateway) -> None:
     assert folder_manifest(["one/a.png", "one/b.png"]) is None, "one folder is no class"
 
 
+def test_the_plan_takes_what_the_form_takes_beyond_small_bodies(gateway: Gateway) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (96, 96, 3), np.uint8)
+    scenes = [(f"{number}.png", encode(np.roll(noise, number, axis=0))) for number in range(12)]
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        for name, data in scenes:
+            file.writestr(f"set/bus/{name}", data)
+            file.writestr(f"set/car/{name}", data)
+    mask = encode(np.full((96, 96), 7, np.uint8))
+    masked = [("images", scene) for scene in scenes] + [("masks", (name, mask)) for name, _ in scenes]
+    meaning = {"classes": json.dumps(MEANING), "models": SEGMENTER}
+    for parts, typed, words in (
+        ([("images", ("set.zip", archive.getvalue()))], {}, "24 images, 24 with a label"),
+        (masked, meaning, "12 images, 12 with a mask"),
+    ):
+        assert sum(len(data) for _, (_, data) in parts) > 2 * SMALL_BODY_BYTES
+        reply = gateway.client.post("/plan", data={"task": TASK, "methods": "dillema", **typed}, files=parts)
+        assert reply.status_code == 200, reply.text
+        assert words in words_of(reply.text)
+    names = [
+        f"a folder with a long name/{label}/frame {number:06}.png" for label in ("bus", "car") for number in range(450)
+    ]
+    assert "900 images, 900 with a label" in words_of(plan(gateway, names))
+
+
+def test_images_without_labels_are_a_box_and_advice_is_in_words_of_the_form(gateway: Gateway) -> None:
+    names = ["omnibus/1.png", "car/1.png"]
+    refusal = words_of(plan(gateway, names))
+    assert "tick “The images have no labels” to test without labels" in refusal
+    assert "`" not in refusal
+    assert "ground_truth" not in refusal
+    without = plan(gateway, names, ground_truth="none")
+    assert field_in(without) == ""
+    assert "None: the job tests whether predictions stay the same." in words_of(without)
+    files = [("images", (name, picture(shade))) for shade, name in enumerate(names)]
+    fields = {"task": TASK, "methods": "dillema", "ground_truth": "none"}
+    reply = gateway.client.post("/", data=fields, files=files)
+    assert reply.status_code == 303
+    assert gateway.client.get(reply.headers["Location"].removesuffix("/view")).json()["labelled"] == 0
+    both = plan(gateway, ["a.png"], ground_truth="none", classes=json.dumps(MEANING))
+    assert field_in(both) == "ground_truth"
+    text = gateway.client.post("/", data={**fields, "task": "ab"}, files=files, headers={"Accept": "text/html"}).text
+    assert 'name="ground_truth" type="checkbox" value="none" checked' in text, "the box stays ticked after a refusal"
+
+
 def choose(page: Page, folder: Path) -> None:
     with page.expect_file_chooser() as chooser:
         page.locator("#folder").click()
@@ -172,9 +221,9 @@ def test_masks_are_painted_over_their_images_and_unknown_values_are_named(
         page.fill('textarea[name="classes"]', json.dumps(MEANING))
         choose(page, folder)
         expect(page.locator("#chosen")).to_have_text("1 image, 1 mask")
-        expect(page.locator("#thumbnails .legend")).to_contain_text("car")
-        expect(page.locator("#thumbnails .legend")).to_contain_text("road")
-        expect(page.locator("#thumbnails .legend")).to_contain_text("not described")
+        expect(page.locator("#legend")).to_contain_text("car")
+        expect(page.locator("#legend")).to_contain_text("road")
+        expect(page.locator("#legend")).to_contain_text("not described")
         expect(page.get_by_role("img", name="set/a.png with its mask")).to_be_visible()
 
 
