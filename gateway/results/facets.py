@@ -48,7 +48,7 @@ class Facets:
     models: Counter[str]
 
 
-NOT_COUNTED = Facets(0, *(Counter() for _ in range(7)))
+NOT_COUNTED = Facets(0, *(Counter() for _ in range(7)))  # in place of the counts of a large job
 
 
 @dataclass(frozen=True, slots=True)

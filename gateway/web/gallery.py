@@ -127,7 +127,7 @@ def show_gallery(
         row = jobs.find(session, owner, job)
         page = browse(session, job, listing, state.cursor, IMAGES_PER_PAGE)
         at_once = state.counts or _edits(row) <= COUNTED_AT_ONCE
-        facets = counts.find(session, row, listing) if at_once else counts.kept(row, listing)
+        facets = counts.find(session, row, listing) if at_once else counts.kept(row, listing) or NOT_COUNTED
         rows = filter_rows(facets, state, path, has_review_order=session.get(Report, job) is not None)
     return render(
         "gallery.html",
@@ -136,7 +136,7 @@ def show_gallery(
         state=state,
         path=path,
         page=page,
-        total=None if facets is None else facets.total,
+        total=None if facets is NOT_COUNTED else facets.total,
         counted=state.address(path, cursor=state.cursor, counts="true"),
         filter_rows=rows,
         show=state.show or "pairs",
@@ -196,10 +196,9 @@ def _label_map(view: CounterfactualView, arm: Arm, model: str | None) -> str | N
     return view.source.mask
 
 
-def filter_rows(facets: Facets | None, state: GalleryState, path: str, *, has_review_order: bool) -> list[FilterRow]:
-    """The filters that have something to choose, in the order of the page; without counts those that are chosen."""
-    chosen, is_counted = state.filters, facets is not None
-    facets = facets or NOT_COUNTED
+def filter_rows(facets: Facets, state: GalleryState, path: str, *, has_review_order: bool) -> list[FilterRow]:
+    """The filters that have something to choose, in the order of the page; of NOT_COUNTED those that are chosen."""
+    chosen = state.filters
 
     def choice(words: str, number: int | None, **values: str) -> Choice:
         active = values.items() <= chosen.items()
@@ -227,7 +226,7 @@ def filter_rows(facets: Facets | None, state: GalleryState, path: str, *, has_re
         row("order", [choice("to review first", None, order="review")] if has_review_order else []),
     ]
     rows = [entry for entry in rows if len(entry.choices) > (entry.name == "method")]
-    rows = [entry for entry in rows if is_counted or entry.name == "order"]
+    rows = [entry for entry in rows if facets is not NOT_COUNTED or entry.name == "order"]
     shown = {name for entry in rows for one in (*entry.choices, *entry.more) if one.active for name in one.names}
     others = [(name, value) for name, value in chosen.items() if name not in shown]
     others = [(name, value) for name, value in others if name != "direction"]
