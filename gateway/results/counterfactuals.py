@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from sqlalchemy import ColumnElement, Select, and_, cast, or_, select, tuple_
 from sqlalchemy import Text as Text_
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from gateway.database.pagination import SortKey, decode_cursor, encode_cursor, page_of
 from gateway.database.tables import Counterfactual, Prediction, Report, SourceImage
@@ -181,7 +181,7 @@ def conditions(filters: Filters) -> list[ColumnElement[bool]]:
     return conditions + predicted_conditions(filters, filters.model)
 
 
-def predicted_conditions(filters: Filters, model: str | ColumnElement[str] | None) -> list[ColumnElement[bool]]:
+def predicted_conditions(filters: Filters, model: str | InstrumentedAttribute[str] | None) -> list[ColumnElement[bool]]:
     """The filters by the class that `model` (None: any) predicts: on the counterfactual, its source, its null arm."""
     arm = aliased(Counterfactual)
     of_source = and_(
