@@ -204,6 +204,9 @@ def test_the_page_is_accessible_and_fits(site: Gateway, browser: Browser, dark: 
     with open_page(browser, address, dark=dark, phone=phone) as shown:
         assert not violations(shown)
         assert overflow(shown) <= 0
+        if not phone:
+            scrolled = "tables => tables.filter(table => table.scrollWidth > table.clientWidth).length"
+            assert shown.eval_on_selector_all(".scroll", scrolled) == 0, "every column of a table is in sight"
 
 
 @needs_browser
