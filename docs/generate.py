@@ -4,7 +4,7 @@
 snapshot, `reference/service-operations.md` from the endpoints of the model services, `reference/profile-keys.md` from
 the schema of profiles, pages on settings, commands, shipped profiles and problems from `docs.program_pages`. The
 tables of `measurements/full-size.md` come from what `make full-size` measured. The gateway's structure in
-`measurements/structure.md` comes from `docs.places`.
+`measurements/structure.md` comes from `docs.places`, its counts from `docs.counts`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
-from benchmarks.full_services.table import full_size_section
-from docs.places import places_svg, places_table
+from docs.places import places_svg
 from docs.program_pages import commands_page, problems_page, profiles_page, row, settings_page
+from docs.sections import full_size_page, structure_page
 from gateway.methods import METHODS
 from shared.endpoints import INFO, MODELS, Endpoint, Services
 from shared.profiles import Profile, load_profile, shipped_profiles
@@ -28,8 +28,6 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 SNAPSHOT = DOCS / "reference" / "openapi.json"
 PROBLEM = "ProblemDocument"
-FULL_SIZE_BEGIN, FULL_SIZE_END = "<!-- make full-size -->", "<!-- end of make full-size -->"
-PLACES_BEGIN, PLACES_END = "<!-- places -->", "<!-- end of places -->"
 BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
 COUNTS = {"maxItems": "at most {} items", "maxLength": "at most {} characters"}
 
@@ -64,23 +62,6 @@ def profile_keys_page() -> str:
     return "\n".join([*introduction, *tables]) + "\n"
 
 
-def full_size_page() -> str:
-    """The page on full size with its tables, between its two marks, as they were last measured."""
-    return _with_section("full-size.md", FULL_SIZE_BEGIN, FULL_SIZE_END, full_size_section())
-
-
-def structure_page() -> str:
-    """The page on the structure of the code with the places of the gateway, between its two marks."""
-    return _with_section("structure.md", PLACES_BEGIN, PLACES_END, places_table())
-
-
-def _with_section(name: str, begin: str, end: str, section: str) -> str:
-    """A page of measurements with another section between two marks."""
-    before, _, remainder = (DOCS / "measurements" / name).read_text(encoding="utf-8").partition(begin)
-    _, _, after = remainder.partition(end)
-    return f"{before}{begin}\n\n{section}\n{end}{after}"
-
-
 PAGES: dict[str, Callable[[], str]] = {
     "reference/parameters.md": parameters_page,
     "reference/http-operations.md": operations_page,
@@ -91,9 +72,14 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/commands.md": commands_page,
     "reference/shipped-profiles.md": profiles_page,
     "measurements/full-size.md": full_size_page,
-    "measurements/structure.md": structure_page,
+    "measurements/structure.md": lambda: structure_page(whole_pages()),
     "images/gateway-places.svg": places_svg,
 }
+
+
+def whole_pages() -> list[str]:
+    """The pages that have nothing written by hand."""
+    return [name for name in PAGES if name.startswith("reference/")]
 
 
 def _parameters() -> Iterator[str]:

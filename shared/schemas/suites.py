@@ -44,7 +44,7 @@ class SuiteFilters(Contract):
 
 
 class SuiteRequest(Contract):
-    """`POST /suites`: freeze the accepted counterfactuals of an ended job, with their originals and null arms."""
+    """`POST /suites`: freeze the counterfactuals of an ended job that count, with originals and arms."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"job": "1f" * 16, "name": "night", "filters": {"value": "night"}}]}

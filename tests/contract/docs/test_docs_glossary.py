@@ -32,6 +32,16 @@ TERMS = (
     "release",
     "lease",
     "NFE",
+    "confirmation",
+    "dose",
+    "own image",
+    "mark",
+    "study",
+    "rater",
+    "consensus",
+    "control item",
+    "gallery",
+    "note",
 )
 
 

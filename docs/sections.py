@@ -1,0 +1,40 @@
+"""Pages of measurements with generated sections, each between two marks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.full_services.table import full_size_section
+from docs.counts import counts_table
+from docs.places import places_table
+
+MEASUREMENTS = Path(__file__).parent / "measurements"
+FULL_SIZE_BEGIN, FULL_SIZE_END = "<!-- make full-size -->", "<!-- end of make full-size -->"
+PLACES_BEGIN, PLACES_END = "<!-- places -->", "<!-- end of places -->"
+COUNTS_BEGIN, COUNTS_END = "<!-- counts -->", "<!-- end of counts -->"
+
+
+def full_size_page() -> str:
+    """The page on full size with its tables, as they were last measured."""
+    return _with_section(_page("full-size.md"), FULL_SIZE_BEGIN, FULL_SIZE_END, full_size_section())
+
+
+def structure_page(generated: Sequence[str]) -> str:
+    """The page on the structure of the code, with the places of the gateway and the counts.
+
+    `generated` are the pages, by their paths below `docs/`, whose words are not written by hand.
+    """
+    page = _with_section(_page("structure.md"), PLACES_BEGIN, PLACES_END, places_table())
+    return _with_section(page, COUNTS_BEGIN, COUNTS_END, counts_table(generated))
+
+
+def _page(name: str) -> str:
+    return (MEASUREMENTS / name).read_text(encoding="utf-8")
+
+
+def _with_section(page: str, begin: str, end: str, section: str) -> str:
+    """A page with another section between two marks."""
+    before, _, remainder = page.partition(begin)
+    _, _, after = remainder.partition(end)
+    return f"{before}{begin}\n\n{section}\n{end}{after}"
