@@ -12,18 +12,18 @@ from gateway.analysis.segmentation import normalise
 
 
 class Confusion(NamedTuple):
-    """Counts of each arm: k classes of the reference × (k predicted classes, other classes, no prediction)."""
+    """Counts of each arm: k classes of the reference × (m predicted classes, other classes, no prediction)."""
 
     originals: Integers
     nulls: Integers
     counterfactuals: Integers
 
 
-def confusion(outcomes: Outcomes, label: Integers, predicted_as: Integers, k: int) -> Confusion:
+def confusion(outcomes: Outcomes, label: Integers, predicted_as: Integers, k: int, m: int) -> Confusion:
     """The confusion of the pairs that count. Each original and each null arm counts once.
 
     `label`: the row's class of the reference, 0 … k − 1, or −1 for a class without a row. `predicted_as`: by number of
-    a predicted class, its place among the k, or k for any other.
+    a predicted class, its place among the m columns, or m for any other.
     """
     rows = np.flatnonzero(label >= 0)
     if outcomes.counting is not None:
@@ -31,18 +31,21 @@ def confusion(outcomes: Outcomes, label: Integers, predicted_as: Integers, k: in
     sources = rows[np.unique(outcomes.source[rows], return_index=True)[1]]
     arms = rows[np.unique(outcomes.null_arm[rows], return_index=True)[1]]
     return Confusion(
-        _counts(outcomes.original, sources, label, predicted_as, k),
-        _counts(outcomes.null, arms, label, predicted_as, k),
-        _counts(outcomes.counterfactual, rows, label, predicted_as, k),
+        _counts(outcomes.original, sources, label, predicted_as, (k, m)),
+        _counts(outcomes.null, arms, label, predicted_as, (k, m)),
+        _counts(outcomes.counterfactual, rows, label, predicted_as, (k, m)),
     )
 
 
-def _counts(predictions: Predictions, rows: Integers, label: Integers, predicted_as: Integers, k: int) -> Integers:
+def _counts(
+    predictions: Predictions, rows: Integers, label: Integers, predicted_as: Integers, shape: tuple[int, int]
+) -> Integers:
+    k, m = shape
     predicted = predictions.predicted[rows]
-    place = np.full(len(rows), k + 1)
+    place = np.full(len(rows), m + 1)
     place[predicted != NO_CLASS] = predicted_as[predicted[predicted != NO_CLASS]]
-    cells = np.bincount(label[rows] * (k + 2) + place, minlength=k * (k + 2))
-    return cells.reshape(k, k + 2).astype(np.int64)
+    cells = np.bincount(label[rows] * (m + 2) + place, minlength=k * (m + 2))
+    return cells.reshape(k, m + 2).astype(np.int64)
 
 
 def shares(counts: Integers) -> list[list[float]]:

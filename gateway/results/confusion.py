@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from gateway.analysis.confidence import at_confidence
+from gateway.analysis.confidence import NO_CLASS, at_confidence
 from gateway.analysis.confusion import confusion, shares
 from gateway.analysis.effects import Integers, Outcomes, differences
 from gateway.analysis.findings import describe
@@ -19,7 +19,7 @@ from shared.schemas.metrics import ClassConfusion
 from shared.schemas.results import ModelResults
 from shared.seeds import derive_seed
 
-MOST_CLASSES = 40  # rows of a matrix that is still legible
+MOST_CLASSES = 40  # rows, and columns, of a matrix that is still legible
 
 
 def class_confusion(rows: ModelRows, outcomes: Outcomes | None = None) -> ClassConfusion | None:
@@ -27,9 +27,10 @@ def class_confusion(rows: ModelRows, outcomes: Outcomes | None = None) -> ClassC
 
     `outcomes`: those of `rows` at a threshold of confidence, which gives the matrices a column for "none".
     """
-    names, column = rows.phrases.labels, outcomes is not None
+    names, has_none = rows.phrases.labels, outcomes is not None
     outcomes = outcomes or rows.outcomes
-    counts = np.bincount(rows.phrases.label[_counted(outcomes)], minlength=len(names))
+    pairs = _counted(outcomes)
+    counts = np.bincount(rows.phrases.label[pairs], minlength=len(names))
     chosen = [place for place in np.argsort(-counts, kind="stable").tolist()[:MOST_CLASSES] if counts[place]]
     chosen.sort(key=lambda place: names[place])
     if not chosen:
@@ -37,13 +38,18 @@ def class_confusion(rows: ModelRows, outcomes: Outcomes | None = None) -> ClassC
     k, classes = len(chosen), [names[place] for place in chosen]
     place_of_label = np.full(len(names), -1)
     place_of_label[chosen] = np.arange(k)
-    predicted_as = np.array([classes.index(name) if name in classes else k for name in rows.classes], np.int64)
-    arms = confusion(outcomes, place_of_label[rows.phrases.label], predicted_as, k)
-    last = k + 2 if column else k + 1
+    columns = [
+        *classes,
+        *_most_predicted(outcomes, pairs[place_of_label[rows.phrases.label[pairs]] >= 0], rows.classes, classes),
+    ]
+    m = len(columns)
+    predicted_as = np.array([columns.index(name) if name in columns else m for name in rows.classes], np.int64)
+    arms = confusion(outcomes, place_of_label[rows.phrases.label], predicted_as, k, m)
+    last = m + 2 if has_none else m + 1
     originals, nulls, counterfactuals = (shares(counts[:, :last]) for counts in arms)
     return ClassConfusion(
         classes=classes,
-        columns=[*classes, "other", *(["none"] if column else [])],
+        columns=[*columns, "other", *(["none"] if has_none else [])],
         more=int((counts > 0).sum()) - k,
         images=arms.counterfactuals.sum(axis=1).tolist(),
         originals=originals,
@@ -51,6 +57,19 @@ def class_confusion(rows: ModelRows, outcomes: Outcomes | None = None) -> ClassC
         counterfactuals=counterfactuals,
         difference=(np.asarray(counterfactuals) - np.asarray(nulls)).tolist(),
     )
+
+
+def _most_predicted(outcomes: Outcomes, pairs: Integers, predicted: Sequence[str], classes: Sequence[str]) -> list[str]:
+    """Predicted classes that are not among `classes`, by name: the most frequent in the three arms of these pairs.
+
+    With `classes` they are at most `MOST_CLASSES`.
+    """
+    arms = (outcomes.original, outcomes.null, outcomes.counterfactual)
+    numbers = np.concatenate([arm.predicted[pairs] for arm in arms])
+    counts = np.bincount(numbers[numbers != NO_CLASS], minlength=len(predicted))
+    others = [name for number, name in enumerate(predicted) if counts[number] and name not in classes]
+    others.sort(key=lambda name: (-counts[predicted.index(name)], name))
+    return sorted(others[: MOST_CLASSES - len(classes)])
 
 
 def _counted(outcomes: Outcomes) -> Integers:

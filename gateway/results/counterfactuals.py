@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from sqlalchemy import ColumnElement, Select, and_, cast, or_, select, tuple_
 from sqlalchemy import Text as Text_
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from gateway.database.pagination import SortKey, decode_cursor, encode_cursor, page_of
 from gateway.database.tables import Counterfactual, Prediction, Report, SourceImage
@@ -178,11 +178,11 @@ def conditions(filters: Filters) -> list[ColumnElement[bool]]:
         if filters.flipped is not None:
             predictions = predictions.where(Prediction.flipped.is_(filters.flipped))
         conditions.append(predictions.exists())
-    return conditions + _predicted(filters)
+    return conditions + predicted_conditions(filters, filters.model)
 
 
-def _predicted(filters: Filters) -> list[ColumnElement[bool]]:
-    """The filters by predicted class: on the counterfactual, on its source image, on its null arm."""
+def predicted_conditions(filters: Filters, model: str | InstrumentedAttribute[str] | None) -> list[ColumnElement[bool]]:
+    """The filters by the class that `model` (None: any) predicts: on the counterfactual, its source, its null arm."""
     arm = aliased(Counterfactual)
     of_source = and_(
         Prediction.counterfactual_id.is_(None), Prediction.source_image_id == Counterfactual.source_image_id
@@ -197,9 +197,12 @@ def _predicted(filters: Filters) -> list[ColumnElement[bool]]:
         (filters.predicted_original, of_source),
         (filters.predicted_null, of_null),
     )
-    model = [] if filters.model is None else [Prediction.model == filters.model]
+    of_model = [] if model is None else [Prediction.model == model]
     return [
-        select(Prediction.id).where(place, Prediction.predicted == name, *model).correlate(Counterfactual).exists()
+        select(Prediction.id)
+        .where(place, Prediction.predicted == name, *of_model)
+        .correlate_except(Prediction)
+        .exists()
         for name, place in places
         if name is not None
     ]

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sqlalchemy import RowMapping, Subquery, case, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
-from gateway.results.counterfactuals import Filters, conditions
+from gateway.results.counterfactuals import Filters, conditions, predicted_conditions
 from gateway.results.recent import Recent
 from shared.schemas.effects import Direction
 
@@ -48,6 +48,9 @@ class Facets:
     models: Counter[str]
 
 
+NOT_COUNTED = Facets(0, *(Counter() for _ in range(7)))  # in place of the counts of a large job
+
+
 @dataclass(frozen=True, slots=True)
 class _Group:
     """Counterfactuals that no filter tells apart. `flips`: what models say, under the filter of the model."""
@@ -70,13 +73,25 @@ class JobFacets:
 
     def find(self, session: Session, job: Job, filters: Filters) -> Facets:
         """The counts of a job under these filters."""
-        chosen = Filters.model_construct(**{name: getattr(filters, name) for name in Filters.model_fields})
-        key = (job.id, job.events, chosen.model_dump_json())
-        return self._facets.find(key, lambda: load_facets(session, job.id, chosen, job.models))
+        chosen = _filters_alone(filters)
+        return self._facets.find(_key(job, chosen), lambda: load_facets(session, job.id, chosen, job.models))
+
+    def kept(self, job: Job, filters: Filters) -> Facets | None:
+        """The same counts if they are in memory."""
+        return self._facets.kept(_key(job, _filters_alone(filters)))
+
+
+def _filters_alone(filters: Filters) -> Filters:
+    return Filters.model_construct(**{name: getattr(filters, name) for name in Filters.model_fields})
+
+
+def _key(job: Job, filters: Filters) -> tuple[str, int, str]:
+    return job.id, job.events, filters.model_dump_json()
 
 
 _Test = Callable[[_Group], bool]
 _FACETED = ("method", "factor", "value", "from_value", "label", "verdict", "check", "flipped", "model")
+_PREDICTED = ("predicted", "predicted_original", "predicted_null")  # their conditions depend on the model
 
 
 def load_facets(session: Session, job_id: str, filters: Filters, models: Sequence[str]) -> Facets:
@@ -139,12 +154,13 @@ def _load_groups(session: Session, job_id: str, filters: Filters) -> list[_Group
         c.lost_to.label("lost_to"), c.check, flips.c.flipped, flips.c.kept,
     )  # fmt: skip
     names = [column.key for column in columns]
-    others = filters.model_copy(update=dict.fromkeys(_FACETED))
+    others = filters.model_copy(update=dict.fromkeys((*_FACETED, *_PREDICTED)))
+    predicted = predicted_conditions(filters, filters.model)
     query = (
         select(*columns, func.count().label("number"))
         .join(s, c.source_image_id == s.id)
         .outerjoin(flips, flips.c.counterfactual_id == c.id)
-        .where(c.job_id == job_id, c.arm == "edit", *conditions(others))
+        .where(c.job_id == job_id, c.arm == "edit", *conditions(others), *predicted)
         .group_by(*names)
     )
     return [_group(row._mapping) for row in session.execute(query)]
@@ -181,13 +197,14 @@ def _group(row: RowMapping) -> _Group:
 
 def _by_model(session: Session, job_id: str, filters: Filters) -> Counter[str]:
     """The number of counterfactuals with a prediction of each model; with the filter of flips, of those flips."""
-    c, p = Counterfactual, Prediction
-    others = filters.model_copy(update={"model": None, "flipped": None})
+    c, p = Counterfactual, aliased(Prediction)
+    others = filters.model_copy(update=dict.fromkeys(("model", "flipped", *_PREDICTED)))
+    predicted = predicted_conditions(filters, p.model)
     flips = [] if filters.flipped is None else [p.flipped.is_(filters.flipped)]
     query = (
         select(p.model, func.count())
         .join(c, p.counterfactual_id == c.id)
-        .where(p.job_id == job_id, c.arm == "edit", *conditions(others), *flips)
+        .where(p.job_id == job_id, c.arm == "edit", *conditions(others), *predicted, *flips)
         .group_by(p.model)
     )
     return Counter({row.model: row[1] for row in session.execute(query)})

@@ -17,6 +17,11 @@ class Recent(Generic[Value]):
         self._most, self._lock = most, threading.Lock()
         self._values: OrderedDict[Hashable, Value] = OrderedDict()
 
+    def kept(self, key: Hashable) -> Value | None:
+        """The value of the key if it is in memory."""
+        with self._lock:
+            return self._values.get(key)
+
     def find(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """The value of the key. Threads that ask at the same time may each make it."""
         with self._lock:

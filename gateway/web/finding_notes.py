@@ -12,14 +12,13 @@ from gateway.api.dependencies import Gateway, JobId, Owner, Reviewer
 from gateway.api.forms import refuse_other_types, validate
 from gateway.context import Context
 from gateway.database.sessions import reading
+from gateway.database.tables import Report
 from gateway.jobs import jobs
 from gateway.reviews import finding_notes
-from gateway.web.gallery import GalleryState
+from gateway.web.addresses import images_of_cell
 from gateway.web.rendering import render
 from shared.problems import Problem
 from shared.schemas.finding_notes import FindingNoteRequest, FindingStatus
-from shared.schemas.findings import FindingView
-from shared.schemas.masks import ALL_CLASSES
 
 STATUSES: tuple[FindingStatus, ...] = get_args(FindingStatus)
 
@@ -56,6 +55,9 @@ def _page(gateway: Context, owner: str, job: str, problem: Problem | None = None
     with reading(gateway.sessions) as session:
         row = jobs.find(session, owner, job)
         findings = finding_notes.listing(session, owner, job).findings
+        report = session.get(Report, job)
+        results = report.results.results if report is not None else []
+    figures = {(entry.model, entry.method): entry for entry in results}
     return render(
         "notes.html",
         status=200 if problem is None else problem.status,
@@ -64,14 +66,5 @@ def _page(gateway: Context, owner: str, job: str, problem: Problem | None = None
         findings=findings,
         statuses=STATUSES,
         problem=problem.detail if problem else "",
-        images=lambda finding: _images(job, finding, labelled=row.counts.get("labelled", 0) > 0),
+        images=lambda finding: images_of_cell(job, figures[finding.model, finding.method], finding.effect.cell),
     )
-
-
-def _images(job: str, finding: FindingView, *, labelled: bool) -> str:
-    """The gallery of a finding's images; without ground truth, of all classes."""
-    cell = finding.effect.cell
-    label = cell.label if labelled and cell.label != ALL_CLASSES else None
-    filters = {"model": finding.model, "method": finding.method, "class": label, "verdict": "counted"}
-    place = {"factor": cell.factor, "value": cell.value, "direction": cell.direction}
-    return GalleryState.model_validate(filters | place).address(f"/jobs/{job}/gallery")

@@ -11,11 +11,11 @@ from fastapi.responses import HTMLResponse
 
 from gateway.api.dependencies import Cursor, Gateway, JobId, Owner
 from gateway.database.sessions import reading
-from gateway.database.tables import Report
+from gateway.database.tables import Job, Report
 from gateway.jobs import jobs
 from gateway.results.browsing import browse
 from gateway.results.counterfactuals import Listing
-from gateway.results.facets import Facets, JobFacets
+from gateway.results.facets import NOT_COUNTED, Facets, JobFacets
 from gateway.results.image_map import Of
 from gateway.web.addresses import address_of, parameters_of
 from gateway.web.rendering import render
@@ -24,6 +24,7 @@ from shared.schemas.result_rows import CounterfactualView
 
 IMAGES_PER_PAGE = 24
 MOST_VALUES = 16  # of a filter, before "more"
+COUNTED_AT_ONCE = 2_000  # counterfactuals of a job; pages of larger jobs come first, and their counts afterwards
 
 Show = Literal["pairs", "slider", "blink", "difference"]
 SHOWS: dict[Show, str] = {
@@ -43,7 +44,8 @@ class GalleryState(Listing):
     """The state of gallery, map and image page: filters, order, and what is shown.
 
     `direction`: whether edits change to or from `value`. `show`: the way to compare. `masks`: painted over the images.
-    `against`: what an image's page compares the counterfactual with. `of`: what the map places.
+    `against`: what an image's page compares the counterfactual with. `of`: what the map places. `counts`: count the
+    images of each filter, however large the job is; no address keeps it.
     """
 
     direction: Direction | None = None
@@ -51,6 +53,7 @@ class GalleryState(Listing):
     masks: bool | None = None
     against: Literal["null", "sham"] | None = None
     of: Of | None = None
+    counts: bool | None = None
     cursor: Cursor = None
 
     def listing(self) -> Listing:
@@ -63,6 +66,7 @@ class GalleryState(Listing):
     def current(self) -> dict[str, str]:
         """The state as query parameters; the value of `from` in the form of `value` and `direction`."""
         parameters = parameters_of(self)
+        parameters.pop("counts", None)
         if "from" in parameters and "value" not in parameters:
             parameters |= {"value": parameters.pop("from"), "direction": "from"}
         if "value" in parameters:
@@ -114,12 +118,16 @@ JobCounts = Annotated[JobFacets, Depends(_counts)]
 def show_gallery(
     job: JobId, gateway: Gateway, owner: Owner, counts: JobCounts, state: Annotated[GalleryState, Query()]
 ) -> HTMLResponse:
-    """A page of counterfactuals that match the filters, and how many each further filter would leave."""
+    """A page of counterfactuals that match the filters, and how many each further filter would leave.
+
+    Of a large job the page leaves out the counts, which take seconds; its script loads them with `counts=true`.
+    """
     path, listing = f"/jobs/{job}/gallery", state.listing()
     with reading(gateway.sessions) as session:
         row = jobs.find(session, owner, job)
         page = browse(session, job, listing, state.cursor, IMAGES_PER_PAGE)
-        facets = counts.find(session, row, listing)
+        at_once = state.counts or _edits(row) <= COUNTED_AT_ONCE
+        facets = counts.find(session, row, listing) if at_once else counts.kept(row, listing) or NOT_COUNTED
         rows = filter_rows(facets, state, path, has_review_order=session.get(Report, job) is not None)
     return render(
         "gallery.html",
@@ -128,7 +136,8 @@ def show_gallery(
         state=state,
         path=path,
         page=page,
-        total=facets.total,
+        total=None if facets is NOT_COUNTED else facets.total,
+        counted=state.address(path, cursor=state.cursor, counts="true"),
         filter_rows=rows,
         show=state.show or "pairs",
         shows=_shows(state, path),
@@ -140,6 +149,11 @@ def show_gallery(
         difference=difference_address(job),
         models=[state.model] if state.model else row.models,
     )
+
+
+def _edits(job: Job) -> int:
+    """How many counterfactuals the job has proposed so far."""
+    return sum(number for name, number in job.counts.items() if name.endswith("/proposed"))
 
 
 def pair_link(state: GalleryState, job: str) -> Callable[[CounterfactualView], str]:
@@ -183,7 +197,7 @@ def _label_map(view: CounterfactualView, arm: Arm, model: str | None) -> str | N
 
 
 def filter_rows(facets: Facets, state: GalleryState, path: str, *, has_review_order: bool) -> list[FilterRow]:
-    """The filters that have something to choose, in the order of the page."""
+    """The filters that have something to choose, in the order of the page; of NOT_COUNTED those that are chosen."""
     chosen = state.filters
 
     def choice(words: str, number: int | None, **values: str) -> Choice:
@@ -212,6 +226,7 @@ def filter_rows(facets: Facets, state: GalleryState, path: str, *, has_review_or
         row("order", [choice("to review first", None, order="review")] if has_review_order else []),
     ]
     rows = [entry for entry in rows if len(entry.choices) > (entry.name == "method")]
+    rows = [entry for entry in rows if facets is not NOT_COUNTED or entry.name == "order"]
     shown = {name for entry in rows for one in (*entry.choices, *entry.more) if one.active for name in one.names}
     others = [(name, value) for name, value in chosen.items() if name not in shown]
     others = [(name, value) for name, value in others if name != "direction"]

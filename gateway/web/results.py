@@ -24,6 +24,7 @@ from gateway.report.settling import open_effects, steps_for
 from gateway.results.classification import load_rows
 from gateway.results.confusion import at_threshold
 from gateway.results.counterfactuals import Filters, first_views
+from gateway.results.finding_notes import finding_id, load_notes, with_notes
 from gateway.results.rounds import rounds_of
 from gateway.web.addresses import address_of, class_filter, gallery, images_of_cell
 from gateway.web.heat_map import heat_maps, shade, side_by_side
@@ -54,6 +55,7 @@ class ResultsView(Contract):
 class Finding:
     """A finding with some of the images whose prediction changed, and what would settle it."""
 
+    id: str
     figures: ModelResults
     effect: CellEffect
     images: list[CounterfactualView]
@@ -71,7 +73,7 @@ def show_results_page(
     with reading(gateway.sessions) as session:
         row = jobs.find(session, owner, job)
         report = session.get(Report, job)
-        results = report.results if report is not None else None
+        results = with_notes(report.results, load_notes(session, job)) if report is not None else None
         figures = None if results is None else _chosen(results, view)
         findings = [] if results is None else _findings(session, job, results)
         shown = figures if figures is None else _at(session, row, figures, view.threshold)
@@ -122,6 +124,7 @@ def _findings(session: Session, job: str, results: JobResults) -> list[Finding]:
     found.sort(key=lambda pair: pair[1].standing != "weakness")
     return [
         Finding(
+            finding_id(figures.model, figures.method, effect.cell),
             figures,
             effect,
             _images(session, job, figures, effect.cell) if number < FINDINGS_WITH_PICTURES else [],
@@ -157,7 +160,7 @@ def _funnel_link(job: str, method: str, verdict: str | None = None, check: str |
 
 def _confusion_link(job: str, figures: ModelResults, threshold: float) -> Callable[[str, str, str], str | None]:
     """The images of a matrix's cell, by arm, class and predicted class. None where no filter selects exactly them."""
-    names = set() if figures.confusion is None else set(figures.confusion.classes)
+    names = set() if figures.confusion is None else {*figures.confusion.columns} - {"other"}
 
     def link(arm: str, label: str, predicted: str) -> str | None:
         if predicted not in names or threshold > 0:

@@ -67,9 +67,10 @@ class ClassConfusion(Contract):
     """A classifier's confusion on the pairs that count: predicted classes by class of the reference.
 
     `classes`: at most 40 classes of the reference, those with the most counterfactuals; `more` counts the others, which
-    have no row. `columns`: the predicted classes, then "other", and "none" with a threshold of confidence. A matrix has
-    a row for each of `classes`, normalised to 1. Each original and null arm counts once; `images` are the
-    counterfactuals of each row. `difference`: counterfactuals less null arms, −1 … 1.
+    have no row. `columns`: the same classes, then the most predicted other classes (40 columns at most), then "other",
+    and "none" with a threshold of confidence. A matrix has a row for each of `classes`, normalised to 1. Each original
+    and null arm counts once; `images` are the counterfactuals of each row. `difference`: counterfactuals less null
+    arms, −1 … 1.
     """
 
     classes: list[str]

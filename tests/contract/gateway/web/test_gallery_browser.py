@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from gateway.web import gallery
 from tests.support.browser import needs_browser, open_page, overflow, violations
 from tests.support.drawn_job import serve_drawn_job
 from tests.support.recorded_embeddings import record_embeddings
@@ -79,6 +81,49 @@ def test_the_slider_moves_by_keys_and_pointer(base_url: str, browser: Browser) -
         expect(page.locator(".stage .difference")).to_be_visible()
         page.keyboard.press("Escape")
         page.wait_for_url("**/gallery?**")
+
+
+def test_keys_work_while_the_slider_is_focused(base_url: str, browser: Browser) -> None:
+    with open_page(browser, base_url + "/jobs/drawn/gallery?show=slider") as page:
+        slider = page.locator("#slider")
+        slider.focus()
+        page.keyboard.press("ArrowRight")
+        expect(slider).to_have_value("51")
+        page.keyboard.press("j")
+        expect(page.locator(".card h3 a").first).to_be_focused()
+        slider.focus()
+        page.keyboard.press("4")
+        page.wait_for_url("**show=difference")
+
+
+@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no scripts"])
+def test_the_counts_of_a_large_job_come_after_its_page(
+    base_url: str, browser: Browser, monkeypatch: pytest.MonkeyPatch, scripts: bool
+) -> None:
+    monkeypatch.setattr(gallery, "COUNTED_AT_ONCE", 0)
+    address = f"{base_url}/jobs/drawn/gallery?class=car&show=slider&verdict={'accepted' if scripts else 'counted'}"
+    assert "Count the images of each filter" in httpx.get(address).text
+    assert 'class="count"' not in httpx.get(address).text
+    context = browser.new_context(java_script_enabled=scripts)
+    try:
+        page = context.new_page()
+        page.goto(address)
+        if not scripts:
+            expect(page.locator(".card").first).to_be_visible()
+            page.get_by_role("link", name="Count the images of each filter").click()
+        number = len(
+            httpx.get(address.replace("gallery", "results").replace("show=slider&", "limit=200&")).json()[
+                "counterfactuals"
+            ]
+        )
+        expect(page.get_by_role("status").first).to_contain_text(f"{number} counterfactuals")
+        expect(page.locator(".chip .count").first).to_be_visible()
+        expect(page.locator("#count")).to_have_count(0)
+        chosen = page.get_by_role("link", name="car").first
+        expect(chosen).to_have_attribute("aria-current", "true")
+        assert "counts=" not in (chosen.get_attribute("href") or "")
+    finally:
+        context.close()
 
 
 def test_the_map_is_walked_by_arrows_and_shows_the_image(base_url: str, browser: Browser) -> None:

@@ -110,7 +110,9 @@ def test_confusion_matrices_lead_to_the_images_of_their_cells(site: Gateway) -> 
     text = page(site.client, OVERVIEW)
     confusion = site.client.get("/jobs/drawn/results?limit=1").json()["metrics"]["results"][0]["confusion"]
     assert confusion["classes"] == ["boat", "bus", "car"]
-    assert confusion["columns"] == ["boat", "bus", "car", "other"]
+    assert confusion["columns"][:3] == confusion["classes"]
+    assert "truck" in confusion["columns"][3:-1], "predicted most of the classes without images"
+    assert confusion["columns"][-1] == "other"
     for name in ("originals", "nulls", "counterfactuals"):
         assert all(sum(row) == pytest.approx(1) for row in confusion[name])
     links = re.findall(r'<a href="([^"]+predicted=bus[^"]*|[^"]+predicted=bus)" aria-label="bus as bus: (\d+)', text)
@@ -121,13 +123,44 @@ def test_confusion_matrices_lead_to_the_images_of_their_cells(site: Gateway) -> 
         link = re.search(rf'<a href="([^"]+{arm}=bus[^"]*)" aria-label="bus as bus', text)
         assert link
         assert 0 < images_at(site.client, link[1]) <= number
+    share = confusion["counterfactuals"][1][confusion["columns"].index("truck")]
+    failure = re.search(r'<a href="([^"]+predicted=truck[^"]*)" aria-label="bus as truck', text)
+    assert failure
+    assert images_at(site.client, failure[1]) == pytest.approx(share * number)
+    assert share > 0.1
     at_threshold = page(site.client, f"{OVERVIEW}?threshold={THRESHOLD}")
     assert re.search(r"bus as none: \d", at_threshold)
     assert "as none:" not in text
 
 
+@pytest.mark.parametrize("model", ["night-bus", "sound"])
+def test_the_gallery_counts_the_images_of_each_cell_of_the_matrices(site: Gateway, model: str) -> None:
+    text = page(site.client, f"{OVERVIEW}?model={model}")
+    matrices = text[text.index('<section id="confusion">') : text.index('<section id="methods">')]
+    links = dict.fromkeys(re.findall(r'<a href="([^"]+)" aria-label="[^"]+ as ', matrices))
+    assert len(links) > 12
+    for link in links:
+        total = re.search(r"<b>([\d,]+)</b> counterfactual", page(site.client, link))
+        assert total
+        assert int(total[1]) == images_at(site.client, link), link
+
+
+def test_the_pages_of_a_job_lead_to_each_other(site: Gateway) -> None:
+    text = page(site.client, OVERVIEW)
+    for name in ("view", "gallery", "map", "notes", "review"):
+        assert f'href="/jobs/drawn/{name}"' in text
+    status = re.search(r'<a href="/jobs/drawn/notes#(\w+)">Set its status', text)
+    assert status
+    notes = page(site.client, "/jobs/drawn/notes")
+    assert f'id="{status[1]}"' in notes
+    pair = re.search(r'<h3><a href="([^"]+)"', page(site.client, "/jobs/drawn/gallery"))
+    assert pair
+    for path in ("/jobs/drawn/gallery", "/jobs/drawn/map", "/jobs/drawn/notes", pair[1]):
+        assert re.search(rf'href="{OVERVIEW}">[Rr]esults</a>', page(site.client, path)), path
+
+
 def test_without_ground_truth_the_classes_are_those_predicted_on_the_source(tmp_path: Path) -> None:
-    with serve_drawn_job(tmp_path, per_class=4) as gateway:
+    with serve_drawn_job(tmp_path, per_class=16) as gateway:
         with gateway.context.sessions.begin() as session:
             session.execute(update(SourceImage).values(ground_truth=None))
             session.execute(update(Prediction).values(rank=None, ground_truth_probability=None))
@@ -135,10 +168,16 @@ def test_without_ground_truth_the_classes_are_those_predicted_on_the_source(tmp_
         text = page(gateway.client, f"{OVERVIEW}?model=sound")
         link, words = tile(text, "bus, to snow")
         assert "predicted_original=bus" in link
-        number = re.search(r", (\d+) images?, too few", words)
+        number = re.search(r", (\d+) images?", words)
         assert number
         assert images_at(gateway.client, link) == int(number[1]), "each source image has one edit to snow"
         assert "as none: " in page(gateway.client, f"{OVERVIEW}?threshold=0.9")
+        images = re.search(r'<a href="([^"]+)">its images</a>', page(gateway.client, "/jobs/drawn/notes"))
+        finding = re.search(r'class="finding weakness">\s*<h3><a href="([^"]+)"', page(gateway.client, OVERVIEW))
+        assert images
+        assert finding
+        assert "predicted_original=bus" in images[1]
+        assert images[1] == finding[1]
 
 
 def test_a_step_of_the_funnel_leads_to_its_images(site: Gateway) -> None:
@@ -165,6 +204,9 @@ def test_the_page_is_accessible_and_fits(site: Gateway, browser: Browser, dark: 
     with open_page(browser, address, dark=dark, phone=phone) as shown:
         assert not violations(shown)
         assert overflow(shown) <= 0
+        if not phone:
+            scrolled = "tables => tables.filter(table => table.scrollWidth > table.clientWidth).length"
+            assert shown.eval_on_selector_all(".scroll", scrolled) == 0, "every column of a table is in sight"
 
 
 @needs_browser

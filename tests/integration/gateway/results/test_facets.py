@@ -30,8 +30,15 @@ def number(session: Session, filters: Filters, **changes: object) -> int:
 
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"class": "bus", "verdict": "accepted"}, {"model": "sound", "flipped": False, "factor": "weather"}],
-    ids=["all", "class", "model"],
+    [
+        {},
+        {"class": "bus", "verdict": "accepted"},
+        {"model": "sound", "flipped": False, "factor": "weather"},
+        {"class": "bus", "predicted": "truck", "model": "night-bus"},
+        {"class": "bus", "predicted": "truck"},
+        {"predicted_original": "car", "predicted_null": "car", "model": "sound"},
+    ],
+    ids=["all", "class", "model", "predicted by a model", "predicted by any model", "predicted on the arms"],
 )
 def test_every_count_is_the_number_of_rows(session: Session, fields: dict[str, object]) -> None:
     with session:
@@ -46,7 +53,7 @@ def test_every_count_is_the_number_of_rows(session: Session, fields: dict[str, o
             assert counter or name == "check"  # without a rejected one
             for value, count in counter.items():
                 assert count == number(session, filters, **{name: value}), (name, value)
-        assert ChangedValue("weather", "snow", "to") in facets.changes
+        assert ChangedValue("weather", "night" if "predicted" in fields else "snow", "to") in facets.changes
         for change, count in facets.changes.items():
             side = "value" if change.direction == "to" else "from"
             assert count == number(session, filters, **{"factor": change.factor, side: change.value}), change

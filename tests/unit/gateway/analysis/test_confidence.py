@@ -87,7 +87,7 @@ def test_confusion_counts_each_original_and_each_null_arm_once() -> None:
     counted = np.random.default_rng(1).random(60) < 0.7
     outcomes = replace(outcomes, counting=Counting(counted, counted))
     label = np.repeat(np.arange(30) % 2, 2)
-    arms = confusion(outcomes, label, np.array([0, 1, 2]), 2)  # the third class has no row: other
+    arms = confusion(outcomes, label, np.array([0, 1, 2]), 2, 2)  # the third class has no column: other
     expected = np.zeros((3, 2, 4), int)
     for row in range(60):
         first = not any(counted[earlier] and outcomes.source[earlier] == outcomes.source[row] for earlier in range(row))
@@ -97,4 +97,7 @@ def test_confusion_counts_each_original_and_each_null_arm_once() -> None:
                 expected[arm, label[row], 3 if predicted == NO_CLASS else predicted] += 1
     assert [counts.tolist() for counts in arms] == expected.tolist()
     assert arms.counterfactuals.sum() == counted.sum()
+    wider = confusion(outcomes, label, np.array([0, 1, 2]), 2, 3)  # the third class has a column, and no row
+    for counts, more in zip(arms, wider, strict=True):
+        assert more.tolist() == np.insert(counts, 3, 0, axis=1).tolist()
     assert np.allclose(np.asarray(shares(arms.nulls)).sum(axis=1), 1)
