@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from gateway.analysis.certainty import LEVEL
 from gateway.analysis.effects import Floats
@@ -72,9 +73,7 @@ def value_probabilities(images: Floats, values: Floats, scale: float) -> Floats:
 
     `scale` multiplies cosines before the softmax (arXiv 2103.00020, section 3.1).
     """
-    logits = scale * (images @ values.T)
-    odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return np.asarray(odds / odds.sum(axis=1, keepdims=True))
+    return np.asarray(softmax(scale * (images @ values.T), axis=1))
 
 
 def difference_interval(first: Rate, second: Rate) -> Interval | None:

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from gateway.database.sessions import insert_missing
+from gateway.database.sessions import upsert
 from gateway.database.table_base import utc_now
 from gateway.database.tables import OwnImageMark, Report, SourceImage
 from gateway.jobs import jobs
@@ -91,8 +91,7 @@ def record(session: Session, owner: str, reviewer: str, job_id: str, image: str,
         "reviewer": reviewer,
     }
     columns = {"shows": request.shows, "marked_at": utc_now()}
-    insert_missing(session, OwnImageMark, [{**key, **columns}])
-    session.execute(update(OwnImageMark).filter_by(**key).values(**columns))
+    upsert(session, OwnImageMark, key, columns)
     return _view(session.get_one(OwnImageMark, tuple(key.values()), populate_existing=True))
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gateway.database.columns import StoredChange
-from gateway.database.sessions import insert_missing
+from gateway.database.sessions import upsert
 from gateway.database.table_base import utc_now
 from gateway.database.tables import Counterfactual, SourceImage, Study, StudyAnswer, StudyItem, StudyRater
 from gateway.studies.raters import Invited
@@ -108,8 +108,7 @@ def record(session: Session, invited: Invited, item_id: str, given: Mapping[str,
     answers = checked(study.request, given)
     key = {"item_id": item_id, "rater_id": rater.id}
     columns = {"answers": answers, "answered_at": utc_now()}
-    insert_missing(session, StudyAnswer, [{**key, **columns}])
-    session.execute(update(StudyAnswer).filter_by(**key).values(**columns))
+    upsert(session, StudyAnswer, key, columns)
     if len(_answered(session, rater)) == len(rater.items):
         sync_reviews(session, study)
 
