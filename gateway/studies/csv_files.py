@@ -1,6 +1,6 @@
 """CSV for crowd platforms: the items of a study out, answers in and out.
 
-A cell that a spreadsheet would take for a formula (= + - @, tab or carriage return first) gets an apostrophe before it.
+A cell that a spreadsheet would take for a formula gets an apostrophe before it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from gateway.studies.answers import checked, views
 from gateway.studies.raters import MAX_RATERS
 from gateway.studies.results import sync_reviews
 from gateway.studies.studies import find
-from shared.characters import is_deceptive
+from shared.characters import csv_cell, is_deceptive
 from shared.problems import InvalidInput, Malformed
 from shared.schemas.studies import ATTENTION, AnswersStored
 
 MAX_NAME = 200  # characters of a rater's name
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def items_csv(session: Session, owner: str, study_id: str) -> str:
@@ -144,9 +143,5 @@ def _decode(data: bytes) -> str:
 
 def _write(rows: Iterable[Iterable[str]]) -> str:
     file = io.StringIO(newline="")
-    csv.writer(file).writerows([_cell(cell) for cell in row] for row in rows)
+    csv.writer(file).writerows(map(csv_cell, row) for row in rows)
     return file.getvalue()
-
-
-def _cell(text: str) -> str:
-    return f"'{text}" if text.startswith(_FORMULA) else text
