@@ -33,7 +33,7 @@ def class_in_words(cell: Cell, mark: str = "") -> str:
 
 
 def change_in_words(cell: Cell) -> str:
-    """The change of a cell: "with weather changed to night"; "with the image changed to fog 5" if no factor names it."""
+    """The change of a cell: "with weather changed to night"; "with the image changed to fog 5" without a factor."""
     changed = "the image" if cell.factor == "other" else cell.factor
     return f"with {changed} changed {cell.direction} {cell.value}"
 

@@ -16,7 +16,7 @@ from sqlalchemy.sql.functions import GenericFunction
 MINUTE, HOUR = 60.0, 3600.0  # periods, in seconds
 
 
-def moved_ahead(until: SQLColumnExpression[float], seconds: SQLColumnExpression[float] | float) -> ColumnElement[float]:
+def moved_ahead(until: SQLColumnExpression[float], seconds: SQLColumnExpression[Any] | float) -> ColumnElement[float]:
     """The new value of the column after a use of `seconds`, its share of the period."""
     return case((until > epoch_now(), until), else_=epoch_now()) + seconds
 

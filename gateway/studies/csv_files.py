@@ -32,11 +32,11 @@ def items_csv(session: Session, owner: str, study_id: str) -> str:
     study = find(session, owner, study_id)
     questions = study.request.question_list
     header = ["item", "original_image", "changed_image", "instruction", *(question.name for question in questions)]
-    wanted = "; ".join(f"{question.name}: {ATTENTION[question.kind]}" for question in questions)
+    expected = "; ".join(f"{question.name}: {ATTENTION[question.kind]}" for question in questions)
     rows = []
     for item in views(session, study):
         images = [f"/studies/{study_id}/items/{item.id}/{side}" for side in ("original", "changed")]
-        instruction = f"This checks attention. Answer {wanted}" if item.attention else ""
+        instruction = f"This checks attention. Answer {expected}" if item.attention else ""
         rows.append([item.id, *images, instruction, *(item.text(question) for question in questions)])
     return _write([header, *rows])
 
@@ -46,12 +46,12 @@ def answers_csv(session: Session, owner: str, study_id: str) -> str:
     study = find(session, owner, study_id)
     names = [question.name for question in study.request.question_list]
     a, r = StudyAnswer, StudyRater
-    ratings = select(a.item_id, r.id, r.name, a.answers).join(r, a.rater_id == r.id).where(r.study_id == study_id)
-    rows = session.execute(ratings.order_by(r.id, a.item_id))
-    return _write(
-        [["rater", "item", *names]]
-        + [[name or rater, item, *(given.get(question, "") for question in names)] for item, rater, name, given in rows]
-    )
+    answered = select(a.item_id, r.id, r.name, a.answers).join(r, a.rater_id == r.id).where(r.study_id == study_id)
+    rows = session.execute(answered.order_by(r.id, a.item_id))
+    ratings = [
+        [name or rater, item, *(answers.get(question, "") for question in names)] for item, rater, name, answers in rows
+    ]
+    return _write([["rater", "item", *names], *ratings])
 
 
 def upload_answers(session: Session, owner: str, study_id: str, data: bytes) -> AnswersStored:
@@ -63,13 +63,13 @@ def upload_answers(session: Session, owner: str, study_id: str, data: bytes) -> 
     rows = list(_read(study, data))
     items = set(session.scalars(select(StudyItem.id).where(StudyItem.study_id == study_id)))
     ratings: dict[tuple[str, str], dict[str, str]] = {}
-    for line, rater, item, given in rows:
+    for line, rater, item, answers in rows:
         if item not in items:
             raise InvalidInput(f"line {line}: the study has no item {item[:50]!r}; take the ids from items.csv")
         if (rater, item) in ratings:
             raise InvalidInput(f"line {line}: rater {rater[:50]!r} has rated item {item} before; keep one line")
         try:
-            ratings[rater, item] = checked(study.request, given)
+            ratings[rater, item] = checked(study.request, answers)
         except InvalidInput as problem:
             raise InvalidInput(f"line {line}: {problem.detail}") from problem
     ids = _rater_ids(session, study, dict.fromkeys(rater for rater, _ in ratings))

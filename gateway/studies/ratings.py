@@ -60,8 +60,8 @@ class Ratings:
         usable: defaultdict[str, list[Answers]] = defaultdict(list)
         for rater, answers in self.answers.items():
             if not self.scores[rater].excluded:
-                for item, given in answers.items():
-                    usable[item].append(given)
+                for item, rating in answers.items():
+                    usable[item].append(rating)
         return usable
 
     @property
@@ -81,8 +81,8 @@ def load_ratings(session: Session, study: Study) -> Ratings:
     raters = session.scalars(select(StudyRater.id).where(StudyRater.study_id == study.id).order_by(StudyRater.id))
     answers: dict[str, dict[str, Answers]] = {rater: {} for rater in raters}
     of_study = select(a.rater_id, a.item_id, a.answers).join(i, a.item_id == i.id).where(i.study_id == study.id)
-    for rater, item, given in session.execute(of_study):
-        answers[rater][item] = given
+    for rater, item, rating in session.execute(of_study):
+        answers[rater][item] = rating
     scores, dropped = score_raters(study.request, list(items.values()), answers)
     return Ratings(study.request, items, answers, scores, dropped)
 
@@ -95,17 +95,17 @@ def score_raters(
     controls = [item for item in items if label is not None and item.kind in EXPECTED]
     attention = [item for item in items if item.kind == "attention"]
     correct = np.full((len(answers), len(controls)), np.nan)
-    for row, given in enumerate(answers.values()):
+    for row, ratings in enumerate(answers.values()):
         for column, control in enumerate(controls):
-            if label is not None and control.id in given:
-                correct[row, column] = given[control.id].get(label.name) == EXPECTED[control.kind]
+            if label is not None and control.id in ratings:
+                correct[row, column] = ratings[control.id].get(label.name) == EXPECTED[control.kind]
     uncertain = np.array([control.kind == "null" for control in controls], np.bool_)
     figures = score_controls(correct, uncertain)
-    wanted = {question.name: ATTENTION[question.kind] for question in request.question_list}
+    expected = {question.name: ATTENTION[question.kind] for question in request.question_list}
     scores = {}
-    for row, (rater, given) in enumerate(answers.items()):
-        missed = sum(item.id in given and dict(given[item.id]) != wanted for item in attention)
+    for row, (rater, ratings) in enumerate(answers.items()):
+        missed = sum(item.id in ratings and dict(ratings[item.id]) != expected for item in attention)
         hits, n = int(figures.correct[row]), int(figures.n[row])
         excluded = missed > 0 or (n > 0 and hits / n < request.least_control_score)
         scores[rater] = RaterScore(hits, n, missed, excluded)
-    return scores, [control.id for control, gone in zip(controls, figures.dropped, strict=True) if gone]
+    return scores, [control.id for control, dropped in zip(controls, figures.dropped, strict=True) if dropped]

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
+from gateway.analysis.own_images import LEAST_MARKED
 from gateway.api.dependencies import Gateway, JobId, Owner, Reviewer
 from gateway.database.sessions import reading
 from gateway.jobs import jobs
@@ -34,11 +35,18 @@ def show_own_images(
     chosen = Value(factor, value) if value else None
     path = f"/jobs/{job}/review/own-images"
     turn = next_mark(view, reviewer, chosen, image)
-    addresses = [(one, f"{path}?{_query(Value(one.factor, one.value))}") for one in view.values]
+    addresses = [(group, f"{path}?{_query(Value(group.factor, group.value))}") for group in view.values]
     before = f"{path}?{_query(*turn.before)}" if turn.before else ""
     following = f"{path}?{_query(chosen)}" if chosen and image is None else path
     return render(
-        "own_images.html", job_id=job, job=row, turn=turn, values=addresses, before=before, following=following
+        "own_images.html",
+        job_id=job,
+        job=row,
+        turn=turn,
+        values=addresses,
+        before=before,
+        following=following,
+        least_marked=LEAST_MARKED,
     )
 
 
