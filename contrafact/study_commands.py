@@ -21,6 +21,8 @@ from shared.schemas.estimates import Estimate, Rate
 from shared.schemas.studies import Agreement, Paper, QuestionFigures, Side, StudyRequest, StudyResults
 from shared.wording import percent
 
+DEFAULTS = StudyRequest()
+
 study = typer.Typer(help="Human studies: create, invite, results, items, answers, delete.", no_args_is_help=True)
 StudyId = Annotated[str, typer.Argument(help="a study's id", metavar="STUDY")]
 File = Annotated[Path | None, typer.Option("--out", "-o", help="save to this file; default: stdout")]
@@ -30,26 +32,25 @@ File = Annotated[Path | None, typer.Option("--out", "-o", help="save to this fil
 def create(
     job: JobId,
     questions: Annotated[
-        str | None, typer.Option(help="dillema (default), lance, or a JSON file with your own (docs/how-to/study.md)")
-    ] = None,
-    title: Annotated[str | None, typer.Option(help="shown to raters; default: the task description")] = None,
+        str, typer.Option(help="dillema, lance, or a JSON file with your own (docs/how-to/study.md)")
+    ] = str(DEFAULTS.questions),
+    title: Annotated[str, typer.Option(help="shown to raters; default: the task description")] = DEFAULTS.title,
     method: Annotated[list[str] | None, typer.Option(help="default: all of the job; may be repeated")] = None,
-    sample: Annotated[str | None, typer.Option(help="accepted edits (default), or all rendered ones")] = None,
-    per_method: Annotated[int | None, typer.Option(help="edits of each method")] = None,
-    raters_per_item: Annotated[int | None, typer.Option()] = None,
-    items_per_rater: Annotated[int | None, typer.Option()] = None,
-    controls: Annotated[int | None, typer.Option(help="control items of each rater")] = None,
-    attention: Annotated[int | None, typer.Option(help="attention checks of each rater")] = None,
+    sample: Annotated[str, typer.Option(help="accepted edits, or all rendered ones")] = DEFAULTS.sample,
+    per_method: Annotated[int, typer.Option(help="edits of each method")] = DEFAULTS.per_method,
+    raters_per_item: Annotated[int, typer.Option()] = DEFAULTS.raters_per_item,
+    items_per_rater: Annotated[int, typer.Option()] = DEFAULTS.items_per_rater,
+    controls: Annotated[int, typer.Option(help="control items of each rater")] = DEFAULTS.controls,
+    attention: Annotated[int, typer.Option(help="attention checks of each rater")] = DEFAULTS.attention,
     as_json: Json = False,
     url: Url = URL,
     api_key: Key = "",
 ) -> None:
     """Sample counterfactuals of a finished job for people to rate. Prints the study's id."""
     with open_client(url, api_key) as client:
-        fields = {"questions": questions and _questions(questions), "title": title, "methods": method or None}
-        fields |= {"sample": sample, "controls": controls, "attention": attention}
+        fields = {"questions": _questions(questions), "title": title, "methods": method or None, "sample": sample}
         fields |= {"per_method": per_method, "raters_per_item": raters_per_item, "items_per_rater": items_per_rater}
-        fields = {name: field for name, field in fields.items() if field is not None}
+        fields |= {"controls": controls, "attention": attention}
         view = client.create_study(job, StudyRequest.model_validate(fields))
         messages.print(f"{view.items} edits, and for each rater {sum(view.control_items.values())} control items")
         print(view.model_dump_json() if as_json else view.id)

@@ -12,6 +12,7 @@ from functools import partial
 from markupsafe import Markup, escape
 
 from gateway.analysis.limits import LEAST_SOURCES
+from gateway.analysis.own_images import LEAST_MARKED
 from gateway.analysis.segmentation import lost_classes
 from gateway.results.wording import chosen_by, weakness_in_words
 from shared.schemas.effects import Cell, CellEffect
@@ -212,4 +213,5 @@ GLOBALS = {
     "bind": bind,
     "weakness_in_words": weakness_in_words,
     "LEAST_SOURCES": LEAST_SOURCES,
+    "LEAST_MARKED": LEAST_MARKED,
 }

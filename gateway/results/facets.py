@@ -131,17 +131,18 @@ def _separate_conditions(filters: Filters) -> dict[str, ColumnElement[bool]]:
 def _load_groups(session: Session, job_id: str, filters: Filters) -> list[_Group]:
     # Another name, because a filter asks for the source image, too.
     c, s, flips = Counterfactual, aliased(SourceImage), flips_by_counterfactual(job_id, filters.model)
-    separate = _separate_conditions(filters)
     # Grouped by names: Postgres takes an expression with parameters for another one where it is repeated.
     columns = (
         c.method, c.factor, c.from_value, c.to_value, s.ground_truth, s.mask_classes, c.accepted,
         c.counted.label("counted"), c.check, flips.c.flipped, flips.c.kept,
-        *(case((matches, 0), else_=1).label(f"{_FAILED}{name}") for name, matches in separate.items()),
     )  # fmt: skip
-    names = [column.key for column in columns]
+    failed = [
+        case((matches, 0), else_=1).label(f"{_FAILED}{name}") for name, matches in _separate_conditions(filters).items()
+    ]
+    names = [column.key for column in (*columns, *failed)]
     others = filters.model_copy(update=dict.fromkeys(_FACETED))
     query = (
-        select(*columns, func.count().label("number"))
+        select(*columns, *failed, func.count().label("number"))
         .join(s, c.source_image_id == s.id)
         .outerjoin(flips, flips.c.counterfactual_id == c.id)
         .where(c.job_id == job_id, c.arm == "edit", *conditions(others))

@@ -8,7 +8,6 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
-from gateway.analysis.own_images import LEAST_MARKED
 from gateway.api.dependencies import Gateway, JobId, Owner, Reviewer
 from gateway.database.sessions import reading
 from gateway.jobs import jobs
@@ -39,14 +38,7 @@ def show_own_images(
     before = f"{path}?{_query(*turn.before)}" if turn.before else ""
     following = f"{path}?{_query(chosen)}" if chosen and image is None else path
     return render(
-        "own_images.html",
-        job_id=job,
-        job=row,
-        turn=turn,
-        values=addresses,
-        before=before,
-        following=following,
-        least_marked=LEAST_MARKED,
+        "own_images.html", job_id=job, job=row, turn=turn, values=addresses, before=before, following=following
     )
 
 
