@@ -139,7 +139,7 @@ def _load_groups(session: Session, job_id: str, filters: Filters) -> list[_Group
     failed = [
         case((matches, 0), else_=1).label(f"{_FAILED}{name}") for name, matches in _separate_conditions(filters).items()
     ]
-    names = [column.key for column in (*columns, *failed)]
+    names = [*(column.key for column in columns), *(column.name for column in failed)]
     others = filters.model_copy(update=dict.fromkeys(_FACETED))
     query = (
         select(*columns, *failed, func.count().label("number"))
