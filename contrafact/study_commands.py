@@ -21,6 +21,8 @@ from shared.schemas.estimates import Estimate, Rate
 from shared.schemas.studies import Agreement, Paper, QuestionFigures, Side, StudyRequest, StudyResults
 from shared.wording import percent
 
+DEFAULTS = StudyRequest()
+
 study = typer.Typer(help="Human studies: create, invite, results, items, answers, delete.", no_args_is_help=True)
 StudyId = Annotated[str, typer.Argument(help="a study's id", metavar="STUDY")]
 File = Annotated[Path | None, typer.Option("--out", "-o", help="save to this file; default: stdout")]
@@ -31,15 +33,15 @@ def create(
     job: JobId,
     questions: Annotated[
         str, typer.Option(help="dillema, lance, or a JSON file with your own (docs/how-to/study.md)")
-    ] = "dillema",
-    title: Annotated[str, typer.Option(help="shown to raters; default: the task description")] = "",
+    ] = str(DEFAULTS.questions),
+    title: Annotated[str, typer.Option(help="shown to raters; default: the task description")] = DEFAULTS.title,
     method: Annotated[list[str] | None, typer.Option(help="default: all of the job; may be repeated")] = None,
-    sample: Annotated[str, typer.Option(help="accepted edits, or all rendered ones")] = "accepted",
-    per_method: Annotated[int, typer.Option(help="edits of each method")] = 50,
-    raters_per_item: Annotated[int, typer.Option()] = 5,
-    items_per_rater: Annotated[int, typer.Option()] = 50,
-    controls: Annotated[int, typer.Option(help="control items of each rater")] = 6,
-    attention: Annotated[int, typer.Option(help="attention checks of each rater")] = 1,
+    sample: Annotated[str, typer.Option(help="accepted edits, or all rendered ones")] = DEFAULTS.sample,
+    per_method: Annotated[int, typer.Option(help="edits of each method")] = DEFAULTS.per_method,
+    raters_per_item: Annotated[int, typer.Option()] = DEFAULTS.raters_per_item,
+    items_per_rater: Annotated[int, typer.Option()] = DEFAULTS.items_per_rater,
+    controls: Annotated[int, typer.Option(help="control items of each rater")] = DEFAULTS.controls,
+    attention: Annotated[int, typer.Option(help="attention checks of each rater")] = DEFAULTS.attention,
     as_json: Json = False,
     url: Url = URL,
     api_key: Key = "",

@@ -1,6 +1,6 @@
 """Find characters that make a text look like another (controls, line breaks, changes of the writing direction).
 
-Also those that a database cannot hold: U+0000, and half of a surrogate pair.
+Also those that a database cannot hold (U+0000, and half of a surrogate pair), and those that begin a formula.
 """
 
 from __future__ import annotations
@@ -8,9 +8,13 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
 
 _DECEPTIVE = frozenset({"Cc", "Cs", "Zl", "Zp"})  # controls, surrogates, line and paragraph separators
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+_FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # of a spreadsheet, as the first character
 _DIRECTION_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
@@ -32,6 +36,11 @@ def refuse_deceptive(text: str) -> str:
     if deceptive := next(filter(is_deceptive, text), None):
         raise ValueError(f"it holds the control character U+{ord(deceptive):04X}; leave it out")
     return text
+
+
+def csv_cell(value: T) -> T | str:
+    """A safe CSV cell: an apostrophe precedes text that a spreadsheet would run as a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def is_storable(value: object) -> bool:

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gateway.analysis.effects import Floats, Integers, Outcomes
+from gateway.analysis.limits import LEAST_SOURCES
 from shared.schemas.estimates import Estimate, NextStep, Purchase, VarianceComponents
 
-LEAST_SOURCES = 12
 RESAMPLES = 400
 
 

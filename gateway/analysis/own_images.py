@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from gateway.analysis.certainty import LEVEL
 from gateway.analysis.effects import Floats
@@ -22,8 +23,8 @@ NEARLY = 8  # images that the scorer did not choose
 Booleans = NDArray[np.bool_]
 
 
-class Seen(NamedTuple):
-    """What people saw in each image: it shows the value, it does not, or no majority. Unmarked: none of these."""
+class Marks(NamedTuple):
+    """People's marks of each image: it shows the value, it does not, or no majority. Unmarked: none of these."""
 
     confirmed: Booleans
     refused: Booleans
@@ -38,21 +39,21 @@ class OwnSamples(NamedTuple):
     chosen_by: ChosenBy
 
 
-def own_samples(chosen: Booleans, seen: Seen) -> OwnSamples:
-    """The two samples, from what the scorer chose and what people saw.
+def own_samples(chosen: Booleans, marks: Marks) -> OwnSamples:
+    """The two samples, from what the scorer chose and how people marked it.
 
     A mark overrules the scorer, and an undecided image is in neither sample. With `LEAST_MARKED` decided images of the
     scorer's choice (or when all of it is marked), its unmarked images are in neither sample: then every image that
     shows the value was confirmed by eye. The scorer's word stands for the unmarked images that it did not choose.
     """
-    marked = seen.confirmed | seen.refused | seen.undecided
+    marked = marks.confirmed | marks.refused | marks.undecided
     if not marked.any():
         return OwnSamples(chosen, ~chosen, "scorer")
-    decided = chosen & (seen.confirmed | seen.refused)
+    decided = chosen & (marks.confirmed | marks.refused)
     unmarked = chosen & ~marked
     by_eye = int(decided.sum()) >= LEAST_MARKED or not unmarked.any()
-    showing = seen.confirmed if by_eye else seen.confirmed | unmarked
-    return OwnSamples(showing, seen.refused | (~chosen & ~marked), "eye" if by_eye else "scorer and eye")
+    showing = marks.confirmed if by_eye else marks.confirmed | unmarked
+    return OwnSamples(showing, marks.refused | (~chosen & ~marked), "eye" if by_eye else "scorer and eye")
 
 
 def images_to_mark(digests: list[str], chosen: Booleans, probability: Floats) -> list[str]:
@@ -72,9 +73,7 @@ def value_probabilities(images: Floats, values: Floats, scale: float) -> Floats:
 
     `scale` multiplies cosines before the softmax (arXiv 2103.00020, section 3.1).
     """
-    logits = scale * (images @ values.T)
-    odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return np.asarray(odds / odds.sum(axis=1, keepdims=True))
+    return np.asarray(softmax(scale * (images @ values.T), axis=1))
 
 
 def difference_interval(first: Rate, second: Rate) -> Interval | None:

@@ -1,9 +1,7 @@
 """API keys: created for an owner, shown once, stored as SHA-256; their scopes and rate limits.
 
-A key has 256 random bits, so a plain hash is enough. Rate limits are in the key's row, on the database's clock, and
-hold across any number of gateways (docs/decisions/access.md). Each request moves `requests_until` ahead
-by its share of a minute, from now at the earliest; each byte moves `bytes_until` ahead by its share of an hour. A
-request that would move them more than a minute or an hour ahead of now is refused.
+A key has 256 random bits, so a plain hash is enough. Rate limits are in the key's row (`rate_limits.py`): requests a
+minute, bytes an hour.
 """
 
 from __future__ import annotations
@@ -14,14 +12,12 @@ import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
-from sqlalchemy import ColumnElement, Float, ScalarSelect, SQLColumnExpression, case, func, literal, select, update
-from sqlalchemy.ext.compiler import compiles
+from sqlalchemy import ScalarSelect, func, literal, select, update
 from sqlalchemy.orm import Session
-from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.functions import GenericFunction
 
+from gateway.auth.rate_limits import HOUR, MINUTE, is_within, moved_ahead, seconds_to_wait
 from gateway.database.sessions import database_now, insert_missing
 from gateway.database.table_base import utc_now
 from gateway.database.tables import LOCAL_OWNER, ApiKey, Login, Owner
@@ -35,7 +31,6 @@ KeyId = str | ScalarSelect[str]
 """The hash of a key, or the subquery of `key_of_login`."""
 
 PREFIX = "cf_"
-MINUTE, HOUR = 60.0, 3600.0
 _KEY = re.compile(r"cf_[A-Za-z0-9_-]{43,200}")
 _ID_DIGITS = 12
 
@@ -177,12 +172,12 @@ def admit(session: Session, key_id: KeyId, defaults: Limits, requests: int = 1, 
     """
     per_minute = func.coalesce(ApiKey.requests_per_minute, literal(defaults.requests_per_minute))
     per_hour = func.coalesce(ApiKey.bytes_per_hour, literal(defaults.bytes_per_hour))
-    requests_until = _later(ApiKey.requests_until) + requests * MINUTE / per_minute
-    bytes_until = _later(ApiKey.bytes_until) + size * HOUR / per_hour
-    mine = [ApiKey.hash == key_id, ApiKey.revoked_at.is_(None)]
+    requests_until = moved_ahead(ApiKey.requests_until, requests * MINUTE / per_minute)
+    bytes_until = moved_ahead(ApiKey.bytes_until, size * HOUR / per_hour)
+    valid = [ApiKey.hash == key_id, ApiKey.revoked_at.is_(None)]
     row = session.execute(
         update(ApiKey)
-        .where(*mine, requests_until <= epoch_now() + MINUTE, bytes_until <= epoch_now() + HOUR)
+        .where(*valid, is_within(requests_until, MINUTE), is_within(bytes_until, HOUR))
         .values(requests_until=requests_until, bytes_until=bytes_until, used_at=database_now())
         .returning(ApiKey.hash, ApiKey.owner_id, ApiKey.scopes, ApiKey.max_request_bytes, per_hour)
         .execution_options(synchronize_session=False)
@@ -190,8 +185,8 @@ def admit(session: Session, key_id: KeyId, defaults: Limits, requests: int = 1, 
     if row is not None:
         key_hash, owner, scopes, max_request_bytes, whole_hour = row
         return Caller(owner, key_hash, frozenset(scopes), min(max_request_bytes or whole_hour, whole_hour))
-    minute_wait, hour_wait = requests_until - epoch_now() - MINUTE, bytes_until - epoch_now() - HOUR
-    waiting = session.execute(select(minute_wait, hour_wait, per_minute, per_hour).where(*mine)).one_or_none()
+    minute_wait, hour_wait = seconds_to_wait(requests_until, MINUTE), seconds_to_wait(bytes_until, HOUR)
+    waiting = session.execute(select(minute_wait, hour_wait, per_minute, per_hour).where(*valid)).one_or_none()
     if waiting is None:
         return None
     raise _over_limit(*waiting)
@@ -204,27 +199,6 @@ def _over_limit(requests_wait: float, bytes_wait: float, per_minute: int, per_ho
         f"this key's limit of {limit} is reached; retry in {seconds + 1:.0f} s, or ask the operator for a higher limit",
         retry_after=seconds + 1,
     )
-
-
-def _later(until: SQLColumnExpression[float]) -> ColumnElement[float]:
-    return case((until > epoch_now(), until), else_=epoch_now())
-
-
-class epoch_now(GenericFunction[float]):
-    """SQL: seconds since 1970 on the database's clock."""
-
-    type = Float()
-    inherit_cache = True
-
-
-@compiles(epoch_now, "postgresql")
-def _epoch_postgresql(element: epoch_now, compiler: SQLCompiler, **kwargs: Any) -> str:
-    return "CAST(extract(epoch FROM statement_timestamp()) AS double precision)"
-
-
-@compiles(epoch_now, "sqlite")
-def _epoch_sqlite(element: epoch_now, compiler: SQLCompiler, **kwargs: Any) -> str:
-    return "((julianday('now') - 2440587.5) * 86400.0)"
 
 
 def ensure_local_owner(session: Session) -> None:

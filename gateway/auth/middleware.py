@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from ipaddress import ip_address
 from urllib.parse import SplitResult, quote, urlsplit
 
@@ -23,6 +23,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.auth import keys
+from gateway.auth.body_sizes import count_bytes, declared_length
 from gateway.auth.keys import PREFIX, Caller, Limits
 from gateway.context import Context
 from gateway.database.sessions import DATABASE_AWAY
@@ -30,7 +31,7 @@ from gateway.database.tables import LOCAL_OWNER
 from shared.admission import Spool
 from shared.endpoints import HEALTHZ, READYZ
 from shared.problem_replies import problem_reply
-from shared.problems import Forbidden, Malformed, NotReady, Problem, TooLarge, Unauthorized
+from shared.problems import Forbidden, Malformed, NotReady, Problem, Unauthorized
 from shared.storage import LINK_PATH
 
 OPEN_PATHS = frozenset({HEALTHZ, READYZ, "/openapi.json", "/login"})
@@ -48,7 +49,6 @@ STUDY_ANSWERS = re.compile(r"/studies/[^/]+/answers\.csv")
 STUDY_ANSWERS_BYTES = 8 * 1024**2  # some 100,000 ratings
 MANIFEST_BYTES = 64 * 1024**2  # JSON is parsed in memory: some 300,000 images
 MAX_BYTES_IN_MEMORY = 512 * 1024**2  # of all bodies that come in at a time, except forms, whose files are on disk
-LUMP_BYTES = 8 * 1024**2  # bodies of unknown length are counted in steps of this size
 
 COOKIE = "contrafact_session"
 TOKEN_COOKIE = "contrafact_csrf"  # readable by our scripts, which send it back in the header below
@@ -109,7 +109,7 @@ class Access:
         state["owner"] = caller.owner if caller else None
         state["reviewer"] = caller.key_id or LOCAL_OWNER if caller else None
         most = self._most_bytes(scope["method"], scope["path"], headers, caller)
-        declared = _declared_length(headers.get("content-length"), most)
+        declared = declared_length(headers.get("content-length"), most)
         if b"%00" in scope.get("raw_path", b"") or b"%00" in scope["query_string"]:
             raise Malformed("the URL contains %00; remove it")
         key_hash = caller.key_hash if caller else None
@@ -121,7 +121,7 @@ class Access:
         if declared:
             spool.refuse_without_room(declared)
             await pay(declared)
-        return _count_bytes(receive, most, declared or 0, pay, spooled)
+        return count_bytes(receive, most, declared or 0, pay, spooled)
 
     async def _caller(self, method: str, path: str, headers: Headers) -> Caller | None:
         """The caller; None on paths that need no key."""
@@ -267,41 +267,3 @@ def _refusal(problem: Problem, scope: Scope, headers: Headers) -> Response:
         target = quote(scope["path"]) + (f"?{query}" if query else "")
         return RedirectResponse(f"/login?next={quote(target, safe='')}", 303)
     return problem_reply(problem, scope["path"])
-
-
-def _declared_length(length: str | None, most: int) -> int | None:
-    if length is None:
-        return None
-    if not (length.isascii() and length.isdigit()):
-        raise Malformed(f"Content-Length is {length!r}; it must be a number of bytes")
-    if int(length) > most:
-        raise _too_large(most)
-    return int(length)
-
-
-def _count_bytes(
-    receive: Receive, most: int, paid: int, pay: Callable[[int], Awaitable[None]], spooled: Callable[[int], None]
-) -> Receive:
-    """Count the body. `paid` bytes are charged to the key already; further ones are charged per `LUMP_BYTES`."""
-    received = 0
-
-    async def counting() -> Message:
-        nonlocal received, paid
-        message = await receive()
-        size = len(message.get("body", b""))
-        received += size
-        if received > most:
-            raise _too_large(most)
-        spooled(size)
-        while received > paid:
-            await pay(min(LUMP_BYTES, most))
-            paid += LUMP_BYTES
-        return message
-
-    return counting
-
-
-def _too_large(most: int) -> TooLarge:
-    return TooLarge(
-        f"the body is larger than {most:,} bytes; send less, or images one by one with PUT /images/{{digest}}"
-    )

@@ -21,6 +21,7 @@ from sqlalchemy import (
     event,
     func,
     select,
+    update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
@@ -108,6 +109,14 @@ def insert_missing(session: Session, table: type[DeclarativeBase], rows: Sequenc
         return
     insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
     session.execute(insert(table).on_conflict_do_nothing(), list(rows))
+
+
+def upsert(
+    session: Session, table: type[DeclarativeBase], key: ColumnValues, columns: ColumnValues, **if_new: object
+) -> None:
+    """Write `columns` of the row with this primary key. A new row has the columns `if_new` as well."""
+    insert_missing(session, table, [{**key, **if_new, **columns}])
+    session.execute(update(table).filter_by(**key).values(**columns))
 
 
 def migrate(engine: Engine) -> None:

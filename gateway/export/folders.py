@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from gateway.export.archive import member_of, temporary_member
 from gateway.export.files import Exporting, image_files
-from gateway.export.names import cell
+from shared.characters import csv_cell
 from shared.schemas.exports import ExportedImage
 
 _COLUMNS = (
@@ -29,11 +29,11 @@ def folders(export: Exporting) -> Iterator[bytes]:
         text = io.TextIOWrapper(table, encoding="utf-8", newline="", write_through=True)
         rows = csv.writer(text, lineterminator="\n")
         model_columns = [f"{model} {field}" for model in models for field in ("predicted", "flipped")]
-        rows.writerow(["file_name", *_COLUMNS, *map(cell, model_columns)])
+        rows.writerow(["file_name", *_COLUMNS, *map(csv_cell, model_columns)])
 
         def add_image(image: ExportedImage, path: str) -> None:
             columns = [*(getattr(image, name) for name in _COLUMNS), *_predictions(image, models)]
-            rows.writerow([path, *map(cell, columns)])
+            rows.writerow([path, *map(csv_cell, columns)])
 
         yield from image_files(export, add_image)
         text.detach()

@@ -1,4 +1,4 @@
-"""Names that are safe on any file system, and CSV cells that no spreadsheet interprets as a formula."""
+"""Names that are safe on any file system."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ MOST_BYTES = 80  # of a path component, so that a member's path fits the 255 byt
 UNLABELLED = "unlabelled"
 _PUNCTUATION = " ._-"
 _DEVICES = frozenset({"con", "prn", "aux", "nul"} | {f"{name}{n}" for name in ("com", "lpt") for n in range(1, 10)})
-_FORMULA = tuple("=+-@\t\r\n＝＋－＠")
 
 
 def safe_name(text: str) -> str:
@@ -38,8 +37,3 @@ def class_folders(labels: Iterable[str]) -> dict[str | None, str]:
         used.add(folder.casefold())
         folders[label] = folder
     return folders
-
-
-def cell(value: object) -> object:
-    """A safe CSV cell: an apostrophe precedes text that a spreadsheet would run as a formula."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from gateway.methods.counterfactual import Edit, MethodImage, Scores, TaskDescription
 from shared.chunks import chunks
@@ -100,9 +101,7 @@ class _Embedded:
         """The probability of the ground truth, and its lead over the most probable other class."""
         if not len(self.classes):
             return {}
-        logits = self.logit_scale * (self.classes @ image)
-        odds = np.exp(logits - logits.max())
-        probabilities = odds / odds.sum()
+        probabilities = np.asarray(softmax(self.logit_scale * (self.classes @ image)))
         other_probabilities = np.delete(probabilities, self.truth)
         truth = float(probabilities[self.truth])
         return {"label": truth, "label_margin": truth - float(other_probabilities.max())}

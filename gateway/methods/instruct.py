@@ -23,7 +23,6 @@ from pydantic import Field, model_validator
 
 from gateway.methods.arms import ComparedArms, RenderedArm, compare_arms, rows
 from gateway.methods.caption import write_caption
-from gateway.methods.caption_edits import EditQuestion, ask_for_edits, perturb_schema
 from gateway.methods.check_parameters import CheckParameters
 from gateway.methods.checks import check_images
 from gateway.methods.chosen_values import chosen_edits
@@ -39,7 +38,17 @@ from gateway.methods.counterfactual import (
 )
 from gateway.methods.instructions import Instruction, edit_of_instruction, instruction_by_rule
 from gateway.methods.inverted import ProtectedClasses
-from gateway.methods.lance import DEFAULT_THRESHOLDS, LANCE_CHECKS, LANCE_FACTORS, PERTURB, VALUE, LanceFactor
+from gateway.methods.lance import (
+    DEFAULT_THRESHOLDS,
+    LANCE_CHECKS,
+    LANCE_FACTORS,
+    PERTURB,
+    VALUE,
+    EditQuestion,
+    LanceFactor,
+    ask_for_edits,
+    perturb_schema,
+)
 from gateway.methods.lineage import Lineage
 from gateway.methods.questions import Question, digest_of_prompts, revision_of
 from gateway.methods.schedule import (
@@ -149,8 +158,8 @@ def write_edits(
     """
     p, most = inputs.parameters, 1 if value else inputs.parameters.edits_per_factor
     question, schema = _QUESTIONS[p.wording][bool(value)], perturb_schema(most, instructions=p.wording == "model")
-    asked = EditQuestion(question, schema, most, _TOKENS_PER_EDIT, p.temperature, value)
-    return [with_instruction(proposal) for proposal in ask_for_edits(inputs, caption, factor, attempt, asked)]
+    request = EditQuestion(question, schema, most, _TOKENS_PER_EDIT, p.temperature, value)
+    return [with_instruction(proposal) for proposal in ask_for_edits(inputs, caption, factor, attempt, request)]
 
 
 def with_instruction(proposal: Proposal) -> Proposal:

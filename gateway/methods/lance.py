@@ -3,8 +3,7 @@
 The paper's steps are the functions that `lance` calls, in order:
 
 1 caption the image
-2 ask a language model for edits of the caption that change one thing of one factor (`caption_edits.py` sends the
-  question)
+2 ask a language model for edits of the caption that change one thing of one factor
 3 check the edits by their words
 4 invert the image and edit it by prompt-to-prompt, under every self-attention fraction f of a sweep (`inverted.py`)
 5 check the images and keep the best of each sweep
@@ -29,7 +28,7 @@ are accepted. `rows` (`arms.py`) pairs each edit with its null arm. If the job's
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Literal
 
@@ -37,9 +36,10 @@ from pydantic import Field, TypeAdapter
 
 from gateway.methods.arms import RenderedArm, rows
 from gateway.methods.caption import with_domain, write_caption
-from gateway.methods.caption_edits import EditQuestion, PerturbReply, ask_for_edits, perturb_messages, perturb_schema
 from gateway.methods.chosen_values import chosen_edits
 from gateway.methods.counterfactual import (
+    ACCEPTED,
+    Change,
     Edit,
     Factor,
     MethodCounterfactual,
@@ -57,16 +57,46 @@ from gateway.methods.inverted import (
     with_compared_arms,
 )
 from gateway.methods.paraphrase import revision_with_paraphrase
-from gateway.methods.questions import Question, digest_of_prompts, revision_of
+from gateway.methods.questions import (
+    InvalidReply,
+    Question,
+    Schema,
+    ask,
+    digest_of_prompts,
+    object_schema,
+    revision_of,
+    text_schema,
+)
 from gateway.methods.schedule import Inputs, Proposal, accepted_edits, refuse_duplicates, round_robin, until_accepted
 from gateway.methods.similarity import check_texts
 from gateway.methods.source_filter import SourceMatch, refuse_unfit_source
 from gateway.methods.text_checks import check_protected_classes
+from gateway.methods.word_diff import check_diff
 from gateway.methods.words import names_class
 from shared.endpoints import Services
+from shared.schemas.base import Contract
 from shared.schemas.designs import ChosenValues
+from shared.schemas.language import Message
 
 # --- The prompt. The tiny language model is trained on it (tests/contract/tinyworld/weights/test_prompts.py).
+
+
+@dataclass(frozen=True, slots=True)
+class PerturbedCaption:
+    """An edit as the language model writes it: the new caption, and the change that it claims.
+
+    `instruct`'s questions also ask for an `instruction`; LANCE's do not.
+    """
+
+    from_phrase: str
+    from_value: str
+    to_phrase: str
+    to_value: str
+    caption: str
+    instruction: str = ""
+
+
+PerturbReply = dict[Literal["edits"], list[PerturbedCaption]]
 
 
 _PERTURB = (
@@ -164,8 +194,81 @@ def perturb_caption(
     p, most = inputs.parameters, 1 if value else inputs.parameters.edits_per_factor
     question = VALUE if value else PERTURB_OR_ADD if p.additions else PERTURB
     schema = perturb_schema(most, p.additions and not value)
-    asked = EditQuestion(question, schema, most, _TOKENS_PER_EDIT, p.temperature, value)
-    return ask_for_edits(inputs, caption, factor, attempt, asked)
+    request = EditQuestion(question, schema, most, _TOKENS_PER_EDIT, p.temperature, value)
+    return ask_for_edits(inputs, caption, factor, attempt, request)
+
+
+@dataclass(frozen=True, slots=True)
+class EditQuestion:
+    """A question for up to `most` edits of a caption; `value`: for one edit to it."""
+
+    question: Question[PerturbReply]
+    schema: Schema
+    most: int
+    tokens_per_edit: int
+    temperature: float
+    value: str = ""
+
+
+def ask_for_edits(
+    inputs: Inputs[Contract], caption: str, factor: Factor, attempt: int, request: EditQuestion
+) -> list[Proposal]:
+    """Step 2: the language model's edits of a factor. The word diff refuses captions that change more than they claim.
+
+    Without a valid reply the result is one refused edit of this factor. `attempt` counts repetitions of a question from
+    0; each has another seed.
+    """
+    truth, most = inputs.image.ground_truth, request.most
+    messages = perturb_messages(inputs.task, caption, truth, factor, most, request.question, request.value)
+    seed, longest = inputs.derive_seed(factor, caption, *([attempt] if attempt else [])), request.tokens_per_edit * most
+    try:
+        reply, exchange = ask(
+            inputs.services, request.question, messages, request.schema,
+            seed=seed, max_tokens=longest, temperature=request.temperature,
+        )  # fmt: skip
+    except InvalidReply as invalid:
+        unchanged = Edit((Change(factor, "", "", "", ""),), caption, "")
+        return [Proposal(unchanged, inputs.seed, invalid.verdict, exchanges=(invalid.exchange,))]
+    proposals = []
+    for new in reply["edits"]:
+        change = Change(factor, new.from_phrase, new.to_phrase, new.from_value, new.to_value)
+        edit = Edit((change,), caption, " ".join(new.caption.split()), " ".join(new.instruction.split()))
+        proposals.append(Proposal(edit, inputs.seed, check_diff(edit) or ACCEPTED, exchanges=(exchange,)))
+    return proposals
+
+
+def perturb_messages(
+    task: TaskDescription,
+    caption: str,
+    ground_truth: str | None,
+    factor: Factor,
+    most: int,
+    question: Question[PerturbReply],
+    value: str = "",
+) -> list[Message]:
+    """The question for step 2: up to `most` edits of the caption that change one thing of a factor, or to `value`.
+
+    The caption starts on a new line, so that its first word has the same tokens as in the reply.
+    """
+    class_line = f"\nClass: {ground_truth}" if ground_truth is not None else ""
+    value_line = f"\nValue: {value}" if value else ""
+    text = f"Task: {task.text}{class_line}\nFactor: {factor}{value_line}\nEdits: {most}\nCaption:\n{caption}"
+    return question.messages(text)
+
+
+def perturb_schema(most: int, additions: bool = False, *, instructions: bool = False) -> Schema:
+    """Schema of the reply: up to `most` edits, each with phrases, canonical values and the new caption.
+
+    With `additions`, what an edit replaces may be empty. With `instructions`, each edit has one.
+    """
+    longest = {"from_phrase": 60, "from_value": 40, "to_phrase": 60, "to_value": 40, "caption": 600}
+    if instructions:
+        longest["instruction"] = 300
+    texts = {name: text_schema(length) for name, length in longest.items()}
+    if additions:
+        texts |= {name: {**texts[name], "minLength": 0} for name in ("from_phrase", "from_value")}
+    edit = object_schema(**texts)
+    return object_schema(edits={"type": "array", "items": edit, "maxItems": most})
 
 
 def check_words(inputs: Inputs[LanceParameters], proposals: Sequence[Proposal]) -> Iterator[Proposal]:

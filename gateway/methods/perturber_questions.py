@@ -11,9 +11,8 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gateway.methods.caption_edits import perturb_messages, perturb_schema
 from gateway.methods.counterfactual import TaskDescription
-from gateway.methods.lance import LANCE_FACTORS, PERTURB, LanceFactor, LanceParameters
+from gateway.methods.lance import LANCE_FACTORS, PERTURB, LanceFactor, LanceParameters, perturb_messages, perturb_schema
 from shared.schemas.language import GenerateRequest
 from shared.seeds import derive_seed
 

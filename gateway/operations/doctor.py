@@ -18,7 +18,8 @@ from pydantic import ValidationError
 from sqlalchemy import Select, or_, select
 from sqlalchemy.exc import ArgumentError, ProgrammingError
 
-from gateway.auth.keys import any_key, epoch_now
+from gateway.auth.keys import any_key
+from gateway.auth.rate_limits import epoch_now
 from gateway.database.sessions import DATABASE_AWAY, database_now, driver_message, open_engine, open_sessions, reading
 from gateway.database.tables import Job, SourceImage
 from gateway.operations.startup import database_name, schema_fault

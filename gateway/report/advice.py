@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from gateway.results.confirmation import editor_to_confirm
+from gateway.analysis.limits import LEAST_SOURCES
+from gateway.report.settling import confirming_step
 from shared.schemas.effects import CellEffect
 from shared.schemas.results import Funnel, JobResults, ModelResults
 
@@ -58,10 +59,9 @@ def _after_weaknesses(results: JobResults, weaknesses: Sequence[Weakness]) -> It
             f"Look at the pictures of the findings. Review {images} on `/jobs/{job}/review`, then add the reviews to "
             f"the report: `contrafact report {job} --anew`."
         )
-    editors = [(result, editor_to_confirm(result.method, effect)) for result, effect in weaknesses]
-    result, editor = next(((result, editor) for result, editor in editors if editor), (None, None))
-    if result and result.relation == "labelled" and result.metric == "accuracy":
-        yield f"Test the weaknesses with an unrelated editor: `contrafact confirm {job} --with {editor} --wait`."
+    steps = (confirming_step(job, result, effect, "the weaknesses") for result, effect in weaknesses)
+    if step := next(filter(None, steps), None):
+        yield step
     first = weaknesses[0].result
     if first.relation == "labelled":
         yield f"Train on what breaks the model: `contrafact repair --job {job} --model {first.model}`."
@@ -72,7 +72,9 @@ def _without_weaknesses(results: JobResults) -> Iterator[str]:
     job = results.made.job
     cells = [effect for result in results.results for effect in result.cells]
     if all(effect.standing == "too few images" for effect in cells):
-        yield "Submit more images of each class: a change is tested on 12 or more source images of a class."
+        yield (
+            f"Submit more images of each class: a change is tested on {LEAST_SOURCES} or more source images of a class."
+        )
         return
     yield "See under Statistical power which drops these images detect; smaller ones need more images."
     yield f"Test the next release on the same images: `contrafact suites create {job} --name NAME`."

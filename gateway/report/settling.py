@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gateway.analysis.limits import BEYOND
+from gateway.analysis.limits import BEYOND, LEAST_SOURCES
 from gateway.methods import confirming_method
 from gateway.results.confirmation import editor_to_confirm
 from shared.schemas.effects import CellEffect
 from shared.schemas.results import ModelResults
 from shared.wording import change_in_words, class_in_words, points
 
-ENOUGH_OWN_IMAGES = 12
 MOST_OPEN = 5
 
 
@@ -27,20 +26,29 @@ def _steps(job: str, figures: ModelResults, effect: CellEffect) -> Iterator[str]
     if effect.provisional and changed is not None and changed.reviewed < changed.n:
         image = "image" if changed.n == 1 else "images"
         yield f"Review its {changed.n} changed {image}, to see whether they are valid ({changed.reviewed} reviewed)."
-    classifies = figures.relation == "labelled" and figures.metric == "accuracy"
-    if confirming_method(figures.method) and classifies and effect.standing == "weakness":
-        if editor := editor_to_confirm(figures.method, effect):
-            yield f"Test it with an unrelated editor: `contrafact confirm {job} --with {editor} --wait`."
+    if confirming_method(figures.method) and _classifies(figures) and effect.standing == "weakness":
+        if step := confirming_step(job, figures, effect, "it"):
+            yield step
         elif effect.confirmation is not None and effect.confirmation.verdict == "too few images":
             yield f"`{effect.confirmation.method}` had too few images to confirm it: submit more of its class."
         if effect.dose is None:
             yield f"See whether it grows with the strength of the edit: `contrafact dose {job} --wait`."
     own = effect.corroboration
-    if own is not None and own.showing.n < ENOUGH_OWN_IMAGES:
+    if own is not None and own.showing.n < LEAST_SOURCES:
         yield (
             f"Bring photographs of `{effect.cell.label}` with {effect.cell.value}: your test set has {own.showing.n}, "
-            f"and {ENOUGH_OWN_IMAGES} tell more than any rendering."
+            f"and {LEAST_SOURCES} tell more than any rendering."
         )
+
+
+def confirming_step(job: str, figures: ModelResults, weakness: CellEffect, name: str) -> str:
+    """What to do to test a weakness, called `name`, with an unrelated editor; "" if that was done or cannot be."""
+    editor = editor_to_confirm(figures.method, weakness) if _classifies(figures) else None
+    return f"Test {name} with an unrelated editor: `contrafact confirm {job} --with {editor} --wait`." if editor else ""
+
+
+def _classifies(figures: ModelResults) -> bool:
+    return figures.relation == "labelled" and figures.metric == "accuracy"
 
 
 def open_effects(figures: ModelResults) -> list[str]:

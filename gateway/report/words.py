@@ -11,8 +11,10 @@ from functools import partial
 
 from markupsafe import Markup, escape
 
+from gateway.analysis.limits import LEAST_SOURCES
+from gateway.analysis.own_images import LEAST_MARKED
 from gateway.analysis.segmentation import lost_classes
-from gateway.results.wording import chosen_by
+from gateway.results.wording import chosen_by, weakness_in_words
 from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.estimates import Rate, VarianceComponents
 from shared.schemas.result_rows import ChangeView, ModelOpinion, PredictionView
@@ -209,4 +211,7 @@ GLOBALS = {
     "NO_FINDING": NO_FINDING,
     "no_link": no_link,
     "bind": bind,
+    "weakness_in_words": weakness_in_words,
+    "LEAST_SOURCES": LEAST_SOURCES,
+    "LEAST_MARKED": LEAST_MARKED,
 }

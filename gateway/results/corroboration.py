@@ -11,7 +11,7 @@ from gateway.analysis.certainty import clustered_rate
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.own_images import (
     Booleans,
-    Seen,
+    Marks,
     difference_interval,
     images_to_mark,
     own_samples,
@@ -49,9 +49,9 @@ class _Compared:
     groups: Integers
 
     @property
-    def seen(self) -> Seen:
+    def mark_arrays(self) -> Marks:
         """The marks as arrays."""
-        return Seen(*(np.array([mark == word for mark in self.marks], np.bool_) for word in ("yes", "no", "unsure")))
+        return Marks(*(np.array([mark == word for mark in self.marks], np.bool_) for word in ("yes", "no", "unsure")))
 
 
 def with_corroboration(results: JobResults, images: OwnImages, vectors: Vectors) -> JobResults:
@@ -72,7 +72,7 @@ def _corroborate_effect(
     compared = _compared(model, effect.cell, captions, user_images, vectors) if captions else None
     if captions is None or compared is None:
         return effect
-    samples = own_samples(compared.chosen, compared.seen)
+    samples = own_samples(compared.chosen, compared.mark_arrays)
     showing, remaining = (
         clustered_rate(compared.correct[mask], compared.groups[mask]) for mask in (samples.showing, samples.rest)
     )
@@ -119,7 +119,7 @@ def _compared(
 
 
 def _count_marks(compared: _Compared) -> OwnImageMarks | None:
-    confirmed, refused, undecided = compared.seen
+    confirmed, refused, undecided = compared.mark_arrays
     if not (confirmed | refused | undecided).any():
         return None
     decided = compared.chosen & (confirmed | refused)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
-from sqlalchemy import ColumnElement, Select, and_, cast, or_, select, tuple_
+from sqlalchemy import ColumnElement, Select, Subquery, and_, case, cast, func, or_, select, tuple_
 from sqlalchemy import Text as Text_
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
@@ -179,6 +179,18 @@ def conditions(filters: Filters) -> list[ColumnElement[bool]]:
             predictions = predictions.where(Prediction.flipped.is_(filters.flipped))
         conditions.append(predictions.exists())
     return conditions + predicted_conditions(filters, filters.model)
+
+
+def flips_by_counterfactual(job_id: str, model: str | None) -> Subquery:
+    """By `counterfactual_id`: whether some model (or `model`) `flipped` its prediction, and whether one `kept` it."""
+    p = Prediction
+    of_model = [] if model is None else [p.model == model]
+    flipped = func.max(case((p.flipped.is_(True), 1), else_=0)).label("flipped")
+    kept = func.max(case((p.flipped.is_(False), 1), else_=0)).label("kept")
+    rows = select(p.counterfactual_id, flipped, kept).where(
+        p.job_id == job_id, p.counterfactual_id.is_not(None), *of_model
+    )
+    return rows.group_by(p.counterfactual_id).subquery()
 
 
 def predicted_conditions(filters: Filters, model: str | InstrumentedAttribute[str] | None) -> list[ColumnElement[bool]]:

@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import RowMapping, Subquery, case, func, select
+from sqlalchemy import ColumnElement, RowMapping, and_, case, func, select, true
 from sqlalchemy.orm import Session, aliased
 
 from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
-from gateway.results.counterfactuals import Filters, conditions, predicted_conditions
+from gateway.results.counterfactuals import Filters, conditions, flips_by_counterfactual, predicted_conditions
 from gateway.results.recent import Recent
 from shared.schemas.effects import Direction
 
 MOST_FACETS = 64  # that a process keeps
+_FAILED = "failed_"  # begins the names of columns: whether a group fails the filters of a counter
 
 
 class ChangedValue(NamedTuple):
@@ -53,7 +54,10 @@ NOT_COUNTED = Facets(0, *(Counter() for _ in range(7)))  # in place of the count
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Counterfactuals that no filter tells apart. `flips`: what models say, under the filter of the model."""
+    """Counterfactuals that no filter tells apart. `flips`: what models say, under the filter of the model.
+
+    `failed`: the counters whose own filters they do not match.
+    """
 
     method: str
     classes: tuple[str, ...]
@@ -61,7 +65,7 @@ class _Group:
     verdicts: tuple[str, ...]
     check: str
     flips: tuple[str, ...]
-    predicted: bool
+    failed: frozenset[str]
     number: int
 
 
@@ -89,26 +93,34 @@ def _key(job: Job, filters: Filters) -> tuple[str, int, str]:
     return job.id, job.events, filters.model_dump_json()
 
 
-_Test = Callable[[_Group], bool]
-_FACETED = ("method", "factor", "value", "from_value", "label", "verdict", "check", "flipped", "model")
+# The filters that each counter leaves out.
+_OWN_FILTERS = {
+    "method": ("method",),
+    "change": ("factor", "value", "from_value"),
+    "label": ("label",),
+    "verdict": ("verdict",),
+    "check": ("check",),
+    "flipped": ("flipped",),
+    "model": ("model",),
+}
+_FACETED = [field for fields in _OWN_FILTERS.values() for field in fields]
 _PREDICTED = ("predicted", "predicted_original", "predicted_null")  # their conditions depend on the model
 
 
 def load_facets(session: Session, job_id: str, filters: Filters, models: Sequence[str]) -> Facets:
     """The counts of a job under these filters. `models`: of the job; with one of them its counter is empty."""
     groups = _load_groups(session, job_id, filters)
-    tests = _tests(filters)
 
     def count(without: str, values: Callable[[_Group], Iterable[Any]]) -> Counter[Any]:
         counter: Counter[Any] = Counter()
         for group in groups:
-            if all(test(group) for name, test in tests.items() if name != without):
+            if group.failed <= {without}:
                 for value in values(group):
                     counter[value] += group.number
         return Counter(dict(counter.most_common()))
 
     return Facets(
-        total=sum(group.number for group in groups if all(test(group) for test in tests.values())),
+        total=sum(group.number for group in groups if not group.failed),
         classes=count("label", lambda group: group.classes),
         methods=count("method", lambda group: [group.method]),
         changes=count("change", lambda group: group.changes),
@@ -119,45 +131,34 @@ def load_facets(session: Session, job_id: str, filters: Filters, models: Sequenc
     )
 
 
-def _tests(filters: Filters) -> dict[str, _Test]:
-    """Whether a group matches each filter that is set."""
-    changed = (filters.factor, filters.value, filters.from_value)
-    flipped = None if filters.flipped is None else str(filters.flipped).lower()
-    tests: dict[str, tuple[object, _Test]] = {
-        "method": (filters.method, lambda group: group.method == filters.method),
-        "change": (any(changed) or None, lambda group: _is_changed(group, filters)),
-        "label": (filters.label, lambda group: filters.label in group.classes),
-        "verdict": (None if filters.verdict == "any" else filters.verdict, lambda g: filters.verdict in g.verdicts),
-        "check": (filters.check, lambda group: group.check == filters.check),
-        "flipped": (flipped, lambda group: flipped in group.flips),
-        "model": (filters.model, lambda group: group.predicted),
-    }
-    return {name: test for name, (value, test) in tests.items() if value is not None}
-
-
-def _is_changed(group: _Group, filters: Filters) -> bool:
-    """Whether the single change of a group matches factor and values."""
-    to = {change.value for change in group.changes if change.direction == "to"}
-    before = {change.value for change in group.changes if change.direction == "from"}
-    return (
-        (filters.factor is None or any(change.factor == filters.factor for change in group.changes))
-        and (filters.value is None or filters.value in to)
-        and (filters.from_value is None or filters.from_value in before)
-    )
+def _separate_conditions(filters: Filters) -> dict[str, ColumnElement[bool]]:
+    """The condition of each counter's own filters, if they are set."""
+    unset = filters.model_copy(update=dict.fromkeys(Filters.model_fields))
+    separate = {}
+    for name, fields in _OWN_FILTERS.items():
+        own = {field: getattr(filters, field) for field in fields}
+        if any(value is not None for value in own.values()):
+            with_model = {"model": filters.model} if name == "flipped" else {}
+            separate[name] = and_(true(), *conditions(unset.model_copy(update=own | with_model)))
+    return separate
 
 
 def _load_groups(session: Session, job_id: str, filters: Filters) -> list[_Group]:
-    c, s, flips = Counterfactual, SourceImage, _flips(job_id, filters.model)
+    # Another name, because a filter asks for the source image, too.
+    c, s, flips = Counterfactual, aliased(SourceImage), flips_by_counterfactual(job_id, filters.model)
     # Grouped by names: Postgres takes an expression with parameters for another one where it is repeated.
     columns = (
         c.method, c.factor, c.from_value, c.to_value, s.ground_truth, s.mask_classes, c.accepted,
-        c.lost_to.label("lost_to"), c.check, flips.c.flipped, flips.c.kept,
+        c.counted.label("counted"), c.check, flips.c.flipped, flips.c.kept,
     )  # fmt: skip
-    names = [column.key for column in columns]
+    failed = [
+        case((matches, 0), else_=1).label(f"{_FAILED}{name}") for name, matches in _separate_conditions(filters).items()
+    ]
+    names = [*(column.key for column in columns), *(column.name for column in failed)]
     others = filters.model_copy(update=dict.fromkeys((*_FACETED, *_PREDICTED)))
     predicted = predicted_conditions(filters, filters.model)
     query = (
-        select(*columns, func.count().label("number"))
+        select(*columns, *failed, func.count().label("number"))
         .join(s, c.source_image_id == s.id)
         .outerjoin(flips, flips.c.counterfactual_id == c.id)
         .where(c.job_id == job_id, c.arm == "edit", *conditions(others), *predicted)
@@ -166,23 +167,12 @@ def _load_groups(session: Session, job_id: str, filters: Filters) -> list[_Group
     return [_group(row._mapping) for row in session.execute(query)]
 
 
-def _flips(job_id: str, model: str | None) -> Subquery:
-    """By counterfactual: whether some model (or `model`) changed its prediction, and whether some kept it; 0 or 1."""
-    p = Prediction
-    of_model = [] if model is None else [p.model == model]
-    flipped = func.max(case((p.flipped.is_(True), 1), else_=0)).label("flipped")
-    kept = func.max(case((p.flipped.is_(False), 1), else_=0)).label("kept")
-    rows = select(p.counterfactual_id, flipped, kept).where(
-        p.job_id == job_id, p.counterfactual_id.is_not(None), *of_model
-    )
-    return rows.group_by(p.counterfactual_id).subquery()
-
-
 def _group(row: RowMapping) -> _Group:
     """The group of a row of `_load_groups`."""
     values: tuple[tuple[Direction, str | None], ...] = (("to", row["to_value"]), ("from", row["from_value"]))
     factor, label = row["factor"], row["ground_truth"]
-    counted = ("counted",) if row["accepted"] and not row["lost_to"] else ()
+    counted = ("counted",) if row["counted"] else ()
+    failed = (name.removeprefix(_FAILED) for name, value in row.items() if name.startswith(_FAILED) and value)
     return _Group(
         method=row["method"],
         classes=tuple(dict.fromkeys([*([] if label is None else [label]), *(row["mask_classes"] or [])])),
@@ -190,7 +180,7 @@ def _group(row: RowMapping) -> _Group:
         verdicts=("accepted", *counted) if row["accepted"] else ("rejected",),
         check=row["check"],
         flips=(*(("true",) if row["flipped"] else ()), *(("false",) if row["kept"] else ())),
-        predicted=row["flipped"] is not None,
+        failed=frozenset(failed),
         number=row["number"],
     )
 

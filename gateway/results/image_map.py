@@ -12,12 +12,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from gateway.analysis.projection import principal_plane
+from gateway.database.columns import StoredChange
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Job, JobService, SourceImage
 from gateway.model_services.recorded_embeddings import recorded_tables
+from gateway.results.counterfactuals import Filters, flips_by_counterfactual, matching
 from gateway.results.recent import Recent
 from shared.endpoints import Services
 from shared.storage import ObjectStore
@@ -40,6 +42,18 @@ class JobMap:
     share: float
     positions: list[int]
     sources: int
+
+
+class MappedEdit(NamedTuple):
+    """An edit on a map, and the file name of its source image. `flipped`: whether a model changed its prediction on it.
+
+    `flipped` is None if no model predicted it.
+    """
+
+    id: str
+    changes: list[StoredChange]
+    source_name: str
+    flipped: bool | None
 
 
 class _ScoredEdit(NamedTuple):
@@ -74,6 +88,24 @@ def load_map(sessions: Sessions, store: ObjectStore, job_id: str, of: Of, most: 
     plane = principal_plane(np.array(list(vectors.values())) if vectors else np.zeros((0, 0)))
     places = {id: (float(x), float(y)) for id, (x, y) in zip(vectors, plane.points, strict=True)}
     return JobMap(places, plane.share, positions, sources)
+
+
+def mapped_edits(session: Session, job_id: str, filters: Filters, job_map: JobMap) -> list[MappedEdit]:
+    """The edits of a map that match the filters; `flipped` of the filters' model, or of any model."""
+    # Another name, because a filter asks for the source image, too.
+    c, s, flips = Counterfactual, aliased(SourceImage), flips_by_counterfactual(job_id, filters.model)
+    rows = session.execute(
+        matching(job_id, filters)
+        .with_only_columns(c.id, c.changes, c.position, s.file_name, flips.c.flipped)
+        .join(s, c.source_image_id == s.id)
+        .outerjoin(flips, flips.c.counterfactual_id == c.id)
+        .where(c.position.in_(job_map.positions))
+    )
+    return [
+        MappedEdit(id, changes, name or f"image {position}", None if flipped is None else bool(flipped))
+        for id, changes, position, name, flipped in rows
+        if id in job_map.places
+    ]
 
 
 def _sample(session: Session, job_id: str, most: int) -> tuple[list[int], int]:

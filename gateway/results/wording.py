@@ -144,6 +144,12 @@ def effect_sentence(effect: CellEffect, correct: Floats, relation: Relation, met
     return f"{sentence}, {_images(effect, correct)}{_outlook(effect)}{_validity(effect)}"
 
 
+def weakness_in_words(cell: Cell, relation: Relation, metric: Metric = "accuracy") -> str:
+    """What fails under which change: "`bus` fails with weather changed to night"."""
+    worse, _ = _verbs(relation == "labelled", metric)
+    return f"{class_in_words(cell, '`')} {worse} {change_in_words(cell)}"
+
+
 def _verbs(labelled: bool, metric: Metric) -> tuple[str, str]:
     """The verbs for a worse and for a better model."""
     if metric == "iou":

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sqlalchemy import delete, update
+from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
-from gateway.database.sessions import insert_missing
+from gateway.database.sessions import upsert
 from gateway.database.table_base import utc_now
 from gateway.database.tables import NotedFinding, Report
 from gateway.jobs import jobs
@@ -35,8 +35,7 @@ def record(
     else:
         columns = {**request.model_dump(), "author": author, "noted_at": utc_now()}
         about = {"model": view.model, "method": view.method, **view.effect.cell.model_dump()}
-        insert_missing(session, NotedFinding, [{**key, **about, **columns}])
-        session.execute(update(NotedFinding).filter_by(**key).values(**columns))
+        upsert(session, NotedFinding, key, columns, **about)
     return _find(session, owner, job_id, finding)
 
 

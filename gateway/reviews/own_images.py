@@ -1,4 +1,4 @@
-"""Marks of own images: what there is to mark for the findings of a job's report, and what people saw."""
+"""Marks of own images: what there is to mark for the findings of a job's report, and how people marked it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from gateway.database.sessions import insert_missing
+from gateway.database.sessions import upsert
 from gateway.database.table_base import utc_now
 from gateway.database.tables import OwnImageMark, Report, SourceImage
 from gateway.jobs import jobs
@@ -63,7 +63,9 @@ def listing(session: Session, owner: str, job_id: str) -> OwnImagesView:
     names = _file_names(session, job_id, {digest for listed in digests.values() for digest in listed})
     values = []
     for value, (classes, _) in to_mark.items():
-        listed = [ImageToMark(image=one, file_name=names[one], marks=marks[value, one]) for one in digests[value]]
+        listed = [
+            ImageToMark(image=image, file_name=names[image], marks=marks[value, image]) for image in digests[value]
+        ]
         values.append(ValueToMark(factor=value.factor, value=value.name, classes=classes, images=listed))
     return OwnImagesView(job=job_id, values=values)
 
@@ -91,30 +93,31 @@ def record(session: Session, owner: str, reviewer: str, job_id: str, image: str,
         "reviewer": reviewer,
     }
     columns = {"shows": request.shows, "marked_at": utc_now()}
-    insert_missing(session, OwnImageMark, [{**key, **columns}])
-    session.execute(update(OwnImageMark).filter_by(**key).values(**columns))
+    upsert(session, OwnImageMark, key, columns)
     return _view(session.get_one(OwnImageMark, tuple(key.values()), populate_existing=True))
 
 
 def next_mark(view: OwnImagesView, reviewer: str, chosen: Value | None = None, image: str | None = None) -> NextMark:
     """The next image that a reviewer has not marked, of all values or of the `chosen` one; or the `image` of it."""
-    values = [one for one in view.values if chosen in (None, (one.factor, one.value))]
-    marks = [mark for one in view.values for shown in one.images for mark in shown.marks if mark.reviewer == reviewer]
+    values = [value for value in view.values if chosen in (None, (value.factor, value.value))]
+    images = [shown for value in view.values for shown in value.images]
+    marks = [mark for shown in images for mark in shown.marks if mark.reviewer == reviewer]
     last = max(marks, key=lambda mark: mark.marked_at, default=None)
     before = None if last is None else (Value(last.factor, last.value), last.image)
-    for one in values:
-        shown = next(_wanted(one.images, reviewer, image), None)
+    for value in values:
+        shown = next(_candidates(value.images, reviewer, image), None)
         if shown is not None:
             mark = next((mark for mark in shown.marks if mark.reviewer == reviewer), None)
-            marked = sum(_is_marked(other, reviewer) for other in one.images)
-            return NextMark(Value(one.factor, one.value), shown.image, mark, before, marked, len(one.images))
+            marked = sum(_is_marked(other, reviewer) for other in value.images)
+            return NextMark(Value(value.factor, value.value), shown.image, mark, before, marked, len(value.images))
     return NextMark(None, None, None, before, len(marks), len(marks))
 
 
-def _wanted(images: Iterable[ImageToMark], reviewer: str, image: str | None) -> Iterator[ImageToMark]:
-    if image is not None:
-        return (one for one in images if one.image == image)
-    return (one for one in images if not _is_marked(one, reviewer))
+def _candidates(images: Iterable[ImageToMark], reviewer: str, digest: str | None) -> Iterator[ImageToMark]:
+    """The image with this digest; without a digest, those that the reviewer has not marked."""
+    if digest is not None:
+        return (image for image in images if image.image == digest)
+    return (image for image in images if not _is_marked(image, reviewer))
 
 
 def _is_marked(image: ImageToMark, reviewer: str) -> bool:
@@ -124,15 +127,15 @@ def _is_marked(image: ImageToMark, reviewer: str) -> bool:
 def _to_mark(session: Session, job_id: str) -> dict[Value, tuple[list[str], list[str]]]:
     """The classes with findings of each value, and the digests of the images to mark; of the job's report."""
     report = session.get(Report, job_id)
-    found: dict[Value, tuple[dict[str, None], set[str]]] = {}
+    by_value: dict[Value, tuple[dict[str, None], set[str]]] = {}
     for figures in report.results.results if report else ():
         for effect in figures.findings:
             own, cell = effect.corroboration, effect.cell
             if own is not None and own.to_mark and len(cell.value) <= LONGEST_MARKED_VALUE:
-                classes, images = found.setdefault(Value(cell.factor, cell.value), ({}, set()))
+                classes, images = by_value.setdefault(Value(cell.factor, cell.value), ({}, set()))
                 classes[cell.label] = None
                 images |= set(own.to_mark)
-    return {value: (list(classes), sorted(images)) for value, (classes, images) in found.items()}
+    return {value: (list(classes), sorted(images)) for value, (classes, images) in by_value.items()}
 
 
 def _file_names(session: Session, job_id: str, digests: set[str]) -> dict[str, str]:

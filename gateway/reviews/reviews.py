@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gateway.database.pagination import SortKey, page_of
-from gateway.database.sessions import insert_missing
+from gateway.database.sessions import upsert
 from gateway.database.table_base import utc_now
 from gateway.database.tables import Review
 from gateway.jobs import jobs
@@ -29,8 +29,7 @@ def record(
         raise InvalidInput(f"the check {edit.check!r} rejected this edit before rendering, so it has no image")
     key = {"counterfactual_id": counterfactual_id, "reviewer": reviewer}
     columns = {**review.model_dump(), "reviewed_at": utc_now()}
-    insert_missing(session, Review, [{**key, "job_id": job_id, **columns}])
-    session.execute(update(Review).filter_by(**key).values(**columns))
+    upsert(session, Review, key, columns, job_id=job_id)
     return _view(session.get_one(Review, tuple(key.values()), populate_existing=True))
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from gateway.database.columns import StoredChange
-from gateway.database.sessions import insert_missing
+from gateway.database.sessions import upsert
 from gateway.database.table_base import utc_now
 from gateway.database.tables import Counterfactual, SourceImage, Study, StudyAnswer, StudyItem, StudyRater
 from gateway.studies.raters import Invited
@@ -23,7 +23,7 @@ NOTHING = "nothing"
 
 @dataclass(frozen=True, slots=True)
 class ItemView:
-    """An item as raters see it: the digests of both images, the questions, and the answers that were given before."""
+    """An item as raters see it: the digests of both images, the questions, and their earlier answers."""
 
     id: str
     original: str
@@ -99,26 +99,25 @@ def own_item(session: Session, invited: Invited, item_id: str) -> ItemView:
     return view(session, invited.study, item_id)
 
 
-def record(session: Session, invited: Invited, item_id: str, given: Mapping[str, str]) -> None:
+def record(session: Session, invited: Invited, item_id: str, answers: Mapping[str, str]) -> None:
     """Store a rater's answers about an item of theirs. Replaces earlier ones. Raises NotFound and InvalidInput."""
     rater, study = invited
     if item_id not in rater.items:
         raise NotFound("this link has no such item")
-    answers = checked(study.request, given)
+    checked_answers = checked(study.request, answers)
     key = {"item_id": item_id, "rater_id": rater.id}
-    columns = {"answers": answers, "answered_at": utc_now()}
-    insert_missing(session, StudyAnswer, [{**key, **columns}])
-    session.execute(update(StudyAnswer).filter_by(**key).values(**columns))
+    columns = {"answers": checked_answers, "answered_at": utc_now()}
+    upsert(session, StudyAnswer, key, columns)
     rated = session.scalar(select(func.count()).where(StudyAnswer.rater_id == rater.id))
     if rated == len(rater.items):
         sync_reviews(session, study)
 
 
-def checked(request: StudyRequest, given: Mapping[str, str]) -> dict[str, str]:
+def checked(request: StudyRequest, form: Mapping[str, str]) -> dict[str, str]:
     """One allowed answer to every question. Raises InvalidInput."""
     answers = {}
     for question in request.question_list:
-        answer = given.get(question.name, "").strip().lower()
+        answer = form.get(question.name, "").strip().lower()
         choices = CHOICES[question.kind]
         if answer not in choices:
             problem = f"it is {answer[:50]!r}" if answer else "there is no answer"

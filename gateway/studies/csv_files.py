@@ -1,6 +1,6 @@
 """CSV for crowd platforms: the items of a study out, answers in and out.
 
-A cell that a spreadsheet would take for a formula (= + - @, tab or carriage return first) gets an apostrophe before it.
+A cell that a spreadsheet would take for a formula gets an apostrophe before it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from gateway.studies.raters import MAX_RATERS
 from gateway.studies.ratings import load_scores
 from gateway.studies.results import sync_reviews
 from gateway.studies.studies import find
-from shared.characters import is_deceptive
+from shared.characters import csv_cell, is_deceptive
 from shared.problems import InvalidInput, Malformed
 from shared.schemas.studies import ATTENTION, AnswersStored
 
 MAX_NAME = 200  # characters of a rater's name
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def items_csv(session: Session, owner: str, study_id: str) -> str:
@@ -34,11 +33,11 @@ def items_csv(session: Session, owner: str, study_id: str) -> str:
     study = find(session, owner, study_id)
     questions = study.request.question_list
     header = ["item", "original_image", "changed_image", "instruction", *(question.name for question in questions)]
-    wanted = "; ".join(f"{question.name}: {ATTENTION[question.kind]}" for question in questions)
+    expected = "; ".join(f"{question.name}: {ATTENTION[question.kind]}" for question in questions)
     rows = []
     for item in views(session, study):
         images = [f"/studies/{study_id}/items/{item.id}/{side}" for side in ("original", "changed")]
-        instruction = f"This checks attention. Answer {wanted}" if item.attention else ""
+        instruction = f"This checks attention. Answer {expected}" if item.attention else ""
         rows.append([item.id, *images, instruction, *(item.text(question) for question in questions)])
     return _write([header, *rows])
 
@@ -48,12 +47,12 @@ def answers_csv(session: Session, owner: str, study_id: str) -> str:
     study = find(session, owner, study_id)
     names = [question.name for question in study.request.question_list]
     a, r = StudyAnswer, StudyRater
-    ratings = select(a.item_id, r.id, r.name, a.answers).join(r, a.rater_id == r.id).where(r.study_id == study_id)
-    rows = session.execute(ratings.order_by(r.id, a.item_id))
-    return _write(
-        [["rater", "item", *names]]
-        + [[name or rater, item, *(given.get(question, "") for question in names)] for item, rater, name, given in rows]
-    )
+    answered = select(a.item_id, r.id, r.name, a.answers).join(r, a.rater_id == r.id).where(r.study_id == study_id)
+    rows = session.execute(answered.order_by(r.id, a.item_id))
+    ratings = [
+        [name or rater, item, *(answers.get(question, "") for question in names)] for item, rater, name, answers in rows
+    ]
+    return _write([["rater", "item", *names], *ratings])
 
 
 def upload_answers(session: Session, owner: str, study_id: str, data: bytes) -> AnswersStored:
@@ -65,13 +64,13 @@ def upload_answers(session: Session, owner: str, study_id: str, data: bytes) -> 
     rows = list(_read(study, data))
     items = set(session.scalars(select(StudyItem.id).where(StudyItem.study_id == study_id)))
     ratings: dict[tuple[str, str], dict[str, str]] = {}
-    for line, rater, item, given in rows:
+    for line, rater, item, answers in rows:
         if item not in items:
             raise InvalidInput(f"line {line}: the study has no item {item[:50]!r}; take the ids from items.csv")
         if (rater, item) in ratings:
             raise InvalidInput(f"line {line}: rater {rater[:50]!r} has rated item {item} before; keep one line")
         try:
-            ratings[rater, item] = checked(study.request, given)
+            ratings[rater, item] = checked(study.request, answers)
         except InvalidInput as problem:
             raise InvalidInput(f"line {line}: {problem.detail}") from problem
     ids = _rater_ids(session, study, dict.fromkeys(rater for rater, _ in ratings))
@@ -147,9 +146,5 @@ def _decode(data: bytes) -> str:
 
 def _write(rows: Iterable[Iterable[str]]) -> str:
     file = io.StringIO(newline="")
-    csv.writer(file).writerows([_cell(cell) for cell in row] for row in rows)
+    csv.writer(file).writerows(map(csv_cell, row) for row in rows)
     return file.getvalue()
-
-
-def _cell(text: str) -> str:
-    return f"'{text}" if text.startswith(_FORMULA) else text

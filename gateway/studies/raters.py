@@ -10,11 +10,12 @@ import uuid
 from collections import Counter
 from typing import NamedTuple
 
-from sqlalchemy import case, select, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from gateway.auth.keys import MINUTE, PREFIX, epoch_now, hash_of
+from gateway.auth.keys import PREFIX, hash_of
 from gateway.auth.middleware import RATE_PATH
+from gateway.auth.rate_limits import MINUTE, is_within, moved_ahead
 from gateway.database.tables import Job, Study, StudyItem, StudyRater
 from gateway.studies.ratings import count_usable, load_scores
 from gateway.studies.studies import find
@@ -62,17 +63,16 @@ def invite(session: Session, owner: str, study_id: str, count: int) -> Invitatio
 def admit(session: Session, token: str, per_minute: int) -> Invited:
     """The rater with this token; counts a request. Raises NotFound, and Overloaded if they send too many."""
     r = StudyRater
-    start = case((r.requests_until > epoch_now(), r.requests_until), else_=epoch_now())
-    until = start + MINUTE / per_minute
-    mine = r.token_hash == hash_of(token)
-    counted = update(r).where(mine, until <= epoch_now() + MINUTE).values(requests_until=until).returning(r.id)
+    until = moved_ahead(r.requests_until, MINUTE / per_minute)
+    has_token = r.token_hash == hash_of(token)
+    counted = update(r).where(has_token, is_within(until, MINUTE)).values(requests_until=until).returning(r.id)
     rater_id = session.scalar(counted.execution_options(synchronize_session=False))
-    if rater_id is None and session.scalar(select(r.id).where(mine)) is not None:
+    if rater_id is None and session.scalar(select(r.id).where(has_token)) is not None:
         raise Overloaded(
             f"more than {per_minute:,} requests a minute came from this link; wait a moment", retry_after=1
         )
-    found = select(StudyRater, Study).join(Study, r.study_id == Study.id).join(Job, Study.job_id == Job.id)
-    row = session.execute(found.where(r.id == rater_id, Job.deleted_at.is_(None))).one_or_none()
+    raters = select(StudyRater, Study).join(Study, r.study_id == Study.id).join(Job, Study.job_id == Job.id)
+    row = session.execute(raters.where(r.id == rater_id, Job.deleted_at.is_(None))).one_or_none()
     if row is None:
         raise NotFound("this link is not valid, or its study was deleted; ask the person who sent it")
     return Invited(*row)

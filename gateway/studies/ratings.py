@@ -71,8 +71,8 @@ class Ratings:
         usable: defaultdict[str, list[Answers]] = defaultdict(list)
         for rater, answers in self.answers.items():
             if not self.scores[rater].excluded:
-                for item, given in answers.items():
-                    usable[item].append(given)
+                for item, rating in answers.items():
+                    usable[item].append(rating)
         return usable
 
     @property
@@ -133,18 +133,18 @@ def score_raters(
     controls = [item for item, kind in kinds.items() if label is not None and kind in EXPECTED]
     attention = [item for item, kind in kinds.items() if kind == "attention"]
     correct = np.full((len(answers), len(controls)), np.nan)
-    for row, given in enumerate(answers.values()):
+    for row, ratings in enumerate(answers.values()):
         for column, control in enumerate(controls):
-            if label is not None and control in given:
-                correct[row, column] = given[control].get(label.name) == EXPECTED[kinds[control]]
+            if label is not None and control in ratings:
+                correct[row, column] = ratings[control].get(label.name) == EXPECTED[kinds[control]]
     uncertain = np.array([kinds[control] == "null" for control in controls], np.bool_)
     figures = score_controls(correct, uncertain)
-    wanted = {question.name: ATTENTION[question.kind] for question in request.question_list}
+    expected = {question.name: ATTENTION[question.kind] for question in request.question_list}
     scores = {}
-    for row, (rater, given) in enumerate(answers.items()):
-        missed = sum(item in given and dict(given[item]) != wanted for item in attention)
+    for row, (rater, ratings) in enumerate(answers.items()):
+        missed = sum(item in ratings and dict(ratings[item]) != expected for item in attention)
         hits, n = int(figures.correct[row]), int(figures.n[row])
         failed = missed > 0 or (n > 0 and hits / n < request.least_control_score)
         unchecked = n == 0 and not figures.dropped.all()
         scores[rater] = RaterScore(hits, n, missed, unchecked, failed)
-    return scores, [control for control, gone in zip(controls, figures.dropped, strict=True) if gone]
+    return scores, [control for control, dropped in zip(controls, figures.dropped, strict=True) if dropped]

@@ -74,12 +74,12 @@ def sync_reviews(session: Session, study: Study) -> None:
     locked = select(Study.id).where(Study.id == study.id).with_for_update(key_share=True)
     if session.scalar(locked) is None:
         return  # deleted meanwhile
-    wanted = _verdicts(session, study)
-    mine = (Review.job_id == study.job_id, Review.reviewer == study.reviewer)
-    stored = {row.counterfactual_id: row for row in session.scalars(select(Review).where(*mine))}
-    if gone := sorted(set(stored) - set(wanted)):
-        session.execute(delete(Review).where(*mine, Review.counterfactual_id.in_(gone)))
-    for edit, verdict in wanted.items():
+    agreed_verdicts = _verdicts(session, study)
+    by_study = (Review.job_id == study.job_id, Review.reviewer == study.reviewer)
+    stored = {row.counterfactual_id: row for row in session.scalars(select(Review).where(*by_study))}
+    if outdated := sorted(set(stored) - set(agreed_verdicts)):
+        session.execute(delete(Review).where(*by_study, Review.counterfactual_id.in_(outdated)))
+    for edit, verdict in agreed_verdicts.items():
         if edit not in stored:
             note = f"consensus of study {study.id}"
             row = Review(counterfactual_id=edit, reviewer=study.reviewer, job_id=study.job_id, verdict=verdict)
@@ -139,7 +139,7 @@ def _consensus(
 def _counts(question: Question, answers: Sequence[Sequence[Answers]]) -> Integers:
     """How many raters gave each choice, as items × choices."""
     choices = CHOICES[question.kind]
-    rows = [[sum(given[question.name] == choice for given in item) for choice in choices] for item in answers]
+    rows = [[sum(rating[question.name] == choice for rating in item) for choice in choices] for item in answers]
     return np.array(rows, np.int64).reshape(len(answers), len(choices))
 
 

@@ -15,6 +15,7 @@ from sqlalchemy import Select, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from gateway.database.tables import Counterfactual, Image, Job, SourceImage, StudyItem
+from gateway.results.pairing import is_arm_of
 from shared.problems import InvalidInput
 from shared.schemas.studies import ItemKind, StudyRequest
 from shared.seeds import derive_seed
@@ -68,10 +69,9 @@ def _nulls(session: Session, job: Job, edits: Sequence[Counterfactual]) -> Itera
     """Edits of different source images, with the accepted null arms to show as if they were these edits."""
     null = aliased(Counterfactual)
     edit = Counterfactual
-    same = (null.job_id == edit.job_id, null.source_image_id == edit.source_image_id, null.method == edit.method)
     arms = (
         select(edit, null.image_digest)
-        .join(null, (null.ordinal == edit.null_ordinal) & same[0] & same[1] & same[2])
+        .join(null, is_arm_of(null, edit))
         .where(edit.job_id == job.id, edit.arm == "edit", edit.method.in_({row.method for row in edits}))
         .where(null.arm == "null", null.accepted, null.image_digest.is_not(None))
         .order_by(edit.id.desc())  # from the other end, so that few pairs are seen twice

@@ -36,8 +36,8 @@ def create(session: Session, owner: str, job_id: str, request: StudyRequest) -> 
 
 def find(session: Session, owner: str, study_id: str) -> Study:
     """The owner's study. Raises NotFound."""
-    mine = select(Study).join(Job, Study.job_id == Job.id).where(Study.id == study_id)
-    study = session.scalar(mine.where(Job.owner_id == owner, Job.deleted_at.is_(None)))
+    studies = select(Study).join(Job, Study.job_id == Job.id).where(Study.id == study_id)
+    study = session.scalar(studies.where(Job.owner_id == owner, Job.deleted_at.is_(None)))
     if study is None:
         raise NotFound(f"there is no study {study_id!r}; GET /jobs/JOB/studies lists those of a job")
     return study

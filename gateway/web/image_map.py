@@ -7,17 +7,14 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
-from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from gateway.api.dependencies import Gateway, JobId, Owner
-from gateway.database.columns import StoredChange
 from gateway.database.sessions import reading
-from gateway.database.tables import Counterfactual, Prediction, SourceImage
 from gateway.jobs import jobs
 from gateway.report.words import change_name
-from gateway.results.counterfactuals import Listing, matching
-from gateway.results.image_map import JobMap, JobMaps, Of
+from gateway.results.counterfactuals import Listing
+from gateway.results.image_map import JobMap, JobMaps, MappedEdit, Of, mapped_edits
 from gateway.web.gallery import Choice, GalleryState, JobCounts, filter_rows
 from gateway.web.rendering import render
 from shared.schemas.result_rows import ChangeView
@@ -80,18 +77,10 @@ def show_map(
 
 def _points(session: Session, job_id: str, listing: Listing, job_map: JobMap) -> list[Point]:
     """The points of the matching counterfactuals; those that changed a prediction last, so they lie on top."""
-    c, s = Counterfactual, SourceImage
-    on_map = c.position.in_(job_map.positions)
-    rows = session.execute(matching(job_id, listing).where(on_map).with_only_columns(c.id, c.changes, c.position)).all()
-    names = session.execute(
-        select(s.position, s.file_name).where(s.job_id == job_id, s.position.in_(job_map.positions))
-    )
-    name_of = {position: name or f"image {position}" for position, name in names}
-    flips, places = _flips(session, job_id, listing.model, job_map), _fitted(job_map)
+    places = _fitted(job_map)
     points = [
-        Point(row.id, *places[row.id], _words(row.changes, name_of[row.position]), flips.get(row.id))
-        for row in rows
-        if row.id in places
+        Point(edit.id, *places[edit.id], _words(edit), edit.flipped)
+        for edit in mapped_edits(session, job_id, listing, job_map)
     ]
     return sorted(points, key=lambda point: bool(point.flipped))
 
@@ -108,18 +97,6 @@ def _fitted(job_map: JobMap) -> dict[str, tuple[int, int]]:
     return {id: (round(x), round(y)) for id, (x, y) in zip(job_map.places, fitted.tolist(), strict=True)}
 
 
-def _words(changes: list[StoredChange], name: str) -> str:
-    return "; ".join(change_name(ChangeView.model_validate(change)) for change in changes) + f", {name}"
-
-
-def _flips(session: Session, job_id: str, model: str | None, job_map: JobMap) -> dict[str, bool]:
-    """Whether `model`, or any model, changed its prediction, by counterfactual of the map."""
-    c, p = Counterfactual, Prediction
-    flipped = func.max(case((p.flipped.is_(True), 1), else_=0))
-    rows = (
-        select(p.counterfactual_id, flipped)
-        .join(c, p.counterfactual_id == c.id)
-        .where(c.job_id == job_id, c.position.in_(job_map.positions), *([] if model is None else [p.model == model]))
-        .group_by(p.counterfactual_id)
-    )
-    return {id: bool(value) for id, value in session.execute(rows)}
+def _words(edit: MappedEdit) -> str:
+    changes = "; ".join(change_name(ChangeView.model_validate(change)) for change in edit.changes)
+    return f"{changes}, {edit.source_name}"

@@ -34,7 +34,7 @@ def show_own_images(
     chosen = Value(factor, value) if value else None
     path = f"/jobs/{job}/review/own-images"
     turn = next_mark(view, reviewer, chosen, image)
-    addresses = [(one, f"{path}?{_query(Value(one.factor, one.value))}") for one in view.values]
+    addresses = [(group, f"{path}?{_query(Value(group.factor, group.value))}") for group in view.values]
     before = f"{path}?{_query(*turn.before)}" if turn.before else ""
     following = f"{path}?{_query(chosen)}" if chosen and image is None else path
     return render(

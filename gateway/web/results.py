@@ -120,8 +120,8 @@ def _at(session: Session, job: Job, figures: ModelResults, threshold: float) -> 
 
 
 def _findings(session: Session, job: str, results: JobResults) -> list[Finding]:
-    found = [(figures, effect) for figures in results.results for effect in figures.findings]
-    found.sort(key=lambda pair: pair[1].standing != "weakness")
+    rows = [(figures, effect) for figures in results.results for effect in figures.findings]
+    rows.sort(key=lambda row: row[1].standing != "weakness")
     return [
         Finding(
             finding_id(figures.model, figures.method, effect.cell),
@@ -130,7 +130,7 @@ def _findings(session: Session, job: str, results: JobResults) -> list[Finding]:
             _images(session, job, figures, effect.cell) if number < FINDINGS_WITH_PICTURES else [],
             steps_for(job, figures, effect),
         )
-        for number, (figures, effect) in enumerate(found)
+        for number, (figures, effect) in enumerate(rows)
     ]
 
 

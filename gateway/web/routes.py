@@ -13,6 +13,7 @@ from gateway.api.images import IMMUTABLE, ImageDigest
 from gateway.context import read_stored
 from gateway.database.sessions import reading
 from gateway.jobs import jobs
+from gateway.jobs.pace import pace_of
 from gateway.jobs.task_description import rename_masks
 from gateway.report.overlays import paint_png
 from gateway.report.page import ASSETS
@@ -24,7 +25,6 @@ from gateway.results.provenance import packet_of_image
 from gateway.storage import images
 from gateway.web.addresses import address_of, cell_parameters, parameters_of
 from gateway.web.rendering import FOLDER, render
-from gateway.web.running import pace_of
 from shared.problems import InvalidInput, NotFound
 from shared.schemas.effects import Cell
 from shared.schemas.masks import ALL_CLASSES

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal
 
-from gateway.methods.caption_edits import perturb_messages
 from gateway.methods.counterfactual import TaskDescription
 from gateway.methods.dillema import alternative_messages, keyword_messages, rewrite_messages
 from gateway.methods.instruct import INSTRUCT
-from gateway.methods.lance import LANCE_FACTORS, PERTURB, LanceFactor
+from gateway.methods.lance import LANCE_FACTORS, PERTURB, LanceFactor, perturb_messages
 from shared.schemas.language import Message
 from tinyworld.domain.descriptions import Description, Mention, Withheld
 from tinyworld.domain.language_domain import WORDS, LanguageDomain

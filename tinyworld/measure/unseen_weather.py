@@ -20,9 +20,8 @@ from random import Random
 
 import torch
 
-from gateway.methods.caption_edits import perturb_messages, perturb_schema
 from gateway.methods.counterfactual import TaskDescription
-from gateway.methods.lance import PERTURB
+from gateway.methods.lance import PERTURB, perturb_messages, perturb_schema
 from llm_service.pairs import Pair
 from llm_service.perturber_training import Recipe, train
 from shared.problems import GenerationFailed

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from gateway.methods import dillema, instruct, lance
-from gateway.methods.caption_edits import perturb_messages, perturb_schema
 from gateway.methods.counterfactual import TaskDescription
+from gateway.methods.lance import perturb_messages, perturb_schema
 from gateway.methods.questions import digest_of_prompts
 from tinyworld.domain.language_domain import LanguageDomain, english_words
 from tinyworld.domain.language_examples import KINDS, Example, Kind, Wordings, example

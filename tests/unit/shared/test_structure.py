@@ -38,6 +38,18 @@ def test_endpoints_of_services_are_written_in_one_place(package: str) -> None:
     assert {path for path, _ in written} <= {"shared/endpoints.py"}, written
 
 
+def test_pages_build_no_queries() -> None:
+    """`sqlalchemy.orm` is allowed, for the type of a session."""
+    imports = [
+        f"{path}: {alias.name}"
+        for path, tree in trees("gateway/web")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "sqlalchemy"
+        for alias in node.names
+    ]
+    assert imports == []
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_two_classes_of_a_package_share_a_name(package: str) -> None:
     places: dict[str, list[str]] = defaultdict(list)

@@ -231,14 +231,15 @@ def test_csv_goes_out_and_in_and_formulas_are_disarmed(gateway: Gateway) -> None
     assert set(items[0]) == {"item", "original_image", "changed_image", "instruction", "good"}
     assert gateway.client.get(items[0]["changed_image"]).headers["content-type"] == "image/png"
     rows = [["=cmd|' /C calc'!A0", items[0]["item"], "yes"], ["@ben", items[1]["item"], "NO"]]
+    rows.append(["＝1", items[2]["item"], "yes"])  # spreadsheets take full-width signs for the plain ones
     assert gateway.client.put(f"{address}/answers.csv", content=csv_of(["rater", "item", "good"], rows)).is_success
     text = gateway.client.get(f"{address}/answers.csv").text
     stored = {row["rater"]: row["good"] for row in csv.DictReader(io.StringIO(text))}
-    assert stored == {"'=cmd|' /C calc'!A0": "yes", "'@ben": "no"}
+    assert stored == {"'=cmd|' /C calc'!A0": "yes", "'@ben": "no", "'＝1": "yes"}
     again = gateway.client.put(f"{address}/answers.csv", content=text.encode())
-    assert again.json() == {"answers": 2, "raters": 2, "unchecked_raters": 0}
+    assert again.json() == {"answers": 3, "raters": 3, "unchecked_raters": 0}
     assert gateway.client.get(f"{address}/answers.csv").text == text, "the same raters"
-    assert gateway.client.get(address).json()["answered"] == 2
+    assert gateway.client.get(address).json()["answered"] == 3
 
 
 @pytest.mark.parametrize(

@@ -175,10 +175,6 @@ def test_the_scripts_of_the_pages_are_small(client: httpx.Client) -> None:
         assert sum(len(client.get(script).content) for script in scripts) < 50_000
 
 
-def test_a_map_without_recorded_embeddings_says_so(client: httpx.Client) -> None:
-    assert "No image with these filters has a recorded embedding." in page(client, "/jobs/drawn/map?verdict=rejected")
-
-
 def test_the_map_places_images_by_their_recorded_embeddings(gateway: Gateway) -> None:
     """Edits to night lie apart from all others."""
     placed = record_embeddings(gateway, "drawn", "night")

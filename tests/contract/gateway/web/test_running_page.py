@@ -14,7 +14,7 @@ from sqlalchemy import select
 from gateway.database.sessions import reading
 from gateway.database.tables import Job, SourceImage
 from gateway.jobs import jobs
-from gateway.web.running import pace_of
+from gateway.jobs.pace import pace_of
 from tests.support.browser import headless, needs_browser, open_page, violations
 from tests.support.drawn_job import add_drawn_job
 from tests.support.gateway_under_test import Gateway, serve_gateway

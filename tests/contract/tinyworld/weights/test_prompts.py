@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
-from gateway.methods.caption_edits import perturb_schema
+from gateway.methods.lance import perturb_schema
 from llm_service.engines.transformers import json_grammar
 from tinyworld.domain.language_examples import Example, Kind, Wordings, example
 from tinyworld.judges.language import generate, is_right, phrase_recall

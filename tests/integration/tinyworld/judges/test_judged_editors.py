@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from gateway.methods import METHODS
-from gateway.methods.caption_edits import perturb_messages, perturb_schema
-from gateway.methods.lance import LANCE_FACTORS, PERTURB
+from gateway.methods.lance import LANCE_FACTORS, PERTURB, perturb_messages, perturb_schema
 from gateway.model_services.clients import ModelServices
 from shared.images import decode, encode
 from shared.profiles import load_profile

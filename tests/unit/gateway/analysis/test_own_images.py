@@ -9,7 +9,7 @@ from gateway.analysis.certainty import score_interval
 from gateway.analysis.own_images import (
     LEAST_MARKED,
     Booleans,
-    Seen,
+    Marks,
     difference_interval,
     images_to_mark,
     own_samples,
@@ -52,9 +52,9 @@ def test_probabilities_follow_the_cosines() -> None:
     assert probabilities.sum(axis=1) == pytest.approx(1.0)
 
 
-def seen(yes: str, no: str = "", unsure: str = "") -> Seen:
+def marks(yes: str, no: str = "", unsure: str = "") -> Marks:
     """Marks of images that are named by letters, of the 26."""
-    return Seen(*(mask(letters) for letters in (yes, no, unsure)))
+    return Marks(*(mask(letters) for letters in (yes, no, unsure)))
 
 
 def mask(letters: str) -> Booleans:
@@ -66,14 +66,14 @@ def letters_of(mask: Booleans) -> str:
 
 
 def test_without_marks_the_scorers_choice_stands() -> None:
-    samples = own_samples(mask("abcdefgh"), seen(""))
+    samples = own_samples(mask("abcdefgh"), marks(""))
     assert letters_of(samples.showing) == "abcdefgh"
     assert letters_of(samples.rest) == "ijklmnopqrstuvwxyz"
     assert samples.chosen_by == "scorer"
 
 
 def test_a_few_marks_overrule_the_scorer_and_leave_the_rest_of_its_choice() -> None:
-    samples = own_samples(mask("abcdefgh"), seen("az", "bc", "dy"))
+    samples = own_samples(mask("abcdefgh"), marks("az", "bc", "dy"))
     assert letters_of(samples.showing) == "aefghz"
     assert letters_of(samples.rest) == "bcijklmnopqrstuvwx"
     assert samples.chosen_by == "scorer and eye"
@@ -82,7 +82,7 @@ def test_a_few_marks_overrule_the_scorer_and_leave_the_rest_of_its_choice() -> N
 @pytest.mark.parametrize(("decided", "chosen_by"), [(LEAST_MARKED - 1, "scorer and eye"), (LEAST_MARKED, "eye")])
 def test_from_twelve_decided_images_on_only_confirmed_ones_show_the_value(decided: int, chosen_by: str) -> None:
     chosen = "abcdefghijklmnop"
-    samples = own_samples(mask(chosen), seen(chosen[1:decided], "a", "z"))
+    samples = own_samples(mask(chosen), marks(chosen[1:decided], "a", "z"))
     unmarked = "" if chosen_by == "eye" else chosen[decided:]
     assert letters_of(samples.showing) == chosen[1:decided] + unmarked
     assert letters_of(samples.rest) == "aqrstuvwxy", "undecided images, and unmarked ones of the choice, are in neither"
@@ -90,8 +90,8 @@ def test_from_twelve_decided_images_on_only_confirmed_ones_show_the_value(decide
 
 
 def test_a_small_choice_is_confirmed_when_all_of_it_is_marked() -> None:
-    assert own_samples(mask("abc"), seen("ab", "c")).chosen_by == "eye"
-    assert own_samples(mask("abc"), seen("ab")).chosen_by == "scorer and eye"
+    assert own_samples(mask("abc"), marks("ab", "c")).chosen_by == "eye"
+    assert own_samples(mask("abc"), marks("ab")).chosen_by == "scorer and eye"
 
 
 def test_images_to_mark_are_a_sample_of_the_choice_and_its_nearest_misses_in_an_order_of_their_own() -> None:

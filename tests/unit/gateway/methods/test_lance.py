@@ -9,11 +9,18 @@ from pydantic import ValidationError
 
 from gateway.methods import METHODS
 from gateway.methods.caption import with_domain
-from gateway.methods.caption_edits import perturb_messages, perturb_schema
 from gateway.methods.checks import judge
 from gateway.methods.counterfactual import Change, Edit, TaskDescription, Verdict
 from gateway.methods.inverted import Attempt
-from gateway.methods.lance import LANCE_CHECKS, LANCE_FACTORS, PERTURB, LanceParameters, best
+from gateway.methods.lance import (
+    LANCE_CHECKS,
+    LANCE_FACTORS,
+    PERTURB,
+    LanceParameters,
+    best,
+    perturb_messages,
+    perturb_schema,
+)
 from gateway.methods.text_checks import check_stems
 from gateway.methods.word_diff import check_diff, places, word_diff
 from shared.schemas.base import ImagePayload

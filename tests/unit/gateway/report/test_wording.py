@@ -1,0 +1,49 @@
+"""The sentences of a report: what would settle a finding or an effect, and what failed."""
+
+from __future__ import annotations
+
+from gateway.report.settling import open_effects, steps_for
+from gateway.report.words import with_code
+from gateway.results.wording import weakness_in_words
+from shared.schemas.effects import Cell
+from shared.schemas.estimates import ChangedImages, Confirmation, Panel
+from tests.support.figures import effect, results
+
+
+def test_a_verdict_names_classes_as_findings_do() -> None:
+    """An empty <code> stood where a cell is of all classes."""
+    cell = Cell(label="", factor="other", value="fog 5", direction="to")
+    assert weakness_in_words(cell, "labelled") == "all classes fails with the image changed to fog 5"
+    bus = cell.model_copy(update={"label": "bus"})
+    assert with_code(weakness_in_words(bus, "labelled")) == "<code>bus</code> fails with the image changed to fog 5"
+
+
+def test_what_settles_a_finding_leaves_out_what_was_done() -> None:
+    weakness = effect("night", -60).model_copy(
+        update={"standing": "weakness", "changed": ChangedImages(n=12, reviewed=3, valid=3, sample=[])}
+    )
+    steps = steps_for("JOB", results("dillema", weakness), weakness)
+    assert steps[0].startswith("Review its 12 changed images")
+    assert any("`contrafact confirm JOB --with shifts --wait`" in step for step in steps)
+    assert any("`contrafact dose JOB --wait`" in step for step in steps)
+    done = weakness.model_copy(
+        update={
+            "changed": ChangedImages(n=12, reviewed=12, valid=12, sample=[]),
+            "confirmation": Confirmation(job="OTHER", method="shifts", verdict="confirmed", sources=30),
+            "panel": Panel(references=["r"], failing=["r"], suspect=True),
+        }
+    )
+    steps = steps_for("JOB", results("dillema", done), done)
+    assert steps[0].startswith("Look at its images first")
+    assert not any("confirm" in step or "Review" in step for step in steps)
+    assert not any("confirm" in step for step in steps_for("JOB", results("corruptions", weakness), weakness))
+
+
+def test_open_effects_name_the_images_that_would_settle_them_the_fewest_first() -> None:
+    figures = results("dillema", effect("snow", -9, sources=30), effect("night", -50, sources=5), effect("fog", -3))
+    settled = effect("rain", -30, sources=20).model_copy(update={"images_needed": 12})
+    assert open_effects(results("dillema", settled)) == []
+    assert open_effects(figures) == [
+        "`bus` with weather changed to night: −50 points on 5 images; about 50 would settle an effect of this size",
+        "`bus` with weather changed to snow: −9 points on 30 images; about 300 would settle an effect of this size",
+    ]
