@@ -14,7 +14,7 @@ from statistics import NormalDist
 import numpy as np
 
 from gateway.analysis.certainty import clustered_rate
-from gateway.analysis.own_images import Booleans, OwnSamples, Seen, difference_interval, images_to_mark, own_samples
+from gateway.analysis.own_images import Booleans, OwnSamples, Marks, difference_interval, images_to_mark, own_samples
 from shared.seeds import derive_seed
 
 RIGHT, DROP = 0.95, 0.30
@@ -44,7 +44,7 @@ def compare(share: float, table: int, *, by_eye: bool, images: int = IMAGES) -> 
         digests = [random.bytes(8).hex() for _ in range(images)]
         wanted = set(images_to_mark(digests, chosen, score))
         marked = np.array([digest in wanted for digest in digests])
-    return _difference(own_samples(chosen, Seen(marked & shows, marked & ~shows, np.zeros_like(marked))), correct)
+    return _difference(own_samples(chosen, Marks(marked & shows, marked & ~shows, np.zeros_like(marked))), correct)
 
 
 def _difference(samples: OwnSamples, correct: Booleans) -> Compared | None:

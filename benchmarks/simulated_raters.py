@@ -65,7 +65,7 @@ def simulate(mix: Mapping[Quality, float], share: float, controls: int, random: 
         answers[rater] = {
             name: {"label_kept": _answer(kind_of_rater, truths.get(name), random)} for name in [*chosen, *checks]
         }
-    scores, dropped = score_raters(request, list(items.values()), answers)
+    scores, dropped = score_raters(request, {name: item.kind for name, item in items.items()}, answers)
     return Study(Ratings(request, items, answers, scores, dropped), truths, quality)
 
 
@@ -140,7 +140,7 @@ def _share(count: int, n: int) -> str:
 def _add_consensus(study: Study, share: float, found: Counts) -> None:
     """Compare the consensus with the truth: with the exclusion of raters, and with everybody's answers."""
     ratings = study.ratings
-    nobody = {rater: replace(score, excluded=False) for rater, score in ratings.scores.items()}
+    nobody = {rater: replace(score, unchecked=False, failed=False) for rater, score in ratings.scores.items()}
     for suffix, used in (("", ratings), (" of all", replace(ratings, scores=nobody))):
         complete = used.complete
         for item in used.edits:
