@@ -14,7 +14,7 @@ from statistics import NormalDist
 import numpy as np
 
 from gateway.analysis.certainty import clustered_rate
-from gateway.analysis.own_images import Booleans, OwnSamples, Marks, difference_interval, images_to_mark, own_samples
+from gateway.analysis.own_images import Booleans, Marks, OwnSamples, difference_interval, images_to_mark, own_samples
 from shared.seeds import derive_seed
 
 RIGHT, DROP = 0.95, 0.30
