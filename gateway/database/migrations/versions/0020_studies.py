@@ -63,7 +63,7 @@ def _create_raters() -> None:
         sa.Column("name", sa.Text(), nullable=True),
         sa.Column("token_hash", sa.String(length=64), nullable=True),
         sa.Column("items", _JSON, nullable=False),
-        sa.Column("requests_until", sa.Float(), nullable=False),
+        sa.Column("requests_until", sa.Double(), nullable=False),
         sa.Column("created_at", sessions.UtcDateTime(), nullable=False),
         sa.ForeignKeyConstraint(
             ["study_id"], ["studies.id"], name=op.f("fk_study_raters_study_id"), ondelete="CASCADE"
