@@ -28,6 +28,7 @@ from sqlalchemy.orm import Session
 
 from gateway.database.pagination import encode_cursor
 from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage, Table
+from shared.chunks import chunks
 from tests.support.drawn_job import add_drawn_job
 from tests.support.gateway_under_test import serve_gateway
 from tests.support.job_counts import store_counts
@@ -117,8 +118,8 @@ def copy_job(session: Session, small: str, large: str, sources: int) -> int:
             copy = {**row, **place, "id": _id(large, position, row["id"])}
             written[Prediction].append({**copy, "counterfactual_id": None if of is None else _id(large, position, of)})
     for table, rows in written.items():
-        for start in range(0, len(rows), ROWS_AT_ONCE):
-            session.execute(insert(table), rows[start : start + ROWS_AT_ONCE])
+        for batch in chunks(rows, ROWS_AT_ONCE):
+            session.execute(insert(table), batch)
     store_counts(session, large)
     return sum(row["arm"] == "edit" for row in written[Counterfactual])
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from gateway.analysis.effects import Floats, Integers
+from shared.chunks import chunks
 from shared.seeds import derive_seed
 
 ORDERS = 32  # more orders change few verdicts (docs/measurements/statistics.md)
@@ -51,8 +52,7 @@ def betting_p(differences: Floats, beyond: float) -> float:
 def _p_beyond(sides: Floats, beyond: float, left: Floats | None = None) -> float:
     """`sides`: rounds × sides × 1; the p-value is two-sided, even if bets are placed on one side only."""
     p_value = 1.0
-    for start in range(0, len(_LEVELS), _LEVELS_AT_A_TIME):
-        levels = _LEVELS[start : start + _LEVELS_AT_A_TIME]
+    for levels in chunks(_LEVELS, _LEVELS_AT_A_TIME):
         refuted = is_refuted(sides, np.full(len(levels), (1 + beyond) / 2), levels / 2, left).any(axis=0)
         count = int(np.argmin(np.append(refuted, False)))
         p_value = float(levels[count - 1]) if count else p_value

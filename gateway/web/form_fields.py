@@ -30,6 +30,17 @@ _ADVICE = {
     "name `models`": "tick one of the models",
     "give `masks` in it": "fill in “Meaning of their values”",
     "the spec does not say what they mean": "the form does not say what they mean",
+    "the spec does not say what the masks mean": "the form does not say what the masks mean",
+    "give `masks`, for example": "fill in “Meaning of their values”, for example",
+    "the spec announces masks, but no image names its mask": "there is a meaning of masks, but there are no masks",
+    "upload each with PUT /images/{digest}?mask=true, and give its digest as `mask` beside that of its image": (
+        "choose them under “Mask files”, or clear the meaning"
+    ),
+    "the spec announces masks, but none was sent": "there is a meaning of masks, but there are no masks",
+    "or send them as parts, -F masks=@a.png beside -F images=@a.jpg": "or choose them under “Mask files”",
+    "list their values in `masks.void`": "list their values in `void` of “Meaning of their values”",
+    "add it to `masks.classes`, or to `masks.void`": "add it to `classes` or `void` of “Meaning of their values”",
+    ", or upload them one by one with PUT /images/{digest}": "",
 }
 
 

@@ -90,7 +90,9 @@ def test_saved_answers_are_changed_by_key(gateway: Gateway, browser: Browser) ->
         for key in ("4", "4", "4", "y", "n", "Enter"):
             page.keyboard.press(key)
         expect(page.get_by_role("heading", level=1)).to_contain_text("Thank you")
+        page.wait_for_load_state()  # the keys work when the scripts of the page have run
         page.keyboard.press("b")
+        page.wait_for_load_state()
         expect(page.locator("fieldset.next legend")).to_contain_text("How real")
         page.keyboard.press("2")
         expect(page.locator('[name="realism"][value="2"]')).to_be_checked()
@@ -101,6 +103,7 @@ def test_saved_answers_are_changed_by_key(gateway: Gateway, browser: Browser) ->
         expect(page.locator('[name="fidelity"][value="1"]')).to_be_checked()
         page.keyboard.press("Enter")
         expect(page.get_by_role("heading", level=1)).to_contain_text("Thank you")
+        page.wait_for_load_state()  # the keys work when the scripts of the page have run
         page.keyboard.press("b")
         checked = page.locator(":checked")
         expect(checked).to_have_count(5)
