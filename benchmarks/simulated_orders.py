@@ -30,12 +30,12 @@ SOURCES = (15, 20, 40, 80, 300)
 class OrderedVerdicts:
     """Verdicts on one table, one for each order of its images."""
 
-    found: tuple[bool, ...]
+    is_finding: tuple[bool, ...]
 
     @property
     def depends(self) -> bool:
         """Whether the order decides."""
-        return len(set(self.found)) > 1
+        return len(set(self.is_finding)) > 1
 
 
 def draw_differences(sources: int, drop: float, random: np.random.Generator) -> Floats:
@@ -104,9 +104,9 @@ def main() -> None:
     for sources in arguments.images:
         results = simulate_orders(sources, arguments.tables, arguments.orders)
         depends = sum(result.depends for result in results)
-        found = np.mean([result.found for result in results])
+        share = np.mean([result.is_finding for result in results])
         print(
-            f"{sources} images: found {found:.1%}; verdict depends on the order in {depends} of {len(results)} tables",
+            f"{sources} images: found {share:.1%}; verdict depends on the order in {depends} of {len(results)} tables",
             flush=True,
         )
 

@@ -42,8 +42,8 @@ def compare(share: float, table: int, *, by_eye: bool, images: int = IMAGES) -> 
     marked = np.zeros(images, np.bool_)
     if by_eye:
         digests = [random.bytes(8).hex() for _ in range(images)]
-        wanted = set(images_to_mark(digests, chosen, score))
-        marked = np.array([digest in wanted for digest in digests])
+        to_mark = set(images_to_mark(digests, chosen, score))
+        marked = np.array([digest in to_mark for digest in digests])
     return _difference(own_samples(chosen, Marks(marked & shows, marked & ~shows, np.zeros_like(marked))), correct)
 
 

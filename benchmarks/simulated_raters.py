@@ -96,15 +96,15 @@ def expected_alpha(share: float, error: float) -> float:
 
 def measure(mix: Mapping[Quality, float], share: float, controls: int, studies: int) -> dict[str, str]:
     """What the studies of a setting recover, as columns of a table."""
-    found = Counts()
+    outcome = Counts()
     for seed in range(studies):
         random = np.random.default_rng(derive_seed("raters", seed, repr(sorted(mix.items())), str(share), controls))
         study = simulate(mix, share, controls, random)
         for rater, quality in study.quality.items():
-            found.excluded[quality].append(study.ratings.scores[rater].excluded)
-        _add_consensus(study, share, found)
-        _add_alpha(study, mix, share, seed, found)
-    return found.columns(studies)
+            outcome.excluded[quality].append(study.ratings.scores[rater].excluded)
+        _add_consensus(study, share, outcome)
+        _add_alpha(study, mix, share, seed, outcome)
+    return outcome.columns(studies)
 
 
 @dataclass
@@ -137,7 +137,7 @@ def _share(count: int, n: int) -> str:
     return f"{100 * count / n:.1f} % of {n}" if n else "none"
 
 
-def _add_consensus(study: Study, share: float, found: Counts) -> None:
+def _add_consensus(study: Study, share: float, outcome: Counts) -> None:
     """Compare the consensus with the truth: with the exclusion of raters, and with everybody's answers."""
     ratings = study.ratings
     nobody = {rater: replace(score, unchecked=False, failed=False) for rater, score in ratings.scores.items()}
@@ -149,15 +149,15 @@ def _add_consensus(study: Study, share: float, found: Counts) -> None:
             row = figures(LABEL_KEPT, "dillema", [item], complete, used.request.consensus)
             assert row.yes is not None
             verdict = bool(row.yes.count) if row.undecided == 0 else None
-            found.totals["complete" + suffix] += 1
-            found.totals["decided" + suffix] += verdict is not None
-            found.totals["right" + suffix] += verdict is study.valid[item.id]
+            outcome.totals["complete" + suffix] += 1
+            outcome.totals["decided" + suffix] += verdict is not None
+            outcome.totals["right" + suffix] += verdict is study.valid[item.id]
     rate = figures(LABEL_KEPT, "dillema", ratings.edits, ratings.complete, ratings.request.consensus).decided
     assert rate is not None
-    found.totals["share"] += rate.low <= share <= rate.high
+    outcome.totals["share"] += rate.low <= share <= rate.high
 
 
-def _add_alpha(study: Study, mix: Mapping[Quality, float], share: float, seed: int, found: Counts) -> None:
+def _add_alpha(study: Study, mix: Mapping[Quality, float], share: float, seed: int, outcome: Counts) -> None:
     """α of the raters who are not excluded; for raters of one quality, whether its interval has the expected value."""
     usable = study.ratings.usable
     edits = [item for item in study.ratings.edits if item.id in usable]
@@ -169,10 +169,10 @@ def _add_alpha(study: Study, mix: Mapping[Quality, float], share: float, seed: i
     value, interval = alpha(counts, "nominal"), alpha_interval(counts, "nominal", group, seed)
     if value is None or interval is None:
         return
-    found.alphas.append(value)
+    outcome.alphas.append(value)
     if len(mix) == 1:
-        found.expected = expected_alpha(share, ERRORS[next(iter(mix))])
-        found.totals["alpha"] += interval[0] <= found.expected <= interval[1]
+        outcome.expected = expected_alpha(share, ERRORS[next(iter(mix))])
+        outcome.totals["alpha"] += interval[0] <= outcome.expected <= interval[1]
 
 
 def main() -> None:

@@ -151,15 +151,15 @@ def _positions(rows: Places, chains: Sequence[Sequence[Point]]) -> dict[Point, f
         at |= _apart(row, {point: 100.0 * place for place, point in enumerate(row)})
     for sweep in range(SWEEPS):
         for row in points if sweep % 2 else reversed(points):
-            wanted = {point: [at[other] for other in neighbours[point]] or [at[point]] for point in row}
-            at |= _apart(row, {point: TO_THE_MIDDLE * fmean(positions) for point, positions in wanted.items()})
+            targets = {point: [at[other] for other in neighbours[point]] or [at[point]] for point in row}
+            at |= _apart(row, {point: TO_THE_MIDDLE * fmean(positions) for point, positions in targets.items()})
     return at
 
 
-def _apart(row: Sequence[Point], wanted: Mapping[Point, float]) -> dict[Point, float]:
-    """The wanted positions of a layer in their order, moved apart until none overlap, to both sides equally."""
-    order = sorted(row, key=lambda point: wanted[point])
-    left, right = dict(wanted), dict(wanted)
+def _apart(row: Sequence[Point], targets: Mapping[Point, float]) -> dict[Point, float]:
+    """The target positions of a layer in their order, moved apart until none overlap, to both sides equally."""
+    order = sorted(row, key=lambda point: targets[point])
+    left, right = dict(targets), dict(targets)
     for point, following in pairwise(order):
         left[following] = max(left[following], left[point] + (point.width + following.width) / 2 + GAP)
     for point, before in pairwise(reversed(order)):

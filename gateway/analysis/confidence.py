@@ -34,9 +34,9 @@ def at_confidence(outcomes: Outcomes, threshold: float) -> Outcomes:
 
 def _confident(predictions: Predictions, threshold: float) -> Predictions:
     confidence = predictions.confidence
-    given = np.zeros(len(predictions.rank), bool) if confidence is None else confidence >= threshold
+    confident = np.zeros(len(predictions.rank), bool) if confidence is None else confidence >= threshold
     return replace(
         predictions,
-        rank=np.where(given, predictions.rank, NO_RANK),
-        predicted=np.where(given, predictions.predicted, NO_CLASS),
+        rank=np.where(confident, predictions.rank, NO_RANK),
+        predicted=np.where(confident, predictions.predicted, NO_CLASS),
     )

@@ -90,8 +90,8 @@ def finished_results(session: Session, job: Job) -> JobResults:
 def _findings(session: Session, job: Job, results: JobResults, method: ConfirmingMethod) -> _Findings:
     """The weaknesses of methods with an unrelated editor, of changes *to* a value, the strongest of any model first."""
     cells, names, not_tested = dict[Cell, None](), set[str](), list[NotTested]()
-    found = [(figures, effect) for figures in results.results for effect in figures.findings]
-    for figures, effect in sorted(found, key=lambda pair: strength(pair[1])):
+    findings = [(figures, effect) for figures in results.results for effect in figures.findings]
+    for figures, effect in sorted(findings, key=lambda pair: strength(pair[1])):
         cell = effect.cell
         edits = edits_of_cell(session, job, cell, figures.method)
         if reason := _why_not(figures.method, effect, method, edits, cells):

@@ -106,7 +106,8 @@ def _has_nearly_all(run: _Run, images: Sequence[PlannedImage]) -> bool:
 def _is_mixed(images: Sequence[PlannedImage]) -> bool:
     """Whether an image often has another class than the image before it."""
     changes = sum(
-        len(one.truths) == len(other.truths) == 1 and one.truths != other.truths for one, other in pairwise(images)
+        len(before.truths) == len(image.truths) == 1 and before.truths != image.truths
+        for before, image in pairwise(images)
     )
     return changes > _MIXED * len(images)
 

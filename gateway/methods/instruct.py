@@ -225,7 +225,9 @@ class InstructedBatch:
 def edit_images(inputs: Inputs[InstructedParameters], proposals: Sequence[Proposal]) -> Iterator[InstructedBatch]:
     """Step 4: the images of the proposals, then a null arm for each seed, in as few requests as they fit into."""
     p, image = inputs.parameters, inputs.image
-    arms: list[tuple[Edit | None, str, int]] = [(one.edit, one.edit.instruction, one.seed) for one in proposals]
+    arms: list[tuple[Edit | None, str, int]] = [
+        (proposal.edit, proposal.edit.instruction, proposal.seed) for proposal in proposals
+    ]
     arms += [(None, p.sham_instruction, seed) for seed in dict.fromkeys(proposal.seed for proposal in proposals)]
     for batch in chunks(arms, MAX_INSTRUCTED_EDITS):
         instructed = [InstructedEdit(instruction=instruction, seed=seed) for _, instruction, seed in batch]

@@ -120,8 +120,8 @@ def _answers(session: Session, study: Study, kinds: Sequence[ItemKind]) -> dict[
     raters = session.scalars(select(StudyRater.id).where(StudyRater.study_id == study.id).order_by(StudyRater.id))
     answers: dict[str, dict[str, Answers]] = {rater: {} for rater in raters}
     of_study = select(a.rater_id, a.item_id, a.answers).join(i, a.item_id == i.id)
-    for rater, item, given in session.execute(of_study.where(i.study_id == study.id, i.kind.in_(kinds))):
-        answers[rater][item] = given
+    for rater, item, rating in session.execute(of_study.where(i.study_id == study.id, i.kind.in_(kinds))):
+        answers[rater][item] = rating
     return answers
 
 

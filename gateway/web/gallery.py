@@ -207,7 +207,7 @@ def filter_rows(facets: Facets, state: GalleryState, path: str, *, has_review_or
 
     def row(name: str, choices: Sequence[Choice]) -> FilterRow:
         shown = [one for number, one in enumerate(choices) if number < MOST_VALUES or one.active]
-        return FilterRow(name, shown, [one for one in choices if one not in shown])
+        return FilterRow(name, shown, [choice for choice in choices if choice not in shown])
 
     verdicts = {"accepted": "accepted", "counted": "counted", "rejected": "rejected"}
     flips = {"true": "changed", "false": "unchanged"}
@@ -227,7 +227,9 @@ def filter_rows(facets: Facets, state: GalleryState, path: str, *, has_review_or
     ]
     rows = [entry for entry in rows if len(entry.choices) > (entry.name == "method")]
     rows = [entry for entry in rows if facets is not NOT_COUNTED or entry.name == "order"]
-    shown = {name for entry in rows for one in (*entry.choices, *entry.more) if one.active for name in one.names}
+    shown = {
+        name for entry in rows for choice in (*entry.choices, *entry.more) if choice.active for name in choice.names
+    }
     others = [(name, value) for name, value in chosen.items() if name not in shown]
     others = [(name, value) for name, value in others if name != "direction"]
     rows.append(row("also", [choice(f"{name}: {value}", None, **{name: value}) for name, value in others]))

@@ -48,8 +48,8 @@ async def accept_rating(token: Token, item: Item, request: Request, gateway: Gat
     """Store the rater's answers and show the next pair."""
     refuse_other_types(request, "application/x-www-form-urlencoded")
     async with request.form(max_fields=20) as form:
-        given = {name: value for name, value in form.items() if isinstance(value, str)}
-    return await run_in_threadpool(_record, gateway, token, item, given)
+        chosen = {name: value for name, value in form.items() if isinstance(value, str)}
+    return await run_in_threadpool(_record, gateway, token, item, chosen)
 
 
 @router.get(RATE_PATH + "{token}/{item}/{side}.png")
@@ -61,20 +61,20 @@ def show_rated_image(token: Token, item: Item, side: Side, gateway: Gateway) -> 
     return item_image(gateway, view, side)
 
 
-def _record(context: Context, token: str, item: str, given: Mapping[str, str]) -> Response:
+def _record(context: Context, token: str, item: str, chosen: Mapping[str, str]) -> Response:
     try:
         with context.sessions.begin() as session:
             invited = raters.admit(session, token, context.settings.key_requests_per_minute)
-            answers.record(session, invited, item, given)
+            answers.record(session, invited, item, chosen)
     except NotFound as problem:
         return _refusal(problem)
     except InvalidInput as problem:
-        return _page(context, token, item, problem.detail, given)
+        return _page(context, token, item, problem.detail, chosen)
     return RedirectResponse(f"{RATE_PATH}{token}", 303, headers=REFERRER)
 
 
 def _page(
-    context: Context, token: str, item: str | None, problem: str = "", given: Mapping[str, str] | None = None
+    context: Context, token: str, item: str | None, problem: str = "", chosen: Mapping[str, str] | None = None
 ) -> Response:
     with context.sessions.begin() as session:
         invited = raters.admit(session, token, context.settings.key_requests_per_minute)
@@ -88,7 +88,7 @@ def _page(
         title=title,
         questions=request.question_list,
         turn=turn,
-        given=given if given is not None else turn.item.answers if turn.item else {},
+        chosen=chosen if chosen is not None else turn.item.answers if turn.item else {},
         problem=problem,
         choices=CHOICES,
         words=WORDS,

@@ -117,7 +117,8 @@ def test_the_deployed_template_is_llama_2s_own(tmp_path: Path) -> None:
         ):
             reply = httpx.post(f"{root}/apply-template", json={"messages": messages}, timeout=60)
             assert reply.json()["prompt"].removeprefix(start) == expected
-        answer = {"messages": turns, "max_tokens": 8, "response_format": {"type": "json_object"}}
+        # Greedy: the server answers 500 to some samples of random weights, which fit no format that it reads.
+        answer = {"messages": turns, "max_tokens": 8, "temperature": 0, "response_format": {"type": "json_object"}}
         written = httpx.post(f"{url}/chat/completions", json=answer, timeout=120)
         assert written.status_code == 200, "with a quantised cache"
 

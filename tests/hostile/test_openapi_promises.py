@@ -107,6 +107,11 @@ EXCLUSIONS = [
     Exclusion(ACCEPTED, "no second scorer", "the small profile has none"),
     Exclusion(ACCEPTED, "this profile has no judge", "the small profile has none"),
     Exclusion(ACCEPTED, "no editor of this profile carries out instructions", "the small profile has none"),
+    Exclusion(
+        ACCEPTED, "control items need a question", "JSON Schema cannot say which fields of a list a number needs"
+    ),
+    Exclusion(ACCEPTED, "two questions are named", "names are compared, not their objects"),
+    Exclusion(ACCEPTED, "only one question can have label_kept", "JSON Schema cannot count one field over a list"),
     Exclusion(ACCEPTED, "doses rise, each once", "JSON Schema cannot say that numbers rise"),
     Exclusion(ACCEPTED, "none of the", "whether a file is a picture is seen when it is decoded"),
     Exclusion(ACCEPTED, "is an archive; send it alone", "what a file is is seen when it is read"),

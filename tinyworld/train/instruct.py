@@ -105,8 +105,8 @@ def edited(unet: nn.Module, source: Tensor, text: Tensor) -> Tensor:
     """The latents (n x 5 x 32 x 32, float32) that instructions make of the source's."""
     times = torch.full((len(source),), TIME, device=source.device)
     with autocast(source.device):
-        seen = (LEVEL * source).contiguous(memory_format=torch.channels_last)
-        change: Tensor = unet(seen, times, text, return_dict=False)[0]
+        latents = (LEVEL * source).contiguous(memory_format=torch.channels_last)
+        change: Tensor = unet(latents, times, text, return_dict=False)[0]
     return source + change.float()
 
 

@@ -28,9 +28,9 @@ def test_markdown_begins_with_verdict_and_findings(measured: Measured) -> None:
 
 
 def test_markdown_keeps_names_as_text(measured: Measured) -> None:
-    made = measured[2].made.model_copy(update={"task_description": "<img src=x> # **a** | b"})
+    provenance = measured[2].made.model_copy(update={"task_description": "<img src=x> # **a** | b"})
     result = measured[2].results[0].model_copy(update={"model": "m|<b>"})
-    page = report_markdown(measured[2].model_copy(update={"made": made, "results": [result]}))
+    page = report_markdown(measured[2].model_copy(update={"made": provenance, "results": [result]}))
     assert not re.search(r"(?<!\\)<(?!/?details|/?summary)", re.sub(r"`[^`]*`", "", page))
     widths = {
         len(re.findall(r"(?<!\\)\|", line)) for line in page.partition("## Findings")[0].splitlines() if "|" in line[:1]

@@ -45,15 +45,15 @@ def cards(text: str) -> list[str]:
 
 
 def total(text: str) -> int:
-    found = re.search(r"<b>([\d,]+)</b> counterfactual", text)
-    assert found
-    return int(found[1].replace(",", ""))
+    number = re.search(r"<b>([\d,]+)</b> counterfactual", text)
+    assert number
+    return int(number[1].replace(",", ""))
 
 
 def chips(text: str) -> list[tuple[str, str, int]]:
     """Each filter that could be chosen: its address, its words, how many images it would leave."""
-    found = re.findall(r'<a class="chip" href="([^"]+)">([^<]+) <span class="count">([\d,]+)</span>', text)
-    return [(address, words.strip(), int(number.replace(",", ""))) for address, words, number in found]
+    links = re.findall(r'<a class="chip" href="([^"]+)">([^<]+) <span class="count">([\d,]+)</span>', text)
+    return [(address, words.strip(), int(number.replace(",", ""))) for address, words, number in links]
 
 
 def listed(client: httpx.Client, query: str) -> int:

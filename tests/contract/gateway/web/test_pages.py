@@ -47,7 +47,8 @@ def test_home_lists_jobs_and_offers_a_form(client: httpx.Client) -> None:
 
 def test_a_finished_job_shows_its_finding_its_effects_and_pairs(client: httpx.Client) -> None:
     text = page(client, "/jobs/drawn/view")
-    assert "<em>night</em>" in text
+    assert 'class="verdict is-weak"' in text
+    assert "night" in text.split('<ol class="findings">')[1].split("</li>")[0]
     assert "<b>Provisional.</b>" in text
     assert len(pairs(text)) == 24
     assert 'class="forest"' in text

@@ -38,9 +38,9 @@ def page(client: httpx.Client, path: str) -> str:
 
 def tile(text: str, cell: str) -> tuple[str, str]:
     """The link of a cell of the heat map, and its words."""
-    found = re.search(rf'<td class="tile [^"]*"><a href="([^"]+)" aria-label="({cell}: [^"]+)"', text)
-    assert found, cell
-    return found[1], found[2]
+    link = re.search(rf'<td class="tile [^"]*"><a href="([^"]+)" aria-label="({cell}: [^"]+)"', text)
+    assert link, cell
+    return link[1], link[2]
 
 
 def images_at(client: httpx.Client, link: str) -> int:

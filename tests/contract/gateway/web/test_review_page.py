@@ -78,7 +78,7 @@ def test_failures_and_random_samples_of_both_verdicts_come_mixed_each_once(clien
     assert counterfactual_on(again) == names[-1]
     assert 'value="as it was"' in again
     assert re.search(r'name="realism" value="5" data-key="5" checked', again)
-    assert re.search(r'<button value="valid" data-key="v" aria-pressed="true">', again)
+    assert re.search(r'<button name="verdict" value="valid" data-key="v" aria-pressed="true">', again)
     assert f'id="before" rel="prev" href="/jobs/drawn/review?counterfactual={names[-1]}"' in page(client)
     assert 'data-report="/jobs/drawn/report"' in page(client)
 

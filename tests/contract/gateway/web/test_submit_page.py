@@ -44,9 +44,9 @@ def words_of(fragment: str) -> str:
 
 
 def field_in(fragment: str) -> str:
-    found = re.search(r'data-field="([^"]*)"', fragment)
-    assert found
-    return found[1]
+    field = re.search(r'data-field="([^"]*)"', fragment)
+    assert field
+    return field[1]
 
 
 def test_the_plan_counts_labels_by_folder_and_says_what_it_costs_and_can_show(gateway: Gateway) -> None:

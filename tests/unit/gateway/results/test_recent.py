@@ -6,19 +6,19 @@ from gateway.results.recent import Recent
 
 
 def test_a_value_is_made_once_while_it_is_in_use() -> None:
-    made: list[str] = []
+    keys: list[str] = []
     recent: Recent[str] = Recent(2)
 
     def find(key: str) -> str:
         def make() -> str:
-            made.append(key)
+            keys.append(key)
             return key.upper()
 
         return recent.find(key, make)
 
     assert [find(key) for key in "abab"] == ["A", "B", "A", "B"]
-    assert made == ["a", "b"]
+    assert keys == ["a", "b"]
     find("a")
     find("c")  # `b` was used longest ago
     assert [find(key) for key in "ab"] == ["A", "B"]
-    assert made == ["a", "b", "c", "b"]
+    assert keys == ["a", "b", "c", "b"]
