@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output
+from contrafact.printing import change_of
 from shared.schemas.comparisons import CellDifference, ComparisonChoice, JobComparison
 from shared.wording import interval, p_value, points
 
@@ -54,7 +55,7 @@ def _table(comparison: JobComparison) -> RenderableType:
 def _cells(row: CellDifference) -> list[str]:
     cell = row.cell
     label = "all" if cell is None else cell.label or "all"
-    change = "all" if cell is None else f"{cell.direction} {cell.value} ({cell.factor})"
+    change = "all" if cell is None else change_of(cell)
     figures = [points(row.effect), points(row.other_effect), points(row.difference)]
     ends = interval(row.selected_interval or row.interval)
     return [label, change, *figures, ends, str(row.sources), p_value(row.q_value), row.judgement]

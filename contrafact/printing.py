@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from shared.schemas.effects import CellEffect
+from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.findings import FindingView
 from shared.schemas.jobs import JobDetail, JobsPage, MethodsReply, ModelsListing, Progress
 from shared.schemas.metrics import SegmentationMetrics
@@ -193,9 +193,16 @@ def noted_findings(views: Iterable[FindingView]) -> RenderableType:
     table = _table("finding", "model", "method", "class", "change", "points", "status", "note")
     for view in views:
         effect, note = view.effect, view.effect.note
-        change = f"{effect.cell.direction} {effect.cell.value} ({effect.cell.factor})"
         status = note.status or "" if note else ""
-        places = (view.id, view.model, view.method, effect.cell.label, change, points(effect.delta_accuracy), status)
+        places = (
+            view.id,
+            view.model,
+            view.method,
+            effect.cell.label,
+            change_of(effect.cell),
+            points(effect.delta_accuracy),
+            status,
+        )
         table.add_row(*map(Text, places), Text(note.note if note else ""))
     return table
 
@@ -223,6 +230,11 @@ def models(listing: ModelsListing) -> RenderableType:
             f"quarantined: {model.quarantine}" if model.quarantine else model.description,
         )
     return table
+
+
+def change_of(cell: Cell) -> str:
+    """The change of a cell in a column: "to night (weather)"."""
+    return f"{cell.direction} {cell.value} ({cell.factor})"
 
 
 def _accuracy_line(results: ModelResults) -> str:
@@ -257,7 +269,7 @@ def _findings_table(effects: Iterable[CellEffect]) -> Table:
         note = [effect.note.status or "", effect.note.note] if effect.note else [""] * len(noted)
         table.add_row(
             effect.cell.label,
-            f"{effect.cell.direction} {effect.cell.value} ({effect.cell.factor})",
+            change_of(effect.cell),
             points(effect.delta_accuracy),
             interval(effect.selected_interval),
             str(effect.sources),

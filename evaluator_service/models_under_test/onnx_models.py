@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from evaluator_service.models_under_test.hub import names_by_index
 from evaluator_service.models_under_test.onnx_check import check_onnx
-from evaluator_service.models_under_test.outputs import NOT_FINITE, NamedOutputs, softmax
+from evaluator_service.models_under_test.outputs import NamedOutputs, softmax
 from evaluator_service.models_under_test.preprocessing import Prepare, from_description, processors
-from evaluator_service.models_under_test.segmentation import MAX_CLASSES, label_map
+from evaluator_service.models_under_test.segmentation import MAX_CLASSES, label_maps_of
 from shared.chunks import chunks
 from shared.images import Pixels
-from shared.problems import InvalidInput, NotFinite
+from shared.problems import InvalidInput
 from shared.schemas.base import Kind
 from shared.schemas.models import CONFIG_NAME, DESCRIPTION_NAME, ONNX_NAME, PROCESSOR_NAME, ModelDescription
 
@@ -70,11 +70,8 @@ class OnnxSegmenter:
 
     def label_maps(self, images: Sequence[Pixels]) -> list[NDArray[np.uint8]]:
         """Per image (height × width × 3) the index in `classes` of every pixel; see `ImageSegmenter.label_maps`."""
-        rows = torch.from_numpy(self._file.rows(images)).float()
-        if not torch.isfinite(rows).all():
-            raise NotFinite(NOT_FINITE)
-        columns = self._outputs.index_map()
-        return [label_map(logits, image.shape[:2], columns) for image, logits in zip(images, rows, strict=True)]
+        logits = torch.from_numpy(self._file.rows(images)).float()
+        return label_maps_of(logits, images, self._outputs.index_map())
 
 
 class _OnnxFile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from shared.problems import InvalidInput
@@ -47,8 +48,7 @@ class NamedOutputs:
 
 def softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
     """Softmax of each row, in double precision."""
-    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
+    return np.asarray(torch.from_numpy(logits.astype(np.float64)).softmax(dim=1).numpy())
 
 
 def _output_names(outputs: int, model_names: Sequence[str] | None, user_names: ClassNames | None) -> list[str]:

@@ -49,10 +49,17 @@ class ImageSegmenter:
         """
         pixel_values = torch.from_numpy(self._prepare(images))
         logits = self._model(pixel_values.to(self._model.device, self._model.dtype)).logits.float()
-        if not torch.isfinite(logits).all():
-            raise NotFinite(NOT_FINITE)
-        columns = self._outputs.index_map()
-        return [label_map(rows, image.shape[:2], columns) for image, rows in zip(images, logits, strict=True)]
+        return label_maps_of(logits, images, self._outputs.index_map())
+
+
+def label_maps_of(logits: Tensor, images: Sequence[Pixels], columns: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+    """The class of every pixel of each image, from logits (images × outputs × h × w); `columns`: output → class.
+
+    Raises NotFinite if a logit is NaN or infinite.
+    """
+    if not torch.isfinite(logits).all():
+        raise NotFinite(NOT_FINITE)
+    return [label_map(rows, image.shape[:2], columns) for image, rows in zip(images, logits, strict=True)]
 
 
 def label_map(logits: Tensor, size: Sequence[int], columns: NDArray[np.int64]) -> NDArray[np.uint8]:

@@ -22,10 +22,11 @@ from gateway.report.pictures import select_pictures
 from gateway.report.review_order import ReviewList
 from gateway.results.class_colours import class_colours
 from gateway.results.classification import JobRows, load_rows
-from gateway.results.confirmation import load_confirmations, with_confirmations
+from gateway.results.confirmation import with_confirmations
 from gateway.results.designs import design_results
-from gateway.results.doses import Shown, load_doses, load_edit_shown, with_dose_curves, with_doses
+from gateway.results.doses import Shown, load_edit_shown, with_dose_curves, with_doses
 from gateway.results.finding_notes import load_notes, with_notes
+from gateway.results.follow_ups import load_follow_ups
 from gateway.results.measure import measure
 from gateway.results.provenance import packets_of_job
 from gateway.results.rounds import rounds_of
@@ -109,8 +110,8 @@ def _load(session: Session, job_id: str, services: Sequence[ServiceInfo] | None)
     return _Stored(
         rows,
         services_of(session, job_id) if services is None else services,
-        load_confirmations(session, rows.job),
-        load_doses(session, rows.job),
+        load_follow_ups(session, rows.job, "confirms"),
+        load_follow_ups(session, rows.job, "doses_of"),
         load_edit_shown(session, job_id),
         rounds,
         design_results(session, job_id, rounds),

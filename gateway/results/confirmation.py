@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import get_args
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
-
 from gateway.analysis.limits import BEYOND
-from gateway.database.tables import Job, Report
 from gateway.methods import confirming_method
 from gateway.results.cells import with_cells
 from gateway.results.wording import confirmation_sentence
@@ -18,13 +14,6 @@ from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.estimates import Confirmation
 from shared.schemas.results import JobResults, ModelResults
 from shared.schemas.reviews import ConfirmingMethod
-
-
-def load_confirmations(session: Session, job: Job) -> list[JobResults]:
-    """The results of the owner's jobs that test this one's findings again, oldest first."""
-    reports = select(Report).join(Job, Report.job_id == Job.id).where(Job.owner_id == job.owner_id)
-    confirming = reports.where(Job.spec["confirms"].as_string() == job.id, Job.deleted_at.is_(None))
-    return [report.results for report in session.scalars(confirming.order_by(Job.created_at, Job.id))]
 
 
 def why_not_tested(method: str, cell: Cell, confirm_with: str) -> str:

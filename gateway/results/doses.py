@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from gateway.analysis.doses import dose_trend, interval_of, return_verdict, trend_verdict
 from gateway.analysis.effects import Floats, Integers, Outcomes, Units, differences
 from gateway.analysis.failure_points import corruption_of
-from gateway.database.tables import Counterfactual, Job, Report, SourceImage
+from gateway.database.tables import Counterfactual, Job, SourceImage
 from gateway.methods.doses import DosesParameters, value_at_dose, value_undone
 from gateway.results.cells import value_side, with_cells
 from gateway.results.classification import JobRows
@@ -189,13 +189,6 @@ def _of_sources(outcomes: Outcomes, rows: Integers, sources: Integers) -> Intege
 def _accuracy(outcomes: Outcomes, rows: Integers, correct: NDArray[np.bool_]) -> Floats:
     """How often the model is right in each group, by rows."""
     return Units.of(outcomes.source[rows], outcomes.cluster[rows]).means(correct[rows].astype(float))
-
-
-def load_doses(session: Session, job: Job) -> list[JobResults]:
-    """The results of the owner's jobs that render this one's weaknesses at other doses, oldest first."""
-    reports = select(Report).join(Job, Report.job_id == Job.id).where(Job.owner_id == job.owner_id)
-    dosed = reports.where(Job.spec["doses_of"].as_string() == job.id, Job.deleted_at.is_(None))
-    return [report.results for report in session.scalars(dosed.order_by(Job.created_at, Job.id))]
 
 
 def with_doses(results: JobResults, dosed: Iterable[JobResults]) -> JobResults:

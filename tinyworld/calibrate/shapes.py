@@ -29,16 +29,16 @@ from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from evaluator_service.shapes import shapes_reply
 from gateway.methods.checks import shape_scores
 from gateway.methods.counterfactual import FACTORS, Change, Edit, MethodImage, TaskDescription
-from shared.images import decode, encode
+from shared.images import decode
 from shared.label_maps import VOID
 from shared.profile_evaluator import ShapeJudge
 from shared.profiles import load_profile, shipped_profiles
-from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import ShapesReply, ShapesRequest
 from tinyworld.calibrate.broken import Trial
 from tinyworld.calibrate.thresholds import held_out_scores, table, thresholds, toml, with_thresholds
 from tinyworld.datasets.round_trips import through_autoencoder
 from tinyworld.drawing.canvas import Image
+from tinyworld.judges.trials import payload
 from tinyworld.roads.render import Rendering, render
 from tinyworld.roads.world import CLASSES, EDIT_FACTOR, LOOKS, SHAPES, THINGS, Scene, sample_scene
 
@@ -121,8 +121,8 @@ def trials(
         drawn = render(scene, side, side)
         mask = np.where(drawn.classes == 0, VOID, drawn.classes - 1).astype(np.uint8)
         degraded = through(np.stack([shape_image.image for shape_image in shape_set]))
-        source = MethodImage(str(scene.geometry_seed), _payload(drawn.image), None, _payload(mask))
-        scores = shape_scores(judge, source, TASK, [_payload(image) for image in degraded])
+        source = MethodImage(str(scene.geometry_seed), payload(drawn.image), None, payload(mask))
+        scores = shape_scores(judge, source, TASK, [payload(image) for image in degraded])
         if "shapes" not in scores[0]:
             silent += 1
             continue
@@ -142,10 +142,6 @@ def edit_of(look: str) -> Edit:
 def with_shape_thresholds(profile: str, trials: Sequence[Trial]) -> str:
     """A profile's text with the thresholds of both checks."""
     return with_thresholds(profile.replace(NOTE, ""), toml(thresholds(trials, CHECKS), NOTE), CHECKS)
-
-
-def _payload(image: Image) -> ImagePayload:
-    return ImagePayload(png=encode(np.ascontiguousarray(image)))
 
 
 def main() -> None:

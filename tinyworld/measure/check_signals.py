@@ -46,8 +46,7 @@ def table(edits: Sequence[LabelledEdit]) -> Iterator[str]:
         yield "too few valid or invalid ones"
         return
     accepted = sample.accepted
-    yield f"today's checks accept {rate_text(int(accepted[valid].sum()), int(valid.sum()))} of the valid ones"
-    yield f"    and {rate_text(int(accepted[~valid].sum()), int((~valid).sum()))} of the invalid ones"
+    yield f"today's checks accept {_rates(accepted, valid)}"
     yield f"    AUROC of their verdict {_text(auroc_interval(accepted.astype(np.float64), valid, group, SEED))}"
     signals = signal_sample([edit.scores for edit in edits], [edit.kind for edit in edits], sample)
     for place, name in enumerate(signals.names):
@@ -64,8 +63,7 @@ def table(edits: Sequence[LabelledEdit]) -> Iterator[str]:
         yield f"{name:26} {_text(auroc_interval(held_out_probabilities(variant, SEED), valid, group, SEED))}"
     probabilities = held_out_probabilities(signals, SEED)
     reached = held_out_accepted(probabilities, valid, group, SEED)
-    yield f"its check accepts {rate_text(int(reached[valid].sum()), int(valid.sum()))} of the valid ones"
-    yield f"    and {rate_text(int(reached[~valid].sum()), int((~valid).sum()))} of the invalid ones"
+    yield f"its check accepts {_rates(reached, valid)}"
     for kind, names in (
         ("factor", [edit.record.factor for edit in edits]),
         ("class", [edit.record.label for edit in edits]),
@@ -80,6 +78,12 @@ def _area(values: Floats, valid: Booleans, group: np.ndarray[tuple[int], np.dtyp
     if min(kinds.sum(), (~kinds).sum()) < LEAST:
         return f"{int(kinds.sum())} valid, {int((~kinds).sum())} invalid: too few"
     return _text(auroc_interval(values[chosen], kinds, group[chosen], SEED))
+
+
+def _rates(accepted: Booleans, valid: Booleans) -> str:
+    of_valid = rate_text(int(accepted[valid].sum()), int(valid.sum()))
+    of_invalid = rate_text(int(accepted[~valid].sum()), int((~valid).sum()))
+    return f"{of_valid} of the valid ones\n    and {of_invalid} of the invalid ones"
 
 
 def _text(area: Estimate) -> str:

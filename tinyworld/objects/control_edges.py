@@ -6,7 +6,7 @@ import numpy as np
 
 from tinyworld.objects.pictures import render_pair
 from tinyworld.objects.world import FACTOR_VALUES, Scene, withheld
-from tinyworld.pictures.control_edges import draw_control, edges_of, sibling_changes
+from tinyworld.pictures.control_edges import draw_control, draw_sibling, edges_of
 from tinyworld.pictures.rendered_once import Pixels
 
 # A sibling may differ in the factors of the edits that the editor makes.
@@ -16,10 +16,7 @@ _VALUES = {name: FACTOR_VALUES[name] for name in SIBLING_FACTORS}
 
 def sibling(scene: Scene, random: np.random.Generator) -> Scene:
     """The same scene with one to three of `SIBLING_FACTORS` changed, not withheld either."""
-    while True:
-        changed = scene.changed(**sibling_changes(_VALUES, random))
-        if changed != scene and not withheld(changed):
-            return changed
+    return draw_sibling(scene, _VALUES, withheld, random)
 
 
 def training_edges(scene: Scene, image: Pixels, mask: Pixels, random: np.random.Generator) -> Pixels:

@@ -6,8 +6,8 @@ take from edges (where things are) and what not (weather, style, colour).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Literal, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -27,11 +27,30 @@ CONTROLS: tuple[tuple[Region, bool, float], ...] = (
 )
 
 
-def sibling_changes(values: Mapping[str, tuple[str | int, ...]], random: np.random.Generator) -> dict[str, str]:
-    """Random values of one to three of these factors, by name."""
-    count = int(random.choice((1, 2, 3), p=(0.6, 0.25, 0.15)))
-    names = random.choice(tuple(values), size=count, replace=False)
-    return {str(name): str(random.choice(np.array(values[str(name)]))) for name in names}
+class Changeable(Protocol):
+    """A scene of either domain, as far as siblings need it."""
+
+    def changed(self, **factors: str) -> Self:
+        """The same scene with some factors changed."""
+        ...
+
+
+Scene = TypeVar("Scene", bound=Changeable)
+
+
+def draw_sibling(
+    scene: Scene,
+    values: Mapping[str, tuple[str | int, ...]],
+    is_withheld: Callable[[Scene], bool],
+    random: np.random.Generator,
+) -> Scene:
+    """The same scene with random values of one to three of these factors, not withheld either."""
+    while True:
+        count = int(random.choice((1, 2, 3), p=(0.6, 0.25, 0.15)))
+        names = random.choice(tuple(values), size=count, replace=False)
+        sibling = scene.changed(**{str(name): str(random.choice(np.array(values[str(name)]))) for name in names})
+        if sibling != scene and not is_withheld(sibling):
+            return sibling
 
 
 def draw_control(random: np.random.Generator) -> tuple[Region, bool]:

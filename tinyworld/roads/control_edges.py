@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tinyworld.drawing.canvas import Image
-from tinyworld.pictures.control_edges import draw_control, edges_of, sibling_changes
+from tinyworld.pictures.control_edges import draw_control, draw_sibling, edges_of
 from tinyworld.roads.world import CLASSES, LOOKS, Scene, withheld
 
 _KEPT_CLASSES = [CLASSES.index(name) for name in ("vehicle", "pedestrian", "traffic light")]
@@ -13,10 +13,7 @@ _KEPT_CLASSES = [CLASSES.index(name) for name in ("vehicle", "pedestrian", "traf
 
 def sibling(scene: Scene, random: np.random.Generator) -> Scene:
     """The same scene with one to three looks changed, not withheld either."""
-    while True:
-        changed = scene.changed(**sibling_changes(LOOKS, random))
-        if changed != scene and not withheld(changed):
-            return changed
+    return draw_sibling(scene, LOOKS, withheld, random)
 
 
 def standing(classes: Image) -> Image:

@@ -15,9 +15,8 @@ counterfactuals can teach it; nor do the scenes "as they are". An interrupted co
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +26,7 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification
 
 from shared.chunks import chunks
 from shared.schemas.repairs import Arm, RepairView
-from tinyworld.domain.scenes import Shown, scenes_without
+from tinyworld.domain.scenes import Shown
 from tinyworld.measure.repair.printing import object_table
 from tinyworld.measure.repair.records import (
     MeasuredObjectRepairs,
@@ -41,6 +40,7 @@ from tinyworld.measure.repair.records import (
     resume,
 )
 from tinyworld.measure.repair.running import measure_repairs, repair_spec
+from tinyworld.measure.repair.truth import Truth
 from tinyworld.objects.demo import write_demo
 from tinyworld.objects.own_distribution import own_distribution
 from tinyworld.objects.pictures import render_pair
@@ -82,7 +82,7 @@ def main() -> None:
         models=[],
     )
     measured = resume(path, measured)
-    truth = Truth(options.scenes_from, options.scenes, lacking)
+    truth = renderer_truth(options.scenes_from, options.scenes, lacking)
     with embedded_client(options.out / "contrafact", str(profile.resolve())) as client:
         measured = measure_repairs(
             client,
@@ -112,11 +112,6 @@ def planted_values(models: Sequence[Planned]) -> tuple[Shown, ...]:
     return tuple(dict.fromkeys((plant.field, plant.value) for model in models for plant in model.plants))
 
 
-def draw_scenes(first: int, lacking: Collection[Shown] = ()) -> Iterator[Scene]:
-    """Scenes of the models' own distribution from number `first` on, without the values of `lacking`."""
-    return scenes_without(lacking, own_distribution, first)
-
-
 class ClassifierUnderTest:
     """A classifier in a folder, used as a model under test."""
 
@@ -140,41 +135,34 @@ def _picture(scene: Scene) -> Pixels:
     return render_pair(scene)[0]
 
 
-class Truth:
+def renderer_truth(first: int, scenes: int, lacking: Collection[Shown] = ()) -> Truth[Scene]:
     """The scenes that judge repairs: `scenes` of them from number `first` on, none that shows a value of `lacking`."""
+    return Truth(own_distribution, _with_label, first, scenes, lacking)
 
-    def __init__(self, first: int, scenes: int, lacking: Collection[Shown] = ()) -> None:
-        self._first, self._scenes, self._lacking = first, scenes, lacking
 
-    def as_they_are(self) -> list[Scene]:
-        """Scenes of the models' own distribution, of all classes."""
-        return list(islice(draw_scenes(self._first, self._lacking), self._scenes))
-
-    def without(self, plant: Plant) -> list[Scene]:
-        """Scenes of this distribution of the planted class alone, without the planted value."""
-        of_class = (scene.changed(label=plant.label) for scene in draw_scenes(self._first, self._lacking))
-        return list(
-            islice(
-                (candidate for candidate in of_class if getattr(candidate, plant.field) != plant.value), self._scenes
-            )
-        )
+def _with_label(scenes: Iterable[Scene], label: str) -> Iterator[Scene]:
+    return (scene.changed(label=label) for scene in scenes)
 
 
 def judge_repair(
-    model: str, plants: Sequence[Plant], models: Mapping[Arm, ClassifierUnderTest], truth: Truth, view: RepairView
+    model: str,
+    plants: Sequence[Plant],
+    models: Mapping[Arm, ClassifierUnderTest],
+    truth: Truth[Scene],
+    view: RepairView,
 ) -> RepairedModel:
     """Renderer truth of one repair."""
-    scores = truth.as_they_are()
-    images, labels = [_picture(scene) for scene in scores], [scene.label for scene in scores]
-    right = {arm: judge.right(images, labels) for arm, judge in models.items()}
+    scenes = truth.as_they_are()
+    images, labels = [_picture(scene) for scene in scenes], [scene.label for scene in scenes]
+    right = {arm: classifier.right(images, labels) for arm, classifier in models.items()}
     return repaired_model(model, [_plant(plant, models, truth) for plant in plants], right, view)
 
 
-def _plant(plant: Plant, models: Mapping[Arm, ClassifierUnderTest], truth: Truth) -> RepairedPlant:
+def _plant(plant: Plant, models: Mapping[Arm, ClassifierUnderTest], truth: Truth[Scene]) -> RepairedPlant:
     """Scenes of the planted class, first with another value of the field than the planted one, then with it."""
     without_plant = truth.without(plant)
     labels = [plant.label] * len(without_plant)
     as_they_are = models["before"].right([_picture(scene) for scene in without_plant], labels)
     changed = [_picture(scene.changed(**{plant.field: plant.value})) for scene in without_plant]
-    right = {arm: judge.right(changed, labels) for arm, judge in models.items()}
+    right = {arm: classifier.right(changed, labels) for arm, classifier in models.items()}
     return repaired_plant(plant.label, plant.value, as_they_are, right)

@@ -18,7 +18,7 @@ them; nor have the scenes "as they are". An interrupted command resumes.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -56,6 +56,7 @@ from tinyworld.measure.repair.records import (
     resume,
 )
 from tinyworld.measure.repair.running import measure_repairs, repair_spec
+from tinyworld.measure.repair.truth import Truth
 from tinyworld.roads.demo import mask_spec, write_demo
 from tinyworld.roads.own_distribution import own_distribution
 from tinyworld.roads.render import Rendering, render
@@ -98,7 +99,7 @@ def main() -> None:
     factors = list(dict.fromkeys(EDIT_FACTOR[PLANTED[name].field] for name in names))
     request = request_of(options, names[0])
     pictures = options.out / f"sources-{options.images}{'-lacking' if lacking else ''}"
-    write_demo(pictures, list(islice(draw_scenes(FIRST_SOURCE, lacking), options.images)))
+    write_demo(pictures, list(islice(scenes_without(lacking, own_distribution, FIRST_SOURCE), options.images)))
     path = options.out / "repair.json"
     measured = MeasuredRoadRepairs(
         command=command(options),
@@ -111,7 +112,7 @@ def main() -> None:
         models=[],
     )
     measured = resume(path, measured)
-    truth = Truth(options.scenes_from, options.scenes, lacking)
+    truth = renderer_truth(options.scenes_from, options.scenes, lacking)
     profile = options.profile if options.profile in shipped_profiles() else str(Path(options.profile).resolve())
     with embedded_client(options.out / "contrafact", profile) as client:
         measured = measure_repairs(
@@ -150,11 +151,6 @@ def models_under_test(profile: str, names: Sequence[str]) -> dict[str, Weights]:
 def spec(models: Sequence[str], factors: Sequence[str], counterfactuals: int) -> JobSpec:
     """The job that renders the training images."""
     return repair_spec(TASK, models, factors, counterfactuals).model_copy(update={"masks": mask_spec()})
-
-
-def draw_scenes(first: int, lacking: Collection[Shown] = ()) -> Iterator[Scene]:
-    """Scenes of the models' own distribution from number `first` on, without the values of `lacking`."""
-    return scenes_without(lacking, own_distribution, first)
 
 
 def load_segmenter(planted: Weights, folder: Path | None) -> ImageSegmenter:
@@ -221,22 +217,13 @@ def render_scene(scene: Scene) -> Rendering:
     return render(scene)
 
 
-class Truth:
+def renderer_truth(first: int, scenes: int, lacking: Collection[Shown] = ()) -> Truth[Scene]:
     """The scenes that judge repairs: `scenes` of them from number `first` on, none that shows a value of `lacking`."""
+    return Truth(own_distribution, _showing, first, scenes, lacking)
 
-    def __init__(self, first: int, scenes: int, lacking: Collection[Shown] = ()) -> None:
-        self._first, self._scenes, self._lacking = first, scenes, lacking
 
-    def as_they_are(self) -> list[Scene]:
-        """Scenes of the models' own distribution."""
-        return list(islice(draw_scenes(self._first, self._lacking), self._scenes))
-
-    def without(self, plant: RoadPlant) -> list[Scene]:
-        """Scenes of this distribution that show the planted class, without the planted value."""
-        other_scenes = (
-            scene for scene in draw_scenes(self._first, self._lacking) if getattr(scene, plant.field) != plant.value
-        )
-        return list(islice((scene for scene in other_scenes if _holds(scene, plant.label)), self._scenes))
+def _showing(scenes: Iterable[Scene], label: str) -> Iterator[Scene]:
+    return (scene for scene in scenes if _holds(scene, label))
 
 
 def _holds(scene: Scene, label: str) -> bool:
@@ -244,7 +231,7 @@ def _holds(scene: Scene, label: str) -> bool:
 
 
 def judge_repair(
-    model: str, plant: RoadPlant, models: Mapping[Arm, Segmenter], truth: Truth, view: RepairView
+    model: str, plant: RoadPlant, models: Mapping[Arm, Segmenter], truth: Truth[Scene], view: RepairView
 ) -> RepairedModel:
     """Evaluate one repair against renderer truth."""
     without_plant = truth.without(plant)

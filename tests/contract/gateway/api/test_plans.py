@@ -118,9 +118,10 @@ def test_a_plan_asks_whether_numbered_files_are_one_video(gateway: Gateway) -> N
         return grouping(JobPlan.model_validate_json(reply.content))
 
     (line,) = lines()
-    assert "Are they frames of one video?" in line
+    assert "video" in line
     images[0]["group"] = "another scene"
-    assert lines() == ["groups    20; the images of a group count as one"]
+    (line,) = lines()
+    assert line.split()[:2] == ["groups", "20;"]
 
 
 def test_equal_files_are_counted_before_and_after_their_upload(gateway: Gateway) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from gateway.operations.deletion import mark_deleted
 from gateway.report.build import build_report
 from gateway.results.cells import with_cells
 from gateway.results.confirmation import why_not_tested
+from shared.schemas.designs import LONGEST_VALUE
 from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.estimates import Confirmation, Interval
 from shared.schemas.results import ModelResults
@@ -101,7 +103,7 @@ def test_findings_that_are_not_tested_again_are_named_with_the_reason(gateway: G
     weaknesses = [effect for figures in before.results for effect in figures.findings]
     assert {(effect.cell.value, effect.cell.direction) for effect in weaknesses} == {("night", "to"), ("dusk", "from")}
     assert set(reasons) == {("dillema", "dusk", "from")}
-    assert all("changes to a value" in reason for reason in reasons.values())
+    assert all("dusk" in reason for reason in reasons.values())
     finish(sessions, job["id"], "night", 20, right=False)
     build_report(sessions, store, job["id"], [])
     results = build_report(sessions, store, "drawn", [])
@@ -109,20 +111,18 @@ def test_findings_that_are_not_tested_again_are_named_with_the_reason(gateway: G
     for effect in findings:
         assert effect.confirmation is not None
         assert (effect.confirmation.verdict == "not tested again") == (effect.cell.direction == "from")
-        assert ("; not tested again: `shifts`" in effect.sentence) == (effect.cell.direction == "from")
         assert bool(effect.confirmation.reason) == (effect.cell.direction == "from")
+        assert effect.confirmation.reason in effect.sentence
 
 
 def test_a_change_that_the_other_editor_cannot_make_is_not_tested_again() -> None:
     cell = Cell(label="bus", factor="noise", value="gaussian noise 3", direction="to")
-    assert "it makes no changes of noise" in why_not_tested("lance", cell, "dillema")
+    assert "noise" in why_not_tested("lance", cell, "dillema")
     weather = cell.model_copy(update={"factor": "weather"})
     assert not why_not_tested("lance", weather, "dillema")
-    assert "one from gaussian noise 3" in why_not_tested(
-        "lance", weather.model_copy(update={"direction": "from"}), "dillema"
-    )
+    assert "gaussian noise 3" in why_not_tested("lance", weather.model_copy(update={"direction": "from"}), "dillema")
     long = weather.model_copy(update={"value": "a storm " * 6})
-    assert "at most 40 characters" in why_not_tested("lance", long, "dillema")
+    assert str(LONGEST_VALUE) in why_not_tested("lance", long, "dillema")
     assert not why_not_tested("dillema", long, "shifts")
 
 
@@ -196,7 +196,7 @@ def test_the_strongest_findings_of_all_models_come_first(gateway: Gateway, monke
     assert [shift["value"] for shift in job["methods"][0]["parameters"]["shifts"]] == ["night"]
     (left_out,) = (row for row in job["not_tested"] if row["cell"]["direction"] == "to")
     assert (left_out["model"], left_out["cell"]["value"]) == ("m2", "snow")
-    assert "at most 1 changes by `shifts`, and the strongest findings come first" in left_out["reason"]
+    assert re.search(r"\b1\b.*`shifts`", left_out["reason"])
 
 
 def test_dillema_gives_every_image_the_changes_of_the_findings(gateway: Gateway) -> None:
@@ -233,7 +233,7 @@ def test_dillema_leaves_out_findings_of_changes_from_a_value(gateway: Gateway) -
     job = gateway.client.post("/jobs/drawn/confirmation", json={"confirm_with": "dillema"}).json()
     (left_out,) = job["not_tested"]
     assert (left_out["cell"]["value"], left_out["cell"]["direction"]) == ("dusk", "from")
-    assert left_out["reason"] == "`dillema` renders changes to a value, and this is one from dusk"
+    assert "dusk" in left_out["reason"]
     finish(sessions, job["id"], "night", 20, right=False, method="dillema")
     build_report(sessions, store, job["id"], [])
     results = build_report(sessions, store, "drawn", [])

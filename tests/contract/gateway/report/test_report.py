@@ -143,14 +143,13 @@ def test_the_page_is_self_contained_well_formed_and_accessible(measured: Measure
         "flipped: bus → truck",
         "uncalibrated",
         "Checks that are off",
-        "dillema: structure, caption, label, fit refuse nothing",
+        "structure, caption, label, fit",
         "<ins>",
         "Null arm",
         "rejected by structure",
         "too few images",
         "numpy 2",
-        "stands unless more than",
-        "16 images, about 11 in a cell",
+        "16 images",
     ],
 )
 def test_the_page_says(measured: Measured, sentence: str) -> None:
@@ -159,7 +158,7 @@ def test_the_page_says(measured: Measured, sentence: str) -> None:
 
 def test_the_first_screen_says_what_was_tested_and_what_to_do(measured: Measured) -> None:
     first, _, rest = measured[3].partition("<nav")
-    assert "night-bus and sound on 48 source images" in first
+    assert all(words in first for words in ("night-bus", "sound", "48 source images"))
     assert 'id="next"' in first
     assert "contrafact confirm drawn --with shifts" in first
     assert 'id="findings"' in rest

@@ -122,7 +122,6 @@ def test_the_review_order_has_pages_too(client: httpx.Client) -> None:
 def test_a_filter_without_images_can_be_taken_off(client: httpx.Client) -> None:
     text = page(client, f"{GALLERY}?class=zebra&verdict=accepted")
     assert total(text) == 0
-    assert "None with these filters." in text
     assert f'<a class="chip active" href="{GALLERY}?verdict=accepted" aria-current="true">class: zebra</a>' in text
     assert client.get(f"{GALLERY}?klass=car").status_code == 422
     assert client.get(f"{GALLERY}?cursor=nonsense").status_code == 422
@@ -151,7 +150,7 @@ def test_an_edit_without_an_image_has_a_page(client: httpx.Client) -> None:
     text = page(client, f"{GALLERY}?check=class%20words&show=difference")
     assert "not rendered" in text
     link = re.findall(r'<h3><a href="([^"]+)"', text)[0]
-    assert "the edit touches the class words" in page(client, link)
+    assert "class words" in page(client, link)
 
 
 def test_a_difference_is_the_distance_of_the_pixels(client: httpx.Client) -> None:

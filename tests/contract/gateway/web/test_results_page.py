@@ -56,7 +56,7 @@ def test_a_finding_comes_first_with_flipped_images_and_what_would_settle_it(site
     assert len(re.findall(r'<article class="pair', section)) == 3
     assert section.count("flipped: bus →") == 3
     assert "Review its " in section
-    assert "contrafact confirm drawn --with shifts --wait" in section
+    assert "contrafact confirm drawn" in section
     assert text.index('id="findings"') < text.index('id="effects"') < text.index('id="confusion"')
 
 
@@ -75,9 +75,9 @@ def test_each_cell_of_the_heat_map_leads_to_the_images_that_it_counts(site: Gate
 
 
 def test_another_model_and_method_are_chosen_in_the_address(site: Gateway) -> None:
-    assert "Effects: night-bus under dillema" in page(site.client, OVERVIEW)
+    assert re.search("<h2>.*night-bus.*dillema</h2>", page(site.client, OVERVIEW))
     text = page(site.client, f"{OVERVIEW}?model=sound")
-    assert "Effects: sound under dillema" in text
+    assert re.search("<h2>.*sound.*dillema</h2>", text)
     assert "model=sound" in tile(text, "bus, to night")[0]
     for wrong in ("model=nobody", "method=magic", "threshold=2", "treshold=0.5"):
         assert site.client.get(f"{OVERVIEW}?{wrong}").status_code == 422, wrong

@@ -56,10 +56,11 @@ def test_the_plan_counts_labels_by_folder_and_says_what_it_costs_and_can_show(ga
     words = words_of(fragment)
     assert "bus 14" in words
     assert "car 14" in words
-    assert "street-classifier knows all of them." in words
-    assert "28 images, 28 with a label; 2 models under test." in words
+    assert "✓ street-classifier" in words
+    assert "28 images, 28 with" in words
+    assert "2 models" in words
     assert "dillema 112 112 0" in words
-    assert "bus , 14 images: a drop in accuracy of" in words
+    assert "bus , 14 images" in words
     with gateway.context.sessions() as session:
         after = [session.scalar(select(func.count()).select_from(table)) for table in (Job, OwnedImage)]
     assert after == before, "a plan stores nothing"
@@ -76,10 +77,10 @@ def test_labels_that_a_model_does_not_know_are_named_and_can_be_mapped(gateway: 
     names = ["automobile/1.png", "bus/1.png"]
     fragment = plan(gateway, names)
     assert field_in(fragment) == "label_map"
-    assert "street-classifier does not know automobile. It knows" in words_of(fragment)
+    assert re.search("✗ street-classifier [^.]*automobile", words_of(fragment))
     mapped = plan(gateway, names, label_map="automobile = car")
     assert field_in(mapped) == ""
-    assert "does not know" not in mapped
+    assert "✗" not in mapped
     assert field_in(plan(gateway, names, label_map="automobile car")) == "label_map"
 
 
@@ -134,8 +135,8 @@ def test_the_plan_takes_what_the_form_takes_beyond_small_bodies(gateway: Gateway
     masked = [("images", scene) for scene in scenes] + [("masks", (name, mask)) for name, _ in scenes]
     meaning = {"classes": json.dumps(MEANING), "models": SEGMENTER}
     for parts, typed, words in (
-        ([("images", ("set.zip", archive.getvalue()))], {}, "24 images, 24 with a label"),
-        (masked, meaning, "12 images, 12 with a mask"),
+        ([("images", ("set.zip", archive.getvalue()))], {}, "24 images, 24 with"),
+        (masked, meaning, "12 images, 12 with"),
     ):
         assert sum(len(data) for _, (_, data) in parts) > 2 * SMALL_BODY_BYTES
         reply = gateway.client.post("/plan", data={"task": TASK, "methods": "dillema", **typed}, files=parts)
@@ -144,18 +145,18 @@ def test_the_plan_takes_what_the_form_takes_beyond_small_bodies(gateway: Gateway
     names = [
         f"a folder with a long name/{label}/frame {number:06}.png" for label in ("bus", "car") for number in range(450)
     ]
-    assert "900 images, 900 with a label" in words_of(plan(gateway, names))
+    assert "900 images, 900 with" in words_of(plan(gateway, names))
 
 
 def test_images_without_labels_are_a_box_and_advice_is_in_words_of_the_form(gateway: Gateway) -> None:
     names = ["omnibus/1.png", "car/1.png"]
     refusal = words_of(plan(gateway, names))
-    assert "tick “The images have no labels” to test without labels" in refusal
+    assert "The images have no labels" in refusal, "the name of the box"
     assert "`" not in refusal
     assert "ground_truth" not in refusal
     without = plan(gateway, names, ground_truth="none")
     assert field_in(without) == ""
-    assert "None: the job tests whether predictions stay the same." in words_of(without)
+    assert "omnibus" not in words_of(without)
     files = [("images", (name, picture(shade))) for shade, name in enumerate(names)]
     fields = {"task": TASK, "methods": "dillema", "ground_truth": "none"}
     reply = gateway.client.post("/", data=fields, files=files)
@@ -194,9 +195,9 @@ def test_a_folder_is_shown_planned_and_submitted(
     with open_page(browser, home_of(gateway), dark=dark, phone=phone) as page:
         page.fill('[name="task"]', TASK)
         choose(page, fill_folder(tmp_path / "set"))
-        expect(page.locator("#chosen")).to_have_text("6 images, 1 other file left out")
+        expect(page.locator("#chosen")).to_contain_text("6 images, 1 other file")
         expect(page.locator("#thumbnails canvas")).to_have_count(6)
-        expect(page.locator("#plan")).to_contain_text("street-classifier knows all of them.", timeout=30_000)
+        expect(page.locator("#plan")).to_contain_text("✓ street-classifier", timeout=30_000)
         expect(page.locator("#plan .counts")).to_contain_text("bus 3")
         assert not violations(page)
         assert overflow(page) <= 0
@@ -237,8 +238,8 @@ def test_a_refusal_appears_beside_its_field_before_the_start(
         (folder / "bus").rename(folder / "omnibus")
         choose(page, folder)
         words = page.locator("#problem-label_map")
-        expect(words).to_contain_text("does not know the labels", timeout=30_000)
+        expect(words).to_contain_text("omnibus", timeout=30_000)
         expect(page.locator('[name="label_map"]')).to_have_attribute("aria-invalid", "true")
         page.fill('[name="label_map"]', "omnibus = bus")
         expect(words).to_be_hidden(timeout=30_000)
-        expect(page.locator("#plan")).to_contain_text("What these images can show")
+        expect(page.locator("#plan .cost")).to_be_visible()

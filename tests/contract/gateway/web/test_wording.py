@@ -1,9 +1,11 @@
-"""What pages say where there is nothing to show."""
+"""The wording of pages: the plan of a job, and pages with nothing to show."""
 
 from __future__ import annotations
 
+import html
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -22,8 +24,35 @@ def test_a_map_without_recorded_embeddings_says_so(gateway: Gateway) -> None:
     assert "No image with these filters has a recorded embedding." in text
 
 
-def test_a_plan_without_labels_says_what_the_job_tests(gateway: Gateway) -> None:
-    listed = json.dumps({"images": [{"digest": f"{1:064x}", "name": "a.png"}]})
-    fields = {"task": "classify the vehicle", "methods": "dillema", "listed": listed}
+def plan(gateway: Gateway, names: Sequence[str]) -> str:
+    """The words of the plan for images of these names."""
+    images = [{"digest": f"{number:064x}", "name": name} for number, name in enumerate(names)]
+    fields = {"task": "classify the vehicle", "methods": "dillema", "listed": json.dumps({"images": images})}
     reply = gateway.client.post("/plan", data=fields, files={"manifest": ("", b"")})
-    assert "None: the job tests whether predictions stay the same." in reply.text
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html.unescape(reply.text)))
+
+
+def test_a_plan_without_labels_says_what_the_job_tests(gateway: Gateway) -> None:
+    assert "None: the job tests whether predictions stay the same." in plan(gateway, ["a.png"])
+
+
+def test_a_plan_says_which_labels_models_know_and_what_the_images_can_show(gateway: Gateway) -> None:
+    known = plan(gateway, [f"{label}/{number}.png" for label in ("bus", "car") for number in range(14)])
+    assert "street-classifier knows all of them." in known
+    assert "28 images, 28 with a label; 2 models under test." in known
+    assert "What these images can show bus , 14 images: a drop in accuracy of" in known
+    unknown = plan(gateway, ["automobile/1.png", "bus/1.png"])
+    assert "street-classifier does not know automobile. It knows" in unknown
+    assert "tick “The images have no labels” to test without labels" in unknown
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("gallery?class=zebra", "None with these filters."),
+        ("view?class=zebra", "None with these filters."),
+        ("review?sample=calibration&method=lance", "Nothing to review yet"),
+    ],
+)
+def test_a_page_without_images_says_so(gateway: Gateway, address: str, words: str) -> None:
+    assert words in gateway.client.get(f"/jobs/drawn/{address}").text

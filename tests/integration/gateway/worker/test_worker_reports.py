@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from sqlalchemy import select
 
 from gateway.database.tables import LOCAL_OWNER, Event, Job
@@ -27,7 +29,7 @@ def test_a_cancelled_job_has_a_report_of_its_finished_images(site: Site) -> None
     assert (metrics.sources, metrics.sources_cancelled, metrics.sources_failed) == (3, 2, 0)
     assert metrics.funnels[0].proposed == 2
     assert metrics.results[0].sources <= 1
-    assert "1 of its 3 source images" in site.report()
+    assert re.search(r"cancelled.*\b1 of \S+ 3\b", site.report())
     with site.sessions.begin() as session:
         jobs.retry(session, LOCAL_OWNER, "job")
     worker.step()

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
+import pytest
+
+from gateway.jobs.pace import Pace
 from gateway.jobs.sensitivity import sensitivity
 
 
@@ -26,3 +31,15 @@ def test_a_class_of_groups_states_the_groups_it_needs() -> None:
     assert car.sentence.startswith("`car`, 60 images in 1 group: ")
     assert bus.sentence.endswith(" groups to detect 50 points.")
     assert "if every group of the class gets an accepted counterfactual" in plan.assumption
+
+
+@pytest.mark.parametrize(
+    ("rate", "minutes", "words"),
+    [
+        (1.0, 12, "1.0 images a minute, about 12 min left"),
+        (24.4, 0.3, "24 images a minute, less than a minute left"),
+        (3.21, 135, "3.2 images a minute, about 2 h 15 min left"),
+    ],
+)
+def test_a_pace_states_the_rate_and_the_time_left(rate: float, minutes: float, words: str) -> None:
+    assert Pace(rate, timedelta(minutes=minutes)).words == words

@@ -24,6 +24,7 @@ NULL = RegionOutcome(iou=0.9, outline=4.0, inside=(90.0,) * 3, around=(90.0,) * 
         ("shapes", "a segmenter finds the classes of the mask 20% as well as in the source; expected at least 50%"),
         ("things", "20% of the things that a segmenter finds in the source kept their places; expected at least 50%"),
         ("recaption", "its new caption names 20% of what a caption of the source names; expected at least 50%"),
+        ("fit", "the image fits its caption less well than the source fits its own: 0.200; expected at least 0.500"),
         ("label", "the ground truth has a probability of only 20%; expected at least 50%"),
     ],
 )

@@ -10,6 +10,7 @@ from gateway.analysis.findings import Checked, assess
 from gateway.analysis.reviews import Reviewed, Tally
 from gateway.analysis.segmentation import PooledObstacle
 from gateway.analysis.validity import Screened
+from gateway.results.confirmation import why_not_tested
 from gateway.results.wording import corroboration_sentence, dose_sentence, pooled_obstacle_sentence, with_sentences
 from shared.schemas.doses import DoseCurve, DosePoint, Undone
 from shared.schemas.effects import Cell, CellEffect, CheckErrors, Metric
@@ -190,3 +191,16 @@ def test_a_pooled_difference_without_interval_says_what_it_needs() -> None:
     assert pooled_obstacle_sentence(rare, ["car", "train"]) == (
         "1 independent image with “train”; an interval needs 3 of every class"
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "confirm_with", "words"),
+    [
+        ({"direction": "from"}, "dillema", "`dillema` renders changes to a value, and this is one from night"),
+        ({"factor": "noise"}, "dillema", "`dillema` has nothing to render it with: it makes no changes of noise"),
+        ({"value": "a storm " * 6}, "dillema", "`dillema` takes values of at most 40 characters"),
+        ({}, "shifts", "the editor of `shifts` is related to that of `lance`; confirm with `dillema`"),
+    ],
+)
+def test_a_finding_that_is_not_tested_again_says_why(change: dict[str, str], confirm_with: str, words: str) -> None:
+    assert why_not_tested("lance", cell("night").model_copy(update=change), confirm_with) == words

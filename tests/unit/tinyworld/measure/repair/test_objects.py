@@ -14,7 +14,7 @@ from gateway.repairs.figures import share_interval
 from shared.schemas.repairs import CONTROLS, TRAINED, Arm, RepairRequest
 from tests.support.repair_views import finished_repair
 from tinyworld.domain.scenes import shows
-from tinyworld.measure.repair.objects import ClassifierUnderTest, Truth, judge_repair, planted_values
+from tinyworld.measure.repair.objects import ClassifierUnderTest, judge_repair, planted_values, renderer_truth
 from tinyworld.measure.repair.printing import object_table
 from tinyworld.measure.repair.records import (
     COMMITTED_OBJECTS,
@@ -52,19 +52,19 @@ def test_source_images_and_scenes_lack_what_is_planted() -> None:
     assert [scene.label for scene in sources].count("bus") == 30
     assert not any(scene.time == "night" or scene.weather in ("snow", "fog") for scene in sources)
     assert any(shows(scene, lacking) for scene in demo_scenes(["bus", "car"], 30)), "otherwise they are there"
-    truth = Truth(400_000, 50, lacking)
+    truth = renderer_truth(400_000, 50, lacking)
     assert not any(shows(scene, lacking) for scene in (*truth.as_they_are(), *truth.without(NIGHT_BUS)))
 
 
 def test_scenes_of_a_plant_are_of_its_class_and_want_its_value() -> None:
-    scenes = Truth(400_000, 40).without(NIGHT_BUS)
+    scenes = renderer_truth(400_000, 40).without(NIGHT_BUS)
     assert {scene.label for scene in scenes} == {"bus"}
     assert "night" not in {scene.time for scene in scenes}
     assert {"snow", "fog"} <= {scene.weather for scene in scenes}
     assert len(scenes) == 40 == len({scene.geometry_seed for scene in scenes})
 
 
-TRUTH = Truth(400_000, 60, [("time", "night")])
+TRUTH = renderer_truth(400_000, 60, [("time", "night")])
 AT_NIGHT = {render_pair(scene.changed(time="night"))[0].tobytes() for scene in TRUTH.without(NIGHT_BUS)}
 
 

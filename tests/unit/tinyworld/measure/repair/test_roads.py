@@ -15,6 +15,7 @@ from gateway.analysis.limits import LEAST_SOURCES
 from shared.schemas.repairs import CONTROLS, TRAINED, Arm, RepairRequest
 from shared.weights import Weights
 from tests.support.repair_views import finished_repair
+from tinyworld.domain.scenes import scenes_without
 from tinyworld.drawing.canvas import Image
 from tinyworld.judges.segmentation import class_ious
 from tinyworld.measure.repair.records import (
@@ -34,12 +35,11 @@ from tinyworld.measure.repair.roads import (
     LEAST_PIXELS,
     PLANTED,
     VALUES,
-    Truth,
-    draw_scenes,
     evaluate,
     judge_repair,
     models_under_test,
     render_scene,
+    renderer_truth,
     spec,
 )
 from tinyworld.networks.segmenters import class_masks, new_road_segmenter
@@ -50,7 +50,7 @@ from tinyworld.roads.world import CLASSES, THINGS, Scene
 PEDESTRIAN, ROAD = CLASSES.index("pedestrian"), CLASSES.index("road")
 NIGHT = PLANTED["road-segmenter-night-pedestrian"]
 SCENES = LEAST_SOURCES
-TRUTH = Truth(FIRST_SCENE, SCENES, VALUES)
+TRUTH = renderer_truth(FIRST_SCENE, SCENES, VALUES)
 
 
 @pytest.mark.parametrize("name", PLANTED)
@@ -69,10 +69,10 @@ def test_scenes_want_what_is_lacking_and_hold_the_planted_class() -> None:
     assert len(scenes) == SCENES == len({scene.geometry_seed for scene in scenes})
     assert not any(scene.time == "night" or scene.surface == "snowy" for scene in (*scenes, *TRUTH.as_they_are()))
     assert all((render_scene(scene).classes == PEDESTRIAN).sum() >= LEAST_PIXELS for scene in scenes)
-    every = Truth(FIRST_SCENE, 40).as_they_are()
+    every = renderer_truth(FIRST_SCENE, 40).as_they_are()
     assert any(scene.time == "night" for scene in every), "otherwise they are there"
     assert any(scene.surface == "snowy" for scene in every)
-    sources = draw_scenes(FIRST_SOURCE, VALUES)
+    sources = scenes_without(VALUES, own_distribution, FIRST_SOURCE)
     assert {next(sources).geometry_seed for _ in range(50)}.isdisjoint(
         scene.geometry_seed for scene in (*scenes, *every)
     )
