@@ -40,9 +40,9 @@ POWER_SOURCES = (15, 20, 40, 80)
 
 @dataclass(frozen=True, slots=True)
 class IntervalOutcome:
-    """One reported interval: its quantity (`what`), setting and width, whether it contains the truth (`covered`)."""
+    """One reported interval: its quantity, setting and width, whether it contains the truth (`covered`)."""
 
-    what: str
+    quantity: str
     setting: Setting | Contaminated
     kind: str
     covered: bool
@@ -65,7 +65,7 @@ class Discoveries:
 class SimulationRow:
     """A group of runs or intervals: their number, the mean of the measured quantity, and the mean width, if any."""
 
-    what: str
+    quantity: str
     by: str
     value: str
     n: int
@@ -163,7 +163,7 @@ def coverage_rows(intervals: Iterable[IntervalOutcome]) -> Iterator[SimulationRo
     groups: dict[tuple[str, str, str], list[IntervalOutcome]] = defaultdict(list)
     for interval in intervals:
         for by, value in (*groups_of(interval.setting), ("kind", interval.kind)):
-            groups[interval.what, by, value].append(interval)
+            groups[interval.quantity, by, value].append(interval)
     for (name, by, value), members in sorted(groups.items()):
         coverage = float(np.mean([interval.covered for interval in members]))
         width = float(np.mean([interval.width for interval in members]))
@@ -236,7 +236,9 @@ def worst(rows: Iterable[SimulationRow], least: int = 150) -> SimulationRow:
 
 def lowest_settings(rows: Iterable[SimulationRow]) -> list[SimulationRow]:
     """The ten single settings with the lowest coverage of an effect's intervals."""
-    return sorted((row for row in rows if row.by == "setting" and row.what == "effect"), key=lambda row: row.mean)[:10]
+    return sorted((row for row in rows if row.by == "setting" and row.quantity == "effect"), key=lambda row: row.mean)[
+        :10
+    ]
 
 
 class SimulationRecord(TypedDict):
@@ -275,7 +277,7 @@ def print_rows(rows: Sequence[SimulationRow]) -> None:
         width = "" if row.width is None else f"  width {100 * row.width:.1f}"
         noise = math.sqrt(max(row.mean * (1 - row.mean), 0) / row.n)
         group = f"{row.by} {row.value}"
-        print(f"{row.what:<44} {group:<36} {100 * row.mean:6.2f} % ± {100 * noise:.2f}  n {row.n}{width}")
+        print(f"{row.quantity:<44} {group:<36} {100 * row.mean:6.2f} % ± {100 * noise:.2f}  n {row.n}{width}")
     print(f"\nlowest coverage of a group: {worst(rows)}")
 
 

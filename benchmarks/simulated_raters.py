@@ -162,7 +162,8 @@ def _add_alpha(study: Study, mix: Mapping[Quality, float], share: float, seed: i
     usable = study.ratings.usable
     edits = [item for item in study.ratings.edits if item.id in usable]
     rows = [
-        [sum(given["label_kept"] == answer for given in usable[item.id]) for answer in ("yes", "no")] for item in edits
+        [sum(answers["label_kept"] == answer for answers in usable[item.id]) for answer in ("yes", "no")]
+        for item in edits
     ]
     counts = np.array(rows, np.int64)
     group = np.array([int(item.group) for item in edits], np.int64)

@@ -111,11 +111,15 @@ def simulate_refusals(setting: Refusals, seed: int) -> RefusalRow:
     broken = (random.random(setting.sources) < setting.broken_arms)[source]
     observed = np.where(broken, right.astype(float) - (random.random(setting.sources) < ON_INVALID)[source], difference)
     refused_arm |= broken
-    kept = accepted & ~refused_arm
-    counted = _differences(source[kept], difference[kept])
-    low, high = (np.where(refused_arm, end, observed)[~kept] for end in (right - 1.0, right.astype(float)))
-    bounds = effect_bounds(counted, Refused(source[~kept], low, high, accepted[~kept]), most_valid, seed)
-    points = Refused(source[~kept], observed[~kept], observed[~kept], accepted[~kept])
+    both_accepted = accepted & ~refused_arm
+    counted = _differences(source[both_accepted], difference[both_accepted])
+    low, high = (np.where(refused_arm, end, observed)[~both_accepted] for end in (right - 1.0, right.astype(float)))
+    bounds = effect_bounds(
+        counted, Refused(source[~both_accepted], low, high, accepted[~both_accepted]), most_valid, seed
+    )
+    points = Refused(
+        source[~both_accepted], observed[~both_accepted], observed[~both_accepted], accepted[~both_accepted]
+    )
     point_bounds = effect_bounds(counted, points, most_valid, seed)
     plain = mean_interval(counted.correct, LEVEL, seed)
     interval = bounds.interval or plain

@@ -127,10 +127,10 @@ class Reviewed:
     def shares_with(self, cell: Cell, unchanged: Floats, seed: int) -> Floats:
         """As `shares`, for a cell with a sample of its own, given draws of the valid share of edits without a flip."""
         random = np.random.default_rng(seed)
-        kept, flipped = self.cells[cell]
-        valid_kept = kept.valid + random.binomial(kept.open, random.permutation(unchanged))
+        unflipped, flipped = self.cells[cell]
+        valid_unflipped = unflipped.valid + random.binomial(unflipped.open, random.permutation(unchanged))
         valid_flipped = valid_counts(flipped, self.own[cell].sample, random)
-        return np.sort((valid_kept + valid_flipped) / (kept.total + flipped.total))
+        return np.sort((valid_unflipped + valid_flipped) / (unflipped.total + flipped.total))
 
     def most_valid_refused(self, cell: Cell, seed: int) -> float | None:
         """The largest share of refused edits that may be valid, the same in all cells."""

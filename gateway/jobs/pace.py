@@ -50,5 +50,5 @@ def _left(left: timedelta) -> str:
     minutes = round(left.total_seconds() / 60)
     if minutes < 1:
         return "less than a minute left"
-    hours, rest = divmod(minutes, 60)
-    return f"about {hours} h {rest} min left" if hours else f"about {minutes} min left"
+    hours, minutes = divmod(minutes, 60)
+    return f"about {hours} h {minutes} min left" if hours else f"about {minutes} min left"

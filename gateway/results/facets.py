@@ -80,9 +80,9 @@ class JobFacets:
         chosen = _filters_alone(filters)
         return self._facets.find(_key(job, chosen), lambda: load_facets(session, job.id, chosen, job.models))
 
-    def kept(self, job: Job, filters: Filters) -> Facets | None:
+    def cached(self, job: Job, filters: Filters) -> Facets | None:
         """The same counts if they are in memory."""
-        return self._facets.kept(_key(job, _filters_alone(filters)))
+        return self._facets.cached(_key(job, _filters_alone(filters)))
 
 
 def _filters_alone(filters: Filters) -> Filters:

@@ -17,7 +17,7 @@ class Recent(Generic[Value]):
         self._most, self._lock = most, threading.Lock()
         self._values: OrderedDict[Hashable, Value] = OrderedDict()
 
-    def kept(self, key: Hashable) -> Value | None:
+    def cached(self, key: Hashable) -> Value | None:
         """The value of the key if it is in memory."""
         with self._lock:
             return self._values.get(key)

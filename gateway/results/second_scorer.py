@@ -19,13 +19,13 @@ class _Pairs:
         self.source, self.group, self.difference, self.counted = array("q"), array("q"), array("d"), array("b")
 
     def differences(self, by_both: bool) -> Differences | None:
-        kept = np.asarray(self.counted).astype(bool) if by_both else np.ones(len(self.source), bool)
-        if not kept.any():
+        chosen = np.asarray(self.counted).astype(bool) if by_both else np.ones(len(self.source), bool)
+        if not chosen.any():
             return None
-        units = Units.of(np.asarray(self.source)[kept], np.asarray(self.group)[kept])
-        means = units.means(np.asarray(self.difference)[kept])
+        units = Units.of(np.asarray(self.source)[chosen], np.asarray(self.group)[chosen])
+        means = units.means(np.asarray(self.difference)[chosen])
         unknown = np.full(len(means), np.nan)
-        return Differences(units.group, means, unknown, int(kept.sum()), units.sources, sizes=units.rows_of_group)
+        return Differences(units.group, means, unknown, int(chosen.sum()), units.sources, sizes=units.rows_of_group)
 
 
 class SecondColumns:

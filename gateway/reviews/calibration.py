@@ -249,10 +249,10 @@ def scored_images(edits: Sequence[CheckedEdit], judged: JudgedSample, method: Jo
         passable=np.array(passable, np.bool_),
         factors=judged.factors,
     )
-    kept = {check: method.thresholds[check] for check in scored if check in method.thresholds}
+    limits = {check: method.thresholds[check] for check in scored if check in method.thresholds}
     for place in images.complete:
-        kept.pop(scored[place], None)
-    return replace(images, passable=images.passable & (margins(images, kept, dict.fromkeys(kept, 1.0)) >= 0))
+        limits.pop(scored[place], None)
+    return replace(images, passable=images.passable & (margins(images, limits, dict.fromkeys(limits, 1.0)) >= 0))
 
 
 def _validity(
@@ -271,8 +271,8 @@ def _validity(
     fitted = fit_validity(judged, signals, accepted if sweeps else by_score, seed)
     if fitted is None or not sweeps:
         return fitted
-    kept = {check: dict(limits) for check, limits in thresholds.items()}
-    return fitted.model_copy(update={"thresholds": {**kept, **fitted.thresholds}})
+    sweep_thresholds = {check: dict(limits) for check, limits in thresholds.items()}
+    return fitted.model_copy(update={"thresholds": {**sweep_thresholds, **fitted.thresholds}})
 
 
 def signal_sample(

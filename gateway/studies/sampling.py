@@ -39,8 +39,8 @@ def sample_items(session: Session, job: Job, study_id: str, request: StudyReques
     nulls = list(islice(_nulls(session, job, edits), request.controls))
     originals = {edit.source_image_id for edit in [*edits, *(edit for edit, _ in nulls)]}
     broken = list(islice(_broken(session, job, study_id, edits, originals), request.controls // 2))
-    kept = [_item(study_id, "null", edit, digest) for edit, digest in nulls[: request.controls - len(broken)]]
-    controls = [*kept, *broken]
+    null_items = [_item(study_id, "null", edit, digest) for edit, digest in nulls[: request.controls - len(broken)]]
+    controls = [*null_items, *broken]
     if request.controls and not controls:
         raise InvalidInput("the job has no null arm and no image of another class for control items; set controls to 0")
     order = sorted(edits, key=lambda edit: derive_seed("attention", study_id, edit.id))

@@ -127,7 +127,7 @@ def show_gallery(
         row = jobs.find(session, owner, job)
         page = browse(session, job, listing, state.cursor, IMAGES_PER_PAGE)
         at_once = state.counts or _edits(row) <= COUNTED_AT_ONCE
-        facets = counts.find(session, row, listing) if at_once else counts.kept(row, listing) or NOT_COUNTED
+        facets = counts.find(session, row, listing) if at_once else counts.cached(row, listing) or NOT_COUNTED
         rows = filter_rows(facets, state, path, has_review_order=session.get(Report, job) is not None)
     return render(
         "gallery.html",
@@ -206,7 +206,7 @@ def filter_rows(facets: Facets, state: GalleryState, path: str, *, has_review_or
         return Choice(words, number, state.address(path, **changes), active, frozenset(values))
 
     def row(name: str, choices: Sequence[Choice]) -> FilterRow:
-        shown = [one for number, one in enumerate(choices) if number < MOST_VALUES or one.active]
+        shown = [entry for number, entry in enumerate(choices) if number < MOST_VALUES or entry.active]
         return FilterRow(name, shown, [choice for choice in choices if choice not in shown])
 
     verdicts = {"accepted": "accepted", "counted": "counted", "rejected": "rejected"}

@@ -309,7 +309,11 @@ def test_a_volume_remembers_quarantined_models(services: dict[str, Service]) -> 
     assert volumes["quarantine"] == folder
     assert "quarantine" in composed(BASE)["volumes"]
     # A named volume takes its owner from the folder in the image, so that user 10001 may write to it.
-    (step,) = [rest for head, rest in stages(ROOT / "Dockerfile")["base"][1] if "install -d" in rest and head == "RUN"]
+    (step,) = [
+        operand
+        for keyword, operand in stages(ROOT / "Dockerfile")["base"][1]
+        if "install -d" in operand and keyword == "RUN"
+    ]
     owned = re.search(r"install -d -o contrafact -g contrafact ([^&\\]*)", step)
     assert owned
     assert folder in owned[1].split()

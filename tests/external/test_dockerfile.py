@@ -43,17 +43,17 @@ def test_the_base_is_pinned_and_the_user_is_a_number_that_is_not_root() -> None:
     assert re.fullmatch(r"PYTHON_IMAGE=python:\d+\.\d+\.\d+-slim(-\w+)?", base)
     for name in ("gateway", "weights", "model-service"):
         steps = [item for _, instructions_of_stage in lineage(DOCKERFILE, name) for item in instructions_of_stage]
-        users = [rest for head, rest in steps if head == "USER"]
+        users = [operand for keyword, operand in steps if keyword == "USER"]
         assert users == ["10001:10001"], name
-        assert [head for head, _ in steps].count("CMD") == 1, name
+        assert [keyword for keyword, _ in steps].count("CMD") == 1, name
 
 
 def test_model_services_share_the_layer_with_torch() -> None:
     order = [name for name, _ in lineage(DOCKERFILE, "model-service")]
     assert order == ["base", "torch", "model-service"]
     for name in order[:2]:
-        assert not any("SERVICE" in rest for _, rest in stages(DOCKERFILE)[name][1]), name
-    (command,) = [rest for head, rest in stages(DOCKERFILE)["torch"][1] if head == "RUN"]
+        assert not any("SERVICE" in operand for _, operand in stages(DOCKERFILE)[name][1]), name
+    (command,) = [operand for keyword, operand in stages(DOCKERFILE)["torch"][1] if keyword == "RUN"]
     shared = set(command.partition("constraints.txt")[2].split())
     assert "torch" in shared
     for name, recipe in BUILDS.items():
@@ -64,7 +64,7 @@ def test_model_services_share_the_layer_with_torch() -> None:
 
 def test_the_standard_library_is_compiled() -> None:
     """The base image ships no bytecode of it."""
-    steps = [rest for head, rest in stages(DOCKERFILE)["base"][1] if head == "RUN"]
+    steps = [operand for keyword, operand in stages(DOCKERFILE)["base"][1] if keyword == "RUN"]
     assert any("compileall" in step and "stdlib" in step for step in steps)
 
 
@@ -73,9 +73,9 @@ def test_only_what_is_copied_gets_past_dockerignore() -> None:
     assert "*" in lines
     allowed = {line.removeprefix("!") for line in lines if line.startswith("!")}
     copied = set()
-    for head, rest in instructions(DOCKERFILE):
-        if head == "COPY" and not rest.startswith("--from"):
-            copied |= {source.rstrip("/") for source in rest.split()[:-1]}
+    for keyword, operand in instructions(DOCKERFILE):
+        if keyword == "COPY" and not operand.startswith("--from"):
+            copied |= {source.rstrip("/") for source in operand.split()[:-1]}
     copied.remove("${SERVICE}")
     copied |= {build["args"]["SERVICE"] for name, build in BUILDS.items() if name.endswith("-service")}
     assert {source.removesuffix("/__init__.py") for source in copied} == allowed

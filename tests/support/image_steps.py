@@ -52,19 +52,22 @@ def instructions(file: Path) -> list[Instruction]:
     """A Dockerfile's instructions in order, continued lines joined."""
     lines = [line for line in file.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ")
-    return [(head, rest.strip()) for head, _, rest in (line.partition(" ") for line in joined.splitlines() if line)]
+    return [
+        (keyword, operand.strip())
+        for keyword, _, operand in (line.partition(" ") for line in joined.splitlines() if line)
+    ]
 
 
 def stages(file: Path) -> dict[str, tuple[str, list[Instruction]]]:
     """Stage → what it is FROM, and its instructions; the ARGs before the first FROM are the stage `""`."""
     by_name: dict[str, tuple[str, list[Instruction]]] = {"": ("", [])}
     name = ""
-    for head, rest in instructions(file):
-        if head == "FROM":
-            base, _, name = rest.partition(" AS ")
+    for keyword, operand in instructions(file):
+        if keyword == "FROM":
+            base, _, name = operand.partition(" AS ")
             by_name[name] = (base, [])
         else:
-            by_name[name][1].append((head, rest))
+            by_name[name][1].append((keyword, operand))
     return by_name
 
 
@@ -74,8 +77,8 @@ def lineage(file: Path, target: str) -> Iterator[tuple[str, list[Instruction]]]:
     base, stage_instructions = stages_of[target]
     if base in stages_of:
         yield from lineage(file, base)
-    for head, rest in stage_instructions:
-        copied = re.match(r"--from=(\S+)", rest) if head == "COPY" else None
+    for keyword, operand in stage_instructions:
+        copied = re.match(r"--from=(\S+)", operand) if keyword == "COPY" else None
         if copied:
             yield from lineage(file, copied[1])
     yield target, stage_instructions
@@ -87,25 +90,25 @@ def build(file: Path, target: str, arguments: Mapping[str, str], folder: Path) -
     (folder / "app").mkdir(parents=True)
     values: dict[str, str] = {}
     for _, stage_instructions in lineage(file, target):
-        for head, rest in stage_instructions:
-            if head == "ARG":
-                name, _, default = rest.partition("=")
+        for keyword, operand in stage_instructions:
+            if keyword == "ARG":
+                name, _, default = operand.partition("=")
                 values[name] = arguments.get(name, values.get(name, default.strip('"')))
-            elif head == "ENV":
-                for pair in shlex.split(_filled(rest, values | {"PATH": "$PATH"})):
+            elif keyword == "ENV":
+                for pair in shlex.split(_filled(operand, values | {"PATH": "$PATH"})):
                     name, _, value = pair.partition("=")
                     image.environment[name] = value.replace("$PATH", os.environ["PATH"])
-            elif head == "COPY" and not rest.startswith("--from"):
-                *sources, goal = _filled(rest, values).split()
+            elif keyword == "COPY" and not operand.startswith("--from"):
+                *sources, goal = _filled(operand, values).split()
                 for source in sources:
                     _copy(ROOT / source, folder / "app" / goal)
-            elif head == "RUN" and not rest.startswith("useradd"):
-                result = image.run(rest, **values)
-                assert result.returncode == 0, f"{rest}\n{result.stdout[-2000:]}{result.stderr[-4000:]}"
-            elif head == "CMD":
-                image.command = re.findall(r'"([^"]*)"', rest)
-            elif head == "USER":
-                image.user = rest
+            elif keyword == "RUN" and not operand.startswith("useradd"):
+                result = image.run(operand, **values)
+                assert result.returncode == 0, f"{operand}\n{result.stdout[-2000:]}{result.stderr[-4000:]}"
+            elif keyword == "CMD":
+                image.command = re.findall(r'"([^"]*)"', operand)
+            elif keyword == "USER":
+                image.user = operand
     return image
 
 

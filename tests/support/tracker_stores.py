@@ -50,9 +50,9 @@ def read_wandb(log: Path) -> dict[str, object]:
 def _records(content: bytes) -> Iterator[bytes]:
     at, record = HEADER, b""  # the file begins with a header of the same length as a record
     while at < len(content):
-        rest = BLOCK - at % BLOCK
-        if rest < HEADER:
-            at += rest
+        left_in_block = BLOCK - at % BLOCK
+        if left_in_block < HEADER:
+            at += left_in_block
             continue
         size, kind = struct.unpack("<HB", content[at + 4 : at + HEADER])
         record += content[at + HEADER : at + HEADER + size]

@@ -151,9 +151,9 @@ def _line(arm: str, name: str, things: Sequence[Thing]) -> str:
     present = [record for record in things if record.there]
     seams = [record.seam for record in things if record.seam is not None]
     seam = f"{np.median(seams):.2f}, {np.quantile(seams, 0.95):.2f}" if seams else ""
-    kept = _rate(things, lambda record: record.iou >= HALF)
+    in_place = _rate(things, lambda record: record.iou >= HALF)
     return (
-        f"{arm:<14} {name:<{_NAME}} {kept:<26} {_rate(things, lambda record: record.recognised):<26} "
+        f"{arm:<14} {name:<{_NAME}} {in_place:<26} {_rate(things, lambda record: record.recognised):<26} "
         f"{_rate(present, lambda record: record.recognised):<26} "
         f"{_rate(with_progress, lambda record: (record.inside or 0.0) >= HALF_WAY):<26} {seam}"
     )

@@ -73,8 +73,8 @@ def permitted_mask(scene: Scene, field: str, size: int = 128) -> Mask:
     spread = round(size / 128 * (styles.REACH[scene.style] + 1)) * 2 + 1
     kernel = np.ones((spread, spread), np.uint8)
     if field == "background":
-        kept = _footprint(scene, size, opaque=True)
-        return ~np.asarray(cv2.erode(kept, kernel, borderValue=255) > 0, np.bool_)
+        opaque_pixels = _footprint(scene, size, opaque=True)
+        return ~np.asarray(cv2.erode(opaque_pixels, kernel, borderValue=255) > 0, np.bool_)
     touched = np.zeros((size, size), np.uint8)
     for value in FACTOR_VALUES[field]:
         touched |= _footprint(scene.changed(**{field: value}), size, of=field)  # type: ignore[arg-type]

@@ -151,9 +151,9 @@ class Examples:
         return loss
 
     def text(self, rows: NDArray[np.int64], random: np.random.Generator) -> Tensor:
-        seeds, kept = random.integers(2**31, size=len(rows)), random.random(len(rows)) >= CAPTION_DROPOUT
-        examples = zip(rows.tolist(), seeds.tolist(), kept, strict=True)
-        texts = [self.data.caption(row, seed) if k else "" for row, seed, k in examples]
+        seeds, with_caption = random.integers(2**31, size=len(rows)), random.random(len(rows)) >= CAPTION_DROPOUT
+        examples = zip(rows.tolist(), seeds.tolist(), with_caption, strict=True)
+        texts = [self.data.caption(row, seed) if has_caption else "" for row, seed, has_caption in examples]
         return text_states(self.tokenizer, self.text_encoder, texts)
 
     def control(self, kind: ControlKind, rows: NDArray[np.int64], random: np.random.Generator) -> Tensor:

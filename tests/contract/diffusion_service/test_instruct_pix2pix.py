@@ -118,16 +118,16 @@ def test_the_service_carries_out_instructions(profile: str) -> None:
             answer = await client.post(Services.instruct.path, content=refused.model_dump_json())
             assert (answer.status_code, "background" in answer.json()["detail"]) == (422, True)
             info = ServiceInfo.model_validate_json((await client.get("/v1/info")).content)
-            replies = [await call(client, Services.instruct, one) for one in (request, alone, unguided)]
+            replies = [await call(client, Services.instruct, body) for body in (request, alone, unguided)]
             return replies[0], replies[1], replies[2], info
 
     reply, first, plain, info = asyncio.run(scenario())
     assert reply.refusals == ["", "", "", TOO_LONG]
     assert reply.images[3] is None
-    night, rain, other = (pixels(image).astype(int) for image in reply.images[:3])
+    night, rain, other_seed = (pixels(image).astype(int) for image in reply.images[:3])
     assert night.shape == (48, 80, 3)
     assert np.abs(night - rain).max() > 0, "the instruction matters"
-    assert np.abs(night - other).max() > 0, "and so does the seed"
+    assert np.abs(night - other_seed).max() > 0, "and so does the seed"
     assert np.abs(night - pixels(first.images[0])).max() <= 1, "but not the neighbours in a batch"
     assert (reply.evaluations, plain.evaluations, reply.keep_mask) == (3 * STEPS, STEPS, None)
     assert {"instruct", "instruct settings"} <= {weights.role for weights in info.weights}

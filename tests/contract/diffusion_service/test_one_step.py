@@ -68,10 +68,10 @@ def test_an_output_of_zero_keeps_the_source(folder: Path, networks: StableDiffus
     editor = load_one_step(OneStep.model_validate(settings(folder / "silent", silent)), networks)
     source = fitted(networks, pixels(photo(SIDE, SIDE)))
     (edited,) = editor.edit(KEY, [InstructItem(source, "make it night", 1)])
-    (kept,) = networks.pictures(networks.encode(source.image) + layer.bias.detach()[None, :, None, None])
+    (expected,) = networks.pictures(networks.encode(source.image) + layer.bias.detach()[None, :, None, None])
     assert isinstance(edited, np.ndarray)
-    assert isinstance(kept, np.ndarray)
-    assert np.abs(edited.astype(int) - kept.astype(int)).max() <= 1
+    assert isinstance(expected, np.ndarray)
+    assert np.abs(edited.astype(int) - expected.astype(int)).max() <= 1
 
 
 def test_a_time_outside_the_schedule_is_refused(folder: Path, networks: StableDiffusion, file: str) -> None:
@@ -100,7 +100,7 @@ def test_the_service_takes_one_step_without_guidance(folder: Path, file: str) ->
 
     reply, alone, info = asyncio.run(scenario())
     assert reply.refusals == ["", "", "", TOO_LONG]
-    night, rain, other = (pixels(image).astype(int) for image in reply.images[:3])
+    night, rain, other_seed = (pixels(image).astype(int) for image in reply.images[:3])
     assert night.shape == (48, 80, 3)
     assert np.abs(night - rain).max() > 0, "the instruction matters"
     assert np.array_equal(night, other), "the seed does not"

@@ -49,12 +49,12 @@ def resolve(words: list[str]) -> tuple[TyperCommand | TyperGroup, list[str]]:
 @pytest.mark.parametrize("text", COMMANDS)
 def test_commands_and_their_options_exist(text: str) -> None:
     words = re.split(r"[\s,]+", text.split("|")[0])
-    command, rest = resolve(words)
+    command, arguments = resolve(words)
     assert command is not ROOT_COMMAND, f"there is no command `contrafact {words[0]}`"
     if command.context_settings.get("ignore_unknown_options"):  # another program reads them
         return
     options = {name for parameter in command.params for name in parameter.opts} | {"--help"}
-    named = [word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)]
+    named = [word.partition("=")[0] for word in arguments if re.match(r"--?[a-z]", word)]
     assert set(named) <= options, f"`contrafact {text}` names options that do not exist"
 
 

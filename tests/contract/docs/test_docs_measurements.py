@@ -15,8 +15,8 @@ MOST_LINES = 5
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.stem != "index"], ids=lambda page: page.stem)
 def test_the_page_begins_with_its_result_in_five_lines(page: Path) -> None:
-    title, blank, *rest = page.read_text(encoding="utf-8").splitlines()
-    summary = list(takewhile(bool, rest))
+    title, blank, *body = page.read_text(encoding="utf-8").splitlines()
+    summary = list(takewhile(bool, body))
     assert title.startswith("# ")
     assert not blank
     assert 0 < len(summary) <= MOST_LINES

@@ -182,9 +182,9 @@ def test_every_operation_is_in_the_docs(document: dict[str, Any]) -> None:
 def write_promises() -> None:
     """Add the snapshot's promises to the list; after a version that may break some, list only these."""
     version, before = stored_promises()
-    kept = set() if may_break(version, __version__) else before
+    promised = set() if may_break(version, __version__) else before
     first = __version__ if may_break(version, __version__) else version
-    lines = sorted(kept | promises(json.loads(SNAPSHOT.read_text(encoding="utf-8"))))
+    lines = sorted(promised | promises(json.loads(SNAPSHOT.read_text(encoding="utf-8"))))
     PROMISES.write_text("\n".join([f"version {first}", *lines]) + "\n", encoding="utf-8")
 
 

@@ -122,13 +122,13 @@ def test_kept_beginnings_and_padding_change_no_token(profile: Path, system: list
     engine = load_transformers(Loading(language, "cpu", settings(profile, deterministic=True), keep))
     request = generate_request("A red car stands in the rain.", temperature=0.0)
     request = request.model_copy(update={"messages": [*system, request.messages[-1]]})
-    prefix, rest = engine.tokenize(request.messages)
+    prefix, prompt = engine.tokenize(request.messages)
     assert bool(prefix) == bool(system)  # a short beginning is not kept
     grammar = llguidance.LLMatcher.grammar_from_json_schema(KEYWORDS, overrides=JSON_STYLE)
     folder = profile.parent / "language"
     tokenizer, model = AutoTokenizer.from_pretrained(folder), LlamaForCausalLM.from_pretrained(folder).eval()
     matcher = llguidance.LLMatcher(llguidance.hf.from_tokenizer(tokenizer), grammar)
-    tokens = [*prefix, *rest]
+    tokens = [*prefix, *prompt]
     while not matcher.is_stopped():
         with torch.inference_mode():
             logits = model(input_ids=torch.tensor([tokens])).logits[0, -1]
@@ -140,7 +140,7 @@ def test_kept_beginnings_and_padding_change_no_token(profile: Path, system: list
         async with serving(create_app(settings(profile, deterministic=True, max_batch=3))) as client:
             return await call(client, Services.generate, request)
 
-    assert asyncio.run(main()).text == tokenizer.decode(tokens[len(prefix) + len(rest) :])
+    assert asyncio.run(main()).text == tokenizer.decode(tokens[len(prefix) + len(prompt) :])
 
 
 def test_a_truncated_reply_is_retried_once_and_then_a_typed_problem(profile: Path) -> None:

@@ -66,8 +66,8 @@ def _frames() -> list[Image.Image]:
 
 
 def _animated(format: str) -> bytes:
-    first, *rest = _frames()
-    return saved(first, format, save_all=True, append_images=rest)
+    first, *others = _frames()
+    return saved(first, format, save_all=True, append_images=others)
 
 
 def _see_through() -> Image.Image:

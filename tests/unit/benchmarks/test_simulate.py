@@ -33,16 +33,16 @@ def test_a_large_drop_is_a_true_discovery() -> None:
     shown, result = one_run(Setting(40, 3, 0.95, 0.5, 0.95), seed=3)
     assert result.findings >= 1
     assert result.findings_false == result.rejected_false == 0
-    assert sum(cell.what == "effect" for cell in shown) == 8
+    assert sum(cell.quantity == "effect" for cell in shown) == 8
 
 
 def test_a_small_simulation_holds() -> None:
     """A twelfth of the grid, once: far too few for 93 %, enough to see an interval or a test that is broken."""
     simulated = Simulated(every=12)
     simulated.repeat()
-    rows = {(row.what, row.by): row for row in simulated.rows() if row.by == "all"}
-    for what in ("effect", "rate over counterfactuals", "rate over null arms", "effect among valid"):
-        assert rows[what, "all"].mean > 0.85, what
+    rows = {(row.quantity, row.by): row for row in simulated.rows() if row.by == "all"}
+    for quantity in ("effect", "rate over counterfactuals", "rate over null arms", "effect among valid"):
+        assert rows[quantity, "all"].mean > 0.85, quantity
     assert rows["false share of rejected cells (no effect)", "all"].mean < 0.15
     assert rows["false share of findings (within 5 points)", "all"].mean < 0.1
     assert len(list(grid())) == 448

@@ -17,9 +17,9 @@ DRAWS = 4_000
     [(0.01, {1}), (0.49, {1}), (0.51, {1, 3}), (0.79, {1, 3}), (0.85, {0, 1, 3}), (0.92, {0, 1, 2, 3})],
 )
 def test_the_nucleus_is_the_fewest_tokens_that_sum_to_top_p(top_p: float, tokens: set[int]) -> None:
-    kept = in_nucleus(LOGITS, 1.0, top_p)
-    assert set(kept.isfinite().nonzero().flatten().tolist()) == tokens
-    assert torch.equal(kept[kept.isfinite()], LOGITS[kept.isfinite()])
+    nucleus = in_nucleus(LOGITS, 1.0, top_p)
+    assert set(nucleus.isfinite().nonzero().flatten().tolist()) == tokens
+    assert torch.equal(nucleus[nucleus.isfinite()], LOGITS[nucleus.isfinite()])
 
 
 def test_a_low_temperature_narrows_the_nucleus() -> None:

@@ -61,8 +61,8 @@ class Canvas:
         Of all that is drawn, or of the pixels of one number only.
         """
         region = (self.numbers > 0 if number is None else self.numbers == number).astype(np.uint8)
-        kept = cv2.bitwise_and(self.pixels[..., :3], self.pixels[..., :3], mask=region)
-        colours = cv2.resize(kept, (self.width, self.height), interpolation=cv2.INTER_AREA)
+        masked = cv2.bitwise_and(self.pixels[..., :3], self.pixels[..., :3], mask=region)
+        colours = cv2.resize(masked, (self.width, self.height), interpolation=cv2.INTER_AREA)
         return colours.astype(np.float32), coverage(region)[..., None]
 
 

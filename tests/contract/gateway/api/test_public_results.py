@@ -300,7 +300,7 @@ def test_a_stream_can_be_resumed(tmp_path: Path) -> None:
                 session.get_one(Job, "drawn").state = "done"
                 add_event(session, "drawn", "job", {"state": "done"})
 
-        rest = follow(gateway, "drawn", last=2, after={3: go_on})
-        assert rest == [(3, "image"), (4, "image"), (5, "job")], "and then it ends"
+        later = follow(gateway, "drawn", last=2, after={3: go_on})
+        assert later == [(3, "image"), (4, "image"), (5, "job")], "and then it ends"
         assert gateway.client.get("/jobs/drawn/events", headers={"Last-Event-ID": "5"}).status_code == 204
         assert gateway.client.get("/jobs/drawn/events", headers={"Last-Event-ID": "x"}).status_code == 422

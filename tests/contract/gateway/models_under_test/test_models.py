@@ -36,10 +36,10 @@ def gateway(tmp_path: Path) -> Iterator[Gateway]:
         yield served
 
 
-def add(gateway: Gateway, who: Mapping[str, str], files: Mapping[str, bytes] = HUB, **spec: Any) -> httpx.Response:
+def add(gateway: Gateway, headers: Mapping[str, str], files: Mapping[str, bytes] = HUB, **spec: Any) -> httpx.Response:
     parts = [("model", (name, data)) for name, data in files.items()]
     spec = {"name": "mine", **spec}
-    return gateway.client.post("/models", files=[*parts, ("spec", ("s", json.dumps(spec).encode()))], headers=who)
+    return gateway.client.post("/models", files=[*parts, ("spec", ("s", json.dumps(spec).encode()))], headers=headers)
 
 
 def detail(reply: httpx.Response, status: int) -> str:

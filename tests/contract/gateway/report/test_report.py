@@ -157,11 +157,11 @@ def test_the_page_says(measured: Measured, sentence: str) -> None:
 
 
 def test_the_first_screen_says_what_was_tested_and_what_to_do(measured: Measured) -> None:
-    first, _, rest = measured[3].partition("<nav")
+    first, _, below = measured[3].partition("<nav")
     assert all(words in first for words in ("night-bus", "sound", "48 source images"))
     assert 'id="next"' in first
     assert "contrafact confirm drawn --with shifts" in first
-    assert 'id="findings"' in rest
+    assert 'id="findings"' in below
 
 
 def test_the_hero_is_of_the_strongest_weakness(measured: Measured) -> None:

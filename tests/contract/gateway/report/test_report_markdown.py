@@ -16,14 +16,14 @@ Measured = tuple[Sessions, DirectoryStore, JobResults, str]
 
 def test_markdown_begins_with_verdict_and_findings(measured: Measured) -> None:
     page = report_markdown(measured[2])
-    verdict, _, rest = page.partition("## Findings")
+    verdict, _, findings = page.partition("## Findings")
     assert [line.split(" | ")[0] for line in verdict.splitlines() if "dillema |" in line] == ["| night-bus", "| sound"]
-    (finding,) = (line for line in rest.splitlines() if line.startswith("1. `bus` fails"))
+    (finding,) = (line for line in findings.splitlines() if line.startswith("1. `bus` fails"))
     assert "interval" in finding
     assert f"{measured[2].results[0].findings[0].sources} images" in finding
     tables = [line for line in page.splitlines() if line.startswith("|")]
     assert all(len(re.findall(r"(?<!\\)\|", line)) > 2 for line in tables)
-    assert rest.index("## What to do next") < rest.index("## Effects in cells") < rest.index("Provenance")
+    assert findings.index("## What to do next") < findings.index("## Effects in cells") < findings.index("Provenance")
     assert len(page) < 65_536, "a comment on GitHub"
 
 

@@ -114,8 +114,8 @@ def test_a_new_mark_replaces_the_old_and_reviewers_decide_by_majority(database_u
 
         ann, ben = headers("review"), headers("review")
         address = f"/jobs/drawn/own-images/{compared.nights[2]}"
-        for who, shows in ((ann, "no"), (ben, "yes")):
-            assert gateway.client.put(address, json={**NIGHT, "shows": shows}, headers=who).status_code == 200
+        for reviewer, shows in ((ann, "no"), (ben, "yes")):
+            assert gateway.client.put(address, json={**NIGHT, "shows": shows}, headers=reviewer).status_code == 200
         divided = compared.report()
         assert divided.marks is not None
         assert (divided.marks.confirmed, divided.marks.refused, divided.marks.undecided) == (0, 0, 1)
@@ -172,6 +172,6 @@ def test_the_command_line_marks_and_lists(compared: Compared) -> None:
     of_night = ("--factor", "weather", "--value", "night")
     assert "night yes" in contrafact("mark", "drawn", image, *of_night, "--shows", "yes")
     view = OwnImagesView.model_validate(json.loads(contrafact("own-images", "drawn", "--json")))
-    assert [mark.shows for value in view.values for one in value.images for mark in one.marks] == ["yes"]
+    assert [mark.shows for value in view.values for own_image in value.images for mark in own_image.marks] == ["yes"]
     assert "yes (local)" in contrafact("own-images", "drawn")
     assert "shows" in contrafact("mark", "drawn", image, *of_night, "--shows", "perhaps", code=2)

@@ -120,8 +120,8 @@ def test_each_key_has_its_own_review_and_needs_the_scope(database_url: str, tmp_
         ann, ben = headers("review"), headers("review")
         rows = gateway.client.get("/jobs/drawn/results", headers=ann).json()["counterfactuals"]
         address = f"/jobs/drawn/reviews/{next(row['id'] for row in rows if row['image'])}"
-        for who, verdict in ((ann, "unsure"), (ben, "invalid"), (ann, "valid")):
-            assert gateway.client.put(address, json={"verdict": verdict}, headers=who).status_code == 200
+        for reviewer, verdict in ((ann, "unsure"), (ben, "invalid"), (ann, "valid")):
+            assert gateway.client.put(address, json={"verdict": verdict}, headers=reviewer).status_code == 200
         reviews = gateway.client.get("/jobs/drawn/reviews", headers=ann).json()["reviews"]
         assert [view["verdict"] for view in reviews] == ["valid", "invalid"]
         assert {len(view["reviewer"]) for view in reviews} == {12}, "the id of the key, which tells nothing of it"

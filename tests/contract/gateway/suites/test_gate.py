@@ -91,8 +91,8 @@ def test_the_workflow_in_the_docs_is_one_that_github_takes_and_uses_inputs_of_th
 def test_the_action_runs_the_gate(gateway: Gateway, runs: dict[str, str], tmp_path: Path) -> None:
     """Its last step in bash, with the inputs in the environment as GitHub puts them there."""
     action = yaml.safe_load(ACTION.read_text())
-    given = {"url": str(gateway.client.base_url), "suite": "street", "model": "m2", "baseline": runs["m1"]}
-    inputs = {name: given.get(name, options.get("default")) for name, options in action["inputs"].items()}
+    arguments = {"url": str(gateway.client.base_url), "suite": "street", "model": "m2", "baseline": runs["m1"]}
+    inputs = {name: arguments.get(name, options.get("default")) for name, options in action["inputs"].items()}
     step = action["runs"]["steps"][1]
     environment = {
         name: inputs[re.sub(r"\$\{\{ inputs\.([a-z-]+) }}", r"\1", value)] for name, value in step["env"].items()

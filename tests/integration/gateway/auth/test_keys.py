@@ -136,21 +136,21 @@ def test_a_session_acts_for_its_key_until_it_ends(sessions: Sessions) -> None:
     key = new_key(sessions)
     owner = caller_of(sessions, key)
 
-    def who(session: Session, cookie: str | None) -> Caller | None:
+    def logged_in(session: Session, cookie: str | None) -> Caller | None:
         return admit(session, key_of_login(cookie or ""), DEFAULTS)
 
     with sessions.begin() as session:
         assert log_in(session, "cf_wrong", 1) is None
         first, second, expired = log_in(session, key, 1), log_in(session, key, 1), log_in(session, key, -0.1)
     with sessions.begin() as session:
-        assert who(session, first) == owner
+        assert logged_in(session, first) == owner
         assert first not in [row.hash for row in session.scalars(select(Login))]
-        assert who(session, expired) is None
-        assert who(session, "made up") is None
+        assert logged_in(session, expired) is None
+        assert logged_in(session, "made up") is None
         log_out(session, first or "")
-        assert who(session, first) is None
-        assert who(session, second) is not None
+        assert logged_in(session, first) is None
+        assert logged_in(session, second) is not None
         log_in(session, key, 1)  # forgets what has expired
         assert len(list(session.scalars(select(Login)))) == 2
         revoke_key(session, key)
-        assert who(session, second) is None
+        assert logged_in(session, second) is None

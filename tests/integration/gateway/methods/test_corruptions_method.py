@@ -101,7 +101,7 @@ def test_a_job_on_the_shipped_models_ends_with_failure_points(tmp_path: Path) ->
         job = posted(client, files)
         results = client.get(f"/jobs/{job}/results").json()["metrics"]
         points = client.get(f"/jobs/{job}/failure-points", params={"limit": 4}).json()
-        rest = client.get(f"/jobs/{job}/failure-points", params={"cursor": points["next"]}).json()
+        next_page = client.get(f"/jobs/{job}/failure-points", params={"cursor": points["next"]}).json()
         report = client.get(f"/jobs/{job}/report").text
     (result,) = results["results"]
     assert result["metrics"]["accuracy"][0]["nulls"]["count"] == 6, "the classifier is right on its own distribution"
@@ -110,9 +110,9 @@ def test_a_job_on_the_shipped_models_ends_with_failure_points(tmp_path: Path) ->
     assert sorted(by_way) == ["fog", "gaussian noise", "jpeg", "motion blur"]
     assert all(points["sources"] == sum(points["first"]) + points["never"] == 6 for points in by_way.values())
     assert by_way["gaussian noise"]["never"] < 6, "noise of 0.38 breaks a classifier that never saw any"
-    images = points["images"] + rest["images"]
+    images = points["images"] + next_page["images"]
     assert [image["position"] for image in images] == list(range(6))
-    assert rest["next"] is None
+    assert next_page["next"] is None
     for way, points in by_way.items():
         severities = [point["severity"] for image in images for point in image["points"] if point["corruption"] == way]
         assert [severities.count(severity) for severity in SEVERITIES] == points["first"]

@@ -32,14 +32,14 @@ def services() -> Iterator[CaptioningServices]:
 def lance_of(services: CaptioningServices, **parameters: Any) -> list[MethodCounterfactual]:
     """Without sham arms, unless `reference` is given."""
     anything = {"caption": {"default": -2.0}}
-    given = {
+    defaults = {
         "self_fractions": [0.7, 0.4],
         "steps": 4,
         "caption_prompt": "",
         "thresholds": anything,
         "reference": "null",
     }
-    chosen = given | parameters
+    chosen = defaults | parameters
     return list(lance(SOURCE, TASK, services, LanceParameters.model_validate(chosen), 1))
 
 

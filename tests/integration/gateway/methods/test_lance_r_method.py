@@ -59,14 +59,14 @@ def services(language: str) -> Iterator[FillingServices]:
 def lance_r_of(services: FillingServices, seed: int = 1, **parameters: Any) -> list[MethodCounterfactual]:
     """Without sham arms, unless `reference` is given."""
     anything = {"caption": {"default": -2.0}, "word": {"default": -2.0}}
-    given = {
+    defaults = {
         "self_fractions": [0.7, 0.4],
         "steps": 4,
         "thresholds": anything,
         "reference": "null",
         "caption_prompt": "",
     }
-    chosen = given | parameters
+    chosen = defaults | parameters
     return list(lance_r(SOURCE, TASK, services, LanceRParameters.model_validate(chosen), seed))
 
 

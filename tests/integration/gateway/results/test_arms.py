@@ -136,8 +136,8 @@ def test_everything_that_uses_pairs_uses_the_same_ones(sessions: Sessions, shams
     with sessions.begin() as session:
         suite = suites.create(session, LOCAL_OWNER, SuiteRequest.model_validate({"name": "s", "job": "job"}))
     with reading(sessions) as session:
-        kept = session.scalars(select(Counterfactual.arm).where(Counterfactual.job_id == suite)).all()
+        stored_arms = session.scalars(select(Counterfactual.arm).where(Counterfactual.job_id == suite)).all()
         sources = session.scalars(select(SourceImage.id).where(SourceImage.job_id == suite)).all()
     assert len(sources) == len(expected)
-    counts = {arm: list(kept).count(arm) for arm in ("edit", "null", "sham")}
+    counts = {arm: list(stored_arms).count(arm) for arm in ("edit", "null", "sham")}
     assert counts == {"edit": len(expected) * EDITS, "null": len(expected), "sham": len(expected) * shams}

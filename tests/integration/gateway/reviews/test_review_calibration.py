@@ -37,18 +37,20 @@ def edits(sessions: Sessions, accepted: bool) -> list[str]:
         return sorted(session.scalars(rendered))
 
 
-def say(sessions: Sessions, names: Iterable[str], verdict: str = "valid", who: str = "ann", **columns: object) -> None:
+def review(
+    sessions: Sessions, names: Iterable[str], verdict: str = "valid", reviewer: str = "ann", **columns: object
+) -> None:
     with sessions.begin() as session:
         for name in names:
-            row = {"counterfactual_id": name, "reviewer": who, "job_id": "drawn", "verdict": verdict, **columns}
+            row = {"counterfactual_id": name, "reviewer": reviewer, "job_id": "drawn", "verdict": verdict, **columns}
             session.merge(Review(**row))
 
 
 def test_too_few_reviews_say_how_many_more_it_takes(sessions: Sessions, store: DirectoryStore) -> None:
-    lot = edits(sessions, accepted=True)
-    say(sessions, lot[:5])
-    say(sessions, [lot[5]], "unsure")
-    say(sessions, lot[9:30])  # picked by the reviewer: not the random sample
+    sample = edits(sessions, accepted=True)
+    review(sessions, sample[:5])
+    review(sessions, [sample[5]], "unsure")
+    review(sessions, sample[9:30])  # picked by the reviewer: not the random sample
     results = build_report(sessions, store, "drawn")
     (summary,) = results.reviews
     assert (summary.by_lot, summary.more, summary.accepted, summary.undecided) == (5, 15, 26, 1)
@@ -65,9 +67,9 @@ def test_enough_reviews_calibrate_the_job(sessions: Sessions, store: DirectorySt
     assert finding.provisional
     with sessions() as session:
         at_night = set(session.scalars(select(Counterfactual.id).where(Counterfactual.to_value == "night")))
-    say(sessions, [name for name in edits(sessions, accepted=True) if name in at_night], edit_shown=True, realism=4)
-    say(sessions, edits(sessions, accepted=True)[:40])
-    say(sessions, edits(sessions, accepted=False)[:10], "invalid")
+    review(sessions, [name for name in edits(sessions, accepted=True) if name in at_night], edit_shown=True, realism=4)
+    review(sessions, edits(sessions, accepted=True)[:40])
+    review(sessions, edits(sessions, accepted=False)[:10], "invalid")
     results = build_report(sessions, store, "drawn")
     assert JobResults.model_validate(results.model_dump(mode="json")) == results
     assert results.calibration is not None
@@ -97,8 +99,8 @@ def test_invalid_failures_take_a_finding_back(sessions: Sessions, store: Directo
         listed = load_reviews(session, "drawn").prioritised
         at_night = set(session.scalars(select(Counterfactual.id).where(Counterfactual.to_value == "night")))
     assert not listed, "nothing is reviewed yet"
-    say(sessions, edits(sessions, accepted=True)[:60])
-    say(sessions, [name for name in edits(sessions, accepted=True) if name in at_night], "invalid")
+    review(sessions, edits(sessions, accepted=True)[:60])
+    review(sessions, [name for name in edits(sessions, accepted=True) if name in at_night], "invalid")
     results = build_report(sessions, store, "drawn")
     finding = results.results[0].findings[0]
     assert (finding.cell.label, finding.cell.value) == ("bus", "night")
@@ -114,7 +116,7 @@ def test_a_worker_rebuilds_the_report_and_nothing_else(site: Site) -> None:
         worker.step()
     site.small.calls.clear()
     edit = (edits(site.sessions, accepted=True) + edits(site.sessions, accepted=False))[0]
-    say(site.sessions, [edit])
+    review(site.sessions, [edit])
     with site.sessions.begin() as session:
         assert job_states.analyse_again(session, "drawn")
         assert not job_states.analyse_again(session, "drawn"), "it runs already"
@@ -130,12 +132,12 @@ def test_people_who_differ_leave_it_open_and_a_missing_edit_is_invalid(
     sessions: Sessions, store: DirectoryStore
 ) -> None:
     first, second, third = edits(sessions, accepted=True)[:3]
-    say(sessions, [first, second], "valid")
-    say(sessions, [first], "invalid", who="ben")
-    say(sessions, [second], "invalid", who="ben")
-    say(sessions, [second], "unsure", who="carl")
-    say(sessions, [second], "valid", who="dora")
-    say(sessions, [third], "valid", edit_shown=False)
+    review(sessions, [first, second], "valid")
+    review(sessions, [first], "invalid", reviewer="ben")
+    review(sessions, [second], "invalid", reviewer="ben")
+    review(sessions, [second], "unsure", reviewer="carl")
+    review(sessions, [second], "valid", reviewer="dora")
+    review(sessions, [third], "valid", edit_shown=False)
     with sessions() as session:
         reviews = load_reviews(session, "drawn")
     assert [reviews.by_edit[name].valid for name in (first, second, third)] == [None, True, False]
@@ -145,13 +147,13 @@ def test_people_who_differ_leave_it_open_and_a_missing_edit_is_invalid(
 def test_the_failures_listed_first_are_no_lot(sessions: Sessions, store: DirectoryStore) -> None:
     listed = build_report(sessions, store, "drawn").review
     assert len(listed) > 3
-    lot = edits(sessions, accepted=True)
-    say(sessions, [listed[0], listed[1], listed[3], *lot[:30]])
+    sample = edits(sessions, accepted=True)
+    review(sessions, [listed[0], listed[1], listed[3], *sample[:30]])
     with sessions() as session:
         reviews = load_reviews(session, "drawn")
     assert set(listed[:2]) <= reviews.prioritised
     assert not any(reviews.is_sampled(name) for name in reviews.prioritised)
-    assert all(reviews.is_sampled(name) for name in lot[:30] if name not in reviews.prioritised)
+    assert all(reviews.is_sampled(name) for name in sample[:30] if name not in reviews.prioritised)
 
 
 def test_a_finding_offers_a_sample_of_its_failures_and_says_how_many_are_valid(
@@ -170,7 +172,7 @@ def test_a_finding_offers_a_sample_of_its_failures_and_says_how_many_are_valid(
         with sessions() as session:
             following = next_up(session, session.get_one(Job, "drawn"), "ann").counterfactual
         assert following == name, "these come first"
-        say(sessions, [name], "invalid" if name == finding.changed.sample[0] else "valid")
+        review(sessions, [name], "invalid" if name == finding.changed.sample[0] else "valid")
     with sessions() as session:
         assert next_up(session, session.get_one(Job, "drawn"), "ann").counterfactual not in first
     after = build_report(sessions, store, "drawn").results[0].findings[0]
@@ -184,8 +186,8 @@ def test_a_finding_offers_a_sample_of_its_failures_and_says_how_many_are_valid(
 def test_a_judge_of_all_edits_narrows_the_valid_share(sessions: Sessions, store: DirectoryStore) -> None:
     sampled = edits(sessions, accepted=True)
     invalid = set(sampled[::3])
-    say(sessions, [name for name in sampled[:36] if name not in invalid])
-    say(sessions, [name for name in sampled[:36] if name in invalid], "invalid")
+    review(sessions, [name for name in sampled[:36] if name not in invalid])
+    review(sessions, [name for name in sampled[:36] if name in invalid], "invalid")
     (alone,) = build_report(sessions, store, "drawn").reviews
     assert alone.prediction_powered is None, "no judge"
     with sessions.begin() as session:

@@ -96,14 +96,14 @@ def test_rounds_follow_each_other_within_the_budget(site: Site) -> None:
     assert [plan.number for plan in rounds] == list(range(len(rounds)))
     assert len(rounds) > 1
     for value in ("fog", "rain"):
-        given = [
+        positions = [
             position
             for plan in rounds
             for place in plan.places
             if place.chosen.value == value
             for position in place.images
         ]
-        assert len(given) == len(set(given))
+        assert len(positions) == len(set(positions))
     design = site.metrics().design
     assert design is not None
     assert design.rendered <= 48

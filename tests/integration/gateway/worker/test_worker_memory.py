@@ -46,11 +46,11 @@ def test_a_step_drops_images_that_are_saved(site: Site, traced: None, monkeypatc
     shelf = ImageShelf(site.store, site.sessions, work.owner_id)
     clients = ModelServices(dict.fromkeys(SERVICES, site.url))
     site.clients.append(clients)
-    kept: list[int] = []
+    allocated: list[int] = []
 
     def note() -> None:
         gc.collect()  # messages of HTTP refer to themselves
-        kept.append(tracemalloc.get_traced_memory()[0])
+        allocated.append(tracemalloc.get_traced_memory()[0])
 
     services = RecordedServices(clients, site.sessions, shelf, work.owner_id, note)
     result = image_step.call(work, services, shelf, lambda key: site.store.link(key, 60))
@@ -63,4 +63,4 @@ def test_a_step_drops_images_that_are_saved(site: Site, traced: None, monkeypatc
     images_at_once = 2 * len(SEVERITIES) + IMAGES_PER_REQUEST  # two replies of a way to corrupt, one request
     most = SAVED_BYTES + images_at_once * max(sizes)
     assert sum(sizes) > 1.5 * most, "all images together would be noticed"
-    assert max(kept) - kept[0] < most
+    assert max(allocated) - allocated[0] < most

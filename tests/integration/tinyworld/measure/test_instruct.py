@@ -63,12 +63,14 @@ def test_goals_count_the_accepted_edits_only(rows: tuple[Path, list[Record]], pr
     lost = edit.model_copy(update={"kept": False, "shown": False})
     refused = lost.model_copy(update={"accepted": False})
     null = lost.model_copy(update={"arm": "null"})
-    kept, shown, others, *costs = goal_lines([edit] * 19 + [lost, refused, null], 4, {"base": 32, "few-step": 4})
-    assert "19 of 20" in kept
-    assert kept.endswith("not met")
-    assert "19 of 20" in shown
-    assert shown.endswith(": met")
-    assert "20 of 20" in others
+    kept_line, shown_line, others_line, *costs = goal_lines(
+        [edit] * 19 + [lost, refused, null], 4, {"base": 32, "few-step": 4}
+    )
+    assert "19 of 20" in kept_line
+    assert kept_line.endswith("not met")
+    assert "19 of 20" in shown_line
+    assert shown_line.endswith(": met")
+    assert "20 of 20" in others_line
     assert [line.endswith("not met") for line in costs] == [False, True]
 
 

@@ -23,7 +23,7 @@ def cutout(name: str, label: str, description: str) -> Cutout:
 def test_classes_take_turns_and_cut_outs_without_a_description_are_left_out() -> None:
     birds = [cutout("crow", "bird", "A crow."), cutout("owl", "bird", "An owl."), cutout("hen", "bird", "")]
     chosen = in_turn([*birds, cutout("bus", "vehicle", "A bus.")])
-    assert [one.name for one in chosen] == ["crow", "bus", "owl"]
+    assert [picture.name for picture in chosen] == ["crow", "bus", "owl"]
 
 
 def test_a_caption_is_the_description_on_a_background_of_the_trial() -> None:

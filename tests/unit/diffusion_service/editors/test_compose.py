@@ -83,9 +83,9 @@ def test_the_null_arm_is_the_source_but_for_the_objects_surroundings(cut: Cut) -
     background = without(cut.source, cut.mask)
     image = compose(cut.source, cut.mask, background, Composition())
     assert not isinstance(image, str), "an object at its own place is never refused"
-    kept = cut_out(cut.source, cut.mask).alpha == 1
+    opaque = cut_out(cut.source, cut.mask).alpha == 1
     left, top, right, bottom = cut_out(cut.source, cut.mask).box
-    assert np.array_equal(image[top:bottom, left:right][kept], cut.source[top:bottom, left:right][kept])
+    assert np.array_equal(image[top:bottom, left:right][opaque], cut.source[top:bottom, left:right][opaque])
     far = np.ones(cut.mask.shape, np.bool_)
     reach = max(1, round(5 / 128 * min(cut.mask.shape)))
     far[max(0, top - reach) : bottom + reach, max(0, left - reach) : right + reach] = False

@@ -20,8 +20,8 @@ def nested(seed: int, sources: int, edits: int, seeds: int, truth: tuple[float, 
     cell = edit % 2
     values = random.normal(0, spread[0], sources)[source] + random.normal(0, spread[1], sources * edits)[edit]
     values += random.normal(0, spread[2], len(source)) + np.array([0.0, -0.4])[cell]
-    kept = random.random(len(source)) < 0.9
-    return Nested(values[kept], cell[kept], source[kept], edit[kept])
+    present = random.random(len(source)) < 0.9
+    return Nested(values[present], cell[present], source[present], edit[present])
 
 
 def test_the_components_that_made_the_differences_are_recovered() -> None:

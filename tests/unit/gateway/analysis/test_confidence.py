@@ -48,11 +48,11 @@ def test_below_the_threshold_a_prediction_is_none_and_wrong() -> None:
         (outcomes.counterfactual, confident.counterfactual),
     ):
         assert before.confidence is not None
-        given = np.asarray(before.confidence >= 0.7)
-        assert 0 < given.sum() < len(given)
-        assert after.correct.tolist() == (before.correct & given).tolist()
-        assert after.predicted[given].tolist() == before.predicted[given].tolist()
-        assert set(after.predicted[~given].tolist()) == {NO_CLASS}
+        is_confident = np.asarray(before.confidence >= 0.7)
+        assert 0 < is_confident.sum() < len(is_confident)
+        assert after.correct.tolist() == (before.correct & is_confident).tolist()
+        assert after.predicted[is_confident].tolist() == before.predicted[is_confident].tolist()
+        assert set(after.predicted[~is_confident].tolist()) == {NO_CLASS}
         assert after.p_truth.tolist() == before.p_truth.tolist()
 
 

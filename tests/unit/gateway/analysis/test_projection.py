@@ -14,8 +14,8 @@ def test_points_of_a_plane_keep_their_distances() -> None:
     flat = random.normal(size=(50, 2)) * (3, 1)
     plane = principal_plane(flat @ basis + 7)
     assert plane.share == pytest.approx(1)
-    wanted = np.linalg.norm(flat[:, None] - flat, axis=2)
-    assert np.allclose(np.linalg.norm(plane.points[:, None] - plane.points, axis=2), wanted)
+    expected = np.linalg.norm(flat[:, None] - flat, axis=2)
+    assert np.allclose(np.linalg.norm(plane.points[:, None] - plane.points, axis=2), expected)
     assert plane.points[:, 0].std() > plane.points[:, 1].std()
 
 

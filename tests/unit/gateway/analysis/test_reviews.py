@@ -37,9 +37,9 @@ def test_without_a_sample_the_others_may_be_anything() -> None:
 def test_failures_prioritised_for_review_are_excluded_from_the_estimate() -> None:
     """Of 200 accepted, 40 flipped and were all reviewed: half are invalid. A random 25 of the others: all valid."""
     reviewed = Reviewed({("", False): sample(25, 0)}, {}, (Tally(valid=25, open=135), Tally(valid=20, invalid=20)))
-    kept, flipped = reviewed.draw_valid(reviewed.whole, seed=1)
+    unflipped, flipped = reviewed.draw_valid(reviewed.whole, seed=1)
     assert np.unique(flipped).tolist() == [20]
-    whole = estimate(kept + flipped, 200)
+    whole = estimate(unflipped + flipped, 200)
     assert whole is not None
     assert 0.8 < whole.low < whole.value < whole.high <= 0.9, "not the 69 % of all that were reviewed"
 
@@ -131,8 +131,8 @@ def test_intervals_hold_the_truth_of_drawn_populations(valid_share: float) -> No
         counts = []
         for verdict in (True, False):
             members = random.permutation(np.flatnonzero(accepted == verdict))
-            sampled, rest = np.split(members, [random.choice([20, 60])])
-            tally = Tally(int(valid[sampled].sum()), int((~valid[sampled]).sum()), len(rest))
+            sampled, unreviewed = np.split(members, [random.choice([20, 60])])
+            tally = Tally(int(valid[sampled].sum()), int((~valid[sampled]).sum()), len(unreviewed))
             counts.append(valid_counts(tally, RandomSample(valid[sampled], source[sampled]), random))
         rate = estimate(counts[0], accepted.sum())
         assert rate is not None

@@ -15,12 +15,12 @@ from gateway.methods.compose import MOST_BACKGROUNDS, Background, ComposeParamet
 from shared.problems import InvalidInput
 
 
-def kept(number: int) -> KeptImage:
+def kept_image(number: int) -> KeptImage:
     return KeptImage(f"{number:064x}", f"{number + 1_000_000:064x}", 32, 32, 100)
 
 
 def source(number: int, label: str | None = None, mask: KeptMask | None = None) -> SourceFile:
-    return SourceFile(f"{number}.png", label, kept(number), mask=mask)
+    return SourceFile(f"{number}.png", label, kept_image(number), mask=mask)
 
 
 def plan_of(*backgrounds: Background) -> Plan:
@@ -52,14 +52,14 @@ def test_a_background_brings_the_mask_of_its_object() -> None:
 
 
 def test_backgrounds_are_named_by_the_digest_of_their_pixels() -> None:
-    sent = Background(digest=kept(5).upload, value="snow")
-    images = {kept(5).upload: kept(5), kept(5).digest: kept(5)}
+    sent = Background(digest=kept_image(5).upload, value="snow")
+    images = {kept_image(5).upload: kept_image(5), kept_image(5).digest: kept_image(5)}
     (method,) = with_backgrounds(plan_of(sent), [], 0, lambda _: images, uploaded=True).methods
-    assert method.backgrounds == [kept(5).digest]
+    assert method.backgrounds == [kept_image(5).digest]
 
 
 def test_missing_backgrounds_are_refused_unless_it_is_a_dry_run() -> None:
-    sent = Background(digest=kept(5).upload, value="snow")
+    sent = Background(digest=kept_image(5).upload, value="snow")
     with pytest.raises(InvalidInput, match="PUT"):
         with_backgrounds(plan_of(sent), [], 0, lambda _: {}, uploaded=True)
     (method,) = with_backgrounds(plan_of(sent), [], 0, lambda _: {}, uploaded=False).methods

@@ -97,14 +97,14 @@ def scored(pair: float, verdict: Verdict = Verdict(True), **scores: float) -> Re
 
 def test_an_arm_is_held_to_class_and_shapes_at_the_thresholds_of_its_edit_and_to_nothing_else() -> None:
     weather, domain = edit("weather"), edit("domain")
-    kept = {"label": 0.6, "label_margin": 0.2, "structure": 0.3, "caption": -1.0, "fit": -1.0, "direction": -1.0}
-    assert judge_arm(kept, weather, LIMITS).accepted
-    assert judge_arm(kept | {"label": 0.3}, weather, LIMITS).check == "label"
-    assert judge_arm(kept | {"label": 0.3}, domain, LIMITS).accepted
-    assert judge_arm(kept | {"label_margin": -0.1}, domain, LIMITS).check == "label"
-    assert judge_arm(kept | {"structure": 0.1}, domain, LIMITS).check == "structure"
-    assert judge_arm(kept | {"structure": 0.1}, domain, LIMITS, ("label", "shapes")).accepted, "its edit is not asked"
-    assert judge_arm(kept | {"shapes": 0.4}, domain, LIMITS).check == "shapes"
+    scores = {"label": 0.6, "label_margin": 0.2, "structure": 0.3, "caption": -1.0, "fit": -1.0, "direction": -1.0}
+    assert judge_arm(scores, weather, LIMITS).accepted
+    assert judge_arm(scores | {"label": 0.3}, weather, LIMITS).check == "label"
+    assert judge_arm(scores | {"label": 0.3}, domain, LIMITS).accepted
+    assert judge_arm(scores | {"label_margin": -0.1}, domain, LIMITS).check == "label"
+    assert judge_arm(scores | {"structure": 0.1}, domain, LIMITS).check == "structure"
+    assert judge_arm(scores | {"structure": 0.1}, domain, LIMITS, ("label", "shapes")).accepted, "its edit is not asked"
+    assert judge_arm(scores | {"shapes": 0.4}, domain, LIMITS).check == "shapes"
 
 
 def test_edits_that_share_a_null_arm_are_judged_with_it_one_by_one() -> None:

@@ -77,8 +77,8 @@ def test_answers_are_joined_with_the_oracles_judgements(measured: Path, tmp_path
     assert len({label.image for label in labels}) == 10
     assert {(label.class_kept, label.edit_shown, label.by) for label in labels} == {(True, False, "somebody")}
     table = errors(labels)
-    kept = sum(label.oracles_kept for label in labels)
-    assert table["oracles, class kept"] == {True: (kept, kept), False: (0, 10 - kept)}
+    kept_by_oracles = sum(label.oracles_kept for label in labels)
+    assert table["oracles, class kept"] == {True: (kept_by_oracles, kept_by_oracles), False: (0, 10 - kept_by_oracles)}
     edits = sum(label.arm == "edit" for label in labels)
     assert table["checks, class kept and edit shown"] == {True: (0, edits), False: (0, 0)}, "null arms are not asked"
     assert "people agree" in error_lines(labels)[0]

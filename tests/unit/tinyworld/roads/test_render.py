@@ -73,7 +73,7 @@ def test_looks_may_not_touch_everything() -> None:
 def test_instances_are_parts_of_their_class(index: int) -> None:
     rendering = render(sample_scene("demo", index))
     for name in ("vehicle", "pedestrian"):
-        numbers = [number for number, what in rendering.instance_classes.items() if what == name]
+        numbers = [number for number, class_name in rendering.instance_classes.items() if class_name == name]
         assert np.array_equal(np.isin(rendering.instances, numbers), rendering.classes == CLASSES.index(name))
     assert set(np.unique(rendering.instances)) == {0, *rendering.instance_classes}
 

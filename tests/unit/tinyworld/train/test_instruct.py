@@ -77,15 +77,15 @@ def test_a_few_steps_lower_the_loss_and_the_checkpoint_becomes_an_editor(
     publish_instruct.publish(averaged, tmp_path / "instruct", dict(record), progress)
     edit = pair("objects", 0)
     source = PICTURE_DOMAINS["objects"].picture(edit.source)
-    kept = [
+    edited = [
         editor.edit([source], [edit.instruction(0)])
         for editor in (
             InstructedEditor.of(averaged, "objects"),
             InstructedEditor.load(tmp_path / "instruct", "objects"),
         )
     ]
-    assert kept[0].shape == (1, 128, 128, 3)
-    assert np.abs(kept[0].astype(np.int16) - kept[1]).mean() < 3
+    assert edited[0].shape == (1, 128, 128, 3)
+    assert np.abs(edited[0].astype(np.int16) - edited[1]).mean() < 3
     assert "instruction" in (tmp_path / "instruct" / "README.md").read_text()
 
 
