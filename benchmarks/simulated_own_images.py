@@ -1,7 +1,7 @@
 """Does the comparison with own images cover the truth if the scorer errs? `python -m benchmarks.simulated_own_images`.
 
-A class has many images, of which a share shows the value of a finding. The model is right on 95 % of the others and on
-65 % of those that show it: the true difference is −30 points. The scorer recognises 93 % of the images of each kind. It
+A share of a class's images shows the value of a finding. The model is right on 65 % of these and on 95 % of the others:
+the true difference is −30 points. The scorer recognises 93 % of the images of each kind. It
 chooses the samples alone, or people mark the images of the page: a random 48 of its choice and 8 others.
 """
 

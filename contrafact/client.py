@@ -197,7 +197,7 @@ class Client:
         return self._gateway.post(JobDetail, f"/jobs/{job}/report")
 
     def confirm(self, job: str, request: ConfirmationRequest) -> ConfirmationJob:
-        """Start the job that tests a job's weaknesses again with an unrelated editor, or return it if it is there.
+        """Start the job that tests a job's weaknesses again with an unrelated editor, or return the existing one.
 
         `not_tested` has the findings that it does not test, with the reasons. Waits while the services start.
         """

@@ -87,7 +87,7 @@ class Connection:
         return reply_type.model_validate_json(self.send(request).content)
 
     def delete(self, path: str) -> None:
-        """DELETE what the path names."""
+        """DELETE the resource at the path."""
         self.send(self.http.build_request("DELETE", path))
 
     def send(self, request: httpx.Request, allowed: int | None = None) -> httpx.Response:

@@ -15,13 +15,13 @@ from shared.schemas.jobs import JobDetail
 
 def dose(
     job: JobId,
-    method: Annotated[str | None, typer.Option(help="whose weaknesses; default: the only method that has some")] = None,
+    method: Annotated[str | None, typer.Option(help="the weaknesses' method; default: the only one with any")] = None,
     parameter: Annotated[
         str | None,
         typer.Option(help="guidance, self_fraction, control_scale, image_guidance or wording"),
     ] = None,
     doses: Annotated[str, typer.Option(help="relative to the job's own dose, which is 1")] = "0.5,1,1.5",
-    images: Annotated[int, typer.Option(help="most source images of a weakness")] = 40,
+    images: Annotated[int, typer.Option(help="most source images of each weakness")] = 40,
     wait: Annotated[
         bool, typer.Option("--wait", help="follow the job, rebuild the first job's report, and print its findings")
     ] = False,

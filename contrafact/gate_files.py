@@ -1,4 +1,4 @@
-"""What `contrafact gate` leaves for CI: JUnit XML, and Markdown for a job's summary or a pull request."""
+"""Files that `contrafact gate` writes for CI: JUnit XML, and Markdown for a job's summary or a pull request."""
 
 from __future__ import annotations
 

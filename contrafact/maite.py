@@ -78,7 +78,7 @@ def suite_dataset(client: Client, suite: str) -> CounterfactualDataset:
 class CounterfactualAugmentation:
     """A MAITE augmentation: each image of a batch becomes its `ordinal`-th accepted counterfactual of a finished job.
 
-    An image is found by its pixels. One without so many counterfactuals stays as it is. Images keep their type: uint8,
+    An image is found by its pixels. An image with fewer counterfactuals stays unchanged. Images keep their type: uint8,
     or floats from 0 to 1. A changed image's metadata have `counterfactual`, `method`, `factor`, `from_value` and
     `to_value` as well.
     """

@@ -1,4 +1,4 @@
-"""Align the tokens of two prompts: which new tokens take over the attention of which old ones (prompt-to-prompt, 3.2).
+"""Align the tokens of two prompts: which old tokens' attention new tokens take over (prompt-to-prompt, section 3.2).
 
 Prompts are compared by whole words, so that "snowfall" (four tokens) can replace "rain" (one). Words that both prompts
 have keep their attention token by token, even if an insertion or deletion moved them.

@@ -53,7 +53,7 @@ class ControlImages:
         """The mask of a source's pixels that must not change; None without a segmenter.
 
         Region `full` needs it too: the check `structure` compares the edges inside this mask. The segmenter runs once
-        per source, whatever the number of renderings.
+        per source, for any number of renderings.
         """
         return None if self.segmenter is None else self.segmenter.mask_of(self.labels(source))
 

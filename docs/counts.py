@@ -1,4 +1,4 @@
-"""The size of code and documentation as a table, counted in the files: what `measurements/structure.md` says of today.
+"""The size of code and documentation as a table of `measurements/structure.md`, counted in the files.
 
 Nothing is counted in tests. Counts of words are rounded, so that a small correction of a page does not change them.
 """

@@ -1,4 +1,4 @@
-"""What stands in for a model service that cannot be created, for example because a library is missing."""
+"""Replaces a model service that cannot be created, for example because a library is missing."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def _model_services(
 def _service_app(
     name: ServiceName, settings: ServiceSettings, turns: ComputeTurns, in_process: Mapping[str, InProcessModel] | None
 ) -> FastAPI:
-    """The app of a service. One that cannot be created answers every request with its error, so that nobody waits."""
+    """The app of a service. If it cannot be created, an app that answers every request with the error."""
     options = {"in_process": in_process} if name == "evaluator_service" and in_process else {}
     try:
         app: FastAPI = importlib.import_module(own_module(f"{name}.app")).create_app(settings, turns, **options)

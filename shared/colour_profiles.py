@@ -1,7 +1,7 @@
 """Convert pixels from the colour profile of their file (ICC) to sRGB, with littlecms through Pillow.
 
 A profile is data of a stranger: its size is limited, and a profile that littlecms cannot read, or that belongs to other
-pixels, is refused. Pixels whose profile is sRGB, under whatever name, are left as they are.
+pixels, is refused. Pixels with an sRGB profile, under any name, stay unchanged.
 """
 
 from __future__ import annotations

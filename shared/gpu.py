@@ -27,7 +27,7 @@ def gpu_of(device: str) -> GpuInfo | None:
 def see_one_gpu(device: str, environment: MutableMapping[str, str]) -> str:
     """Let this process see only the GPU of `device`, and return the name that the device then has.
 
-    Some libraries use every GPU that they see, or the first, whatever device they are given. Call it before torch
+    Some libraries use every visible GPU, or the first, and ignore the device that they are given. Call it before torch
     starts CUDA, with `os.environ`. `auto` is the first GPU, if there is one; any other device hides all GPUs.
     """
     kind, _, number = device.partition(":")

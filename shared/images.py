@@ -109,7 +109,7 @@ def from_array(pixels: Pixels, file_size: tuple[int, int] | None = None) -> Cano
 
 
 def digest(pixels: Pixels) -> str:
-    """SHA-256 (hexadecimal) over mode, size and pixels: equal pixels have equal digests, whatever the compression."""
+    """SHA-256 (hexadecimal) over mode, size and pixels: equal pixels have equal digests under any compression."""
     height, width = pixels.shape[:2]
     head = f"{'L' if pixels.ndim == 2 else 'RGB'} {width} {height}\n".encode()
     hashed = hashlib.sha256(head)

@@ -92,19 +92,20 @@ class Defaults(Section):
 
 
 class CheckCalibration(Section):
-    """`[calibration.DATA]`: errors of the checks on counterfactuals of a data set that people, or models, judged.
+    """`[calibration.DATA]`: errors of the checks, on counterfactuals of a data set that people or models judged.
 
-    `methods` holds them by method and factor: the checks err differently on each method's output. `default` is for
-    factors not listed; without it their errors are unknown. They apply to jobs of one kind whose images one `scorer`
-    (its revision; empty: any) judged. Errors on constructed faults do not belong here: the checks detect those better
-    than a generator's own faults. `classes` has them by method and class over all factors, for classes of which 30 or
-    more were judged, 10 of them valid and 10 invalid.
+    `methods`: errors by method and factor, because the checks err differently on each method's output. `default` is for
+    factors that are not listed; without it their errors are unknown. The errors apply to jobs of one kind whose images
+    were scored by the same `scorer` (its revision; empty: any). Leave out errors on constructed faults: the checks
+    detect those better than a generator's own faults. `classes`: errors by method and class over all factors, for
+    classes with 30 or more judged counterfactuals, at least 10 of them valid and 10 invalid.
 
-    `thresholds`: method → check → factor (or `default`) → lowest score. The errors hold for these, so a job with this
-    calibration uses them in place of the profile's own. `judged`: how many counterfactuals were judged; 0 if unknown.
+    `thresholds`: method → check → factor (or `default`) → lowest score. The errors hold at these thresholds, so a job
+    with this calibration uses these instead of the profile's own. `judged`: how many counterfactuals were judged; 0 if
+    unknown.
 
-    `validity_model`: by method, the model that combines all scores of an image into the score `validity`, which jobs
-    with this calibration have. `thresholds` may have one for it.
+    `validity_model`: method → the model that combines all scores of an image into one, `validity`. `thresholds` may
+    hold a threshold for that score.
     """
 
     kind: Annotated[Kind, Field(validation_alias=KIND)] = "classification"

@@ -13,7 +13,8 @@ CGROUP = Path("/sys/fs/cgroup")
 def usable_cores(cgroup: Path = CGROUP) -> int:
     """Cores that this process may use, at least 1: its affinity, capped by the container's CPU limit (rounded up).
 
-    By default torch uses every core of the host, whatever the container's limit; its threads then wait for each other.
+    By default torch uses every core of the host and ignores the container's limit; its threads then wait for each
+    other.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limit = _cpu_limit(cgroup)

@@ -148,7 +148,7 @@ def digest_folder(folder: Path) -> str:
 
 
 def write_tar(folder: Path, file: IO[bytes]) -> None:
-    """Write the files of a flat folder as a tar; equal files give equal bytes, whatever their owner and date."""
+    """Write the files of a flat folder as a tar; equal files give equal bytes; owner and date do not matter."""
     with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for path in sorted(folder.iterdir()):
             header = tarfile.TarInfo(path.name)

@@ -1,4 +1,4 @@
-"""What diffusion_service is asked at full size: renderings under every region, four at once, edits, inversions."""
+"""Requests to diffusion_service at full size: renderings under every region, four at once, edits, inversions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seconds of the networks' forward passes, and peak memory, of whatever this process computes."""
+"""Measure seconds of the networks' forward passes, and peak memory, of this process."""
 
 from __future__ import annotations
 

@@ -41,7 +41,8 @@ Measure = Callable[[ServiceMeter, Path, int], list[str]]
 class Part:
     """`write` fills a folder with weights and returns the networks' parameters; parts of equal `weights` share it.
 
-    `measure` loads the service and asks it, on so many threads; it returns what `/readyz` said while weights loaded.
+    `measure` loads the service and asks it, on so many threads; it returns the replies of `/readyz` while weights
+    loaded.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""What caption_service and evaluator_service are asked at full size."""
+"""Requests to caption_service and evaluator_service at full size."""
 
 from __future__ import annotations
 

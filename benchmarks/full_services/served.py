@@ -1,4 +1,4 @@
-"""A model service in this process, asked through its HTTP contract, and the profile that it loads."""
+"""A model service in this process, called over HTTP, and the profile that it loads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SECTIONS = {
 
 
 def write_profile(folder: Path, **sections: str) -> Path:
-    """Write `folder`/full-size.toml with the given sections (TOML); the others name weights that nobody loads."""
+    """Write `folder`/full-size.toml with the given sections (TOML); the others name weights that are never loaded."""
     path = folder / "full-size.toml"
     about = '[profile]\nname = "full-size"\ndescription = "public architectures, random weights"'
     path.write_text("\n".join([about, *(_SECTIONS | sections).values(), '[defaults]\nmethods = ["dillema"]']) + "\n")
@@ -61,7 +61,7 @@ class Client:
 
 @asynccontextmanager
 async def serving(app: FastAPI) -> AsyncIterator[Client]:
-    """A client of `app` once its weights are loaded, with what `/readyz` said until then.
+    """A client of `app` once its weights are loaded, with the replies of `/readyz` until then.
 
     Raises RuntimeError if they fail to load.
     """
@@ -88,7 +88,7 @@ Step = Callable[[Client], Awaitable[dict[str, Any]]]
 
 
 async def measured_steps(meter: ServiceMeter, app: FastAPI, steps: Mapping[str, Step]) -> list[str]:
-    """Load the service `app` and take the steps, each measured; returns what `/readyz` said while it loaded."""
+    """Load the service `app` and take the steps, each measured; returns the replies of `/readyz` while it loaded."""
     async with AsyncExitStack() as stack:
         with meter.measure("load and warm-up"):
             client = await stack.enter_async_context(serving(app))

@@ -79,7 +79,7 @@ class WaitingModel:
 
 
 def caption_service() -> FastAPI:
-    """Says the same of every picture."""
+    """Returns the same caption for every picture."""
 
     def make() -> ModelService[WaitingModel]:
         service = _service("caption_service")

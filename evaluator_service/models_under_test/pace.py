@@ -1,8 +1,8 @@
-"""How many images an uploaded model may get at once, by the time that it took for earlier ones.
+"""Limit how many images an uploaded model gets at once, from the time that earlier images took.
 
 A batch that exceeds its time limit ends the process and quarantines the model, even if each of its images is within the
-limit. So the first image that is larger than all before runs alone, and a later batch has as many images as take half
-of the limit, if each takes as long as one of the largest.
+limit. So an image that is larger than all earlier ones runs alone. Later batches have the number of images that would
+take half of the limit, assuming that each takes as long as the largest so far.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Where an adaptive job spends its next renderings: first on every place alike, then on those that seem to fail most.
+"""Where an adaptive job spends its next renderings: first on every place equally, then on those that seem to fail most.
 
-A *place* is a class and a value that its images can be changed to. Each place has an order of its source images that
-is fixed before the first one is rendered, and always gets the next images of it. The first round gives every place
-equally many. Each later round ranks the places by their drop, shrunk towards 0 for few images. It gives the first of
-them their share of the images that they lack, until the budget of the round is spent.
+A *place* is a class and a value that its images can be changed to. The order of a place's source images is fixed before
+the first one is rendered, and each round takes the next images in that order. The first round gives every place the
+same number. Each later round ranks the places by their drop, shrunk towards 0 for few images, and gives images to the
+highest-ranked places until the round's budget is spent.
 
-All images of a place enter its test (`betting.anytime_p`), which holds for whatever number of images it gets.
+All images of a place enter its test (`betting.anytime_p`), which is valid for any number of images.
 `benchmarks/simulated_designs.py` measures power and false findings.
 """
 
@@ -47,9 +47,9 @@ def allocate(
 ) -> dict[str, list[int]]:
     """The source images that each place gets in a later round of `budget` renderings; `rounds_left` counts this one.
 
-    `cost`: the most renderings of one source image that gets so many values in a round, arms included. Together they
-    never exceed the budget. A place that stays among the first can get all of its images by the last round. What is
-    left goes to the places in the same order. Equal inputs give equal shares: ties go by name.
+    `cost`: number of values that a source image gets in a round → its maximum number of renderings, arms included. The
+    total never exceeds the budget. A place that stays highly ranked can get all of its images by the last round. The
+    rest of the budget goes to the places in the same order. Ties are broken by name.
     """
     order = sorted(places, key=lambda name: (-places[name].shrunk, name))
     shares: dict[str, list[int]] = {name: [] for name in order if not places[name].decided}

@@ -64,8 +64,8 @@ def _p_beyond(sides: Floats, beyond: float, left: Floats | None = None) -> float
 def anytime_interval(differences: Floats, level: float, left: Floats) -> tuple[float, float]:
     """As `betting_interval`, from differences in an order that was fixed before the first one was seen.
 
-    `left`: how many differences were expected from each on, itself included, before it was seen. Valid for whatever
-    number of differences, however that number is chosen: Ville's inequality bounds the wealth after each of them.
+    `left`: before each difference, the number of differences still expected, itself included. The interval is valid for
+    any number of differences, even one chosen from the data: Ville's inequality bounds the wealth after each of them.
     """
     unit = _unit(differences)
     low = _largest_refuted(unit, (1 - level) / 2, left)
@@ -106,8 +106,8 @@ def is_refuted(
     `unit`: rounds × sequences, values in 0 … 1. Each round broadcasts with `means` and `alpha`: one sequence against
     many candidates, or many sequences against one candidate. The wealth is averaged over `orders` orders.
 
-    `left`: the rounds that are expected to remain, for tests that may stop earlier. The only order is then the given
-    one, and a candidate that is refuted stays refuted whatever follows, because then nothing is staked.
+    `left`: the number of rounds still expected, for tests that may stop early. The values are then bet on in the given
+    order only, and a refuted candidate stays refuted, because nothing is staked after that.
     """
     target = np.log(1 / np.asarray(alpha))
     if left is not None:
@@ -119,7 +119,7 @@ def is_refuted(
 
 
 def fixed_orders(n: int, orders: int) -> Integers:
-    """Orders of n values (n × `orders`). They depend on n alone, and the results of a job on no seed."""
+    """Orders of n values (n × `orders`). They depend only on n, so a job's results do not depend on a seed."""
     random = np.random.default_rng(derive_seed("orders", n))
     return random.permuted(np.tile(np.arange(n), (orders, 1)), axis=1).T
 

@@ -203,10 +203,10 @@ def fit_held_out(sample: JudgedSample, images: ScoredImages, half: Booleans) -> 
 
 
 def fit_validity(sample: JudgedSample, signals: SignalSample, passable: Booleans, seed: int) -> FittedValidity | None:
-    """The model of validity of the whole sample, its check, and the check's cross-validated errors.
+    """Fit the validity model and its check on the whole sample, with the check's cross-validated errors.
 
-    `signals` are those of the edits of `sample`, in its order. `passable`: edits that are not refused whatever their
-    probability is. None with fewer than 25 valid or invalid edits, or without signals.
+    `signals`: those of the sample's edits, in its order. `passable`: edits that no other check refuses. None with fewer
+    than 25 valid or 25 invalid edits, or without signals.
     """
     model = fit_model(signals, seed)
     if model is None:

@@ -105,7 +105,7 @@ def p_beyond(differences: Floats, beyond: float, seed: int) -> float:
 
 
 def is_mixed(differences: Floats) -> bool:
-    """Whether the bootstrap applies: at least 30 differences, of which 10 lie above zero and 10 below."""
+    """Whether the bootstrap applies: at least 30 differences, with at least 10 above zero and 10 below."""
     above, below = int((differences > 0).sum()), int((differences < 0).sum())
     return len(differences) >= BOOTSTRAP_FROM and min(above, below) >= EACH_SIDE
 

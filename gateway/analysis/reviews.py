@@ -2,8 +2,8 @@
 
 Reviewed images use their own verdict. The share of valid ones among the others is estimated from a random sample,
 separately for flipped and not flipped ones. An edit that destroys the class also flips the model, so valid edits are
-rarer among flipped ones. A generator may have a fault in one cell alone, so a sample of the cell's own changed images,
-once it is large enough or mostly invalid, takes the place of the sample of other cells.
+rarer among flipped ones. A generator may have a fault in a single cell. So a sample of the cell's own changed images
+replaces the sample of other cells once it is large enough or mostly invalid.
 
     valid of n accepted = reviewed and valid + Binomial(not reviewed, share),    share ~ Beta(random sample)
 
@@ -40,9 +40,9 @@ class RandomSample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OwnSample:
-    """Randomly sampled, reviewed ones of the `changed` images of a cell (right on the arm and wrong on the edit).
+    """A reviewed random sample of a cell's changed images (right on the arm and wrong on the edit).
 
-    For an improvement, the reverse. `changed` is their number.
+    For an improvement it is the reverse. `changed` is the number of all changed images.
     """
 
     sample: RandomSample
@@ -50,12 +50,12 @@ class OwnSample:
 
     @property
     def mostly_invalid(self) -> bool:
-        """Whether more of the reviewed images are invalid than valid: a finding that rests on them does not stand."""
+        """Whether most of the reviewed images are invalid. A finding based on them does not hold."""
         return 2 * int(self.sample.valid.sum()) < len(self.sample.valid)
 
     @property
     def decides(self) -> bool:
-        """Whether it takes the place of the sample of other cells: 10 or all are reviewed, or most are invalid."""
+        """Whether it replaces the sample of other cells: 10 or all are reviewed, or most are invalid."""
         return self.mostly_invalid or 0 < min(LEAST_OWN, self.changed) <= len(self.sample.valid)
 
 
@@ -98,16 +98,16 @@ class Reviewed:
     source: Literal["reviews"] = field(default="reviews", init=False)
 
     def pool(self, cell: Cell) -> Pool:
-        """The sample that stands for a cell: its class, if 30 or more are reviewed; its factor, if 20 are; or all.
+        """The sample used for a cell: its class's with 30 or more reviews, its factor's with 20, or else all.
 
-        A cell whose edits are all reviewed needs no sample. "cell": its own changed images stand for the flipped ones.
+        A cell whose edits are all reviewed needs no sample. "cell": its own changed images are the sample.
         """
         if self.is_decided(cell):
             return "cell"
         return self._others_pool(cell)
 
     def is_decided(self, cell: Cell) -> bool:
-        """Whether a cell's own changed images take the place of the sample of other cells."""
+        """Whether a cell's own changed images replace the sample of other cells."""
         return cell in self.own and self.own[cell].decides
 
     def is_refuted(self, cell: Cell) -> bool:

@@ -29,8 +29,8 @@ class ScoredImages:
     """n images with their scores by c checks and their validity.
 
     `scores`: n × c, NaN where a check did not score an image. `kind`: 0 for valid images, and a number from 1 for each
-    kind of invalid ones. `passable`: False for an image that is refused whatever the thresholds are. `factors`: the
-    factors that the edit of each image changes.
+    kind of invalid ones. `passable`: False for an image that is refused at any threshold. `factors`: the factors that
+    the edit of each image changes.
     """
 
     checks: tuple[str, ...]

@@ -19,7 +19,7 @@ from gateway.database.tables import Counterfactual, Job, SourceImage
 
 
 def edit_counts(method: str, arm: str, check: str, rendered: int, number: int = 1) -> Counter[str]:
-    """The counters of `number` counterfactuals of one fate, of which `rendered` have an image; `check` refused them."""
+    """Counters of `number` counterfactuals, `rendered` of them with an image; `check` refused them, or ""."""
     if arm != "edit":
         return Counter({f"{method}/{arm}": number})
     fate = f"{method}/rejected/{check}" if check else f"{method}/accepted"

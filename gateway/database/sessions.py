@@ -74,7 +74,7 @@ def open_engine(url: str, connections: int = DATABASE_CONNECTIONS) -> Engine:
     It opens up to `connections` to Postgres, and keeps up to `KEPT_CONNECTIONS` idle ones open.
 
     SQLite runs with write-ahead log, foreign keys, and transactions that take the write lock at once: otherwise two
-    transactions that read first and write later would fail with "database is locked", whatever the timeout.
+    transactions that read first and write later would fail with "database is locked" at any timeout.
     """
     if make_url(url).get_backend_name() == "sqlite":
         engine = create_engine(url, pool_size=16, max_overflow=48)
@@ -92,7 +92,7 @@ def open_sessions(engine: Engine) -> Sessions:
 
 @contextmanager
 def reading(sessions: Sessions) -> Iterator[Session]:
-    """A read-only session on one snapshot. On SQLite it takes no write lock, so long reads block nobody.
+    """A read-only session on one snapshot. On SQLite it takes no write lock, so long reads block no writer.
 
     On Postgres it is REPEATABLE READ: at the default level, each statement has a snapshot of its own.
     """

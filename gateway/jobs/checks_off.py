@@ -1,4 +1,4 @@
-"""Which image checks cannot refuse anything in a job, because nobody has set a threshold for its scorer."""
+"""Which image checks cannot refuse anything in a job, because there is no threshold for its scorer."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _REGIONS = 2  # that edits of one image are controlled by
 
 
 def planned_renderings(methods: Sequence[JobMethod], images: int) -> list[PlannedRenderings]:
-    """The most that each method renders for so many source images; sweeps count every attempt."""
+    """The maximum number of renderings of each method for `images` source images; every attempt of a sweep counts."""
     plans = []
     for method in methods:
         parameters = method.parameters
@@ -44,7 +44,7 @@ def planned_renderings(methods: Sequence[JobMethod], images: int) -> list[Planne
 
 
 def _of_doses(name: str, parameters: DosesParameters) -> PlannedRenderings:
-    """What the method `doses` renders: its edits are named one by one, whatever the number of source images."""
+    """The renderings of method `doses`, whose parameters list its edits one by one."""
     edits, doses = len(parameters.edits), len(parameters.doses)
     editor = parameters.editor_parameters
     shams = isinstance(editor, ParaphraseParameters) and editor.reference == "sham"

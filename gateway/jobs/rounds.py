@@ -27,23 +27,23 @@ MOST_SCREENING = 0.5  # of the budget, if the first round needs more than its sh
 
 
 def cost_of_image(method: JobMethod, values: int) -> int:
-    """The most renderings of one source image that gets so many values in a round: attempts, null and sham arms."""
+    """Maximum renderings of a source image that gets `values` values in a round: attempts, null and sham arms."""
     return renderings(with_values(method, values_of(method)[:values]), 1) if values else 0
 
 
 def rendered_by(method: JobMethod, edits: int, arms: int) -> int:
-    """The renderings that so many rendered edits and arms cost; every attempt of a sweep counts."""
+    """The cost in renderings of these rendered edits and arms; every attempt of a sweep counts."""
     (edit,) = planned_renderings([with_values(method, values_of(method)[:1])], 1)
     return edits * edit.edits + arms
 
 
 def budget_of_round(method: JobMethod, left: int, rounds_left: int) -> int:
-    """The renderings of a round: an equal share of those that are left, and at least those of one edit."""
+    """The renderings of a round: an equal share of the remaining ones, but enough for one edit."""
     return min(left, max(left // rounds_left, cost_of_image(method, 1)))
 
 
 def first_round(plan: Plan, budget: int, sources: Sequence[SourceFile], seed: int) -> RoundPlan:
-    """The first round. Raises InvalidInput for what an adaptive design cannot steer, or too small a budget."""
+    """The first round. Raises InvalidInput for methods without an adaptive design, or if the budget is too small."""
     (method,) = _steer(plan, sources)
     by_label: dict[str, list[int]] = {}
     for position, source in enumerate(sources):
@@ -88,7 +88,7 @@ def planned_rounds(spec: JobSpec, plan: Plan, sources: Sequence[SourceFile]) -> 
 def renderings_of_design(
     kind: DesignKind, budget: int | None, methods: Sequence[JobMethod], images: int
 ) -> list[PlannedRenderings]:
-    """The most that each method renders for so many source images; of an adaptive job, what its budget allows."""
+    """Maximum renderings of each method for this many source images, within the budget of an adaptive job."""
     if kind != "adaptive" or budget is None:
         return planned_renderings(methods, images)
     (method,) = methods
@@ -125,7 +125,7 @@ def _steer(plan: Plan, sources: Sequence[SourceFile]) -> list[JobMethod]:
 
 
 def seeded_order(positions: Sequence[int], seed: int, *parts: str) -> list[int]:
-    """Positions in an order that depends on the seed and the parts alone."""
+    """Positions in an order that depends only on the seed and the parts."""
     return sorted(positions, key=lambda position: derive_digest("round", str(seed), *parts, str(position)))
 
 

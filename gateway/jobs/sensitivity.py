@@ -114,7 +114,7 @@ def sensitivity(
 
 
 def _of_groups(conditions: Conditions, sizes: Sequence[int]) -> Conditions:
-    """The conditions with groups as units: the share of groups of which at least one edit is accepted."""
+    """The conditions with groups as units: the share of groups with at least one accepted edit."""
     share = conditions.acceptance
     return replace(conditions, acceptance=fmean(share if size == 1 else 1 - (1 - share) ** size for size in sizes))
 

@@ -21,7 +21,7 @@ def task_description_of(job: Job) -> TaskDescription:
 def protected_classes(job: Job) -> tuple[str, ...]:
     """The label set; in a segmentation job, the classes that edits may not name.
 
-    A class that `label_map` renames is there by both names.
+    A class that `label_map` renames is listed under both names.
     """
     spec = job.stored_spec
     if spec.masks is None:

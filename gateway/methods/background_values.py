@@ -19,7 +19,7 @@ from shared.endpoints import Services
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionRequest
 
-UNKNOWN = "another background"  # the value of a background of which nothing is known
+UNKNOWN = "another background"  # the value of an unknown background
 MOST_PHRASES = 6
 # A photograph of a place alone has the place as its subject.
 _FACTORS = ("background", "weather", "subject", "object", "other", "domain", "adjective")

@@ -122,7 +122,7 @@ def _name_of(key: str) -> str:
 
 
 def _older(objects: Iterator[StoredObject], seconds: float) -> Iterator[StoredObject]:
-    """Objects last written at least `seconds` ago by the store's clock; all of them for 0, whatever the clock says."""
+    """Objects last written at least `seconds` ago by the store's clock; for 0, all objects."""
     return (item for item in objects if _is_older(item, seconds))
 
 

@@ -105,7 +105,7 @@ def work_waiting() -> Select[str]:
 def _first_image(image: Any, condition: ColumnElement[bool], job: Any) -> ScalarSelect[str]:
     """The job's first source image that meets the condition, in the order of leasing; null when there is none.
 
-    It replaces `exists`, for which Postgres reads all matching rows. The order is that of the partial index, so
+    It replaces `exists`, which makes Postgres read all matching rows. The order is that of the partial index, so
     Postgres reads a few entries.
     """
     first = select(image.id).where(image.job_id == job.id, condition).order_by(image.turn, image.position).limit(1)

@@ -79,7 +79,7 @@ class _Measured:
 
 
 def figures(order: RepairOrder, outcome: RepairOutcome) -> RepairResult:
-    """All figures of a repair. The same order and outcome give the same figures, bit for bit, whatever the id."""
+    """All figures of a repair. Equal orders and outcomes give bit-identical figures, under any id."""
     measured = _measure(order, outcome)
     seed = derive_seed("repair", order.parameters.seed)
     rows = {name: np.flatnonzero([example.set == name for example in order.judged]) for name in SETS}

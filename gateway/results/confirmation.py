@@ -1,4 +1,4 @@
-"""What jobs with an unrelated editor say of a job's weaknesses: confirmed, not confirmed, or nothing, and why."""
+"""Verdicts of jobs with an unrelated editor on a job's weaknesses: confirmed, not confirmed, or not tested, and why."""
 
 from __future__ import annotations
 

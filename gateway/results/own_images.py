@@ -71,8 +71,8 @@ class OwnImages:
 def load_own_images(session: Session, job_id: str, results: JobResults, most: int = SAMPLE) -> OwnImages | None:
     """The own images of a job for its findings, at most `most` of each class.
 
-    The sample of a class is its first images in the order of their digests, which say nothing of what they show. None
-    without findings of classifiers that have ground truth.
+    The sample of a class is its first images by digest, an order that does not depend on what they show. None without
+    findings of classifiers that have ground truth.
     """
     cells = {(method, effect.cell) for _, method, effect in _findings(results)}
     job = session.get_one(Job, job_id)
@@ -91,7 +91,7 @@ def load_own_images(session: Session, job_id: str, results: JobResults, most: in
 
 
 def load_marks(session: Session, job_id: str) -> dict[Marked, ShownMark]:
-    """What most of those saw who marked an image and were sure; `unsure` for a tie, and if nobody was sure."""
+    """The majority mark of each image among sure reviewers; `unsure` for a tie, and if all were unsure."""
     votes: defaultdict[Marked, list[bool]] = defaultdict(list)
     for row in session.scalars(select(OwnImageMark).where(OwnImageMark.job_id == job_id)):
         sure = votes[Marked(row.image_digest, row.factor, row.value)]

@@ -59,7 +59,7 @@ class OwnReviews:
         )
 
     def add(self, cell: Cell, sign: Literal[-1, 1], name: str, group: int, review: PooledReview | None) -> None:
-        """Add a changed image, and what people say of it. Images on which they are divided are passed over."""
+        """Add a changed image with its reviews. Images with divided reviews are left out."""
         changed = self._changed[cell][sign]
         changed.n += 1
         if review is None:
@@ -68,7 +68,7 @@ class OwnReviews:
             changed.verdicts.append(_ReviewedImage(name, review.valid, group))
 
     def samples(self) -> dict[Cell, OwnSample]:
-        """The sample of each cell, of the direction in which more of its images changed."""
+        """The sample of each cell, for the direction in which more of its images changed."""
         return {
             cell: max(signs.values(), key=lambda changed: changed.n).sample() for cell, signs in self._changed.items()
         }

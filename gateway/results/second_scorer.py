@@ -1,4 +1,4 @@
-"""The edits whose pairs the second scorer accepts, whatever the first one says of them."""
+"""The edits whose pairs the second scorer accepts, even if the first one refuses them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The rows of a job as a stream of source images.
 
-Reading needs the memory of one source image, whatever the size of the job: three server-side cursors (`yield_per`), all
+Reading needs the memory of one source image, for a job of any size: three server-side cursors (`yield_per`), all
 ordered by position, are merged here. Captions and images are not read.
 """
 

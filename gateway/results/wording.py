@@ -44,7 +44,7 @@ def panel_sentence(panel: Panel) -> str:
 
 
 def confirmation_sentence(confirmation: Confirmation) -> str:
-    """What an unrelated editor says of a finding: "; confirmed by `shifts`: −60 points, −80 to −31, 30 images"."""
+    """The verdict of an unrelated editor on a finding: "; confirmed by `shifts`: −60 points, −80 to −31, 30 images"."""
     effect, limits = confirmation.delta_accuracy, confirmation.interval
     if confirmation.verdict == "not tested again":
         return f"; not tested again: {confirmation.reason}"

@@ -127,7 +127,7 @@ def checked(request: StudyRequest, form: Mapping[str, str]) -> dict[str, str]:
 
 
 def describe_changes(changes: list[StoredChange]) -> str:
-    """What a rater is told about an edit: "day → night", "→ rain" for an added phrase."""
+    """The description of an edit for raters: "day → night", "→ rain" for an added phrase."""
     pairs = [
         (change["from_value"] or change["from_phrase"], change["to_value"] or change["to_phrase"]) for change in changes
     ]

@@ -57,7 +57,7 @@ class GalleryState(Listing):
     cursor: Cursor = None
 
     def listing(self) -> Listing:
-        """The filters and the order alone, with the value on the side of `direction`."""
+        """Only the filters and the order, with the value on the side that `direction` names."""
         fields = {name: getattr(self, name) for name in Listing.model_fields}
         if self.direction == "from" and self.value is not None:
             fields |= {"value": None, "from_value": self.value}

@@ -53,13 +53,13 @@ class CheckErrors(Contract):
 class ValidEffect(Contract):
     """The effect among valid counterfactuals: wrongly accepted ones count against the effect.
 
-    `valid` is the estimated share of a cell's accepted counterfactuals that is valid, `valid_low` its lower limit (at a
-    fifth of the interval's error). `estimate` assumes that every invalid one contributes to the effect (the cautious
-    bound); `interval` covers the effect whatever the invalid ones do. `stands`: the interval lies beyond 5 points.
-    `source`: whether `valid` is known from the checks' calibration, or from reviews of this job. `pool`: what it is
-    pooled over. `cell`: the cell's changed images are judged by its own reviewed ones (from 10 on, or at once if most
-    are invalid; then it does not stand). Otherwise it is that of the cell's own class (with 30 or more judged
-    counterfactuals), or of its factor, or of all, over all classes.
+    `valid`: the estimated share of valid ones among a cell's accepted counterfactuals. `valid_low`: its lower limit, at
+    a fifth of the interval's error. `estimate` assumes that every invalid one contributes to the effect (the cautious
+    bound). `interval` covers the effect even in the worst case for the invalid ones. `stands`: the interval lies beyond
+    5 points. `source`: whether `valid` comes from the checks' calibration or from reviews of this job. `pool`: the
+    counterfactuals that `valid` is pooled over. `cell`: reviewed changed images of the cell itself (at least 10; fewer
+    suffice if most are invalid, and then the effect does not stand). Otherwise the cell's class, if 30 or more of its
+    counterfactuals were judged, or the cell's factor over all classes, or all.
     """
 
     valid: float
@@ -76,8 +76,8 @@ class OtherEffect(Contract):
 
     `edits`: accepted edits, whether or not their null or sham arms are accepted; it makes edits look better than they
     are. `null`: against the null arm, both arms accepted, if the main estimate is against sham arms. `both`: pairs that
-    the profile's second scorer accepts as well; `second`: pairs that it accepts, whatever the first one says.
-    `interval` is None under 12 source images (or groups).
+    the profile's second scorer accepts as well. `second`: pairs that the second scorer accepts, even if the first one
+    refuses them. `interval` is None under 12 source images (or groups).
     """
 
     estimand: OtherEstimand
@@ -93,22 +93,21 @@ class CellEffect(Contract):
 
     Groups weigh equally. A pair counts if both arms are accepted; `others` has the other estimands.
 
-    `groups`: how many groups the source images belong to; None if each is its own. Groups are what is tested.
+    `groups`: number of groups of the source images; None if each image is its own group. Tests are over groups.
 
     `delta_accuracy` and `delta_probability` (None where a probability is not known) are in −1 … 1, negative is worse.
     `p_value` tests an effect of at most 5 points, either way; `q_value` is its Benjamini-Hochberg adjustment over the
     family. Both, and the intervals, are None under 12 source images. `selected_interval` is the interval of a rejected
     cell at the level adjusted for selection (FCR). `images_needed` estimates how many source images would settle an
-    effect of this size. `detectable`: the smallest drop that a tested cell of so many source images detects with 80 %
-    power, given the accuracy on its null arms.
-    `breakdown` (of a finding): the share of its images, 0 to 1, that may be invalid before the finding is in doubt.
-    `among_valid`: the effect corrected for the checks' errors; None if these are not known. `bounds`: the effect if
-    refused pairs had been counted; None in results from before there were bounds. `changed` (of a finding): the images
-    that it rests on, and what reviewers found. `panel` (of a weakness): the reference models, if the job has any;
-    `confirmation`: what a job with another editor shows, if one was asked to confirm it. `corroboration` (of a
-    finding): what the job's own images show that have the value; None without ground truth and for segmenters. `dose`:
-    its effect at several doses of the edit, and undone, if a job of doses rendered them; of corruptions, by severity.
-    `note` (of a finding): what people decided about it.
+    effect of this size. `detectable`: the smallest drop that a tested cell with this many source images detects with 80
+    % power, given the accuracy on its null arms. `breakdown` (of a finding): the share of its images, 0 to 1, that may
+    be invalid before the finding is in doubt. `among_valid`: the effect corrected for the checks' errors; None if these
+    are not known. `bounds`: the effect if refused pairs had been counted; None in results from before there were
+    bounds. `changed` (of a finding): the images that it rests on, and what reviewers found. `panel` (of a weakness):
+    the reference models, if the job has any; `confirmation`: what a job with another editor shows, if one was asked to
+    confirm it. `corroboration` (of a finding): what the job's own images show that have the value; None without ground
+    truth and for segmenters. `dose`: its effect at several doses of the edit, and undone, if a job of doses rendered
+    them; of corruptions, by severity. `note` (of a finding): what people decided about it.
     """
 
     cell: Cell

@@ -119,7 +119,7 @@ class QuarantinedModel(Contract):
 
 
 class ModelsReply(Contract):
-    """`GET /v1/models`. `quarantined` are uploads, whoever owns them."""
+    """`GET /v1/models`. `quarantined`: quarantined uploads of all owners."""
 
     models: list[ModelUnderTestInfo]
     quarantined: list[QuarantinedModel] = Field(default_factory=list)

@@ -30,7 +30,7 @@ class Accuracy(Contract):
 
 
 class AllOrNone(Contract):
-    """DILLEMA's shares of correctly predicted source images of which all or none of the first `k` counterfactuals fail.
+    """DILLEMA's shares of correctly predicted source images whose first `k` counterfactuals all fail, or none of them.
 
     Only source images with at least `k` accepted counterfactuals are counted.
     """

@@ -125,18 +125,18 @@ class HowMade(Contract):
 class JobResults(Contract):
     """All results of a job. `provisional`: the validity of the counterfactuals is not known.
 
-    Of the `sources`, `sources_failed` failed, most of them for the `failure_reasons` (at most five, the commonest
-    first), and `sources_cancelled` were not finished when the job was cancelled. The figures are of the others.
+    `sources_failed` of the `sources` failed; `failure_reasons` lists the five most frequent reasons.
+    `sources_cancelled` were unfinished when the job was cancelled. The figures are over the remaining sources.
 
     `results` are of the models under test, `references` of the reference models.
     `reviews` has an entry for each reviewed method; `calibration` names the source of the validity estimates.
 
     `review`: ids of at most 200 counterfactuals in the order in which to review them. The first `review_first` are the
-    samples of the findings, in turn; failures follow, each of which adds the most information to those before it.
+    samples of the findings, in turn. Then come failures, each the one that adds most to what the earlier ones show.
 
-    `checks_off`: method → its image checks that refuse nothing, because the profile has no threshold for them.
-    `not_clustered`: why edits, or some of them, are in no cluster, if that is for another reason than their number.
-    `realism` has an entry for each method with accepted counterfactuals; none in reports of older versions.
+    `checks_off`: method → the image checks that refuse nothing, because the profile has no threshold for them.
+    `not_clustered`: why some or all edits are in no cluster, unless the reason is that there are too few.
+    `realism` has an entry for each method with accepted counterfactuals; it is empty in reports of older versions.
     `not_corroborated`: why findings lack the comparison with the job's own images, if a service failed.
     """
 

@@ -42,13 +42,13 @@ class SignalWeight(Contract):
 
 
 class ValidityModel(Contract):
-    """A logistic regression of validity on scores, fitted on `images` judged counterfactuals, of which `valid` are.
+    """A logistic regression of validity on scores, fitted on `images` judged counterfactuals, `valid` of them valid.
 
         log-odds = intercept + Σ weight · (signal − mean) / scale + weights of the edit's factor, value and class
 
-    Of several factors or values the mean counts. A missing score counts as its mean; a factor, value or class that is
-    not listed as 0. `auroc`: cross-validated by source image, with a 95 % interval; `auroc_of_scores` the same of a
-    model without value and class, which would reward knowing which edits a generator fails at.
+    An edit with several factors or values gets the mean of their weights. A missing score counts as its mean, a factor,
+    value or class that is not listed as 0. `auroc` is cross-validated by source image and has a 95 % interval.
+    `auroc_of_scores` is that of a model without value and class, which measures the scores alone.
     """
 
     intercept: float

@@ -70,10 +70,10 @@ class InstructionWording:
         return tuple(dict.fromkeys(self.slots[name].field for name in self.sentences))
 
     def instruction(self, scene: object, field: str, value: str, seed: int, *, withheld: Withheld = "nothing") -> str:
-        """An instruction that gives a scene's `field` a value. With the value that it has, it changes nothing.
+        """An instruction that sets a `field` of a scene to `value`. If the scene has that value, it changes nothing.
 
-        `seed` picks sentence, synonyms, capital and full stop; half of the choices of what `withheld` names are such
-        as no training shows. Raises KeyError for a field without instructions.
+        `seed` draws sentence, synonyms, capital and full stop. Half of the sentences or phrases that `withheld` names
+        never occur in training. Raises KeyError for a field without instructions.
         """
         random = np.random.default_rng((0x125, seed))
         slots = [name for name in self.sentences if self.slots[name].field == field]

@@ -107,7 +107,7 @@ def _refusals(edits: Sequence[Record]) -> Iterable[str]:
         refused = [record for record in edits if record.check == check]
         if rendered := [record for record in refused if record.image]:
             good = _rate(rendered, lambda record: record.kept and record.shown)
-            yield f"{check}: {len(refused)}, of which the oracles call right {good}"
+            yield f"{check}: {len(refused)}; the oracles call {good} of them right"
         else:
             yield f"{check}: {len(refused)}, by words alone"
 

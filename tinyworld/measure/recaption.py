@@ -75,7 +75,7 @@ def _names_class(new: NewCaption | None) -> bool | None:
 
 
 def table(results: Sequence[RecaptionResult], swapped: Sequence[bool | None]) -> Iterator[str]:
-    """Per group: the share that the check refuses, of images that lost their class and of those that kept it."""
+    """Per group: the shares that the check refuses of images that lost their class and of images that kept it."""
     edits = [result for result in results if result.record.arm == "edit"]
     accepted = [result for result in edits if result.record.accepted]
     factors = sorted({result.record.factor for result in accepted})

@@ -24,11 +24,11 @@ def caption(scene: Scene, seed: int, *, withheld: Withheld = "nothing") -> str:
 
 
 def describe(scene: Scene, seed: int, *, withheld: Withheld = "nothing", omitted: float = OMITTED) -> Description:
-    """Say a scene in words: the class always, each other factor with probability 1 - `omitted`.
+    """Describe a scene: always the class, and each other factor with probability 1 - `omitted`.
 
-    `seed` (any non-negative integer) picks omissions, sentences and synonyms. Half of the choices of what `withheld`
-    names are such as no training shows. A companion "none" and the silhouette are never said. The text has at most
-    45 words.
+    `seed` (any non-negative integer) draws omissions, sentences and synonyms. Half of the sentences or phrases that
+    `withheld` names never occur in training. The text never mentions a companion "none" or the silhouette. It has at
+    most 45 words.
     """
     return _Writer(scene, np.random.default_rng((0xCA, seed)), withheld, omitted).write()
 
@@ -91,7 +91,7 @@ class _Writer:
 
 
 def _vocabulary() -> dict[str, tuple[str, str]]:
-    """(field, value) by phrase, longest phrase first; colours stand under "colour"."""
+    """(field, value) by phrase, longest phrase first; colours are listed under "colour"."""
     meanings = {
         phrase: (slot.field, value)
         for name, slot in SLOTS.items()

@@ -67,7 +67,7 @@ def render(scene: Scene, size: int = 128) -> Rendering:
 
 
 def permitted_mask(scene: Scene, field: str, size: int = 128) -> Mask:
-    """Which pixels (size x size) may change when that one factor of the scene is changed, to whatever value."""
+    """Pixels (size x size) that may change when this factor of the scene is set to any of its values."""
     if field in ("weather", "time", "style"):
         return np.ones((size, size), np.bool_)
     spread = round(size / 128 * (styles.REACH[scene.style] + 1)) * 2 + 1

@@ -2,7 +2,7 @@
 
 The grammar (`phrases.py`) says few things in few ways; a language model says them in more. A *concept* is a factor
 value or a kind; its phrases mean the same. Some pairs of phrases, and the phrases that the grammar withholds, are shown
-to no model in training: they are there to judge whether the text checks know what they were not told.
+to no model in training: they test the text checks on words that the checks do not list.
 
 The domain `roads` has none: it serves the text embedder of LANCE's checks, which the profile `tiny-roads` lacks.
 """

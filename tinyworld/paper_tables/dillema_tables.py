@@ -144,7 +144,7 @@ def road_repairs(measured: Sequence[MeasuredRoadRepairs]) -> str:
     parts = [
         "### What retraining wins on driving scenes (DILLEMA, third question)\n\n"
         "IoU of the planted class per scene, on renders that hold it: as they are, with the planted value truly there, "
-        "then with it after equal steps of each arm; of all pixels below, and pedestrians of which most pixels are "
+        "then with it after equal steps of each arm; below, over all pixels, and pedestrians with most of their pixels "
         "named ([repair](repair.md)). The paper: mIoU 85.32 → 88.76 and 72.45 → 80.32, pedestrians found 38 → 62 %."
     ]
     for measurement in measured:

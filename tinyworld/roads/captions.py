@@ -1,8 +1,8 @@
 """Captions of driving scenes, and the exact parser from captions back to factors.
 
 `describe` says a scene in 2 to 4 sentences with paraphrases, synonyms and omitted factors; `read` is its inverse:
-`read(describe(scene, seed).text)` equals the stated factors. No colour word stands twice in a caption, so that a phrase
-to be changed is one place.
+`read(describe(scene, seed).text)` equals the stated factors. No colour word occurs twice in a caption, so that a phrase
+to change is unambiguous.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ def caption(scene: Scene, seed: int, *, withheld: Withheld = "nothing") -> str:
 
 
 def describe(scene: Scene, seed: int, *, withheld: Withheld = "nothing", omitted: float = OMITTED) -> Description:
-    """Say a scene in words: that there is a road always, each other factor with probability 1 - `omitted` at most.
+    """Describe a scene: always the road, and each other factor with probability 1 - `omitted` at most.
 
-    Of sky, surroundings, vehicle, pedestrian and traffic light up to three are spoken of, drawn at random. `seed` picks
-    omissions, sentences and synonyms; half of the choices of what `withheld` names are such as no training shows.
+    The text mentions at most three of sky, surroundings, vehicle, pedestrian and traffic light, drawn at random. `seed`
+    draws omissions, sentences and synonyms. Half of the sentences or phrases that `withheld` names never occur in
+    training.
     """
     return _Writer(scene, np.random.default_rng((0x20CA, seed)), withheld, omitted).write()
 

@@ -32,7 +32,7 @@ class Pictures:
     instances: Image
 
     def rendering(self, row: int) -> Rendering:
-        """One of them as the renderer gave it, but for what its instances are."""
+        """One of the pictures as rendered, without the classes of its instances."""
         return Rendering(self.images[row], self.classes[row], self.instances[row], {})
 
 

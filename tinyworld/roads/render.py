@@ -72,7 +72,7 @@ def colour_map(classes: Image) -> Image:
 
 
 def permitted_mask(scene: Scene, field: str, width: int = 128, height: int = 128) -> Mask:
-    """Which pixels (height x width) may change when that one factor of the scene is changed, to whatever value.
+    """Pixels (height x width) that may change when this factor of the scene is set to any of its values.
 
     `traffic_light` counts as a look of scenes that have one, as long as it stays.
     """

@@ -1,11 +1,10 @@
 """Train the autoencoder of the tiny generator: `python -m tinyworld.train.autoencoder --minutes 14`.
 
-AutoencoderKL at f = 4, five latent channels, on 64-pixel crops of pictures of generator scenes: it is
-convolutional throughout, without attention, so it serves whole pictures unseen. L1, a little squared
-error, L1 of the picture's gradients (edges look soft without it), L1 of local means of colour and hue, and
-a very small KL term. A short training with four free channels lost the green-magenta axis to detail
-(green birds came back black), so the fifth is told to carry it. CPU
-or GPU; stop and start again at will, the run goes on from its checkpoint under `runs/`.
+AutoencoderKL at f = 4, five latent channels, on 64-pixel crops of pictures of generator scenes: it is convolutional
+throughout, without attention, so it serves whole pictures unseen. L1, a little squared error, L1 of the picture's
+gradients (edges look soft without it), L1 of local means of colour and hue, and a very small KL term. A short training
+with four free channels lost the green-magenta axis to detail (green birds came back black), so a loss makes the fifth
+carry it. CPU or GPU; stop and start again at will, the run goes on from its checkpoint under `runs/`.
 """
 
 from __future__ import annotations

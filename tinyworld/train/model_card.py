@@ -52,7 +52,7 @@ def save_model(model: nn.Module, folder: Path) -> int:
 def halve(folder: Path) -> None:
     """Rewrite a folder's safetensors, matrices of 4096 values and more as 8-bit floats (e4m3, up to ±448).
 
-    Half of fp16's bytes; whatever loads them casts them to the precision that it computes in.
+    Half of fp16's bytes; the loader casts them to the precision that it computes in.
     """
     for path in folder.glob("*.safetensors"):
         tensors = {

@@ -62,7 +62,7 @@ def channels_kept(wide: int, narrow: int, levels: Levels) -> Tensor:
 
 
 def _stays(place: int, old: int, new: int) -> bool:
-    """The first few of every so many: 4 of 5 from 160 to 128."""
+    """A fixed share of each block: 4 of 5 from 160 to 128."""
     step = gcd(old, new)
     return place % (old // step) < new // step
 

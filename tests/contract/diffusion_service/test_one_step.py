@@ -103,7 +103,7 @@ def test_the_service_takes_one_step_without_guidance(folder: Path, file: str) ->
     night, rain, other_seed = (pixels(image).astype(int) for image in reply.images[:3])
     assert night.shape == (48, 80, 3)
     assert np.abs(night - rain).max() > 0, "the instruction matters"
-    assert np.array_equal(night, other), "the seed does not"
+    assert np.array_equal(night, other_seed), "the seed does not"
     assert np.abs(night - pixels(alone.images[0])).max() <= 1, "nor do the neighbours in a batch"
     assert (reply.evaluations, reply.keep_mask) == (1, None)
     assert {"instruct lora", "instruct settings"} <= {weights.role for weights in info.weights}

@@ -40,8 +40,8 @@ class ProtectedThing:
         return int(rows[-1] - rows[0]) + 1
 
 
-# Whether a thing is of a size; and the IoU of a thing with the pixels of its label in an image, of which the other
-# things of that label have theirs.
+# Whether a thing has a size; and the IoU of a thing with the pixels of its label in an image, less those of the other
+# things of that label.
 Size = Callable[[ProtectedThing], bool]
 Overlap = Callable[[Mask, ProtectedThing, Sequence[ProtectedThing]], float]
 

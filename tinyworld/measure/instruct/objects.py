@@ -4,10 +4,10 @@
     python -m tinyworld.measure.instruct --weights runs/editor --wording "phrases too" --out runs/instruct-withheld
 
 Sources and edits are those of `tinyworld.measure.counterfactuals`: each has its own final-test scene and changes one
-field, the fields in turn. The edit is said as an instruction of the usual wording, or of one that no training showed.
-Its null arm is the same source under a sham instruction. Both arms pass DILLEMA's checks at the profile's
-thresholds. Report, contact sheets, records and resuming are as there. The report ends with the goals: label kept, edit
-shown and others unchanged among the accepted, and network evaluations beside DILLEMA's.
+field, the fields in turn. The instruction has the usual wording, or one that never occurs in training. Its null arm is
+the same source under a sham instruction. Both arms pass DILLEMA's checks at the profile's thresholds. Report, contact
+sheets, records and resuming are as there. The report ends with the goals: label kept, edit shown and others unchanged
+among the accepted, and network evaluations beside DILLEMA's.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from tinyworld.objects.world import Scene
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """All free choices; positions in image widths, the rest uniform in 0 … 1. Drawn whatever the factors are."""
+    """All free choices; positions in image widths, the rest uniform in 0 … 1. Drawn independently of the factors."""
 
     x: float  # of the object
     y: float  # of the ground under the object

@@ -72,7 +72,7 @@ class Pedestrian:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """All free choices; the arrays are uniform in 0 … 1. Drawn whatever the factors are."""
+    """All free choices; the arrays are uniform in 0 … 1. Drawn independently of the factors."""
 
     horizon: float
     bend: float

@@ -178,7 +178,7 @@ class Trainer(Protocol):
 
 
 def command(description: str | None, names: Iterable[str], trained: Trainer) -> None:
-    """The command line of whatever trains one of some models of this domain."""
+    """The command line for training one of several models of this domain."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=tuple(names))
     add_domain(parser)

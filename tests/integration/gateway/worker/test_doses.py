@@ -19,7 +19,7 @@ IMAGES = 13
 
 
 def add_job_of_doses(site: Site, job: str = "job") -> None:
-    """Cars of which each has an edit to rain, at doses of half, one and one and a half."""
+    """Cars; each has an edit to rain, at doses of half, one and one and a half."""
     site.add_job(job, images=IMAGES, models=("m1",))
     edit: JsonObject = {
         "factor": "weather",
