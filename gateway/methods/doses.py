@@ -225,8 +225,7 @@ class DosesParameters(Contract):
 
     def edits_of(self, image: MethodImage) -> list[DosedEdit]:
         """The edits of a source image, whose id begins with its digest."""
-        digest = image.id.split("/")[0]
-        return [edit for edit in self.edits if edit.source == digest]
+        return [edit for edit in self.edits if edit.source == image.id.split("/")[0]]
 
     def at_dose(self, dose: float) -> EditorParameters:
         """The parameters of the editor at a dose; the self-attention fraction belongs to the edit."""
@@ -254,9 +253,7 @@ class DosesParameters(Contract):
 
     def value_at(self, dose: float, edit: DosedEdit) -> float:
         """The value of the dosed parameter in an edit."""
-        if self.parameter == "self_fraction":
-            return self.fraction_at(dose, edit)
-        return self._values_at(dose)[0]
+        return self.fraction_at(dose, edit) if self.parameter == "self_fraction" else self._values_at(dose)[0]
 
     def _values_at(self, dose: float) -> list[float]:
         """The values of the dosed parameter of the editor; there are several where several kinds of control weigh."""
