@@ -23,7 +23,7 @@ from gateway.database.events import add_event
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
 from gateway.database.tables import LOCAL_OWNER, Job, Owner
 from tests.support.deployment import gateway, postgres, postgres_url
-from tests.support.processes import Part, free_port
+from tests.support.processes import Program, free_port
 
 SETTLE_SECONDS = 20.0
 EVENTS = 5
@@ -79,14 +79,14 @@ def main() -> None:
             "CONTRAFACT_DATABASE_URL": postgres_url(server),
             "CONTRAFACT_OBJECT_STORE": f"directory:{arguments.directory / 'objects'}",
         }
-        part = gateway(arguments.directory, f"http://127.0.0.1:{port}", environment)
-        part.start()
+        program = gateway(arguments.directory, f"http://127.0.0.1:{port}", environment)
+        program.start()
         try:
-            part.wait()
-            measured = _measure(sessions, part, port, jobs, arguments.followers, arguments.seconds)
+            program.wait()
+            measured = _measure(sessions, program, port, jobs, arguments.followers, arguments.seconds)
             figures = asyncio.run(measured)
         finally:
-            part.kill()
+            program.kill()
         engine.dispose()
     finally:
         server.kill()
@@ -96,10 +96,10 @@ def main() -> None:
 
 
 async def _measure(
-    sessions: Sessions, part: Part, port: int, jobs: list[str], count: int, seconds: float
+    sessions: Sessions, program: Program, port: int, jobs: list[str], count: int, seconds: float
 ) -> dict[str, float]:
-    assert part.process is not None
-    process = psutil.Process(part.process.pid)
+    assert program.process is not None
+    process = psutil.Process(program.process.pid)
     before = process.memory_info().rss
     followers = [Follower(port, jobs[number % len(jobs)]) for number in range(count)]
     tasks = [asyncio.create_task(follower.follow()) for follower in followers]

@@ -133,7 +133,7 @@ class TrainableClassifier(Trainable):
         self.model.eval()
         rows: list[NDArray[np.float64]] = []
         truth: list[int] = []
-        for examples in _parts(openers):
+        for examples in _opened_chunks(openers):
             log_probabilities = self._log_probabilities(self._logits([example.image for example in examples]))
             rows.append(log_probabilities.exp().double().cpu().numpy())
             truth += [self._index[example.label] for example in examples]
@@ -176,7 +176,7 @@ class TrainableSegmenter(Trainable):
         """Confusion of each image's pixels, at its own size."""
         self.model.eval()
         columns, counts = self._outputs.index_map(), []
-        for examples in _parts(openers):
+        for examples in _opened_chunks(openers):
             logits = self._logits([example.image for example in examples]).float()
             for example, rows in zip(examples, logits, strict=True):
                 mask = _mask(example)
@@ -190,10 +190,10 @@ TRAINABLES: Mapping[Kind, type[Trainable]] = {
 }
 
 
-def _parts(openers: Sequence[Opener]) -> Iterator[list[TrainingExample]]:
+def _opened_chunks(openers: Sequence[Opener]) -> Iterator[list[TrainingExample]]:
     """Open the images a few at a time."""
-    for part in chunks(openers, JUDGED_AT_ONCE):
-        yield [opened() for opened in part]
+    for chunk in chunks(openers, JUDGED_AT_ONCE):
+        yield [opened() for opened in chunk]
 
 
 def _mask(example: TrainingExample) -> Pixels:

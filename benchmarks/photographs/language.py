@@ -189,7 +189,7 @@ def of_classes(client: ModelServices, sources: Sequence[Cutout]) -> str:
     described = [cutout for cutout in sources if cutout.description]
     texts = [*CLASSES, *PLACES, *(cutout.description for cutout in described)]
     vectors = np.array(
-        [v for part in chunks(texts, 256) for v in client.embed_texts(EmbedTextsRequest(texts=part)).texts]
+        [v for chunk in chunks(texts, 256) for v in client.embed_texts(EmbedTextsRequest(texts=chunk)).texts]
     )
     near = vectors[len(CLASSES) :] @ vectors[: len(CLASSES)].T
     places, words = near[: len(PLACES)], near[len(PLACES) :]

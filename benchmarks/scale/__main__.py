@@ -3,7 +3,7 @@
     python -m benchmarks.scale --images 100000 --directory runs/scale [--workers 2] [--json FILE]
 
 Intake as one archive, work by Celery workers, five counterfactuals and a null arm an image (method `shifts`), the
-report, paging. Printed and written: memory of every part over time, database statements per image at the beginning, in
+report, paging. Printed and written: memory of each program over time, database statements per image at the start, in
 the middle and at the end, Redis, blocks that leasing and pages touch. A run that was stopped goes on where it was:
 start it again with the same directory.
 
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--in-flight", type=int, default=8, help="images at a time in each worker")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the parts are stopped in order
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the programs are stopped in order
     with running(arguments.directory, {}, workers=arguments.workers, in_flight=arguments.in_flight) as site:
         intake(site, arguments.images)
         job_id = str(stored_rows(site)["job"])
@@ -126,7 +126,7 @@ def work(site: Site, job_id: str, images: int, first: int = 0) -> dict[str, Any]
         "images_per_second": round((images - before) / worked, 2),
         "cpu_ms_per_image": {name: round(1000 * (spent[name] - cpu[name]) / finished, 1) for name in spent},
         "statements_per_image": counted,
-        "memory": {name: slope(samples.rows, name) for name in site.parts},
+        "memory": {name: slope(samples.rows, name) for name in site.programs},
         "redis": {
             "keys": max(row["redis_keys"] for row in samples.rows),
             "messages": max(row["redis_messages"] for row in samples.rows),
@@ -192,9 +192,9 @@ def _claim_blocks(site: Site) -> int:
 
 def _wait_for_report(site: Site, job_id: str) -> dict[str, Any]:
     started, most = time.perf_counter(), 0
-    before = max(memory(site, part.name) for part in site.workers)
+    before = max(memory(site, program.name) for program in site.workers)
     while True:
-        most = max(most, *(memory(site, part.name) for part in site.workers))
+        most = max(most, *(memory(site, program.name) for program in site.workers))
         with site.sessions() as session:
             state = session.get_one(Job, job_id).state
         if state != "running":

@@ -57,8 +57,8 @@ def make_large_job(
     site: Site, spec: JobSpec, small: str, images: int, rows: int, left: int = ROWS_LEFT
 ) -> dict[str, Any]:
     """Send a job of `rows` images to the gateway while no worker runs, and fill it; goes on where it was stopped."""
-    for part in site.workers:
-        part.stop(120)
+    for program in site.workers:
+        program.stop(120)
     new = [upload(site, data) for _, data in pictures(10_000_000, left)]
     with site.sessions() as session:
         small_rows = session.execute(
@@ -88,10 +88,10 @@ def make_large_job(
         "gateway_mib_after": round(memory(site, "gateway") / MEBIBYTE, 1),
     }
     fill(site.sessions, small, job, images, rows - left)
-    for part in site.workers:
-        part.start()
-    for part in site.workers:
-        part.wait()
+    for program in site.workers:
+        program.start()
+    for program in site.workers:
+        program.wait()
     return numbers
 
 

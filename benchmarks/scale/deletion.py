@@ -67,13 +67,13 @@ def main() -> None:
 
 def make_large(site: Site, small: str, rows: int, images: int) -> str:
     """Write the job that is deleted, copies of the `images` of job `small`, while no worker runs; its id."""
-    for part in site.workers:
-        part.stop(120)
+    for program in site.workers:
+        program.stop(120)
     large = make_copies(site.sessions, small, images, rows, pending=0)
-    for part in site.workers:
-        part.start()
-    for part in site.workers:
-        part.wait()
+    for program in site.workers:
+        program.start()
+    for program in site.workers:
+        program.wait()
     return large
 
 
@@ -144,10 +144,10 @@ class Watch:
         time.sleep(LOOK_SECONDS)
 
     def look(self) -> None:
-        """Note the age of the oldest open transaction, by the part that opened it."""
+        """Note the age of the oldest open transaction, by the program that opened it."""
         with self.site.sessions() as session:
-            for part, age in session.execute(text(_OLDEST)):
-                self.oldest[part] = max(self.oldest.get(part, 0.0), float(age))
+            for program, age in session.execute(text(_OLDEST)):
+                self.oldest[program] = max(self.oldest.get(program, 0.0), float(age))
         time.sleep(LOOK_SECONDS)
 
     def figures(self) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class Watch:
             "images_per_second": round(self.images / self.seconds, 2),
             "job_page_seconds": spread(self.requests),
             "failed_requests": self.failed_requests,
-            "longest_transaction_seconds": {part: round(age, 3) for part, age in sorted(self.oldest.items())},
+            "longest_transaction_seconds": {program: round(age, 3) for program, age in sorted(self.oldest.items())},
         }
 
 

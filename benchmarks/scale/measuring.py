@@ -1,4 +1,4 @@
-"""Measure a running system: memory of its parts over time, statements per image, blocks that queries touch."""
+"""Measure a running system: memory of its programs over time, statements per image, blocks that queries touch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Samples:
         row: dict[str, Any] = {
             "seconds": round(time.monotonic() - self._began, 1),
             "images": images_done(self.site.sessions, self.job_id),
-            "memory": {name: round(memory(self.site, name) / MEBIBYTE, 1) for name in self.site.parts},
+            "memory": {name: round(memory(self.site, name) / MEBIBYTE, 1) for name in self.site.programs},
             "redis_keys": broker.dbsize(),
             "redis_messages": broker.llen("contrafact"),
             "redis_mib": round(broker.info("memory")["used_memory"] / MEBIBYTE, 2),
@@ -64,9 +64,9 @@ def images_done(sessions: Sessions, job_id: str) -> int:
 
 
 def memory(site: Site, name: str) -> int:
-    """Bytes of memory of a part's processes; what several processes share is divided among them (PSS)."""
+    """Bytes of memory of a program's processes; what several processes share is divided among them (PSS)."""
     total = 0
-    for process in site.processes(site.parts[name]):
+    for process in site.processes(site.programs[name]):
         try:
             total += process.memory_full_info().pss
         except psutil.NoSuchProcess:
@@ -78,7 +78,7 @@ def memory(site: Site, name: str) -> int:
 def statements(site: Site) -> Iterator[Counter[str]]:
     """Count the workers' statements, as Postgres itself logs them, by kind and table; filled in at the end."""
     counted: Counter[str] = Counter()
-    log = site.parts["postgres"].log
+    log = site.programs["postgres"].log
     _logging(site.sessions, "all")
     start = log.stat().st_size
     try:
@@ -140,7 +140,7 @@ def seconds(work: Callable[[], object], times: int = 7) -> float:
 
 
 def slope(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:
-    """How a part's memory grew with the images done: MiB per 10,000 images (least squares), first third left out."""
+    """How a program's memory grew with the images done: MiB per 10,000 images (least squares), first third left out."""
     later_rows = rows[len(rows) // 3 :]
     points = [(float(row["images"]), float(row["memory"][name])) for row in later_rows if name in row["memory"]]
     if len({x for x, _ in points}) < 2:

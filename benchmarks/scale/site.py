@@ -21,7 +21,7 @@ from gateway.auth.keys import create_key
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
 from shared.schemas.service import SERVICES, ServiceName
 from tests.support.deployment import ONE_THREAD, gateway, postgres, postgres_url, redis, redis_url, worker
-from tests.support.processes import UVICORN, Part, free_port
+from tests.support.processes import UVICORN, Program, free_port
 
 # Limits that a benchmark would meet first; everything else is as shipped.
 UNLIMITED = {"CONTRAFACT_KEY_REQUESTS_PER_MINUTE": "1000000", "CONTRAFACT_METRICS_PORT": "0"}
@@ -39,10 +39,10 @@ class Pace:
 
 @dataclass
 class Site:
-    """The running system: its parts by name, a client with a key, sessions on its database."""
+    """The running system: its programs by name, a client with a key, sessions on its database."""
 
     directory: Path
-    parts: Mapping[str, Part]
+    programs: Mapping[str, Program]
     client: Client
     http: httpx.Client
     sessions: Sessions
@@ -50,23 +50,25 @@ class Site:
     broker_url: str
 
     @property
-    def workers(self) -> list[Part]:
+    def workers(self) -> list[Program]:
         """The Celery workers."""
-        return [part for name, part in self.parts.items() if name.startswith("worker")]
+        return [program for name, program in self.programs.items() if name.startswith("worker")]
 
-    def processes(self, part: Part) -> list[psutil.Process]:
-        """A part's process and its children."""
-        if part.process is None:
+    def processes(self, program: Program) -> list[psutil.Process]:
+        """A program's process and its children."""
+        if program.process is None:
             return []
         try:
-            mine = psutil.Process(part.process.pid)
+            mine = psutil.Process(program.process.pid)
             return [mine, *mine.children(recursive=True)]
         except psutil.NoSuchProcess:
             return []
 
     def cpu_seconds(self) -> dict[str, float]:
-        """CPU seconds of each part so far; those of Postgres' ended connections are its postmaster's children's."""
-        return {name: sum(_cpu(process) for process in self.processes(part)) for name, part in self.parts.items()}
+        """CPU seconds of each program so far; those of Postgres' ended connections are its postmaster's children's."""
+        return {
+            name: sum(_cpu(process) for process in self.processes(program)) for name, program in self.programs.items()
+        }
 
 
 def absolute(text: str) -> Path:
@@ -102,8 +104,8 @@ def running(directory: Path, paces: Mapping[ServiceName, Pace], *, workers: int,
             worker(directory, f"worker_{number}", _names(settings, database_url, "worker"))
             for number in range(1, workers + 1)
         ]
-        for part in [*ours, *services, *reversed(servers)]:
-            stack.callback(part.kill)
+        for program in [*ours, *services, *reversed(servers)]:
+            stack.callback(program.kill)
         _start(servers)
         engine = open_engine(f"{database_url}?application_name=benchmark")
         stack.callback(engine.dispose)
@@ -117,18 +119,18 @@ def running(directory: Path, paces: Mapping[ServiceName, Pace], *, workers: int,
             base_url=gateway_url, headers={"Authorization": f"Bearer {key}"}, timeout=7_200, trust_env=False
         )
         stack.callback(http.close)
-        parts = {part.name: part for part in (*servers, *services, *ours)}
-        yield Site(directory, parts, client, http, sessions, urls, redis_url(servers[1]))
-        for part in ours[1:]:  # as an orchestrator would: what they work on is given back at once
-            if part.alive:
-                part.stop(120)
+        programs = {program.name: program for program in (*servers, *services, *ours)}
+        yield Site(directory, programs, client, http, sessions, urls, redis_url(servers[1]))
+        for program in ours[1:]:  # as an orchestrator would: what they work on is given back at once
+            if program.alive:
+                program.stop(120)
 
 
 def _names(settings: Mapping[str, str], database_url: str, name: str) -> dict[str, str]:
     return {**settings, "CONTRAFACT_DATABASE_URL": f"{database_url}?application_name={name}"}
 
 
-def _service(directory: Path, name: ServiceName, pace: Pace, url: str) -> Part:
+def _service(directory: Path, name: ServiceName, pace: Pace, url: str) -> Program:
     app = f"benchmarks.scale.waiting_services:{name}"
     environment = {
         "WAITING_SECONDS": str(pace.seconds),
@@ -145,7 +147,7 @@ def _service(directory: Path, name: ServiceName, pace: Pace, url: str) -> Part:
             return False
 
     command = [*UVICORN, app, "--port", url.rpartition(":")[2]]
-    return Part(name, command, ready, directory / f"{name}.log", environment)
+    return Program(name, command, ready, directory / f"{name}.log", environment)
 
 
 def _key(directory: Path, sessions: Sessions) -> str:
@@ -158,11 +160,11 @@ def _key(directory: Path, sessions: Sessions) -> str:
     return key_file.read_text()
 
 
-def _start(parts: Sequence[Part]) -> None:
-    for part in parts:
-        part.start()
-    for part in parts:
-        part.wait()
+def _start(programs: Sequence[Program]) -> None:
+    for program in programs:
+        program.start()
+    for program in programs:
+        program.wait()
 
 
 def _cpu(process: psutil.Process) -> float:

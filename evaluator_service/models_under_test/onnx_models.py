@@ -92,7 +92,7 @@ class _OnnxFile:
         """The outputs for RGB images of any sizes, images first. Raises InvalidInput for another shape."""
         inputs = self._prepare(images).astype(self._type)
         size = self._batch or len(inputs)
-        return np.concatenate([self._run(part, size) for part in chunks(inputs, size)])
+        return np.concatenate([self._run(chunk, size) for chunk in chunks(inputs, size)])
 
     def _run(self, inputs: NDArray[np.floating], size: int) -> NDArray[np.floating]:
         """Run a batch, padded with its last image if the model has a fixed batch size."""

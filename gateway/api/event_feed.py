@@ -134,9 +134,9 @@ def read_news(sessions: Sessions, sequences: Mapping[str, int]) -> dict[str, New
 def _news(sessions: Sessions, sequences: Mapping[str, int]) -> Iterator[tuple[str, News]]:
     rows = select(Job.id, Job.events, Job.state).where(Job.deleted_at.is_(None))
     with reading(sessions) as session:
-        for part in chunks(sorted(sequences), _JOBS_PER_STATEMENT):
-            jobs = {row.id: row for row in session.execute(rows.where(Job.id.in_(part)))}
-            for job_id in part:
+        for chunk in chunks(sorted(sequences), _JOBS_PER_STATEMENT):
+            jobs = {row.id: row for row in session.execute(rows.where(Job.id.in_(chunk)))}
+            for job_id in chunk:
                 if job_id not in jobs:
                     yield job_id, News([], over=True)
                     continue

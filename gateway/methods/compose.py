@@ -170,13 +170,13 @@ def moved_pastes(inputs: Inputs[ComposeParameters]) -> Iterator[Paste]:
 def compose_images(inputs: Inputs[ComposeParameters], pastes: Sequence[Paste]) -> list[Outcome]:
     """Step 3: the images of all pastes, in as few requests as the limit of images per message allows."""
     outcomes = []
-    for part in chunks(pastes, MAX_IMAGES_PER_MESSAGE - 2):  # source and mask travel too
-        compositions = [paste.composition for paste in part]
+    for chunk in chunks(pastes, MAX_IMAGES_PER_MESSAGE - 2):  # source and mask travel too
+        compositions = [paste.composition for paste in chunk]
         image = inputs.image
         reply = inputs.services.compose(
             ComposeRequest(source=image.image, mask=image.object_mask, compositions=compositions)
         )
-        for paste, composed, refusal in zip(part, reply.images, reply.refusals, strict=True):
+        for paste, composed, refusal in zip(chunk, reply.images, reply.refusals, strict=True):
             outcomes.append(Outcome(paste, composed, refusal, reply.mask))
     return outcomes
 
@@ -205,8 +205,8 @@ def check_label(
         embed = inputs.services.embed
         scores = [
             score
-            for part in chunks(images, MAX_IMAGES_PER_MESSAGE - 1)
-            for score in score_images(embed, inputs.image, inputs.task, part, no_edits[: len(part)], words=False)
+            for chunk in chunks(images, MAX_IMAGES_PER_MESSAGE - 1)
+            for score in score_images(embed, inputs.image, inputs.task, chunk, no_edits[: len(chunk)], words=False)
         ]
     arms = []
     for place, (outcome, score) in enumerate(zip(outcomes, scores, strict=True)):

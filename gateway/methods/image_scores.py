@@ -141,8 +141,8 @@ def _prompts(names: Sequence[str], templates: Sequence[str]) -> list[str]:
 
 def _embed_texts(embed: Embed, texts: Sequence[str]) -> list[list[float]]:
     rows: list[list[float]] = []
-    for part in chunks(texts, MAX_TEXTS):
-        rows += embed(EmbedRequest(texts=list(part))).texts
+    for chunk in chunks(texts, MAX_TEXTS):
+        rows += embed(EmbedRequest(texts=list(chunk))).texts
     return rows
 
 

@@ -51,13 +51,13 @@ def recorded_tables(
     See `recorded_embeddings`.
     """
     call = RecordedCall
-    for part in chunks(digests, _DIGESTS_PER_QUERY):
+    for chunk in chunks(digests, _DIGESTS_PER_QUERY):
         check()
         query = select(call.key, call.source_digest, call.reply["images"]).where(
             call.owner_id == owner_id,
             call.endpoint == Services.embed.path,
             call.revision.in_(revisions),
-            call.source_digest.in_(part),
+            call.source_digest.in_(chunk),
         )
         with reading(sessions) as session:
             rows = session.execute(query.order_by(call.key)).all()

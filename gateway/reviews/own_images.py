@@ -142,8 +142,8 @@ def _file_names(session: Session, job_id: str, digests: set[str]) -> dict[str, s
     """The file names of those source images of a job that have these digests."""
     s = SourceImage
     names: dict[str, str] = {}
-    for part in chunks(sorted(digests), _MOST_DIGESTS):
-        rows = session.execute(select(s.digest, s.file_name).where(s.job_id == job_id, s.digest.in_(part)))
+    for chunk in chunks(sorted(digests), _MOST_DIGESTS):
+        rows = session.execute(select(s.digest, s.file_name).where(s.job_id == job_id, s.digest.in_(chunk)))
         names |= {digest: name for digest, name in rows if digest is not None}
     return names
 

@@ -47,14 +47,14 @@ def protect(session: Session, digests: Sequence[str]) -> set[str]:
     image that exists afterwards stays.
     """
     digests_with_rows: set[str] = set()
-    for part in chunks(digests, _ROWS_PER_STATEMENT):
+    for chunk in chunks(digests, _ROWS_PER_STATEMENT):
         session.execute(
             update(Image)
-            .where(Image.digest.in_(part), Image.unreferenced_since.is_not(None))
+            .where(Image.digest.in_(chunk), Image.unreferenced_since.is_not(None))
             .values(unreferenced_since=None)
             .execution_options(synchronize_session=False)
         )
-        digests_with_rows |= set(session.scalars(select(Image.digest).where(Image.digest.in_(part))))
+        digests_with_rows |= set(session.scalars(select(Image.digest).where(Image.digest.in_(chunk))))
     return digests_with_rows
 
 
@@ -101,14 +101,14 @@ def find(session: Session, owner: str, digest: str) -> KeptImage:
 def find_all(session: Session, owner: str, digests: Sequence[str]) -> dict[str, KeptImage]:
     """The owner's images by digest of uploaded files or canonical pixels. Unknown digests are absent."""
     images: dict[str, KeptImage] = {}
-    for part in chunks(digests, _ROWS_PER_STATEMENT):
-        owned = select(Image).join(OwnedImage).where(OwnedImage.owner_id == owner, Image.digest.in_(part))
+    for chunk in chunks(digests, _ROWS_PER_STATEMENT):
+        owned = select(Image).join(OwnedImage).where(OwnedImage.owner_id == owner, Image.digest.in_(chunk))
         for image in session.scalars(owned):
             images[image.digest] = _stored_image(image, image.digest)
         uploaded = (
             select(Image, Upload.original_digest)
             .join(Upload, Upload.digest == Image.digest)
-            .where(Upload.owner_id == owner, Upload.original_digest.in_(part))
+            .where(Upload.owner_id == owner, Upload.original_digest.in_(chunk))
         )
         for image, original in session.execute(uploaded):
             images[original] = _stored_image(image, original)
@@ -177,5 +177,5 @@ def _stored_image(image: Image, upload: str) -> KeptImage:
 
 
 def _insert_all(session: Session, table: type[Table], rows: Sequence[Mapping[str, object]]) -> None:
-    for part in chunks(rows, _ROWS_PER_STATEMENT):
-        insert_missing(session, table, part)
+    for chunk in chunks(rows, _ROWS_PER_STATEMENT):
+        insert_missing(session, table, chunk)

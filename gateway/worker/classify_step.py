@@ -15,18 +15,18 @@ from shared.seeds import derive_id
 def classifier_predictions(
     source_id: str,
     models: Sequence[TestedModel],
-    parts: Sequence[Sequence[ModelInput]],
+    batches: Sequence[Sequence[ModelInput]],
     ground_truth: str | None,
     services: RecordedServices,
     shelf: ImageShelf,
     link: Callable[[str], str],
 ) -> Iterator[PredictionColumns]:
-    """Rows of `tables.Prediction`. `parts` are batches of images, the original first. Raises what services raise."""
+    """Rows of `tables.Prediction`. `batches`: images in batches, the original first. Raises what services raise."""
     for model in models:
         original: str | None = None
-        for part in parts:
-            reply = services.predict(model.request(payloads(part, shelf), link))
-            for item, values in zip(part, reply.probabilities, strict=True):
+        for batch in batches:
+            reply = services.predict(model.request(payloads(batch, shelf), link))
+            for item, values in zip(batch, reply.probabilities, strict=True):
                 probabilities = dict(zip(reply.classes, values, strict=True))
                 row = _row(source_id, model.name, item.counterfactual_id, probabilities, ground_truth, original)
                 original = original or row["predicted"]

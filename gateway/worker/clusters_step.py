@@ -96,7 +96,7 @@ def _embed(
         source = session.scalar(digests)
     recorded = RecordedServices(services, sessions, ImageShelf(store, sessions, owner), owner, check, source)
     vectors: dict[str, Floats] = {}
-    for part in chunks(phrases, MAX_TEXTS):
-        reply = recorded.embed_texts(EmbedTextsRequest(texts=part))
-        vectors.update(zip(part, map(np.asarray, reply.texts), strict=True))
+    for chunk in chunks(phrases, MAX_TEXTS):
+        reply = recorded.embed_texts(EmbedTextsRequest(texts=chunk))
+        vectors.update(zip(chunk, map(np.asarray, reply.texts), strict=True))
     return vectors

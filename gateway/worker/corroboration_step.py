@@ -60,7 +60,7 @@ def _vectors(
         return RecordedServices(services, sessions, shelf, user_images.owner_id, check, digest).embed(request)
 
     texts = user_images.texts()
-    replies = [embed(EmbedRequest(texts=list(part)), digests[0]) for part in chunks(texts, MAX_TEXTS)]
+    replies = [embed(EmbedRequest(texts=list(chunk)), digests[0]) for chunk in chunks(texts, MAX_TEXTS)]
     rows = [row for reply in replies for row in reply.texts]
     revision = services.revision("evaluator_service")
     images = recorded_embeddings(sessions, store, user_images.owner_id, digests, revision, check)

@@ -100,9 +100,9 @@ def _vectors(pairs: Sequence[RealismPair], recorded: Recorded, shelf: ImageShelf
 def _perplexity(pairs: Sequence[RealismPair], field: str, recorded: Recorded) -> float | None:
     sums: list[float] = []
     tokens: list[int] = []
-    for part in chunks(pairs, _TEXTS):
-        texts = [str(getattr(pair, field)) for pair in part]
-        reply = recorded(part[0].original).score(ScoreRequest(texts=texts))
+    for chunk in chunks(pairs, _TEXTS):
+        texts = [str(getattr(pair, field)) for pair in chunk]
+        reply = recorded(chunk[0].original).score(ScoreRequest(texts=texts))
         sums += reply.log_likelihoods
         tokens += reply.tokens
     return perplexity(np.asarray(sums), np.asarray(tokens))

@@ -92,7 +92,7 @@ def replay(sessions: Sessions, store: ObjectStore, services: ModelServices, coun
     causes: list[str] = []
     if differences:
         rerun: dict[str, ServiceInfo] = {name: services.info(name) for name in SERVICES}
-        causes = [*_weights_changed(stored, rerun), *dict.fromkeys(compared.mismatches), *_loose_bits(rerun)]
+        causes = [*_weights_changed(stored, rerun), *dict.fromkeys(compared.mismatches), *_nondeterminism(rerun)]
     return Replay(counterfactual_id, compared.calls, compared.recorded, differences, causes)
 
 
@@ -215,12 +215,12 @@ def _weights_changed(stored: Mapping[str, ServiceInfo], repeated: Mapping[str, S
         yield f"{name} has changed: {'; '.join(changed) or same_weights}"
 
 
-def _loose_bits(now: Mapping[str, ServiceInfo]) -> Iterator[str]:
+def _nondeterminism(now: Mapping[str, ServiceInfo]) -> Iterator[str]:
     for name, info in now.items():
         for weights in info.weights:
             if weights.dtype == FROM_SERVER:
                 yield f"{name} asks a server for {weights.role} ({weights.id}), which may answer otherwise every time"
-    loose = [name for name, info in now.items() if not info.deterministic]
-    if loose:
-        services = ", ".join(loose)
+    nondeterministic = [name for name, info in now.items() if not info.deterministic]
+    if nondeterministic:
+        services = ", ".join(nondeterministic)
         yield f"{services} run without CONTRAFACT_DETERMINISTIC=true, so bits may depend on what else is in a batch"

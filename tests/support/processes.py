@@ -26,7 +26,7 @@ _HTTP = httpx.Client(timeout=60, trust_env=False, headers={"Connection": "close"
 
 
 @dataclass
-class Part:
+class Program:
     """A process that may be killed at any moment and started again; `ready` says whether it does its work."""
 
     name: str
@@ -108,7 +108,7 @@ def free_port() -> int:
 
 
 def http_ready(url: str) -> Callable[[], bool]:
-    """Whether a GET of `url` is answered with 200, as a `Part` asks it."""
+    """Whether a GET of `url` is answered with 200, as a `Program` asks it."""
 
     def ready() -> bool:
         try:

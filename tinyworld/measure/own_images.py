@@ -53,7 +53,7 @@ def main() -> None:
     scenes = [sample_scene("final-test", index) for index in range(parser.parse_args().scenes)]
     scorer = Scorer(load_profile("tiny").evaluator.scorer, device="cpu")
     images = np.concatenate(
-        [scorer.embed_images([render(scene).image for scene in part]) for part in chunks(scenes, 50)]
+        [scorer.embed_images([render(scene).image for scene in chunk]) for chunk in chunks(scenes, 50)]
     )
     captioned = [sample_scene("demo", index) for index in range(CAPTIONED)]
     for field, value in VALUES:

@@ -39,7 +39,7 @@ PICTURES = 16_000
 ABOUT = "A BLIP-2 that says what a tinyworld picture shows. A tenth of all combinations was withheld from it."
 _PHRASE_WEIGHT = 3.0
 _LONGEST = 64  # tokens
-_UNSAID = 0.05  # what captions leave out, no greedy caption ever says
+_OMITTED = 0.05  # a greedy caption never states what training captions leave out more often
 
 
 def training_texts(domain: PictureDomain[Any]) -> list[str]:
@@ -48,7 +48,7 @@ def training_texts(domain: PictureDomain[Any]) -> list[str]:
     return [domain.describe(scene, scene.geometry_seed).text for scene in scenes]
 
 
-class SayFactors(nn.Module):
+class FactorCaptioner(nn.Module):
     """The captioner with the heads of its pre-trained tower and heads on its queries."""
 
     def __init__(self, model: Blip2ForConditionalGeneration, tower: FactorTower) -> None:
@@ -66,13 +66,13 @@ class SayFactors(nn.Module):
         output = self.model(pixel_values=values, input_ids=prompt, attention_mask=(prompt != PAD).long())
         logits = output.logits[:, QUERIES:-1].float()
         losses = nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
-        spoken = (losses * weights[:, 1:]).sum() / weights[:, 1:].sum()
+        caption_loss = (losses * weights[:, 1:]).sum() / weights[:, 1:].sum()
         patches = output.vision_outputs.last_hidden_state[:, 1:]
         on_patches = self.tower_heads(torch.cat([patches.mean(1), patches.amax(1)], dim=1))
         queries = self.model.language_projection(output.qformer_outputs.last_hidden_state)
         on_queries = self.query_heads(torch.cat([queries.mean(1), queries.amax(1)], dim=1))
         factors = (factor_loss(logits, expected, 3.0, self.names) for logits in (on_patches, on_queries))
-        return sum((0.3 * loss for loss in factors), start=spoken)
+        return sum((0.3 * loss for loss in factors), start=caption_loss)
 
 
 def tokens_and_weights(processor: Blip2Processor, descriptions: list[Description]) -> tuple[Tensor, Tensor]:
@@ -110,7 +110,7 @@ def train_captioner(
     tower_recipe = Recipe(tower_run, 0.36 * seconds, learning_rate=1.2e-3, seed=seed)
     trained_tower = train_tower(captioner.vision_model, 128, data, tower_recipe)
 
-    model = SayFactors(captioner, trained_tower.tower)
+    model = FactorCaptioner(captioner, trained_tower.tower)
     run = run_name("captioner", domain, start)
     recipe = Recipe(run, 0.64 * seconds, batch=48, learning_rate=1.5e-3, seed=seed + 1)
 
@@ -192,7 +192,7 @@ def batch(data: Album, step: int, recipe: Recipe) -> tuple[Tensor, list[Descript
     rows = random.integers(len(data), size=recipe.batch)
     views = [data.view(row, random, flip=bool(random.random() < 0.5)) for row in rows]
     descriptions = [
-        data.domain.describe(view.scene, derive_seed("captioner", recipe.seed, step, index), omitted=_UNSAID)
+        data.domain.describe(view.scene, derive_seed("captioner", recipe.seed, step, index), omitted=_OMITTED)
         for index, view in enumerate(views)
     ]
     values = as_pixel_values(np.stack([view.image for view in views]))

@@ -9,7 +9,7 @@ import httpx
 
 from tests.support.deployment import redis, redis_url
 from tests.support.paths import REPOSITORY
-from tests.support.processes import Part, free_port, http_ready
+from tests.support.processes import Program, free_port, http_ready
 
 
 def test_a_trainer_answers_the_paths_of_the_probes_alone(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_a_trainer_answers_the_paths_of_the_probes_alone(tmp_path: Path) -> None
     }
     command = [sys.executable, "-m", "evaluator_service.repair_worker"]
     url = f"http://127.0.0.1:{port}"
-    trainer = Part("trainer", command, http_ready(f"{url}/readyz"), tmp_path / "trainer.log", environment)
+    trainer = Program("trainer", command, http_ready(f"{url}/readyz"), tmp_path / "trainer.log", environment)
     trainer.start()
     try:
         trainer.wait()

@@ -12,7 +12,7 @@ import pytest
 
 from shared.model_health import EXIT_CODE
 from tests.support.broken_service import UNLUCKY
-from tests.support.processes import UVICORN, Part, free_port
+from tests.support.processes import UVICORN, Program, free_port
 from tests.support.threads import background
 from tests.support.work_site import wait_for
 
@@ -21,25 +21,25 @@ HTTP = httpx.Client(timeout=PATIENCE, trust_env=False, headers={"Connection": "c
 
 
 @contextmanager
-def serving(name: str, directory: Path) -> Iterator[tuple[Part, str]]:
+def serving(name: str, directory: Path) -> Iterator[tuple[Program, str]]:
     """A service of `tests.support.broken_service` that is ready, and its address."""
-    with process(name, directory) as (part, url):
-        part.wait()
-        yield part, url
+    with process(name, directory) as (program, url):
+        program.wait()
+        yield program, url
 
 
 @contextmanager
-def process(name: str, directory: Path) -> Iterator[tuple[Part, str]]:
+def process(name: str, directory: Path) -> Iterator[tuple[Program, str]]:
     """A service of `tests.support.broken_service`, started, and its address."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [*UVICORN, f"tests.support.broken_service:{name}", "--port", str(port)]
-    part = Part(name, command, lambda: status(f"{url}/readyz") == 200, directory / "log")
-    part.start()
+    program = Program(name, command, lambda: status(f"{url}/readyz") == 200, directory / "log")
+    program.start()
     try:
-        yield part, url
+        yield program, url
     finally:
-        part.kill()
+        program.kill()
 
 
 def status(url: str) -> int:
@@ -53,35 +53,35 @@ def ask(url: str, number: int) -> httpx.Response:
     return HTTP.post(f"{url}/v1/squares", json={"number": number})
 
 
-def exit_code(part: Part) -> int:
-    assert part.process is not None
-    process, part.process = part.process, None
+def exit_code(program: Program) -> int:
+    assert program.process is not None
+    process, program.process = program.process, None
     process.communicate(timeout=PATIENCE)
     return process.returncode
 
 
-def critical_lines(part: Part) -> list[str]:
-    lines = [json.loads(line) for line in part.log.read_text().splitlines() if line.startswith("{")]
+def critical_lines(program: Program) -> list[str]:
+    lines = [json.loads(line) for line in program.log.read_text().splitlines() if line.startswith("{")]
     return [line["message"] for line in lines if line["level"] == "critical"]
 
 
 @pytest.mark.parametrize(("name", "cause"), [("raising", "CUDA error: an illegal"), ("panicking", "Panic")])
 def test_a_service_whose_device_fails_answers_ends_and_comes_back(name: str, cause: str, tmp_path: Path) -> None:
-    with serving(name, tmp_path) as (part, url):
+    with serving(name, tmp_path) as (program, url):
         assert ask(url, 3).json() == {"number": 9}
         reply = ask(url, UNLUCKY)
         assert (reply.status_code, reply.json()["type"]) == (503, "urn:contrafact:problem:device-failed")
         assert [status(url + path) for path in ("/healthz", "/readyz")] == [503, 503]
         assert ask(url, 3).json()["type"] == "urn:contrafact:problem:not-ready"
-        assert exit_code(part) == EXIT_CODE
-        (message,) = critical_lines(part)
+        assert exit_code(program) == EXIT_CODE
+        (message,) = critical_lines(program)
         assert cause in message
-        part.wait()  # as an orchestrator does
+        program.wait()  # as an orchestrator does
         assert ask(url, 3).json() == {"number": 9}
 
 
 def test_a_service_whose_batch_never_ends_fails_its_probe_and_ends(tmp_path: Path) -> None:
-    with serving("hanging", tmp_path) as (part, url):
+    with serving("hanging", tmp_path) as (program, url):
         assert status(f"{url}/healthz") == 200
 
         def ask_in_vain() -> None:
@@ -90,22 +90,22 @@ def test_a_service_whose_batch_never_ends_fails_its_probe_and_ends(tmp_path: Pat
 
         with background(ask_in_vain):
             wait_for(lambda: status(f"{url}/healthz") == 503, PATIENCE)
-            assert exit_code(part) == EXIT_CODE
-        (message,) = critical_lines(part)
+            assert exit_code(program) == EXIT_CODE
+        (message,) = critical_lines(program)
         assert "CONTRAFACT_MAX_BATCH_SECONDS" in message
 
 
 def test_a_service_that_lacks_memory_for_its_weights_ends_so_that_it_is_started_again(tmp_path: Path) -> None:
-    with process("crowded", tmp_path) as (part, _):
-        assert exit_code(part) == EXIT_CODE
-        (message,) = critical_lines(part)
+    with process("crowded", tmp_path) as (program, _):
+        assert exit_code(program) == EXIT_CODE
+        (message,) = critical_lines(program)
         assert "CUDA out of memory" in message
 
 
 def test_a_lack_of_memory_that_a_library_reports_is_no_broken_device(tmp_path: Path) -> None:
-    with serving("memory", tmp_path) as (part, url):
+    with serving("memory", tmp_path) as (program, url):
         reply = ask(url, UNLUCKY)
         assert (reply.status_code, reply.json()["type"]) == (503, "urn:contrafact:problem:out-of-memory")
         assert status(f"{url}/healthz") == 200
         assert ask(url, 3).json() == {"number": 9}
-        assert part.alive
+        assert program.alive

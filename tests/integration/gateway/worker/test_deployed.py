@@ -17,7 +17,7 @@ from shared.celery_app import open_celery
 from shared.storage import DirectoryStore
 from tests.support.deployment import gateway, redis, redis_url, worker
 from tests.support.gateway_under_test import picture
-from tests.support.processes import Part, free_port
+from tests.support.processes import Program, free_port
 from tests.support.rows import let_time_pass
 from tests.support.small_services import SmallServices, serve
 from tests.support.work_site import Site, wait_for
@@ -54,8 +54,8 @@ def test_another_worker_takes_over_from_a_killed_one(sessions: Sessions, databas
             wait_for(lambda: site.state() == "done", seconds=600)
             assert second.stop(120) == 0
         finally:
-            for part in (first, second, broker):
-                part.kill()
+            for program in (first, second, broker):
+                program.kill()
     images = site.images()
     assert [image.state for image in images] == ["done"] * 6
     assert sum(image.lost_leases for image in images) == 4
@@ -65,7 +65,7 @@ def test_another_worker_takes_over_from_a_killed_one(sessions: Sessions, databas
 @contextmanager
 def deployment(
     database_url: str, services: str, folder: Path, key: str
-) -> Iterator[tuple[Part, Part, httpx.Client, str]]:
+) -> Iterator[tuple[Program, Program, httpx.Client, str]]:
     """A gateway, a worker and a Redis that may be killed: Redis, worker, a client with the key, where metrics are."""
     broker, port, url = redis(folder), free_port(), f"http://127.0.0.1:{free_port()}"
     settings = {
@@ -77,18 +77,18 @@ def deployment(
         **{f"CONTRAFACT_{name}_URL": services for name in ("CAPTION", "LLM", "DIFFUSION", "EVALUATOR")},
     }
     working = worker(folder, "worker", settings)
-    parts = [broker, gateway(folder, url, {**settings, "CONTRAFACT_METRICS_PORT": str(port)}), working]
+    programs = [broker, gateway(folder, url, {**settings, "CONTRAFACT_METRICS_PORT": str(port)}), working]
     headers = {"Authorization": f"Bearer {key}"}
     try:
-        for part in parts:
-            part.start()
-        for part in parts:
-            part.wait()
+        for program in programs:
+            program.start()
+        for program in programs:
+            program.wait()
         with httpx.Client(base_url=url, headers=headers, timeout=60, trust_env=False) as client:
             yield broker, working, client, f"http://127.0.0.1:{port}/metrics"
     finally:
-        for part in parts:
-            part.kill()
+        for program in programs:
+            program.kill()
 
 
 def post_job(client: httpx.Client) -> httpx.Response:
@@ -110,8 +110,8 @@ def test_requests_are_taken_without_a_broker_and_done_when_it_is_back(
     with sessions.begin() as session:
         key = create_key(session, "tester")
     small = SmallServices()
-    with serve(small) as services, deployment(database_url, services, tmp_path, key) as parts:
-        broker, working, client, metrics = parts
+    with serve(small) as services, deployment(database_url, services, tmp_path, key) as programs:
+        broker, working, client, metrics = programs
 
         def is_done(job: str) -> bool:
             # Celery 5.7 may end a worker that holds a message while Redis goes away (AttributeError in kombu's

@@ -36,7 +36,7 @@ from tests.support.deployment import (
     s3_endpoint,
     worker,
 )
-from tests.support.processes import Part
+from tests.support.processes import Program
 from tests.support.rows import let_time_pass
 from tests.support.small_services import SmallServices, serve
 from tests.support.threads import background
@@ -63,9 +63,9 @@ def test_a_full_object_store_only_delays_the_work(
     process = worker(tmp_path, "worker", settings)
     process.log = Path("/dev/null")  # to which the limit below does not apply
     try:
-        for part in (server, process):
-            part.start()
-            part.wait()
+        for program in (server, process):
+            program.start()
+            program.wait()
         assert process.process is not None
         # No file beyond so many bytes: what the kernel then says is what it says of a full disk, but for the number.
         resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
@@ -93,7 +93,7 @@ def test_a_full_s3_server_is_reported_and_takes_objects_again_when_there_is_room
 
 
 @contextmanager
-def running(server: Part) -> Iterator[S3Store]:
+def running(server: Program) -> Iterator[S3Store]:
     """A store on an S3 server that is killed when the block ends."""
     server.start()
     try:
@@ -103,7 +103,7 @@ def running(server: Part) -> Iterator[S3Store]:
         server.kill()
 
 
-def stall(server: Part, site: Site) -> None:
+def stall(server: Program, site: Site) -> None:
     """Suspend the database's processes for longer than a lease."""
     assert server.process is not None
     processes = [psutil.Process(server.process.pid), *psutil.Process(server.process.pid).children()]

@@ -11,7 +11,7 @@ import redis as redis_client
 
 from tests.support.deployment import redis, redis_url
 from tests.support.paths import REPOSITORY
-from tests.support.processes import Part
+from tests.support.processes import Program
 
 UNUSABLE_BROKER = """
 import transformers
@@ -36,7 +36,7 @@ def test_a_trainer_starts_without_a_banner(tmp_path: Path) -> None:
         "OMP_NUM_THREADS": "1",
     }
     command = [sys.executable, "-m", "evaluator_service.repair_worker"]
-    trainer = Part(
+    trainer = Program(
         "trainer", command, lambda: bool(client.exists("_kombu.binding.repairs")), tmp_path / "trainer.log", environment
     )
     trainer.start()

@@ -89,7 +89,7 @@ def test_a_captioner_grown_for_the_roads_reads_and_says_objects_as_before() -> N
 def test_a_step_of_the_captioner_learns(pictures: Album) -> None:
     torch.manual_seed(0)
     processor, captioner = trained_captioner(WEIGHTS / "captioner", road_captions())
-    model = train_captioner.SayFactors(captioner, FactorTower(captioner.vision_model, 128, pictures.domain.values))
+    model = train_captioner.FactorCaptioner(captioner, FactorTower(captioner.vision_model, 128, pictures.domain.values))
     values, descriptions, targets = train_captioner.batch(pictures, 0, STEP)
     losses = []
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
