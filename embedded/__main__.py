@@ -15,11 +15,11 @@ from shared.profiles import ProfileError
 def main() -> None:
     """Parse the command line and run."""
     parser = argparse.ArgumentParser(prog="python -m embedded", description=__doc__)
-    parser.add_argument("--directory", type=Path, default=Path("contrafact-data"), help="where everything is kept")
+    parser.add_argument("--directory", type=Path, default=Path("contrafact-data"), help="folder for all data")
     parser.add_argument("--port", type=int, default=8000, help="the gateway's port on 127.0.0.1; 0 takes a free one")
     parser.add_argument("--profile", default="tiny", help="a shipped profile, or the path of a TOML file")
     parser.add_argument("--deterministic", action="store_true", help="fixed batch shapes: results repeat bit for bit")
-    parser.add_argument("--images-in-flight", type=int, default=8, help="source images worked on at a time")
+    parser.add_argument("--images-in-flight", type=int, default=8, help="source images processed at once")
     options = parser.parse_args()
     stop_signal = StopSignal()
     try:
@@ -31,7 +31,7 @@ def main() -> None:
             images_in_flight=options.images_in_flight,
         ) as system:
             print(f"Contrafact answers at {system.base_url} and keeps everything in {system.directory}", flush=True)
-            print("Ctrl-C stops it. Start it again on the same directory and it continues.", flush=True)
+            print("Ctrl-C stops it. Start it again on the same directory to continue.", flush=True)
             stop_signal.wait()
     except (DirectoryInUse, ProfileError) as error:
         sys.exit(str(error))

@@ -34,7 +34,7 @@ ROADS_TASK = "segment the road scene"
 def main() -> None:
     """Parse the command line and run the demo."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", type=Path, default=Path("contrafact-demo"), help="where everything is written")
+    parser.add_argument("--directory", type=Path, default=Path("contrafact-demo"), help="folder for all output")
     parser.add_argument("--per-class", type=int, default=30, help="source images per class")
     add_domain(parser)
     parser.add_argument("--images", type=int, default=60, help="driving scenes")

@@ -46,7 +46,7 @@ Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, for machines
 
 @keys.command()
 def create(
-    owner: Annotated[str, typer.Argument(help="the owner whose data it opens; created if new")],
+    owner: Annotated[str, typer.Argument(help="the owner whose data the key opens; created if new")],
     scope: Annotated[
         list[str] | None, typer.Option(help="submit, review, admin (all of it, and /metrics); default: submit, review")
     ] = None,
@@ -96,7 +96,7 @@ def doctor(
     as_json: Json = False,
     try_image: Annotated[
         Path | None,
-        typer.Option("--try", exists=True, dir_okay=False, help="then run this image through every service, by steps"),
+        typer.Option("--try", exists=True, dir_okay=False, help="then run this image through all services, by steps"),
     ] = None,
     task: Annotated[
         str, typer.Option(help="what your model does, for --try")

@@ -80,7 +80,7 @@ def test_null_text_stops_early_row_by_row(editor: Editor, monkeypatch: pytest.Mo
     fresh = new_inverter(editor.weights)
     (content,) = fresh.invert(NULL_TEXT, [InversionItem(source(), CAPTION)])
     assert isinstance(content, Inversion)
-    assert content.evaluations == 3 * STEPS, "way up, conditional, one look at the null embedding"
+    assert content.evaluations == 3 * STEPS, "inversion, conditional, one look at the null embedding"
 
 
 def test_rows_that_are_done_leave_the_batch(editor: Editor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,9 +57,9 @@ def rows(profile: Profile) -> list[Row]:
 def test_the_evaluations_are_those_of_the_loops(rows: list[Row]) -> None:
     papers, settings, ours, code, one_by_one, together = rows
     assert [row.produced for row in rows] == [2] * 6
-    # The way up; a step's 1 + 3 for each iteration of the optimiser + 2; four rows a step for 2 edits × 2 fractions.
+    # The inversion; a step's 1 + 3 for each iteration of the optimiser + 2; four rows a step for 2 edits × 2 fractions.
     assert 5 + 5 * (1 + 3 + 2) + 2 * 2 * 4 * 5 <= papers.evaluations <= 5 + 5 * (1 + 3 * 3 + 2) + 2 * 2 * 4 * 5
-    # The way up; in one batch two rows for each of 2 edits × fractions, and a source row until the largest fraction.
+    # The inversion; in one batch two rows for each of 2 edits × fractions, and a source row until the largest fraction.
     assert settings.evaluations == 5 + 4 + 5 * 2 * 2 * 2
     assert ours.evaluations == 4 + 3 + 4 * 2 * 2 * 3
     assert code.evaluations == 2 * 2 * 2
