@@ -128,7 +128,7 @@ def test_the_page_ends_with_the_sample_and_refuses_what_it_does_not_know(gateway
     assert "Nothing to review yet" not in page(gateway, "/jobs/small/review?sample=calibration&method=lance")
     assert gateway.client.get("/jobs/drawn/review?sample=other").status_code == 422
     assert gateway.client.get("/jobs/none/calibration").status_code == 404
-    assert 'review?sample=calibration">Calibrate the checks</a>' in page(gateway, "/jobs/drawn/view")
+    assert 'review?sample=calibration">' in page(gateway, "/jobs/drawn/view")
 
 
 def test_the_command_line_prints_the_errors_and_writes_a_profile(gateway: Gateway, tmp_path: Path) -> None:

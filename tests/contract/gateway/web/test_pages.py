@@ -138,7 +138,7 @@ def test_unknown_ids_are_not_found(client: httpx.Client, path: str) -> None:
 
 def test_the_review_order_is_kept_from_pair_to_pair(client: httpx.Client) -> None:
     text = page(client, "/jobs/drawn/view")
-    assert 'href="/jobs/drawn/view?order=review#gallery">to review first</a>' in text
+    assert 'href="/jobs/drawn/view?order=review#gallery"' in text
     links = pairs(page(client, "/jobs/drawn/view?order=review"))
     review = client.get("/jobs/drawn/results?limit=1").json()["metrics"]["review"]
     assert [link.partition("?")[0].rpartition("/")[2] for link in links] == review[: len(links)]

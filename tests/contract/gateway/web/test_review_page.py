@@ -49,7 +49,7 @@ def test_it_shows_source_and_counterfactual_and_nothing_that_sways(client: httpx
     for address in set(re.findall(r'(?:src|<link[^>]* href)="([^"]+)"', text)):
         assert client.get(address).status_code == 200, address
     assert page(client, "/jobs/other/review") == text, "until something is said of it"
-    assert 'href="/jobs/other/review">Review images</a>' in page(client, "/jobs/other/view")
+    assert 'href="/jobs/other/review">' in page(client, "/jobs/other/view")
 
 
 def test_failures_and_random_samples_of_both_verdicts_come_mixed_each_once(client: httpx.Client) -> None:
