@@ -37,9 +37,9 @@ def calibration_tables(
 ) -> str:
     """The tables of `[calibration.DATA]`, for the methods with enough reviews, with their models of validity.
 
-    `choice`: `fitted`, with the thresholds fitted on the sample and their held-out errors, for methods that do not
-    sweep; `validity`, with the check of that name and its errors, for methods with a model. Otherwise, and for other
-    methods, with the job's thresholds and their errors. Raises ValueError if no method has enough reviews, or if
+    `choice`: `fitted` writes the thresholds fitted on the sample with their held-out errors, for methods that do not
+    sweep. `validity` writes the check of that name with its errors, for methods with a model. Otherwise, and for other
+    methods, the job's thresholds and their errors are written. Raises ValueError if no method has enough reviews, or if
     several scorers made the job.
     """
     if not calibration.scorer:

@@ -22,7 +22,7 @@ class JobFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class InProcessOptions:
-    """The arguments of `test` but for model and data set."""
+    """The arguments of `test` except model and data set."""
 
     task: str
     methods: Sequence[str | MethodChoice] | None

@@ -24,7 +24,7 @@ Row = tuple[str, str, str]  # what is counted, before, now
 
 
 def counts_table(generated: Sequence[str]) -> str:
-    """The table, beside the same counts before the gateway was put in order.
+    """The table, with the same counts from before the gateway was restructured.
 
     `generated` are the paths below `docs/` of the pages that `docs.generate` writes whole.
     """

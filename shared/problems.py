@@ -110,7 +110,7 @@ class Unauthorized(Problem):
 
 
 class Forbidden(Problem):
-    """The key lacks the scope, the page is of another site, or a gateway without keys was called from another machine.
+    """The key lacks the scope, the page is another site's, or a gateway without keys was called from another machine.
 
     Use a key with the scope, the gateway's own pages, or the gateway's machine.
     """

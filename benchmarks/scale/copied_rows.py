@@ -1,7 +1,8 @@
 """Create a job of full size without the work: sent as a manifest, then filled by SQL with copies of real rows.
 
-The last images (`ROWS_LEFT`) stay pending and are new, so that leases, statements, report and pages meet a job of that
-size. Copies have ids of their own and are all accepted; images, labels and figures are the first job's, repeated.
+The last images (`ROWS_LEFT`) stay pending and are new, so that leases, statements, report and pages are measured on a
+job of that size. Copies have ids of their own and are all accepted; images, labels and figures are the first job's,
+repeated.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Sandbox:
 
     @property
     def ended(self) -> bool:
-        """Whether the process is gone, by its end of the connection, which no other process has."""
+        """Whether the process has ended: only it holds the other end of the connection."""
         try:
             return not self._probe.recv(1, socket.MSG_PEEK)
         except BlockingIOError:

@@ -174,7 +174,7 @@ class DifferingEffect(NamedTuple):
 
 
 def list_disagreements(cell: CellRows, start: int, limit: int) -> tuple[list[DifferingEffect], int]:
-    """A page of what the sides disagree on in a cell, the largest difference first, and the number of all.
+    """A page of the disagreements in a cell, the largest difference first, and their total number.
 
     With `pairing` "edit" each entry is one counterfactual, otherwise one source image.
     """

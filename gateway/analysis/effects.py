@@ -124,12 +124,12 @@ class Outcomes(Grouped, Arms[Predictions]):
 class Scores(Grouped, Arms[Floats]):
     """A model's scores on the accepted counterfactuals of one method, in 0 … 1.
 
-    `source`, `group`, `ordinal` and `original` are of m counterfactuals: their source image, its group (None: each is
-    its own), their order in the image, and the score of that. The n rows (`null`, `counterfactual`) score a whole
-    counterfactual, or a class in it: `image` is its place among the m. Of classifiers a score is 1 where they are right
-    and 0 elsewhere, a row for each counterfactual; of segmenters it is an IoU, a row for each class of the reference
-    and one for their mean. `whole` and `cells` name rows. `sham` (of the n rows) and `counting` (of the m) are as in
-    `Outcomes`.
+    `source`, `group`, `ordinal` and `original` describe m counterfactuals: source image, its group (None: each image is
+    its own group), order within the source image, and score of the source image. The n rows (`null`, `counterfactual`)
+    score a whole counterfactual, or a class in it: `image` is its place among the m. Of classifiers a score is 1 where
+    they are right and 0 elsewhere, a row for each counterfactual; of segmenters it is an IoU, a row for each class of
+    the reference and one for their mean. `whole` and `cells` name rows. `sham` (of the n rows) and `counting` (of the
+    m) are as in `Outcomes`.
     """
 
     source: Integers

@@ -15,7 +15,7 @@ ACCURACIES = (1, 5)
 
 
 def paper_metrics(outcomes: Outcomes, originals: Originals, seed: int) -> PaperMetrics:
-    """All metrics of one model under test and method. `originals` are all source images; `seed` is of the intervals."""
+    """All metrics of one model under test and method. `originals`: all source images; `seed`: for intervals."""
     wrong, wrong_null = ~outcomes.counterfactual.correct, ~outcomes.null.correct
     nulls = _once(outcomes.null_arm)
     flipped = outcomes.counterfactual.predicted != outcomes.original.predicted

@@ -1,8 +1,8 @@
 """Orders the job that renders the edits of a job's weaknesses at several doses, and undone.
 
 The editor is that of the job's method, with the job's parameters: `dillema` (text-to-image under control), `lance`,
-`lance-r` and `shifts` (inversion and prompt-to-prompt), `instruct` (instructions). Every counted edit that makes the
-change of a weakness alone is eligible, whether or not it misled the model: edits chosen by their outcome would seem to
+`lance-r` and `shifts` (inversion and prompt-to-prompt), `instruct` (instructions). Every counted edit that makes only
+the change of a weakness is eligible, even if it did not mislead the model: edits chosen by their outcome would seem to
 return by themselves.
 """
 

@@ -55,12 +55,12 @@ class _Run:
 
     @property
     def is_named(self) -> bool:
-        """Whether the names say that it is a sequence: "drive1/0005.png", a timestamp."""
+        """Whether the names are those of a sequence: "drive1/0005.png", a timestamp."""
         return self.is_moment or any(map(_OF_SEQUENCES.fullmatch, self.words))
 
     @property
     def is_part(self) -> bool:
-        """Whether the names say that it is a part of a test set instead: "val/0005.png", "night_0005.png"."""
+        """Whether the names are those of a part of a test set instead: "val/0005.png", "night_0005.png"."""
         return not self.is_named and any(map(_OF_PARTS.fullmatch, self.words))
 
 

@@ -5,10 +5,10 @@
 3 cut the object out by its mask, and paste it; its own background is filled behind it
 4 if the job asks for it, check that the scorer still names the class, since a mask may miss a part
 
-The null arm is the same paste at the object's own place on its own background. A background's value is the user's, or
-the class of the image that it comes from ("boat scene"), or said by its caption (`background_values`). That backgrounds
-alone mislead classifiers is from Xiao, Engstrom, Ilyas and Madry (arXiv 2006.09994), whose sets mix
-backgrounds of the same and of other classes.
+The null arm is the same paste at the object's own place on its own background. A background's value comes from the
+user, from the class of its image ("boat scene"), or from its caption (`background_values`). Xiao, Engstrom, Ilyas and
+Madry (arXiv 2006.09994) showed that backgrounds alone mislead classifiers; their sets mix backgrounds of the same and
+of other classes.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ Questions = dict[str, tuple[Exchange, ...]]  # to the language model, by digest 
 
 
 def name_backgrounds(inputs: Inputs[ComposeParameters]) -> tuple[Inputs[ComposeParameters], Questions]:
-    """Step 1: the inputs with a value for each background, from its caption if it has none, and what was asked."""
+    """Step 1: the inputs with a value for each background, from its caption if it has none, and the questions asked."""
     questions: Questions = {}
     named = []
     for chosen in inputs.parameters.backgrounds:

@@ -215,7 +215,7 @@ def carry_out(inputs: Inputs[InstructedParameters], proposals: Sequence[Proposal
 
 @dataclass(frozen=True, slots=True)
 class InstructedBatch:
-    """The edits of one request (None: a null arm), what the editor was asked for each, and its reply."""
+    """The edits of one request (None: a null arm), the editor's request for each, and its reply."""
 
     edits: Sequence[Edit | None]
     instructed: Sequence[InstructedEdit]

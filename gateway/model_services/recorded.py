@@ -111,7 +111,7 @@ class RecordedServices(Services):
         return None if recorded is None else _by_digest(recorded, noting) == _by_digest(reply, noting)
 
     def _source_of(self, request: Contract) -> str | None:
-        """The source image of a call. Embeddings that begin with another image, as of an edit undone, are of that one.
+        """The source image of a call; for embeddings that begin with another image (an edit undone), that one.
 
         `recorded_embeddings` takes the first vector for that of the source image.
         """

@@ -45,7 +45,7 @@ def remove_rows(sessions: Sessions, pause: Callable[[float], bool]) -> None:
 
 
 def remove_rows_for_a_moment(sessions: Sessions) -> None:
-    """As `remove_rows`, for as long as a request may take; workers do the rest."""
+    """Like `remove_rows`, for at most the time that a request may take; workers do the rest."""
     until = time.monotonic() + REQUEST_SECONDS
     remove_rows(sessions, lambda _: time.monotonic() > until)
 

@@ -32,7 +32,7 @@ def refuse_unsafe_start(settings: Settings, sessions: Sessions) -> None:
 
 
 def refuse_wrong_schema(settings: Settings, sessions: Sessions) -> None:
-    """Raises SystemExit if the database is away or its schema is of another version."""
+    """Raises SystemExit if the database does not answer or has another version's schema."""
     try:
         with reading(sessions) as session:
             wrong = schema_fault(session.connection())

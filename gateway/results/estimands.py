@@ -1,4 +1,4 @@
-"""What stands beside the effect in each cell: the other estimands, and bounds over refused pairs."""
+"""Figures that accompany the effect in each cell: the other estimands, and bounds over refused pairs."""
 
 from __future__ import annotations
 

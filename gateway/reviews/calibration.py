@@ -104,7 +104,7 @@ class _CalibrationSample(NamedTuple):
 
     @property
     def more(self) -> int:
-        """How many more reviews to ask for, at most as many as there are."""
+        """Number of further reviews to ask for, limited by the edits without one."""
         return min(more_needed(self.valid, self.invalid) or ROUND, self.rendered - len(self.verdicts))
 
     @property
@@ -262,7 +262,7 @@ def _validity(
     judged: JudgedSample,
     thresholds: Mapping[str, Mapping[str, float]],
 ) -> FittedValidity | None:
-    """The model of validity. Its check replaces the others, but for a method that sweeps, whose images they chose."""
+    """The validity model. Its check replaces the others, except where a method sweeps and those chose the images."""
     sweeps = isinstance(method.parameters, SweepParameters)
     accepted = np.array([edit.accepted or edit.check == VALIDITY for edit in edits], np.bool_)
     by_score = np.array([edit.accepted or edit.check in _BY_SCORE for edit in edits], np.bool_)

@@ -24,7 +24,7 @@ CANDIDATES = 200  # edits among which source images for control items are looked
 
 
 def sample_items(session: Session, job: Job, study_id: str, request: StudyRequest) -> list[StudyItem]:
-    """The items of a new study. Raises InvalidInput if the job has no edits, or no control items, of the kind asked."""
+    """The items of a new study. Raises InvalidInput if the job has no edits or control items of the requested kind."""
     names = [method.name for method in job.methods]
     if unknown := sorted(set(request.methods or ()) - set(names)):
         raise InvalidInput(f"the job has no method {unknown[0]!r}; its methods are {', '.join(names)}")

@@ -129,7 +129,7 @@ def _of_round(method: JobMethod, row: Counterfactual) -> JobMethod:
 
 
 def _is_same(row: Counterfactual, repeated: MethodCounterfactual) -> bool:
-    """Whether a repetition is of the row's arm, seed, captions and rendering; ordinals count over all rounds."""
+    """Whether a repetition has the row's arm, seed, captions and rendering; ordinals count over all rounds."""
     edit = repeated.edit
     return (row.arm, row.seed, row.new_caption, row.lineage.get("rendering")) == (
         repeated.arm,

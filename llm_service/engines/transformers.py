@@ -33,7 +33,7 @@ def json_grammar(schema: dict[str, Any]) -> str:
     """Return the grammar of compact JSON that satisfies a schema. Raises ValueError if it cannot be compiled.
 
     With `no_forcing` the model chooses the tokens of text that the schema determines. Otherwise llguidance chooses
-    them, and a model that was trained on another tokenisation of that text continues badly.
+    them, and a model that was trained on another tokenisation of this text may continue badly.
     """
     llguidance.LLMatcher.grammar_from_json_schema(schema, overrides=JSON_STYLE)
     return f'%llguidance {{"no_forcing": true}}\nstart: %json {json.dumps({**schema, "x-guidance": JSON_STYLE})}'

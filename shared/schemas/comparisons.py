@@ -24,7 +24,7 @@ class ComparisonChoice(Contract):
 
     `model` and `method` are needed where the job has several. The other side has the same job, model and method, except
     for what `other_job`, `other_model` and `other_method` name. If another job lacks the model or method, its only one
-    is the default. Without a cell, `disagreements` are of all counterfactuals.
+    is the default. Without a cell, `disagreements` covers all counterfactuals.
     """
 
     model: Annotated[Text | None, Field(description="a model under test of the job")] = None
@@ -89,8 +89,8 @@ class CellDifference(Contract):
 class Disagreement(Contract):
     """A counterfactual, or with `pairing` "source image" a source image, on which the effects of both sides differ.
 
-    `effect` and `other_effect` are of these counterfactuals: of each side one, or all of the cell, the largest effect
-    first.
+    `effect` and `other_effect` are the effects of one counterfactual of each side, or over all of the cell, the largest
+    effect first.
     """
 
     source: SourceImageView

@@ -1,4 +1,4 @@
-"""Estimates with their intervals, and what stands beside an effect: bounds, panels, confirmations, components."""
+"""Estimates with their intervals, and figures that accompany an effect: bounds, panels, confirmations, components."""
 
 from __future__ import annotations
 
@@ -176,8 +176,8 @@ class Corroboration(Contract):
     the errors of the scorer. `images` are those that show it, at most 48, the most probable first. `sampled_of`: how
     many images the class has, if those compared are a random sample of them.
 
-    `chosen_by`: who chose the images that show it. `eye`: people confirmed each. `scorer and eye`: the scorer, but for
-    the few that people marked. `marks` (None without any) counts what they saw. `to_mark`: digests of the images to
+    `chosen_by`: who chose the images that show it. `eye`: people confirmed each. `scorer and eye`: the scorer, except
+    for the few that people marked. `marks` (None without any) counts what they saw. `to_mark`: digests of the images to
     mark, in random order: a random 48 of the scorer's choice, and 8 that it nearly chose.
     """
 
@@ -259,7 +259,7 @@ class FailurePoints(Contract):
 class EditCluster(Contract):
     """Accepted edits of one class with similar phrases (LANCE, section 4.2), and their effect.
 
-    Clusters are formed without outcomes, from the edits of a random half of the groups (`sources` are of both halves).
+    Clusters are formed without outcomes, from the edits of a random half of the groups (`sources` counts both halves).
     `screened`: the mean effect on that half, −1 … 1. If it is beyond 5 points either way, the cluster is tested on the
     `confirming_sources` of the other half: `delta_accuracy`, its 95 % `interval` and `q_value` (Benjamini-Hochberg over
     the tested clusters of one model and method) are theirs. `phrases`: at most five, nearest to the centre first.

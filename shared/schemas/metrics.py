@@ -43,8 +43,8 @@ class AllOrNone(Contract):
 class PaperMetrics(Contract):
     """The two papers' own figures, for one method and model under test.
 
-    Probabilities are of the ground truth (without one: of the class predicted on the original). `flips` compares
-    the prediction with the original's and needs no ground truth; `flips_null` is the same for the null arms.
+    Probabilities are those of the ground truth, or without one, of the class predicted on the original. `flips`
+    compares the prediction with the original's and needs no ground truth; `flips_null` is the same for the null arms.
     `probability_changes` are sorted by factor.
     """
 
@@ -107,15 +107,16 @@ class SegmentationMetrics(Contract):
     """A segmenter's figures under one method. Without masks, the original's map is the reference.
 
     `originals`, `nulls`, `counterfactuals` and `difference` pool the pixels of pairs in which both arms are accepted.
-    Originals and null arms count once for each of their pairs: `images` are distinct ones, `pixels` are of pairs. Under
-    methods without null arms `nulls` are the originals. `difference` is the counterfactuals' confusion less the null
-    arms'. `delta_iou`: per source image the mean over its pairs of the counterfactual's mIoU less that of the arm that
-    it is compared with (sham arm, or else null arm), sources weighted equally, −1 … 1, with its interval (None below
-    two sources). `delta_pooled_iou` is the mIoU of the pooled pixels (DILLEMA's figure) of the counterfactuals less
-    that of these arms, over the classes of the reference, with a jackknife interval over groups of source images;
-    `no_pooled_interval` says why there is none. `lost`: accepted counterfactuals on which a class is not found (IoU
-    below 0.5) that was found on the original; `lost_null` the same of null arms. `all_originals`: every source image
-    once, with or without an accepted pair, as segmentation benchmarks and the papers count (None in older results).
+    Originals and null arms count once for each of their pairs: `images` counts distinct images, `pixels` the pixels of
+    all pairs. Under methods without null arms `nulls` are the originals. `difference` is the counterfactuals' confusion
+    less the null arms'. `delta_iou`: per source image the mean over its pairs of the counterfactual's mIoU less that of
+    the arm that it is compared with (sham arm, or else null arm), sources weighted equally, −1 … 1, with its interval
+    (None below two sources). `delta_pooled_iou` is the mIoU of the pooled pixels (DILLEMA's figure) of the
+    counterfactuals less that of these arms, over the classes of the reference, with a jackknife interval over groups of
+    source images; `no_pooled_interval` says why there is none. `lost`: accepted counterfactuals on which a class is not
+    found (IoU below 0.5) that was found on the original; `lost_null` the same of null arms. `all_originals`: every
+    source image once, with or without an accepted pair, as segmentation benchmarks and the papers count (None in older
+    results).
     """
 
     classes: list[str]

@@ -1,6 +1,6 @@
 """Phrases and sentences of captions: their types, and those that both domains have.
 
-A *slot* is a grammatical place. All phrases of one slot can replace one another in any sentence, but for "a"/"an"
+A *slot* is a grammatical place. All phrases of one slot can replace one another in any sentence, except for "a"/"an"
 (`with_articles`). Phrases and sentences under `withheld` are never shown to a model in training: they test whether a
 model understands or has memorised.
 """

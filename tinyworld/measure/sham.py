@@ -64,7 +64,7 @@ def p_truth(model: ImageClassifier, images: list[Pixels], label: str) -> NDArray
 
 
 def until(numbers: Iterable[int], seconds: float) -> Iterator[int]:
-    """The numbers, as long as the time lasts: which scenes are measured depends on no result."""
+    """The numbers until the time is over, so that the choice of scenes does not depend on results."""
     end = time.monotonic() + seconds
     for number in numbers:
         if time.monotonic() > end:

@@ -1,4 +1,4 @@
-"""The image processors that stand beside the networks' weights: values in −1 … 1, 128 pixels a side by default."""
+"""Image processors, stored with the networks' weights: values in −1 … 1, 128 pixels a side by default."""
 
 from __future__ import annotations
 

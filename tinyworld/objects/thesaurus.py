@@ -87,7 +87,7 @@ class Meaning:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds that a class is of."""
+        """The kinds that a class belongs to."""
         return tuple(kind for kind, (_, classes) in KINDS.items() if self.field == "label" and self.value in classes)
 
 

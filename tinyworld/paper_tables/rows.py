@@ -87,7 +87,7 @@ class ArmRow(Contract):
     """All measurements of one arm: a method with its parameters, as one job on the tables' source images.
 
     `seconds`: duration of the job from its request to its report, on the machine `machine`; None if the job was
-    interrupted. `perplexity_before` and `_after` are of the accepted edits' captions.
+    interrupted. `perplexity_before` and `_after`: of the captions of accepted edits.
     """
 
     arm: str

@@ -27,7 +27,7 @@ from tinyworld.train.ranks import Ranks
 class Recipe:
     """How one model is trained. `run` names the folder under `runs/` that holds its checkpoint and log.
 
-    The budget is `seconds` and, where given, `steps`: training ends with the one that is spent first.
+    The budget is `seconds` and, where given, `steps`: training ends when either is used up.
     """
 
     run: str

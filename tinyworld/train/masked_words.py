@@ -67,7 +67,7 @@ def build_model(vocabulary: int) -> BertForMaskedLM:
 
 @torch.no_grad()
 def judge(model: nn.Module, tokenizer: PreTrainedTokenizerFast) -> dict[str, str]:
-    """For one hidden word per caption: how often it is predicted first, and how often the first is of its field."""
+    """For one hidden word per caption: how often the top prediction is that word, and how often a word of its field."""
     results = {}
     for name, withheld in (("usual sentences", "nothing"), ("half of the sentences withheld", "sentences")):
         hits, gaps, same_field, stated = 0, 0, 0, 0

@@ -89,7 +89,7 @@ def train_text_encoder(
 ) -> None:
     """Learn the tokenizer, or new words of an earlier one; train, judge on held-out captions, save both with a card.
 
-    Training ends after `seconds` or, where given, `steps`, with the one that is spent first.
+    Training ends after `seconds` or after `steps`, if given, whichever comes first.
     """
     weights, names = weights_of(domain) / "diffusion", PICTURE_DOMAINS[domain].values
     texts, expected = zip(*(caption_with_labels(index, domain) for index in range(CAPTIONS)), strict=True)

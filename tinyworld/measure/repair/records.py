@@ -135,7 +135,7 @@ def committed_roads() -> list[MeasuredRoadRepairs]:
 
 
 def read(kind: type[Measured], path: Path) -> Measured:
-    """A measurement from its file. Raises ValueError if the file is of another kind."""
+    """A measurement from its file. Raises ValueError for a file of another kind."""
     return kind.model_validate_json(path.read_text(encoding="utf-8"))
 
 
@@ -145,7 +145,7 @@ def write(path: Path, measured: RepairMeasurement) -> None:
 
 
 def resume(path: Path, new: Measured) -> Measured:
-    """The stored measurement if it is of the same command, else the new one."""
+    """The stored measurement if the same command wrote it, else the new one."""
     if path.exists() and (before := read(type(new), path)).command == new.command:
         return before
     return new

@@ -100,7 +100,7 @@ def _puddles(g: Geometry, x: Floats, z: Floats) -> Floats:
 
 
 def _snow(scene: Scene, g: Geometry, x: Floats, z: Floats) -> Floats | None:
-    """Share of the road under snow (h x w): all of it but for the wheels' tracks, or its rims while it snows."""
+    """Share of the road under snow (h x w): all of it except the wheels' tracks, or its rims while it snows."""
     lanes = [0.0] + ([g.left / 2 - 0.9] if g.left < -3.7 else [])
     wheels = np.min([np.abs(np.abs(x - lane) - 0.72) for lane in lanes], axis=0)
     tracks = np.clip((wheels - 0.16) / 0.14, 0, 1)

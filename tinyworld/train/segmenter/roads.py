@@ -109,7 +109,7 @@ def train_segmenter(
 ) -> Path:
     """Train the segmenter `name` of `PLANS` on `count` images, evaluate it, save it with a card; returns its folder.
 
-    Training ends after `seconds` or, where given, `steps`, with the one that is spent first.
+    Training ends after `seconds` or after `steps`, if given, whichever comes first.
     """
     plan = PLANS[name]
     data = _label(pictures(plan.split, count, _scenes(name, plan.split)), name, plan.round_trips)
