@@ -71,7 +71,7 @@ def train_segmenter(folder: Path, drawings: list[Rendering], steps: int) -> None
 
 
 def packed(drawings: list[Rendering]) -> bytes:
-    """Images and indexed masks, one of which has lost its last row."""
+    """Images and indexed masks; one mask lacks its last row."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as target:
         for number, drawing in enumerate(drawings):

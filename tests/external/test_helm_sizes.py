@@ -59,7 +59,7 @@ def main_container(release: Object, deployment: str) -> Object:
 
 @pytest.fixture(scope="module")
 def modern() -> dict[str, Object]:
-    """The modern profiles with GPUs, nothing else said."""
+    """The modern profiles with GPUs, other values at their defaults."""
     gpus = {name: {"gpus": 1} for name in ("diffusion", "evaluator")}
     names = ("modern", "modern-80gb")
     releases = installed([example_values("tiny") | {"profile": name, "services": gpus} for name in names])

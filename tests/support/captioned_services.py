@@ -17,7 +17,7 @@ CAPTION = "This is a photo of a small red bus. The bus is in a city. It is a rai
 
 
 class Services(ModelServices):
-    """The services, but for a captioner that always says the same."""
+    """The services, with a captioner that always returns the same caption."""
 
     def caption(self, request: CaptionRequest) -> CaptionReply:
         return CaptionReply(captions=[CAPTION] * len(request.images))

@@ -79,7 +79,7 @@ def _migrated() -> bytes:
 
 
 def key_of(gateway: Gateway, owner: str) -> dict[str, str]:
-    """The headers of a new key of somebody's."""
+    """The headers of a new key."""
     with gateway.context.sessions.begin() as session:
         return {"Authorization": f"Bearer {create_key(session, owner)}"}
 

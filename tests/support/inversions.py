@@ -1,4 +1,4 @@
-"""Small editors by inversion, and what they are asked."""
+"""Small editors by inversion, and requests to them."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class Program:
 
 
 def free_port() -> int:
-    """A port that nobody has, outside the range that the kernel gives to clients: so it stays free over a restart."""
+    """A free port, outside the range that the kernel gives to clients: so it stays free over a restart."""
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)
         with socket.socket() as probe:

@@ -23,7 +23,7 @@ Drawn = tuple[NDArray[np.uint8], NDArray[np.uint8] | None]
 
 
 def scenes(count: int, seed: int = 5) -> list[Drawn]:
-    """Pictures whose brightness is their class, with the masks that say so but for a void row."""
+    """Pictures whose brightness is their class, with masks of that class except for a void row."""
     random = np.random.default_rng(seed)
     pairs: list[Drawn] = []
     for _ in range(count):

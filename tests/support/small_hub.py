@@ -18,7 +18,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class SmallHub:
-    """Repositories (`org/name` → folder), each at one commit; `served` lists what was sent, `tokens` who asked.
+    """Repositories (`org/name` → folder), each at one commit; `served` lists what was sent, `tokens` the senders'.
 
     Answers with a file in `cut` break off, the first after so many bytes as its list begins with; `ranges` has the
     ranges that were asked for.

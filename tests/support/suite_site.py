@@ -54,7 +54,7 @@ def add_job(gateway: Gateway) -> None:
 
 
 def predict(gateway: Gateway, run: str, weak: bool) -> None:
-    """Answers in a worker's stead: right, but for one bus of ten, and where weak for eight buses of ten at night."""
+    """Answers in a worker's stead: right, except for one bus in ten, and if weak for eight buses in ten at night."""
     with gateway.context.sessions.begin() as session:
         model = session.get_one(Job, run).models[0]
         for source in session.scalars(select(SourceImage).where(SourceImage.job_id == run)).all():

@@ -5,7 +5,7 @@ Runs under the Python that has Swift (`tests/support/s3_server.py` starts it), n
     python swift_server.py DIRECTORY ACCESS_KEY SECRET_KEY [PORT] [FREE]
 
 Prints the port of the S3 API once all four listen (a free one, unless PORT says which), and ends when its stdin does:
-with whoever started it. Started again on the same directory, after whatever end, it has the same objects. FREE is the
+with whoever started it. Started again on the same directory, however it ended, it has the same objects. FREE is the
 share of the disk that it leaves free: with `100%` it is full.
 """
 
@@ -58,7 +58,7 @@ def write_ring(path: Path, port: int) -> None:
 
 
 def settings(directory: Path, port: int, free: str) -> str:
-    """What all four servers are told."""
+    """Settings of all four servers."""
     return f"""
 [DEFAULT]
 bind_ip = 127.0.0.1

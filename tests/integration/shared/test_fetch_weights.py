@@ -54,7 +54,7 @@ def profile(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def hub(tmp_path: Path) -> SmallHub:
-    """The shipped weights, with things beside them that nobody may load."""
+    """The shipped weights, with files beside them that must not be loaded."""
     repositories = {}
     for repository, folder in FOLDERS.items():
         repositories[repository] = tmp_path / "repositories" / repository

@@ -41,7 +41,7 @@ def growing_with_the_batch() -> dict[str, bytes]:
 
 
 def growing_unseen() -> dict[str, bytes]:
-    """The same, but its shape is computed from the pixels, so nobody can infer it."""
+    """The same, but its shape is computed from the pixels, so it cannot be inferred."""
     nodes = [
         helper.make_node("ReduceMax", ["pixels"], ["brightest"], keepdims=0),
         helper.make_node("Mul", ["brightest", "many"], ["length"]),

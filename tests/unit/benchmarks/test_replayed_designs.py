@@ -13,7 +13,7 @@ PLACES = [f"{label}/{value}" for label in ("car", "bus", "truck", "boat") for va
 
 
 def model(name: str, lost: dict[str, float]) -> ReplayedModel:
-    """Forty pairs at each place, of which a share is lost."""
+    """Forty pairs at each place; a share of them is lost."""
     pairs = {place: np.where(np.arange(40) < 40 * lost.get(place, 0.0), -1.0, 0.0) for place in PLACES}
     return ReplayedModel(name, 300, 1_200, pairs, dict.fromkeys(PLACES, 50))
 

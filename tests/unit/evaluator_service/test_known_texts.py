@@ -15,7 +15,7 @@ PATIENCE = 120.0  # seconds, which only a hang takes
 
 
 class Lengths:
-    """Computes the length of each text, remembers what it was asked, and can be held at a gate or fail."""
+    """Computes the length of each text, records its requests, and can be held at a gate or fail."""
 
     def __init__(self) -> None:
         self.windows: list[list[str]] = []

@@ -152,7 +152,7 @@ def test_one_variable_limits_images_in_every_process(monkeypatch: pytest.MonkeyP
 
 
 def test_vast_flat_pictures_are_decoded_one_after_another() -> None:
-    """Four of 40 megapixels took 2 GB: four were decoded at a time, whatever their size."""
+    """Four of 40 megapixels took 2 GB: four were decoded at a time, of any size."""
     side = 5_000
     data = saved(Image.new("RGB", (side, side)))
     assert len(data) < 200_000

@@ -16,7 +16,7 @@ from tests.support.drawn_job import add_drawn_job, serve_drawn_job
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """A gateway with a finished job `drawn`, and one that nobody reviews."""
+    """A gateway with a finished job `drawn`, and one that is never reviewed."""
     with serve_drawn_job(tmp_path_factory.mktemp("review"), per_class=8) as gateway:
         add_drawn_job(gateway.context.sessions, gateway.context.store, "other", per_class=8)
         build_report(gateway.context.sessions, gateway.context.store, "other")

@@ -38,7 +38,7 @@ NIGHT = {"instruction": "Make it night.", "factor": "weather", "value": "night",
 
 
 class InstructingServices(LanceServices):
-    """A language model that also writes instructions, if it is asked for them."""
+    """A language model that also writes instructions on request."""
 
     def _generate(self, request: GenerateRequest) -> GenerateReply:
         reply = super()._generate(request)

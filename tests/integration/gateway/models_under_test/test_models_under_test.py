@@ -50,7 +50,7 @@ class System:
         return view
 
     def predictions(self, job: str) -> dict[tuple[str, str], dict[str, Any]]:
-        """Model and counterfactual → what the model said of it, of its original and of its null arm."""
+        """Model and counterfactual → predictions for it, its original and its null arm."""
         shown = self.client.get(f"/jobs/{job}/results", params={"limit": 200}).json()["counterfactuals"]
         return {(prediction["model"], view["id"]): prediction for view in shown for prediction in view["predictions"]}
 

@@ -26,7 +26,7 @@ MAX_LOST = 4
 
 
 class Work(RuleBasedStateMachine):
-    """Two jobs of three images; `leases` are those that somebody believes to hold, dead or alive."""
+    """Two jobs of three images; `leases` are those that some worker believes to hold, dead or alive."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ SIZES = (4, 8, 14)  # each within the share of one message
 
 
 def kinds_of(engine: Engine, site: Site, images: int) -> Counter[str]:
-    """The statements that a worker makes of a job of so many images, by their text without lists' lengths."""
+    """The statements of a worker for a job with `images` images, by their text without the lengths of lists."""
     site.add_job(f"job-{images}", images=images, models=("m1",), pictures=images)
     counted: Counter[str] = Counter()
 

@@ -55,7 +55,7 @@ def start(site: Site, suite: str, model: ModelUnderTestInfo | None = None) -> st
 
 
 def predictions(site: Site, job: str, model: str) -> list[tuple[object, ...]]:
-    """What a model said, by what it saw."""
+    """Predictions of a model by image."""
     c, p, s = Counterfactual, Prediction, SourceImage
     with site.sessions() as session:
         rows = session.execute(

@@ -1,4 +1,4 @@
-"""`contrafact doctor --try`: one image through real services, with what each step said, its pictures and its page."""
+"""`contrafact doctor --try`: one image through real services, with messages, pictures and a page."""
 
 from pathlib import Path
 

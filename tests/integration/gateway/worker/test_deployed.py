@@ -1,4 +1,4 @@
-"""Worker processes over a real Postgres and Redis, each of which is killed during the work."""
+"""Worker processes over a real Postgres and Redis: workers and Redis are killed during the work."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ EVIL = tarred({"config.json": b"{}", "../evil.py": b"x"})
 
 
 class Store:
-    """An object store that holds one model, whatever the path, except for a few that misbehave."""
+    """An object store that holds one model under every path, except for a few paths that misbehave."""
 
     def __init__(self, resnet: Path) -> None:
         self.package = tarred({path.name: path.read_bytes() for path in resnet.iterdir()})

@@ -13,7 +13,7 @@ from tests.support.effects import cell, differences
 
 
 def graded(cells: int) -> dict[Cell, Differences]:
-    """Cells of 20 sources, of which ever more are worse, and a quarter as many better."""
+    """Cells of 20 sources. More and more of them are worse, and a quarter as many better."""
     return {cell(str(n)): differences(np.repeat([-1, 0, 1], [n, 20 - n - n // 4, n // 4])) for n in range(cells)}
 
 

@@ -1,4 +1,4 @@
-"""File names of frames look like sequences, whatever their pattern; numbered files of classes do not."""
+"""File names of frames look like sequences under any pattern; numbered files of classes do not."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def measured(streets: Sequence[Street]) -> SegmentationMetrics:
 
 
 def image(random: np.random.Generator, quality: float) -> Counts:
-    """Confusion counts of 1,000 pixels of each class, of which about a share `quality` is right."""
+    """Confusion counts of 1,000 pixels of each class; about a share `quality` of them is right."""
     right = (1_000 * (quality + random.normal(0, 0.05, len(CLASSES)))).clip(0, 1_000).astype(int)
     return np.array([[right[0], 1_000 - right[0], 0], [0, right[1], 1_000 - right[1]]])
 
@@ -118,7 +118,7 @@ def test_few_images_have_a_reason_instead_of_an_interval() -> None:
 
 
 def test_each_original_counts_once_whatever_was_accepted() -> None:
-    """Beside the originals of the pairs, of which the first counts three times and the others not at all."""
+    """Beside the originals of the pairs: the first counts three times, the others not at all."""
     good, bad = np.array([[90, 10, 0], [10, 90, 0]]), np.array([[50, 50, 0], [50, 50, 0]])
     refused = [Edit(bad, lost_to="label")]
     pixels = measured([Street(good, [Edit(good)] * 3), Street(bad, refused), Street(bad, [])])

@@ -70,7 +70,7 @@ def sampler(steps: int) -> DDIMScheduler:
 
 @torch.no_grad()
 def guided(teacher: Teacher, target: Target, row: int, latents: Tensor, time: int) -> Tensor:
-    """The teacher under classifier-free guidance, asked anew with the controls of the batch."""
+    """The teacher under classifier-free guidance, run again with the controls of the batch."""
     generator, controls = teacher.generator, {kind: image[row : row + 1] for kind, image in target.controls.items()}
     text = target.text[row : row + 1]
     conditional, unwanted = (

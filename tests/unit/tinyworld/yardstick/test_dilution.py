@@ -52,7 +52,7 @@ def view(position: int, ordinal: int, null: str, new: str, to_value: str = "nigh
 
 
 class Answering:
-    """The one question that is asked of a client, answered from views."""
+    """The only call of a client that is needed, answered from views."""
 
     def __init__(self, views: list[CounterfactualView]) -> None:
         self.views = views
