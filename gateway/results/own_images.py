@@ -135,7 +135,7 @@ def _findings(results: JobResults) -> Iterator[tuple[str, str, CellEffect]]:
 
 
 def _captions(session: Session, job_id: str, method: str, cell: Cell) -> CaptionsByValue:
-    """Captions with the value of a cell, and with each value that its rendered edits exchange for it.
+    """Captions with the value of a cell, and with each value that its rendered edits replace.
 
     Both come from the same edits, so that they differ in little else.
     """
