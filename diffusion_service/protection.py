@@ -190,7 +190,7 @@ def restore_shapes(
             rows = slice(row, row + 1)
             restored[rows], shares[rows] = shape.restore(latents[rows], after, clean[rows]), shape.mask
     if isinstance(scheduler, HoldingUniPC):
-        scheduler.kept = shares
+        scheduler.set_shares = shares
     return restored
 
 

@@ -28,15 +28,15 @@ class HoldingUniPC(UniPCMultistepScheduler):  # type: ignore[misc]  # diffusers 
     """UniPC whose corrector keeps latents that were set between two steps.
 
     The corrector computes the latents at a time again, from those one step before. Where protection has set them
-    (`kept`: share of each latent that is set, 0 … 1, broadcast over the batch; None: none), that would undo it.
+    (`set_shares`: share of each latent that is set, 0 … 1, broadcast over the batch; None: none), that would undo it.
     """
 
-    kept: Tensor | None = None
+    set_shares: Tensor | None = None
 
     def multistep_uni_c_bh_update(self, *args: Any, this_sample: Tensor, **arguments: Any) -> Tensor:
-        """The corrected latents; kept ones as they are."""
+        """The corrected latents; those that were set stay as they are."""
         corrected: Tensor = super().multistep_uni_c_bh_update(*args, this_sample=this_sample, **arguments)
-        share, self.kept = self.kept, None
+        share, self.set_shares = self.set_shares, None
         return corrected if share is None else share * this_sample + (1 - share) * corrected
 
 

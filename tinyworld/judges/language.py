@@ -104,7 +104,7 @@ def evaluate(folder: Path, *, examples: int, domain: LanguageDomain[Any] = OBJEC
 
 @dataclass(frozen=True, slots=True)
 class EditSuccess:
-    """LANCE's edits of one factor: `kept` counts the distinct edits that pass the method's word diff.
+    """LANCE's edits of one factor: `passing` counts the distinct edits that pass the method's word diff.
 
     `answered` counts captions with a right edit among these. `silent` counts empty replies to captions without a
     possible edit.
@@ -112,8 +112,8 @@ class EditSuccess:
 
     edits: int
     right: int
-    kept: int
-    right_kept: int
+    passing: int
+    right_passing: int
     captions: int
     answered: int
     unchangeable: int
@@ -130,18 +130,18 @@ def edit_success(
     """Ask LANCE's question about `captions` captions with a possible right edit, and about a fifth as many without."""
     possible = _first_examples(captions, factor, wordings, changeable=True)
     unchangeable = _first_examples(max(1, captions // 5), factor, wordings, changeable=False)
-    edits = right = kept = right_kept = answered = 0
+    edits = right = passing = right_passing = answered = 0
     for question, reply in zip(possible, generate(model, tokenizer, possible), strict=True):
         claims = json.loads(reply)["edits"] if reply.endswith("]}") else []  # nothing, where it was cut off
         good = [edit_fits(question, claim) for claim in claims]
         passed = [
             place for place, claim in enumerate(claims) if passes(question, claim) and claim not in claims[:place]
         ]
-        edits, right, kept = edits + len(claims), right + sum(good), kept + len(passed)
-        right_kept += sum(good[place] for place in passed)
+        edits, right, passing = edits + len(claims), right + sum(good), passing + len(passed)
+        right_passing += sum(good[place] for place in passed)
         answered += any(good[place] for place in passed)
     silent = sum(reply == '{"edits":[]}' for reply in generate(model, tokenizer, unchangeable))
-    return EditSuccess(edits, right, kept, right_kept, len(possible), answered, len(unchangeable), silent)
+    return EditSuccess(edits, right, passing, right_passing, len(possible), answered, len(unchangeable), silent)
 
 
 def _first_examples(count: int, factor: LanceFactor, wordings: Wordings, *, changeable: bool) -> list[Example]:
@@ -171,7 +171,9 @@ def success_rates(folder: Path, captions: int, wordings: Sequence[Withheld]) -> 
             name = f"LANCE, {factor}, {WORDINGS[withheld]}"
             results |= {
                 f"{name}: right of all edits": fraction_text(success.right, success.edits),
-                f"{name}: right of the edits that the word diff keeps": fraction_text(success.right_kept, success.kept),
+                f"{name}: right of the edits that the word diff keeps": fraction_text(
+                    success.right_passing, success.passing
+                ),
                 f"{name}: captions with a right edit": fraction_text(success.answered, success.captions),
                 f"{name}: no edit where none is right": fraction_text(success.silent, success.unchangeable),
             }
