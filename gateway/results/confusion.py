@@ -15,7 +15,7 @@ from gateway.results.classification import JobRows, ModelRows
 from gateway.results.estimands import counted_cells
 from gateway.results.rounds import cells_of_rounds
 from shared.schemas.designs import RoundPlan
-from shared.schemas.metrics import ClassConfusion
+from shared.schemas.metrics import ClassConfusion, ConfusionPairs
 from shared.schemas.results import ModelResults
 from shared.seeds import derive_seed
 
@@ -46,7 +46,9 @@ def class_confusion(rows: ModelRows, outcomes: Outcomes | None = None) -> ClassC
     predicted_as = np.array([columns.index(name) if name in columns else m for name in rows.classes], np.int64)
     arms = confusion(outcomes, place_of_label[rows.phrases.label], predicted_as, k, m)
     last = m + 2 if has_none else m + 1
-    originals, nulls, counterfactuals = (shares(counts[:, :last]) for counts in arms)
+    counts_of_arms = [counts[:, :last] for counts in arms]
+    originals, nulls, counterfactuals = map(shares, counts_of_arms[:3])
+    own, original_pairs, null_pairs = (counts.tolist() for counts in counts_of_arms[2:])
     return ClassConfusion(
         classes=classes,
         columns=[*columns, "other", *(["none"] if has_none else [])],
@@ -56,6 +58,7 @@ def class_confusion(rows: ModelRows, outcomes: Outcomes | None = None) -> ClassC
         nulls=nulls,
         counterfactuals=counterfactuals,
         difference=(np.asarray(counterfactuals) - np.asarray(nulls)).tolist(),
+        pairs=ConfusionPairs(originals=original_pairs, nulls=null_pairs, counterfactuals=own),
     )
 
 

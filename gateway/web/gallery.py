@@ -17,7 +17,7 @@ from gateway.results.browsing import browse
 from gateway.results.counterfactuals import Listing
 from gateway.results.facets import NOT_COUNTED, Facets, JobFacets
 from gateway.results.image_map import Of
-from gateway.web.addresses import address_of, parameters_of
+from gateway.web.addresses import Value, address_of, parameters_of
 from gateway.web.rendering import render
 from shared.schemas.effects import Direction
 from shared.schemas.result_rows import CounterfactualView
@@ -63,7 +63,7 @@ class GalleryState(Listing):
             fields |= {"value": None, "from_value": self.value}
         return Listing.model_construct(**fields)
 
-    def current(self) -> dict[str, str]:
+    def current(self) -> dict[str, Value]:
         """The state as query parameters; the value of `from` in the form of `value` and `direction`."""
         parameters = parameters_of(self)
         parameters.pop("counts", None)
@@ -73,12 +73,12 @@ class GalleryState(Listing):
             parameters.setdefault("direction", "to")
         return parameters
 
-    def address(self, path: str, **changes: str | None) -> str:
+    def address(self, path: str, **changes: Value | None) -> str:
         """`path` with this state and `changes` to it; None removes a parameter. Starts at the first page."""
         return address_of(path, type(self).model_validate(self.current()), **changes)
 
     @property
-    def filters(self) -> dict[str, str]:
+    def filters(self) -> dict[str, Value]:
         """The parameters that choose images."""
         return {name: value for name, value in self.current().items() if name not in _NO_FILTERS}
 
@@ -200,9 +200,9 @@ def filter_rows(facets: Facets, state: GalleryState, path: str, *, has_review_or
     """The filters that have something to choose, in the order of the page; of NOT_COUNTED those that are chosen."""
     chosen = state.filters
 
-    def choice(words: str, number: int | None, **values: str) -> Choice:
-        active = values.items() <= chosen.items()
-        changes: dict[str, str | None] = dict.fromkeys(values) if active else dict(values)
+    def choice(words: str, number: int | None, **values: Value) -> Choice:
+        active = all(chosen.get(name) == value for name, value in values.items())
+        changes: dict[str, Value | None] = dict.fromkeys(values) if active else dict(values)
         return Choice(words, number, state.address(path, **changes), active, frozenset(values))
 
     def row(name: str, choices: Sequence[Choice]) -> FilterRow:
@@ -232,8 +232,13 @@ def filter_rows(facets: Facets, state: GalleryState, path: str, *, has_review_or
     }
     others = [(name, value) for name, value in chosen.items() if name not in shown]
     others = [(name, value) for name, value in others if name != "direction"]
-    rows.append(row("also", [choice(f"{name}: {value}", None, **{name: value}) for name, value in others]))
+    rows.append(row("also", [choice(_words(name, value), None, **{name: value}) for name, value in others]))
     return [entry for entry in rows if entry.choices]
+
+
+def _words(name: str, value: Value) -> str:
+    """A filter without choices of its own."""
+    return f"{name.replace('_', ' ')}: {value if isinstance(value, str) else ', '.join(value)}"
 
 
 def _shows(state: GalleryState, path: str) -> list[Choice]:

@@ -10,8 +10,9 @@ from sqlalchemy.orm import Session
 
 from gateway.database.sessions import Sessions
 from gateway.results.browsing import browse
-from gateway.results.counterfactuals import Filters, Listing, matching
+from gateway.results.counterfactuals import Listing, matching
 from gateway.results.facets import ChangedValue, load_facets
+from gateway.results.filters import Filters
 from shared.storage import DirectoryStore
 from tests.support.drawn_job import MODELS, add_drawn_job
 
