@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from gateway.intake.archives import Member
 from gateway.intake.masks import MaskReader, is_image, is_mask, mask_values, match_masks
 from gateway.intake.sources import (

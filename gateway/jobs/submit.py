@@ -168,9 +168,7 @@ def _sources(context: Context, owner: str, submission: Submission, job_plan: Pla
     return _with_masks(context, entries, sources, masks, reader, place)
 
 
-def _existing_sources(
-    context: Context, owner: str, submission: Submission, classes: Sequence[str]
-) -> list[SourceFile]:
+def _existing_sources(context: Context, owner: str, submission: Submission, classes: Sequence[str]) -> list[SourceFile]:
     _refuse_loose_masks(submission)
     entries, reader = submission.uploaded, _reader(submission.spec)
     if entries is None:

@@ -63,7 +63,7 @@ class MaskedClass:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What the form's job would be. `labels`: images by label, `masked`: classes of the masks; "" counts images without.
+    """What the form's job would be. `labels`: images by label; `masked`: classes of the masks; "" counts the others.
 
     Both are None where they cannot be read. `problem` is what is wrong with the `field` of the form; then there is no
     plan.
