@@ -171,7 +171,7 @@ def _load_groups(session: Session, job_id: str, filters: Filters) -> list[_Group
 def _group(row: RowMapping) -> _Group:
     """The group of a row of `_load_groups`."""
     label = row["ground_truth"]
-    changes: list[Mapping[str, str]] = json.loads(row["several"]) if row["several"] else [row]
+    changes: list[Mapping[str, str | None]] = json.loads(row["several"]) if row["several"] else [dict(row)]
     counted = ("counted",) if row["counted"] else ()
     failed = (name.removeprefix(_FAILED) for name, value in row.items() if name.startswith(_FAILED) and value)
     return _Group(

@@ -93,7 +93,7 @@ def has_class(label: str) -> ColumnElement[bool]:
 def conditions(filters: Filters) -> list[ColumnElement[bool]]:
     """The filters as SQL conditions on a counterfactual's row."""
     columns = {Counterfactual.method: filters.method, Counterfactual.check: filters.check}
-    matches = [column == value for column, value in columns.items() if value is not None]
+    matches: list[ColumnElement[bool]] = [column == value for column, value in columns.items() if value is not None]
     matches += _change_conditions(filters) + _verdict_conditions(filters)
     if filters.label is not None:
         source = select(SourceImage.id).where(SourceImage.id == Counterfactual.source_image_id)
@@ -162,9 +162,9 @@ def predicted_conditions(filters: Filters, model: Model) -> list[ColumnElement[b
         "null": filters.predicted_null,
     }
     of_model = [] if model is None else [p.model == model]
-    matches = []
+    matches: list[ColumnElement[bool]] = []
     for arm, place in _places().items():
-        wanted = [] if predicted[arm] is None else [p.predicted == predicted[arm]]
+        wanted: list[ColumnElement[bool]] = [] if predicted[arm] is None else [p.predicted == predicted[arm]]
         if arm == "counterfactual" and filters.scored is not None:
             wanted.append(_is_scored(filters.scored))
         if arm == (filters.on or "counterfactual"):

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Boolean, ColumnElement, Integer, String, bindparam
+from sqlalchemy import Boolean, ColumnElement, Integer, ScalarSelect, String, bindparam
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.orm import InstrumentedAttribute
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
+
+Column = InstrumentedAttribute[list[int] | None]  # of packed confusion counts
 
 
 class _PlaceOf(FunctionElement[int]):
@@ -29,7 +32,7 @@ class _HasPixels(FunctionElement[bool]):
     inherit_cache = True
 
 
-def place_of(classes: ColumnElement[Any], name: str | None) -> ColumnElement[int]:
+def place_of(classes: ScalarSelect[Any], name: str | None) -> ColumnElement[int]:
     """The row or column of a class in confusion counts; None: the column of classes that the job does not have.
 
     `classes`: the JSON array of the job's classes.
@@ -39,7 +42,7 @@ def place_of(classes: ColumnElement[Any], name: str | None) -> ColumnElement[int
     return _PlaceOf(classes, bindparam(None, name, String()))
 
 
-def has_pixels(counts: ColumnElement[Any], row: ColumnElement[int], column: ColumnElement[int]) -> ColumnElement[bool]:
+def has_pixels(counts: Column, row: ColumnElement[int], column: ColumnElement[int]) -> ColumnElement[bool]:
     """Whether packed confusion counts have pixels of the class in `row` that the model takes for that in `column`."""
     return _HasPixels(counts, row, column)
 

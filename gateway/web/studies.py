@@ -1,4 +1,4 @@
-"""The page of a job's studies: make one, invite people, see the results, exchange CSV files. It works without scripts."""
+"""The page of a job's studies: make one, invite people, see results, exchange CSV files. It works without scripts."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ StudyId = Annotated[str, Path(max_length=64)]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the page says after a form was sent: a problem with its `field`, the `filled` form, links, or a notice."""
+    """What the page says after a form was sent: a problem with its `wrong` field, the `filled` form, links or notice."""
 
     problem: Problem | None = None
-    field: str = ""
+    wrong: str = ""
     filled: Mapping[str, str] = field(default_factory=dict)
     links: tuple[str, ...] = ()
     notice: str = ""

@@ -38,8 +38,10 @@ def complicate(gateway: Gateway, *, labelled: bool) -> None:
                 row.factor = row.from_value = row.to_value = None
             if row.position % 7 == 0 and row.image_digest is not None:
                 row.scores = {**row.scores, "recaption": 0.5}
-        for number, wrong in enumerate(session.scalars(select(Prediction).where(Prediction.rank == 2))):
-            wrong.predicted = f"kind {number % 97:02}"
+        predictions = select(Prediction).where(Prediction.job_id == "drawn").order_by(Prediction.id)
+        for number, wrong in enumerate(session.scalars(predictions)):
+            if number % 9 == 0:
+                wrong.predicted, wrong.rank = f"kind {number % 97:02}", 2
         session.execute(update(SourceImage).where(SourceImage.position == 3).values(ground_truth=None))
         if not labelled:
             session.execute(update(SourceImage).values(ground_truth=None))
@@ -49,7 +51,7 @@ def complicate(gateway: Gateway, *, labelled: bool) -> None:
 
 @pytest.fixture(scope="module")
 def labelled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with serve_drawn_job(tmp_path_factory.mktemp("labelled"), per_class=28) as gateway:
+    with serve_drawn_job(tmp_path_factory.mktemp("labelled"), per_class=20) as gateway:
         complicate(gateway, labelled=True)
         add_segmented_job(gateway.context.sessions, gateway.context.store)
         add_segmented_job(gateway.context.sessions, gateway.context.store, "unmasked", masks=False)
