@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
+from sqlalchemy.orm import Session
 
 from gateway.api.dependencies import Cursor, Gateway, JobId, Owner
 from gateway.database.sessions import reading
@@ -126,8 +127,7 @@ def show_gallery(
     with reading(gateway.sessions) as session:
         row = jobs.find(session, owner, job)
         page = browse(session, job, listing, state.cursor, IMAGES_PER_PAGE)
-        at_once = state.counts or _edits(row) <= COUNTED_AT_ONCE
-        facets = counts.find(session, row, listing) if at_once else counts.kept(row, listing) or NOT_COUNTED
+        facets = facets_of(session, counts, row, state)
         rows = filter_rows(facets, state, path, has_review_order=session.get(Report, job) is not None)
     return render(
         "gallery.html",
@@ -151,9 +151,12 @@ def show_gallery(
     )
 
 
-def _edits(job: Job) -> int:
-    """How many counterfactuals the job has proposed so far."""
-    return sum(number for name, number in job.counts.items() if name.endswith("/proposed"))
+def facets_of(session: Session, counts: JobFacets, job: Job, state: GalleryState) -> Facets:
+    """The counts beside the filters; of a large job NOT_COUNTED, unless in memory or asked for by the state."""
+    proposed = sum(number for name, number in job.counts.items() if name.endswith("/proposed"))
+    if state.counts or proposed <= COUNTED_AT_ONCE:
+        return counts.find(session, job, state.listing())
+    return counts.kept(job, state.listing()) or NOT_COUNTED
 
 
 def pair_link(state: GalleryState, job: str) -> Callable[[CounterfactualView], str]:

@@ -36,7 +36,7 @@ StudyId = Annotated[str, Path(max_length=64)]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the page says after a form was sent: a problem with its `wrong` field, the `filled` form, links or notice."""
+    """What the page says after a form: a problem with its `wrong` field, the `filled` form, links, notice."""
 
     problem: Problem | None = None
     wrong: str = ""

@@ -67,8 +67,8 @@ def _prediction(source: SourceImage, row: Counterfactual | None) -> Prediction:
     return Prediction(
         id=f"{source.id}-{row.ordinal if row else 'own'}", job_id=JOB, source_image_id=source.id,
         counterfactual_id=row.id if row else None, model=MODEL, predicted=predicted, probability=0.9,
-        ground_truth_probability=0.9 if right else 0.1, rank=1 if right else 2, flipped=None if row is None else not right,
-        top=[{"class": predicted, "probability": 0.9}],
+        ground_truth_probability=0.9 if right else 0.1, rank=1 if right else 2,
+        flipped=None if row is None else not right, top=[{"class": predicted, "probability": 0.9}],
     )  # fmt: skip
 
 
