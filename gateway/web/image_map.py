@@ -50,17 +50,14 @@ def show_map(
     counts: JobCounts,
     state: Annotated[GalleryState, Query()],
 ) -> HTMLResponse:
-    """The counterfactuals that match the filters and whose embedding is recorded, as links on a plane.
-
-    As the gallery, the page of a large job leaves out the counts, and its script loads them.
-    """
-    path, listing, of = f"/jobs/{job}/map", state.listing(), state.of or "images"
+    """The matching counterfactuals with a recorded embedding, as links on a plane. Counts are as in the gallery."""
+    path, of = f"/jobs/{job}/map", state.of or "images"
     with reading(gateway.sessions) as session:
         row = jobs.find(session, owner, job)
         facets = facets_of(session, counts, row, state)
     job_map = maps.find(gateway.sessions, gateway.store, job, of)
     with reading(gateway.sessions) as session:
-        points = _points(session, job, listing, job_map)
+        points = _points(session, job, state.listing(), job_map)
     kinds: dict[Of, str] = {"images": "images", "changes": "changes from the source"}
     return render(
         "map.html",

@@ -39,7 +39,6 @@ from shared.schemas.results import JobResults, ModelResults
 
 PICTURES_PER_FINDING = 3
 FINDINGS_WITH_PICTURES = 12
-UNFOLDED_FINDINGS = 3
 Name = Annotated[str | None, Field(max_length=200)]
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
@@ -79,19 +78,16 @@ def show_results_page(
         figures = None if results is None else _chosen(results, view)
         findings = [] if results is None else _findings(session, job, results)
         shown = figures if figures is None else _at(session, row, figures, view.threshold)
-    path = f"/jobs/{job}/overview"
     return render(
         "results.html",
         job_id=job,
         job=row,
         results=results,
         findings=findings,
-        unfolded=UNFOLDED_FINDINGS,
         view=view,
-        path=path,
         figures=shown,
         thresholded=shown is not figures,
-        address=partial(address_of, path, view),
+        address=partial(address_of, f"/jobs/{job}/overview", view),
         maps=[] if shown is None else heat_maps(shown),
         methods=None if results is None or figures is None else side_by_side(_of_model(results, figures.model)),
         open_effects=[] if figures is None else open_effects(figures),

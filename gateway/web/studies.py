@@ -35,7 +35,7 @@ StudyId = Annotated[str, Path(max_length=64)]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class FormReply:
     """What the page says after a form: a problem with its `wrong` field, the `filled` form, links, notice."""
 
     problem: Problem | None = None
@@ -50,7 +50,7 @@ def show_studies(
     job: JobId, gateway: Gateway, owner: Owner, study: Annotated[str | None, Query(max_length=64)] = None
 ) -> HTMLResponse:
     """The studies of a job, one of them in full (by default the newest), and a form for a new one."""
-    return _page(gateway, owner, job, study, Outcome())
+    return _page(gateway, owner, job, study, FormReply())
 
 
 @router.post("/jobs/{job}/studies/view")
@@ -64,8 +64,8 @@ async def create_study(job: JobId, request: Request, gateway: Gateway, owner: Ow
         study = await run_in_threadpool(_create, gateway, owner, job, filled, methods)
     except Problem as problem:
         wrong = next((name for name in FIELDS if name in problem.detail), "")
-        outcome = Outcome(problem, wrong, {**filled, "methods": "\n".join(methods)})
-        return await run_in_threadpool(_page, gateway, owner, job, None, outcome)
+        reply = FormReply(problem, wrong, {**filled, "methods": "\n".join(methods)})
+        return await run_in_threadpool(_page, gateway, owner, job, None, reply)
     return RedirectResponse(f"/jobs/{job}/studies/view?study={study}#study", 303)
 
 
@@ -122,8 +122,8 @@ def _invite(context: Context, owner: str, job: str, study: str, count: str, site
         with context.sessions.begin() as session:
             reply = raters.invite(session, owner, study, request.raters)
     except InvalidInput as problem:
-        return _page(context, owner, job, study, Outcome(problem, "raters", {"raters": count}))
-    return _page(context, owner, job, study, Outcome(links=tuple(f"{site}{each.link}" for each in reply.invitations)))
+        return _page(context, owner, job, study, FormReply(problem, "raters", {"raters": count}))
+    return _page(context, owner, job, study, FormReply(links=tuple(f"{site}{each.link}" for each in reply.invitations)))
 
 
 def _upload(context: Context, owner: str, job: str, study: str, data: bytes) -> HTMLResponse:
@@ -133,14 +133,14 @@ def _upload(context: Context, owner: str, job: str, study: str, data: bytes) -> 
         with context.sessions.begin() as session:
             stored = csv_files.upload_answers(session, owner, study, data)
     except (InvalidInput, Malformed) as problem:
-        return _page(context, owner, job, study, Outcome(problem, "answers"))
+        return _page(context, owner, job, study, FormReply(problem, "answers"))
     notice = f"{stored.answers:,} ratings of {stored.raters:,} raters are stored."
     if stored.unchecked_raters:
         notice += f" {stored.unchecked_raters:,} of them rated no control item, and do not count until they do."
-    return _page(context, owner, job, study, Outcome(notice=notice))
+    return _page(context, owner, job, study, FormReply(notice=notice))
 
 
-def _page(context: Context, owner: str, job: str, study: str | None, outcome: Outcome) -> HTMLResponse:
+def _page(context: Context, owner: str, job: str, study: str | None, reply: FormReply) -> HTMLResponse:
     """Raises NotFound for a study that the job does not have."""
     with reading(context.sessions) as session:
         row = jobs.find(session, owner, job)
@@ -149,7 +149,7 @@ def _page(context: Context, owner: str, job: str, study: str | None, outcome: Ou
         figures = None if shown is None or not shown.answered else results.study_results(session, owner, shown.id)
     return render(
         "studies.html",
-        200 if outcome.problem is None else outcome.problem.status,
+        200 if reply.problem is None else reply.problem.status,
         job_id=job,
         job=row,
         listed=listed,
@@ -157,7 +157,7 @@ def _page(context: Context, owner: str, job: str, study: str | None, outcome: Ou
         state_of=_state,
         figures=figures,
         excluded=0 if figures is None else sum(rater.excluded for rater in figures.raters),
-        outcome=outcome,
+        reply=reply,
         papers=list(QUESTIONS),
         own_questions=OWN_QUESTIONS,
         defaults=StudyRequest(),

@@ -129,12 +129,11 @@ def test_a_link_leads_to_the_very_images(labelled: Gateway) -> None:
     with labelled.context.sessions() as session:
         classes = session.get_one(Job, "segmented").classes
         row, column = map(classes.index, places)
-        nulls = {
-            prediction.source_image_id
-            for prediction in session.scalars(select(Prediction).where(Prediction.counterfactual_id.like("%-0")))
-            if [row, column]
-            in [prediction.confusion[at : at + 2] for at in range(0, len(prediction.confusion or []), 3)]
-        }
+        nulls = set()
+        for prediction in session.scalars(select(Prediction).where(Prediction.counterfactual_id.like("segmented-%-0"))):
+            counts = prediction.confusion or []
+            if [row, column] in [counts[at : at + 2] for at in range(0, len(counts), 3)]:
+                nulls.add(prediction.source_image_id)
         edits = select(Counterfactual).where(Counterfactual.job_id == "segmented", Counterfactual.arm == "edit")
         expected = {edit.id for edit in session.scalars(edits) if edit.counted and edit.source_image_id in nulls}
     assert {view["id"] for view in listed} == expected != set()
