@@ -34,6 +34,22 @@ SHOWS: dict[Show, str] = {
     "blink": "blink",
     "difference": "difference",
 }
+_NAMES = {
+    "arm_check": "its null or sham arm fails",
+    "confidence_below": "confidence below",
+    "confidence_from": "confidence of at least",
+    "predicted_null": "predicted on the null arm",
+    "predicted_original": "predicted on the source",
+    "scored": "in the reference",
+    "unchecked": "not checked",
+}
+_PHRASES = {
+    ("on", "counterfactual"): "on the counterfactual",
+    ("on", "null"): "on the null arm",
+    ("on", "original"): "on the source",
+    ("rendered", "false"): "not rendered",
+    ("rendered", "true"): "rendered",
+}
 _NO_FILTERS = ("show", "masks", "against", "of")
 
 Arm = Literal["source", "null", "sham", "counterfactual"]
@@ -240,8 +256,12 @@ def filter_rows(facets: Facets, state: GalleryState, path: str, *, has_review_or
 
 
 def _words(name: str, value: Value) -> str:
-    """A filter without choices of its own."""
-    return f"{name.replace('_', ' ')}: {value if isinstance(value, str) else ', '.join(value)}"
+    """The words of a filter without choices of its own."""
+    if isinstance(value, list):
+        if name == "pixels":
+            return f"pixels of {value[0]} taken for {value[1] if len(value) > 1 else 'a class that the job lacks'}"
+        return f"predicted as none of {len(value)} classes"
+    return _PHRASES.get((name, value)) or f"{_NAMES.get(name, name)}: {value}"
 
 
 def _shows(state: GalleryState, path: str) -> list[Choice]:
