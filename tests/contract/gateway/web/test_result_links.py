@@ -40,7 +40,7 @@ def complicate(gateway: Gateway, *, labelled: bool) -> None:
                 row.scores = {**row.scores, "recaption": 0.5}
         predictions = select(Prediction).where(Prediction.job_id == "drawn").order_by(Prediction.id)
         for number, wrong in enumerate(session.scalars(predictions)):
-            if number % 9 == 0:
+            if number % 5 == 0:
                 wrong.predicted, wrong.rank = f"kind {number % 97:02}", 2
         session.execute(update(SourceImage).where(SourceImage.position == 3).values(ground_truth=None))
         if not labelled:
