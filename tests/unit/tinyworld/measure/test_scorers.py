@@ -37,7 +37,7 @@ def test_changed_scores_and_verdicts_are_counted() -> None:
     images = [image(0, (0.5, 0.4), (True, False), None), image(1, (0.5, 0.2), (True, True), None)]
     counted, label, unlabelled = lines(images)
     assert "50.0% (1 of 2" in counted
-    assert label.split() == "label changes by 0.2000 on average, 0.3000 at most".split()
+    assert label.split() == ["label", "changes", "by", "0.2000", "on", "average,", "0.3000", "at", "most"]
     assert unlabelled == "0 labelled valid, 0 invalid: too few"
 
 
@@ -48,4 +48,4 @@ def test_labels_tell_which_scorer_separates_better() -> None:
     assert "100.0% (12 of 12" in profile
     assert "0.0% (0 of 12" in profile
     assert "50.0% (6 of 12" in other
-    assert area.split() == "label AUROC 1.000, other 0.000 on 24".split()
+    assert area.split() == ["label", "AUROC", "1.000,", "other", "0.000", "on", "24"]
