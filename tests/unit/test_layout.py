@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 from pathlib import Path
 
 from tests.support.paths import REPOSITORY
@@ -22,6 +23,15 @@ def imported(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             names.add(node.module or "")
     return names
+
+
+def test_the_tracked_tree_stays_small() -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    sizes = {
+        name: (REPOSITORY / name).stat().st_size for name in listed.stdout.split("\0") if (REPOSITORY / name).is_file()
+    }
+    assert max(sizes.values()) <= 15_000_000
+    assert sum(sizes.values()) <= 70 * 2**20
 
 
 def test_no_test_module_imports_another() -> None:

@@ -72,7 +72,7 @@ def labelled_edits(
     edits = []
     for folder in folders:
         labelled_records = [
-            (record, by_image.get(_digest(folder / record.image))) for record in records(folder) if record.image
+            (record, by_image.get(digest_of(folder / record.image))) for record in records(folder) if record.image
         ]
         judged = [(record, label) for record, label in labelled_records if label is not None and record.arm == "edit"]
         decided = [(record, label) for record, label in judged if image_valid(label) is not None]
@@ -87,7 +87,8 @@ def labelled_edits(
     return edits
 
 
-def _digest(path: Path) -> str:
+def digest_of(path: Path) -> str:
+    """The digest of a picture by which labels name it."""
     return hashlib.sha256(read_picture(path).tobytes()).hexdigest()
 
 

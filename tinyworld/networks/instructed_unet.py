@@ -61,18 +61,22 @@ def rank_of(state: Mapping[str, Tensor]) -> int:
 
 
 def save_editor(unet: UNet2DConditionModel, folder: Path, settings: Mapping[str, float]) -> None:
-    """Write the LoRA as 8-bit floats (e4m3), that of the last layer as 16-bit ones, and how the editor samples.
-
-    The last layer's is the difference of two layers, which 8 bits would spoil.
-    """
+    """Write the LoRA, and how the editor samples."""
     folder.mkdir(parents=True, exist_ok=True)
-    lora = {name: value.detach().cpu() for name, value in get_peft_model_state_dict(unet).items()}
+    save_lora(get_peft_model_state_dict(unet), folder)
+    (folder / CONFIG).write_text(json.dumps(dict(settings), indent=1) + "\n")
+
+
+def save_lora(lora: Mapping[str, Tensor], folder: Path) -> None:
+    """Write a LoRA of a UNet as 8-bit floats (e4m3), that of the last layer as 16-bit ones.
+
+    An editor's last layer is the difference of two layers, which 8 bits would spoil.
+    """
     small = {
-        name: value.to(torch.float16 if "conv_out" in name else torch.float8_e4m3fn).contiguous()
+        name: value.detach().cpu().to(torch.float16 if "conv_out" in name else torch.float8_e4m3fn).contiguous()
         for name, value in balance_lora(lora).items()
     }
     StableDiffusionPipeline.save_lora_weights(folder, unet_lora_layers=small)
-    (folder / CONFIG).write_text(json.dumps(dict(settings), indent=1) + "\n")
 
 
 def load_editor(folder: Path, few_step: UNet2DConditionModel) -> UNet2DConditionModel:

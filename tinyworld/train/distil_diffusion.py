@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from diffusers import StableDiffusionPipeline, UNet2DConditionModel
+from diffusers import UNet2DConditionModel
 from diffusers.models.attention_processor import AttnProcessor
 from peft import LoraConfig
 from peft.utils import get_peft_model_state_dict
@@ -31,6 +31,7 @@ from tinyworld.datasets.generator_pictures import CONTROL_KINDS, ControlKind, ma
 from tinyworld.domain.names import add_domain
 from tinyworld.networks.group_norm import speed_up_group_norm
 from tinyworld.networks.half_precision import autocast
+from tinyworld.networks.instructed_unet import FEW_STEP, LORA_FEW_STEP, save_lora
 from tinyworld.system.folders import weights_of
 from tinyworld.train.autoencoder import LATENT_CHANNELS
 from tinyworld.train.diffusion import FOLDERS, SCHEDULE, Examples, Generator, text_states
@@ -38,7 +39,6 @@ from tinyworld.train.loop import Recipe, command_of, device, recipe_record, run_
 from tinyworld.train.model_card import write_card
 from tinyworld.train.publish_diffusion import save_small
 
-FOLDER, LORA_FOLDER = "unet-few-step", "lora-few-step"
 LORA_LAYERS = (
     "to_q", "to_k", "to_v", "to_out.0", "proj_in", "proj_out", "ff.net.0.proj", "ff.net.2",
     "conv1", "conv2", "conv_shortcut", "time_emb_proj",
@@ -157,10 +157,9 @@ def new_student(teacher: UNet2DConditionModel, rank: int) -> UNet2DConditionMode
 
 def publish(student: UNet2DConditionModel, folder: Path, record: dict[str, object]) -> None:
     """Write the student beside its teacher, with a card."""
-    target = folder / (LORA_FOLDER if record["rank"] else FOLDER)
+    target = folder / (LORA_FEW_STEP if record["rank"] else FEW_STEP)
     if record["rank"]:
-        half = {name: value.half().contiguous() for name, value in get_peft_model_state_dict(student).items()}
-        StableDiffusionPipeline.save_lora_weights(target, unet_lora_layers=half)
+        save_lora(get_peft_model_state_dict(student), target)
     else:
         save_small(student, target)
     write_card(

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-_LARGE = 4096  # values in a matrix, from which on it is stored as 8-bit floats
+LARGE = 4096  # values in a matrix, from which on it is stored as 8-bit floats
 _CARD = """---
 license: apache-2.0
 library_name: transformers
@@ -36,27 +36,28 @@ def title_of(name: str, domain: str) -> str:
     return name if domain == "objects" else f"{name} of the {domain}"
 
 
-def save_model(model: nn.Module, folder: Path) -> int:
+def save_model(model: nn.Module, folder: Path, large: int = LARGE) -> int:
     """Write a transformers model as safetensors; returns its number of parameters.
 
-    Large matrices are stored as 8-bit floats, the rest as fp16: judge what was written, not the model at hand.
+    Matrices of `large` values and more are stored as 8-bit floats, the rest as fp16: judge what was written, not the
+    model at hand.
     """
     half = model.to(dtype=torch.float16, device="cpu")
     half.save_pretrained(folder, max_shard_size="28MB")  # type: ignore[operator]
-    halve(folder)
+    halve(folder, large)
     count = sum(parameter.numel() for parameter in half.parameters())
     model.float()
     return count
 
 
-def halve(folder: Path) -> None:
-    """Rewrite a folder's safetensors, matrices of 4096 values and more as 8-bit floats (e4m3, up to ±448).
+def halve(folder: Path, large: int = LARGE) -> None:
+    """Rewrite a folder's safetensors, matrices of `large` values and more as 8-bit floats (e4m3, up to ±448).
 
     Half of fp16's bytes; the loader casts them to the precision that it computes in.
     """
     for path in folder.glob("*.safetensors"):
         tensors = {
-            name: tensor.to(torch.float8_e4m3fn) if tensor.ndim > 1 and tensor.numel() >= _LARGE else tensor
+            name: tensor.to(torch.float8_e4m3fn) if tensor.ndim > 1 and tensor.numel() >= large else tensor
             for name, tensor in load_file(path).items()
         }
         save_file(tensors, path, metadata={"format": "pt"})
@@ -81,10 +82,15 @@ class Processor(Protocol):
 
 
 def publish(
-    model: nn.Module, processor: Processor, folder: Path, card: Card, judge: Callable[[], Mapping[str, object]]
+    model: nn.Module,
+    processor: Processor,
+    folder: Path,
+    card: Card,
+    judge: Callable[[], Mapping[str, object]],
+    large: int = LARGE,
 ) -> None:
-    """Save a model and its processor in a folder, judge what was saved there, and write the card."""
-    parameters = save_model(model, folder)
+    """Save a model (as `save_model`) and its processor in a folder, judge what was saved there, and write the card."""
+    parameters = save_model(model, folder, large)
     processor.save_pretrained(folder)
     results = judge()
     record = {"parameters": parameters, **card.record}

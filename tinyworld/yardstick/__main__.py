@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> None:
     for answer in answers(SIZES[options.size], command, options.method, designs=options.design):
         name = f"{answer.method.replace(' ', '-')}-{options.size}"
         scored = score(truth, answer)
-        (YARDSTICK / f"{name}.json").write_text(answer.model_dump_json(indent=1) + "\n")
+        (YARDSTICK / f"{name}.json").write_text(answer.model_dump_json() + "\n")
         (YARDSTICK / f"{name}-score.json").write_text(scored.model_dump_json(indent=1) + "\n")
         print(f"{format_answer(scored)}\n\nThe answer itself: {YARDSTICK / name}.json\n", flush=True)
     compare(options)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from gateway.intake.sources import KeptImage, KeptMask, SourceFile
-from gateway.jobs.backgrounds import of_sources, with_backgrounds
+from gateway.jobs.backgrounds import check_compositions, of_sources, with_backgrounds
 from gateway.jobs.choices import Plan
 from gateway.methods import JobMethod
 from gateway.methods.background_values import UNKNOWN
 from gateway.methods.compose import MOST_BACKGROUNDS, Background, ComposeParameters
 from shared.problems import InvalidInput
+from shared.profiles import load_profile
 
 
 def kept_image(number: int) -> KeptImage:
@@ -69,3 +71,10 @@ def test_missing_backgrounds_are_refused_unless_it_is_a_dry_run() -> None:
 def test_a_job_of_one_image_has_no_backgrounds_of_its_own() -> None:
     with pytest.raises(InvalidInput, match="backgrounds_per_image"):
         with_backgrounds(plan_of(), [source(1)], 0, lambda _: {}, uploaded=True)
+
+
+def test_a_segmentation_job_is_refused_because_its_masks_would_not_move() -> None:
+    plan = replace(plan_of(), kind="segmentation")
+    with pytest.raises(InvalidInput, match="masks of a segmentation job would not move"):
+        check_compositions(plan, load_profile("tiny-roads"), False)
+    check_compositions(replace(plan, kind="classification"), load_profile("tiny-roads"), False)

@@ -68,6 +68,19 @@ def test_large_matrices_are_stored_in_eight_bits_and_nothing_else(tmp_path: Path
     assert set(stored.values()) == {"F8_E4M3", "F16"}
 
 
+def test_only_matrices_of_the_requested_size_are_stored_in_eight_bits(tmp_path: Path) -> None:
+    large = 50_000
+    model = CLIPModel.from_pretrained(WEIGHTS / "scorer", dtype=torch.float32)
+    save_model(model, tmp_path, large)
+    values = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    with safe_open(tmp_path / "model.safetensors", "pt") as tensors:
+        stored = {name: tensors.get_slice(name).get_dtype() for name in values}
+    assert {name for name, kind in stored.items() if kind == "F8_E4M3"} == {
+        name for name, count in values.items() if count >= large
+    }
+    assert min(count for count in values.values() if count >= large) > 4096
+
+
 def test_a_model_under_test_is_loaded_whole_from_eight_bits(tmp_path: Path) -> None:
     shipped = AutoModelForImageClassification.from_pretrained(
         WEIGHTS / "models_under_test" / "street-classifier", dtype=torch.float32

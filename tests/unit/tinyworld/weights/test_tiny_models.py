@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from tinyworld.judges.oracles.objects import is_kept, judge
+from tinyworld.networks.instructed_unet import LORA, LORA_FEW_STEP
 from tinyworld.objects.captions import describe, read
 from tinyworld.objects.own_distribution import own_distribution
 from tinyworld.objects.pictures import render_pair
@@ -65,6 +66,18 @@ def test_weights_stay_small() -> None:
     sizes = {name: sum(file.stat().st_size for file in (WEIGHTS / name).iterdir()) for name in SMALL_MODELS}
     assert sum(sizes.values()) <= 18e6, sizes
     assert max(file.stat().st_size for file in WEIGHTS.rglob("*") if file.is_file()) <= 15e6
+
+
+def test_all_shipped_weights_fit_into_their_limit() -> None:
+    sizes = {path.relative_to(WEIGHTS): path.stat().st_size for path in WEIGHTS.rglob("*.safetensors")}
+    assert len(sizes) > len(SMALL_MODELS)
+    assert sum(sizes.values()) <= 60_000_000, sizes
+
+
+def test_the_few_step_lora_of_the_roads_is_in_eight_bits() -> None:
+    with safe_open(WEIGHTS / "roads" / "diffusion" / LORA_FEW_STEP / LORA, "pt") as tensors:
+        kinds = {tensors.get_slice(key).get_dtype() for key in tensors.keys()}  # noqa: SIM118 - not a dict
+    assert kinds == {"F8_E4M3"}
 
 
 def test_text_encoder_keeps_every_stated_factor() -> None:
