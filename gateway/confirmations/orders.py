@@ -4,6 +4,9 @@
 cell. `dillema` (text-to-image under control) tests those of methods that invert the source. It takes no phrases, so the
 design is balanced: every image gets the values of the cells, and the language model writes the phrases. Both make one
 change at a time, also where an edit of the first job made several.
+
+Its images are those of the cells. A cell may rest on a few images, and the checks refuse some of the other editor's
+edits, too, so other images of a small cell's class are added.
 """
 
 from __future__ import annotations
@@ -36,11 +39,12 @@ from shared.seeds import derive_digest
 
 MOST_PHRASES = 20  # replaced by a shift: a limit of the parameters of `shifts`
 MOST_CHANGES: dict[ConfirmingMethod, int] = {"shifts": 12, "dillema": MOST_VALUES}  # limits of the parameters
+LEAST_IMAGES = 30  # of a class, if the job has them: checks have refused half of the edits, and a test takes 12
 
 
 @dataclass(frozen=True, slots=True)
 class _Findings:
-    """The cells to test again, and the source images of their pairs, by position; and the findings left out."""
+    """The cells to test again, and the source images to test them on, by position; and the findings left out."""
 
     cells: list[Cell]
     sources: list[SourceImage]
@@ -104,8 +108,21 @@ def _findings(session: Session, job: Job, results: JobResults, method: Confirmin
             f"{method!r} can test no weakness of this job again: it needs one of a method with an unrelated editor"
             + "".join(f"; {reason}" for reason in dict.fromkeys(row.reason for row in not_tested))
         )
-    sources = session.scalars(select(SourceImage).where(SourceImage.job_id == job.id).order_by(SourceImage.position))
+    of_job = select(SourceImage).where(SourceImage.job_id == job.id, SourceImage.digest.is_not(None))
+    sources = session.scalars(of_job.order_by(SourceImage.position)).all()
+    names |= _more_of_classes(sources, {cell.label for cell in cells}, names)
     return _Findings(list(cells), [source for source in sources if source.id in names], not_tested)
+
+
+def _more_of_classes(sources: Sequence[SourceImage], classes: Collection[str], names: Collection[str]) -> set[str]:
+    """Other images of classes that have fewer than `LEAST_IMAGES` among `names`, in the order of their digests."""
+    more = set[str]()
+    for label in classes:
+        of_class = [source for source in sources if source.ground_truth == label]
+        others = sorted((source for source in of_class if source.id not in names), key=lambda row: row.digest or "")
+        missing = max(0, LEAST_IMAGES - (len(of_class) - len(others)))
+        more |= {source.id for source in others[:missing]}
+    return more
 
 
 def _why_not(

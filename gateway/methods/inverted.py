@@ -90,7 +90,10 @@ class EditingParameters(InversionParameters, ParaphraseParameters, CheckParamete
 
 
 class SweepParameters(EditingParameters):
-    """A job's parameters for a sweep over self-attention fractions. Defaults are LANCE's, except `direct` inversion."""
+    """A job's parameters for a sweep over self-attention fractions.
+
+    The authors' code sweeps 0.4 to 0.8, and refines (docs/reference/methods.md).
+    """
 
     self_fractions: Annotated[
         tuple[Fraction, ...],

@@ -136,8 +136,27 @@ def test_a_weakness_of_edits_with_several_changes_is_tested_with_its_own_change(
     assert 12 <= reply.json()["images"] <= 14
 
 
+def test_a_finding_on_few_images_is_tested_on_others_of_its_class_too(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checks refuse edits of both editors: 8 of the 16 images of a finding were left, too few for a verdict."""
+    monkeypatch.setattr(orders, "LEAST_IMAGES", 0)
+    of_cell = gateway.client.post("/jobs/drawn/confirmation", json={}).json()
+    monkeypatch.undo()
+    filled = gateway.client.post("/jobs/drawn/confirmation", json={}).json()
+    with gateway.context.sessions() as session:
+        of_class = select(SourceImage).where(SourceImage.job_id == "drawn", SourceImage.ground_truth == "bus")
+        buses = {source.digest for source in session.scalars(of_class)}
+        chosen = select(SourceImage).where(SourceImage.job_id == filled["id"])
+        assert {source.digest for source in session.scalars(chosen)} == buses
+    assert of_cell["images"] < filled["images"] == len(buses) <= orders.LEAST_IMAGES
+
+
 @pytest.mark.parametrize("changed", ["phrases", "images"])
-def test_findings_that_have_changed_are_tested_by_another_job(gateway: Gateway, changed: str) -> None:
+def test_findings_that_have_changed_are_tested_by_another_job(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    monkeypatch.setattr(orders, "LEAST_IMAGES", 0)  # the images of the cell alone
     first = gateway.client.post("/jobs/drawn/confirmation", json={}).json()
     with gateway.context.sessions.begin() as session:
         edits = (
