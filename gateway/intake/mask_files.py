@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from gateway.intake.archives import Member
 from gateway.intake.masks import MaskReader, is_image, is_mask, mask_values, match_masks
 from gateway.intake.sources import (
@@ -112,11 +114,13 @@ def keep_mask(store: ImageStore, data: bytes, reader: MaskReader, limits: Intake
     """
     refuse_too_many_bytes(data, limits)
     places, file_size = reader.read(data, limits.image_pixels, limits.working_side)
-    present = tuple(name for place, name in enumerate(reader.classes) if (places == place).any())
-    if not present:
+    pixels = np.bincount(places.ravel(), minlength=len(reader.classes)).tolist()
+    counts = {name: count for name, count in zip(reader.classes, pixels, strict=False) if count}  # without void
+    if not counts:
         raise InvalidInput("all of its pixels are void; leave the mask out, or name its classes")
     stored = put_once(store, from_array(places), data)
-    return KeptMask(stored.digest, stored.width, stored.height, stored.bytes, present, file_size)
+    classes, size = tuple(counts), (stored.width, stored.height)
+    return KeptMask(stored.digest, *size, stored.bytes, classes, file_size, tuple(counts.values()))
 
 
 def keep_values(store: ImageStore, data: bytes, limits: IntakeLimits) -> KeptImage:

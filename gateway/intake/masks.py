@@ -117,11 +117,11 @@ def is_image(name: str) -> bool:
 
 
 def refuse_masks_without_spec(names: Iterable[str]) -> None:
-    """Raise InvalidInput for an archive with folders of images and masks but without a mask spec."""
+    """Raise InvalidInput for an archive with images and a folder of masks but without a mask spec."""
     folders = {name.lower().rpartition("/")[0].rpartition("/")[2] for name in names}
-    if folders == set(FOLDERS.values()):
+    if FOLDERS["mask"] in folders and folders - {FOLDERS["mask"]} in ({FOLDERS["image"]}, {""}):
         raise InvalidInput(
-            "the archive has folders `images` and `masks`, but the spec does not say what the masks mean: give "
+            "the archive has images and a folder `masks`, but the spec does not say what the masks mean: give "
             '`masks`, for example {"classes": [{"name": "road", "index": 0}, {"name": "car", "index": 1}]}'
         )
 

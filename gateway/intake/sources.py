@@ -71,7 +71,7 @@ class KeptImage:
 class KeptMask:
     """A mask whose label map (grey PNG: class indices, 255 for void) is in the object store, and the classes in it.
 
-    The mask of an object has no `classes`: it is not a ground truth.
+    The mask of an object has no `classes`: it is not a ground truth. `pixels`: how many each of the `classes` has.
     """
 
     digest: str
@@ -80,6 +80,7 @@ class KeptMask:
     bytes: int
     classes: tuple[str, ...]
     file_size: tuple[int, int]
+    pixels: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,14 +69,19 @@ def submit(context: Context, owner: str, submission: Submission) -> JobDetail:
         return jobs.show(session, owner, job_id)
 
 
-def plan_submission(context: Context, owner: str, submission: Submission) -> JobPlan:
+def plan_submission(
+    context: Context, owner: str, submission: Submission, sources: Sequence[SourceFile] | None = None
+) -> JobPlan:
     """The plan of the job that `submit` would create. Writes nothing, and refuses what `submit` refuses.
 
-    Images of a manifest that are not uploaded yet are the exception: they are counted, not refused.
+    Images of a manifest that are not uploaded yet are the exception: they are counted, not refused. `sources`: what
+    `read_sources` gave, if it was called before.
     """
     spec = submission.spec
     job_plan = _plan(context, owner, spec)
-    sources = _label(_existing_sources(context, owner, submission, job_plan), spec, job_plan)
+    if sources is None:
+        sources = _existing_sources(context, owner, submission, job_plan.classes)
+    sources = _label(sources, spec, job_plan)
     usable = [source for source in sources if not source.failure]
     job_plan = with_backgrounds(job_plan, sources, spec.seed, partial(_find, context, owner), uploaded=False)
     job_plan = with_design(job_plan, spec, context.profile.defaults.values, len(usable))
@@ -94,6 +99,18 @@ def plan_submission(context: Context, owner: str, submission: Submission) -> Job
     )
     images = [_planned_image(source) for source in usable]
     return describe_plan(job, images, context.settings.working_side, _failures(sources)[: jobs.MAX_FAILURES])
+
+
+def read_sources(context: Context, owner: str, submission: Submission) -> list[SourceFile]:
+    """The images of a dry run with their own labels and masks, which no model was compared with. Writes nothing.
+
+    Raises as `submit`, but not for a wrong choice of methods or models.
+    """
+    try:
+        classes = _plan(context, owner, submission.spec).classes
+    except InvalidInput:
+        classes = list(submission.spec.classes or ())
+    return _existing_sources(context, owner, submission, classes)
 
 
 def _planned_image(source: SourceFile) -> PlannedImage:
@@ -144,18 +161,18 @@ def _sources(context: Context, owner: str, submission: Submission, job_plan: Pla
     place = images.ProtectedStore(context.sessions, context.store)
     entries, reader = submission.uploaded, _reader(submission.spec)
     if entries is None:
-        return _uploaded_sources(context, submission, job_plan, place)
+        return _uploaded_sources(context, submission, job_plan.classes, place)
     with context.sessions.begin() as session:
         sources = images.from_manifest(session, owner, entries)
         masks = {} if reader is None else images.masks_of_manifest(session, owner, entries, reader.coloured)
     return _with_masks(context, entries, sources, masks, reader, place)
 
 
-def _existing_sources(context: Context, owner: str, submission: Submission, job_plan: Plan) -> list[SourceFile]:
+def _existing_sources(context: Context, owner: str, submission: Submission, classes: Sequence[str]) -> list[SourceFile]:
     _refuse_loose_masks(submission)
     entries, reader = submission.uploaded, _reader(submission.spec)
     if entries is None:
-        return _uploaded_sources(context, submission, job_plan, _DryRunPlace())
+        return _uploaded_sources(context, submission, classes, _DryRunPlace())
     mask_digests = list({entry.mask for entry in entries if entry.mask is not None})
     with reading(context.sessions) as session:
         uploaded = images.find_all(session, owner, list({entry.digest for entry in entries}))
@@ -186,10 +203,10 @@ def _with_masks(
 
 
 def _uploaded_sources(
-    context: Context, submission: Submission, job_plan: Plan, place: images.ProtectedStore | _DryRunPlace
+    context: Context, submission: Submission, classes: Sequence[str], place: images.ProtectedStore | _DryRunPlace
 ) -> list[SourceFile]:
     spec = submission.spec
-    labels = {*job_plan.classes, *spec.label_map}
+    labels = {*classes, *spec.label_map}
     reader = _reader(spec)
     masks = None if reader is None else SentMasks(reader, submission.masks, spec.object_masks)
     return take_in(submission.files, submission.manifest, labels, place, context.limits, masks)

@@ -12,7 +12,7 @@ _WORDS = (
     ("ground_truth", r"have no labels, but"),
     ("task", r"task_description|\btask\b"),
     ("label_map", r"`?label_map|does not know the labels"),
-    ("classes", r"meaning of the masks|mask classes|description of their values"),
+    ("classes", r"meaning of the masks|mask classes|description of their values|what (they|the masks) mean"),
     ("manifest", r"\bmanifest\b|\blabels?\b"),
     ("masks", r"\bmasks?\b"),
     ("shifts", r"your own changes|\bphrases?\b"),

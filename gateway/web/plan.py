@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from fastapi import APIRouter, Request
@@ -19,8 +19,9 @@ from starlette.datastructures import FormData
 from gateway.api.dependencies import Gateway, Owner
 from gateway.api.forms import MANY_IMAGES, MAX_FILES, MAX_MANIFEST_BYTES, parse, part_of, read_form
 from gateway.context import Context
-from gateway.jobs.choices import plan
-from gateway.jobs.submit import Submission, plan_submission
+from gateway.intake.sources import SourceFile
+from gateway.jobs.model_choice import choose_models
+from gateway.jobs.submit import Submission, plan_submission, read_sources
 from gateway.models_under_test import models
 from gateway.web import home
 from gateway.web.form_fields import field_of, for_form
@@ -28,7 +29,7 @@ from gateway.web.rendering import render
 from shared.manifests import match_rows, parse_manifest
 from shared.problems import InvalidInput, Problem
 from shared.schemas.base import Contract
-from shared.schemas.jobs import ManifestImage
+from shared.schemas.jobs import JobSpec, ManifestImage
 from shared.schemas.plans import JobPlan
 
 LISTED = "listed"
@@ -53,13 +54,23 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class Preview:
-    """What the form's job would be. `labels`: images by label ("" without one), None where they cannot be read.
+class MaskedClass:
+    """In how many masks a class is, and its share of the pixels of all masks, void left out (0 … 1)."""
 
-    `problem` is what is wrong with the `field` of the form; then there is no plan.
+    images: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What the form's job would be. `labels`: images by label; `masked`: classes of the masks; "" counts the others.
+
+    Both are None where they cannot be read. `problem` is what is wrong with the `field` of the form; then there is no
+    plan.
     """
 
     labels: Mapping[str, int] | None = None
+    masked: Mapping[str, MaskedClass] | None = None
     matches: Sequence[Match] = ()
     plan: JobPlan | None = None
     problem: str = ""
@@ -97,25 +108,40 @@ async def _planned(form: FormData, filled: home.JobForm) -> Submission:
 
 
 def _preview(context: Context, owner: str, submission: Submission) -> Preview:
-    """The plan; without it, the labels that the models do not know, and what else is wrong."""
-    labels = None
-    if submission.uploaded is not None and submission.spec.masks is None:
-        labelled = submission.spec.ground_truth == "auto"
-        labels = Counter(image.label if labelled and image.label else "" for image in submission.uploaded)
-    matches: list[Match] = []
+    """The plan; without it, the classes that the models do not know, and what else is wrong."""
+    read = Preview()
     try:
-        matches = [] if labels is None else _matches(context, owner, submission, labels)
-        return Preview(labels, matches, plan_submission(context, owner, submission))
+        sources = read_sources(context, owner, submission)
+        usable = [source for source in sources if not source.failure]
+        masks = submission.spec.masks is not None
+        read = replace(read, masked=_masked(usable)) if masks else replace(read, labels=_labels(usable, submission))
+        read = replace(read, matches=_matches(context, owner, submission.spec, read))
+        return replace(read, plan=plan_submission(context, owner, submission, sources))
     except Problem as problem:
-        field = "label_map" if "unknown_labels" in problem.members else field_of(problem)
-        return Preview(labels, matches, problem=for_form(problem).detail, field=field)
+        field = "label_map" if "unknown_labels" in problem.members else field_of(for_form(problem))
+        return replace(read, problem=for_form(problem).detail, field=field)
 
 
-def _matches(context: Context, owner: str, submission: Submission, labels: Mapping[str, int]) -> list[Match]:
-    spec = submission.spec
+def _labels(sources: Sequence[SourceFile], submission: Submission) -> Mapping[str, int]:
+    labelled = submission.spec.ground_truth == "auto"
+    return Counter(source.label if labelled and source.label else "" for source in sources)
+
+
+def _masked(sources: Sequence[SourceFile]) -> Mapping[str, MaskedClass]:
+    """The classes of the masks by their pixels, the most frequent first, then the images without a mask."""
+    images, pixels = Counter[str](), Counter[str]()
+    for mask in (source.mask for source in sources):
+        images.update(mask.classes if mask else ("",))
+        pixels.update(dict(zip(mask.classes, mask.pixels, strict=True)) if mask else {})
+    without = {"": MaskedClass(images[""], 0)} if images[""] else {}
+    return {name: MaskedClass(images[name], count / pixels.total()) for name, count in pixels.most_common()} | without
+
+
+def _matches(context: Context, owner: str, spec: JobSpec, read: Preview) -> list[Match]:
+    """The classes of each chosen model, beside those of the ground truth; masks are mapped when they are read."""
     try:
-        chosen = plan(spec, context.profile, models.all_models(context, owner)).models
+        chosen = choose_models(spec, context.profile, models.all_models(context, owner))
     except InvalidInput:  # the plan says it beside its field
         return []
-    named = {spec.label_map.get(label, label) for label in labels if label}
-    return [Match(model.name, list(model.classes), sorted(named - set(model.classes))) for model in chosen]
+    names = {spec.label_map.get(label, label) for label in read.labels or ()} | set(read.masked or ())
+    return [Match(model.name, list(model.classes), sorted(names - set(model.classes) - {""})) for model in chosen]
