@@ -47,6 +47,7 @@ from gateway.web import own_images as own_images_page
 from gateway.web import plan as plan_page
 from gateway.web import results as results_page
 from gateway.web import routes as pages
+from gateway.web import studies as studies_page
 from shared import __version__, problem_replies
 from shared import logging as json_logging
 from shared.asgi import AccessLog
@@ -118,7 +119,7 @@ def _add_routes(app: FastAPI) -> None:
     work = (jobs, results, comparisons, reviews, own_images, findings, studies, export, suites, repairs)
     apis = (*work, events, images, models, catalogue)
     images_shown = (gallery, image_map, image_pages, review, own_images_page, rate)
-    viewed = (home, plan_page, pages, results_page, running, finding_notes, compare, *images_shown)
+    viewed = (home, plan_page, pages, results_page, running, finding_notes, studies_page, compare, *images_shown)
     routed = (*apis, *viewed)
     for module in routed:
         app.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])

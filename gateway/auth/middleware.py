@@ -38,14 +38,14 @@ OPEN_PATHS = frozenset({HEALTHZ, READYZ, "/openapi.json", "/login"})
 FORM_PATH = "/"
 PLAN_PATH = "/plan"  # the same form before it is sent: with an archive or masks, whole files
 # These forms work without scripts, so they send no token; the browser's Origin header is checked instead.
-FORMS = re.compile(r"/|/jobs/[^/]+/notes")
+FORMS = re.compile(r"/|/jobs/[^/]+/(notes|studies/(view|[^/]+/(invitations|answers|delete)))")
 RATE_PATH = "/rate/"  # the pages of raters: the token in the path shows who asks (`gateway.studies.raters`)
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 # A suite's name may contain any of these words.
 REVIEWS = re.compile(r"/jobs/[^/]+/((reviews|own-images|findings)(/|$)|(report|notes)$)")
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 SMALL_BODY_BYTES = 64 * 1024
-STUDY_ANSWERS = re.compile(r"/studies/[^/]+/answers\.csv")
+STUDY_ANSWERS = re.compile(r"/studies/[^/]+/answers\.csv|/jobs/[^/]+/studies/[^/]+/answers")
 STUDY_ANSWERS_BYTES = 8 * 1024**2  # some 100,000 ratings
 MANIFEST_BYTES = 64 * 1024**2  # JSON is parsed in memory: some 300,000 images
 MAX_BYTES_IN_MEMORY = 512 * 1024**2  # of all bodies that come in at a time, except forms, whose files are on disk
@@ -162,7 +162,7 @@ class Access:
             most = settings.max_model_bytes
         elif method == "PUT" and path.startswith("/images/"):
             most = settings.max_image_bytes
-        elif method == "PUT" and STUDY_ANSWERS.fullmatch(path):
+        elif method in ("PUT", "POST") and STUDY_ANSWERS.fullmatch(path):
             most = STUDY_ANSWERS_BYTES
         else:
             most = SMALL_BODY_BYTES
