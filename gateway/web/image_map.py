@@ -14,8 +14,9 @@ from gateway.database.sessions import reading
 from gateway.jobs import jobs
 from gateway.report.words import change_name
 from gateway.results.counterfactuals import Listing
+from gateway.results.facets import NOT_COUNTED
 from gateway.results.image_map import JobMap, JobMaps, MappedEdit, Of, mapped_edits
-from gateway.web.gallery import Choice, GalleryState, JobCounts, filter_rows
+from gateway.web.gallery import Choice, GalleryState, JobCounts, facets_of, filter_rows
 from gateway.web.rendering import render
 from shared.schemas.result_rows import ChangeView
 
@@ -49,14 +50,14 @@ def show_map(
     counts: JobCounts,
     state: Annotated[GalleryState, Query()],
 ) -> HTMLResponse:
-    """The counterfactuals that match the filters and whose embedding is recorded, as links on a plane."""
-    path, listing, of = f"/jobs/{job}/map", state.listing(), state.of or "images"
+    """The matching counterfactuals with a recorded embedding, as links on a plane. Counts are as in the gallery."""
+    path, of = f"/jobs/{job}/map", state.of or "images"
     with reading(gateway.sessions) as session:
         row = jobs.find(session, owner, job)
-        facets = counts.find(session, row, listing)
+        facets = facets_of(session, counts, row, state)
     job_map = maps.find(gateway.sessions, gateway.store, job, of)
     with reading(gateway.sessions) as session:
-        points = _points(session, job, listing, job_map)
+        points = _points(session, job, state.listing(), job_map)
     kinds: dict[Of, str] = {"images": "images", "changes": "changes from the source"}
     return render(
         "map.html",
@@ -65,7 +66,8 @@ def show_map(
         state=state,
         path=path,
         filter_rows=filter_rows(facets, state, path, has_review_order=False),
-        total=facets.total,
+        total=None if facets is NOT_COUNTED else facets.total,
+        counted=state.address(path, counts="true"),
         points=points,
         job_map=job_map,
         kinds=[Choice(words, None, state.address(path, of=name), name == of) for name, words in kinds.items()],

@@ -30,30 +30,6 @@ if (blink) {
   }
 }
 
-const fold = () => {
-  if (matchMedia("(max-width: 60rem)").matches) document.querySelector(".facet-box")?.removeAttribute("open");
-};
-fold();
-
-// A large job's page comes without counts; its link counts them, and this puts them in their places.
-const loadCounts = async (link) => {
-  const nav = link.closest("nav");
-  const words = link.textContent;
-  link.textContent = "Counting images …";
-  nav.setAttribute("aria-busy", "true");
-  const reply = await fetch(link.href).catch(() => null); // the gateway may be away
-  if (!reply?.ok) {
-    link.textContent = words;
-    nav.removeAttribute("aria-busy");
-    return;
-  }
-  const counted = new DOMParser().parseFromString(await reply.text(), "text/html").querySelectorAll("[data-counted]");
-  document.querySelectorAll("[data-counted]").forEach((place, number) => place.replaceWith(counted[number]));
-  fold();
-};
-const countLink = document.getElementById("count");
-if (countLink) loadCounts(countLink);
-
 const cards = [...document.querySelectorAll(".card h3 a")];
 const step = (by) => {
   if (!cards.length) return document.getElementById(by > 0 ? "after" : "before")?.click();

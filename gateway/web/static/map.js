@@ -1,6 +1,5 @@
 // Keys and preview of the map. Without this script every point is a link with its words.
 document.documentElement.classList.add("scripted");
-if (matchMedia("(max-width: 60rem)").matches) document.querySelector(".facet-box")?.removeAttribute("open");
 const links = [...document.querySelectorAll("#map a")];
 const preview = document.getElementById("preview");
 const places = links.map((link) => {

@@ -126,6 +126,22 @@ def test_the_counts_of_a_large_job_come_after_its_page(
         context.close()
 
 
+def test_the_counts_of_a_large_jobs_map_come_after_its_page(
+    base_url: str, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gallery, "COUNTED_AT_ONCE", 0)
+    address = f"{base_url}/jobs/drawn/map?class=boat&verdict=counted"
+    sent = httpx.get(address).text
+    assert "Count the images of each filter" in sent
+    assert 'class="count"' not in sent
+    with open_page(browser, address) as page:
+        listed = httpx.get(address.replace("/map", "/results") + "&limit=200").json()["counterfactuals"]
+        expect(page.get_by_role("status").first).to_contain_text(f"of {len(listed)} counterfactuals")
+        expect(page.locator(".chip .count").first).to_be_visible()
+        expect(page.locator("#count")).to_have_count(0)
+        assert not violations(page)
+
+
 def test_the_map_is_walked_by_arrows_and_shows_the_image(base_url: str, browser: Browser) -> None:
     with open_page(browser, base_url + "/jobs/drawn/map") as page:
         first = page.locator("#map a").first
