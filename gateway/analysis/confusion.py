@@ -12,11 +12,16 @@ from gateway.analysis.segmentation import normalise
 
 
 class Confusion(NamedTuple):
-    """Counts of each arm: k classes of the reference × (m predicted classes, other classes, no prediction)."""
+    """Counts of each arm: k classes of the reference × (m predicted classes, other classes, no prediction).
+
+    `original_pairs`, `null_pairs`: counterfactuals by the prediction on their original, and on their null arm.
+    """
 
     originals: Integers
     nulls: Integers
     counterfactuals: Integers
+    original_pairs: Integers
+    null_pairs: Integers
 
 
 def confusion(outcomes: Outcomes, label: Integers, predicted_as: Integers, k: int, m: int) -> Confusion:
@@ -34,6 +39,8 @@ def confusion(outcomes: Outcomes, label: Integers, predicted_as: Integers, k: in
         _counts(outcomes.original, sources, label, predicted_as, (k, m)),
         _counts(outcomes.null, arms, label, predicted_as, (k, m)),
         _counts(outcomes.counterfactual, rows, label, predicted_as, (k, m)),
+        _counts(outcomes.original, rows, label, predicted_as, (k, m)),
+        _counts(outcomes.null, rows, label, predicted_as, (k, m)),
     )
 
 

@@ -24,7 +24,7 @@ from gateway.jobs import jobs
 from gateway.jobs.submit import Submission, submit
 from gateway.results.cells import value_side
 from gateway.results.confirmation import why_not_tested
-from gateway.results.counterfactuals import Filters, conditions
+from gateway.results.filters import Filters, conditions
 from shared.problems import Conflict, InvalidInput
 from shared.schemas.base import JsonObject
 from shared.schemas.designs import MOST_VALUES

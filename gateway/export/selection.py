@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Image, Job, Prediction, SourceImage
-from gateway.results.counterfactuals import Filters, Verdict, conditions, has_class
+from gateway.results.filters import Filters, Verdict, conditions, has_class
 from gateway.results.pairing import Triple, load_triples
 from gateway.results.provenance import digital_source_of
 from shared.problems import NotFound

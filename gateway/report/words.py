@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from datetime import datetime
 from difflib import SequenceMatcher
-from functools import partial
 
 from markupsafe import Markup, escape
 
@@ -173,13 +171,8 @@ def shorten(name: str) -> str:
     return name if len(name) <= 15 else f"{name[:14]}…"
 
 
-def no_link(*_: str) -> None:
+def no_link(*_: str, **__: str) -> None:
     """The link of figures that have no gallery to link to."""
-
-
-def bind(link: Callable[[str, str, str], str | None] | None, arm: str) -> Callable[[str, str], str | None] | None:
-    """The link of one matrix: that of its arm; None stays None."""
-    return None if link is None else partial(link, arm)
 
 
 FILTERS = {
@@ -210,7 +203,6 @@ GLOBALS = {
     "nothing_accepted": nothing_accepted,
     "NO_FINDING": NO_FINDING,
     "no_link": no_link,
-    "bind": bind,
     "weakness_in_words": weakness_in_words,
     "LEAST_SOURCES": LEAST_SOURCES,
     "LEAST_MARKED": LEAST_MARKED,

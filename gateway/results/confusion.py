@@ -8,14 +8,14 @@ from functools import partial
 import numpy as np
 
 from gateway.analysis.confidence import NO_CLASS, at_confidence
-from gateway.analysis.confusion import confusion, shares
+from gateway.analysis.confusion import Confusion, confusion, shares
 from gateway.analysis.effects import Integers, Outcomes, differences
 from gateway.analysis.findings import describe
 from gateway.results.classification import JobRows, ModelRows
 from gateway.results.estimands import counted_cells
 from gateway.results.rounds import cells_of_rounds
 from shared.schemas.designs import RoundPlan
-from shared.schemas.metrics import ClassConfusion
+from shared.schemas.metrics import ClassConfusion, ConfusionPairs
 from shared.schemas.results import ModelResults
 from shared.seeds import derive_seed
 
@@ -38,15 +38,13 @@ def class_confusion(rows: ModelRows, outcomes: Outcomes | None = None) -> ClassC
     k, classes = len(chosen), [names[place] for place in chosen]
     place_of_label = np.full(len(names), -1)
     place_of_label[chosen] = np.arange(k)
-    columns = [
-        *classes,
-        *_most_predicted(outcomes, pairs[place_of_label[rows.phrases.label[pairs]] >= 0], rows.classes, classes),
-    ]
+    of_rows = pairs[place_of_label[rows.phrases.label[pairs]] >= 0]
+    columns = [*classes, *_most_predicted(outcomes, of_rows, rows.classes, classes)]
     m = len(columns)
     predicted_as = np.array([columns.index(name) if name in columns else m for name in rows.classes], np.int64)
     arms = confusion(outcomes, place_of_label[rows.phrases.label], predicted_as, k, m)
     last = m + 2 if has_none else m + 1
-    originals, nulls, counterfactuals = (shares(counts[:, :last]) for counts in arms)
+    originals, nulls, counterfactuals = (shares(counts[:, :last]) for counts in arms[:3])
     return ClassConfusion(
         classes=classes,
         columns=[*columns, "other", *(["none"] if has_none else [])],
@@ -56,7 +54,13 @@ def class_confusion(rows: ModelRows, outcomes: Outcomes | None = None) -> ClassC
         nulls=nulls,
         counterfactuals=counterfactuals,
         difference=(np.asarray(counterfactuals) - np.asarray(nulls)).tolist(),
+        pairs=_behind(arms, last),
     )
+
+
+def _behind(arms: Confusion, last: int) -> ConfusionPairs:
+    own, originals, nulls = (counts[:, :last].tolist() for counts in arms[2:])
+    return ConfusionPairs(originals=originals, nulls=nulls, counterfactuals=own)
 
 
 def _most_predicted(outcomes: Outcomes, pairs: Integers, predicted: Sequence[str], classes: Sequence[str]) -> list[str]:

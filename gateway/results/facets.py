@@ -6,16 +6,17 @@ from these groups in memory.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, RowMapping, and_, case, func, select, true
+from sqlalchemy import ColumnElement, RowMapping, Text, and_, case, cast, func, select, true
 from sqlalchemy.orm import Session, aliased
 
 from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
-from gateway.results.counterfactuals import Filters, conditions, flips_by_counterfactual, predicted_conditions
+from gateway.results.filters import PREDICTED, Filters, conditions, flips_by_counterfactual, predicted_conditions
 from gateway.results.recent import Recent
 from shared.schemas.effects import Direction
 
@@ -36,7 +37,7 @@ class Facets:
     """Numbers of counterfactuals: `total` match all filters; each counter is by value, under all other filters.
 
     `verdicts` has "accepted", "rejected" and "counted"; `flips` has "true" and "false". Values are by number, the
-    largest first, except `verdicts` and `flips`. A counterfactual with several changes has no value.
+    largest first, except `verdicts` and `flips`. A counterfactual with several changes counts for each of them.
     """
 
     total: int
@@ -104,7 +105,6 @@ _OWN_FILTERS = {
     "model": ("model",),
 }
 _FACETED = [field for fields in _OWN_FILTERS.values() for field in fields]
-_PREDICTED = ("predicted", "predicted_original", "predicted_null")  # their conditions depend on the model
 
 
 def load_facets(session: Session, job_id: str, filters: Filters, models: Sequence[str]) -> Facets:
@@ -150,12 +150,13 @@ def _load_groups(session: Session, job_id: str, filters: Filters) -> list[_Group
     columns = (
         c.method, c.factor, c.from_value, c.to_value, s.ground_truth, s.mask_classes, c.accepted,
         c.counted.label("counted"), c.check, flips.c.flipped, flips.c.kept,
+        case((c.factor.is_(None), cast(c.changes, Text))).label("several"),
     )  # fmt: skip
     failed = [
         case((matches, 0), else_=1).label(f"{_FAILED}{name}") for name, matches in _separate_conditions(filters).items()
     ]
     names = [*(column.key for column in columns), *(column.name for column in failed)]
-    others = filters.model_copy(update=dict.fromkeys((*_FACETED, *_PREDICTED)))
+    others = filters.model_copy(update=dict.fromkeys((*_FACETED, *PREDICTED)))
     predicted = predicted_conditions(filters, filters.model)
     query = (
         select(*columns, *failed, func.count().label("number"))
@@ -169,14 +170,14 @@ def _load_groups(session: Session, job_id: str, filters: Filters) -> list[_Group
 
 def _group(row: RowMapping) -> _Group:
     """The group of a row of `_load_groups`."""
-    values: tuple[tuple[Direction, str | None], ...] = (("to", row["to_value"]), ("from", row["from_value"]))
-    factor, label = row["factor"], row["ground_truth"]
+    label = row["ground_truth"]
+    changes: list[Mapping[str, str | None]] = json.loads(row["several"]) if row["several"] else [dict(row)]
     counted = ("counted",) if row["counted"] else ()
     failed = (name.removeprefix(_FAILED) for name, value in row.items() if name.startswith(_FAILED) and value)
     return _Group(
         method=row["method"],
         classes=tuple(dict.fromkeys([*([] if label is None else [label]), *(row["mask_classes"] or [])])),
-        changes=tuple(ChangedValue(factor, value, way) for way, value in values if factor and value),
+        changes=tuple(dict.fromkeys(value for change in changes for value in _values(change))),
         verdicts=("accepted", *counted) if row["accepted"] else ("rejected",),
         check=row["check"],
         flips=(*(("true",) if row["flipped"] else ()), *(("false",) if row["kept"] else ())),
@@ -185,10 +186,18 @@ def _group(row: RowMapping) -> _Group:
     )
 
 
+def _values(change: Mapping[str, str | None]) -> Iterator[ChangedValue]:
+    """The values that a change goes to and comes from, those that are known."""
+    values: tuple[tuple[Direction, str | None], ...] = (("to", change["to_value"]), ("from", change["from_value"]))
+    for direction, value in values:
+        if change["factor"] and value:
+            yield ChangedValue(change["factor"], value, direction)
+
+
 def _by_model(session: Session, job_id: str, filters: Filters) -> Counter[str]:
     """The number of counterfactuals with a prediction of each model; with the filter of flips, of those flips."""
     c, p = Counterfactual, aliased(Prediction)
-    others = filters.model_copy(update=dict.fromkeys(("model", "flipped", *_PREDICTED)))
+    others = filters.model_copy(update=dict.fromkeys(("model", "flipped", *PREDICTED)))
     predicted = predicted_conditions(filters, p.model)
     flips = [] if filters.flipped is None else [p.flipped.is_(filters.flipped)]
     query = (

@@ -19,7 +19,8 @@ from gateway.database.columns import StoredChange
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Job, JobService, SourceImage
 from gateway.model_services.recorded_embeddings import recorded_tables
-from gateway.results.counterfactuals import Filters, flips_by_counterfactual, matching
+from gateway.results.counterfactuals import matching
+from gateway.results.filters import Filters, flips_by_counterfactual
 from gateway.results.recent import Recent
 from shared.endpoints import Services
 from shared.storage import ObjectStore

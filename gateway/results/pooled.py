@@ -42,7 +42,8 @@ class PooledPairs:
     Originals, null arms and sham arms count once for each of their pairs: otherwise images with many accepted edits
     would weigh more among counterfactuals than among the images that these are compared with. `groups` (groups × 2 × 3
     × classes) has the `class_pixels` of counterfactuals, and of the arms that they are compared with. `all_originals`
-    counts every source image once, with or without pairs.
+    counts every source image once, with or without pairs. `behind` (3 × classes × classes + 1) counts the pairs with
+    pixels in a cell: of the original, of the null arm, of the counterfactual.
     """
 
     all_originals: Pooled
@@ -50,6 +51,7 @@ class PooledPairs:
     null: Pooled
     counterfactual: Pooled
     groups: Integers
+    behind: Integers
 
 
 class PooledColumns:
@@ -58,6 +60,7 @@ class PooledColumns:
     def __init__(self, classes: int) -> None:
         self._classes = classes
         self._counts = np.zeros((3, classes, classes + 1), np.int64)
+        self._behind = np.zeros((3, classes, classes + 1), np.int64)
         self._images = [0, 0, 0]
         self._all, self._sources = np.zeros((classes, classes + 1), np.int64), 0
         self._groups: defaultdict[int, Integers] = defaultdict(lambda: np.zeros((2, 3, classes), np.int64))
@@ -69,11 +72,12 @@ class PooledColumns:
             self._sources += 1
         if not pairs:
             return
-        self._counts[0] += len(pairs) * self._unpack(pairs[0].original)
+        unchanged = self._unpack(pairs[0].original)
         for pair in pairs:
-            self._counts[1] += self._unpack(pair.null)
             counterfactual, reference = self._unpack(pair.counterfactual), self._unpack(pair.reference)
-            self._counts[2] += counterfactual
+            arms = np.stack([unchanged, self._unpack(pair.null), counterfactual])
+            self._counts += arms
+            self._behind += arms > 0
             self._groups[group] += np.stack([class_pixels(counterfactual), class_pixels(reference)])
         nulls = {pair.null.counterfactual_id for pair in pairs}  # None: the original
         for arm, images in enumerate((1, len(nulls), len(pairs))):
@@ -84,7 +88,8 @@ class PooledColumns:
         original, null, counterfactual = map(Pooled, self._counts, self._images)
         empty = np.zeros((0, 2, 3, self._classes), np.int64)
         groups = np.stack(list(self._groups.values())) if self._groups else empty
-        return PooledPairs(Pooled(self._all, self._sources), original, null, counterfactual, groups)
+        every = Pooled(self._all, self._sources)
+        return PooledPairs(every, original, null, counterfactual, groups, self._behind)
 
     def _unpack(self, row: PredictionRow) -> Integers:
         return unpack_counts(row.confusion or [], self._classes)

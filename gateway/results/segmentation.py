@@ -36,7 +36,7 @@ from gateway.results.stream import Numbers, SourceRows, cells_of
 from gateway.results.wording import pooled_obstacle_sentence
 from shared.schemas.effects import Cell
 from shared.schemas.masks import ALL_CLASSES
-from shared.schemas.metrics import SegmentationMetrics
+from shared.schemas.metrics import ConfusionPairs, SegmentationMetrics
 from shared.schemas.results import Relation
 
 
@@ -193,6 +193,7 @@ def by_source(scores: Scores, rows: Integers, estimand: Estimand = "pairs") -> D
 def segmentation_metrics(rows: SegmentedRows, colours: Sequence[str], seed: int) -> SegmentationMetrics:
     """The pooled figures, and the mean difference per source image with its interval. `seed`: the analysis's seed."""
     pooled = rows.pooled
+    originals, nulls, counterfactuals = pooled.behind.tolist()
     original, null, counterfactual = (
         scores(arm.counts, arm.images) for arm in (pooled.original, pooled.null, pooled.counterfactual)
     )
@@ -213,4 +214,5 @@ def segmentation_metrics(rows: SegmentedRows, colours: Sequence[str], seed: int)
         no_pooled_interval=pooled_obstacle_sentence(obstacle, rows.classes) if obstacle else "",
         lost=clustered_rate(rows.losing, rows.scores.cluster),
         lost_null=clustered_rate(rows.losing_null, rows.null_group),
+        pairs=ConfusionPairs(originals=originals, nulls=nulls, counterfactuals=counterfactuals),
     )

@@ -24,7 +24,7 @@ from gateway.jobs.model_choice import refuse_unknown_truths
 from gateway.jobs.progress import progress
 from gateway.operations.deletion import mark_deleted
 from gateway.queue import job_states
-from gateway.results.counterfactuals import Filters, conditions
+from gateway.results.filters import Filters, conditions
 from gateway.results.pairing import is_arm_of
 from gateway.suites.copies import ID_PREFIX, RowCopies, copy_job
 from shared.problems import Conflict, InvalidInput, NotFound

@@ -9,20 +9,22 @@ from shared.schemas.effects import Cell
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import ModelResults
 
+Value = str | list[str]  # of a query parameter; a list repeats it
 
-def parameters_of(state: Contract) -> dict[str, str]:
+
+def parameters_of(state: Contract) -> dict[str, Value]:
     """The state as query parameters, without the page that it is at."""
     values = state.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"cursor"})
-    return {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
+    return {name: _text(value) for name, value in values.items()}
 
 
-def address_of(path: str, state: Contract, **changes: str | None) -> str:
+def address_of(path: str, state: Contract, **changes: Value | None) -> str:
     """`path` with this state and `changes` to it; None removes a parameter. Starts at the first page."""
     parameters = {name: value for name, value in {**parameters_of(state), **changes}.items() if value is not None}
-    return f"{path}?{urlencode(parameters)}" if parameters else path
+    return f"{path}?{urlencode(parameters, doseq=True)}" if parameters else path
 
 
-def cell_parameters(cell: Cell | None) -> dict[str, str | None]:
+def cell_parameters(cell: Cell | None) -> dict[str, Value | None]:
     """A cell as changes to a state's parameters; None removes the cell."""
     if cell is None:
         return {"class": None, "factor": None, "value": None, "from": None}
@@ -31,22 +33,26 @@ def cell_parameters(cell: Cell | None) -> dict[str, str | None]:
     return {"class": cell.label or None, "factor": cell.factor, **values}
 
 
-def gallery(job: str, **filters: str | None) -> str:
+def gallery(job: str, **filters: Value | None) -> str:
     """The address of the job's images with these filters; None is left out."""
     chosen = {name: value for name, value in filters.items() if value is not None}
-    return f"/jobs/{job}/gallery?{urlencode(chosen)}"
+    return f"/jobs/{job}/gallery?{urlencode(chosen, doseq=True)}"
 
 
-def images_of_cell(job: str, figures: ModelResults, cell: Cell, **filters: str | None) -> str:
+def images_of_cell(job: str, figures: ModelResults, cell: Cell, **filters: Value | None) -> str:
     """The address of the images that the effect of a cell comes from, with further `filters`."""
     change = cell_parameters(cell) | {"class": None} | class_filter(figures, cell.label)
     return gallery(job, model=figures.model, method=figures.method, verdict="counted", **change, **filters)
 
 
-def class_filter(figures: ModelResults, label: str) -> dict[str, str | None]:
-    """The filter of a class of the reference: the ground truth, or without one the class predicted on the source."""
-    if label == ALL_CLASSES:
-        return {}
-    if figures.relation == "labelled":
-        return {"class": label}
-    return {} if figures.metric == "iou" else {"predicted_original": label}
+def class_filter(figures: ModelResults, label: str) -> dict[str, Value | None]:
+    """The filter of a class of the reference: the ground truth, or without one what is predicted on the source."""
+    if label == ALL_CLASSES or (figures.relation != "labelled" and figures.metric == "iou"):
+        return {"scored": label}
+    return {"class" if figures.relation == "labelled" else "predicted_original": label}
+
+
+def _text(value: object) -> Value:
+    if isinstance(value, list):
+        return [str(each) for each in value]
+    return str(value).lower() if isinstance(value, bool) else str(value)

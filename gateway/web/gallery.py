@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
+from sqlalchemy.orm import Session
 
 from gateway.api.dependencies import Cursor, Gateway, JobId, Owner
 from gateway.database.sessions import reading
@@ -17,7 +18,7 @@ from gateway.results.browsing import browse
 from gateway.results.counterfactuals import Listing
 from gateway.results.facets import NOT_COUNTED, Facets, JobFacets
 from gateway.results.image_map import Of
-from gateway.web.addresses import address_of, parameters_of
+from gateway.web.addresses import Value, address_of, parameters_of
 from gateway.web.rendering import render
 from shared.schemas.effects import Direction
 from shared.schemas.result_rows import CounterfactualView
@@ -32,6 +33,22 @@ SHOWS: dict[Show, str] = {
     "slider": "slider",
     "blink": "blink",
     "difference": "difference",
+}
+_NAMES = {
+    "arm_check": "its null or sham arm fails",
+    "confidence_below": "confidence below",
+    "confidence_from": "confidence of at least",
+    "predicted_null": "predicted on the null arm",
+    "predicted_original": "predicted on the source",
+    "scored": "in the reference",
+    "unchecked": "not checked",
+}
+_PHRASES = {
+    ("on", "counterfactual"): "on the counterfactual",
+    ("on", "null"): "on the null arm",
+    ("on", "original"): "on the source",
+    ("rendered", "false"): "not rendered",
+    ("rendered", "true"): "rendered",
 }
 _NO_FILTERS = ("show", "masks", "against", "of")
 
@@ -63,7 +80,7 @@ class GalleryState(Listing):
             fields |= {"value": None, "from_value": self.value}
         return Listing.model_construct(**fields)
 
-    def current(self) -> dict[str, str]:
+    def current(self) -> dict[str, Value]:
         """The state as query parameters; the value of `from` in the form of `value` and `direction`."""
         parameters = parameters_of(self)
         parameters.pop("counts", None)
@@ -73,12 +90,12 @@ class GalleryState(Listing):
             parameters.setdefault("direction", "to")
         return parameters
 
-    def address(self, path: str, **changes: str | None) -> str:
+    def address(self, path: str, **changes: Value | None) -> str:
         """`path` with this state and `changes` to it; None removes a parameter. Starts at the first page."""
         return address_of(path, type(self).model_validate(self.current()), **changes)
 
     @property
-    def filters(self) -> dict[str, str]:
+    def filters(self) -> dict[str, Value]:
         """The parameters that choose images."""
         return {name: value for name, value in self.current().items() if name not in _NO_FILTERS}
 
@@ -126,8 +143,7 @@ def show_gallery(
     with reading(gateway.sessions) as session:
         row = jobs.find(session, owner, job)
         page = browse(session, job, listing, state.cursor, IMAGES_PER_PAGE)
-        at_once = state.counts or _edits(row) <= COUNTED_AT_ONCE
-        facets = counts.find(session, row, listing) if at_once else counts.kept(row, listing) or NOT_COUNTED
+        facets = facets_of(session, counts, row, state)
         rows = filter_rows(facets, state, path, has_review_order=session.get(Report, job) is not None)
     return render(
         "gallery.html",
@@ -151,9 +167,12 @@ def show_gallery(
     )
 
 
-def _edits(job: Job) -> int:
-    """How many counterfactuals the job has proposed so far."""
-    return sum(number for name, number in job.counts.items() if name.endswith("/proposed"))
+def facets_of(session: Session, counts: JobFacets, job: Job, state: GalleryState) -> Facets:
+    """The counts beside the filters; of a large job NOT_COUNTED, unless in memory or asked for by the state."""
+    proposed = sum(number for name, number in job.counts.items() if name.endswith("/proposed"))
+    if state.counts or proposed <= COUNTED_AT_ONCE:
+        return counts.find(session, job, state.listing())
+    return counts.kept(job, state.listing()) or NOT_COUNTED
 
 
 def pair_link(state: GalleryState, job: str) -> Callable[[CounterfactualView], str]:
@@ -200,9 +219,9 @@ def filter_rows(facets: Facets, state: GalleryState, path: str, *, has_review_or
     """The filters that have something to choose, in the order of the page; of NOT_COUNTED those that are chosen."""
     chosen = state.filters
 
-    def choice(words: str, number: int | None, **values: str) -> Choice:
-        active = values.items() <= chosen.items()
-        changes: dict[str, str | None] = dict.fromkeys(values) if active else dict(values)
+    def choice(words: str, number: int | None, **values: Value) -> Choice:
+        active = all(chosen.get(name) == value for name, value in values.items())
+        changes: dict[str, Value | None] = dict.fromkeys(values) if active else dict(values)
         return Choice(words, number, state.address(path, **changes), active, frozenset(values))
 
     def row(name: str, choices: Sequence[Choice]) -> FilterRow:
@@ -232,8 +251,17 @@ def filter_rows(facets: Facets, state: GalleryState, path: str, *, has_review_or
     }
     others = [(name, value) for name, value in chosen.items() if name not in shown]
     others = [(name, value) for name, value in others if name != "direction"]
-    rows.append(row("also", [choice(f"{name}: {value}", None, **{name: value}) for name, value in others]))
+    rows.append(row("also", [choice(_words(name, value), None, **{name: value}) for name, value in others]))
     return [entry for entry in rows if entry.choices]
+
+
+def _words(name: str, value: Value) -> str:
+    """The words of a filter without choices of its own."""
+    if isinstance(value, list):
+        if name == "pixels":
+            return f"pixels of {value[0]} taken for {value[1] if len(value) > 1 else 'a class that the job lacks'}"
+        return f"predicted as none of {len(value)} classes"
+    return _PHRASES.get((name, value)) or f"{_NAMES.get(name, name)}: {value}"
 
 
 def _shows(state: GalleryState, path: str) -> list[Choice]:

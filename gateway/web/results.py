@@ -23,10 +23,12 @@ from gateway.jobs import jobs
 from gateway.report.settling import open_effects, steps_for
 from gateway.results.classification import load_rows
 from gateway.results.confusion import at_threshold
-from gateway.results.counterfactuals import Filters, first_views
+from gateway.results.counterfactuals import first_views
+from gateway.results.filters import Filters
 from gateway.results.finding_notes import finding_id, load_notes, with_notes
 from gateway.results.rounds import rounds_of
 from gateway.web.addresses import address_of, class_filter, gallery, images_of_cell
+from gateway.web.figure_links import matrix_link
 from gateway.web.heat_map import heat_maps, shade, side_by_side
 from gateway.web.rendering import render
 from shared.problems import InvalidInput
@@ -37,7 +39,6 @@ from shared.schemas.results import JobResults, ModelResults
 
 PICTURES_PER_FINDING = 3
 FINDINGS_WITH_PICTURES = 12
-UNFOLDED_FINDINGS = 3
 Name = Annotated[str | None, Field(max_length=200)]
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
@@ -77,26 +78,24 @@ def show_results_page(
         figures = None if results is None else _chosen(results, view)
         findings = [] if results is None else _findings(session, job, results)
         shown = figures if figures is None else _at(session, row, figures, view.threshold)
-    path = f"/jobs/{job}/overview"
     return render(
         "results.html",
         job_id=job,
         job=row,
         results=results,
         findings=findings,
-        unfolded=UNFOLDED_FINDINGS,
         view=view,
-        path=path,
         figures=shown,
         thresholded=shown is not figures,
-        address=partial(address_of, path, view),
+        address=partial(address_of, f"/jobs/{job}/overview", view),
         maps=[] if shown is None else heat_maps(shown),
         methods=None if results is None or figures is None else side_by_side(_of_model(results, figures.model)),
         open_effects=[] if figures is None else open_effects(figures),
         shade=shade,
         cell_link=lambda of, cell: images_of_cell(job, of, cell),
-        funnel_link=partial(_funnel_link, job),
-        confusion_link=None if figures is None else _confusion_link(job, figures, view.threshold),
+        funnel_link=lambda method, **filters: gallery(job, method=method, **filters),
+        matrix_link=None if shown is None else matrix_link(job, shown, view.threshold),
+        links_are_counted=True,
         pair_link=_pair_link(job),
     )
 
@@ -152,23 +151,6 @@ def _images(session: Session, job: str, figures: ModelResults, cell: Cell) -> li
 
 def _of_model(results: JobResults, model: str) -> Sequence[ModelResults]:
     return [row for row in results.results if row.model == model]
-
-
-def _funnel_link(job: str, method: str, verdict: str | None = None, check: str | None = None) -> str:
-    return gallery(job, method=method, verdict=verdict, check=check)
-
-
-def _confusion_link(job: str, figures: ModelResults, threshold: float) -> Callable[[str, str, str], str | None]:
-    """The images of a matrix's cell, by arm, class and predicted class. None where no filter selects exactly them."""
-    names = set() if figures.confusion is None else {*figures.confusion.columns} - {"other"}
-
-    def link(arm: str, label: str, predicted: str) -> str | None:
-        if predicted not in names or threshold > 0:
-            return None
-        filters = {**class_filter(figures, label), arm: predicted}
-        return gallery(job, model=figures.model, method=figures.method, verdict="counted", **filters)
-
-    return link
 
 
 def _pair_link(job: str) -> Callable[[CounterfactualView], str]:

@@ -23,7 +23,7 @@ from gateway.results.class_colours import class_colours
 from gateway.results.counterfactuals import Listing
 from gateway.results.provenance import packet_of_image
 from gateway.storage import images
-from gateway.web.addresses import address_of, cell_parameters, parameters_of
+from gateway.web.addresses import Value, address_of, cell_parameters, parameters_of
 from gateway.web.rendering import FOLDER, render
 from shared.problems import InvalidInput, NotFound
 from shared.schemas.effects import Cell
@@ -44,11 +44,11 @@ class Gallery(Listing):
 
     cursor: Cursor = None
 
-    def current(self) -> dict[str, str]:
+    def current(self) -> dict[str, Value]:
         """The filters as query parameters."""
         return parameters_of(self)
 
-    def address(self, path: str, **changes: str | None) -> str:
+    def address(self, path: str, **changes: Value | None) -> str:
         """`path` with these filters and `changes` to them; None removes a filter. Starts at the first page."""
         return address_of(path, self, **changes)
 

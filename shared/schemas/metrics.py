@@ -63,6 +63,18 @@ class PaperMetrics(Contract):
 ConfusionMatrix = list[list[float]]
 
 
+class ConfusionPairs(Contract):
+    """How many counterfactuals are behind each cell of confusion matrices, by the arm whose prediction is in the cell.
+
+    A counterfactual is behind a cell of `originals` by the prediction on its source image, of `nulls` by that on its
+    null arm. A segmenter has pixels of one image in several cells.
+    """
+
+    originals: list[list[int]]
+    nulls: list[list[int]]
+    counterfactuals: list[list[int]]
+
+
 class ClassConfusion(Contract):
     """A classifier's confusion on the pairs that count: predicted classes by class of the reference.
 
@@ -81,6 +93,7 @@ class ClassConfusion(Contract):
     nulls: ConfusionMatrix
     counterfactuals: ConfusionMatrix
     difference: ConfusionMatrix
+    pairs: Annotated[ConfusionPairs | None, Field(description="missing in older results")] = None
 
 
 class SegmentationScores(Contract):
@@ -132,3 +145,4 @@ class SegmentationMetrics(Contract):
     no_pooled_interval: str = ""
     lost: Rate
     lost_null: Rate
+    pairs: Annotated[ConfusionPairs | None, Field(description="missing in older results")] = None

@@ -10,8 +10,9 @@ from sqlalchemy.orm import Session
 
 from gateway.database.sessions import Sessions
 from gateway.results.browsing import browse
-from gateway.results.counterfactuals import Filters, Listing, matching
+from gateway.results.counterfactuals import Listing, matching
 from gateway.results.facets import ChangedValue, load_facets
+from gateway.results.filters import Filters
 from shared.storage import DirectoryStore
 from tests.support.drawn_job import MODELS, add_drawn_job
 
@@ -37,8 +38,19 @@ def number(session: Session, filters: Filters, **changes: object) -> int:
         {"class": "bus", "predicted": "truck", "model": "night-bus"},
         {"class": "bus", "predicted": "truck"},
         {"predicted_original": "car", "predicted_null": "car", "model": "sound"},
+        {"on": "null", "confidence_below": 0.8, "other_than": ["car"], "model": "sound"},
+        {"confidence_from": 0.8, "rendered": True},
     ],
-    ids=["all", "class", "model", "predicted by a model", "predicted by any model", "predicted on the arms"],
+    ids=[
+        "all",
+        "class",
+        "model",
+        "predicted by a model",
+        "predicted by any model",
+        "predicted on the arms",
+        "less certain on the null arm",
+        "certain",
+    ],
 )
 def test_every_count_is_the_number_of_rows(session: Session, fields: dict[str, object]) -> None:
     with session:

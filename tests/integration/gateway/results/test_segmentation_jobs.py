@@ -12,8 +12,8 @@ from gateway.database.tables import LOCAL_OWNER, Counterfactual, Job, Prediction
 from gateway.jobs.task_description import protected_classes
 from gateway.operations.housekeeping import Graces, run_housekeeping
 from gateway.results.classification import load_rows
-from gateway.results.counterfactuals import Filters, conditions
 from gateway.results.failure_points import failure_points_page
+from gateway.results.filters import Filters, conditions
 from gateway.results.measure import measure
 from gateway.results.segmentation import by_source
 from shared.images import decode

@@ -1,0 +1,212 @@
+"""Filters of counterfactuals as SQL conditions: what API, gallery, map and exports choose images by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field
+from sqlalchemy import ColumnElement, Subquery, and_, case, cast, func, or_, select
+from sqlalchemy import Text as Text_
+from sqlalchemy.orm import InstrumentedAttribute, aliased
+
+from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
+from gateway.results.pairing import is_arm_of
+from gateway.results.pixel_counts import has_pixels, place_of
+from shared.schemas.base import Contract
+from shared.schemas.masks import ALL_CLASSES
+
+MOST_CHANGES = 5  # of one edit, as the parameters of the methods have it
+Text = Annotated[str, Field(max_length=200)]
+Verdict = Literal["accepted", "rejected", "counted", "any"]
+PredictedArm = Literal["counterfactual", "original", "null"]
+Model = str | InstrumentedAttribute[str] | None  # a name, the model of an outer query, or any
+
+
+class Filters(Contract):
+    """Filters of counterfactuals; all of them must match. `factor`, `value` and `from` match one change of an edit."""
+
+    method: Text | None = None
+    factor: Text | None = None
+    value: Annotated[Text | None, Field(description="the value that the edit changed to")] = None
+    from_value: Annotated[Text | None, Field(alias="from", description="the value that the edit changed")] = None
+    label: Annotated[
+        Text | None,
+        Field(alias="class", description="ground truth of the source image, or a class in its mask"),
+    ] = None
+    verdict: Annotated[
+        Verdict | None, Field(description="counted: accepted, and the arm that it is measured against too")
+    ] = None
+    check: Annotated[Text | None, Field(description="the check that rejected it")] = None
+    arm_check: Annotated[
+        Text | None, Field(description="the check that the arm fails which it is measured against")
+    ] = None
+    rendered: Annotated[bool | None, Field(description="whether it has an image")] = None
+    unchecked: Annotated[
+        Literal["shapes", "recaption"] | None, Field(description="rendered, but this check could not be made")
+    ] = None
+    flipped: Annotated[bool | None, Field(description="the prediction changed (of `model`, or of any model)")] = None
+    model: Annotated[Text | None, Field(description="a model under test with a prediction on it")] = None
+    predicted: Annotated[Text | None, Field(description="the class predicted on it (by `model`, or by any model)")] = (
+        None
+    )
+    predicted_original: Annotated[Text | None, Field(description="the class predicted on the source image")] = None
+    predicted_null: Annotated[
+        Text | None, Field(description="the class predicted on its null arm; without one, on the source image")
+    ] = None
+    scored: Annotated[
+        Text | None,
+        Field(description=f"a class in the reference of a segmenter's prediction on it; `{ALL_CLASSES}`: any class"),
+    ] = None
+    on: Annotated[
+        PredictedArm | None,
+        Field(description="the image whose prediction the next four filters are about; default: the counterfactual"),
+    ] = None
+    confidence_from: Annotated[float | None, Field(ge=0, le=1, description="the least top probability")] = None
+    confidence_below: Annotated[float | None, Field(ge=0, le=1, description="the top probability is lower")] = None
+    other_than: Annotated[
+        list[Text] | None, Field(min_length=1, max_length=100, description="the predicted class is none of these")
+    ] = None
+    pixels: Annotated[
+        list[Text] | None,
+        Field(
+            min_length=1,
+            max_length=2,
+            description="a class of the reference and the class that a segmenter takes some of its pixels for; without "
+            "the second, a class that the job does not have",
+        ),
+    ] = None
+
+
+PREDICTED = (  # their conditions depend on the model
+    "predicted", "predicted_original", "predicted_null", "scored", "on", "confidence_from", "confidence_below",
+    "other_than", "pixels",
+)  # fmt: skip
+
+
+def has_class(label: str) -> ColumnElement[bool]:
+    """Whether a source image's ground truth names the class, as its label or in its mask."""
+    return or_(SourceImage.ground_truth == label, _has_text(cast(SourceImage.mask_classes, Text_), label))
+
+
+def conditions(filters: Filters) -> list[ColumnElement[bool]]:
+    """The filters as SQL conditions on a counterfactual's row."""
+    columns = {Counterfactual.method: filters.method, Counterfactual.check: filters.check}
+    matches: list[ColumnElement[bool]] = [column == value for column, value in columns.items() if value is not None]
+    matches += _change_conditions(filters) + _verdict_conditions(filters)
+    if filters.label is not None:
+        source = select(SourceImage.id).where(SourceImage.id == Counterfactual.source_image_id)
+        matches.append(source.where(has_class(filters.label)).exists())
+    if filters.flipped is not None or filters.model is not None:
+        predictions = select(Prediction.id).where(Prediction.counterfactual_id == Counterfactual.id)
+        if filters.model is not None:
+            predictions = predictions.where(Prediction.model == filters.model)
+        if filters.flipped is not None:
+            predictions = predictions.where(Prediction.flipped.is_(filters.flipped))
+        matches.append(predictions.exists())
+    return matches + predicted_conditions(filters, filters.model)
+
+
+def _change_conditions(filters: Filters) -> list[ColumnElement[bool]]:
+    """Whether one change of an edit has the factor and the values; the columns repeat single changes only."""
+    c = Counterfactual
+    wanted = {"factor": filters.factor, "to_value": filters.value, "from_value": filters.from_value}
+    chosen = {name: value for name, value in wanted.items() if value is not None}
+    if not chosen:
+        return []
+    single = and_(*(getattr(c, name) == value for name, value in chosen.items()))
+    several = or_(
+        *(
+            and_(*(c.changes[(place, name)].as_string() == value for name, value in chosen.items()))
+            for place in range(MOST_CHANGES)
+        )
+    )
+    return [or_(single, and_(c.factor.is_(None), several))]
+
+
+def _verdict_conditions(filters: Filters) -> list[ColumnElement[bool]]:
+    c = Counterfactual
+    matches: list[ColumnElement[bool]] = []
+    if filters.verdict == "counted":
+        matches.append(c.counted.is_(True))
+    elif filters.verdict not in (None, "any"):
+        matches.append(c.accepted.is_(filters.verdict == "accepted"))
+    if filters.arm_check is not None:
+        matches.append(c.lost_to == filters.arm_check)
+    if filters.rendered is not None:
+        matches.append(c.image_digest.is_not(None) if filters.rendered else c.image_digest.is_(None))
+    if filters.unchecked is not None:
+        matches += [c.image_digest.is_not(None), c.scores[filters.unchecked].as_float().is_(None)]
+    return matches
+
+
+def flips_by_counterfactual(job_id: str, model: str | None) -> Subquery:
+    """By `counterfactual_id`: whether some model (or `model`) `flipped` its prediction, and whether one `kept` it."""
+    p = Prediction
+    of_model = [] if model is None else [p.model == model]
+    flipped = func.max(case((p.flipped.is_(True), 1), else_=0)).label("flipped")
+    kept = func.max(case((p.flipped.is_(False), 1), else_=0)).label("kept")
+    rows = select(p.counterfactual_id, flipped, kept).where(
+        p.job_id == job_id, p.counterfactual_id.is_not(None), *of_model
+    )
+    return rows.group_by(p.counterfactual_id).subquery()
+
+
+def predicted_conditions(filters: Filters, model: Model) -> list[ColumnElement[bool]]:
+    """The filters by what `model` (None: any) predicts: on the counterfactual, its source image, its null arm."""
+    p = Prediction
+    predicted: Mapping[PredictedArm, str | None] = {
+        "counterfactual": filters.predicted,
+        "original": filters.predicted_original,
+        "null": filters.predicted_null,
+    }
+    of_model = [] if model is None else [p.model == model]
+    matches: list[ColumnElement[bool]] = []
+    for arm, place in _places().items():
+        wanted: list[ColumnElement[bool]] = [] if predicted[arm] is None else [p.predicted == predicted[arm]]
+        if arm == "counterfactual" and filters.scored is not None:
+            wanted.append(_is_scored(filters.scored))
+        if arm == (filters.on or "counterfactual"):
+            wanted += _prediction_conditions(filters)
+        if wanted:
+            matches.append(select(p.id).where(place, *wanted, *of_model).correlate_except(p, Job).exists())
+    return matches
+
+
+def _places() -> Mapping[PredictedArm, ColumnElement[bool]]:
+    """Whether a prediction is that for an image of a counterfactual's triple."""
+    p, arm = Prediction, aliased(Counterfactual)
+    of_source = and_(p.counterfactual_id.is_(None), p.source_image_id == Counterfactual.source_image_id)
+    null_arm = select(arm.id).where(arm.arm == "null", is_arm_of(arm, Counterfactual)).correlate(Counterfactual)
+    return {
+        "counterfactual": p.counterfactual_id == Counterfactual.id,
+        "original": of_source,
+        "null": or_(p.counterfactual_id.in_(null_arm), and_(Counterfactual.null_ordinal.is_(None), of_source)),
+    }
+
+
+def _prediction_conditions(filters: Filters) -> list[ColumnElement[bool]]:
+    p = Prediction
+    matches: list[ColumnElement[bool]] = []
+    if filters.confidence_from is not None:
+        matches.append(p.probability >= filters.confidence_from)
+    if filters.confidence_below is not None:
+        matches.append(p.probability < filters.confidence_below)
+    if filters.other_than is not None:
+        matches.append(p.predicted.not_in(filters.other_than))
+    if filters.pixels is not None:
+        classes = select(Job.classes).where(Job.id == p.job_id).correlate(p).scalar_subquery()
+        matches.append(has_pixels(p.confusion, *(place_of(classes, name) for name in (*filters.pixels, None)[:2])))
+    return matches
+
+
+def _is_scored(label: str) -> ColumnElement[bool]:
+    overlaps = cast(Prediction.overlaps, Text_)
+    return overlaps.contains(":") if label == ALL_CLASSES else _has_text(overlaps, label, ": ")
+
+
+def _has_text(json_text: ColumnElement[str], label: str, after: str = "") -> ColumnElement[bool]:
+    """Whether the text of a JSON column has a string, and `after` behind it."""
+    texts = {json.dumps(label), json.dumps(label, ensure_ascii=False)}  # SQLite and Postgres store JSON differently
+    return or_(*(json_text.contains(text + after, autoescape=True) for text in sorted(texts)))
