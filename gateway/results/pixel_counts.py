@@ -98,6 +98,6 @@ def _has_pixels_on_postgres(element: _HasPixels, compiler: SQLCompiler, **option
     unfolded = f"jsonb_array_elements_text({counts}) WITH ORDINALITY AS numbers(number, place)"
     following = f"({counts} ->> CAST(numbers.place AS integer))"  # places count from 1, members of an array from 0
     return (
-        f"EXISTS (SELECT 1 FROM {unfolded} WHERE (numbers.place - 1) % 3 = 0 "
+        f"EXISTS (SELECT 1 FROM {unfolded} WHERE mod(numbers.place - 1, 3) = 0 "
         f"AND CAST(numbers.number AS integer) = {row} AND CAST({following} AS integer) = {column})"
     )
