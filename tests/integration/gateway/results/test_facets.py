@@ -40,7 +40,6 @@ def number(session: Session, filters: Filters, **changes: object) -> int:
         {"predicted_original": "car", "predicted_null": "car", "model": "sound"},
         {"on": "null", "confidence_below": 0.8, "other_than": ["car"], "model": "sound"},
         {"confidence_from": 0.8, "rendered": True},
-        {"rendered": True, "verdict": "rejected"},
     ],
     ids=[
         "all",
@@ -51,7 +50,6 @@ def number(session: Session, filters: Filters, **changes: object) -> int:
         "predicted on the arms",
         "less certain on the null arm",
         "certain",
-        "rejected by an image check",
     ],
 )
 def test_every_count_is_the_number_of_rows(session: Session, fields: dict[str, object]) -> None:
