@@ -98,7 +98,6 @@ def follow_all(client: httpx.Client, path: str) -> Mapping[str, int]:
 def test_every_link_of_a_classifiers_results(labelled: Gateway, query: str) -> None:
     links = follow_all(labelled.client, f"/jobs/drawn/overview{query}")
     parts = [
-        "other_than=",
         "arm_check=likeness",
         "unchecked=recaption",
         "rendered=true",
