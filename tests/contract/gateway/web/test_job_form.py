@@ -126,7 +126,7 @@ def test_masks_come_by_index_and_by_colour(
         ({"classes": '{"classes": [{"name": "road"}]}'}, ["a.png"], "an index or a colour"),
         ({"classes": json.dumps(INDICES)}, ["a.png"], "tick one of the models"),
         ({"classes": json.dumps(INDICES), "models": ["m1"]}, ["a.png"], "'m1' classifies"),
-        ({"classes": json.dumps(INDICES), "models": [SEGMENTER]}, [], "none was sent"),
+        ({"classes": json.dumps(INDICES), "models": [SEGMENTER]}, [], "there are no masks"),
         ({"classes": json.dumps(INDICES), "models": [SEGMENTER]}, ["b.png"], "'b.png'"),
     ],
     ids=lambda value: str(value)[:40],
