@@ -15,7 +15,7 @@ import torch
 from diffusers import StableDiffusionPipeline, UNet2DConditionModel
 from diffusers.models.attention_processor import AttnProcessor
 from peft import LoraConfig
-from peft.utils import get_peft_model_state_dict
+from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -53,6 +53,13 @@ def add_lora(unet: UNet2DConditionModel, rank: int) -> None:
         first, second = (getattr(unet.conv_out, name)["default"].weight for name in ("lora_A", "lora_B"))
         first[: len(weight)] = -weight
         second[:, : len(weight), 0, 0] = torch.eye(len(weight))
+
+
+def start_from(unet: UNet2DConditionModel, folder: Path) -> None:
+    """As `add_lora`, but with the LoRA that `save_editor` wrote into a folder. Raises OSError if it is missing."""
+    lora = load_file(folder / LORA)
+    add_lora(unet, rank_of(lora))
+    set_peft_model_state_dict(unet, {name.removeprefix("unet."): value.float() for name, value in lora.items()})
 
 
 def rank_of(state: Mapping[str, Tensor]) -> int:

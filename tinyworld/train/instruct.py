@@ -7,6 +7,7 @@ noise is needed: the loss is the squared error of the edited latents. Changed po
 share of the instructions are shams, under which nothing changes.
 
 Start again and the run goes on from `runs/instruct/checkpoint.pt` (`runs/instruct-roads` with `--domain roads`).
+`--start FOLDER` begins a new run, `runs/instruct-again`, with the weights of a published editor.
 `python -m tinyworld.train.publish_instruct` writes its averaged weights, and `--sheet` shows edits of unseen scenes.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -29,7 +31,7 @@ from tinyworld.datasets.instructed_pictures import InstructedPictures, instructe
 from tinyworld.domain.names import Domain, add_domain
 from tinyworld.networks.group_norm import speed_up_group_norm
 from tinyworld.networks.half_precision import autocast
-from tinyworld.networks.instructed_unet import add_lora, few_step_unet
+from tinyworld.networks.instructed_unet import add_lora, few_step_unet, rank_of, start_from
 from tinyworld.system.folders import RUNS, weights_of
 from tinyworld.train.autoencoder import LATENT_CHANNELS
 from tinyworld.train.diffusion import SCHEDULE, Latents, text_states
@@ -113,7 +115,8 @@ def edited(unet: nn.Module, source: Tensor, text: Tensor) -> Tensor:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=600)
-    parser.add_argument("--rank", type=int, default=16, help="of the LoRA")
+    parser.add_argument("--rank", type=int, default=16, help="of the LoRA; with --start, its own")
+    parser.add_argument("--start", type=Path, help="folder of a published editor")
     parser.add_argument("--sources", type=int, default=4000, help="scenes, each with three targets")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rate", type=float, default=1e-3, help="highest learning rate")
@@ -132,23 +135,28 @@ def main() -> None:
     torch.manual_seed(0)
     domain: Domain = args.domain
     on = device()
+    run = args.run or run_name("instruct", domain, args.start)
     recipe = Recipe(
-        args.run or run_name("instruct", domain, None), args.minutes * 60, args.batch, args.rate, weight_decay=0.0,
+        run, args.minutes * 60, args.batch, args.rate, weight_decay=0.0,
         warmup_steps=30, ema=0.99,
         checkpoint_every=args.checkpoint_every,
     )  # fmt: skip
     examples = InstructedExamples(instructed_pictures(domain, args.sources), args.batch, on)
     unet = few_step_unet(weights_of(domain) / "diffusion")
-    add_lora(unet, args.rank)
+    if args.start:
+        start_from(unet, args.start)
+    else:
+        add_lora(unet, args.rank)
+    rank = rank_of(unet.state_dict())
     unet.to(device=on, memory_format=torch.channels_last)
     speed_up_group_norm(unet)
     command = command_of(
-        "tinyworld.train.instruct", domain, None, minutes=args.minutes, rank=args.rank, sources=args.sources,
+        "tinyworld.train.instruct", domain, args.start, minutes=args.minutes, rank=rank, sources=args.sources,
         batch=args.batch, rate=args.rate,
     )  # fmt: skip
-    record = {"command": command, "domain": domain, "rank": args.rank, "sources": args.sources}
-    (RUNS / recipe.run).mkdir(parents=True, exist_ok=True)
-    (RUNS / recipe.run / RECORD).write_text(json.dumps(record, indent=1) + "\n")
+    record = {"command": command, "domain": domain, "rank": rank, "sources": args.sources}
+    (RUNS / run).mkdir(parents=True, exist_ok=True)
+    (RUNS / run / RECORD).write_text(json.dumps(record, indent=1) + "\n")
     print(recipe_record(recipe, train(unet, examples.loss, recipe)))
 
 

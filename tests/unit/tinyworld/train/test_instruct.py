@@ -13,7 +13,7 @@ from diffusers import UNet2DConditionModel
 
 from tinyworld.datasets.captioned_pictures import PICTURE_DOMAINS
 from tinyworld.datasets.instructed_pictures import instructed_pictures, pair
-from tinyworld.networks.instructed_unet import add_lora, few_step_unet
+from tinyworld.networks.instructed_unet import add_lora, few_step_unet, start_from
 from tinyworld.system.folders import weights_of
 from tinyworld.train import publish_instruct
 from tinyworld.train.instruct import CHANGED_WEIGHT, RECORD, InstructedExamples
@@ -87,6 +87,10 @@ def test_a_few_steps_lower_the_loss_and_the_checkpoint_becomes_an_editor(
     assert edited[0].shape == (1, 128, 128, 3)
     assert np.abs(edited[0].astype(np.int16) - edited[1]).mean() < 3
     assert "instruction" in (tmp_path / "instruct" / "README.md").read_text()
+    again = few_step_unet(weights_of("objects") / "diffusion")
+    start_from(again, tmp_path / "instruct")
+    assert loss_of(again.eval(), examples) == pytest.approx(loss_of(averaged, examples), rel=0.02)
+    assert all(".lora_" in name for name, weights in again.named_parameters() if weights.requires_grad)
 
 
 def test_a_training_finds_the_shipped_autoencoder_from_any_directory(
