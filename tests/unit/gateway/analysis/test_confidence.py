@@ -88,11 +88,12 @@ def test_confusion_counts_each_original_and_each_null_arm_once() -> None:
     outcomes = replace(outcomes, counting=Counting(counted, counted))
     label = np.repeat(np.arange(30) % 2, 2)
     arms = confusion(outcomes, label, np.array([0, 1, 2]), 2, 2)  # the third class has no column: other
-    expected = np.zeros((3, 2, 4), int)
+    expected = np.zeros((5, 2, 4), int)
     for row in range(60):
         first = not any(counted[earlier] and outcomes.source[earlier] == outcomes.source[row] for earlier in range(row))
-        for arm, predictions in enumerate((outcomes.original, outcomes.null, outcomes.counterfactual)):
-            if counted[row] and (arm == 2 or first):
+        arms_of_row = (outcomes.original, outcomes.null, outcomes.counterfactual, outcomes.original, outcomes.null)
+        for arm, predictions in enumerate(arms_of_row):  # the last two count a pair's arms once for each pair
+            if counted[row] and (arm >= 2 or first):
                 predicted = predictions.predicted[row]
                 expected[arm, label[row], 3 if predicted == NO_CLASS else predicted] += 1
     assert [counts.tolist() for counts in arms] == expected.tolist()
