@@ -44,3 +44,28 @@ def test_a_signal_that_arrives_as_the_wait_begins_ends_it(name: str) -> None:
 def test_a_second_signal_ends_the_process_at_once() -> None:
     ended = run(0, "SIGINT", "signal.raise_signal(signal.SIGINT)\nprint('still here')")
     assert (ended.returncode, ended.stdout) == (128 + signal.SIGINT, "stopped\n")
+
+
+UNNOTICED = """
+import os, signal, threading, time
+from embedded.stop_signals import StopSignal
+
+stop_signal, waiting = StopSignal(), threading.Event()
+
+def send():
+    waiting.wait()
+    time.sleep(1)
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=send, daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # the other thread takes the signal
+waiting.set()
+stop_signal.wait()
+print("stopped", flush=True)
+"""
+
+
+def test_a_signal_that_does_not_interrupt_the_main_threads_call_ends_the_wait() -> None:
+    """It may arrive after the interpreter's last check and before the call: then only the pipe can end the call."""
+    ended = subprocess.run([sys.executable, "-c", UNNOTICED], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "stopped\n"), ended.stderr
