@@ -17,7 +17,7 @@ class EditOutcome:
     """The outcome of one edit of a source image in `group`. `rejected_by`: the check that rejected it, or "".
 
     `shapes_checked`: whether a segmenter could check the shapes of the mask. `recaptioned`: whether a new caption could
-    check the class. `lost_to`: the check that the null or sham arm fails which it would be measured against, if any.
+    check the class. `lost_to`: the check that its null or sham arm failed, if any.
     """
 
     group: int

@@ -12,7 +12,7 @@ from gateway.api.forms import REQUEST_BODY, read_submission
 from gateway.database.sessions import reading
 from gateway.jobs import jobs
 from gateway.jobs.submit import plan_submission, submit
-from gateway.operations.deletion import remove_rows_for_a_moment
+from gateway.operations.deletion import remove_rows_briefly
 from gateway.repairs import repairs
 from shared.schemas.jobs import JobDetail, JobsPage
 from shared.schemas.plans import JobPlan
@@ -106,6 +106,6 @@ def delete_job(job: JobId, gateway: Gateway, owner: Owner) -> None:
         ended = repairs.ids_of(session, [job])
         report = jobs.remove(session, owner, job)
     repairs.forget_objects(gateway.store, ended)
-    remove_rows_for_a_moment(gateway.sessions)
+    remove_rows_briefly(gateway.sessions)
     if report is not None:
         gateway.store.delete(report)

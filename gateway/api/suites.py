@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Response
 
 from gateway.api.dependencies import Cursor, Gateway, Limit, Owner, problems
 from gateway.database.sessions import reading
-from gateway.operations.deletion import remove_rows_for_a_moment
+from gateway.operations.deletion import remove_rows_briefly
 from gateway.repairs import repairs
 from gateway.suites import runs, suites
 from shared.schemas.suites import (
@@ -62,7 +62,7 @@ def delete_suite(suite: SuiteId, gateway: Gateway, owner: Owner) -> None:
         ended = repairs.ids_of(session, suites.members(session, owner, suite))
         reports = suites.remove(session, owner, suite)
     repairs.forget_objects(gateway.store, ended)
-    remove_rows_for_a_moment(gateway.sessions)
+    remove_rows_briefly(gateway.sessions)
     for key in reports:
         gateway.store.delete(key)
 

@@ -44,8 +44,8 @@ def remove_rows(sessions: Sessions, pause: Callable[[float], bool]) -> None:
             return
 
 
-def remove_rows_for_a_moment(sessions: Sessions) -> None:
-    """Like `remove_rows`, for at most the time that a request may take; workers do the rest."""
+def remove_rows_briefly(sessions: Sessions) -> None:
+    """Like `remove_rows`, but only as long as a request may take; workers do the rest."""
     until = time.monotonic() + REQUEST_SECONDS
     remove_rows(sessions, lambda _: time.monotonic() > until)
 

@@ -39,9 +39,7 @@ class Filters(Contract):
         Verdict | None, Field(description="counted: accepted, and the arm that it is measured against too")
     ] = None
     check: Annotated[Text | None, Field(description="the check that rejected it")] = None
-    arm_check: Annotated[
-        Text | None, Field(description="the check that the arm fails which it is measured against")
-    ] = None
+    arm_check: Annotated[Text | None, Field(description="the check that its null or sham arm failed")] = None
     rendered: Annotated[bool | None, Field(description="whether it has an image")] = None
     unchecked: Annotated[
         Literal["shapes", "recaption"] | None, Field(description="rendered, but this check could not be made")

@@ -62,16 +62,20 @@ def test_tests_of_gateway_and_tinyworld_lie_in_the_folder_of_their_package() -> 
             assert flat <= modules | (WHOLE_GATEWAY if package == "gateway" else set()), f"{mirror / package}"
 
 
-def fixture_bodies(path: Path) -> list[str]:
-    """The code of a file's fixtures, without their docstrings."""
+def helper_bodies(path: Path) -> list[str]:
+    """The parameters and the code of a file's functions of at least three lines that are no tests."""
     functions = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
-    fixtures = [f for f in functions if any("pytest.fixture" in ast.unparse(d) for d in f.decorator_list)]
-    return ["\n".join(map(ast.unparse, f.body[1 if ast.get_docstring(f) else 0 :])) for f in fixtures]
+    bodies = [
+        [ast.unparse(f.args), *map(ast.unparse, f.body[1 if ast.get_docstring(f) else 0 :])]
+        for f in functions
+        if not f.name.startswith("test_")
+    ]
+    return ["\n".join(body) for body in bodies if sum(code.count("\n") + 1 for code in body) > 3]
 
 
-def test_no_fixture_stands_twice() -> None:
+def test_no_helper_and_no_fixture_stands_twice() -> None:
     places: dict[str, list[Path]] = {}
     for path in TESTS.rglob("*.py"):
-        for body in fixture_bodies(path):
+        for body in helper_bodies(path):
             places.setdefault(body, []).append(path.relative_to(TESTS))
     assert not {body: paths for body, paths in places.items() if len(paths) > 1}

@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 from shared.images import encode
 from tests.support.browser import needs_browser, open_page, overflow, violations
 from tests.support.gateway_under_test import Gateway, picture
+from tests.support.pages import choose, home_of
 
 pytestmark = needs_browser
 
@@ -41,22 +42,12 @@ def drop(page: Page, files: Mapping[str, bytes], target: str = "#drop") -> bool:
     return taken
 
 
-def choose(page: Page, folder: Path) -> None:
-    with page.expect_file_chooser() as chooser:
-        page.locator("#folder").click()
-    chooser.value.set_files(folder)
-
-
 def folder_of(parent: Path, name: str, images: int) -> Path:
     folder = parent / name
     folder.mkdir(parents=True)
     for number in range(images):
         (folder / f"{number}.png").write_bytes(picture(10 * number, size=32))
     return folder
-
-
-def home_of(gateway: Gateway) -> str:
-    return str(gateway.client.base_url).rstrip("/") + "/"
 
 
 @pytest.mark.parametrize("name", ["manifest.csv", "labels.csv"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import io
 import re
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from PIL import Image
 
 from tests.support.drawn_job import serve_drawn_job
 from tests.support.gateway_under_test import Gateway
+from tests.support.pages import page_text
 from tests.support.recorded_embeddings import record_embeddings
 
 GALLERY = "/jobs/drawn/gallery"
@@ -32,12 +32,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 @pytest.fixture
 def client(gateway: Gateway) -> httpx.Client:
     return gateway.client
-
-
-def page(client: httpx.Client, path: str) -> str:
-    reply = client.get(path)
-    assert reply.status_code == 200, reply.text
-    return html.unescape(reply.text)
 
 
 def cards(text: str) -> list[str]:
@@ -69,21 +63,21 @@ def listed(client: httpx.Client, query: str) -> int:
 
 @pytest.mark.parametrize("query", ["", "class=bus", "flipped=true&model=night-bus", "verdict=rejected&class=car"])
 def test_each_count_is_what_its_filter_leaves(client: httpx.Client, query: str) -> None:
-    text = page(client, f"{GALLERY}?{query}")
+    text = page_text(client, f"{GALLERY}?{query}")
     assert total(text) == listed(client, query)
     offered = chips(text)
     assert len(offered) >= 8
     for address, words, number in offered:
-        assert total(page(client, address)) == number, f"{words} of {query!r}"
+        assert total(page_text(client, address)) == number, f"{words} of {query!r}"
 
 
 def test_value_and_direction_mean_the_filters_of_the_api(client: httpx.Client) -> None:
     query = "method=dillema&factor=weather&class=bus&model=night-bus"
-    to = page(client, f"{GALLERY}?{query}&value=night&direction=to")
+    to = page_text(client, f"{GALLERY}?{query}&value=night&direction=to")
     assert total(to) == listed(client, f"{query}&value=night") > 0
-    before = page(client, f"{GALLERY}?{query}&value=clear&direction=from")
+    before = page_text(client, f"{GALLERY}?{query}&value=clear&direction=from")
     assert total(before) == listed(client, f"{query}&from=clear") > 0
-    assert cards(before) == cards(page(client, f"{GALLERY}?{query}&from=clear"))
+    assert cards(before) == cards(page_text(client, f"{GALLERY}?{query}&from=clear"))
 
 
 def test_pages_go_forth_and_back_through_every_image_once(client: httpx.Client) -> None:
@@ -91,7 +85,7 @@ def test_pages_go_forth_and_back_through_every_image_once(client: httpx.Client) 
     visited: list[list[str]] = []
     back: list[str | None] = []
     while path:
-        text = page(client, path)
+        text = page_text(client, path)
         assert f"{sum(map(len, visited)) + 1:,} to" in text
         visited.append(cards(text))
         before = re.search(r'rel="prev" href="([^"]+)"', text)
@@ -104,23 +98,23 @@ def test_pages_go_forth_and_back_through_every_image_once(client: httpx.Client) 
     assert back[0] is None
     for (earlier, _), (_, address) in pairwise(zip(visited, back, strict=True)):
         assert address
-        assert cards(page(client, address)) == earlier
+        assert cards(page_text(client, address)) == earlier
 
 
 def test_the_review_order_has_pages_too(client: httpx.Client) -> None:
-    first = page(client, f"{GALLERY}?order=review")
+    first = page_text(client, f"{GALLERY}?order=review")
     review = client.get("/jobs/drawn/results?limit=1").json()["metrics"]["review"]
     assert cards(first) == review[:24]
     following = re.search(r'rel="next" href="([^"]+)"', first)
     if len(review) > 24:
         assert following
-        second = page(client, following[1])
+        second = page_text(client, following[1])
         assert cards(second) == review[24:48]
         assert f'rel="prev" href="{GALLERY}?order=review"' in second
 
 
 def test_a_filter_without_images_can_be_taken_off(client: httpx.Client) -> None:
-    text = page(client, f"{GALLERY}?class=zebra&verdict=accepted")
+    text = page_text(client, f"{GALLERY}?class=zebra&verdict=accepted")
     assert total(text) == 0
     assert f'<a class="chip active" href="{GALLERY}?verdict=accepted" aria-current="true">class: zebra</a>' in text
     assert client.get(f"{GALLERY}?klass=car").status_code == 422
@@ -129,9 +123,9 @@ def test_a_filter_without_images_can_be_taken_off(client: httpx.Client) -> None:
 
 
 def test_an_image_is_found_again_in_its_gallery_and_has_all_its_arms(client: httpx.Client) -> None:
-    text = page(client, f"{GALLERY}?class=bus&verdict=accepted&show=blink")
+    text = page_text(client, f"{GALLERY}?class=bus&verdict=accepted&show=blink")
     links = re.findall(r'<h3><a href="([^"]+)"', text)
-    image = page(client, links[1])
+    image = page_text(client, links[1])
     assert f'id="before" rel="prev" href="{links[0]}"' in image
     assert f'id="after" rel="next" href="{links[2]}"' in image
     assert f'id="back" href="{GALLERY}?class=bus&verdict=accepted&show=blink"' in image
@@ -140,17 +134,17 @@ def test_an_image_is_found_again_in_its_gallery_and_has_all_its_arms(client: htt
     assert f"contrafact replay {name[1]}" in image
     for words in ("<b>Source</b>", "<b>Null arm</b>", "<b>Counterfactual</b>", "Prompts and replies", "structure"):
         assert words in image
-    against_null = page(client, f"{links[1]}&against=null&show=difference")
+    against_null = page_text(client, f"{links[1]}&against=null&show=difference")
     view = client.get(f"/jobs/drawn/results/{name[1]}").json()
     assert f'class="reference" src="/images/{view["null_image"]}"' in against_null
     assert f"/differences/{view['image']}/{view['null_image']}" in against_null
 
 
 def test_an_edit_without_an_image_has_a_page(client: httpx.Client) -> None:
-    text = page(client, f"{GALLERY}?check=class%20words&show=difference")
+    text = page_text(client, f"{GALLERY}?check=class%20words&show=difference")
     assert "not rendered" in text
     link = re.findall(r'<h3><a href="([^"]+)"', text)[0]
-    assert "class words" in page(client, link)
+    assert "class words" in page_text(client, link)
 
 
 def test_a_difference_is_the_distance_of_the_pixels(client: httpx.Client) -> None:
@@ -169,7 +163,7 @@ def test_a_difference_is_the_distance_of_the_pixels(client: httpx.Client) -> Non
 
 def test_the_scripts_of_the_pages_are_small(client: httpx.Client) -> None:
     for path in (GALLERY, "/jobs/drawn/map"):
-        scripts = re.findall(r'<script src="([^"]+)"', page(client, path))
+        scripts = re.findall(r'<script src="([^"]+)"', page_text(client, path))
         assert scripts
         assert sum(len(client.get(script).content) for script in scripts) < 50_000
 
@@ -177,7 +171,7 @@ def test_the_scripts_of_the_pages_are_small(client: httpx.Client) -> None:
 def test_the_map_places_images_by_their_recorded_embeddings(gateway: Gateway) -> None:
     """Edits to night lie apart from all others."""
     placed = record_embeddings(gateway, "drawn", "night")
-    text = page(gateway.client, "/jobs/drawn/map?verdict=accepted")
+    text = page_text(gateway.client, "/jobs/drawn/map?verdict=accepted")
     points = {id: (float(x), float(y)) for id, x, y in re.findall(POINT, text)}
     assert len(points) == listed(gateway.client, "verdict=accepted")
     night = np.array([points[id] for id in points if placed[id] == "night"])
@@ -185,7 +179,7 @@ def test_the_map_places_images_by_their_recorded_embeddings(gateway: Gateway) ->
     apart = np.linalg.norm(night.mean(axis=0) - others.mean(axis=0))
     assert apart > 5 * max(night.std(), 1) or apart > 300
     assert 'class="point failed"' in text
-    few = page(gateway.client, "/jobs/drawn/map?class=bus&factor=weather&value=snow&direction=to&of=changes")
+    few = page_text(gateway.client, "/jobs/drawn/map?class=bus&factor=weather&value=snow&direction=to&of=changes")
     assert 0 < few.count("data-id=") < len(points)
     assert "of=changes" in re.findall(r'<a href="([^"]+)" data-id', few)[0]
     link = re.findall(r'<a href="([^"]+)" data-id', few)[0]

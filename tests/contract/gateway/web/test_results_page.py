@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from gateway.report.build import build_report
 from tests.support.browser import needs_browser, open_page, overflow, violations
 from tests.support.drawn_job import add_drawn_job, serve_drawn_job
 from tests.support.gateway_under_test import Gateway
+from tests.support.pages import page_text
 
 OVERVIEW = "/jobs/drawn/overview"
 THRESHOLD = 0.75
@@ -28,12 +28,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with serve_drawn_job(tmp_path_factory.mktemp("results"), per_class=16) as gateway:
         add_drawn_job(gateway.context.sessions, gateway.context.store, "running", per_class=1, state="running")
         yield gateway
-
-
-def page(client: httpx.Client, path: str) -> str:
-    reply = client.get(path)
-    assert reply.status_code == 200, reply.text
-    return html.unescape(reply.text)
 
 
 def tile(text: str, cell: str) -> tuple[str, str]:
@@ -50,7 +44,7 @@ def images_at(client: httpx.Client, link: str) -> int:
 
 
 def test_a_finding_comes_first_with_flipped_images_and_what_would_settle_it(site: Gateway) -> None:
-    text = page(site.client, OVERVIEW)
+    text = page_text(site.client, OVERVIEW)
     section = text[text.index('id="findings"') : text.index('class="choose"')]
     assert "bus, to night" in section
     assert len(re.findall(r'<article class="pair', section)) == 3
@@ -61,7 +55,7 @@ def test_a_finding_comes_first_with_flipped_images_and_what_would_settle_it(site
 
 
 def test_each_cell_of_the_heat_map_leads_to_the_images_that_it_counts(site: Gateway) -> None:
-    text = page(site.client, OVERVIEW)
+    text = page_text(site.client, OVERVIEW)
     effects = site.client.get("/jobs/drawn/results?limit=1").json()["metrics"]["results"][0]["cells"]
     drawn = re.findall(r'<td class="tile [^"]*"><a href="[^"]+" aria-label="', text[: text.index('id="confusion"')])
     assert len(drawn) == len(effects)
@@ -75,8 +69,8 @@ def test_each_cell_of_the_heat_map_leads_to_the_images_that_it_counts(site: Gate
 
 
 def test_another_model_and_method_are_chosen_in_the_address(site: Gateway) -> None:
-    assert re.search("<h2>.*night-bus.*dillema</h2>", page(site.client, OVERVIEW))
-    text = page(site.client, f"{OVERVIEW}?model=sound")
+    assert re.search("<h2>.*night-bus.*dillema</h2>", page_text(site.client, OVERVIEW))
+    text = page_text(site.client, f"{OVERVIEW}?model=sound")
     assert re.search("<h2>.*sound.*dillema</h2>", text)
     assert "model=sound" in tile(text, "bus, to night")[0]
     for wrong in ("model=nobody", "method=magic", "threshold=2", "treshold=0.5"):
@@ -84,7 +78,7 @@ def test_another_model_and_method_are_chosen_in_the_address(site: Gateway) -> No
 
 
 def test_the_figures_at_a_threshold_are_those_of_confident_predictions(site: Gateway) -> None:
-    link, words = tile(page(site.client, f"{OVERVIEW}?threshold={THRESHOLD}"), "bus, to night")
+    link, words = tile(page_text(site.client, f"{OVERVIEW}?threshold={THRESHOLD}"), "bus, to night")
     with site.context.sessions() as session:
         c, p = Counterfactual, Prediction
         rows = session.execute(
@@ -102,12 +96,12 @@ def test_the_figures_at_a_threshold_are_those_of_confident_predictions(site: Gat
     assert f", {len(changed)} images" in words
     assert "finding" not in words, "a chosen threshold has no test"
     assert images_at(site.client, link) == len(changed)
-    without, _ = tile(page(site.client, OVERVIEW), "bus, to night"), None
+    without, _ = tile(page_text(site.client, OVERVIEW), "bus, to night"), None
     assert without[1] != words
 
 
 def test_confusion_matrices_lead_to_the_images_of_their_cells(site: Gateway) -> None:
-    text = page(site.client, OVERVIEW)
+    text = page_text(site.client, OVERVIEW)
     confusion = site.client.get("/jobs/drawn/results?limit=1").json()["metrics"]["results"][0]["confusion"]
     assert confusion["classes"] == ["boat", "bus", "car"]
     assert confusion["columns"][:3] == confusion["classes"]
@@ -128,35 +122,35 @@ def test_confusion_matrices_lead_to_the_images_of_their_cells(site: Gateway) -> 
     assert failure
     assert images_at(site.client, failure[1]) == pytest.approx(share * number)
     assert share > 0.1
-    at_threshold = page(site.client, f"{OVERVIEW}?threshold={THRESHOLD}")
+    at_threshold = page_text(site.client, f"{OVERVIEW}?threshold={THRESHOLD}")
     assert re.search(r"bus as none: \d", at_threshold)
     assert "as none:" not in text
 
 
 @pytest.mark.parametrize("model", ["night-bus", "sound"])
 def test_the_gallery_counts_the_images_of_each_cell_of_the_matrices(site: Gateway, model: str) -> None:
-    text = page(site.client, f"{OVERVIEW}?model={model}")
+    text = page_text(site.client, f"{OVERVIEW}?model={model}")
     matrices = text[text.index('<section id="confusion">') : text.index('<section id="methods">')]
     links = dict.fromkeys(re.findall(r'<a href="([^"]+)" aria-label="[^"]+ as ', matrices))
     assert len(links) > 12
     for link in links:
-        total = re.search(r"<b>([\d,]+)</b> counterfactual", page(site.client, link))
+        total = re.search(r"<b>([\d,]+)</b> counterfactual", page_text(site.client, link))
         assert total
         assert int(total[1]) == images_at(site.client, link), link
 
 
 def test_the_pages_of_a_job_lead_to_each_other(site: Gateway) -> None:
-    text = page(site.client, OVERVIEW)
+    text = page_text(site.client, OVERVIEW)
     for name in ("view", "gallery", "map", "notes", "review"):
         assert f'href="/jobs/drawn/{name}"' in text
     status = re.search(r'<a href="/jobs/drawn/notes#(\w+)">Set its status', text)
     assert status
-    notes = page(site.client, "/jobs/drawn/notes")
+    notes = page_text(site.client, "/jobs/drawn/notes")
     assert f'id="{status[1]}"' in notes
-    pair = re.search(r'<h3><a href="([^"]+)"', page(site.client, "/jobs/drawn/gallery"))
+    pair = re.search(r'<h3><a href="([^"]+)"', page_text(site.client, "/jobs/drawn/gallery"))
     assert pair
     for path in ("/jobs/drawn/gallery", "/jobs/drawn/map", "/jobs/drawn/notes", pair[1]):
-        assert re.search(rf'href="{OVERVIEW}">[Rr]esults</a>', page(site.client, path)), path
+        assert re.search(rf'href="{OVERVIEW}">[Rr]esults</a>', page_text(site.client, path)), path
 
 
 def test_without_ground_truth_the_classes_are_those_predicted_on_the_source(tmp_path: Path) -> None:
@@ -165,15 +159,15 @@ def test_without_ground_truth_the_classes_are_those_predicted_on_the_source(tmp_
             session.execute(update(SourceImage).values(ground_truth=None))
             session.execute(update(Prediction).values(rank=None, ground_truth_probability=None))
         build_report(gateway.context.sessions, gateway.context.store, "drawn")
-        text = page(gateway.client, f"{OVERVIEW}?model=sound")
+        text = page_text(gateway.client, f"{OVERVIEW}?model=sound")
         link, words = tile(text, "bus, to snow")
         assert "predicted_original=bus" in link
         number = re.search(r", (\d+) images?", words)
         assert number
         assert images_at(gateway.client, link) == int(number[1]), "each source image has one edit to snow"
-        assert "as none: " in page(gateway.client, f"{OVERVIEW}?threshold=0.9")
-        images = re.search(r'<a href="([^"]+)">its images</a>', page(gateway.client, "/jobs/drawn/notes"))
-        finding = re.search(r'class="finding weakness">\s*<h3><a href="([^"]+)"', page(gateway.client, OVERVIEW))
+        assert "as none: " in page_text(gateway.client, f"{OVERVIEW}?threshold=0.9")
+        images = re.search(r'<a href="([^"]+)">its images</a>', page_text(gateway.client, "/jobs/drawn/notes"))
+        finding = re.search(r'class="finding weakness">\s*<h3><a href="([^"]+)"', page_text(gateway.client, OVERVIEW))
         assert images
         assert finding
         assert "predicted_original=bus" in images[1]
@@ -181,7 +175,7 @@ def test_without_ground_truth_the_classes_are_those_predicted_on_the_source(tmp_
 
 
 def test_a_step_of_the_funnel_leads_to_its_images(site: Gateway) -> None:
-    text = page(site.client, OVERVIEW)
+    text = page_text(site.client, OVERVIEW)
     for words in ("accepted", "rejected by an image check: label"):
         link = re.search(rf'<tr class="[a-z]+"><th scope="row"><a href="([^"]+)"[^>]*>{words}</a>', text)
         number = re.search(rf'<a href="[^"]+"[^>]*>{words}</a></th>.*?<td class="number">(\d+)</td></tr>', text)
@@ -191,7 +185,7 @@ def test_a_step_of_the_funnel_leads_to_its_images(site: Gateway) -> None:
 
 
 def test_a_job_without_results_says_when_they_come(site: Gateway) -> None:
-    text = page(site.client, "/jobs/running/overview")
+    text = page_text(site.client, "/jobs/running/overview")
     assert "when the job is done" in text
     assert site.client.get("/jobs/none/overview").status_code == 404
 

@@ -9,13 +9,14 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tests.support.drawn_job import serve_drawn_job
+from tests.support.drawn_job import add_drawn_job, serve_drawn_job
 from tests.support.gateway_under_test import Gateway
 
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with serve_drawn_job(tmp_path_factory.mktemp("wording"), per_class=2) as served:
+        add_drawn_job(served.context.sessions, served.context.store, "running", per_class=1, state="running")
         yield served
 
 
@@ -56,3 +57,7 @@ def test_a_plan_says_which_labels_models_know_and_what_the_images_can_show(gatew
 )
 def test_a_page_without_images_says_so(gateway: Gateway, address: str, words: str) -> None:
     assert words in gateway.client.get(f"/jobs/drawn/{address}").text
+
+
+def test_a_running_job_says_when_studies_can_be_made(gateway: Gateway) -> None:
+    assert "Make a study when it is done." in gateway.client.get("/jobs/running/studies/view").text
