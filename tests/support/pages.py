@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from pathlib import Path
 
@@ -33,8 +34,8 @@ def field_in(fragment: str) -> str:
 
 def unknown_to(fragment: str) -> dict[str, list[str]]:
     """By model under test, the labels or classes of a plan that it does not know."""
-    matches = re.findall(r'data-model="([^"]*)" data-unknown="([^"]*)"', fragment)
-    return {model: unknown.split() for model, unknown in matches}
+    matches = re.findall(r"""data-model="([^"]*)" data-unknown='([^']*)'""", fragment)
+    return {model: json.loads(unknown) for model, unknown in matches}
 
 
 def images_in(fragment: str) -> tuple[int, int]:

@@ -47,19 +47,18 @@ def test_a_second_signal_ends_the_process_at_once() -> None:
 
 
 UNNOTICED = """
-import os, signal, threading, time
+import os, signal, sys, threading, time
 from embedded.stop_signals import StopSignal
 
-stop_signal, waiting = StopSignal(), threading.Event()
+stop_signal, main, waiting = StopSignal(), threading.get_ident(), StopSignal.wait.__code__
 
 def send():
-    waiting.wait()
-    time.sleep(1)
-    os.kill(os.getpid(), signal.SIGINT)
+    while (frame := sys._current_frames()[main]).f_code is not waiting or frame.f_lineno == waiting.co_firstlineno:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)  # the main thread is inside the call that waits
 
 threading.Thread(target=send, daemon=True).start()
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # the other thread takes the signal
-waiting.set()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # so the other thread takes the signal
 stop_signal.wait()
 print("stopped", flush=True)
 """
