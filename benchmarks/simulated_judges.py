@@ -2,16 +2,21 @@
 
 Every accepted edit has a judge's score, and people review a random sample. The judge is useless, fair, good, biased to
 high scores, or says yes and no only. Run: `python -m benchmarks.simulated_judges --runs 2000`.
+
+With `--library`, the interval is that of `ppi-python`, the package of the method's authors, which must be installed
+(`pip install ppi-python==0.2.3`).
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from gateway.analysis.effects import Floats
+from gateway.analysis.certainty import LEVEL
+from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.prediction_powered import prediction_powered_share
 from gateway.analysis.thresholds import Booleans
 
@@ -37,7 +42,33 @@ JUDGES: Mapping[str, Judge] = {
 }
 
 
-def coverage(judge: Judge, share: float, reviewed: int, siblings: int, runs: int) -> tuple[float, float]:
+Interval = Callable[[Booleans, Floats, Integers, Floats, Integers], tuple[float, float] | None]
+
+
+def our_interval(
+    valid: Booleans, scores: Floats, group: Integers, other_scores: Floats, other_group: Integers
+) -> tuple[float, float] | None:
+    """The interval of `prediction_powered_share`; None with too few reviews."""
+    powered = prediction_powered_share(valid, scores, group, other_scores, other_group)
+    return None if powered is None else (powered.low, powered.high)
+
+
+def library_interval() -> Interval:
+    """The interval of `ppi_py.ppi_mean_ci`, which knows no groups. Raises ImportError without the package."""
+    library = importlib.import_module("ppi_py")
+
+    def interval(
+        valid: Booleans, scores: Floats, group: Integers, other_scores: Floats, other_group: Integers
+    ) -> tuple[float, float]:
+        low, high = library.ppi_mean_ci(valid.astype(np.float64), scores, other_scores, alpha=1 - LEVEL)
+        return float(low[0]), float(high[0])
+
+    return interval
+
+
+def coverage(
+    interval: Interval, judge: Judge, share: float, reviewed: int, siblings: int, runs: int
+) -> tuple[float, float]:
     """The share of simulated jobs whose interval has the true share, and the mean width of the interval."""
     hits, width = 0, 0.0
     for seed in range(runs):
@@ -47,14 +78,10 @@ def coverage(judge: Judge, share: float, reviewed: int, siblings: int, runs: int
         scores = judge(random, valid)
         chosen = np.zeros(len(group), np.bool_)
         chosen[random.permutation(len(group))[:reviewed]] = True
-        powered = prediction_powered_share(
-            valid[chosen], scores[chosen], group[chosen], scores[~chosen], group[~chosen]
-        )
-        if powered is not None:
-            hits += powered.low <= share <= powered.high
-            width += powered.high - powered.low
-        else:
-            hits += 1
+        limits = interval(valid[chosen], scores[chosen], group[chosen], scores[~chosen], group[~chosen])
+        low, high = limits or (0.0, 1.0)
+        hits += low <= share <= high
+        width += high - low if limits else 0.0
     return hits / runs, width / runs
 
 
@@ -62,11 +89,13 @@ def main() -> None:
     """Print coverage and width for each judge, share, number of reviews, and number of siblings."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=2_000)
-    runs = parser.parse_args().runs
+    parser.add_argument("--library", action="store_true", help="the interval of ppi-python instead of ours")
+    arguments = parser.parse_args()
+    runs, interval = arguments.runs, library_interval() if arguments.library else our_interval
     for siblings in (1, 3):
         for share in (0.1, 0.3, 0.6, 0.9):
             for reviewed in (25, 50, 100):
-                cells = [coverage(judge, share, reviewed, siblings, runs) for judge in JUDGES.values()]
+                cells = [coverage(interval, judge, share, reviewed, siblings, runs) for judge in JUDGES.values()]
                 row = "  ".join(
                     f"{name} {coverage:.3f} ({width:.2f})"
                     for name, (coverage, width) in zip(JUDGES, cells, strict=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contrafact.async_client import AsyncClient
 from contrafact.client import Client, Unreachable
-from contrafact.outcome import Finding, Gallery, Outcome
+from contrafact.outcome import Finding, Gallery, Outcome, Verdict
 from contrafact.testing import JobFailed, test
 from shared.problems import Problem
 from shared.schemas.comparisons import ComparisonChoice
@@ -21,7 +21,7 @@ from shared.schemas.own_images import MarkRequest
 from shared.schemas.repairs import RepairRequest
 from shared.schemas.reviews import ConfirmationRequest, ReviewRequest
 from shared.schemas.studies import Question, StudyRequest
-from shared.schemas.suites import SuiteRequest
+from shared.schemas.suites import SuiteFilters, SuiteRequest
 
 __all__ = [
     "AsyncClient",
@@ -46,7 +46,9 @@ __all__ = [
     "RepairRequest",
     "ReviewRequest",
     "StudyRequest",
+    "SuiteFilters",
     "SuiteRequest",
     "Unreachable",
+    "Verdict",
     "test",
 ]

@@ -163,6 +163,7 @@ class AsyncClient:
     study_items = _coroutine(Client.study_items)
     study_results = _coroutine(Client.study_results)
     suite = _coroutine(Client.suite)
+    suite_counterfactuals = _iterator(Client.suite_counterfactuals)
     suites = _iterator(Client.suites)
     upload = _coroutine(Client.upload)
     upload_study_answers = _coroutine(Client.upload_study_answers)

@@ -47,7 +47,16 @@ from shared.schemas.studies import (
     StudyResults,
     StudyView,
 )
-from shared.schemas.suites import RunRequest, RunResults, RunView, SuiteDetail, SuiteRequest, SuitesPage, SuiteView
+from shared.schemas.suites import (
+    RunRequest,
+    RunResults,
+    RunView,
+    SuiteCounterfactuals,
+    SuiteDetail,
+    SuiteRequest,
+    SuitesPage,
+    SuiteView,
+)
 
 __all__ = ["Client", "Unreachable"]
 
@@ -197,7 +206,7 @@ class Client:
         return self._gateway.post(JobDetail, f"/jobs/{job}/report")
 
     def confirm(self, job: str, request: ConfirmationRequest) -> ConfirmationJob:
-        """Start the job that tests a job's weaknesses again with an unrelated editor, or return the existing one.
+        """Start the job that tests a job's findings again with an unrelated editor, or return the existing one.
 
         `not_tested` has the findings that it does not test, with the reasons. Waits while the services start.
         """
@@ -268,6 +277,11 @@ class Client:
     def suite(self, suite: str) -> SuiteDetail:
         """A suite with its runs."""
         return self._gateway.get(SuiteDetail, f"/suites/{suite}")
+
+    def suite_counterfactuals(self, suite: str) -> Iterator[CounterfactualView]:
+        """All counterfactuals of a suite, page by page, without predictions."""
+        for page in pages(partial(self._gateway.get, SuiteCounterfactuals, f"/suites/{suite}/counterfactuals")):
+            yield from page.counterfactuals
 
     def delete_suite(self, suite: str) -> None:
         """Delete a suite with its runs."""

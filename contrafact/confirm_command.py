@@ -1,4 +1,4 @@
-"""`contrafact confirm`: an unrelated editor tests a job's weaknesses again."""
+"""`contrafact confirm`: an unrelated editor tests a job's findings again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def confirm(
     url: Url = URL,
     api_key: Key = "",
 ) -> None:
-    """Test a job's weaknesses again with an unrelated editor. Prints the id of the job that does it.
+    """Test a job's findings again with an unrelated editor. Prints the id of the job that does it.
 
     Without --wait, run `contrafact report JOB --anew` when that job is done.
     """

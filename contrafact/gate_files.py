@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 from shared.markdown import plain, sentence, table
 from shared.schemas.suites import CellComparison, Judgement, RunResults
+from shared.verdicts import is_suspected
 from shared.wording import class_in_words, interval, percent, points
 
 REVISION_CHARACTERS = 12
@@ -134,9 +135,27 @@ def _verdict(results: RunResults, suite: str) -> str:
     if not has_tested_cells(results):
         return f"❔ {plain(suite)}: nothing was tested"
     if not results.breaches:
-        return f"✅ {plain(suite)}: no drop of more than {results.max_drop:g} points is shown"
+        settled = f"{plain(suite)}: no drop of more than {results.max_drop:g} points is shown"
+        drops = _open_drops(results)
+        return f"❔ {settled}, but {drops}" if drops else f"✅ {settled}"
     count = len(results.breaches)
     return f"❌ {plain(suite)}: {count} drop{'s' if count > 1 else ''} of more than {results.max_drop:g} points"
+
+
+def _open_drops(results: RunResults) -> str:
+    """Cells that may well drop more: "2 cells drop more: 1 undecided, 1 with too few images"; "" if there are none."""
+    suspected = [
+        cell.judgement
+        for cell in results.cells
+        if cell.judgement in SKIPPED
+        and cell.difference < 0
+        and is_suspected(cell.difference, cell.interval, results.max_drop / 100)
+    ]
+    if not suspected:
+        return ""
+    counts = [(suspected.count("undecided"), "undecided"), (suspected.count("too few images"), "with too few images")]
+    listed = ", ".join(f"{count} {words}" for count, words in counts if count)
+    return f"{len(suspected)} cell{' drops' if len(suspected) == 1 else 's drop'} more: {listed}"
 
 
 def _row(cell: CellComparison) -> list[str]:

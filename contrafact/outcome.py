@@ -15,6 +15,7 @@ from shared.schemas.effects import CellEffect
 from shared.schemas.jobs import ImageFailure
 from shared.schemas.result_rows import CounterfactualView, ModelOpinion, PredictionView
 from shared.schemas.results import JobResults
+from shared.verdicts import VerdictKind, verdict_of, verdict_sentence
 
 if TYPE_CHECKING:
     import pandas
@@ -39,6 +40,25 @@ class Finding:
 
     def __str__(self) -> str:
         return self.effect.sentence
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the cells of one model under test under one method show together, as the report says it.
+
+    `kind`: "weakness"; "not settled" (a suspected drop that no test established); "no weakness" (cells were tested, and
+    neither holds); "too few images"; "nothing compared" (no edit was accepted). `effects`: the weaknesses, strongest
+    first, or the suspected drops, those that lost the most images first; empty for the other kinds.
+    """
+
+    model: str
+    method: str
+    kind: VerdictKind
+    effects: Sequence[CellEffect]
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"{self.model} under {self.method}: {self.sentence}"
 
 
 @dataclass(frozen=True)
@@ -82,7 +102,7 @@ class Outcome:
 
     `metrics` are all results of the job, `counterfactuals` its rows, `failures` the first 20 images that could not be
     processed, `directory` where everything is kept: `contrafact serve --directory` shows its pages. `pictures` are
-    PNGs of the counterfactuals that `gallery` shows, by digest.
+    PNGs of the counterfactuals that `gallery` shows, by digest. The representation ends with the verdicts.
     """
 
     job: str
@@ -101,6 +121,21 @@ class Outcome:
             for results in self.metrics.results
             for effect in results.findings
         ]
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """A verdict per method and model. Read them even if there is no finding: a drop may lack images for a test."""
+        verdicts = []
+        for results in self.metrics.results:
+            verdict = verdict_of(self.metrics, results)
+            effects = {"weakness": verdict.weaknesses, "not settled": verdict.unsettled}.get(verdict.kind, [])
+            text = verdict_sentence(verdict, results.metric)
+            verdicts.append(Verdict(results.model, results.method, verdict.kind, effects, text))
+        return verdicts
+
+    def __repr__(self) -> str:
+        head = f"Outcome(job={self.job!r}, directory={self.directory!r}, failures={self.failures!r})"
+        return "\n".join([head, *(f"  {verdict}" for verdict in self.verdicts)])
 
     def to_dataframe(self, table: Table = "counterfactuals") -> pandas.DataFrame:
         """A pandas table: a row per counterfactual and model, or with `"cells"` a row per cell with its effect.

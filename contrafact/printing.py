@@ -18,6 +18,7 @@ from shared.schemas.result_rows import CounterfactualView, PredictionView
 from shared.schemas.results import JobResults, ModelResults
 from shared.schemas.reviews import ReviewView
 from shared.stages import in_flight, stage_words
+from shared.verdicts import not_settled_sentence, verdict_of
 from shared.wording import (
     NO_FINDING,
     checks_off_lines,
@@ -47,12 +48,19 @@ def findings(results: JobResults) -> RenderableType:
             lines.append(_findings_table(model_results.findings))
             lines += [Padding(Text(f"• {effect.sentence}"), (0, 0, 0, 2)) for effect in model_results.findings]
         else:
-            lines.append(Text(f"  {nothing_accepted(results, model_results.method) or NO_FINDING}"))
+            lines += [Text(f"  {line}") for line in _without_findings(results, model_results)]
         if model_results.segmentation is not None:
             lines.append(_classes_table(model_results.segmentation))
         lines.append(Text(""))
     lines.append(Text(_check_notes(results)))
     return Group(*lines)
+
+
+def _without_findings(results: JobResults, of: ModelResults) -> Iterator[str]:
+    """Why a model has no finding, and what is not settled."""
+    yield nothing_accepted(results, of.method) or NO_FINDING
+    if not_settled := not_settled_sentence(verdict_of(results, of), of.metric):
+        yield not_settled
 
 
 def _missing_sources(results: JobResults) -> Iterator[str]:

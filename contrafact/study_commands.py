@@ -118,11 +118,7 @@ def answers(
             _write(client.study_answers(study_id), out)
         else:
             stored = client.upload_study_answers(study_id, upload.read_bytes())
-            messages.print(f"{stored.answers} ratings of {stored.raters} raters are stored")
-            if stored.unchecked_raters:
-                messages.print(
-                    f"{stored.unchecked_raters} of them rated no control item, and do not count until they do"
-                )
+            messages.print(stored.sentence)
 
 
 @study.command()

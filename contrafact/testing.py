@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from contrafact.outcome import Outcome
+from shared.schemas.designs import ChosenValue
 from shared.schemas.jobs import JobDetail, MethodChoice
 from shared.schemas.models import Preprocessing
 
@@ -27,8 +28,10 @@ class InProcessOptions:
     task: str
     methods: Sequence[str | MethodChoice] | None
     factors: Sequence[str] | None
+    values: Sequence[ChosenValue] | None
     classes: Sequence[str] | None
     labels: Path | None
+    label_column: str | None
     label_map: Mapping[str, str]
     output: Output | None
     preprocess: Callable[..., Any] | None
@@ -49,8 +52,10 @@ def test(
     task: str,
     methods: Sequence[str | MethodChoice] | None = None,
     factors: Sequence[str] | None = None,
+    values: Sequence[str] | None = None,
     classes: Sequence[str] | None = None,
     labels: Path | str | None = None,
+    label_column: str | None = None,
     label_map: Mapping[str, str] | None = None,
     output: Output | None = None,
     preprocess: Callable[..., Any] | None = None,
@@ -71,14 +76,18 @@ def test(
             file or of a folder in Hub layout; a Hub id (`org/name` or `org/name@revision`); or a model under test of
             the profile, by name.
         dataset: A folder (class folders are the ground truth); a list of (image, label); a torch data set of such
-            pairs; a Hugging Face data set with one column of images; or a MAITE data set. An image is a path, a PIL
-            image, an array (height × width × channels) or a tensor (channels first), of uint8 or floats from 0 to 1.
-            A label is the name of a class, its index, or None.
+            pairs; a Hugging Face data set with one column of images (see `label_column`); or a MAITE data set. An image
+            is a path, a PIL image, an array (height × width × channels) or a tensor (channels first), of uint8 or
+            floats from 0 to 1. A label is the name of a class, its index, or None.
         task: What the model does, in a sentence.
         methods: Names, or choices with parameters; default: the profile's.
         factors: Only these factors change, such as `["weather"]`, in methods that have the parameter.
+        values: Every image gets these changes, such as `["weather=night"]` (a balanced design); default: the language
+            model chooses the changes of each image.
         classes: Names of the model's outputs, in their order; needed if neither model nor data set names them.
         labels: A manifest (CSV or JSON Lines) for a folder of images.
+        label_column: The column of a Hugging Face data set with the labels: a ClassLabel, names of classes, or their
+            indices with `classes`. Default: the only ClassLabel column, or `label`; without one, a warning says so.
         label_map: Maps labels of the images to classes of the model.
         output: What the model returns; default: logits of modules and ONNX files, probabilities of functions.
         preprocess: For modules: turns a PIL image into the tensor of one image, or is a transformers image processor.
@@ -103,8 +112,10 @@ def test(
         task=task,
         methods=methods,
         factors=factors,
+        values=None if values is None else [ChosenValue.model_validate(value) for value in values],
         classes=classes,
         labels=None if labels is None else Path(labels),
+        label_column=label_column,
         label_map=label_map or {},
         output=output,
         preprocess=preprocess,

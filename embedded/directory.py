@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from gateway.operations.data_directory import LOCK
+
 
 class DirectoryInUse(Exception):
     """Another process works in the directory."""
@@ -20,7 +22,7 @@ def lock(directory: Path) -> Iterator[None]:
     The operating system drops the lock when the process ends, even after a crash.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    with (directory / "lock").open("a+") as file:
+    with (directory / LOCK).open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -34,6 +34,7 @@ from gateway.app import create_app
 from gateway.context import SERVICE_DEADLINE_SECONDS, SERVICE_WAIT_SECONDS, Context
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
 from gateway.model_services.clients import ModelServices
+from gateway.operations.data_directory import listed_services, stored_in
 from gateway.queue import leases
 from gateway.queue.celery_tasks import wake_worker
 from gateway.repairs import dispatch
@@ -78,11 +79,12 @@ def run_embedded(
     images_in_flight: int = 8,
     service_urls: Mapping[ServiceName, str] | None = None,
     in_process: Mapping[str, InProcessModel] | None = None,
+    drain_seconds: float = DRAIN_SECONDS,
 ) -> Iterator[Embedded]:
     """Run the system until the block ends. Then everything stops, and unfinished images wait for the next run.
 
     `port` 0 takes a free one. With `service_urls`, these model services are used and none is started. `in_process` are
-    further models under test, by name: objects of this process.
+    further models under test, by name: objects of this process. At the end, batches get `drain_seconds` to finish.
     Raises `embedded.directory.DirectoryInUse`, `shared.profiles.ProfileError`, and OSError for a port that is taken.
     """
     directory = directory.resolve()
@@ -93,9 +95,8 @@ def run_embedded(
         gateway_port = ListeningPort(host, port)
         stack.callback(gateway_port.close)
         if service_urls is None:
-            service_urls = stack.enter_context(
-                _model_services(profile, deterministic, gateway_port.base_url, directory / "quarantine", in_process)
-            )
+            configured = _service_settings(profile, deterministic, gateway_port.base_url, directory, drain_seconds)
+            service_urls = stack.enter_context(_model_services(configured, in_process))
         settings = _gateway_settings(directory, profile, images_in_flight)
         engine = stack.enter_context(_engine(settings.database_url))
         sessions = open_sessions(engine)
@@ -107,6 +108,7 @@ def run_embedded(
             create_app(Context(settings, chosen, sessions, store, services, lambda: wake_worker(celery)))
         )
         stack.enter_context(_worker(settings, sessions, store, service_urls, celery))
+        stack.enter_context(listed_services(directory, profile, service_urls))
         wake_worker(celery)
         yield Embedded(gateway_port.base_url, service_urls, directory)
 
@@ -170,9 +172,8 @@ def share_cores(configured: ServiceSettings) -> tuple[int, int]:
 
 def _gateway_settings(directory: Path, profile: str, images_in_flight: int) -> Settings:
     return Settings(
-        database_url=f"sqlite:///{directory / 'contrafact.db'}",
+        **stored_in(directory),
         broker_url="memory://localhost",
-        object_store=f"directory:{directory / 'objects'}",
         profile=profile,
         authentication=False,
         images_in_flight=images_in_flight,
@@ -182,14 +183,9 @@ def _gateway_settings(directory: Path, profile: str, images_in_flight: int) -> S
 
 @contextmanager
 def _model_services(
-    profile: str,
-    deterministic: bool,
-    gateway_url: str,
-    quarantine: Path,
-    in_process: Mapping[str, InProcessModel] | None,
+    settings: ServiceSettings, in_process: Mapping[str, InProcessModel] | None
 ) -> Iterator[dict[ServiceName, str]]:
     """Yield the URLs of the four services at once; a thread imports and serves them, and they load one by one."""
-    settings = _service_settings(profile, deterministic, gateway_url, quarantine)
     turns = ComputeTurns(settings.batches_at_once)
     ports: dict[ServiceName, ListeningPort] = {name: ListeningPort() for name in SERVICES}
     stopping = threading.Event()
@@ -230,7 +226,9 @@ def _service_app(
     return app
 
 
-def _service_settings(profile: str, deterministic: bool, gateway_url: str, quarantine: Path) -> ServiceSettings:
+def _service_settings(
+    profile: str, deterministic: bool, gateway_url: str, directory: Path, drain_seconds: float
+) -> ServiceSettings:
     configured = ServiceSettings()
     at_once, threads = share_cores(configured)
     return ServiceSettings(
@@ -238,9 +236,9 @@ def _service_settings(profile: str, deterministic: bool, gateway_url: str, quara
         deterministic=deterministic,
         threads=threads,
         batches_at_once=at_once,
-        drain_seconds=DRAIN_SECONDS,
+        drain_seconds=drain_seconds,
         # Here a service that ends takes the whole system with it, and a slow processor is not a hung GPU.
         max_batch_seconds=configured.max_batch_seconds if "max_batch_seconds" in configured.model_fields_set else 0.0,
         model_origin=gateway_url,
-        quarantine=configured.quarantine or str(quarantine),
+        quarantine=configured.quarantine or str(directory / "quarantine"),
     )

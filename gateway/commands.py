@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 from gateway.auth.keys import KeyRefused, Limits, create_key, list_keys, revoke_key, scopes_of
 from gateway.database.sessions import DATABASE_AWAY, Sessions, driver_message, open_engine, open_sessions
 from gateway.model_services.clients import ModelServices
+from gateway.operations.data_directory import settings_of
 from gateway.operations.doctor import examine
 from gateway.operations.housekeeping import Graces, graces_of, run_housekeeping
 from gateway.operations.startup import refuse_wrong_schema
@@ -42,6 +43,10 @@ messages = Console(stderr=True, soft_wrap=True)
 
 DEFAULT_SCOPES = ["submit", "review"]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, for machines")]
+Directory = Annotated[
+    Path | None,
+    typer.Option(help="of `contrafact serve`: takes its database, images, profile and services, not the environment's"),
+]
 
 
 @keys.command()
@@ -102,10 +107,15 @@ def doctor(
         str, typer.Option(help="what your model does, for --try")
     ] = "classify the main object of the photo",
     label: Annotated[str | None, typer.Option(help="the image's class, for --try")] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="method of --try, repeatable; default: all that the profile can run"),
+    ] = None,
     out: Annotated[Path, typer.Option(help="folder for the pictures and the page of --try")] = Path("trial"),
+    directory: Directory = None,
 ) -> None:
     """Check this deployment. Prints each fault with its fix; exits with code 1 if there is one."""
-    settings = read_settings()
+    settings = _settings(directory)
     fine = True
     for answer in examine(settings):
         fine = fine and answer.fine
@@ -114,17 +124,18 @@ def doctor(
         else:
             print(verdict_line(answer.fine, f"{answer.part}: {answer.sentence}"), flush=True)
     if try_image is not None:
-        fine = _try(settings, TrialImage(try_image.read_bytes(), task, label), out, as_json) and fine
+        image = TrialImage(try_image.read_bytes(), task, label)
+        fine = _try(settings, image, method or [], out, as_json) and fine
     raise typer.Exit(0 if fine else 1)
 
 
-def _try(settings: Settings, image: TrialImage, out: Path, as_json: bool) -> bool:
+def _try(settings: Settings, image: TrialImage, methods: Sequence[str], out: Path, as_json: bool) -> bool:
     """Run one image through every service, print each step, and write the page. Returns whether all steps are fine."""
     services = ModelServices(settings.service_urls, settings.service_deadline_seconds, settings.service_wait_seconds)
     steps = []
     try:
         profile = load_profile(settings.profile)
-        for step in run_trial(services, settings.service_urls, profile, image, out, settings.working_side):
+        for step in run_trial(services, settings.service_urls, profile, image, out, settings.working_side, methods):
             steps.append(step)
             print(json.dumps(asdict(step)) if as_json else step.sentence, flush=True)
     except (Problem, ProfileError) as problem:
@@ -140,10 +151,11 @@ def _try(settings: Settings, image: TrialImage, out: Path, as_json: bool) -> boo
 @app.command()
 def replay(
     counterfactual: Annotated[str, typer.Argument(help="its id, from results or its page", metavar="ID")],
+    directory: Directory = None,
     as_json: Json = False,
 ) -> None:
     """Render a counterfactual again and compare it bit for bit. Prints the differences and exits with code 1."""
-    with _database() as (settings, sessions):
+    with _database(directory) as (settings, sessions):
         services = ModelServices(
             settings.service_urls, settings.service_deadline_seconds, settings.service_wait_seconds
         )
@@ -172,16 +184,24 @@ def housekeeping(
     ] = False,
 ) -> None:
     """Remove unreferenced rows and objects; print their numbers as JSON."""
-    settings = Settings()
-    graces = Graces(0.0, 0.0) if no_grace else graces_of(settings)
-    removed = run_housekeeping(open_sessions(open_engine(settings.database_url)), open_store(settings), graces)
+    with _database() as (settings, sessions):
+        graces = Graces(0.0, 0.0) if no_grace else graces_of(settings)
+        removed = run_housekeeping(sessions, open_store(settings), graces)
     print(json.dumps(asdict(removed)))
 
 
+def _settings(directory: Path | None) -> Settings:
+    """The settings of the environment, or of an embedded system's directory."""
+    return read_settings() if directory is None else settings_of(directory)
+
+
 @contextmanager
-def _database() -> Iterator[tuple[Settings, Sessions]]:
-    """The environment's settings and database. An error of the database ends the command with exit code 3."""
-    settings = read_settings()
+def _database(directory: Path | None = None) -> Iterator[tuple[Settings, Sessions]]:
+    """Settings and database of the environment, or of an embedded system's directory.
+
+    An error of the database ends the command with exit code 3.
+    """
+    settings = _settings(directory)
     engine = open_engine(settings.database_url)
     sessions = open_sessions(engine)
     try:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Statuses of temporary conditions; the same request may succeed later."""
+RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+"""Statuses of temporary conditions; the same request may succeed later.
+
+409 too: OpenAI's servers send it for a lock that is held, and its client repeats it.
+"""
 
 _ABOUT_THE_CONNECTION = frozenset({401, 402, 403, 404, 405, 407, 410})  # the operator's key, account or address
 

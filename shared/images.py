@@ -12,9 +12,9 @@ import hashlib
 import io
 import zlib
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +69,7 @@ class ImageSettings(BaseSettings):
 class CanonicalImage:
     """An image as Contrafact keeps it: PNG bytes, size in pixels, mode and digest.
 
-    `file_size`: width and height before it was scaled.
+    `file_size`: width and height before it was scaled. `orientation`: the file's EXIF orientation, 1 if it has none.
     """
 
     png: bytes
@@ -78,6 +78,7 @@ class CanonicalImage:
     mode: Mode
     digest: str
     file_size: tuple[int, int]
+    orientation: int = 1
 
 
 def canonical(
@@ -92,8 +93,8 @@ def canonical(
     palette of indices, of 8 bits: values are kept as they are. `max_pixels`: width × height; default
     CONTRAFACT_MAX_IMAGE_PIXELS.
     """
-    pixels, file_size = _decode(data, mode, max_pixels, working_side, "picture" if mode == "RGB" else "values")
-    return from_array(pixels, file_size)
+    decoded = _decode(data, mode, max_pixels, working_side, "picture" if mode == "RGB" else "values")
+    return replace(from_array(decoded.pixels, decoded.file_size), orientation=decoded.orientation)
 
 
 def from_array(pixels: Pixels, file_size: tuple[int, int] | None = None) -> CanonicalImage:
@@ -106,6 +107,17 @@ def from_array(pixels: Pixels, file_size: tuple[int, int] | None = None) -> Cano
         raise ValueError(f"pixels must be uint8, (height, width) or (height, width, 3): {pixels.dtype} {pixels.shape}")
     height, width = pixels.shape[:2]
     return CanonicalImage(encode(pixels), width, height, mode, digest(pixels), file_size or (width, height))
+
+
+def from_pillow(image: Image.Image) -> Pixels:
+    """The pixels (height × width × 3) that `canonical` gives for the file of a Pillow image, which stays as it is.
+
+    Raises as `canonical` does for what it refuses of pixels and profile, and InvalidInput for 32 bits a channel.
+    """
+    if image.mode in ("I", "F"):
+        raise InvalidInput(f"the image has 32 bits a channel (mode {image.mode}); scale it to 8 bits")
+    image.load()
+    return _convert(image.copy(), "RGB", None, "picture").pixels
 
 
 def digest(pixels: Pixels) -> str:
@@ -129,7 +141,7 @@ def decode(png: bytes, mode: Mode = "RGB", max_pixels: int | None = None) -> Pix
 
     Raises as `canonical` does: services do not trust their callers either.
     """
-    return _decode(png, mode, max_pixels, None, "picture" if mode == "RGB" else "values")[0]
+    return _decode(png, mode, max_pixels, None, "picture" if mode == "RGB" else "values").pixels
 
 
 def working_size(width: int, height: int, working_side: int) -> tuple[int, int]:
@@ -148,7 +160,8 @@ def decode_mask(
     It is scaled to the size to which `canonical` scales its image, but each pixel takes the value at its centre, and a
     colour profile is ignored, so values never change. Raises as `canonical` does, also for 16 bits a channel.
     """
-    return _decode(png, mode, max_pixels, working_side, "values")
+    decoded = _decode(png, mode, max_pixels, working_side, "values")
+    return decoded.pixels, decoded.file_size
 
 
 def to_array(image: Image.Image) -> Pixels:
@@ -166,10 +179,15 @@ def max_image_pixels() -> int:
 _DECODING = Budget(max_image_pixels)
 
 
-def _decode(
-    data: bytes, mode: Mode, max_pixels: int | None, working_side: int | None, meaning: Meaning
-) -> tuple[Pixels, tuple[int, int]]:
-    """The pixels, and width and height before they were scaled."""
+class _Decoded(NamedTuple):
+    """Upright pixels, their width and height before they were scaled, and the file's EXIF orientation, 1 to 8."""
+
+    pixels: Pixels
+    file_size: tuple[int, int]
+    orientation: int
+
+
+def _decode(data: bytes, mode: Mode, max_pixels: int | None, working_side: int | None, meaning: Meaning) -> _Decoded:
     max_pixels = max_image_pixels() if max_pixels is None else max_pixels
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
@@ -182,14 +200,18 @@ def _decode(
         raise Malformed(f"the image is broken ({error}); export it again") from error
 
 
-def _load(
-    image: Image.Image, data: bytes, mode: Mode, working_side: int | None, meaning: Meaning
-) -> tuple[Pixels, tuple[int, int]]:
+def _load(image: Image.Image, data: bytes, mode: Mode, working_side: int | None, meaning: Meaning) -> _Decoded:
     image.load()
     if image.format == "PNG":
         refuse_missing_rows(data)
+    return _convert(image, mode, working_side, meaning)
+
+
+def _convert(image: Image.Image, mode: Mode, working_side: int | None, meaning: Meaning) -> _Decoded:
+    """The pixels of a loaded image, which is closed where that frees memory."""
     profile = _profile(image) if meaning == "picture" else None
-    image = _upright(image)
+    orientation = _orientation(image)
+    image = _upright(image, orientation)
     image = _mask(image) if mode == "L" else _opaque(image)
     if image.mode == "CMYK" and profile is None:
         image = image.convert("RGB")
@@ -198,7 +220,8 @@ def _load(
     image = image if size == file_size else image.resize(size, _SCALING[meaning])
     if profile is not None:
         image = in_srgb(image, profile)  # after scaling: it takes longer than the decoding
-    return to_array(image if image.mode == mode else image.convert(mode)), file_size
+    pixels = to_array(image if image.mode == mode else image.convert(mode))
+    return _Decoded(pixels, file_size, orientation)
 
 
 def _check(image: Image.Image, data: bytes, max_pixels: int, meaning: Meaning) -> None:
@@ -219,12 +242,17 @@ def _check(image: Image.Image, data: bytes, max_pixels: int, meaning: Meaning) -
             raise InvalidInput(_TRANSPARENT)
 
 
-def _upright(image: Image.Image) -> Image.Image:
-    """Apply the EXIF orientation. (Pillow's own function also rewrites the EXIF, which fails on odd values.)"""
-    method = _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
-    if method is None:
+def _orientation(image: Image.Image) -> int:
+    """The EXIF orientation, 1 to 8; 1 for other values."""
+    orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+    return int(orientation) if orientation in _UPRIGHT else 1
+
+
+def _upright(image: Image.Image, orientation: int) -> Image.Image:
+    """Undo the EXIF orientation. (Pillow's own function also rewrites the EXIF, which fails on odd values.)"""
+    if orientation == 1:
         return image
-    turned = image.transpose(method)
+    turned = image.transpose(_UPRIGHT[orientation])
     image.close()  # frees its memory
     return turned
 
@@ -240,9 +268,11 @@ def _profile(image: Image.Image) -> bytes | None:
 
 def _opaque(image: Image.Image) -> Image.Image:
     """The image as L, RGB or CMYK of 8 bits. Raises InvalidInput for transparent pixels."""
-    if image.mode == "I;16":  # the upper byte, as Pillow reads colours of 16 bits
+    if image.mode.startswith("I;16"):  # the upper byte, as Pillow reads colours of 16 bits
+        if "transparency" in image.info:
+            raise InvalidInput(_TRANSPARENT)
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    if "transparency" in image.info or image.mode in _WITH_ALPHA:
+    if image.has_transparency_data:
         image = image if image.mode in _WITH_ALPHA else image.convert("RGBA")
         if image.getchannel("A").getextrema() != (255, 255):
             raise InvalidInput(_TRANSPARENT)

@@ -15,6 +15,7 @@ from shared.profile_evaluator import Evaluator
 from shared.schemas.base import KIND, Kind
 from shared.schemas.designs import USUAL_VALUES, ChosenValues
 from shared.schemas.effects import CheckErrors, Judges
+from shared.schemas.thresholds import ImageThresholds, TextThresholds
 from shared.schemas.validity import ValidityModel
 from shared.weights import REPOSITORY, MaxBatch, Section, Server, Weights
 
@@ -114,7 +115,7 @@ class CheckCalibration(Section):
     judged: Annotated[int, Field(ge=0)] = 0
     methods: Annotated[dict[str, dict[str, CheckErrors]], Field(min_length=1)]
     classes: dict[str, dict[str, CheckErrors]] = Field(default_factory=dict)
-    thresholds: dict[str, dict[str, dict[str, float]]] = Field(default_factory=dict)
+    thresholds: dict[str, ImageThresholds] = Field(default_factory=dict)
     validity_model: dict[str, ValidityModel] = Field(default_factory=dict)
 
 
@@ -134,9 +135,9 @@ class Profile(Section):
     evaluator: Evaluator
     defaults: Defaults
     methods: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
-    thresholds: dict[str, dict[str, float]] = Field(default_factory=dict)
-    second_thresholds: dict[str, dict[str, float]] = Field(default_factory=dict)
-    text_thresholds: dict[str, dict[str, float]] = Field(default_factory=dict)
+    thresholds: ImageThresholds = Field(default_factory=dict)
+    second_thresholds: ImageThresholds = Field(default_factory=dict)
+    text_thresholds: TextThresholds = Field(default_factory=dict)
     calibration: dict[str, CheckCalibration] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -146,19 +147,6 @@ class Profile(Section):
         unknown = set(self.defaults.models) - set(self.evaluator.aliases)
         if unknown:
             raise ValueError(f"defaults.models names models under test that the profile lacks: {sorted(unknown)}")
-        tables = {**self.thresholds, **self.second_thresholds, **self.text_thresholds}
-        incomplete = sorted(check for check, values in tables.items() if "default" not in values)
-        if incomplete:
-            raise ValueError(f"thresholds need a `default` for factors not listed: {incomplete}")
-        for data, calibration in self.calibration.items():
-            incomplete = sorted(
-                f"{method}.{check}"
-                for method, thresholds in calibration.thresholds.items()
-                for check, values in thresholds.items()
-                if "default" not in values
-            )
-            if incomplete:
-                raise ValueError(f"calibration.{data}.thresholds need a `default` for factors not listed: {incomplete}")
         return self
 
     def threshold(self, check: str, factor: str) -> float:

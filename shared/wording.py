@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from shared.schemas.effects import Cell
+from shared.schemas.effects import Cell, CellEffect, Metric
 from shared.schemas.estimates import Estimate, Interval, Rate
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import JobResults
@@ -36,6 +36,34 @@ def change_in_words(cell: Cell) -> str:
     """The change of a cell: "with weather changed to night"; "with the image changed to fog 5" without a factor."""
     changed = "the image" if cell.factor == "other" else cell.factor
     return f"with {changed} changed {cell.direction} {cell.value}"
+
+
+def open_effect_sentence(effect: CellEffect, metric: Metric = "accuracy") -> str:
+    """A drop that is no finding: "`bus` with weather changed to night: −100 points on 8 images; about 4 more …".
+
+    That of a tested cell: "…: −50 points on 16 images, 95 % interval −78 to −12, not significant; about 6 more …".
+    """
+    unit = "points of IoU" if metric == "iou" else "points"
+    change = f"{class_in_words(effect.cell, '`')} {change_in_words(effect.cell)}"
+    sentence = f"{change}: {points(effect.delta_accuracy)} {unit} on {effect.sources} {_images(effect.sources)}"
+    if effect.interval is not None:
+        sentence += f", 95 % interval {interval(effect.interval)}, not significant"
+    more = more_images(effect)
+    return f"{sentence}; {more} would settle an effect of this size" if more else sentence
+
+
+def more_images(effect: CellEffect) -> str:
+    """ "about 4 more images of `bus` that get this change", to settle an effect; "" if the number is unknown."""
+    missing = effect.images_missing
+    if missing is None:
+        return ""
+    unit = _images(missing, "group" if effect.groups else "image")
+    of_class = f" of `{effect.cell.label}`" if effect.cell.label not in ("", ALL_CLASSES) else ""
+    return f"about {missing:,} more {unit}{of_class} that {'gets' if missing == 1 else 'get'} this change"
+
+
+def _images(count: int, word: str = "image") -> str:
+    return word if count == 1 else f"{word}s"
 
 
 def points(share: float) -> str:
@@ -105,10 +133,10 @@ def review_sentence(reviews: MethodReviews) -> str:
 
 
 def checks_off_lines(checks_off: Mapping[str, Sequence[str]]) -> list[str]:
-    """A line for each method with checks that have no threshold: "dillema: label, fit refuse nothing: ..."."""
+    """A line for each method with checks that are off: "dillema: label, fit (weather) refuse nothing, because ..."."""
     return [
         f"{method}: {', '.join(checks)} refuse{'' if len(checks) > 1 else 's'} nothing, because the profile has no "
-        "threshold; `contrafact calibrate` fits one"
+        "threshold that an image can miss; `contrafact calibrate` fits one"
         for method, checks in checks_off.items()
     ]
 

@@ -11,15 +11,10 @@ import re
 import struct
 import zlib
 from collections.abc import Mapping
-from typing import Literal
 from xml.sax.saxutils import quoteattr
 
-DigitalSource = Literal[
-    "trainedAlgorithmicMedia",  # created by a generator
-    "compositeWithTrainedAlgorithmicMedia",  # an image edited by a generator
-    "composite",  # put together from images, without a generator
-    "algorithmicallyEnhanced",  # an image altered by an algorithm, its content unchanged
-]
+from shared.schemas.exports import DigitalSource
+
 SOURCE_TYPES = "http://cv.iptc.org/newscodes/digitalsourcetype/"
 NAMESPACE = "urn:contrafact:provenance:"
 KEYWORD = b"XML:com.adobe.xmp"

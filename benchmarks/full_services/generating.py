@@ -123,5 +123,5 @@ def xl_steps(side: int) -> Mapping[str, Step]:
 
 def null_text_steps(side: int) -> Mapping[str, Step]:
     """Null-text inversion with two gradients, and an edit over it."""
-    how = NullText(iterations=2, least_psnr=0)
+    how = NullText(iterations=2, least_psnr=0, least_gain=0)
     return {"null-text inversion with two gradients, one edit": editing(source_of(side), "null_text", how)}

@@ -20,7 +20,8 @@ from benchmarks.papers.folders import SourceFile, imagenet, read_class_list, sam
 from benchmarks.papers.jobs import add_models, cost_of, run_job, run_repair, spec_of
 from benchmarks.papers.kits import KITS, Kit
 from benchmarks.papers.realism import distances
-from benchmarks.papers.tables import dillema_tables, lance_tables, repair_table, road_tables
+from benchmarks.papers.retraining import pixels_found_table, repair_table
+from benchmarks.papers.tables import dillema_tables, lance_tables, road_tables
 from contrafact import Client, Problem
 from shared.schemas.jobs import JobDetail
 from shared.schemas.repairs import RepairRequest
@@ -73,22 +74,25 @@ def write(client: Client, kit: Kit, job: JobDetail, results: JobResults, options
     (options.out / "results.json").write_text(results.model_dump_json(indent=1) + "\n", encoding="utf-8")
     (options.out / "report.html").write_bytes(client.report(job.id))
     if options.kit == "lance":
-        edits = list(client.counterfactuals(job.id, {}))
-        far = distances(client, edits, options.features) if options.features else {}
-        tables = lance_tables(results, edits, far)
+        edits = client.counterfactuals(job.id, {}) if options.features else ()
+        far = distances(client, list(edits), options.features) if options.features else {}
+        tables = lance_tables(results, far, kit.published)
     else:
-        tables = (road_tables if kit.masks is not None else dillema_tables)(results)
+        tables = road_tables(results) if kit.masks is not None else dillema_tables(results, kit.published)
     departures = "\n".join(f"* {departure}" for departure in kit.departures)
+    paper = f"The paper: {kit.also_published}\n\n" if kit.also_published else ""
     head = (
         f"# {kit.title}\n\n{results.sources - results.sources_failed} source images of {results.sources}, profile "
-        f"`{results.made.profile}`, seed {options.seed}, job {job.id}.\n\nThe paper: {kit.published}\n\n{departures}"
+        f"`{results.made.profile}`, seed {options.seed}, job {job.id}.\n\n{paper}{departures}"
     )
     page = options.out / "tables.md"
     page.write_text(f"{head}\n\n{tables}\n", encoding="utf-8")
     print(page)
     if options.repair:
         repairs = [run_repair(client, job.id, RepairRequest(model=model, steps=options.steps)) for model in job.models]
-        page.write_text(f"{head}\n\n{tables}\n\n{repair_table(repairs)}\n", encoding="utf-8")
+        things = [mask_class.name for mask_class in kit.masks.classes if mask_class.thing] if kit.masks else []
+        won = [table for table in (repair_table(repairs), pixels_found_table(repairs, things)) if table]
+        page.write_text("\n\n".join([head, tables, *won]) + "\n", encoding="utf-8")
 
 
 def _options() -> argparse.Namespace:

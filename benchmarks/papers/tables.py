@@ -2,100 +2,165 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
-
-from gateway.analysis.certainty import mean_interval
-from shared.schemas.estimates import MeanOverlap, Rate
+from benchmarks.papers.kits import Published
+from shared.schemas.estimates import Estimate, Interval, Rate
 from shared.schemas.metrics import Accuracy, PaperMetrics
-from shared.schemas.repairs import RepairView
-from shared.schemas.result_rows import CounterfactualView
 from shared.schemas.results import Funnel, JobResults, ModelResults
 from tinyworld.paper_tables.printing import NOTHING, grid, rate
 
-LEVEL = 0.95
 AT = (1, 5)
+VALID = ("valid", "valid, of flipped")
+_ACCURACY_NOTE = (
+    "acc@1; acc@5 with 95 % intervals. Differences in points: *less all originals* is acc@k of the accepted "
+    "counterfactuals minus that of all originals (table 2), *Δacc* compares each with its own original (eq. 3). The "
+    "null arms show what the editor changes by itself."
+)
+_ERRORS_NOTE = (
+    "Compare the paper with *originals*, which are all of the job's; the next column has those with an accepted "
+    "counterfactual. A counterfactual is valid if its label is kept and its edit is not missing, by reviews of people."
+)
 _OVERLAP_NOTE = (
     "Compare the paper's mIoU with *each original once*. The other columns pool accepted pairs: an original counts "
     "once for each of its accepted counterfactuals. All average over the classes of the ground truth."
 )
-_TEST_SETS = {"reconstruction": "reconstructed", "lance-r": "LANCE-R", "lance": "LANCE", "dillema": "DILLEMA"}
+TEST_SETS = {"reconstruction": "reconstructed", "lance-r": "LANCE-R", "lance": "LANCE", "dillema": "DILLEMA"}
 
 
-def lance_tables(results: JobResults, edits: Sequence[CounterfactualView], distances: Mapping[str, str]) -> str:
-    """Table 2 (accuracy by test set), figure 3 (sensitivity by type of edit), and the yield."""
-    return "\n\n".join([_accuracy_by_test_set(results, distances), _sensitivity(edits), _yield(results.funnels)])
+def lance_tables(results: JobResults, distances: Mapping[str, str], published: Published) -> str:
+    """Table 2 (accuracy by test set), figure 3 (|Δp| by type of edit), validity, clusters (4.2), and the yield.
+
+    `distances`: KID by method, as text. `published`: the paper's own figures.
+    """
+    tables = [
+        _accuracy_by_test_set(results, distances, published),
+        _probability_changes(results.results),
+        _validity(results),
+        _clusters(results.results),
+        _yield(results.funnels),
+    ]
+    return "\n\n".join(tables)
 
 
-def dillema_tables(results: JobResults) -> str:
+def dillema_tables(results: JobResults, published: Published) -> str:
     """Table I: validity and errors, all or none."""
-    return "\n\n".join([_errors(results), _yield(results.funnels)])
+    return "\n\n".join([_errors(results, published), _yield(results.funnels)])
 
 
 def road_tables(results: JobResults) -> str:
-    """mIoU on originals, null arms and counterfactuals."""
-    return "\n\n".join([_overlaps(results), _yield(results.funnels)])
+    """mIoU on originals, null arms and counterfactuals, validity."""
+    return "\n\n".join([_overlaps(results), _validity(results), _yield(results.funnels)])
 
 
-def _accuracy_by_test_set(results: JobResults, distances: Mapping[str, str]) -> str:
+def _accuracy_by_test_set(results: JobResults, distances: Mapping[str, str], published: Published) -> str:
     models = list(dict.fromkeys(entry.model for entry in results.results))
     measured = {(entry.model, entry.method): entry.metrics for entry in results.results if entry.metrics is not None}
-    methods = [method for method in _TEST_SETS if any(key[1] == method for key in measured)]
-    body = [["originals", *(_of(measured.get((model, methods[0])), "originals") for model in models), NOTHING]]
+    methods = [method for method in TEST_SETS if any(key[1] == method for key in measured)]
+    firsts = [next((measured[model, name] for name in methods if (model, name) in measured), None) for model in models]
+    printed = [column.get("originals", "") for column in published.values()]
+    body = [["originals, all", *(_levels(metrics, _on_originals) for metrics in firsts), NOTHING, *printed]]
     for method in methods:
-        cells = [_of(measured.get((model, method)), "counterfactuals") for model in models]
-        body.append([_TEST_SETS[method], *cells, distances.get(method, NOTHING)])
-        deltas = [_deltas(measured.get((model, method))) for model in models]
-        body.append([f"{_TEST_SETS[method]}, Δacc (eq. 3)", *deltas, ""])
-    note = "acc@1; acc@5 with 95 % intervals. Δacc: accepted counterfactuals less their originals, in points."
-    return f"### Accuracy by test set (table 2)\n\n{note}\n\n" + grid(["test set", *models, "KID × 1000"], body)
+        metrics = [measured.get((model, method)) for model in models]
+        printed = [column.get(method, "") for column in published.values()]
+        cells = [_levels(row, lambda level: rate(level.counterfactuals)) for row in metrics]
+        body.append([TEST_SETS[method], *cells, distances.get(method, NOTHING), *printed])
+        for name, show in _DIFFERENCES.items():
+            cells = [_levels(row, show) for row in metrics]
+            body.append([f"{TEST_SETS[method]}, {name}", *cells, "", *[""] * len(published)])
+    heads = ["test set", *models, "KID × 1000", *(f"the paper: {name}" for name in published)]
+    return f"### Accuracy by test set (table 2)\n\n{_ACCURACY_NOTE}\n\n" + grid(heads, body)
 
 
-def _of(metrics: PaperMetrics | None, which: str) -> str:
+def _levels(metrics: PaperMetrics | None, show: Callable[[Accuracy], str]) -> str:
+    """A figure at 1 and at 5: "93 % (28/30; 79–98); 100 % (30/30; 88–100)"."""
     levels = [_at(metrics, k) for k in AT]
-    rates: list[Rate | None] = [None if level is None else getattr(level, which) for level in levels]
-    return "; ".join(NOTHING if share is None else rate(share) for share in rates)
+    return "; ".join(NOTHING if level is None else show(level) for level in levels)
 
 
-def _deltas(metrics: PaperMetrics | None) -> str:
-    levels = [_at(metrics, k) for k in AT]
-    return "; ".join(NOTHING if at is None or at.delta is None else f"{100 * at.delta:+.1f}" for at in levels)
+def _on_originals(level: Accuracy) -> str:
+    return NOTHING if level.all_originals is None else rate(level.all_originals)
+
+
+def _signed(difference: float | None) -> str:
+    return NOTHING if difference is None else f"{100 * difference:+.1f}"
 
 
 def _at(metrics: PaperMetrics | None, k: int) -> Accuracy | None:
     return next((level for level in metrics.accuracy if level.k == k), None) if metrics is not None else None
 
 
-def _sensitivity(edits: Iterable[CounterfactualView]) -> str:
-    """Mean |Δp(ground truth)| by factor and model, sources weighted equally, with 95 % intervals over sources."""
-    values: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for edit in edits:
-        if edit.method != "lance" or not edit.verdict.accepted or len(edit.changes) != 1:
-            continue
-        for opinion in edit.predictions:
-            before, after = opinion.original, opinion.counterfactual
-            if before is None or after is None:
-                continue
-            if before.ground_truth_probability is None or after.ground_truth_probability is None:
-                continue
-            change = abs(after.ground_truth_probability - before.ground_truth_probability)
-            values[edit.changes[0].factor, opinion.model][edit.source.id].append(change)
-    body = []
-    for (factor, model), by_source in sorted(values.items()):
-        means = np.array([np.mean(changes) for changes in by_source.values()])
-        interval = mean_interval(means, LEVEL, 0)
-        low, high = max(0.0, interval.low), interval.high
-        body.append([factor, model, str(len(means)), f"{means.mean():.3f} ({low:.3f}–{high:.3f})"])
+_DIFFERENCES: dict[str, Callable[[Accuracy], str]] = {
+    "less all originals": lambda level: _signed(level.delta_all),
+    "Δacc (eq. 3)": lambda level: _signed(level.delta),
+    "null arms": lambda level: rate(level.nulls),
+    "null arms, Δacc": lambda level: _signed(level.delta_null),
+}
+
+
+def _probability_changes(entries: Sequence[ModelResults]) -> str:
+    """Figure 3: mean |Δp(ground truth)| by factor, beside that of the null arms."""
+    body = [
+        [
+            TEST_SETS.get(entry.method, entry.method),
+            change.factor,
+            entry.model,
+            f"{change.n} ({change.sources})",
+            f"{change.value:.3f} ({change.low:.3f}–{change.high:.3f})",
+            f"{change.null:.3f}",
+        ]
+        for entry in entries
+        if entry.metrics is not None
+        for change in entry.metrics.probability_changes
+    ]
+    title = "### Sensitivity by type of edit (figure 3)\n\n"
     if not body:
-        return "### Sensitivity by type of edit (figure 3)\n\nNo accepted edit with one change has probabilities."
-    return "### Sensitivity by type of edit (figure 3)\n\n" + grid(
-        ["factor", "model", "sources", "mean \\|Δp\\|"], body
-    )
+        return title + "No accepted edit with one change has probabilities."
+    heads = ["method", "factor", "model", "edits (source images)", "mean \\|Δp\\|", "of their null arms"]
+    return title + grid(heads, body)
 
 
-def _errors(results: JobResults) -> str:
+def _clusters(entries: Sequence[ModelResults]) -> str:
+    """Section 4.2: edits with similar phrases, formed on one half of the source images and tested on the other."""
+    body = [
+        [
+            entry.model,
+            TEST_SETS.get(entry.method, entry.method),
+            cluster.label,
+            "; ".join(cluster.phrases[:3]).replace("|", "\\|"),
+            str(cluster.edits),
+            _signed(cluster.screened),
+            f"{_signed(cluster.delta_accuracy)} ({cluster.confirming_sources})",
+            NOTHING if cluster.interval is None else _interval(cluster.interval),
+            NOTHING if cluster.q_value is None else f"{cluster.q_value:.3f}",
+            cluster.standing,
+        ]
+        for entry in entries
+        for cluster in entry.clusters
+    ]
+    if not body:
+        return "### Clusters of edits (section 4.2)\n\nNo class has enough accepted edits for clusters."
+    heads = ["model", "method", "class", "phrases", "edits", "first half, points", "second half (images)"]
+    return "### Clusters of edits (section 4.2)\n\n" + grid([*heads, "95 % interval", "q", "standing"], body)
+
+
+def _interval(interval: Interval) -> str:
+    return f"{100 * interval.low:+.1f} to {100 * interval.high:+.1f}"
+
+
+def _validity(results: JobResults) -> str:
+    """P(valid) of the accepted counterfactuals, overall and of the flipped ones, by the reviews of people."""
+    body = [
+        [TEST_SETS.get(entry.method, entry.method), entry.model, *_shares_valid(results, entry)]
+        for entry in results.results
+        if entry.method != "reconstruction"
+    ]
+    return "### Validity, by reviews\n\n" + grid(["method", "model", *VALID], body)
+
+
+def _errors(results: JobResults, published: Published) -> str:
+    heads = ["originals", "originals of accepted", "null arms", "counterfactuals", "all fail", "none fails"]
+    figures = [*heads, *VALID]
     body = []
     for entry in results.results:
         metrics = entry.metrics
@@ -106,24 +171,17 @@ def _errors(results: JobResults) -> str:
         body.append(
             [
                 entry.model,
+                NOTHING if first is None or first.all_originals is None else _error_of(first.all_originals),
                 NOTHING if first is None else _error_of(first.originals),
                 rate(metrics.error_rate_null),
                 rate(metrics.error_rate),
                 NOTHING if shares is None else f"{rate(shares.all_fail)}, k = {shares.k}",
                 NOTHING if shares is None else rate(shares.none_fail),
-                _validity(results, entry),
+                *_shares_valid(results, entry),
             ]
         )
-    heads = [
-        "model",
-        "error, originals",
-        "null arms",
-        "counterfactuals",
-        "all fail",
-        "none fails",
-        "label kept, of flipped",
-    ]
-    return "### Errors and validity (table I)\n\n" + grid(heads, body)
+    body += [[f"the paper: {name}", *(row.get(head, "") for head in figures)] for name, row in published.items()]
+    return f"### Errors and validity (table I)\n\n{_ERRORS_NOTE}\n\n" + grid(["error of", *figures], body)
 
 
 def _error_of(share: Rate) -> str:
@@ -133,13 +191,16 @@ def _error_of(share: Rate) -> str:
     return f"{100 * (1 - share.value):.1f} % ({wrong}/{share.n})"
 
 
-def _validity(results: JobResults, entry: ModelResults) -> str:
-    """P(valid | flipped) by the reviews of people; without enough of them, what is missing."""
+def _shares_valid(results: JobResults, entry: ModelResults) -> tuple[str, str]:
+    """P(valid) and P(valid | flipped) by the reviews of people; without enough of them, what is missing."""
     reviews = next((reviews for reviews in results.reviews if reviews.method == entry.method), None)
     flipped = next((share for share in reviews.flipped if share.model == entry.model), None) if reviews else None
-    if flipped is None or flipped.valid is None:
+    return _estimate(reviews.valid if reviews else None), _estimate(flipped.valid if flipped else None)
+
+
+def _estimate(estimate: Estimate | None) -> str:
+    if estimate is None:
         return "review accepted images first"
-    estimate = flipped.valid
     return f"{100 * estimate.value:.1f} % ({100 * estimate.low:.0f}–{100 * estimate.high:.0f})"
 
 
@@ -154,9 +215,9 @@ def _overlaps(results: JobResults) -> str:
         if interval is not None:
             change += f" ({100 * interval.low:+.1f} to {100 * interval.high:+.1f})"
         alone = figures.all_originals
-        once = NOTHING if alone is None else f"{_percent(alone.mean_iou)} (n = {alone.images})"
+        once = NOTHING if alone is None else f"{percent(alone.mean_iou)} (n = {alone.images})"
         sets = (figures.originals, figures.nulls, figures.counterfactuals)
-        shares = [_percent(scores.mean_iou) for scores in sets]
+        shares = [percent(scores.mean_iou) for scores in sets]
         body.append([entry.model, once, *shares, change, rate(figures.lost)])
     heads = [
         "model",
@@ -170,41 +231,14 @@ def _overlaps(results: JobResults) -> str:
     return f"### mIoU of pooled pixels\n\n{_OVERLAP_NOTE}\n\n" + grid(heads, body)
 
 
-def _percent(value: float | None) -> str:
+def percent(value: float | None) -> str:
     return NOTHING if value is None else f"{100 * value:.2f} %"
-
-
-def repair_table(repairs: Sequence[RepairView]) -> str:
-    """What retraining wins, by model and set of source images."""
-    body = [
-        [
-            view.request.model,
-            figures.set,
-            str(figures.sources),
-            *(f"{arm.arm}: {_level(arm.accuracy)}" for arm in figures.arms),
-        ]
-        for view in repairs
-        if view.result is not None
-        for figures in view.result.sets
-    ]
-    if not body:
-        return ""
-    heads = ["model", "judged on", "source images", *[""] * (len(body[0]) - 3)]
-    return "### What retraining wins, on source images that nothing was trained on\n\n" + grid(heads, body)
-
-
-def _level(accuracy: Rate | MeanOverlap) -> str:
-    if isinstance(accuracy, Rate):
-        return rate(accuracy)
-    if accuracy.value is None:
-        return NOTHING
-    return f"{100 * accuracy.value:.1f} % IoU ({100 * accuracy.low:.0f}–{100 * accuracy.high:.0f})"
 
 
 def _yield(funnels: Sequence[Funnel]) -> str:
     body = [
         [
-            _TEST_SETS.get(funnel.method, funnel.method),
+            TEST_SETS.get(funnel.method, funnel.method),
             str(funnel.proposed),
             str(funnel.rendered),
             rate(funnel.accepted),

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from benchmarks.papers.tables import LEVEL, repair_table
-from gateway.analysis.certainty import mean_interval
+from benchmarks.papers.retraining import repair_table
+from gateway.analysis.certainty import LEVEL, mean_interval
 from shared.schemas.effects import CellEffect
 from shared.schemas.estimates import Interval
 from shared.schemas.repairs import RepairView

@@ -1,8 +1,9 @@
 """Cut an object out of its image and paste it on a background, at any scale and place. OpenCV alone, no network.
 
-The object is a mask without small pieces. Its alpha is 1 inside and falls to 0 before the outline (feathering), so its
-own pixels stay exactly as they are unless it is scaled. The hole that it leaves is filled with its mirrored
-neighbours on the left and right; only where there are none, by `cv2.inpaint` (Navier-Stokes), which smears.
+The object is a mask without small pieces. Its alpha is 1 inside and falls to 0 before the outline (feathering), over
+fewer pixels in thin parts, so its own pixels stay exactly as they are unless it is scaled. The hole that it leaves is
+filled with its mirrored neighbours on the left and right; only where there are none, by `cv2.inpaint` (Navier-Stokes),
+which smears.
 
 A composition is refused if its object cannot be pasted honestly: it is missing, fills the image, does not fit, would
 show the straight edge at which the source's frame cuts it, or would stay where it is.
@@ -24,6 +25,8 @@ LEAST_SHARE = 0.005  # of the image's area; a smaller object is taken for a mist
 MOST_SHARE = 0.6  # of the image's area; around a larger object there is no background
 LEAST_PIECE = 0.1  # of the object's largest region; smaller regions are dropped
 FEATHER = 1 / 128  # of the short side: the width of the falling alpha
+MOST_FEATHER = 4  # pixels; an outline is not softer in a larger photograph
+LEAST_BUMP = 2  # pixels; what stands out less from a part belongs to its outline, and is no thin part
 HOLE_MARGIN = 5 / 128  # of the short side: the outline, with its shadow and halo, is removed with the object
 LEAST_BESIDE = 0.1  # of the columns, beside a hole that is filled with mirrored neighbours
 PLACE_MARGIN = 0.04  # of the side, between a placed object and the image's edge
@@ -70,7 +73,7 @@ def cut_out(source: Pixels, mask: Mask) -> CutOut:
     """The object of a source (height × width × 3) under its mask, which has at least one pixel."""
     left, top, right, bottom = box_of(mask)
     window = slice(top, bottom), slice(left, right)
-    alpha = _falling(mask, _pixels(FEATHER, mask))
+    alpha = _falling(mask, min(_pixels(FEATHER, mask), MOST_FEATHER))
     return CutOut(source[window], alpha[window], left, top)
 
 
@@ -130,7 +133,7 @@ def without(image: Pixels, mask: Mask) -> Pixels:
         filled = np.asarray(cv2.inpaint(image, hole.astype(np.uint8), margin, cv2.INPAINT_NS), np.uint8)
     else:
         filled = _mirror_in(image, hole)
-    return _over(image, filled, _falling(hole, _pixels(FEATHER, mask)))
+    return _over(image, filled, _falling(hole, min(_pixels(FEATHER, mask), MOST_FEATHER)))
 
 
 def paste_onto(background: Pixels, object_: CutOut) -> Pixels:
@@ -184,11 +187,22 @@ def _over(below: Pixels, above: Pixels, alpha: Alpha) -> Pixels:
 def _falling(mask: Mask, reach: int) -> Alpha:
     """1 inside the mask, falling to 0 over the last `reach` pixels before its outline; 0 outside.
 
+    In a part that is narrower than that on both sides, it falls from 1 in the middle: antennas and legs stay opaque.
     The image's edge is no outline: an object that the frame cuts stays whole there.
     """
     padded = cv2.copyMakeBorder(mask.astype(np.uint8), 1, 1, 1, 1, cv2.BORDER_REPLICATE)
     distance = cv2.distanceTransform(padded, cv2.DIST_L2, cv2.DIST_MASK_PRECISE)[1:-1, 1:-1]
-    return np.asarray(np.clip(distance / (reach + 1), 0, 1), np.float32)
+    return np.asarray(np.clip(distance / _half_width(distance, reach + 1), 0, 1), np.float32)
+
+
+def _half_width(distance: Alpha, most: int) -> Alpha:
+    """Half the width, 1 to `most` pixels, of the part around each pixel with this distance from the outline."""
+    half = np.ones(distance.shape, np.float32)
+    for width in range(2, most + 1):
+        side = 2 * (width - 1 + LEAST_BUMP) + 1
+        wide = cv2.dilate((distance >= width).astype(np.uint8), np.ones((side, side), np.uint8))
+        half[wide > 0] = width
+    return half
 
 
 def _scale(object_: CutOut, scale: float) -> CutOut:

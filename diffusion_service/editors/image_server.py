@@ -40,6 +40,7 @@ class ImageServer:
     ) -> Pixels:
         """The edited image at the source's size. `keep` (height × width) is not 0 where the source must stay.
 
+        Its pixels are pasted back, because not every server honours the mask, and none keeps them exactly.
         Raises DeadlineExceeded, InvalidInput (the server refuses the content), and DependencyFailed, also for a reply
         without an image, or with one of another shape.
         """
@@ -55,7 +56,8 @@ class ImageServer:
                 extra_headers=self._connection.headers,
                 mask=omit if keep is None else ("mask.png", _transparent_where_edited(source, keep), "image/png"),
             )
-        return self._at_source_size(self._decode(reply), source)
+        image = self._at_source_size(self._decode(reply), source)
+        return image if keep is None else np.where(keep[..., None] > 0, source, image)
 
     def _decode(self, reply: ImagesResponse) -> Pixels:
         url = self._profile.server.url

@@ -147,11 +147,12 @@ class Inverter:
             path, maps = branch.climb(torch.cat([weights.encode(item.source.image) for item in batch]))
         nulls = states_of(branch.nulls).expand(key.steps, -1, -1, -1)
         spent = torch.full((len(batch),), len(branch.steps))
-        round_trips = path[-1]
+        round_trips, gain = path[-1], torch.ones(len(batch))
         if key.null_text is not None and key.guidance > 1:
-            path, nulls, optimised = branch.optimise(path, key.null_text)
-            spent += optimised
-        reconstructions = self._reconstruct(key, path[-1], round_trips)
+            optimised = branch.optimise(path, key.null_text)
+            path, nulls, gain = optimised.path, optimised.nulls, optimised.gain
+            spent += optimised.evaluations
+        reconstructions = self._reconstruct(key, path[-1], round_trips, gain)
         return [
             reconstruction
             if isinstance(reconstruction, NotFinite | InvalidInput)
@@ -172,13 +173,14 @@ class Inverter:
 
     @torch.no_grad()
     def _reconstruct(
-        self, key: InversionKey, latents: Tensor, round_trips: Tensor
+        self, key: InversionKey, latents: Tensor, round_trips: Tensor, gain: Tensor
     ) -> Sequence[Pixels | NotFinite | InvalidInput]:
-        """The ends of the source branches as pixels; with `null_text`, only those that are near the round trips."""
+        """The ends of the source branches as pixels; with `null_text`, only those that optimisation brought near."""
         reconstructions = self._weights.pictures(latents)
         if key.null_text is None:
             return reconstructions
-        return list(map(partial(_near_enough, key.null_text), reconstructions, self._weights.pictures(round_trips)))
+        pictures = self._weights.pictures(round_trips)
+        return list(map(partial(_near_enough, key.null_text), reconstructions, pictures, gain.tolist()))
 
     def _branch(self, key: InversionKey, prompts: Sequence[Conditioning], controls: Sequence[Pixels]) -> SourceBranch:
         weights = self._weights
@@ -195,11 +197,17 @@ class Inverter:
 
 
 def _near_enough(
-    how: NullText, reconstruction: Pixels | NotFinite | InvalidInput, round_trip: Pixels | NotFinite
+    how: NullText, reconstruction: Pixels | NotFinite | InvalidInput, round_trip: Pixels | NotFinite, gain: float
 ) -> Pixels | NotFinite | InvalidInput:
-    """The reconstruction, or why it is not one: its PSNR against the autoencoder's round trip is too low."""
+    """The reconstruction, or why it is not one: the optimisation did nothing, or it is far from the round trip."""
     if not isinstance(reconstruction, np.ndarray) or not isinstance(round_trip, np.ndarray):
         return reconstruction
+    if gain < how.least_gain:
+        return InvalidInput(
+            f"null-text inversion lowers the error of its steps by {gain:.1%}, less than `null_text.least_gain` of "
+            f"{how.least_gain:.0%}, so the null embeddings stay almost as they were; try a larger `learning_rate`, "
+            "more `iterations`, weights in float32, or choose inversion `direct`"
+        )
     error = np.square(reconstruction.astype(np.float64) - round_trip).mean()
     psnr = 10 * np.log10(255**2 / max(error, 1e-9))
     if psnr >= how.least_psnr:

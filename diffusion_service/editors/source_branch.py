@@ -20,6 +20,32 @@ TOLERANCE_GROWTH = 1e-3  # ... and the increase of this tolerance up to the last
 
 
 @dataclass(frozen=True, slots=True)
+class Optimised:
+    """A batch after null-text inversion: the path that guided steps take, and the null embedding of each step.
+
+    Of each row: `evaluations`, and `gain`, the share by which the optimisation lowered the mean squared errors of the
+    steps that began above the tolerance, 0 … 1; 1 where none did.
+    """
+
+    path: Tensor
+    nulls: Tensor
+    evaluations: Tensor
+    gain: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """One optimised step: null embeddings and output, and of each row evaluations, first and least loss."""
+
+    null: Tensor
+    output: Tensor
+    evaluations: Tensor
+    first: Tensor
+    least: Tensor
+    tolerance: float
+
+
+@dataclass(frozen=True, slots=True)
 class SourceBranch:
     """The source branches of one batch, a row per source, with the networks' inputs."""
 
@@ -43,23 +69,28 @@ class SourceBranch:
             path.append(self.steps.up(step, path[-1], output))
         return torch.stack(path[::-1]), maps.semantic(latents[0, 0].numel())
 
-    def optimise(self, path: Tensor, how: NullText) -> tuple[Tensor, Tensor, Tensor]:
-        """Null-text inversion: the path that guided steps take, the null embedding of each, evaluations per row."""
+    def optimise(self, path: Tensor, how: NullText) -> Optimised:
+        """Null-text inversion (arXiv 2211.09794)."""
         latents, nulls = [path[0]], [states_of(self.nulls).clone()]
         spent = torch.zeros(len(self.prompts), dtype=torch.long)
+        first, least = torch.zeros(2, len(self.prompts), device=path.device)
         for step in range(len(self.steps)):
             with torch.no_grad():
                 conditional = self._predict(latents[-1], step, states_of(self.prompts), self.prompts)
-            null, output, fitting = self._fit(how, step, nulls[-1], latents[-1], conditional, path[step + 1])
-            latents.append(self.steps.down(step, latents[-1], output))
-            nulls.append(null)
-            spent += 1 + fitting
-        return torch.stack(latents), torch.stack(nulls[1:]), spent
+            fitted = self._fit(how, step, nulls[-1], latents[-1], conditional, path[step + 1])
+            latents.append(self.steps.down(step, latents[-1], fitted.output))
+            nulls.append(fitted.null)
+            spent += 1 + fitted.evaluations
+            above = fitted.first > fitted.tolerance
+            first += fitted.first.where(above, 0)
+            least += fitted.least.where(above, 0)
+        gain = (1 - least / first).where(first > 0, 1)
+        return Optimised(torch.stack(latents), torch.stack(nulls[1:]), spent, gain.cpu())
 
     def _fit(
         self, how: NullText, step: int, null: Tensor, latents: Tensor, conditional: Tensor, goal: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The null embeddings that bring a guided step nearest to `goal`, its output, evaluations per row.
+    ) -> _Fitted:
+        """The null embeddings that bring a guided step nearest to `goal`.
 
         Rows are independent: each leaves the batch at the tolerance with its best embedding.
         """
@@ -69,7 +100,7 @@ class SourceBranch:
         # The learning rate falls to half over the steps, as in the authors' code.
         optimiser = torch.optim.Adam([trial], lr=how.learning_rate * (1 - progress / 2))
         null, output = null.clone(), conditional.clone()
-        best = torch.full_like(latents[:, 0, 0, 0], torch.inf)
+        first = best = torch.full_like(latents[:, 0, 0, 0], torch.inf)
         all_rows = torch.arange(len(null), device=latents.device)
         spent, rows, active = torch.zeros_like(all_rows), all_rows, all_rows
         for iteration in range(how.iterations + 1):
@@ -77,6 +108,7 @@ class SourceBranch:
                 unconditional = self.of_rows(rows.tolist())._predict_null(latents[rows], step, trial[rows])
                 guided = unconditional + self.guidance * (conditional[rows] - unconditional)
                 losses = (self.steps.down(step, latents[rows], guided) - goal[rows]).square().mean(dim=(1, 2, 3))
+            first = losses.detach() if iteration == 0 else first
             spent[active] += 1
             better = (losses < best[rows]) & (best[rows] > tolerance)
             improved = rows[better]
@@ -89,7 +121,7 @@ class SourceBranch:
             optimiser.step()
             spent[active] += 2
             rows = all_rows if self.fixed_shapes else active
-        return null, output, spent.cpu()
+        return _Fitted(null, output, spent.cpu(), first, best, tolerance)
 
     def of_rows(self, rows: Sequence[int]) -> SourceBranch:
         """The branches of some rows alone."""

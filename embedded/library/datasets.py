@@ -6,16 +6,21 @@ library has to be installed.
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
 from typing import Protocol, cast
 
-import numpy as np
-
+from contrafact.arrays import as_array
 from contrafact.job_files import image_files
 from shared.manifests import ManifestRow, folder_labels, match_rows, parse_manifest
+
+LABEL = "label"
+CLASS_LABEL = "ClassLabel"  # the kind of a Hugging Face column with the indices of classes and their names
+LIKELY_LABELS = (LABEL, "labels", "class", "target", "category")  # in any case: "Label"
 
 
 class Indexed(Protocol):
@@ -46,11 +51,17 @@ class ImageSet:
     classes: list[str] | None = None
 
 
-def read_dataset(dataset: object, classes: Sequence[str] | None, labels: Path | None) -> ImageSet:
+def read_dataset(
+    dataset: object, classes: Sequence[str] | None, labels: Path | None, label_column: str | None = None
+) -> ImageSet:
     """The images of a data set. `classes` gives integer labels their names; `labels` is a manifest for a folder.
 
-    Raises ValueError for a data set that it cannot read, or an empty one.
+    `label_column` is the column of a Hugging Face data set with the ground truth; it is found without it if only one
+    can be meant. Raises ValueError for a data set that it cannot read, or an empty one.
     """
+    features = getattr(dataset, "features", None) if hasattr(dataset, "column_names") else None
+    if label_column is not None and features is None:
+        raise ValueError("`label_column` is a column of a Hugging Face data set; leave it out for other data sets")
     if isinstance(dataset, str | Path):
         return _folder(Path(dataset), classes or (), labels)
     if labels is not None:
@@ -64,8 +75,8 @@ def read_dataset(dataset: object, classes: Sequence[str] | None, labels: Path | 
         raise ValueError("the data set is empty; give at least one image")
     if is_maite(dataset):
         return _maite(indexed, classes)
-    if hasattr(dataset, "features") and hasattr(dataset, "column_names"):
-        return _hugging_face(indexed, cast(Mapping[str, object], dataset.features), classes)
+    if features is not None:
+        return _hugging_face(indexed, cast(Mapping[str, object], features), classes, label_column)
     return _pairs(indexed, list(classes) if classes is not None else _own_classes(dataset))
 
 
@@ -104,15 +115,29 @@ def _folder(folder: Path, classes: Sequence[str], labels: Path | None) -> ImageS
 
 
 def _pairs(dataset: Indexed, classes: list[str] | None) -> ImageSet:
+    folder = _common_folder(dataset) if isinstance(dataset, list | tuple) else None
+
     def read(position: int) -> LabelledImage:
         item = dataset[position]
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise ValueError("each item of the data set must be a pair (image, label); the label may be None")
         image, label = item
-        name = Path(image).name if isinstance(image, str | Path) else _name(position)
+        name = _path_name(image, folder) if isinstance(image, str | Path) else _name(position)
         return LabelledImage(image, _label(label, classes), name)
 
     return ImageSet(len(dataset), read, classes)
+
+
+def _common_folder(items: Sequence[object]) -> str | None:
+    """The folder below which all files of a list of pairs are, or None for a list without files."""
+    images = [item[0] for item in items if isinstance(item, tuple | list) and len(item) == 2]
+    files = [os.path.abspath(image) for image in images if isinstance(image, str | Path)]
+    return os.path.commonpath([os.path.dirname(file) for file in files]) if files else None
+
+
+def _path_name(file: str | Path, folder: str | None) -> str:
+    """The file's path below the folder, which tells `a/0.png` from `b/0.png`; without a folder the path as given."""
+    return Path(file if folder is None else os.path.relpath(file, folder)).as_posix()
 
 
 def _maite(dataset: Indexed, classes: Sequence[str] | None) -> ImageSet:
@@ -120,18 +145,20 @@ def _maite(dataset: Indexed, classes: Sequence[str] | None) -> ImageSet:
 
     def read(position: int) -> LabelledImage:
         image, target, metadata = cast(tuple[object, object, Mapping[str, object]], dataset[position])
-        scores = np.asarray(target)
+        scores = as_array(target)
         label = _label(int(scores.argmax()), names) if scores.size and scores.max() > 0 else None
         return LabelledImage(image, label, str(metadata["id"]), channels_first=True)
 
     return ImageSet(len(dataset), read, names)
 
 
-def _hugging_face(dataset: Indexed, features: Mapping[str, object], classes: Sequence[str] | None) -> ImageSet:
-    image_column = _column(features, "Image")
-    label_column = _column(features, "ClassLabel")
-    if image_column is None:
-        raise ValueError(f"no column of the data set has images; its columns are {', '.join(features)}")
+def _hugging_face(
+    dataset: Indexed, features: Mapping[str, object], classes: Sequence[str] | None, chosen: str | None
+) -> ImageSet:
+    image_column = _image_column(features)
+    label_column = _label_column(features, image_column, chosen)
+    if label_column is not None:
+        _refuse_unreadable_labels(label_column, features[label_column], classes)
     declared = getattr(features.get(label_column or ""), "names", None)
     names = list(classes) if classes is not None else declared
 
@@ -143,12 +170,74 @@ def _hugging_face(dataset: Indexed, features: Mapping[str, object], classes: Seq
     return ImageSet(len(dataset), read, names)
 
 
-def _column(features: Mapping[str, object], kind: str) -> str | None:
-    """The only column of a kind. Raises ValueError if there are several."""
-    columns = [name for name, feature in features.items() if type(feature).__name__ == kind]
+def _image_column(features: Mapping[str, object]) -> str:
+    """The column of kind Image. Raises ValueError unless there is exactly one, whose images are decoded."""
+    columns = [name for name, feature in features.items() if type(feature).__name__ == "Image"]
+    if not columns:
+        raise ValueError(f"no column of the data set has images; its columns are {', '.join(features)}")
     if len(columns) > 1:
-        raise ValueError(f"columns {', '.join(columns)} of the data set are of kind {kind}; keep one (select_columns)")
-    return columns[0] if columns else None
+        raise ValueError(f"columns {', '.join(columns)} of the data set are of kind Image; keep one (select_columns)")
+    (column,) = columns
+    if getattr(features[column], "decode", True) is False:
+        raise ValueError(
+            f"column {column} of the data set has Image(decode=False); give it decoded: "
+            f"dataset.cast_column({column!r}, datasets.Image())"
+        )
+    return column
+
+
+def _label_column(features: Mapping[str, object], image_column: str, chosen: str | None) -> str | None:
+    """The column with the ground truth: the chosen one, else the only one that can be meant, else None with a warning.
+
+    Candidates are columns of kind ClassLabel and those with a usual name. Raises ValueError if several are, or one is
+    neither of kind ClassLabel nor named `label`.
+    """
+    if chosen is not None:
+        if chosen not in features:
+            raise ValueError(f"the data set has no column {chosen}, the `label_column`; it has {', '.join(features)}")
+        return chosen
+    declared = [name for name, feature in features.items() if type(feature).__name__ == CLASS_LABEL]
+    candidates = [name for name in features if name in declared or name.lower() in LIKELY_LABELS]
+    if len(candidates) > 1:
+        raise ValueError(
+            f"columns {', '.join(candidates)} of the data set may all be its labels; name one as `label_column`"
+        )
+    if not candidates:
+        _warn_of_ignored([name for name in features if name != image_column])
+        return None
+    (column,) = candidates
+    if column not in declared and column != LABEL:
+        raise ValueError(
+            f"column {column} of the data set may be its labels, and is not of kind {CLASS_LABEL}; give "
+            f"label_column={column!r}, or leave it out (remove_columns)"
+        )
+    return column
+
+
+def _warn_of_ignored(columns: Sequence[str]) -> None:
+    if columns:
+        warnings.warn(
+            f"no column of the data set is known to be its labels; ignored: {', '.join(columns)}. The test finds out "
+            "whether predictions change, not whether they are right. If one is the ground truth, give `label_column`",
+            stacklevel=2,
+        )
+
+
+def _refuse_unreadable_labels(column: str, feature: object, classes: Sequence[str] | None) -> None:
+    """Raise ValueError unless a column has names of classes, or indices that have names."""
+    if type(feature).__name__ == CLASS_LABEL:
+        return
+    kind = str(getattr(feature, "dtype", "")) if type(feature).__name__ == "Value" else type(feature).__name__
+    if kind.startswith(("int", "uint")):
+        if classes is None:
+            raise ValueError(
+                f"column {column} of the data set has integers; give `classes`, in the order of the labels"
+            )
+    elif not kind.startswith(("string", "large_string")):
+        raise ValueError(
+            f"column {column} of the data set has values of kind {kind}; give names of classes (strings), or their "
+            "indices (integers) and `classes`"
+        )
 
 
 def _own_classes(dataset: object) -> list[str] | None:

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from shared.images import Pixels, decode, encode
+from contrafact.arrays import as_array, is_tensor
+from shared.images import Pixels, decode, encode, from_pillow
 
 LARGEST_UNIT = 1.0 + 1e-6
 
@@ -17,15 +18,15 @@ def pixels_of(image: object, *, channels_first: bool | None = None) -> Pixels:
     """RGB pixels, height × width × 3, of a file, a PIL image, an array or a tensor.
 
     Arrays are height × width, height × width × channels, or with `channels_first` channels × height × width; tensors
-    are channels first unless `channels_first` is False. Values are uint8, or floats from 0 to 1. Raises ValueError.
+    are channels first unless `channels_first` is False. Values are uint8, or floats from 0 to 1. Of a PIL image,
+    orientation, colour profile, 16 bits and transparency are treated as a file's (docs/reference/image-files.md).
+    Raises ValueError, and for files and PIL images what `shared.images.canonical` raises.
     """
     if isinstance(image, str | Path):
         return decode(Path(image).read_bytes())
     if isinstance(image, Image.Image):
-        return np.asarray(image.convert("RGB"))
-    tensor = hasattr(image, "detach")
-    array = np.asarray(image.detach().cpu().numpy() if hasattr(image, "detach") else image)
-    return _from_array(array, tensor if channels_first is None else channels_first)
+        return from_pillow(image)
+    return _from_array(as_array(image), is_tensor(image) if channels_first is None else channels_first)
 
 
 def png_of(image: object, *, channels_first: bool | None = None) -> bytes:
@@ -33,11 +34,6 @@ def png_of(image: object, *, channels_first: bool | None = None) -> bytes:
     if isinstance(image, str | Path):
         return Path(image).read_bytes()
     return encode(pixels_of(image, channels_first=channels_first))
-
-
-def holds_floats(image: object) -> bool:
-    """Whether an image is an array or tensor of floats (0 to 1) rather than of bytes."""
-    return not isinstance(image, str | Path | Image.Image) and "float" in str(getattr(image, "dtype", ""))
 
 
 def _from_array(array: NDArray[np.generic], channels_first: bool) -> Pixels:

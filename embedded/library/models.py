@@ -9,22 +9,22 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 import transformers
 from huggingface_hub import snapshot_download
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
+from contrafact.arrays import as_array, channels_first_like
 from contrafact.jatic import jatic_metadata_beside, jatic_spec
 from contrafact.testing import InProcessOptions, Output
 from embedded.library.datasets import ImageSet, index_names, is_maite
-from embedded.library.images import holds_floats
 from evaluator_service.models_under_test.in_process import InProcessModel
 from evaluator_service.models_under_test.outputs import softmax
 from shared.images import Pixels
@@ -55,6 +55,10 @@ def prepare_model(model: object, images: ImageSet, options: InProcessOptions) ->
         return _model_from_text(model, options)
     if isinstance(model, transformers.Pipeline):
         return _in_process(_class_names(options, _config_names(model.model)), _pipeline(model))
+    if is_maite(model) and callable(model):
+        names = _class_names(options, index_names(model) or images.classes)
+        outputs = _maite(model, images.read(0).image)
+        return _in_process(names, _rows(outputs, names, options.output or "probabilities"))
     if isinstance(model, transformers.PreTrainedModel):
         processor = options.preprocess or transformers.AutoImageProcessor.from_pretrained(model.name_or_path)
         names = _class_names(options, _config_names(model))
@@ -64,10 +68,6 @@ def prepare_model(model: object, images: ImageSet, options: InProcessOptions) ->
         return _in_process(names, _rows(_module(model, options.preprocess), names, options.output or "logits"))
     if not callable(model):
         raise ValueError(f"a {type(model).__name__} is no model; give a function, a module, a path or a name")
-    if is_maite(model):
-        names = _class_names(options, index_names(model) or images.classes)
-        floats = holds_floats(images.read(0).image)
-        return _in_process(names, _rows(_maite(model, floats), names, options.output or "probabilities"))
     names = _class_names(options, images.classes)
     return _in_process(names, _rows(_function(model, options.inputs), names, options.output or "probabilities"))
 
@@ -135,7 +135,6 @@ def _module(module: torch.nn.Module, preprocess: Callable[..., Any] | None) -> O
     """The outputs of a module. Without `preprocess` it gets images as they are, as floats from 0 to 1."""
     processor = isinstance(preprocess, transformers.BaseImageProcessor | transformers.ProcessorMixin)
 
-    @torch.inference_mode()
     def outputs(images: Sequence[Pixels]) -> NDArray[np.generic]:
         parameter = next(module.parameters(), torch.zeros(()))
         pictures = [Image.fromarray(image) for image in images]
@@ -150,18 +149,19 @@ def _module(module: torch.nn.Module, preprocess: Callable[..., Any] | None) -> O
                     raise ValueError("the images differ in size; give `preprocess`, which resizes them")
                 answer = module(torch.stack(tensors).to(parameter.device, parameter.dtype))
         logits: torch.Tensor = getattr(answer, "logits", answer)
-        return np.asarray(logits.float().cpu().numpy())
+        return as_array(logits)
 
     return outputs
 
 
 @contextmanager
 def _evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the block; restores the mode afterwards."""
+    """Evaluation mode without gradients inside the block; restores the mode afterwards."""
     training = module.training
     module.eval()
     try:
-        yield
+        with torch.inference_mode():
+            yield
     finally:
         module.train(training)
 
@@ -170,13 +170,14 @@ def _unit_tensor(picture: Image.Image) -> torch.Tensor:
     return torch.from_numpy(np.asarray(picture).copy()).permute(2, 0, 1).float() / 255
 
 
-def _maite(model: Callable[..., Any], floats: bool) -> Outputs:
-    """The outputs of a MAITE model. It gets channels first, floats from 0 to 1 or uint8, as its data set has them."""
+def _maite(model: Callable[..., Any], image: object) -> Outputs:
+    """The outputs of a MAITE model. It gets what its data set has, such as `image`, or arrays of uint8 for files."""
+    like = np.empty(0, np.uint8) if isinstance(image, str | Path | Image.Image) else cast(ArrayLike, image)
 
     def outputs(images: Sequence[Pixels]) -> NDArray[np.generic]:
-        first = [np.ascontiguousarray(np.moveaxis(image, -1, 0)) for image in images]
-        batch = [(image / 255).astype(np.float32) for image in first] if floats else first
-        return np.stack([np.asarray(row) for row in model(batch)])
+        batch = [channels_first_like(like, image) for image in images]
+        with _evaluation_mode(model) if isinstance(model, torch.nn.Module) else nullcontext():
+            return np.stack([as_array(row) for row in model(batch)])
 
     return outputs
 
@@ -184,8 +185,7 @@ def _maite(model: Callable[..., Any], floats: bool) -> Outputs:
 def _function(function: Callable[..., Any], inputs: str) -> Outputs:
     def outputs(images: Sequence[Pixels]) -> NDArray[np.generic]:
         batch = [Image.fromarray(image) for image in images] if inputs == "pil" else list(images)
-        answer = function(batch)
-        return np.asarray(answer.detach().cpu().numpy() if hasattr(answer, "detach") else answer)
+        return as_array(function(batch))
 
     return outputs
 

@@ -6,6 +6,7 @@ import io
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from typing import Literal
 
 import httpx
 from PIL import Image
@@ -16,40 +17,54 @@ from contrafact.testing import InProcessOptions, JobFailed
 from embedded.library.datasets import ImageSet, read_dataset
 from embedded.library.images import pixels_of, png_of
 from embedded.library.models import Alias, Upload, prepare_model
-from embedded.run import Embedded, run_embedded
+from embedded.run import LOG, Embedded, run_embedded
 from evaluator_service.models_under_test.in_process import InProcessModel, refuse_other_rows
-from shared.endpoints import READYZ
-from shared.problems import Problem, from_reply
+from shared.endpoints import INFO
+from shared.problems import NotReady, Problem, from_reply
 from shared.schemas.jobs import JobDetail, JobRequest, ManifestImage, MethodChoice, MethodInfo
 from shared.schemas.result_rows import CounterfactualView
 
 PICTURED = 48  # counterfactuals whose pictures an outcome holds
 PICTURE_SIDE = 384
-LOADING_SECONDS = 600.0
+START_SECONDS = 600.0  # of a service, before it answers at all
 POLL_SECONDS = 0.2
+LAST_BATCH_SECONDS = 600.0  # a batch may still compute for a cancelled job
 
 
 def run_test(model: object, dataset: object, options: InProcessOptions) -> Outcome:
     """Test a model; see `contrafact.test`."""
-    images = read_dataset(dataset, options.classes, options.labels)
+    images = read_dataset(dataset, options.classes, options.labels, options.label_column)
     subject = prepare_model(model, images, options)
     if isinstance(subject, InProcessModel):
         _try(subject, images)
     objects = {options.name: subject} if isinstance(subject, InProcessModel) else {}
     with (
-        run_embedded(options.directory, options.profile, in_process=objects) as system,
+        run_embedded(
+            options.directory, options.profile, in_process=objects, drain_seconds=LAST_BATCH_SECONDS
+        ) as system,
         closing(Client(system.base_url)) as client,
     ):
-        _cancel_left_over(client, options.name)
-        name = _add(client, subject, options)
-        job = client.create(_request(client, name, images, options))
-        with _cancelled_on_error(client, job):
-            for current in client.follow(job.id):
-                job = current
-                if options.on_progress is not None:
-                    options.on_progress(job)
-        _wait_until_loaded(system)
-        return _outcome(client, job, system)
+        try:
+            _cancel_left_over(client, options.name)
+            _wait_until_loaded(system)  # before the caller's own code runs: loaders change torch's default dtype
+            job = _run_job(client, subject, images, options)
+            return _outcome(client, job, system)
+        finally:
+            _wait_until_loaded(system)  # Python aborts if the process ends while weights load
+
+
+def _run_job(
+    client: Client, subject: InProcessModel | Upload | Alias, images: ImageSet, options: InProcessOptions
+) -> JobDetail:
+    """Create the job and follow it to its end."""
+    name = _add(client, subject, options)
+    job = client.create(_request(client, name, images, options))
+    with _cancelled_on_error(client, job):
+        for current in client.follow(job.id):
+            job = current
+            if options.on_progress is not None:
+                options.on_progress(job)
+    return job
 
 
 def _try(subject: InProcessModel, images: ImageSet) -> None:
@@ -92,6 +107,8 @@ def _request(client: Client, name: str, images: ImageSet, options: InProcessOpti
         images=rows,
         label_map=dict(options.label_map),
         seed=options.seed,
+        design="free" if options.values is None else "balanced",
+        values=tuple(options.values or ()),
         **({} if methods is None else {"methods": methods}),
     )
 
@@ -130,20 +147,26 @@ def _cancelled_on_error(client: Client, job: JobDetail) -> Iterator[None]:
 
 
 def _wait_until_loaded(system: Embedded) -> None:
-    """Wait until no service loads weights: Python aborts if a process ends meanwhile."""
-    deadline = time.monotonic() + LOADING_SECONDS
-    with httpx.Client(trust_env=False, timeout=LOADING_SECONDS) as http:
-        for url in system.service_urls.values():
-            while time.monotonic() < deadline:
-                reply = http.get(f"{url}{READYZ}")
-                if reply.is_success or _has_failed(reply):
-                    break
+    """Wait until every service has loaded its weights or failed to. Raises NotReady for one that never starts."""
+    give_up = time.monotonic() + START_SECONDS
+    with httpx.Client(trust_env=False, timeout=START_SECONDS) as http:
+        for name, url in system.service_urls.items():
+            while (state := _load_state(http, url)) != "loaded or failed":
+                if state == "not started" and time.monotonic() > give_up:
+                    raise NotReady(f"{name} has not started; {system.directory / LOG} may say why")
                 time.sleep(POLL_SECONDS)
 
 
-def _has_failed(reply: httpx.Response) -> bool:
+def _load_state(http: httpx.Client, url: str) -> Literal["not started", "loading", "loaded or failed"]:
+    try:
+        reply = http.get(f"{url}{INFO.path}")
+    except httpx.ConnectError:
+        return "not started"
+    if reply.is_success:
+        return "loaded or failed"
     problem: Problem = from_reply(reply.status_code, reply.content, None)
-    return problem.members.get("failed") is True
+    failed = not isinstance(problem, NotReady) or problem.members.get("failed") is True
+    return "loaded or failed" if failed else "loading"
 
 
 def _outcome(client: Client, job: JobDetail, system: Embedded) -> Outcome:

@@ -1,6 +1,6 @@
 """Models under test that are objects of this process (`contrafact.test`); a deployment never has one.
 
-This module knows nothing about torch: `embedded.model_adapters` turns modules and pipelines into functions of images.
+This module knows nothing about torch: `embedded.library.models` turns modules and pipelines into functions of images.
 """
 
 from __future__ import annotations

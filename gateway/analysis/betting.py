@@ -28,6 +28,8 @@ _COARSE = 32  # every 32nd candidate is tried first
 _LEVELS = np.geomspace(1.0, 1e-9, 541)  # p-values in steps of 4 %
 _LEVELS_AT_A_TIME = 64
 _SHRINKAGE = 12  # imagined values without gain
+_STAKES = 1_000  # constant bets to choose from
+_UNKNOWN = 1.05  # images that a bet takes which does not know the differences, as a multiple
 _REACHED = 1e-12  # logarithm of wealth short of the target by rounding
 
 
@@ -96,6 +98,19 @@ def least_images(effect: float, beyond: float, alpha: float) -> int:
     from a mean of ±`beyond`, if a rare image gains (loses) everything: P(no such image among them) > α / 2.
     """
     return math.ceil(math.log(2 / alpha) / math.log1p((abs(effect) - beyond) / (1 + beyond)))
+
+
+def images_to_refute(differences: Floats, beyond: float, alpha: float) -> int:
+    """About how many images with such differences refute a mean within ±`beyond`, two-sided at `alpha`.
+
+    The mean of `differences` is larger than `beyond` in size. The logarithm of the best constant bet's wealth grows by
+    its mean growth per image; the bets of `betting_p`, which do not know the differences, need about 5 % more images.
+    """
+    unit, mean = _unit(differences), (1 + beyond) / 2
+    surplus = (unit if unit.mean() > 0.5 else 1 - unit) - mean
+    stakes = np.linspace(0, 1 / mean, _STAKES, endpoint=False)[1:, np.newaxis]
+    growth = float(np.log1p(stakes * surplus).mean(axis=1).max())
+    return math.ceil(_UNKNOWN * math.log(2 / alpha) / growth)
 
 
 def is_refuted(

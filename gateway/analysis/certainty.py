@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2, norm, t
 
-from gateway.analysis.betting import betting_interval, betting_p, least_images
+from gateway.analysis.betting import betting_interval, betting_p, images_to_refute
 from gateway.analysis.effects import Floats, Integers
+from gateway.analysis.limits import FALSE_DISCOVERY_RATE
 from shared.schemas.effects import Metric
 from shared.schemas.estimates import Interval, MeanOverlap, Rate
 
@@ -142,16 +143,17 @@ def _studentize(differences: Floats, seed: int) -> tuple[Floats, float]:
     return (means - mean) / np.maximum(np.sqrt(variances / n), 1e-12), float(differences.std(ddof=1)) / math.sqrt(n)
 
 
-def images_needed(differences: Floats, beyond: float, least: int) -> int | None:
-    """The approximate number of source images that establish an effect of this size beyond ±`beyond` (0 … 1).
+def images_needed(differences: Floats, beyond: float, least: int, family: int) -> int | None:
+    """About how many source images establish an effect of this size beyond ±`beyond` (0 … 1), in a family of tests.
 
-    Uses the normal approximation at 95 %. Two pseudo-observations, −1 and +1, widen the spread, because few sources may
-    agree by chance. At least as many as any test needs if all agree (`least_images`). None if the observed effect lies
-    within ±`beyond`: no number of images would establish it.
+    The level is 5 % / `family` (Bonferroni): enough if no other cell is a finding. At least `least`, as many as bets on
+    such differences take, and as many as the normal approximation takes: two pseudo-observations, −1 and +1, widen its
+    spread, because few sources may agree by chance. None if the observed effect lies within ±`beyond`: no number of
+    images would establish it.
     """
-    distance = abs(float(differences.mean())) - beyond
+    distance, alpha = abs(float(differences.mean())) - beyond, FALSE_DISCOVERY_RATE / family
     if distance <= 0:
         return None
     spread = float(np.concatenate([differences, [-1, 1]]).std())
-    by_spread = math.ceil((float(norm.ppf((1 + LEVEL) / 2)) * spread / distance) ** 2)
-    return max(least, by_spread, least_images(distance + beyond, beyond, 1 - LEVEL))
+    by_spread = math.ceil((float(norm.isf(alpha / 2)) * spread / distance) ** 2)
+    return max(least, by_spread, images_to_refute(differences, beyond, alpha))

@@ -76,6 +76,10 @@ class Checked:
         """Whether most of a cell's own reviewed changed images are invalid."""
         return self.reviewed is not None and self.reviewed.is_refuted(cell)
 
+    def is_upheld(self, cell: Cell) -> bool:
+        """Whether a cell's own changed images were reviewed, and most of them are valid."""
+        return self.reviewed is not None and self.reviewed.is_upheld(cell)
+
     def most_valid_refused(self, cell: Cell, seed: int) -> float | None:
         """The largest share of a cell's refused edits that may be valid; None if the checks are uncalibrated."""
         errors, _ = pooled_errors(cell, self.errors, self.classes)
@@ -99,13 +103,18 @@ def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Revi
     tests = hypothesis_tests(cells, seed)
     rejected = sum(test.rejected for test in tests.values())
     large = {cell: test for cell, test in tests.items() if _is_large(cells[cell])}
-    effects = [_untested_effect(cell, differences) for cell, differences in cells.items() if cell not in large]
+    effects = [
+        _untested_effect(cell, differences, len(tests) + (cell not in tests))
+        for cell, differences in cells.items()
+        if cell not in large
+    ]
     for cell, test in large.items():
         correct = cells[cell].correct
         level = 1 - FALSE_DISCOVERY_RATE * rejected / len(tests) if test.rejected else None
         selected = None if level is None else _interval(cells[cell], level, test.seed)
         standing = _standing(selected)
-        effect = _untested_effect(cell, cells[cell]).model_copy(
+        least = len(correct) + 1 if standing == "nothing found" else LEAST_SOURCES
+        effect = _untested_effect(cell, cells[cell], len(tests), least).model_copy(
             update={
                 "interval": _interval(cells[cell], LEVEL, test.seed),
                 "selected_interval": selected,
@@ -114,7 +123,7 @@ def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Revi
                 "standing": standing,
                 "detectable": detectable_drop(len(correct), len(tests), assumed_accuracy(cells[cell].null_accuracy)),
                 "breakdown": _breakdown(selected) if standing != "nothing found" else None,
-                "among_valid": _among_valid(cell, correct, level or LEVEL, checked, test.seed),
+                "among_valid": _among_valid(cell, correct, level or LEVEL, checked, test.seed, standing),
             }
         )
         effects.append(effect)
@@ -128,7 +137,7 @@ def describe(cells: Mapping[Cell, Differences], seed: int) -> list[CellEffect]:
     """
     effects = []
     for cell, differences in cells.items():
-        effect = _untested_effect(cell, differences)
+        effect = _untested_effect(cell, differences, max(1, sum(map(_is_large, cells.values()))))
         if _is_large(differences):
             own_seed = derive_seed(seed, cell.label, cell.factor, cell.value, cell.direction)
             interval = _interval(differences, LEVEL, own_seed)
@@ -178,16 +187,22 @@ def _breakdown(selected: Interval | None) -> float | None:
 
 
 def _among_valid(
-    cell: Cell, correct: Floats, level: float, checked: Checked | Reviewed | None, seed: int
+    cell: Cell, correct: Floats, level: float, checked: Checked | Reviewed | None, seed: int, standing: Standing
 ) -> ValidEffect | None:
+    """The effect among valid edits. An improvement stands only if people looked at its own images.
+
+    The errors of the checks are those of edits. An arm that lost the class looks like an improvement by a valid edit.
+    """
     shares = None if checked is None else checked.shares(cell, seed)
     if checked is None or shares is None:
         return None
     effect = effect_among_valid(correct, level, shares, seed, checked.source, checked.pool(cell))
-    return effect.model_copy(update={"stands": effect.stands and not checked.is_refuted(cell)})
+    holds = checked.is_upheld(cell) if standing == "improvement" else not checked.is_refuted(cell)
+    return effect.model_copy(update={"stands": effect.stands and holds})
 
 
-def _untested_effect(cell: Cell, differences: Differences) -> CellEffect:
+def _untested_effect(cell: Cell, differences: Differences, family: int, least: int = LEAST_SOURCES) -> CellEffect:
+    """The effect of a cell without its test. `family`: the number of tests, that of this cell included."""
     probability, groups = float(differences.p_truth.mean()), len(differences.correct)
     sources = groups if differences.sources is None else differences.sources
     return CellEffect(
@@ -198,7 +213,7 @@ def _untested_effect(cell: Cell, differences: Differences) -> CellEffect:
         delta_accuracy=float(differences.correct.mean()),
         delta_probability=None if math.isnan(probability) else probability,
         standing="too few images",
-        images_needed=images_needed(differences.correct, BEYOND, LEAST_SOURCES),
+        images_needed=images_needed(differences.correct, BEYOND, least, family),
     )
 
 

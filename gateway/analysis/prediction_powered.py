@@ -7,6 +7,10 @@ A judge (a model) gives every image a score, people review a random sample of n,
 The second term corrects the judge's bias, so θ is unbiased for any judge and any fixed λ (Angelopoulos, Bates,
 Fannjiang, Jordan, Zrnic: arXiv 2301.09633). λ is the one with the least variance, estimated from the sample (PPI++:
 Angelopoulos, Duchi, Zrnic: arXiv 2311.01453, section 6), so a useless judge leaves the estimate of the reviews alone.
+
+Of the authors' package `ppi-python`, the estimate is the same. Its interval assumes independent images and a large
+sample, so it does not know the images of one source, and is too narrow for few reviews and shares near 0 or 1
+(docs/decisions/results.md).
 """
 
 from __future__ import annotations

@@ -114,6 +114,10 @@ class Reviewed:
         """Whether most of a cell's own reviewed changed images are invalid."""
         return cell in self.own and self.own[cell].mostly_invalid
 
+    def is_upheld(self, cell: Cell) -> bool:
+        """Whether a cell's own changed images were reviewed, and most of them are valid."""
+        return self.is_decided(cell) and not self.is_refuted(cell)
+
     def _others_pool(self, cell: Cell) -> Literal["class", "factor", "all"]:
         if not sum(tally.open for tally in self.cells[cell]) or _size(self.classes, cell.label) >= LEAST_OF_CLASS:
             return "class"

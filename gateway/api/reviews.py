@@ -45,9 +45,9 @@ def show_calibration(job: JobId, gateway: Gateway, owner: Owner) -> JobCalibrati
         return calibration.calibration_of(session, owner, job)
 
 
-@router.post("/jobs/{job}/confirmation", status_code=202, responses=problems(s404="no such job", s409="no weakness"))
+@router.post("/jobs/{job}/confirmation", status_code=202, responses=problems(s404="no such job", s409="no finding"))
 def confirm_findings(job: JobId, request: ConfirmationRequest, gateway: Gateway, owner: Owner) -> ConfirmationJob:
-    """Start a job that tests the weaknesses of a job again, with an unrelated editor.
+    """Start a job that tests the findings of a job again, with an unrelated editor.
 
     `not_tested` of the reply names the findings that it leaves out, and why. When it is done, `POST /jobs/{job}/report`
     adds its verdicts to the findings.

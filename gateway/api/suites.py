@@ -16,6 +16,7 @@ from shared.schemas.suites import (
     RunRequest,
     RunResults,
     RunView,
+    SuiteCounterfactuals,
     SuiteDetail,
     SuiteRequest,
     SuitesPage,
@@ -53,6 +54,15 @@ def show_suite(suite: SuiteId, gateway: Gateway, owner: Owner) -> SuiteDetail:
     """A suite: what it keeps, and which releases were tested against it."""
     with reading(gateway.sessions) as session:
         return suites.show(session, owner, suite)
+
+
+@router.get("/suites/{suite}/counterfactuals", responses=problems(s404="no such suite"))
+def list_suite_counterfactuals(
+    suite: SuiteId, gateway: Gateway, owner: Owner, cursor: Cursor = None, limit: Limit = 50
+) -> SuiteCounterfactuals:
+    """The counterfactuals of a suite with their source images and arms, also after the job's deletion."""
+    with reading(gateway.sessions) as session:
+        return suites.counterfactuals(session, owner, suite, cursor, limit)
 
 
 @router.delete("/suites/{suite}", status_code=204, responses=problems(s404="no such suite"))

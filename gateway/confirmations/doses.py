@@ -35,6 +35,7 @@ from shared.schemas.doses import FULL_DOSE, MOST_DOSED_EDITS, DoseParameter, Dos
 from shared.schemas.effects import Cell
 from shared.schemas.jobs import JobDetail, JobSpec, ManifestImage, MethodChoice
 from shared.schemas.results import JobResults
+from shared.schemas.validity import VALIDITY
 from shared.seeds import derive_digest
 
 DOSED = "dillema, lance, lance-r, shifts, instruct"
@@ -177,9 +178,11 @@ def _parameters(
     parameters = method.parameters
     name, kind = next((name, kind) for name, kind in _EDITORS.items() if isinstance(parameters, kind))
     # A dose is no edit that the model of validity was fitted on, and a check of how much of the edit shows would refuse
-    # weak doses.
-    thresholds: JsonObject = {check: {**limits} for check, limits in method.thresholds.items() if check != "validity"}
-    chosen = parameters.model_dump(mode="json", include=set(kind.model_fields), exclude_unset=True)
+    # weak doses. So doses have the thresholds of arms, which a calibrated job has besides `validity`.
+    limits_of_arms = method.thresholds_for_arms.items()
+    thresholds: JsonObject = {check: {**limits} for check, limits in limits_of_arms if check != VALIDITY}
+    kept = set(kind.model_fields) - {"arm_thresholds"}
+    chosen = parameters.model_dump(mode="json", include=kept, exclude_unset=True)
     editor: JsonObject = {**chosen, "thresholds": thresholds, "validity": None, "signals": []}
     return {
         "method": method.name,

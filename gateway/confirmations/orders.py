@@ -1,4 +1,4 @@
-"""Orders the job that tests the weaknesses of another one again: its sources, changes and models, another editor.
+"""Orders the job that tests the findings of another one again: its sources, changes and models, another editor.
 
 `shifts` (inversion and prompt-to-prompt) tests the findings of methods that render new images, with the phrases of each
 cell. `dillema` (text-to-image under control) tests those of methods that invert the source. It takes no phrases, so the
@@ -52,9 +52,9 @@ class _Findings:
 
 
 def confirm(context: Context, owner: str, job_id: str, request: ConfirmationRequest) -> ConfirmationJob:
-    """Start the job that tests the weaknesses of a finished job again; it names the findings that are not tested.
+    """Start the job that tests the findings of a finished job again; it names the findings that are not tested.
 
-    Raises NotFound; Conflict if the job has no report or no weakness that the method can test; InvalidInput for a job
+    Raises NotFound; Conflict if the job has no report or no finding that the method can test; InvalidInput for a job
     without labels, and what `submit` raises.
     """
     with reading(context.sessions) as session:
@@ -92,7 +92,10 @@ def finished_results(session: Session, job: Job) -> JobResults:
 
 
 def _findings(session: Session, job: Job, results: JobResults, method: ConfirmingMethod) -> _Findings:
-    """The weaknesses of methods with an unrelated editor, of changes *to* a value, the strongest of any model first."""
+    """The findings of methods with an unrelated editor, of changes *to* a value.
+
+    Weaknesses come before improvements, and the strongest of any model first.
+    """
     cells, names, not_tested = dict[Cell, None](), set[str](), list[NotTested]()
     findings = [(figures, effect) for figures in results.results for effect in figures.findings]
     for figures, effect in sorted(findings, key=lambda pair: strength(pair[1])):
@@ -105,7 +108,7 @@ def _findings(session: Session, job: Job, results: JobResults, method: Confirmin
         names |= {edit.source_image_id for edit in edits}
     if not cells:
         raise Conflict(
-            f"{method!r} can test no weakness of this job again: it needs one of a method with an unrelated editor"
+            f"{method!r} can test no finding of this job again: it needs one of a method with an unrelated editor"
             + "".join(f"; {reason}" for reason in dict.fromkeys(row.reason for row in not_tested))
         )
     of_job = select(SourceImage).where(SourceImage.job_id == job.id, SourceImage.digest.is_not(None))
@@ -133,8 +136,6 @@ def _why_not(
     cells: Collection[Cell],
 ) -> str:
     """Why a finding of `method` is not tested again; "" if it is. `cells`: those to be tested already."""
-    if effect.standing != "weakness":
-        return "only weaknesses are tested again"
     if reason := why_not_tested(method, effect.cell, confirm_with):
         return reason
     values = {(cell.factor, cell.value) for cell in cells} | {(effect.cell.factor, effect.cell.value)}

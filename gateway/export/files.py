@@ -40,10 +40,10 @@ class Exporting:
 
     def picture(self, image: ExportedImage) -> bytes:
         """The PNG of the image; a generated one carries its provenance as XMP."""
-        png = self.read(image.image)
-        if image.arm == "original":
+        png, term = self.read(image.image), image.digital_source_type
+        if not term:
             return png
-        return with_xmp(png, packet_of(self.note.job, image.id, image.arm, image.method, image.source_digest))
+        return with_xmp(png, packet_of(term, self.note.job, image.id, image.arm, image.method, image.source_digest))
 
 
 def note_member(export: Exporting) -> Iterator[bytes]:

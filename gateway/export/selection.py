@@ -148,7 +148,7 @@ def _counterfactual(
         width=sizes[digest][0],
         height=sizes[digest][1],
         source_digest=source.digest or "",
-        digital_source_type=digital_source_of(row.method),
+        digital_source_type=digital_source_of(source.job, row.method),
         mask=source.mask_digest,
         method=row.method,
         ordinal=row.ordinal,

@@ -27,6 +27,9 @@ from shared.images import decode_mask, from_array
 from shared.manifests import ManifestRow
 from shared.problems import InvalidInput, TooLarge
 
+SAME_SIZE = (2, 3, 4)  # EXIF orientations that mirror an image or turn it by 180°
+TRANSPOSING = (5, 6, 7, 8)  # those that turn it by 90°: width and height are swapped
+
 
 @dataclass(frozen=True, slots=True)
 class SentMasks:
@@ -153,9 +156,24 @@ def _with_mask(source: SourceFile, name: str, mask: KeptMask | str) -> SourceFil
         return source
     if isinstance(mask, str):
         return replace(source, image=None, failure=f"its mask {name!r} cannot be used: {mask}")
-    if (sizes := _different_sizes(mask, source.image)) is not None:
-        return replace(source, image=None, failure=f"its mask {name!r} has {sizes}; make them of one size")
+    if (failure := _misfit(name, mask, source.image)) is not None:
+        return replace(source, image=None, failure=failure)
     return replace(source, mask=mask)
+
+
+def _misfit(name: str, mask: KeptMask, image: KeptImage) -> str | None:
+    """Why a mask does not fit its image, or may not: an EXIF orientation turned the image alone. None if it fits."""
+    turned = image.orientation in TRANSPOSING
+    if (sizes := _different_sizes(mask, image)) is not None:
+        swapped = image.file_size is not None and mask.file_size == image.file_size[::-1]
+        advice = "turn the mask as its photograph's EXIF says" if turned and swapped else "make them of one size"
+        return f"its mask {name!r} has {sizes}; {advice}"
+    if image.orientation in SAME_SIZE or (turned and mask.width == mask.height):
+        return (
+            f"its EXIF orientation {image.orientation} turned it, and the size of its mask {name!r} does not show "
+            "whether that is turned, too; save the photograph upright, without EXIF orientation, with a mask that fits"
+        )
+    return None
 
 
 def _different_sizes(mask: KeptMask, image: KeptImage) -> str | None:

@@ -56,6 +56,7 @@ class KeptImage:
     """An image whose canonical PNG is in the object store; `upload` is the SHA-256 of the uploaded file.
 
     `mode` is L for the class indices of a mask. `file_size`: width and height before scaling, None if unknown.
+    `orientation`: the file's EXIF orientation; None if unknown, since rows of uploads do not keep it.
     """
 
     digest: str
@@ -65,6 +66,7 @@ class KeptImage:
     bytes: int
     mode: Mode = "RGB"
     file_size: tuple[int, int] | None = None
+    orientation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +121,10 @@ def put_once(store: ImageStore, image: CanonicalImage, file: bytes) -> KeptImage
     """Store a decoded image unless the store has it."""
     if not store.exists(image_key(image.digest)):
         store.put(image_key(image.digest), image.png)
-    upload = hashlib.sha256(file).hexdigest()
-    return KeptImage(image.digest, upload, image.width, image.height, len(image.png), image.mode, image.file_size)
+    upload, size = hashlib.sha256(file).hexdigest(), len(image.png)
+    return KeptImage(
+        image.digest, upload, image.width, image.height, size, image.mode, image.file_size, image.orientation
+    )
 
 
 def truths_of(source: SourceFile) -> list[str]:

@@ -1,30 +1,49 @@
-"""Which image checks cannot refuse anything in a job, because there is no threshold for its scorer."""
+"""Which image checks cannot refuse anything in a job: those without a threshold that an image can miss."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from gateway.methods import METHODS, JobMethod
 from gateway.methods.check_parameters import CheckParameters
-from gateway.methods.checks import CHECKS
+from gateway.methods.checks import CHECKS, RECAPTION_LIMIT, factors_off, refusing
 from gateway.methods.controlled import ControlledParameters
+from gateway.methods.counterfactual import FACTORS, Thresholds
 from shared.schemas.base import Kind
+from shared.schemas.validity import VALIDITY
 
 
 def checks_off(methods: Sequence[JobMethod], kind: Kind) -> dict[str, list[str]]:
-    """Method → its checks without a threshold, which score images and refuse none; methods without such are left out.
+    """Method → its checks that score images and refuse none; methods without such are left out.
 
-    `shapes` and `things` apply to segmentation jobs and `label` to the others. `recaption` has a threshold of its own.
+    They have no threshold, or only thresholds that are not above the lowest possible score (`factors_off`). The factors
+    for which alone a check refuses nothing follow it in brackets. A method with the combined check `validity` is left
+    out: that check weighs all scores. `shapes` and `things` apply to segmentation jobs and `label` to the others,
+    `recaption` to jobs that ask for it.
     """
     elsewhere = {"label"} if kind == "segmentation" else {"shapes", "things"}
     off = {
-        method.name: [
-            check for check in METHODS[method.name].checks if check not in {"recaption", *elsewhere, *method.thresholds}
-        ]
+        method.name: _off(METHODS[method.name].checks, {**RECAPTION_LIMIT, **method.thresholds}, unused)
         for method in methods
-        if isinstance(method.parameters, CheckParameters)
+        if isinstance(parameters := method.parameters, CheckParameters) and VALIDITY not in refusing(method.thresholds)
+        for unused in [elsewhere if parameters.recaption else {*elsewhere, "recaption"}]
     }
     return {name: checks for name, checks in off.items() if checks}
+
+
+def _off(checks: Sequence[str], thresholds: Thresholds, unused: Set[str]) -> list[str]:
+    off = []
+    for check in checks:
+        passing = factors_off(check, thresholds[check]) if check in thresholds else FACTORS
+        if check not in unused and passing:
+            off.append(check if len(passing) == len(FACTORS) else f"{check} ({_words(passing)})")
+    return off
+
+
+def _words(factors: Sequence[str]) -> str:
+    """Some factors, or all but the others if these are fewer."""
+    others = [factor for factor in FACTORS if factor not in factors]
+    return ", ".join(factors) if len(factors) <= len(others) else f"all but {', '.join(others)}"
 
 
 def unchecked_methods(methods: Sequence[JobMethod], kind: Kind) -> list[str]:
@@ -32,11 +51,11 @@ def unchecked_methods(methods: Sequence[JobMethod], kind: Kind) -> list[str]:
 
     The checks `shapes` and `things` apply to segmentation jobs only.
     """
-    deciding = set(CHECKS) - (set() if kind == "segmentation" else {"shapes", "things"})
+    deciding = {*CHECKS, VALIDITY} - (set() if kind == "segmentation" else {"shapes", "things"})
     return [
         method.name
         for method in methods
         if isinstance(parameters := method.parameters, ControlledParameters)
         and not parameters.recaption
-        and not deciding & set(parameters.thresholds)
+        and not deciding & set(refusing(parameters.thresholds))
     ]

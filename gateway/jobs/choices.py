@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from gateway.intake.masks import mask_reader
 from gateway.jobs.model_choice import choose_models, kind_of, refuse_unknown_classes
 from gateway.methods import METHODS, JobMethod
+from gateway.methods.caption import IMAGE_DOMAIN
 from gateway.methods.controlled import ControlledParameters
 from gateway.methods.instruct import InstructParameters
 from gateway.methods.second_scorer import UNCALIBRATED
@@ -88,7 +89,7 @@ def _check_calibration(spec: JobSpec, profile: Profile, kind: Kind) -> None:
             f"the errors of the checks on {spec.calibration!r} were measured in jobs of {measured.kind}, "
             f"and this one is of {kind}, which has other checks; leave `calibration` out"
         )
-    owned = ("thresholds", "recaption", "validity")
+    owned = ("thresholds", "arm_thresholds", "recaption", "validity")
     redundant = {name for method in spec.methods or [] for name in owned if name in method.parameters}
     if redundant:
         raise InvalidInput(
@@ -148,10 +149,11 @@ def method_defaults(name: str, profile: Profile, request: JsonObject | None = No
 def _caption_defaults(name: str, profile: Profile) -> JsonObject:
     """Parameters that suit the profile's captioner, where they are not those that the method's paper has for BLIP-2.
 
-    A chat model takes the prompt for an instruction, not for the beginning of a caption. A server has no beam search.
+    A chat model takes the prompt for an instruction, so its captions get the domain. A server has no beam search.
     """
     fields = METHODS[name].parameters.model_fields if name in METHODS else {}
-    suited: JsonObject = {"caption_prompt": ""} if profile.caption.engine != "blip2" else {}
+    chat: JsonObject = {"caption_prompt": "", "caption_domain": IMAGE_DOMAIN}
+    suited = chat if profile.caption.engine != "blip2" else {}
     if profile.caption.engine == "openai":
         suited["caption_beams"] = 1
     return {parameter: value for parameter, value in suited.items() if parameter in fields}
@@ -228,17 +230,16 @@ def _check_needs(name: str, profile: Profile) -> None:
 def _method(
     name: str, request: JsonObject, profile: Profile, kind: Kind, calibration: CheckCalibration | None
 ) -> JobMethod:
-    """A method with the request's parameters over those of the profile, in the method's type.
-
-    `calibration`: the job's, with the thresholds that its errors hold for and its model of validity.
-    """
+    """A method with the request's parameters over the calibration's and the profile's, in the method's type."""
     if name not in METHODS:
         listed = ", ".join(choice for choice, method in METHODS.items() if method.listed)
         raise InvalidInput(f"unknown method {name!r}; choose from {listed}")
     defaults = _protected_things(name, profile, kind) | method_defaults(name, profile, request)
     calibrated: dict[str, object] = {}
     if calibration is not None and name in calibration.thresholds:
-        calibrated["thresholds"] = calibration.thresholds[name]
+        # They are for edits; null and sham arms keep the profile's for checks that the calibration leaves out.
+        limits, own = calibration.thresholds[name], defaults.get("thresholds")
+        calibrated |= {"thresholds": limits, "arm_thresholds": {**(own if isinstance(own, dict) else {}), **limits}}
     if calibration is not None and name in calibration.validity_model:
         calibrated["validity"] = calibration.validity_model[name]
     try:

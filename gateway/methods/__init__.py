@@ -18,16 +18,19 @@ from gateway.methods.inverted import InversionParameters
 from gateway.methods.paraphrase import revision_with_paraphrase
 from shared.problems import NotFound
 from shared.schemas.base import Contract
+from shared.schemas.exports import DigitalSource
 from shared.schemas.jobs import MethodChoice
 from shared.schemas.reviews import ConfirmingMethod
-from shared.xmp import DigitalSource
+
+GENERATED: DigitalSource = "trainedAlgorithmicMedia"  # unless a method says otherwise
 
 
 @dataclass(frozen=True, slots=True)
 class MethodSpec:
     """A method as users see it. `revision` changes with its prompts and code, and with it the ids of its results.
 
-    `digital_source`: IPTC's term for how its images come to be, which their files carry (`shared.xmp`).
+    `digital_source`: IPTC's term for how its images come to be, which their files carry (`shared.xmp`); read it from
+    `JobMethod`, since that of doses depends on their parameters.
     `needs`: optional weights that it requires, by their names in the profile. `checked`: whether its images are
     checked, so that the errors of the checks count. `checks` judge them, in order, each at a threshold of the profile
     or of `default_thresholds`; a check without either only scores. `confirmed_by`: the method whose editor is unrelated
@@ -44,7 +47,7 @@ class MethodSpec:
     checked: bool = True
     checks: tuple[str, ...] = CHECKS
     default_thresholds: Thresholds = field(default_factory=dict)
-    digital_source: DigitalSource = "trainedAlgorithmicMedia"
+    digital_source: DigitalSource = GENERATED
     confirmed_by: ConfirmingMethod | None = None
     listed: bool = True
 
@@ -199,11 +202,25 @@ class JobMethod:
         )
 
     @property
+    def digital_source(self) -> DigitalSource:
+        """IPTC's term for its images. Doses have that of the method whose edits they repeat."""
+        p = self.parameters
+        name = p.method if isinstance(p, doses.DosesParameters) else self.name
+        return METHODS[name].digital_source if name in METHODS else GENERATED
+
+    @property
     def thresholds(self) -> Thresholds:
         """The thresholds of its image checks: its parameters over its defaults; empty if it has no checks."""
         if not isinstance(self.parameters, CheckParameters):
             return {}
         return {**METHODS[self.name].default_thresholds, **self.parameters.thresholds}
+
+    @property
+    def thresholds_for_arms(self) -> Thresholds:
+        """The thresholds of its null and sham arms; empty if it has no checks."""
+        if not isinstance(self.parameters, CheckParameters):
+            return {}
+        return {**METHODS[self.name].default_thresholds, **self.parameters.thresholds_for_arms}
 
     @property
     def backgrounds(self) -> list[str]:

@@ -67,7 +67,10 @@ def compare_arms(
     thresholds: Thresholds,
     checks: Sequence[str] = CHECKS,
 ) -> ComparedArms[Pair]:
-    """The arms of edits with the check that the null arm and the sham arm of each fail, at the edit's thresholds."""
+    """The arms of edits with the check that the null arm and the sham arm of each fail.
+
+    `thresholds`: those of null and sham arms; the limit is that of the edit's factor.
+    """
     null_checks = _failed_checks(edits, arms, nulls, thresholds, checks)
     judged = [replace(arm, null_check=check) for arm, check in zip(arms, null_checks, strict=True)]
     if shams:

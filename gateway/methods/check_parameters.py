@@ -6,8 +6,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from gateway.methods.counterfactual import Thresholds
 from gateway.methods.recaption import Recaption
 from gateway.methods.signals import SignalParameters
+from shared.schemas.thresholds import ImageThresholds
 
 
 class CheckParameters(SignalParameters):
@@ -15,10 +17,22 @@ class CheckParameters(SignalParameters):
 
     recaption: Recaption = False
     thresholds: Annotated[
-        dict[str, dict[str, float]],
+        ImageThresholds,
         Field(description="Thresholds of image checks, by check and factor (or `default`); default: the profile's."),
     ] = Field(default_factory=dict)
+    arm_thresholds: Annotated[
+        dict[str, dict[str, float]] | None,
+        Field(
+            description="Thresholds at which null and sham arms are judged; null: those of edits. With a calibration: "
+            "the profile's, and the calibration's where it has some for the same check."
+        ),
+    ] = None
     second_thresholds: Annotated[
-        dict[str, dict[str, float]],
+        ImageThresholds,
         Field(description="The same of the profile's second scorer, which changes no verdict; default: the profile's."),
     ] = Field(default_factory=dict)
+
+    @property
+    def thresholds_for_arms(self) -> Thresholds:
+        """The thresholds of null and sham arms. A calibration may leave edits only `validity`, which no arm has."""
+        return self.thresholds if self.arm_thresholds is None else self.arm_thresholds

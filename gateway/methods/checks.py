@@ -32,7 +32,16 @@ from typing import Protocol
 
 import numpy as np
 
-from gateway.methods.counterfactual import ACCEPTED, Edit, MethodImage, Scores, TaskDescription, Thresholds, Verdict
+from gateway.methods.counterfactual import (
+    ACCEPTED,
+    FACTORS,
+    Edit,
+    MethodImage,
+    Scores,
+    TaskDescription,
+    Thresholds,
+    Verdict,
+)
 from gateway.methods.image_scores import label_set, score_images
 from gateway.methods.recaption import NewCaption, recaption_images
 from gateway.methods.second_scorer import with_second
@@ -43,6 +52,11 @@ from shared.schemas.evaluation import ShapesReply, ShapesRequest, StructureReque
 CHECKS = ("structure", "caption", "label", "recaption", "shapes", "things", "fit")
 ARM_CHECKS = ("structure", "likeness", "label", "recaption", "shapes", "things")  # applied if the edit has them
 RECAPTION_LIMIT: Thresholds = {"recaption": {"default": 1.0}}  # unless the thresholds set one
+LOWEST_SCORES = {  # that an image can have; `label` also refuses by rank, at any threshold
+    **dict.fromkeys(("structure", "recaption", "shapes", "things", "validity"), 0.0),
+    **dict.fromkeys(("likeness", "match", "direction"), -1.0),
+    **dict.fromkeys(("caption", "fit", "word"), -2.0),
+}
 THING_IOU = 0.5  # the least IoU of a thing that kept its place
 NOT_FINITE = Verdict(False, "not finite", "the generator computed NaN or infinity; there is no image")
 
@@ -176,10 +190,15 @@ def judge(scores: Scores, edit: Edit, thresholds: Thresholds, checks: Sequence[s
     for check in checks:
         if check not in scores or check not in thresholds:
             continue
-        lowest = max(_threshold(thresholds[check], change.factor) for change in edit.changes)
+        lowest = limit_of(edit, thresholds[check])
         if scores[check] < lowest or (check == "label" and scores["label_margin"] <= 0):
             return Verdict(False, check, _reason(check, scores, lowest))
     return ACCEPTED
+
+
+def limit_of(edit: Edit, by_factor: Mapping[str, float]) -> float:
+    """A check's threshold for an edit: the strictest of those of its changes' factors."""
+    return max(by_factor.get(change.factor, by_factor["default"]) for change in edit.changes)
 
 
 def judge_arm(scores: Scores, edit: Edit, thresholds: Thresholds, checks: Sequence[str] = CHECKS) -> Verdict:
@@ -187,13 +206,24 @@ def judge_arm(scores: Scores, edit: Edit, thresholds: Thresholds, checks: Sequen
     return judge(scores, edit, {**RECAPTION_LIMIT, **thresholds}, [check for check in checks if check in ARM_CHECKS])
 
 
+def refusing(thresholds: Thresholds) -> dict[str, dict[str, float]]:
+    """The thresholds without those of checks that every image passes, whatever its edit's factor."""
+    return {
+        check: dict(by_factor)
+        for check, by_factor in thresholds.items()
+        if len(factors_off(check, by_factor)) < len(FACTORS)
+    }
+
+
+def factors_off(check: str, by_factor: Mapping[str, float]) -> list[str]:
+    """The factors for which every image passes: their limit is not above the lowest possible score."""
+    possible = LOWEST_SCORES.get(check, -np.inf)
+    return [factor for factor in FACTORS if by_factor.get(factor, by_factor["default"]) <= possible]
+
+
 def skipped_checks(source: MethodImage, task: TaskDescription) -> tuple[str, ...]:
     """The names of the checks that this source image and task leave out."""
     return () if label_set(source, task) else ("label",)
-
-
-def _threshold(by_factor: Mapping[str, float], factor: str) -> float:
-    return by_factor.get(factor, by_factor["default"])
 
 
 _REASONS = {

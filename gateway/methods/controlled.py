@@ -124,9 +124,8 @@ def render_with_null_arms(
     first_sham = len(accepted) + len(nulls)
     shams = sham_arms(sham, images[first_sham:]) if sham else None
     edits, null_arms = [proposal.edit for proposal in accepted], images[len(accepted) : first_sham]
-    thresholds = inputs.parameters.thresholds
-    judged = judge_validity(inputs, edits, images[: len(accepted)], thresholds)
-    return compare_arms(edits, judged, null_arms, shams, thresholds)
+    judged = judge_validity(inputs, edits, images[: len(accepted)], inputs.parameters.thresholds)
+    return compare_arms(edits, judged, null_arms, shams, inputs.parameters.thresholds_for_arms)
 
 
 def _render(inputs: Inputs[ControlledParameters], caption: str, arms: Sequence[_Arm]) -> list[RenderedArm[Rendering]]:

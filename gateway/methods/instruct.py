@@ -206,11 +206,11 @@ def under_seeds(inputs: Inputs[InstructParameters], proposals: Sequence[Proposal
 
 def carry_out(inputs: Inputs[InstructedParameters], proposals: Sequence[Proposal]) -> ComparedArms[int]:
     """Steps 4 and 5: images of the accepted proposals, and a null arm for each seed, checked."""
-    edits, thresholds = accepted_edits(proposals), thresholds_of(inputs.parameters)
+    p, edits = inputs.parameters, accepted_edits(proposals)
     batches = edit_images(inputs, accepted_proposals(proposals))  # 4
     arms = [arm for batch in batches for arm in check_batch(inputs, batch)]  # 5
-    judged = judge_validity(inputs, edits, arms[: len(edits)], thresholds)
-    return compare_arms(edits, judged, arms[len(edits) :], None, thresholds, INSTRUCT_CHECKS)
+    judged = judge_validity(inputs, edits, arms[: len(edits)], thresholds_of(p))
+    return compare_arms(edits, judged, arms[len(edits) :], None, p.thresholds_for_arms, INSTRUCT_CHECKS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from gateway.methods.check_parameters import CheckParameters
 from gateway.methods.checks import CHECKS, check_images
 from gateway.methods.counterfactual import Edit, Scores, Thresholds, Verdict
 from gateway.methods.lineage import Lineage, TriedFraction
-from gateway.methods.paraphrase import ParaphraseParameters, paraphrase, sham_arms
+from gateway.methods.paraphrase import ParaphraseParameters, new_words, paraphrase, sham_arms
 from gateway.methods.schedule import Inputs
 from gateway.methods.validity import judge_validity
 from shared.chunks import chunks
@@ -176,9 +176,14 @@ def invert_and_edit(
 
 
 def prompt_edit(parameters: EditingParameters, edit: Edit) -> PromptEdit:
-    """The instruction for one edit. Phrases are weighed, and the image blended, where the edit names phrases for it."""
+    """The instruction for one edit. Phrases are weighed, and the image blended, where the edit names phrases for it.
+
+    A sham edit has no changes; the words that it has for others weigh as much as an edit's, so that the effect against
+    it does not contain the weight.
+    """
     p, changes = parameters, edit.changes
-    weighed = [change.to_phrase for change in changes if change.to_phrase] if p.reweight != 1 else []
+    phrases = [change.to_phrase for change in changes] if changes else [new_words(edit)]
+    weighed = [phrase for phrase in phrases if phrase] if p.reweight != 1 else []
     blended = [change for change in changes if change.from_phrase and change.to_phrase] if p.blend else []
     return PromptEdit(
         prompt=edit.new_caption,
@@ -257,9 +262,8 @@ def with_compared_arms(
     sweeps = edit_and_check(inputs, caption, [None, *([sham.edit] if sham else [])], fractions, {})
     nulls, *edited = ([_alone(inputs, sweep, attempt) for attempt in sweep.attempts] for sweep in sweeps)
     shams = sham_arms(sham, edited[0]) if sham else None
-    thresholds = inputs.parameters.thresholds
-    judged = judge_validity(inputs, edits, arms, thresholds)
-    return compare_arms(edits, judged, nulls, shams, thresholds, checks)
+    judged = judge_validity(inputs, edits, arms, inputs.parameters.thresholds)
+    return compare_arms(edits, judged, nulls, shams, inputs.parameters.thresholds_for_arms, checks)
 
 
 def _alone(inputs: Inputs[EditingParameters], sweep: Sweep, attempt: Attempt) -> RenderedArm[float]:

@@ -35,7 +35,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from gateway.methods.arms import RenderedArm, rows
-from gateway.methods.caption import with_domain, write_caption
+from gateway.methods.caption import IMAGE_DOMAIN, CaptionDomain, begin_with_domain, domain_of, write_caption
 from gateway.methods.chosen_values import chosen_edits
 from gateway.methods.counterfactual import (
     ACCEPTED,
@@ -77,6 +77,7 @@ from shared.endpoints import Services
 from shared.schemas.base import Contract
 from shared.schemas.designs import ChosenValues
 from shared.schemas.language import Message
+from shared.schemas.thresholds import TextThresholds
 
 # --- The prompt. The tiny language model is trained on it (tests/contract/tinyworld/weights/test_prompts.py).
 
@@ -155,7 +156,7 @@ def lance(
     """
     inputs = Inputs("lance", revision_with_paraphrase(REVISION, parameters), image, task, services, parameters, seed)
     caption = name_class(inputs, write_caption(image, services, parameters))  # 1
-    caption = with_domain(caption, parameters.caption_prompt)
+    caption = begin_with_domain(caption, parameters)
     proposals = propose_edits(inputs, caption)  # 2, 3
     proposals = refuse_unfit_source(services, image, caption, proposals, parameters.source_match)
     batches = sweep_fractions(inputs, caption, accepted_edits(proposals))  # 4
@@ -170,7 +171,7 @@ def name_class(inputs: Inputs[LanceParameters], caption: str) -> str:
     if truth is None or not p.label_aware or names_class(caption, truth):
         return caption
     name = truth.split(",")[0].strip()
-    domain = p.caption_prompt.strip() or "a picture of"
+    domain = domain_of(caption, p).strip() or "a picture of"
     article = "an" if name[:1].lower() in set("aeiou") else "a"
     return f"{domain[0].upper()}{domain[1:]} {article} {name}. {caption}"
 
@@ -388,10 +389,9 @@ class LanceParameters(SweepParameters):
     label_aware: Annotated[
         bool, Field(description="Prefix a caption with its image's class if it does not name it.")
     ] = True
-    caption_prompt: Annotated[str, Field(max_length=500, description="Image domain: prefix for the captioner.")] = (
-        "a photo of"
-    )
+    caption_prompt: Annotated[str, Field(max_length=500, description="Prefix given to the captioner.")] = IMAGE_DOMAIN
+    caption_domain: CaptionDomain = None
     text_thresholds: Annotated[
-        dict[str, dict[str, float]],
+        TextThresholds,
         Field(description="Thresholds of text checks, by check and factor (or `default`); default: the profile's."),
     ] = Field(default_factory=dict)

@@ -17,7 +17,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gateway.methods.arms import rows
-from gateway.methods.caption import with_domain, write_caption
+from gateway.methods.caption import IMAGE_DOMAIN, CaptionDomain, begin_with_domain, write_caption
 from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.inverted import SweepParameters, with_compared_arms
 from gateway.methods.lance import LANCE_CHECKS, keep_best, sweep_fractions
@@ -39,7 +39,8 @@ def lance_r(
     raise.
     """
     inputs = Inputs("lance-r", revision_with_paraphrase(REVISION, parameters), image, task, services, parameters, seed)
-    caption = with_domain(write_caption(image, services, parameters), parameters.caption_prompt)  # 1
+    caption = write_caption(image, services, parameters)  # 1
+    caption = begin_with_domain(caption, parameters)
     edits = replace_words(inputs, caption)  # 2
     batches = sweep_fractions(inputs, caption, edits)  # 4
     arms = [arm for batch in batches for arm in keep_best(inputs, batch, WORD_CHECKS)]  # 5
@@ -94,6 +95,5 @@ class LanceRParameters(SweepParameters):
     fillings: Annotated[
         int, Field(ge=1, le=100, description="How many words the masked language model gives for a gap.")
     ] = 10
-    caption_prompt: Annotated[str, Field(max_length=500, description="Image domain: prefix for the captioner.")] = (
-        "a photo of"
-    )
+    caption_prompt: Annotated[str, Field(max_length=500, description="Prefix given to the captioner.")] = IMAGE_DOMAIN
+    caption_domain: CaptionDomain = None

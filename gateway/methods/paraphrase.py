@@ -1,9 +1,9 @@
 """The sham edit: a paraphrase of the caption, rendered in the same way as an edit.
 
 If a model under test behaves differently on the sham arm, the cause is the rendering of changed words (guidance,
-attention, noise), not a change of meaning. `rules` replaces the first phrase that has a synonym; it needs no language
-model, and small text encoders know its phrases. `model` asks the language model, and falls back to the rules if the
-reply is invalid or `restates` refuses it.
+attention, noise), not a change of meaning. `rules` replaces the first phrase that has a synonym in every caption; it
+needs no language model, and small text encoders know its phrases. `model` asks the language model, and falls back to
+the rules if the reply is invalid or `restates` refuses it.
 """
 
 from __future__ import annotations
@@ -29,23 +29,39 @@ from gateway.methods.questions import (
     text_schema,
 )
 from gateway.methods.schedule import Inputs
-from gateway.methods.words import content_stems, names_class, occurrences, stems
+from gateway.methods.text_checks import differing_part
+from gateway.methods.words import content_stems, names_class, stems
 from shared.schemas.base import Contract
+from shared.schemas.diffusion import LONGEST_PHRASE
 
 Reference = Literal["sham", "null"]
 
-# Either phrase can replace the other. Pairs for skies come first, then for places, properties and the frame.
-SYNONYMS = (
-    ("at night", "after dark"), ("at sunset", "at dusk"), ("during the day", "in daylight"),
-    ("in the rain", "in a shower"), ("in the snow", "in falling snow"), ("in the fog", "in thick mist"),
-    ("in clear weather", "under a clear sky"), ("foggy", "misty"), ("snowy", "wintry"),
-    ("cloudless", "clear"), ("sunset", "dusk"),
-    ("in a meadow", "in a grassy field"), ("on a beach", "by the sea"), ("on the street", "on the road"),
-    ("on a street", "on a road"), ("on the sidewalk", "on the pavement"), ("in a suburb", "in a residential area"),
-    ("large", "big"), ("small", "little"), ("beside", "next to"), ("bicycle", "bike"), ("automobile", "car"),
-    ("photograph", "photo"), ("a picture of", "an image of"), ("the picture shows", "the image shows"),
-    ("there is", "one sees"),
+# The second phrase can replace the first in every caption; the reverse is listed where it is true, too. Left out are
+# words with two meanings ("in the snow", "clear", "pavement") or of another degree ("mist", "dusk", "wintry").
+ADVERBIALS = (
+    ("at night", "after dark"), ("after dark", "at night"),
+    ("during the day", "in daylight"), ("in daylight", "during the day"),
+    ("in the rain", "in rainy weather"), ("in rainy weather", "in the rain"),
+    ("in the fog", "in foggy weather"), ("in foggy weather", "in the fog"),
+    ("under a clear sky", "under a cloudless sky"), ("under a cloudless sky", "under a clear sky"),
+    ("in clear weather", "under a clear sky"),
+    ("in a meadow", "in a grassy field"), ("on the street", "on the road"), ("on a street", "on a road"),
 )  # fmt: skip
+WORDS = (
+    ("a large", "a big"), ("a big", "a large"), ("a small", "a little"),
+    ("beside", "next to"), ("next to", "beside"), ("near a", "close to a"), ("near the", "close to the"),
+    ("bicycle", "bike"), ("automobile", "car"),
+    ("a photograph of", "a photo of"), ("a photo of", "a photograph of"),
+    ("a picture of", "an image of"), ("an image of", "a picture of"),
+    ("the picture shows", "the image shows"), ("the image shows", "the picture shows"),
+    ("there is", "one sees"), ("one sees", "there is"),
+)  # fmt: skip
+SYNONYMS = (*ADVERBIALS, *WORDS)
+# An adverbial ends before a mark or one of these, so that "in the rain forest" has none.
+_END = (
+    r"(?=\W*$|[.,;:!?]|\s(?:and|or|with|without|while|as|on|in|at|near|by|beside|next|behind|under|over|between"
+    r"|after|before|during|from|to|is|are|was|were|that|which)\b)"
+)
 LONGEST = 1.5  # words of a paraphrase, in words of its caption
 LEAST_SHARED = 0.5  # the least share of the caption's content words, and of the paraphrase's, that both have
 LEAD = "The picture shows this."  # prepended to a caption without any of these phrases
@@ -121,14 +137,20 @@ def sham_arms(sham: Paraphrase, arms: Sequence[RenderedArm[Pair]]) -> ShamArms[P
 
 def by_rules(caption: str, classes: list[str]) -> str:
     """The caption with one phrase replaced by its first synonym that names none of these classes, or with a lead."""
-    for pair in SYNONYMS:
-        if any(names_class(phrase, name) for phrase in pair for name in classes):
+    for old, new in SYNONYMS:
+        if any(names_class(phrase, name) for phrase in (old, new) for name in classes):
             continue
-        for old, new in (pair, pair[::-1]):
-            if occurrences(caption, old):
-                whole = rf"(?<!\w){re.escape(old)}(?!\w)"
-                return re.sub(whole, partial(_match_case, new), caption, count=1, flags=re.IGNORECASE)
+        whole = rf"(?<![\w-]){re.escape(old)}(?![\w-])" + (_END if (old, new) in ADVERBIALS else "")
+        changed, count = re.subn(whole, partial(_match_case, new), caption, count=1, flags=re.IGNORECASE)
+        if count:
+            return changed
     return f"{LEAD} {caption}"
+
+
+def new_words(edit: Edit) -> str:
+    """The words that a sham edit has for others; empty if they are too long for a phrase."""
+    words = differing_part(edit.caption, edit.new_caption)[1].strip(" .,;:!?")
+    return words if len(words) <= LONGEST_PHRASE else ""
 
 
 def _match_case(new: str, old: re.Match[str]) -> str:
@@ -161,4 +183,4 @@ _TOKENS = 200
 _SCHEMA = object_schema(caption=text_schema(600))
 
 # Raise the number whenever the same reply of the language model would give another paraphrase.
-REVISION = revision_of("2", digest_of_prompts(PARAPHRASE.messages("Class: class\nCaption: caption"), _SCHEMA))
+REVISION = revision_of("3", digest_of_prompts(PARAPHRASE.messages("Class: class\nCaption: caption"), _SCHEMA))

@@ -22,7 +22,7 @@ from gateway.auth.keys import any_key
 from gateway.auth.rate_limits import epoch_now
 from gateway.database.sessions import DATABASE_AWAY, database_now, driver_message, open_engine, open_sessions, reading
 from gateway.database.tables import Job, SourceImage
-from gateway.operations.startup import database_name, schema_fault
+from gateway.operations.startup import database_name, missing_database, schema_fault
 from gateway.operations.weights_check import device_of, memory, needed_weights, onnx_hint, service_faults
 from gateway.settings import Settings
 from gateway.storage.object_store import open_store
@@ -91,6 +91,9 @@ def _database(settings: Settings, clocks: list[Clock]) -> Iterator[Answer]:
         engine = open_engine(settings.database_url)
     except (ArgumentError, ImportError) as error:
         yield Answer("database", False, f"CONTRAFACT_DATABASE_URL is not a database URL: {mask(str(error))}")
+        return
+    if missing := missing_database(engine.url):
+        yield Answer("database", False, missing)
         return
     try:
         with reading(open_sessions(engine)) as session:

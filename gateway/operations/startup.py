@@ -6,11 +6,12 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection
+from sqlalchemy import URL, Connection
 from sqlalchemy.engine import make_url
 
 from gateway.auth.keys import any_key
@@ -32,7 +33,11 @@ def refuse_unsafe_start(settings: Settings, sessions: Sessions) -> None:
 
 
 def refuse_wrong_schema(settings: Settings, sessions: Sessions) -> None:
-    """Raises SystemExit if the database does not answer or has another version's schema."""
+    """Raises SystemExit if the database is missing, does not answer or has another version's schema."""
+    with sessions() as session:
+        missing = missing_database(session.get_bind().engine.url)  # does not connect
+    if missing:
+        raise SystemExit(missing)
     try:
         with reading(sessions) as session:
             wrong = schema_fault(session.connection())
@@ -40,6 +45,18 @@ def refuse_wrong_schema(settings: Settings, sessions: Sessions) -> None:
         raise SystemExit(f"{database_name(settings)} does not answer: {driver_message(error)}") from error
     if wrong:
         raise SystemExit(wrong)
+
+
+def missing_database(url: URL) -> str | None:
+    """A sentence if the database is a file that does not exist; else None. Reading would create an empty file."""
+    if url.get_backend_name() != "sqlite" or not url.database or url.database == ":memory:":
+        return None
+    if Path(url.database).exists():
+        return None
+    return (
+        f"there is no database {url.database}: set CONTRAFACT_DATABASE_URL; `python -m gateway.database.migrations` "
+        "creates a new one, and `contrafact replay --directory DIR` takes that of `contrafact serve --directory DIR`"
+    )
 
 
 def schema_fault(connection: Connection) -> str | None:

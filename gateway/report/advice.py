@@ -9,6 +9,8 @@ from gateway.analysis.limits import LEAST_SOURCES
 from gateway.report.settling import confirming_step
 from shared.schemas.effects import CellEffect
 from shared.schemas.results import Funnel, JobResults, ModelResults
+from shared.verdicts import verdict_of
+from shared.wording import change_in_words, class_in_words, more_images, points
 
 
 class Weakness(NamedTuple):
@@ -39,16 +41,29 @@ def _by_method(funnel: Funnel) -> str:
 
 
 def next_steps(results: JobResults) -> list[str]:
-    """The first things to do with these results, as sentences with commands between backticks; at most four."""
+    """The first things to do with these results, as sentences with commands between backticks; at most five."""
     weaknesses = [
         Weakness(result, effect)
         for result in results.results
         for effect in result.findings
         if effect.standing == "weakness"
     ]
-    if weaknesses:
-        return list(_after_weaknesses(results, weaknesses))
-    return list(_without_weaknesses(results)) if results.results else []
+    if not results.results:
+        return []
+    steps = _after_weaknesses(results, weaknesses) if weaknesses else _without_weaknesses(results)
+    return [*_settling(results), *steps]
+
+
+def _settling(results: JobResults) -> Iterator[str]:
+    """Which images to bring for the models whose verdict is not settled: those for the drop that lost most images."""
+    verdicts = [verdict_of(results, result) for result in results.results]
+    unsettled = [verdict.unsettled[0] for verdict in verdicts if verdict.kind == "not settled"]
+    known = [effect for effect in unsettled if more_images(effect)]
+    if known:
+        first = min(known, key=lambda effect: effect.delta_accuracy * effect.sources)
+        change = f"{class_in_words(first.cell, '`')} {change_in_words(first.cell)}"
+        drop = f"{points(first.delta_accuracy)} points on {first.sources} image{'' if first.sources == 1 else 's'}"
+        yield f"Settle {change} ({drop}): submit {more_images(first)}."
 
 
 def _after_weaknesses(results: JobResults, weaknesses: Sequence[Weakness]) -> Iterator[str]:

@@ -92,7 +92,7 @@ def write_report(
 
 
 class _Stored(NamedTuple):
-    """What a report needs from the database. `confirming` and `dosed` are results of later jobs on its weaknesses."""
+    """What a report needs from the database. `confirming` and `dosed` are results of later jobs on its findings."""
 
     rows: JobRows
     services: Sequence[ServiceInfo]

@@ -15,6 +15,7 @@ from shared.schemas.effects import CellEffect
 from shared.schemas.estimates import Rate
 from shared.schemas.metrics import SegmentationScores
 from shared.schemas.results import Funnel, JobResults, ModelResults
+from shared.verdicts import verdict_of, verdict_sentence
 from shared.wording import (
     NO_FINDING,
     checks_off_lines,
@@ -46,7 +47,7 @@ def _head(results: JobResults) -> Iterator[str]:
         yield f"**{results.sources_failed} of {results.sources} source images failed** ({reasons}).\n"
     if results.sources_cancelled:
         yield f"**Cancelled:** {results.sources_cancelled} of {results.sources} source images were not finished.\n"
-    yield from table(["model", "method", "verdict"], map(_verdict, results.results))
+    yield from table(["model", "method", "verdict"], (_verdict(results, result) for result in results.results))
     yield ""
     yield from (f"* Checks that are off: {sentence(line)}" for line in checks_off_lines(results.checks_off))
     yield from (f"* {sentence(review_sentence(reviews))}" for reviews in results.reviews)
@@ -54,16 +55,11 @@ def _head(results: JobResults) -> Iterator[str]:
         yield "* **Provisional:** the error rates of the automatic checks are unknown for these images.\n"
 
 
-def _verdict(result: ModelResults) -> list[str]:
-    weak = [effect for effect in result.findings if effect.standing == "weakness"]
-    tested_cells = [effect for effect in result.cells if effect.standing != "too few images"]
-    if weak:
-        words = f"❌ {len(weak)} weakness{'es' if len(weak) > 1 else ''}, first: {plain(cell_name(weak[0].cell))}"
-    elif tested_cells:
-        words = f"✅ no weakness found in {len(tested_cells)} tested cell{'s' if len(tested_cells) > 1 else ''}"
-    else:
-        words = "❔ nothing tested: too few images"
-    return [plain(result.model), plain(result.method), words]
+def _verdict(results: JobResults, result: ModelResults) -> list[str]:
+    verdict = verdict_of(results, result)
+    mark = {"weakness": "❌", "no weakness": "✅"}.get(verdict.kind, "❔")
+    text = f"{mark} {sentence(verdict_sentence(verdict, result.metric))}"
+    return [plain(result.model), plain(result.method), text]
 
 
 def _findings(results: JobResults) -> Iterator[str]:

@@ -21,7 +21,7 @@ from shared.schemas.effects import CellEffect
 from shared.schemas.estimates import ChangedImages
 from shared.schemas.results import JobResults, ModelResults
 
-MAX_LISTED = 200
+MAX_LISTED = 200  # unless the samples of the findings are more
 MAX_PER_FAULT = 50
 SAMPLE = 10  # images of each finding that reviewers see first
 
@@ -82,13 +82,13 @@ class ReviewList:
         """The results with the order of review, and with the changed images of each finding."""
         first = self._samples()
         models = with_cells(results.results, self._with_changed)
-        order = [*first, *(name for name in self.order() if name not in set(first))][:MAX_LISTED]
+        order = list(dict.fromkeys([*first, *self.order()]))[: max(MAX_LISTED, len(first))]
         return results.model_copy(update={"results": models, "review": order, "review_first": len(first)})
 
     def _samples(self) -> list[str]:
         """The samples of all findings, one image of each in turn; an image of several findings once."""
         in_turn = chain.from_iterable(zip_longest(*(changed.sample for changed in self._changed.values())))
-        return list(dict.fromkeys(name for name in in_turn if name is not None))[:MAX_LISTED]
+        return list(dict.fromkeys(name for name in in_turn if name is not None))
 
     def _with_changed(self, figures: ModelResults, effect: CellEffect) -> CellEffect:
         changed = self._changed.get(Fault(figures.model, figures.method, effect.cell))

@@ -9,7 +9,7 @@ from gateway.methods import confirming_method
 from gateway.results.confirmation import editor_to_confirm
 from shared.schemas.effects import CellEffect
 from shared.schemas.results import ModelResults
-from shared.wording import change_in_words, class_in_words, points
+from shared.wording import open_effect_sentence
 
 MOST_OPEN = 5
 
@@ -26,12 +26,12 @@ def _steps(job: str, figures: ModelResults, effect: CellEffect) -> Iterator[str]
     if effect.provisional and changed is not None and changed.reviewed < changed.n:
         image = "image" if changed.n == 1 else "images"
         yield f"Review its {changed.n} changed {image}, to see whether they are valid ({changed.reviewed} reviewed)."
-    if confirming_method(figures.method) and _classifies(figures) and effect.standing == "weakness":
+    if confirming_method(figures.method) and _classifies(figures):
         if step := confirming_step(job, figures, effect, "it"):
             yield step
         elif effect.confirmation is not None and effect.confirmation.verdict == "too few images":
             yield f"`{effect.confirmation.method}` had too few images to confirm it: submit more of its class."
-        if effect.dose is None:
+        if effect.standing == "weakness" and effect.dose is None:
             yield f"See whether it grows with the strength of the edit: `contrafact dose {job} --wait`."
     own = effect.corroboration
     if own is not None and own.showing.n < LEAST_SOURCES:
@@ -41,9 +41,9 @@ def _steps(job: str, figures: ModelResults, effect: CellEffect) -> Iterator[str]
         )
 
 
-def confirming_step(job: str, figures: ModelResults, weakness: CellEffect, name: str) -> str:
-    """What to do to test a weakness, called `name`, with an unrelated editor; "" if that was done or cannot be."""
-    editor = editor_to_confirm(figures.method, weakness) if _classifies(figures) else None
+def confirming_step(job: str, figures: ModelResults, finding: CellEffect, name: str) -> str:
+    """What to do to test a finding, called `name`, with an unrelated editor; "" if that was done or cannot be."""
+    editor = editor_to_confirm(figures.method, finding) if _classifies(figures) else None
     return f"Test {name} with an unrelated editor: `contrafact confirm {job} --with {editor} --wait`." if editor else ""
 
 
@@ -58,17 +58,9 @@ def open_effects(figures: ModelResults) -> list[str]:
         for effect in figures.cells
         if effect.standing in ("nothing found", "too few images") and effect.delta_accuracy < -BEYOND
     ]
-    return [_open(effect) for effect in _needing_least(suspected)[:MOST_OPEN]]
+    return [open_effect_sentence(effect, figures.metric) for effect in _needing_least(suspected)[:MOST_OPEN]]
 
 
 def _needing_least(effects: Sequence[CellEffect]) -> list[CellEffect]:
-    known = [effect for effect in effects if effect.images_needed is not None and effect.images_needed > effect.sources]
-    return sorted(known, key=lambda effect: (effect.images_needed or 0, effect.delta_accuracy))
-
-
-def _open(effect: CellEffect) -> str:
-    cell, image = effect.cell, "image" if effect.sources == 1 else "images"
-    return (
-        f"{class_in_words(cell, '`')} {change_in_words(cell)}: {points(effect.delta_accuracy)} points on "
-        f"{effect.sources} {image}; about {effect.images_needed:,} would settle an effect of this size"
-    )
+    known = [effect for effect in effects if effect.images_missing is not None]
+    return sorted(known, key=lambda effect: (effect.images_missing or 0, effect.delta_accuracy))

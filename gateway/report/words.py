@@ -16,11 +16,15 @@ from gateway.results.wording import chosen_by, weakness_in_words
 from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.estimates import Rate, VarianceComponents
 from shared.schemas.result_rows import ChangeView, ModelOpinion, PredictionView
+from shared.verdicts import not_settled_sentence, open_cells_sentence, verdict_of
 from shared.wording import (
     NO_FINDING,
+    change_in_words,
     checks_off_lines,
+    class_in_words,
     interval,
     limits,
+    more_images,
     nothing_accepted,
     p_value,
     percent,
@@ -166,6 +170,11 @@ def describe_lost_classes(opinion: ModelOpinion) -> str:
     )
 
 
+def sentence_case(words: str) -> str:
+    """Words with a capital first letter; the rest stays, such as names of classes."""
+    return words[:1].upper() + words[1:]
+
+
 def shorten(name: str) -> str:
     """A class's name, cut to 15 characters."""
     return name if len(name) <= 15 else f"{name[:14]}…"
@@ -194,6 +203,7 @@ FILTERS = {
     "p_value": p_value,
     "cell_name": cell_name,
     "change_name": change_name,
+    "sentence_case": sentence_case,
     "with_code": with_code,
     "date_and_time": date_and_time,
 }
@@ -203,6 +213,12 @@ GLOBALS = {
     "nothing_accepted": nothing_accepted,
     "NO_FINDING": NO_FINDING,
     "no_link": no_link,
+    "verdict_of": verdict_of,
+    "not_settled_sentence": not_settled_sentence,
+    "open_cells_sentence": open_cells_sentence,
+    "more_images": more_images,
+    "change_in_words": change_in_words,
+    "class_in_words": class_in_words,
     "weakness_in_words": weakness_in_words,
     "LEAST_SOURCES": LEAST_SOURCES,
     "LEAST_MARKED": LEAST_MARKED,

@@ -1,4 +1,4 @@
-"""Verdicts of jobs with an unrelated editor on a job's weaknesses: confirmed, not confirmed, or not tested, and why."""
+"""Verdicts of jobs with an unrelated editor on a job's findings: confirmed, not confirmed, or not tested, and why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shared.schemas.reviews import ConfirmingMethod
 
 
 def why_not_tested(method: str, cell: Cell, confirm_with: str) -> str:
-    """Why a job with `confirm_with` does not test a weakness of `method` again; "" if it does."""
+    """Why a job with `confirm_with` does not test a finding of `method` again; "" if it does."""
     unrelated = confirming_method(method)
     if unrelated is None:
         return f"no other editor makes the changes of `{method}`"
@@ -33,7 +33,7 @@ def why_not_tested(method: str, cell: Cell, confirm_with: str) -> str:
 
 
 def editor_to_confirm(method: str, effect: CellEffect) -> ConfirmingMethod | None:
-    """The unrelated editor to test a weakness of `method` with; None if it was tested again, or cannot be."""
+    """The unrelated editor to test a finding of `method` with; None if it was tested again, or cannot be."""
     if effect.confirmation is not None and effect.confirmation.verdict != "not tested again":
         return None
     editor = confirming_method(method)
@@ -41,7 +41,7 @@ def editor_to_confirm(method: str, effect: CellEffect) -> ConfirmingMethod | Non
 
 
 def with_confirmations(results: JobResults, confirming: Sequence[JobResults]) -> JobResults:
-    """The results; each weakness says what the latest job that tests it shows for the same model in the same cell."""
+    """The results; each finding says what the latest job that tests it shows for the same model in the same cell."""
     if not confirming:
         return results
     effects = {
@@ -52,13 +52,13 @@ def with_confirmations(results: JobResults, confirming: Sequence[JobResults]) ->
     }
 
     def confirm(figures: ModelResults, effect: CellEffect) -> CellEffect:
-        if effect.standing != "weakness":
+        if effect.standing not in ("weakness", "improvement"):
             return effect
         testing = [job for job in confirming if not _why_left_out(job, figures.method, effect.cell)]
         shown = [job for job in testing if (job.made.job, figures.model, effect.cell) in effects]
         job = (shown or testing or confirming)[-1]
         if testing:
-            confirmation = _confirmation(job, effects.get((job.made.job, figures.model, effect.cell)))
+            confirmation = _confirmation(job, effect, effects.get((job.made.job, figures.model, effect.cell)))
         else:
             confirmation = _not_tested(job, _why_left_out(job, figures.method, effect.cell))
         sentence = effect.sentence + confirmation_sentence(confirmation)
@@ -68,7 +68,7 @@ def with_confirmations(results: JobResults, confirming: Sequence[JobResults]) ->
 
 
 def _why_left_out(job: JobResults, method: str, cell: Cell) -> str:
-    """Why a confirming job does not test a weakness of `method`; "" if it does."""
+    """Why a confirming job does not test a finding of `method`; "" if it does."""
     confirm_with = _method(job)
     if reason := why_not_tested(method, cell, confirm_with):
         return reason
@@ -92,16 +92,18 @@ def _not_tested(job: JobResults, reason: str) -> Confirmation:
     return Confirmation(job=job.made.job, method=_method(job), verdict="not tested again", sources=0, reason=reason)
 
 
-def _confirmation(job: JobResults, effect: CellEffect | None) -> Confirmation:
-    """Confirmed: the 95 % interval of the second editor's effect is below −5 points."""
+def _confirmation(job: JobResults, finding: CellEffect, effect: CellEffect | None) -> Confirmation:
+    """Confirmed: the 95 % interval of the second editor's `effect` is beyond 5 points on the side of the finding."""
     name, method = job.made.job, _method(job)
     if effect is None or effect.interval is None:
         sources = 0 if effect is None else effect.sources
         return Confirmation(job=name, method=method, verdict="too few images", sources=sources)
+    worse = finding.standing == "weakness"
+    confirmed = effect.interval.high < -BEYOND if worse else effect.interval.low > BEYOND
     return Confirmation(
         job=name,
         method=method,
-        verdict="confirmed" if effect.interval.high < -BEYOND else "not confirmed",
+        verdict="confirmed" if confirmed else "not confirmed",
         sources=effect.sources,
         delta_accuracy=effect.delta_accuracy,
         interval=effect.interval,

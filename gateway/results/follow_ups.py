@@ -1,4 +1,4 @@
-"""The results of jobs that render another job's weaknesses again: with an unrelated editor, or at other doses."""
+"""The results of jobs that render another job's findings again: with an unrelated editor, or at other doses."""
 
 from __future__ import annotations
 

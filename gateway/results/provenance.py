@@ -8,20 +8,27 @@ from sqlalchemy import exists, select
 from sqlalchemy.orm import Session
 
 from gateway.database.tables import Counterfactual, Job, SourceImage
-from gateway.methods import METHODS
+from gateway.methods import GENERATED, METHODS
 from shared import __version__
-from shared.xmp import DigitalSource, xmp_packet
+from shared.schemas.exports import DigitalSource
+from shared.xmp import xmp_packet
 
 CREATOR = f"Contrafact {__version__}"
 
 
-def digital_source_of(method: str) -> DigitalSource:
-    """IPTC's term for the images of a method; for methods that this version lacks, that of generated images."""
-    return METHODS[method].digital_source if method in METHODS else "trainedAlgorithmicMedia"
+def digital_source_of(job: Job, method: str) -> DigitalSource:
+    """IPTC's term for the images of a job's method; for methods that this version lacks, that of generated images.
+
+    Rows of a suite have methods that its jobs do not run; these have the term that the method has by itself.
+    """
+    if method not in METHODS:
+        return GENERATED
+    own = (chosen.digital_source for chosen in job.methods if chosen.name == method)
+    return next(own, METHODS[method].digital_source)
 
 
-def packet_of(job: str, counterfactual: str, arm: str, method: str, source_digest: str) -> bytes:
-    """The XMP packet of a generated image: job, id and arm of its row, its method, and the digest of its source."""
+def packet_of(source: DigitalSource, job: str, counterfactual: str, arm: str, method: str, source_digest: str) -> bytes:
+    """The XMP packet of a generated image: its term, job, id and arm of its row, method, and its source's digest."""
     properties = {
         "Job": job,
         "Counterfactual": counterfactual,
@@ -29,7 +36,7 @@ def packet_of(job: str, counterfactual: str, arm: str, method: str, source_diges
         "Method": method,
         "SourceDigest": source_digest,
     }
-    return xmp_packet(digital_source_of(method), CREATOR, properties)
+    return xmp_packet(source, CREATOR, properties)
 
 
 def packets_of_job(session: Session, job: str, digests: Collection[str]) -> dict[str, bytes]:
@@ -45,8 +52,9 @@ def packets_of_job(session: Session, job: str, digests: Collection[str]) -> dict
         .where(c.job_id == job, c.image_digest.in_(digests), c.image_digest.not_in(sources))
         .order_by(c.id.desc())
     )
+    of_job = session.get_one(Job, job)
     return {
-        image: packet_of(job, id, _arm(arm), method, source or "")
+        image: packet_of(digital_source_of(of_job, method), job, id, _arm(arm), method, source or "")
         for image, id, arm, method, source in session.execute(generated)
         if image is not None
     }
@@ -72,7 +80,8 @@ def packet_of_image(session: Session, owner: str, digest: str) -> bytes | None:
     if row is None:
         return None
     job_id, counterfactual, arm, method, source = row
-    return packet_of(job_id, counterfactual, _arm(arm), method, source or "")
+    term = digital_source_of(session.get_one(Job, job_id), method)
+    return packet_of(term, job_id, counterfactual, _arm(arm), method, source or "")
 
 
 def _arm(arm: str) -> str:

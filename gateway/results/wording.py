@@ -14,6 +14,10 @@ from shared.schemas.estimates import ChangedImages, Confirmation, Corroboration,
 from shared.schemas.results import Relation
 from shared.wording import change_in_words, class_in_words, points
 
+IMPROVEMENT_UNSEEN = (
+    "; provisional until its changed images and their arms are reviewed: an arm that lost the class gains"
+)
+
 
 def with_sentences(
     effects: Sequence[CellEffect], cells: Mapping[Cell, Differences], relation: Relation, metric: Metric = "accuracy"
@@ -193,11 +197,14 @@ def _validity(effect: CellEffect) -> str:
         return ""
     sentence = f"; stands unless more than {math.floor(100 * effect.breakdown)} % of them are invalid"
     valid = effect.among_valid
+    unseen = effect.standing == "improvement" and (valid is None or valid.pool != "cell")
+    outlook = IMPROVEMENT_UNSEEN if unseen else ""
     if valid is None:
-        return sentence
+        return sentence + outlook
+    inconclusive = not unseen and not valid.stands
     invalid, most = round(100 * (1 - valid.valid)), math.ceil(100 * (1 - valid.valid_low))
     low, high = points(valid.interval.low), points(valid.interval.high)
     source = "reviews found" if valid.source == "reviews" else "the checks pass"
     pooled = "" if valid.pool in ("cell", "class") else ", pooled over classes"
     sentence += f"; {source} about {invalid} % invalid images (at most {most} %{pooled}), which leaves "
-    return f"{sentence}{points(valid.estimate)} points, {low} to {high}{'' if valid.stands else ' (inconclusive)'}"
+    return f"{sentence}{points(valid.estimate)} points, {low} to {high}{' (inconclusive)' if inconclusive else outlook}"

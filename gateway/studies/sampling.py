@@ -2,7 +2,7 @@
 
 Edits are taken in the order of their ids, which are digests: a random order, and that of the sample of reviews
 (`gateway.results.reviewed_edits`), so that the study's consensus extends that sample. Control items have an answer
-that is known beforehand: a null arm keeps its label, an image without the class does not.
+that is known beforehand: a null arm keeps its label, the null arm of an image without the class does not.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def sample_items(session: Session, job: Job, study_id: str, request: StudyReques
     null_items = [_item(study_id, "null", edit, digest) for edit, digest in nulls[: request.controls - len(broken)]]
     controls = [*null_items, *broken]
     if request.controls and not controls:
-        raise InvalidInput("the job has no null arm and no image of another class for control items; set controls to 0")
+        raise InvalidInput("the job has no accepted null arm for control items; set controls to 0")
     order = sorted(edits, key=lambda edit: derive_seed("attention", study_id, edit.id))
     unseen = [
         edit
@@ -85,30 +85,28 @@ def _nulls(session: Session, job: Job, edits: Sequence[Counterfactual]) -> Itera
 
 
 def _broken(
-    session: Session, job: Job, study_id: str, edits: Sequence[Counterfactual], originals: Collection[str]
+    session: Session, job: Job, study_id: str, edits: Sequence[Counterfactual], shown_sources: Collection[str]
 ) -> Iterator[StudyItem]:
-    """Source images that lack a class of the edit's source image, shown as if they were the edit's image.
+    """Null arms of source images that lack a class of the edit's source image, shown as if they were the edit's image.
 
-    Images of the same size as the original are preferred, then those that no item shows as its original: a rater could
-    tell others by their size, or by having seen them.
+    They are renderings, as edits are: a rater could tell a source image by its sharpness. Preferred are those of the
+    edit's method and of the original's size, then those of source images of which no item shows anything.
     """
-    s = SourceImage
-    labelled = (
-        select(s, Image.digest, Image.width, Image.height)
-        .join(Image, s.digest == Image.digest)
-        .where(s.job_id == job.id)
-    )
-    labelled = labelled.where(or_(s.ground_truth.is_not(None), s.mask_digest.is_not(None))).order_by(s.id)
-    rows = [(row, digest, (width, height)) for row, digest, width, height in session.execute(labelled)]
-    by_id = {row.id: (row, size) for row, _, size in rows}
+    rows = list(session.execute(_labelled_nulls(job, {edit.method for edit in edits})))
+    sources = {source.id: source for source, *_ in rows}
+    sizes = {source.id: (width, height) for source, _, _, width, height in rows}
     used, shown = set[str](), set[str]()
     for edit in edits[-CANDIDATES:]:
-        source, size = by_id.get(edit.source_image_id, (None, None))
+        source = sources.get(edit.source_image_id)
         if source is None or source.id in used:
             continue
         ranked = sorted(
-            (other_size != size, other.id in originals, derive_seed("broken", study_id, edit.id, other.id), digest)
-            for other, digest, other_size in rows
+            (
+                (method != edit.method, (width, height) != sizes[source.id], other.id in shown_sources),
+                derive_seed("broken", study_id, edit.id, digest),
+                digest,
+            )
+            for other, method, digest, width, height in rows
             if digest not in shown and _lacks_class(other, source)
         )
         if ranked:
@@ -116,6 +114,18 @@ def _broken(
             used.add(source.id)
             shown.add(digest)
             yield _item(study_id, "broken", edit, digest)
+
+
+def _labelled_nulls(job: Job, methods: Collection[str]) -> Select[SourceImage, str, str, int, int]:
+    """Source images with ground truth, and method, digest, width and height of each of their accepted null arms."""
+    s, null = SourceImage, Counterfactual
+    nulls = (
+        select(s, null.method, Image.digest, Image.width, Image.height)
+        .join(null, null.source_image_id == s.id)
+        .join(Image, null.image_digest == Image.digest)
+        .where(null.job_id == job.id, null.arm == "null", null.accepted, null.method.in_(methods))
+    )
+    return nulls.where(or_(s.ground_truth.is_not(None), s.mask_digest.is_not(None))).order_by(null.id)
 
 
 def _lacks_class(image: SourceImage, source: SourceImage) -> bool:

@@ -24,12 +24,14 @@ from gateway.jobs.model_choice import refuse_unknown_truths
 from gateway.jobs.progress import progress
 from gateway.operations.deletion import mark_deleted
 from gateway.queue import job_states
+from gateway.results.counterfactuals import ORDER, matching
 from gateway.results.filters import Filters, conditions
 from gateway.results.pairing import is_arm_of
+from gateway.results.views import counterfactual_views
 from gateway.suites.copies import ID_PREFIX, RowCopies, copy_job
 from shared.problems import Conflict, InvalidInput, NotFound
 from shared.schemas.evaluation import ModelUnderTestInfo
-from shared.schemas.suites import RunView, SuiteDetail, SuiteRequest, SuitesPage, SuiteView
+from shared.schemas.suites import RunView, SuiteCounterfactuals, SuiteDetail, SuiteRequest, SuitesPage, SuiteView
 from shared.seeds import derive_id
 
 MAX_RUNS = 100
@@ -173,6 +175,13 @@ def show(session: Session, owner: str, suite: str) -> SuiteDetail:
         null_arms=null_arms,
         runs=[run_view(session, run) for run in runs],
     )
+
+
+def counterfactuals(session: Session, owner: str, suite: str, cursor: str | None, limit: int) -> SuiteCounterfactuals:
+    """A page of the suite's own copies. Raises NotFound, and InvalidInput for a cursor of another list."""
+    copies = matching(find(session, owner, suite).id, Filters())
+    rows, following = page_of(session, copies, ORDER, cursor, limit)
+    return SuiteCounterfactuals(counterfactuals=counterfactual_views(session, rows), next=following)
 
 
 def run_view(session: Session, run: Job) -> RunView:

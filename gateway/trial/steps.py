@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
-import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.methods import JobMethod
 from gateway.model_services.clients import ModelServices
+from gateway.results.provenance import CREATOR
+from gateway.trial.descriptions import control_pictures, describe, generated_pictures
 from shared.endpoints import METRICS, Endpoint, Reply, Request, Services
-from shared.images import decode
 from shared.memory_metrics import GPU_MEMORY, PROCESS_MEMORY
+from shared.problems import NotReady, Problem
 from shared.schemas.base import Contract, ImagePayload
-from shared.schemas.caption import CaptionReply
-from shared.schemas.diffusion import EditReply, RenderReply
-from shared.schemas.evaluation import PredictReply, SegmentReply
-from shared.schemas.language import GenerateReply
+from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.schemas.service import ServiceName
+from shared.xmp import with_xmp, xmp_packet
 
-FLAT = 2.0  # grey values (0 … 255): a picture whose standard deviation is below shows nothing
-FEW_WORDS = 3
 PROBE_SECONDS = 10.0
-LARGEST_CLASSES = 4
-HALF_PRECISION = (
-    'set `dtype` of [diffusion.base] to "bfloat16", or "float32", since half precision overflows in some autoencoders'
-)
 
 
 def verdict_line(fine: bool, sentence: str) -> str:
@@ -39,7 +32,7 @@ def verdict_line(fine: bool, sentence: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call, or one method's result. `memory`: the most bytes that its service has used, if the service says so.
+    """One call, one edit's checks, or one method's result. `memory`: the service's peak in bytes, if it says so.
 
     `pictures` are file names in the trial's folder. `fault` says what is wrong and what to change; "" if nothing is.
     """
@@ -61,26 +54,57 @@ class Step:
         return verdict_line(not self.fault, f"{self.name}{spent}: {self.outcome}{fault}")
 
 
-class WatchedServices(Services):
-    """The services, noting for each call its seconds, memory, outcome and pictures. `title` names the caller."""
+@dataclass(frozen=True, slots=True)
+class TrialSource:
+    """The source image of a trial, its digest, and the sentence that replaces its caption if the captioner fails."""
 
-    def __init__(self, services: ModelServices, urls: Mapping[ServiceName, str], folder: Path) -> None:
-        self._services, self._urls, self._folder = services, urls, folder
+    image: ImagePayload
+    digest: str
+    substitute: str
+
+
+class WatchedServices(Services):
+    """The services, noting for each call its seconds, memory, outcome and pictures. `title` names the caller.
+
+    A call that fails is a step too. If the captioner fails on the source image, its caption is the substitute from
+    then on, so that the later services are tried. A service that could not be reached is not called again.
+    """
+
+    def __init__(
+        self, services: ModelServices, urls: Mapping[ServiceName, str], folder: Path, source: TrialSource
+    ) -> None:
+        self._services, self._urls, self._folder, self._source = services, urls, folder, source
         self._steps: list[Step] = []
         self._calls = 0
+        self._absent: dict[ServiceName, NotReady] = {}
+        self._files: dict[bytes, str] = {}
+        self._captioner_fails = False
         self.title = ""
+        self.method: JobMethod | None = None
 
     def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:
         """Call the service and note the step."""
+        if self._captioner_fails and (reply := self._substitute(endpoint, request)):
+            return reply
+        if endpoint.service in self._absent:
+            raise self._absent[endpoint.service]
         self._calls += 1
+        name = f"{self.title}: {endpoint.service} {endpoint.path}"
         began = time.monotonic()
-        reply = self._services.call(endpoint, request)
+        try:
+            reply = self._services.call(endpoint, request)
+        except Problem as problem:
+            substitute = self._substitute(endpoint, request)
+            outcome = "failed" if substitute is None else f"failed, so the caption is “{self._source.substitute}”"
+            self._note_failure(Step(name, outcome, time.monotonic() - began, fault=problem.detail), endpoint, problem)
+            if substitute is None:
+                raise
+            self._captioner_fails = True
+            return substitute
         seconds = time.monotonic() - began
         outcome, fault = describe(reply)
-        pictures = self._save(reply)
-        name = f"{self.title}: {endpoint.service} {endpoint.path}"
         memory = used_memory(self._urls.get(endpoint.service, ""))
-        self._steps.append(Step(name, outcome, seconds, memory, pictures, fault))
+        self._steps.append(Step(name, outcome, seconds, memory, self._save(reply), fault))
         return reply
 
     def take_steps(self) -> Iterator[Step]:
@@ -88,71 +112,40 @@ class WatchedServices(Services):
         steps, self._steps = self._steps, []
         yield from steps
 
+    def picture_of(self, image: ImagePayload) -> tuple[str, ...]:
+        """The file of a picture that a service has made."""
+        return (self._files[image.png],) if image.png in self._files else ()
+
+    def _note_failure(self, step: Step, endpoint: Endpoint[Request, Reply], problem: Problem) -> None:
+        self._steps.append(replace(step, memory=used_memory(self._urls.get(endpoint.service, ""))))
+        if isinstance(problem, NotReady):
+            self._absent[endpoint.service] = problem
+
+    def _substitute(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply | None:
+        """The substitute as the captioner's reply on the source image; None for any other request."""
+        if not isinstance(request, CaptionRequest) or [image.png for image in request.images] != [
+            self._source.image.png
+        ]:
+            return None
+        captions = [self._source.substitute] * request.captions_per_image
+        return endpoint.reply.model_validate(CaptionReply(captions=captions).model_dump())
+
     def _save(self, reply: Contract) -> tuple[str, ...]:
-        """Save a reply's pictures; their file names."""
+        """Save a reply's pictures, generated ones with their provenance; their file names."""
         names = []
-        for number, payload in enumerate([*generated_pictures(reply), *control_pictures(reply)]):
+        generated = generated_pictures(reply)
+        for number, payload in enumerate([*generated, *control_pictures(reply)]):
             names.append(f"{self._calls:03d}-{number}.png")
-            (self._folder / names[-1]).write_bytes(payload.png)
+            png = self._marked(payload.png) if number < len(generated) else payload.png
+            (self._folder / names[-1]).write_bytes(png)
+            self._files.setdefault(payload.png, names[-1])
         return tuple(names)
 
-
-def generated_pictures(reply: Contract) -> list[ImagePayload]:
-    """The pictures that a reply's editor made."""
-    if isinstance(reply, RenderReply):
-        return [image for image in reply.images if image is not None]
-    if isinstance(reply, EditReply):
-        return [reply.reconstruction, *(image for images in reply.images for image in images if image is not None)]
-    return []
-
-
-def control_pictures(reply: Contract) -> list[ImagePayload]:
-    """The control images and the mask of the object that a reply's editor used."""
-    controls = list(reply.controls.values()) if isinstance(reply, RenderReply) else []
-    mask = reply.keep_mask if isinstance(reply, RenderReply | EditReply) else None
-    return controls if mask is None else [*controls, mask]
-
-
-def describe(reply: Contract) -> tuple[str, str]:
-    """What a reply says, in one line, and what is wrong with it."""
-    match reply:
-        case CaptionReply(captions=captions):
-            is_short = any(len(caption.split()) < FEW_WORDS for caption in captions)
-            fault = (
-                "a caption of fewer than three words leaves nothing to change: try another captioner"
-                if is_short
-                else ""
-            )
-            return " | ".join(captions), fault
-        case GenerateReply(text=text, attempts=attempts):
-            fault = "" if attempts == 1 else "the first reply did not fit its schema, so the model was asked twice"
-            return " ".join(text.split())[:300], fault
-        case RenderReply(images=images):
-            return _images("rendered", images, reply.evaluations)
-        case EditReply(images=rows):
-            return _images("edited", [image for row in rows for image in row], reply.evaluations.edit)
-        case PredictReply(classes=classes, probabilities=[row, *_]):
-            best = max(range(len(row)), key=row.__getitem__)
-            fault = "" if math.isfinite(row[best]) else "its output is NaN or infinity"
-            return f"{classes[best]} ({row[best]:.0%})", fault
-        case SegmentReply(classes=classes, maps=[first, *_]):
-            values, counts = np.unique(decode(first.png, "L"), return_counts=True)
-            order = np.argsort(-counts)[:LARGEST_CLASSES]
-            parts = [f"{classes[values[index]]} {counts[index] / counts.sum():.0%}" for index in order]
-            return ", ".join(parts), ""
-        case _:
-            return "answered", ""
-
-
-def _images(word: str, images: Sequence[ImagePayload | None], evaluations: int) -> tuple[str, str]:
-    shown = [image for image in images if image is not None]
-    flat = sum(decode(image.png).std() < FLAT for image in shown)
-    faults = []
-    if len(shown) < len(images):
-        faults.append(f"{len(images) - len(shown)} of {len(images)} images hold NaN or infinity: {HALF_PRECISION}")
-    if flat:
-        faults.append(f"{flat} of {len(images)} images are one flat colour: {HALF_PRECISION}")
-    return f"{len(shown)} {word}, {evaluations} network evaluations each", "; ".join(faults)
+    def _marked(self, png: bytes) -> bytes:
+        """The picture with its provenance as XMP. There is no job, and so no counterfactual and no arm, to name."""
+        assert self.method is not None, "only methods make pictures"
+        properties = {"Method": self.method.name, "SourceDigest": self._source.digest}
+        return with_xmp(png, xmp_packet(self.method.digital_source, CREATOR, properties))
 
 
 def used_memory(url: str) -> int | None:

@@ -1,30 +1,32 @@
 """`contrafact doctor --try IMAGE`: one image through every configured service, step by step.
 
-The profile's methods run with its parameters and the plain clients of the services: no database, queue or object
-store. Each call is a step with its seconds, the service's memory, what came out, and what is wrong with it. Every
-picture is saved.
+Methods run with the profile's parameters and the plain clients of the services: no database, queue or object store.
+Each call is a step with its seconds, the service's memory, what came out, and what is wrong with it; so is each edit,
+with the scores of its checks beside their thresholds. Every picture is saved.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from gateway.jobs.choices import Plan, plan
-from gateway.methods import JobMethod
+from gateway.jobs.model_choice import models_by_name
+from gateway.methods import METHODS, JobMethod
+from gateway.methods.checks import limit_of
 from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, TaskDescription
 from gateway.model_services.clients import ModelServices
-from gateway.trial.steps import Step, WatchedServices
+from gateway.trial.steps import Step, TrialSource, WatchedServices
 from shared.images import canonical
 from shared.problems import InvalidInput, Problem, validation_sentence
 from shared.profiles import Profile
 from shared.schemas.base import ImagePayload
-from shared.schemas.evaluation import PredictRequest, SegmentRequest
-from shared.schemas.jobs import JobSpec
+from shared.schemas.evaluation import ModelUnderTestInfo, PredictRequest, SegmentRequest
+from shared.schemas.jobs import JobSpec, MethodChoice
 from shared.schemas.service import ServiceName
 
 
@@ -36,6 +38,11 @@ class TrialImage:
     task_description: str
     label: str | None = None
 
+    @property
+    def substitute(self) -> str:
+        """The caption if the captioner fails."""
+        return f"A photo of a {self.label}. Task: {self.task_description}." if self.label else self.task_description
+
 
 def try_image(
     services: ModelServices,
@@ -44,76 +51,136 @@ def try_image(
     image: TrialImage,
     folder: Path,
     working_side: int | None = None,
+    methods: Sequence[str] = (),
 ) -> Iterator[Step]:
-    """Run the profile's default methods and models on one image, and yield each step when it has ended.
+    """Run methods and the profile's default models on one image, and yield each step when it has ended.
 
-    Pictures go to `folder`. A step that fails ends its method, not the trial. Raises what `shared.images.canonical`
-    raises for a file that no job would take, and InvalidInput for a sentence that none would take.
+    `methods`: default all that the profile can run without parameters of the user. Pictures go to `folder`. A step that
+    fails ends its method, not the trial; if the captioner fails, task and label are the caption. Raises what
+    `shared.images.canonical` raises for a file that no job would take, and InvalidInput for a sentence that none would
+    take, or a method that the profile cannot run.
     """
     folder.mkdir(parents=True, exist_ok=True)
     source = canonical(image.data, working_side=working_side)
     (folder / "source.png").write_bytes(source.png)
     yield Step("image", f"{source.width} × {source.height} pixels", pictures=("source.png",))
-    payload = ImagePayload(png=source.png)
     try:
-        spec = JobSpec(task_description=image.task_description)
-    except ValidationError as error:
-        raise InvalidInput(validation_sentence(error.errors())) from error
-    try:
-        chosen = plan(spec, profile, services.models().models)
+        available = services.models().models
+        models = [model.name for model in models_by_name(profile.defaults.models, available)]
     except Problem as problem:
         yield Step("models under test", "cannot be listed", fault=problem.detail)
-        return
+        available, models = [], []
+    try:
+        spec = JobSpec(task_description=image.task_description, models=models)
+    except ValidationError as error:
+        raise InvalidInput(validation_sentence(error.errors())) from error
+    chosen = plan(spec, profile, available)
     task = TaskDescription(image.task_description, classes=tuple(chosen.classes))
-    watched = WatchedServices(services, urls, folder)
-    for method in chosen.methods:
-        yield from _method_steps(watched, method, MethodImage(source.digest, payload, image.label), task)
+    payload = ImagePayload(png=source.png)
+    watched = WatchedServices(services, urls, folder, TrialSource(payload, source.digest, image.substitute))
+    for planned in planned_methods(methods, spec, profile, available):
+        if isinstance(planned, Step):
+            yield planned
+        else:
+            yield from _method_steps(watched, planned, MethodImage(source.digest, payload, image.label), task)
     yield from _model_steps(watched, chosen, payload)
+
+
+def planned_methods(
+    methods: Sequence[str], spec: JobSpec, profile: Profile, available: Sequence[ModelUnderTestInfo]
+) -> list[JobMethod | Step]:
+    """The methods to try: these, or by default all listed ones, the profile's own first.
+
+    By default a method that cannot run becomes a step that says why; else InvalidInput is raised.
+    """
+    listed = [name for name, method in METHODS.items() if method.listed]
+    planned: list[JobMethod | Step] = []
+    for name in methods or dict.fromkeys([*profile.defaults.methods, *listed]):
+        choice = spec.model_copy(update={"methods": [MethodChoice(name=name)]})
+        try:
+            planned += plan(choice, profile, available).methods
+        except InvalidInput as problem:
+            if methods:
+                raise
+            planned.append(Step(name, f"not tried: {problem.detail}"))
+    return planned
 
 
 def _method_steps(
     services: WatchedServices, method: JobMethod, image: MethodImage, task: TaskDescription
 ) -> Iterator[Step]:
-    """The steps of a method's calls, then a summary of its counterfactuals."""
-    services.title = method.name
+    """A step that names the method, those of its calls and of its edits, and a summary of its counterfactuals.
+
+    The first calls are known only with the first counterfactual, which may take minutes.
+    """
+    yield Step(method.name, "started")
+    services.title, services.method = method.name, method
     counterfactuals: list[MethodCounterfactual] = []
+    fault = ""
     try:
         for counterfactual in method.spec.function(image, task, services, method.parameters, 0):
             yield from services.take_steps()
             counterfactuals.append(counterfactual)
     except Problem as problem:
-        yield from services.take_steps()
-        yield Step(method.name, "stopped", fault=problem.detail)
-        return
+        fault = problem.detail
     yield from services.take_steps()
-    yield _result(method.name, counterfactuals)
+    for counterfactual in counterfactuals:
+        if counterfactual.arm == "edit" and counterfactual.image is not None:
+            yield _edit_step(method, counterfactual, services.picture_of(counterfactual.image))
+    yield Step(method.name, "stopped", fault=fault) if fault else _result(method.name, counterfactuals)
 
 
-def _result(name: str, counterfactuals: Iterable[MethodCounterfactual]) -> Step:
+def _edit_step(method: JobMethod, counterfactual: MethodCounterfactual, pictures: tuple[str, ...]) -> Step:
+    """An edit's verdict, its scores beside the thresholds of the checks, and why it was refused.
+
+    A check may refuse by more than its score (`label` also if another class is more probable), so the reason stands.
+    """
+    edit, verdict = counterfactual.edit, counterfactual.verdict
+    changes = [f"“{change.from_phrase}” → “{change.to_phrase}”" for change in edit.changes] if edit else []
+    scores = []
+    for check, score in counterfactual.scores.items():
+        if check in method.spec.checks:
+            by_factor = method.thresholds.get(check)
+            limit = f" (at least {limit_of(edit, by_factor):.2f})" if by_factor and edit and edit.changes else ""
+            scores.append(f"{check} {score:.2f}{limit}")
+    result = "accepted" if verdict.accepted else f"refused by {verdict.check}"
+    if counterfactual.null_check:
+        result += f", and its null arm by {counterfactual.null_check}"
+    name = f"{method.name}: edit {counterfactual.ordinal}: {', '.join(changes)}"
+    outcome = "; ".join(text for text in (result, ", ".join(scores), verdict.reason) if text)
+    return Step(name, outcome, pictures=pictures)
+
+
+def _result(name: str, counterfactuals: Sequence[MethodCounterfactual]) -> Step:
     """How many edits were proposed, rendered and accepted, and which check refused the others."""
     edits = [counterfactual for counterfactual in counterfactuals if counterfactual.arm == "edit"]
     rendered = [edit for edit in edits if edit.image is not None]
     accepted = sum(edit.verdict.accepted for edit in rendered)
-    refusals = Counter(edit.verdict.check for edit in edits if not edit.verdict.accepted)
-    reasons = ", ".join(f"{check} {count}" for check, count in refusals.most_common())
+    reasons = _refusals(edits)
     outcome = f"{len(edits)} edits, {len(rendered)} rendered, {accepted} accepted"
     fault = ""
-    if not edits:
+    if not edits and not counterfactuals:
         fault = "the language model proposed no edit: read its reply above, and try another `[language]` or caption"
-    elif not rendered:
-        fault = f"the text checks refused every edit ({reasons}): compare their words with `[text_thresholds]`"
-    elif not accepted:
+    elif edits and not rendered:
+        fault = f"every edit was refused before it was rendered ({reasons}): {edits[0].verdict.reason}"
+    elif edits and not accepted:
         fault = (
-            f"no image passed the checks ({reasons}): if the pictures look right to you, the thresholds do not fit "
-            "these images; `contrafact calibrate` fits them (docs/how-to/calibrate.md)"
+            f"no image passed the checks ({_refusals(rendered)}): if the pictures look right to you, the thresholds do "
+            "not fit these images; `contrafact calibrate` fits them (docs/how-to/calibrate.md)"
         )
     return Step(name, f"{outcome}; refused: {reasons}" if reasons else outcome, fault=fault)
+
+
+def _refusals(edits: Sequence[MethodCounterfactual]) -> str:
+    """How many of the edits each check refused, the most first; "" if all were accepted."""
+    counts = Counter(edit.verdict.check for edit in edits if not edit.verdict.accepted)
+    return ", ".join(f"{check} {count}" for check, count in counts.most_common())
 
 
 def _model_steps(services: WatchedServices, chosen: Plan, image: ImagePayload) -> Iterator[Step]:
     """The prediction of each model under test on the source image."""
     for model in chosen.models:
-        services.title = model.name
+        services.title, services.method = model.name, None
         try:
             if model.kind == "classification":
                 services.predict(PredictRequest(model=model.name, images=[image]))

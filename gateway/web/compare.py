@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from gateway.api.dependencies import Cursor, Gateway, JobId, Owner
 from gateway.comparisons import comparisons
 from gateway.comparisons.sides import comparable_jobs
+from gateway.comparisons.wording import open_differences_sentence
 from gateway.database.sessions import reading
 from gateway.database.tables import Job
 from gateway.jobs import jobs
@@ -66,6 +67,7 @@ def show_comparison_page(
             page=view.page,
             path=path,
             comparison=comparison,
+            open_differences=open_differences_sentence(comparison.cells) if comparison else "",
             shown_of_a_side=SHOWN_OF_A_SIDE,
             following=address_of(path, view.page, cursor=comparison.next) if comparison and comparison.next else None,
             cell_address=_cell_address(path, view.page),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 from typing import Annotated
 
 import numpy as np
@@ -15,7 +16,9 @@ from gateway.api.images import IMMUTABLE, ImageDigest
 from gateway.context import read_stored
 from gateway.database.sessions import reading
 from gateway.jobs import jobs
+from gateway.operations.data_directory import directory_of
 from gateway.results import counterfactuals
+from gateway.settings import Settings
 from gateway.storage import images
 from gateway.web.gallery import SHOWS, Arm, Choice, GalleryState, difference_address, has_masks, picture_address
 from gateway.web.rendering import render
@@ -66,7 +69,15 @@ def show_pair(
         has_masks=has_masks([view]),
         difference=difference_address(job),
         origin=str(request.base_url).rstrip("/"),
+        replay_command=replay_command(gateway.settings, view.id),
     )
+
+
+def replay_command(settings: Settings, counterfactual: str) -> str:
+    """The command that renders a counterfactual of this system again; an embedded system is named by its directory."""
+    directory = directory_of(settings)
+    option = [] if directory is None else ["--directory", str(directory)]
+    return shlex.join(["contrafact", "replay", *option, counterfactual])
 
 
 def _references(view: CounterfactualDetail, state: GalleryState, path: str) -> dict[Arm, Choice]:

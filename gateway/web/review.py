@@ -1,4 +1,8 @@
-"""The review page: source beside counterfactual. It hides predictions and the verdict of the checks."""
+"""The review page: source beside counterfactual. It hides predictions and the verdict of the checks.
+
+The images that a finding rests on have their arm beside them, and the verdict is on both: an arm that lost the class
+makes a finding as an invalid edit does. The calibration sample is of edits alone, since its errors are those of edits.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from gateway.api.dependencies import Gateway, JobId, Owner, Reviewer
 from gateway.database.sessions import reading
 from gateway.jobs import jobs
 from gateway.results import counterfactuals
+from gateway.results.reviewed_edits import first_to_review
 from gateway.reviews import reviews
 from gateway.reviews.calibration import Turn, next_turn
 from gateway.reviews.queue import NextUp, next_up
@@ -43,6 +48,10 @@ def show_review(
         id = counterfactual or turn.counterfactual
         view = counterfactuals.detail(session, owner, job, id) if id else None
         review = reviews.review_of(session, reviewer, id) if id else None
+        of_finding = sample is None and id in first_to_review(session, job)
+    arm = (view.sham_image or view.null_image) if view and of_finding else None
     chosen = {name: value for name, value in (("sample", sample), ("method", method)) if value is not None}
     path = f"/jobs/{job}/review" + (f"?{urlencode(chosen)}" if chosen else "")
-    return render("review.html", job_id=job, job=row, turn=turn, view=view, review=review, sample=sample, path=path)
+    return render(
+        "review.html", job_id=job, job=row, turn=turn, view=view, arm=arm, review=review, sample=sample, path=path
+    )

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import FileResponse, HTMLResponse
 
 from gateway.api.dependencies import Cursor, Gateway, JobId, Owner
-from gateway.api.images import IMMUTABLE, ImageDigest
+from gateway.api.images import IMMUTABLE, ONE_HOUR, ImageDigest
 from gateway.context import read_stored
 from gateway.database.sessions import reading
 from gateway.jobs import jobs
@@ -97,8 +97,8 @@ def show_thumbnail(digest: ImageDigest, gateway: Gateway, owner: Owner) -> Respo
         packet = packet_of_image(session, owner, image.digest)
     png = read_stored(gateway, image_key(image.digest))
     if max(image.width, image.height) > LONGEST_SIDE:
-        return _picture(thumbnail(png, packet), "image/webp")
-    return _picture(png if packet is None else with_xmp(png, packet), "image/png")
+        return _picture(thumbnail(png, packet), "image/webp", ONE_HOUR)
+    return _picture(png if packet is None else with_xmp(png, packet), "image/png", ONE_HOUR)
 
 
 @router.get("/jobs/{job}/overlays/{image}/{label_map}", response_class=Response)
@@ -125,8 +125,8 @@ def static_file(name: str) -> FileResponse:
     return FileResponse(_STATIC[name], headers={"Cache-Control": "no-cache"})
 
 
-def _picture(data: bytes, media_type: str) -> Response:
-    headers = {"Cache-Control": IMMUTABLE, "X-Content-Type-Options": "nosniff"}
+def _picture(data: bytes, media_type: str, freshness: str = IMMUTABLE) -> Response:
+    headers = {"Cache-Control": freshness, "X-Content-Type-Options": "nosniff"}
     return Response(data, media_type=media_type, headers=headers)
 
 

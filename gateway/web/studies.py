@@ -134,10 +134,7 @@ def _upload(context: Context, owner: str, job: str, study: str, data: bytes) -> 
             stored = csv_files.upload_answers(session, owner, study, data)
     except (InvalidInput, Malformed) as problem:
         return _page(context, owner, job, study, FormReply(problem, "answers"))
-    notice = f"{stored.answers:,} ratings of {stored.raters:,} raters are stored."
-    if stored.unchecked_raters:
-        notice += f" {stored.unchecked_raters:,} of them rated no control item, and do not count until they do."
-    return _page(context, owner, job, study, FormReply(notice=notice))
+    return _page(context, owner, job, study, FormReply(notice=stored.sentence))
 
 
 def _page(context: Context, owner: str, job: str, study: str | None, reply: FormReply) -> HTMLResponse:

@@ -79,10 +79,10 @@ class MethodCalibration(Contract):
     errors extend to each side after them, 0 … 1.
 
     `errors`: over all factors, then by factor; `classes`: by class, if images have labels. `thresholds` are those of
-    the job, for which they hold; `checks_off` are checks without a threshold. `separation` is the AUROC of each check's
-    score. `fitted`: None if there are too few reviews. `validity`: None with fewer than 25 valid or invalid edits.
-    `sweeps`: thresholds also choose among several renderings of an edit, so errors at other thresholds are not known
-    from this sample.
+    the job, for which they hold; `checks_off` are checks without a threshold that an image can miss, for all factors
+    or for those in brackets. `separation` is the AUROC of each check's score. `fitted`: None if there are too few
+    reviews. `validity`: None with fewer than 25 valid or invalid edits. `sweeps`: thresholds also choose among several
+    renderings of an edit, so errors at other thresholds are not known from this sample.
     """
 
     method: str

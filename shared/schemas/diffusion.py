@@ -164,7 +164,8 @@ InversionKind = Literal["direct", "null_text"]
 # none: the UNet alone. empty: the ControlNet gets an empty control image, for weights that were trained with one. All
 # other values: edges of the source.
 EditControl = Literal["none", "empty", "full", "structure", "object"]
-Phrase = Annotated[str, Field(min_length=1, max_length=200)]
+LONGEST_PHRASE = 200  # characters
+Phrase = Annotated[str, Field(min_length=1, max_length=LONGEST_PHRASE)]
 
 
 class PhraseWeight(Contract):
@@ -189,13 +190,16 @@ class LocalBlend(Contract):
 class NullText(Contract):
     """Parameters of `null_text`: most optimiser steps per denoising step, and the learning rate.
 
-    The paper's values are for Stable Diffusion's embeddings; smaller embeddings need a larger rate. An image whose
-    reconstruction has a PSNR below `least_psnr` (dB, against the autoencoder's round trip) is refused.
+    The paper's values are for Stable Diffusion's embeddings; smaller embeddings need a larger rate. An image is refused
+    if its reconstruction has a PSNR below `least_psnr` (dB, against the autoencoder's round trip), or if the
+    optimisation lowers the squared errors of its steps by less than the share `least_gain`: then it did nothing, as
+    with a rate that is too small, or gradients that half precision rounds to zero.
     """
 
     iterations: Annotated[int, Field(ge=1, le=100)] = 10
     learning_rate: Annotated[float, Field(gt=0, le=1)] = 0.01
     least_psnr: Annotated[float, Field(ge=0, le=100)] = 20.0
+    least_gain: Annotated[float, Field(ge=0, lt=1)] = 0.05
 
 
 class PromptEdit(Contract):

@@ -21,6 +21,7 @@ Pool = Literal["cell", "class", "factor", "all"]
 OtherEstimand = Literal["edits", "null", "both", "second"]
 # weakness and improvement are findings; the other two are not.
 Standing = Literal["weakness", "improvement", "nothing found", "too few images"]
+BEYOND = 0.05  # a finding's effect is larger than 5 points
 
 
 class Cell(Contract):
@@ -56,10 +57,11 @@ class ValidEffect(Contract):
     `valid`: the estimated share of valid ones among a cell's accepted counterfactuals. `valid_low`: its lower limit, at
     a fifth of the interval's error. `estimate` assumes that every invalid one contributes to the effect (the cautious
     bound). `interval` covers the effect even in the worst case for the invalid ones. `stands`: the interval lies beyond
-    5 points. `source`: whether `valid` comes from the checks' calibration or from reviews of this job. `pool`: the
-    counterfactuals that `valid` is pooled over. `cell`: reviewed changed images of the cell itself (at least 10; fewer
-    suffice if most are invalid, and then the effect does not stand). Otherwise the cell's class, if 30 or more of its
-    counterfactuals were judged, or the cell's factor over all classes, or all.
+    5 points; of an improvement, only if its own changed images were reviewed and most are valid. `source`: whether
+    `valid` comes from the checks' calibration or from reviews of this job. `pool`: the counterfactuals that `valid` is
+    pooled over. `cell`: reviewed changed images of the cell itself (at least 10; fewer suffice if most are invalid, and
+    then the effect does not stand). Otherwise the cell's class, if 30 or more of its counterfactuals were judged, or
+    the cell's factor over all classes, or all.
     """
 
     valid: float
@@ -99,15 +101,16 @@ class CellEffect(Contract):
     `p_value` tests an effect of at most 5 points, either way; `q_value` is its Benjamini-Hochberg adjustment over the
     family. Both, and the intervals, are None under 12 source images. `selected_interval` is the interval of a rejected
     cell at the level adjusted for selection (FCR). `images_needed` estimates how many source images would settle an
-    effect of this size. `detectable`: the smallest drop that a tested cell with this many source images detects with 80
-    % power, given the accuracy on its null arms. `breakdown` (of a finding): the share of its images, 0 to 1, that may
-    be invalid before the finding is in doubt. `among_valid`: the effect corrected for the checks' errors; None if these
-    are not known. `bounds`: the effect if refused pairs had been counted; None in results from before there were
-    bounds. `changed` (of a finding): the images that it rests on, and what reviewers found. `panel` (of a weakness):
-    the reference models, if the job has any; `confirmation`: what a job with another editor shows, if one was asked to
-    confirm it. `corroboration` (of a finding): what the job's own images show that have the value; None without ground
-    truth and for segmenters. `dose`: its effect at several doses of the edit, and undone, if a job of doses rendered
-    them; of corruptions, by severity. `note` (of a finding): what people decided about it.
+    effect of this size, beside the other tested cells. `detectable`: the smallest drop that a tested cell with this
+    many source images detects with 80 % power, given the accuracy on its null arms. `breakdown` (of a finding): the
+    share of its images, 0 to 1, that may be invalid before the finding is in doubt. `among_valid`: the effect corrected
+    for the checks' errors; None if these are not known. `bounds`: the effect if refused pairs had been counted; None in
+    results from before there were bounds. `changed` (of a finding): the images that it rests on, and what reviewers
+    found. `panel` (of a weakness): the reference models, if the job has any; `confirmation`: what a job with another
+    editor shows, if one was asked to confirm it. `corroboration` (of a finding): what the job's own images show that
+    have the value; None without ground truth and for segmenters. `dose`: its effect at several doses of the edit, and
+    undone, if a job of doses rendered them; of corruptions, by severity. `note` (of a finding): what people decided
+    about it.
     """
 
     cell: Cell
@@ -139,3 +142,9 @@ class CellEffect(Contract):
     def provisional(self) -> bool:
         """Whether the validity of its counterfactuals is not known well enough."""
         return self.among_valid is None or not self.among_valid.stands
+
+    @property
+    def images_missing(self) -> int | None:
+        """How many more source images (or groups) would settle it; None if that is unknown, or there are enough."""
+        missing = (self.images_needed or 0) - (self.groups or self.sources)
+        return missing if missing > 0 else None

@@ -118,10 +118,10 @@ class Panel(Contract):
 
 
 class Confirmation(Contract):
-    """What a job with an unrelated editor shows for a weakness: its effect for the same model in the same cell.
+    """What a job with an unrelated editor shows for a finding: its effect for the same model in the same cell.
 
-    `confirmed`: its 95 % interval is below −5 points. Under 12 source images there are "too few images", and no
-    interval. `not tested again`: `reason` says why; `job` is then the latest one.
+    `confirmed`: its 95 % interval is beyond 5 points in the direction of the finding. Under 12 source images there are
+    "too few images", and no interval. `not tested again`: `reason` says why; `job` is then the latest one.
     """
 
     job: str

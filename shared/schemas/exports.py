@@ -15,6 +15,12 @@ from shared.schemas.service import ServiceInfo
 
 Arm = Literal["original", "null_arm", "counterfactual"]  # tables take "null" for a missing value
 ARMS: tuple[Arm, ...] = ("original", "null_arm", "counterfactual")
+DigitalSource = Literal[
+    "trainedAlgorithmicMedia",  # created by a generator
+    "compositeWithTrainedAlgorithmicMedia",  # an image edited by a generator
+    "composite",  # put together from images, without a generator
+    "algorithmicallyEnhanced",  # an image altered by an algorithm, its content unchanged
+]  # IPTC's terms, cv.iptc.org/newscodes/digitalsourcetype
 FormatName = Literal["folders", "huggingface", "coco", "fiftyone"]
 
 MASKS = "masks/"
@@ -52,7 +58,8 @@ class ExportedImage(Contract):
     height: int
     source_digest: Annotated[str, Field(description="digest of the source image's canonical pixels")] = ""
     digital_source_type: Annotated[
-        str, Field(description="IPTC's term for how a generated image came to be; empty for originals")
+        DigitalSource | Literal[""],
+        Field(description="IPTC's term for how a generated image came to be; empty for originals"),
     ] = ""
     mask: Annotated[str | None, Field(description="digest of the source image's mask, which applies here too")] = None
     method: str = ""

@@ -27,7 +27,8 @@ class JobPlan(Contract):
     `images` counts the usable images, `labelled` those of them with a ground truth, `missing` those that are not
     uploaded yet (a dry run assumes that they are usable); `failures` lists the first 20 unusable ones. `unchecked`
     names the methods whose images no check can refuse, noise included, because the profile has no thresholds for them.
-    `checks_off`: method → its checks that refuse nothing, because the profile has no threshold for them.
+    `checks_off`: method → its checks that refuse nothing, because the profile has no threshold that an image can miss;
+    "caption (weather)" refuses nothing for that factor only.
     `design` has the values that every image gets in a balanced design. `renderings` is what each method costs at most.
     `groups` is None where each image is its own; then `look_like_sequences` says that file names suggest frames of
     sequences, and `folders_suffice` that `group_by` folder gives each class of 12 or more images at least 12 groups.

@@ -131,10 +131,12 @@ class JobResults(Contract):
     `results` are of the models under test, `references` of the reference models.
     `reviews` has an entry for each reviewed method; `calibration` names the source of the validity estimates.
 
-    `review`: ids of at most 200 counterfactuals in the order in which to review them. The first `review_first` are the
-    samples of the findings, in turn. Then come failures, each the one that adds most to what the earlier ones show.
+    `review`: ids of counterfactuals in the order in which to review them; at most 200, or all samples of the findings.
+    The first `review_first` are these samples, in turn. Then come failures, each the one that adds most to what the
+    earlier ones show.
 
-    `checks_off`: method → the image checks that refuse nothing, because the profile has no threshold for them.
+    `checks_off`: method → the image checks that refuse nothing, because the profile has no threshold that an image can
+    miss; "caption (weather)" refuses nothing for that factor only.
     `not_clustered`: why some or all edits are in no cluster, unless the reason is that there are too few.
     `realism` has an entry for each method with accepted counterfactuals; it is empty in reports of older versions.
     `not_corroborated`: why findings lack the comparison with the job's own images, if a service failed.

@@ -16,13 +16,20 @@ ConfirmingMethod = Literal["shifts", "dillema"]
 
 
 class ReviewRequest(Contract):
-    """`PUT /jobs/{job}/reviews/{counterfactual}`: your verdict on a counterfactual. Only `verdict` is required."""
+    """`PUT /jobs/{job}/reviews/{counterfactual}`: your verdict on a counterfactual. Only `verdict` is required.
+
+    For a changed image of a finding the verdict is on the pair: `valid` only if its arm (the same rendering without the
+    change) is right, too. For the calibration sample it is on the counterfactual alone.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"verdict": "valid", "edit_shown": True, "realism": 4, "note": ""}]}
     )
 
-    verdict: Annotated[ReviewVerdict, Field(description="is the ground truth still right in this image?")]
+    verdict: Annotated[
+        ReviewVerdict,
+        Field(description="is the ground truth still right in this image (of a finding: and in its null or sham arm)?"),
+    ]
     edit_shown: Annotated[bool | None, Field(description="does the image show the edit?")] = None
     realism: Annotated[
         int | None, Field(ge=1, le=5, strict=True, description="from 1 (artificial) to 5 (like a photograph)")

@@ -103,7 +103,8 @@ class StudyRequest(Contract):
         float, Field(gt=0.5, le=1, description="share of an item's raters who must agree; 0.8: four of five")
     ] = 0.8
     controls: Annotated[
-        int, Field(ge=0, le=40, description="control items of a rater: null arms, and images of another class")
+        int,
+        Field(ge=0, le=40, description="control items of a rater: null arms, and null arms of images of another class"),
     ] = 6
     attention: Annotated[int, Field(ge=0, le=5, description="attention checks of a rater")] = 1
     least_control_score: Annotated[
@@ -187,6 +188,14 @@ class AnswersStored(Contract):
     answers: int
     raters: int
     unchecked_raters: int
+
+    @property
+    def sentence(self) -> str:
+        """What was stored, for people."""
+        stored = f"Stored: ratings {self.answers:,}, raters {self.raters:,}."
+        if not self.unchecked_raters:
+            return stored
+        return f"{stored} Raters without a control item: {self.unchecked_raters:,}; theirs count when they rate one."
 
 
 class RaterFigures(Contract):

@@ -11,6 +11,7 @@ from shared.schemas.base import TASK_DESCRIPTION, Contract, Kind
 from shared.schemas.effects import Cell, Metric
 from shared.schemas.estimates import Interval, MeanOverlap, Rate
 from shared.schemas.jobs import JobState, Progress
+from shared.schemas.result_rows import CounterfactualView
 from shared.schemas.results import Relation
 
 MAX_DROP = 5.0
@@ -103,6 +104,16 @@ class SuitesPage(Contract):
     """`GET /suites`, by name. `next` is the cursor of the following page, or null."""
 
     suites: list[SuiteView]
+    next: str | None
+
+
+class SuiteCounterfactuals(Contract):
+    """`GET /suites/{suite}/counterfactuals`: a page of a suite's copies, by source position, method and ordinal.
+
+    They have no predictions; those are results of runs. `next` is the cursor of the following page, or null.
+    """
+
+    counterfactuals: list[CounterfactualView]
     next: str | None
 
 

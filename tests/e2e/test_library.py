@@ -2,28 +2,76 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 import contrafact
-from contrafact import Client, JobFailed, MethodChoice, Outcome, SuiteRequest
+from contrafact import Client, JobFailed, MethodChoice, Outcome, SuiteFilters, SuiteRequest
 from contrafact.maite import CounterfactualAugmentation, job_dataset, suite_dataset
 from embedded.run import run_embedded
 from shared.schemas.jobs import JobDetail
 from shared.schemas.service import SERVICES
-from shared.schemas.suites import SuiteFilters
+from shared.service import LOADING
 
 IMAGES = [np.full((48, 48, 3), 80 + number, np.uint8) for number in range(14)]
 BRIGHTER = MethodChoice(name="corruptions", parameters={"corruptions": ["brightness"]})
 
+Surroundings = set[tuple[str, torch.dtype, bool]]
 
-def dark_or_bright(images: Sequence[NDArray[np.uint8]]) -> list[str]:
-    return ["bright" if image.mean() > 128 else "dark" for image in images]
+ENDS_EARLY = """
+import sys
+import numpy as np
+import contrafact
+
+class Broken(list):
+    reads = 0
+    def __getitem__(self, index):
+        self.reads += 1
+        if self.reads > 1 and sys.argv[2] == "data set":  # the first read is that of the model's trial
+            raise RuntimeError("broken data set")
+        return super().__getitem__(index)
+
+def on_progress(job):
+    if sys.argv[2] == "progress" and job.progress.fraction > 0:
+        raise RuntimeError("broken progress")
+
+pixels = np.full((48, 48, 3), 80, np.uint8)
+contrafact.test(
+    lambda images: ["dark"] * len(images), Broken([(pixels + number, "dark") for number in range(12)]),
+    task="tell dark pictures from bright ones", classes=["dark", "bright"], directory=sys.argv[1],
+    methods=["dillema"], on_progress=on_progress,
+)
+"""
+
+
+def surroundings(caller: str) -> tuple[str, torch.dtype, bool]:
+    """What the caller's code runs in: torch's default dtype, and whether a service loads weights."""
+    return caller, torch.get_default_dtype(), LOADING.locked()
+
+
+class Floats(torch.utils.data.Dataset[tuple[torch.Tensor, str]]):
+    """The images as tensors of torch's default dtype. Reading all of them takes as long as loading a service."""
+
+    def __init__(self, seen: Surroundings) -> None:
+        self._seen = seen
+
+    def __len__(self) -> int:
+        return len(IMAGES)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, str]:
+        self._seen.add(surroundings("data set"))
+        time.sleep(0.2)
+        values = np.moveaxis(IMAGES[index], -1, 0) / 255
+        return torch.from_numpy(values).to(torch.get_default_dtype()), "dark"
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +80,21 @@ def progress() -> list[JobDetail]:
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory, progress: list[JobDetail]) -> Outcome:
+def seen() -> Surroundings:
+    return set()
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory, progress: list[JobDetail], seen: Surroundings) -> Outcome:
     """Brightness makes the model call dark images bright."""
+
+    def dark_or_bright(images: Sequence[NDArray[np.uint8]]) -> list[str]:
+        seen.add(surroundings("model"))
+        return ["bright" if image.mean() > 128 else "dark" for image in images]
+
     return contrafact.test(
         dark_or_bright,
-        [(image, "dark") for image in IMAGES],
+        Floats(seen),
         task="tell dark pictures from bright ones",
         methods=[BRIGHTER],
         classes=["dark", "bright"],
@@ -52,6 +110,20 @@ def test_the_weakness_is_found(outcome: Outcome, progress: list[JobDetail]) -> N
     assert {finding.effect.standing for finding in outcome.findings} == {"weakness"}
     assert outcome.failures == []
     assert progress[-1].state == "done"
+
+
+def test_no_service_loads_weights_while_the_caller_s_code_runs(outcome: Outcome, seen: Surroundings) -> None:
+    """Loaders set the default dtype of the whole process."""
+    assert seen == {(caller, torch.float32, False) for caller in ("data set", "model")}
+
+
+@pytest.mark.parametrize("broken", ["data set", "progress"])
+def test_a_process_ends_with_the_caller_s_own_error(broken: str, tmp_path: Path) -> None:
+    """Python aborts if a process ends while a thread loads weights or computes a batch."""
+    command = [sys.executable, "-c", ENDS_EARLY, str(tmp_path), broken]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.stderr.splitlines()[-1] == f"RuntimeError: broken {broken}"
+    assert done.returncode == 1
 
 
 def test_the_outcome_needs_no_system(outcome: Outcome, tmp_path: Path) -> None:
@@ -72,6 +144,7 @@ def test_its_directory_serves_the_counterfactuals_to_maite(outcome: Outcome) -> 
         assert len(dataset) == 5 * len(IMAGES)
         assert dataset.metadata["index2label"] == {0: "dark", 1: "bright"}
         image, target, metadata = dataset[0]
+        assert isinstance(image, np.ndarray)
         assert image.shape == (3, 48, 48)
         assert target.tolist() == [1, 0]
         assert metadata["to_value"] == "brightness 1"
@@ -89,7 +162,12 @@ def test_its_directory_serves_the_counterfactuals_to_maite(outcome: Outcome) -> 
         assert "counterfactual" not in rows[2]
         severity = SuiteFilters(value="brightness 3")
         suite = client.create_suite(SuiteRequest(job=outcome.job, name="bright", filters=severity))
-        assert len(suite_dataset(client, suite.id)) == len(IMAGES)
+        client.delete(outcome.job)
+        frozen = suite_dataset(client, suite.id, like=torch.zeros(()))
+        stacked = torch.stack([cast(torch.Tensor, frozen[index][0]) for index in range(len(frozen))])
+        assert 0.3 < float(stacked.min()) < float(stacked.max()) <= 1
+        assert len(frozen) == suite.counterfactuals == len(IMAGES)
+        assert {frozen[index][2]["to_value"] for index in range(len(frozen))} == {"brightness 3"}
         client.close()
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
@@ -23,7 +26,9 @@ SPEC = {
 
 
 @pytest.mark.slow
-def test_real_models_make_the_same_counterfactual_again(tmp_path: Path) -> None:
+def test_real_models_make_the_same_counterfactual_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's command works on the system that serves the page, without settings in the environment."""
+    monkeypatch.chdir(tmp_path)
     write_demo(tmp_path / "images", ("bus",), 1)
     picture = next((tmp_path / "images").rglob("*.png")).read_bytes()
     with (
@@ -35,7 +40,7 @@ def test_real_models_make_the_same_counterfactual_again(tmp_path: Path) -> None:
             "CONTRAFACT_OBJECT_STORE": f"directory:{tmp_path / 'system' / 'objects'}",
         } | {f"CONTRAFACT_{n.removesuffix('_service').upper()}_URL": url for n, url in system.service_urls.items()}
 
-        def run(*arguments: str) -> tuple[int, str]:
+        def run(*arguments: str, environment: Mapping[str, str] | None = None) -> tuple[int, str]:
             result = CliRunner().invoke(app, arguments, env=environment)
             return result.exit_code, result.output
 
@@ -46,8 +51,14 @@ def test_real_models_make_the_same_counterfactual_again(tmp_path: Path) -> None:
         finished(client, created.headers["Location"])
         views = client.get(f"{created.headers['Location']}/results").json()["counterfactuals"]
         rendered = [view["id"] for view in views if view["image"]]
-        code, output = run("doctor")
+        code, output = run("doctor", environment=environment)
         assert code == 0, output
-        code, output = run("replay", rendered[0])
+        page = client.get(f"{created.headers['Location']}/pairs/{rendered[0]}").text
+        command = re.search(r"<pre[^>]*>contrafact (replay [^<]*)</pre>", page)
+        assert command
+        code, output = run(*shlex.split(command[1]))
         assert code == 0, output
         assert output.startswith("equal")
+        assert (tmp_path / "system" / "services.json").exists()
+    assert not (tmp_path / "system" / "services.json").exists()
+    assert not Path("contrafact.db").exists()

@@ -22,6 +22,7 @@ from shared.weights import REPOSITORY
 from tinyworld.judges.trials import source_picture
 from tinyworld.objects.world import CLASSES
 from tinyworld.paper_tables.arms import scenes_of
+from tinyworld.paper_tables.printing import rate
 from tinyworld.roads.demo import demo_scenes
 from tinyworld.roads.render import render
 from tinyworld.roads.world import CLASSES as ROAD_CLASSES
@@ -100,7 +101,11 @@ def test_lance_on_imagenet_folders_and_again_without_a_new_job(tmp_path: Path) -
             (model, method) for model in ("street", "clip") for method in ("reconstruction", "lance-r", "lance")
         }
         table = (tmp_path / "out/tables.md").read_text()
-        assert all(f"| {name} |" in table for name in ("originals", "reconstructed", "LANCE-R", "LANCE"))
+        assert all(f"| {name} |" in table for name in ("reconstructed", "LANCE-R", "LANCE"))
+        first = results.results[0].metrics
+        assert first is not None
+        cell = "; ".join(rate(level.all_originals) for level in first.accuracy if level.all_originals is not None)
+        assert f"| originals, all | {cell} |" in table
         assert (tmp_path / "out/report.html").stat().st_size > 10_000
         kit(*arguments)
         assert results_in(tmp_path / "out").made.job == results.made.job
@@ -119,11 +124,13 @@ def test_dillema_on_imagenet_folders_whose_retraining_is_refused(tmp_path: Path)
     assert re.search(r"source images.*\b12\b", done.stderr, re.DOTALL)
     (entry,) = results_in(tmp_path / "out").results
     assert (entry.model, entry.method) == ("street", "dillema")
+    assert entry.metrics is not None
     tables = (tmp_path / "out/tables.md").read_text()
     assert "8 source images of 8" in tables
     assert all(f"### {title}" in tables for title in ("Errors and validity (table I)", "Yield"))
-    assert "| street |" in tables
-    assert "5.26, 2.55, 1.47 % on the originals" in tables  # the paper's figures stand beside them
+    (row,) = [line for line in tables.splitlines() if line.startswith("| street |")]
+    assert f"| {rate(entry.metrics.error_rate)} |" in row
+    assert "| the paper: ResNet-50 | 2.55 % |" in tables
 
 
 def test_dillema_on_shift_folders_with_masks_and_sequences(tmp_path: Path) -> None:

@@ -88,6 +88,17 @@ def test_nothing_starts_without_its_secrets(secret: str) -> None:
     assert re.search(rf"^{secret}=(cf_)?$", ENV_EXAMPLE, re.MULTILINE)
 
 
+def test_a_gpu_needs_a_chosen_profile_and_says_which_licence_is_not_commercial() -> None:
+    with pytest.raises(ValueError, match=r"CONTRAFACT_PROFILE.*non-commercial"):
+        composed(BASE, GPU, variables=SECRETS | {"CONTRAFACT_PROFILE": ""})
+    services = composed(BASE, GPU, variables=SECRETS | {"CONTRAFACT_PROFILE": "/profiles/ours.toml"})["services"]
+    profiles = {services[name]["environment"]["CONTRAFACT_PROFILE"] for name in OURS - set(ONE_SHOT) | {"weights"}}
+    assert profiles == {"/profiles/ours.toml"}
+    captioner = load_profile("paper").caption.weights
+    assert captioner
+    assert "non-commercial" in captioner.licence, "otherwise the message is out of date"
+
+
 def test_variables_are_those_of_the_example() -> None:
     used = set(re.findall(r"(?<!\$)\$\{(\w+)", BASE.read_text() + GPU.read_text()))
     named = set(re.findall(r"^(?:# )?([A-Z][A-Z0-9_]+)=", ENV_EXAMPLE, re.MULTILINE))

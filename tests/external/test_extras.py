@@ -68,6 +68,16 @@ def test_only_the_engine_of_a_server_imports_its_client(extra: str, service: str
     assert "No module named 'openai'" in run(extra, code, tmp_path / "without", without="openai").stderr
 
 
+def test_an_embedded_system_makes_tables_of_its_outcome(tmp_path: Path) -> None:
+    """Whatever the outcome holds: `to_dataframe` imports pandas when it is called."""
+    code = (
+        "from pathlib import Path\nfrom contrafact import Outcome\n"
+        "print(len(Outcome('job', Path(), None, [], [], b'', {}).to_dataframe()))"
+    )
+    process = run("embedded", code, tmp_path)
+    assert (process.stdout, process.returncode) == ("0\n", 0), process.stderr[-3000:]
+
+
 def imported_modules(package: str) -> Iterator[str]:
     """Top-level names that a package of ours imports, late imports included."""
     for file in (ROOT / package).rglob("*.py"):

@@ -10,10 +10,12 @@ import sys
 import sysconfig
 import zipfile
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
+from docs.execute import code_cells, notebook_paths, read_notebook
 from tests.support.paths import REPOSITORY
 from tinyworld.objects.demo import write_demo
 from wheel_layout import INSIDE, PUBLIC
@@ -93,6 +95,17 @@ def test_its_command_starts(python: Path, tmp_path: Path) -> None:
     command = python.parent / "contrafact"
     assert "submit" in run(python, str(command), "--help", cwd=tmp_path)
     assert "--port" in run(python, "-m", "contrafact._system.embedded", "--help", cwd=tmp_path)
+
+
+@pytest.mark.parametrize("name", notebook_paths())
+def test_the_notebooks_start_without_a_checkout(name: str, python: Path, tmp_path: Path) -> None:
+    """Their code before they test a model: imports, a method of one's own, the test set."""
+    code = "\n".join(cell.source for cell in code_cells(read_notebook(notebook_paths()[name])))
+    start = list(takewhile(lambda line: "contrafact.test(" not in line, code.splitlines()))
+    assert len(start) < len(code.splitlines())
+    run(python, "-c", "\n".join(start), cwd=tmp_path)
+    manifests = list(tmp_path.rglob("*.csv"))
+    assert any("0001.png,bus" in manifest.read_text() for manifest in manifests), manifests
 
 
 def test_an_installed_wheel_finds_a_weakness_of_an_uploaded_model(python: Path, tmp_path: Path) -> None:

@@ -24,8 +24,14 @@ SECRETS = {
 
 
 def composed(*files: Path, variables: dict[str, str] | None = None) -> dict[str, Any]:
-    """The services, networks and volumes of these files, the later over the earlier. Raises ValueError as `:?` says."""
-    return deepcopy(_composed(files, tuple((SECRETS if variables is None else variables).items())))
+    """The services, networks and volumes of these files, the later over the earlier. Raises ValueError as `:?` says.
+
+    With a GPU, which has no default, the profile is `paper` unless `variables` names another.
+    """
+    chosen = SECRETS if variables is None else variables
+    return deepcopy(
+        _composed(files, tuple(({"CONTRAFACT_PROFILE": "paper"} | chosen if GPU in files else chosen).items()))
+    )
 
 
 @cache

@@ -28,8 +28,8 @@ NIGHT = "A red car stands on a beach at night. It rains."
 BLUE = "A blue car stands on a beach. It rains."
 SIDE, STEPS, GUIDANCE = 32, 4, 4.0
 DIRECT = InversionKey(SIDE, SIDE, STEPS, 1.0, None, "none", 1.0)
-NULL_TEXT = replace(DIRECT, guidance=GUIDANCE, null_text=NullText(least_psnr=0))  # of random weights
-QUICKLY = replace(NULL_TEXT, null_text=NullText(iterations=1, least_psnr=0))
+NULL_TEXT = replace(DIRECT, guidance=GUIDANCE, null_text=NullText(least_psnr=0, least_gain=0))  # of random weights
+QUICKLY = replace(NULL_TEXT, null_text=NullText(iterations=1, least_psnr=0, least_gain=0))
 KEY = EditKey(SIDE, SIDE, STEPS, GUIDANCE, None)
 PREDICTIONS = ["epsilon", "v_prediction"]  # the latter with zero terminal SNR and trailing spacing
 

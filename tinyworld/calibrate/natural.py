@@ -29,8 +29,10 @@ from gateway.analysis.calibration import (
     half_width,
     separation,
 )
+from gateway.jobs.checks_off import checks_off
 from gateway.jobs.choices import method_defaults
 from gateway.methods import read_method
+from gateway.methods.checks import refusing
 from gateway.methods.inverted import SweepParameters
 from gateway.reviews.calibration import CheckedEdit, scored_images, signal_sample
 from shared.profiles import SHIPPED, load_profile
@@ -94,7 +96,7 @@ def _of_method(name: str, edits: Sequence[LabelledEdit]) -> MethodCalibration:
         errors=error_rates(judged),
         classes=class_error_rates(judged),
         thresholds=thresholds,
-        checks_off=[],
+        checks_off=checks_off([method], "classification").get(name, []),
         separation=separation(images),
         fitted=fit_held_out(judged, images, half),
         validity=validity,
@@ -103,9 +105,12 @@ def _of_method(name: str, edits: Sequence[LabelledEdit]) -> MethodCalibration:
 
 
 def method_thresholds(calibration: JobCalibration) -> dict[str, Thresholds]:
-    """The fitted thresholds of the methods in `FITTED`, for those with enough labels."""
+    """The fitted thresholds of the methods in `FITTED`, for those with enough labels.
+
+    Without those that every image passes: the fit turns a check off so, and plans and reports must say that it is off.
+    """
     return {
-        method.method: method.fitted.thresholds
+        method.method: refusing(method.fitted.thresholds)
         for method in calibration.methods
         if method.method in FITTED and method.fitted is not None
     }

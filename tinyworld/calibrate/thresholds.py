@@ -11,15 +11,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from gateway.analysis.thresholds import VALID, ScoredImages, auroc, fit, fit_by_factor, held_out_margins
-from gateway.methods.checks import CHECKS
+from gateway.methods.checks import CHECKS, refusing
 from gateway.methods.counterfactual import Thresholds
 from tinyworld.calibrate.broken import Trial
 from tinyworld.statistics.rates import rate_text
 
 
 def thresholds(trials: Sequence[Trial], checks: Sequence[str] = CHECKS) -> dict[str, dict[str, float]]:
-    """Check → factor → lowest score; `default` is set on all factors, for factors with few good images."""
-    return fit_by_factor(scored_images(trials, checks))
+    """Check → factor → lowest score; `default` is set on all factors, for factors with few good images.
+
+    Checks that every image passes at their thresholds are left out: they are off.
+    """
+    return refusing(fit_by_factor(scored_images(trials, checks)))
 
 
 def limits(trials: Sequence[Trial], checks: Sequence[str] = CHECKS) -> dict[str, float]:

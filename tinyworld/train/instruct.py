@@ -36,6 +36,7 @@ from tinyworld.system.folders import RUNS, weights_of
 from tinyworld.train.autoencoder import LATENT_CHANNELS
 from tinyworld.train.diffusion import SCHEDULE, Latents, text_states
 from tinyworld.train.loop import Recipe, command_of, device, recipe_record, run_name, train
+from tinyworld.train.model_card import TRAINING
 
 TIME = 749  # told to the UNet: one of the four times that it was distilled for, at which the text still has a say
 LEVEL = float(DDPMScheduler(**SCHEDULE).alphas_cumprod[TIME]) ** 0.5  # of the source in what the UNet sees
@@ -154,7 +155,9 @@ def main() -> None:
         "tinyworld.train.instruct", domain, args.start, minutes=args.minutes, rank=rank, sources=args.sources,
         batch=args.batch, rate=args.rate,
     )  # fmt: skip
-    record = {"command": command, "domain": domain, "rank": rank, "sources": args.sources}
+    record: dict[str, object] = {"command": command, "domain": domain, "rank": rank, "sources": args.sources}
+    if args.start:
+        record |= {"started from": json.loads((args.start / TRAINING).read_text())}
     (RUNS / run).mkdir(parents=True, exist_ok=True)
     (RUNS / run / RECORD).write_text(json.dumps(record, indent=1) + "\n")
     print(recipe_record(recipe, train(unet, examples.loss, recipe)))

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+TRAINING = "training.json"  # beside the weights: command, data and results
 LARGE = 4096  # values in a matrix, from which on it is stored as 8-bit floats
 _CARD = """---
 license: apache-2.0
@@ -105,7 +106,7 @@ def write_card(
     rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in results.items())
     (folder / "README.md").write_text(_CARD.format(title=title, text=text, command=command, rows=rows))
     content = {"command": command, **record, "results": results}
-    (folder / "training.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    (folder / TRAINING).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def _cell(value: object) -> str:

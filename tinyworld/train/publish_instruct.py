@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -53,6 +54,7 @@ def publish(unet: UNet2DConditionModel, folder: Path, record: dict[str, object],
             "A LoRA of the few-step UNet of this folder's generator. The UNet sees the source's latents in place of "
             f'noise at time {TIME} and predicts their change (`engine = "one-step"`), in one evaluation. It learnt '
             "from renderer counterfactuals of the generator's split, without the withheld tenth of combinations."
+            + _earlier(record)
         ),
         command=f"{record['command']}; python -m tinyworld.train.publish_instruct"
         + (f" --domain {domain}" if domain != "objects" else ""),
@@ -65,6 +67,15 @@ def publish(unet: UNet2DConditionModel, folder: Path, record: dict[str, object],
             "seed": 0,
         },
     )
+
+
+def _earlier(record: Mapping[str, object]) -> str:
+    """The training of the editor that a run began with."""
+    earlier = record.get("started from")
+    if not isinstance(earlier, dict):
+        return ""
+    steps = earlier["results"]["steps"]
+    return f" It began with the weights of an earlier editor: {steps:,} steps of `{earlier['command']}`."
 
 
 def write_sheet(editor: InstructedEditor, domain: Domain, path: Path, count: int = 24) -> None:

@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-ANY = NullText(least_psnr=0)  # random weights reconstruct nothing
+ANY = NullText(least_psnr=0, least_gain=0)  # random weights reconstruct nothing
 
 
 def request(source: ImagePayload, *prompts: str, **changes: Any) -> EditRequest:

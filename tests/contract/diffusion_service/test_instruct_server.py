@@ -101,6 +101,14 @@ def test_a_picture_comes_back_at_the_sources_size() -> None:
     assert "mask" not in form
 
 
+def test_a_server_that_ignores_the_mask_changes_no_kept_pixel() -> None:
+    keep = np.zeros(SOURCE.shape[:2], np.uint8)
+    keep[40:120, 50:200] = 255
+    image = run_against(EditingServer(), lambda profile: edited(profile, keep=keep))
+    assert np.array_equal(image[keep > 0], SOURCE[keep > 0])
+    assert np.abs(image[keep == 0].astype(float) - SOURCE[keep == 0]).mean() > 5, "the peer's fog"
+
+
 def test_keys_fields_and_options_are_the_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDITOR_KEY", "secret")
     peer = EditingServer()
@@ -140,6 +148,7 @@ GARBAGE = answer([{"b64_json": base64.b64encode(b"GIF89a and no picture").decode
     ("reply", "problem", "requests", "message"),
     [
         (Response(status_code=429, headers={"Retry-After": "0.01"}), DependencyFailed, ATTEMPTS, "429"),
+        (Response(status_code=409, headers={"Retry-After": "0.01"}), DependencyFailed, ATTEMPTS, "409"),
         (Response(status_code=500), DependencyFailed, ATTEMPTS, "500"),
         (Response(status_code=401), DependencyFailed, 1, "401"),
         (JSONResponse({"error": "no pictures of this"}, 400), InvalidInput, 1, "no pictures of this"),

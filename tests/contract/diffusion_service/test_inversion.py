@@ -57,12 +57,27 @@ def test_null_text_brings_guided_sampling_nearer_to_the_way_up(editor: Editor, m
 
 
 def test_an_inversion_that_loses_the_image_is_refused_and_direct_never_is(editor: Editor) -> None:
-    far = replace(NULL_TEXT, guidance=15.0, null_text=NullText(iterations=1, least_psnr=60))
+    far = replace(NULL_TEXT, guidance=15.0, null_text=NullText(iterations=1, least_psnr=60, least_gain=0))
     (refusal,) = editor.inverter.invert(far, [InversionItem(source(), CAPTION)])
     assert isinstance(refusal, InvalidInput)
     assert "least_psnr" in refusal.detail
-    assert isinstance(editor.invert(replace(far, null_text=NullText(iterations=1, least_psnr=0))), Inversion)
+    assert isinstance(
+        editor.invert(replace(far, null_text=NullText(iterations=1, least_psnr=0, least_gain=0))), Inversion
+    )
     assert isinstance(editor.invert(), Inversion)
+
+
+def test_an_optimisation_that_does_nothing_is_refused(editor: Editor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reconstruction may still look near: in half precision all gradients were zero, and nothing said so."""
+    idle = replace(NULL_TEXT, null_text=NullText(learning_rate=1e-9, iterations=2, least_psnr=0))
+    (refusal,) = editor.inverter.invert(idle, [InversionItem(source(), CAPTION)])
+    assert isinstance(refusal, InvalidInput)
+    assert "least_gain" in refusal.detail
+    working = replace(NULL_TEXT, null_text=NullText(learning_rate=0.1, least_psnr=0))
+    assert isinstance(editor.invert(working), Inversion)
+    monkeypatch.setattr(source_branch, "TOLERANCE", 1e6)
+    (content,) = new_inverter(editor.weights).invert(idle, [InversionItem(source(), CAPTION)])
+    assert isinstance(content, Inversion), "nothing was to be done"
 
 
 def test_null_text_trains_embeddings_and_no_weight(editor: Editor) -> None:

@@ -17,6 +17,7 @@ from diffusion_service.loading import load
 from diffusion_service.stable_diffusion import StableDiffusion
 from shared.arithmetic import native_weights
 from shared.images import digest
+from shared.problems import InvalidInput
 from shared.profiles import load_profile
 from shared.schemas.diffusion import NullText, PromptEdit
 from tests.support.inversions import picture
@@ -67,6 +68,18 @@ def test_null_text_reconstructs_within_half_a_decibel_of_the_round_trip(weights:
             round_trip = picture(weights, weights.encode(item.source.image))
         assert np.array_equal(exact.reconstruction, round_trip)
         assert psnr(near.reconstruction, item.source.image) > psnr(round_trip, item.source.image) - 0.5
+
+
+@pytest.mark.parametrize("guidance", [7.5, GUIDANCE])
+def test_an_optimisation_that_does_nothing_is_refused(weights: StableDiffusion, guidance: float) -> None:
+    """Its reconstruction has 22 dB at guidance 7.5 and 30 at 2.5, so `least_psnr` of 20 accepted it."""
+    inverter = Inverter(weights, lambda *_: None, lambda _: None)
+    idle = NullText(iterations=1, learning_rate=1e-9)
+    refused = inverter.invert(replace(KEY, guidance=guidance, null_text=idle), items(weights))
+    assert ["least_gain" in refusal.detail for refusal in refused if isinstance(refusal, InvalidInput)] == [True, True]
+    working = NullText(iterations=3, learning_rate=0.1)
+    accepted = inverter.invert(replace(KEY, guidance=guidance, null_text=working), items(weights))
+    assert [type(inversion) for inversion in accepted] == [Inversion, Inversion]
 
 
 def test_a_new_prompt_changes_the_picture_more_than_the_old_one(weights: StableDiffusion) -> None:

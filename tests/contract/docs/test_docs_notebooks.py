@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import os
 import re
+import sys
 from pathlib import Path
 
 import nbformat
@@ -54,6 +56,17 @@ def test_it_is_as_small_as_it_says(name: str) -> None:
     code = "\n".join(cell.source for cell in code_cells(read_notebook(path)))
     lines = [line for line in code.splitlines() if line.strip()]
     assert len(lines) <= MOST_LINES.get(name, len(lines))
+
+
+@every_notebook
+def test_it_imports_the_public_package_alone(name: str) -> None:
+    """An installed wheel has no other package of ours, and `_system` is private."""
+    code = "\n".join(cell.source for cell in code_cells(read_notebook(notebook_paths()[name])))
+    nodes = list(ast.walk(ast.parse(code)))
+    modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    modules |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    assert {module.partition(".")[0] for module in modules} - sys.stdlib_module_names == {"contrafact"}
+    assert "_system" not in code
 
 
 @every_notebook

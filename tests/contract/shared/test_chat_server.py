@@ -140,6 +140,7 @@ def test_what_is_no_completion_is_a_failed_dependency(reply: Response) -> None:
         (400, InvalidInput, 1),
         (401, DependencyFailed, 1),
         (404, DependencyFailed, 1),
+        (409, DependencyFailed, ATTEMPTS),
         (422, InvalidInput, 1),
         (429, DependencyFailed, ATTEMPTS),
         (503, DependencyFailed, ATTEMPTS),

@@ -91,3 +91,25 @@ def test_breaches_come_first_and_long_tables_end() -> None:
     assert (len(rows), rows[2].split(" | ")[2]) == (MAX_ROWS + 2, "**drop**")
     assert f"{MAX_ROWS + 1} more cells" in page
     assert len(page) < 65_536
+
+
+def test_a_drop_that_was_not_tested_is_no_green_mark() -> None:
+    """A gate of a small suite began with a green mark above −40 points."""
+    held, untested = comparison("held"), comparison("too few images")
+    head = gate_markdown(results([held, untested]), "night").splitlines()[0]
+    assert "✅" not in head
+    assert "1 cell drops more: 1 with too few images" in head
+    within = untested.model_copy(update={"difference": -0.05})
+    assert "✅" in gate_markdown(results([held, within]), "night").splitlines()[0]
+
+
+def test_an_undecided_drop_is_no_green_mark() -> None:
+    """ "No drop of more than 5 points is shown" stood above an undecided −50, −78 to −12."""
+    drop = comparison("undecided")
+    head = gate_markdown(results([comparison("held"), drop, comparison("too few images")]), "night").splitlines()[0]
+    assert head.startswith("## ❔")
+    assert "2 cells drop more: 1 undecided, 1 with too few images" in head
+    reaching_zero = drop.model_copy(update={"interval": Interval(low=-0.7, high=0.1, level=0.95, kind="betting")})
+    assert "✅" in gate_markdown(results([reaching_zero]), "night").splitlines()[0]
+    root = ElementTree.fromstring(junit_document(results([drop]), "night"))
+    assert (root[0].get("failures"), root[0].get("skipped")) == ("0", "1"), "the cases are as before"

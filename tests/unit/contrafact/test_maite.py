@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
+import torch
 
 from contrafact.client import Client
 from contrafact.maite import CounterfactualAugmentation, CounterfactualDataset
@@ -43,6 +44,7 @@ def dataset() -> CounterfactualDataset:
 
 def test_a_counterfactual_is_a_datum() -> None:
     image, target, metadata = dataset()[1]
+    assert isinstance(image, np.ndarray)
     assert image.shape == (3, 4, 6)
     assert image.dtype == np.dtype(np.uint8)
     assert target.tolist() == [0, 1]
@@ -54,6 +56,42 @@ def test_a_counterfactual_is_a_datum() -> None:
         "from_value": "day",
         "to_value": "night",
     }
+
+
+@pytest.mark.parametrize(
+    "like",
+    [
+        np.empty((3, 1, 1), np.uint8),
+        np.empty((3, 1, 1), np.float16),
+        torch.empty((3, 1, 1), dtype=torch.uint8),
+        torch.empty((3, 1, 1)),
+        torch.empty((3, 1, 1), dtype=torch.bfloat16),
+    ],
+)
+def test_images_are_as_those_of_the_caller_s_own_data_set(like: Any) -> None:
+    image: Any = CounterfactualDataset("night", VIEWS, CLASSES, lambda _: encode(RENDERED), like)[0][0]
+    assert type(image) is type(like)
+    assert (image.dtype, tuple(image.shape)) == (like.dtype, (3, 4, 6))
+    assert float(image[0, 0, 0]) == pytest.approx(200 if "uint8" in str(like.dtype) else 200 / 255, rel=0.01)
+
+
+def test_a_dtype_without_a_range_is_refused() -> None:
+    for like, kind in ((np.zeros(3, np.int64), "int64"), ([0.5], "list")):
+        with pytest.raises(ValueError, match=f"is of {kind}; give an array or tensor of uint8, or of floats"):
+            CounterfactualDataset("night", VIEWS, CLASSES, lambda _: encode(RENDERED), like)[0]
+
+
+def test_an_augmented_batch_of_tensors_can_be_stacked() -> None:
+    augment = CounterfactualAugmentation(FinishedJob(), "job")
+    changed = torch.from_numpy(np.moveaxis(SOURCE, -1, 0).copy())
+    for dtype in (torch.uint8, torch.float32, torch.bfloat16):
+        source = changed if dtype == torch.uint8 else (changed / 255).to(dtype)
+        batch = [source, torch.zeros_like(source)]
+        images, _, rows = augment((batch, [[0, 1]] * 2, [{"id": 1}, {"id": 2}]))
+        stacked = torch.stack(cast("list[torch.Tensor]", list(images)))
+        assert (stacked.dtype, stacked.shape) == (dtype, (2, 3, 4, 6))
+        assert ["counterfactual" in row for row in rows] == [True, False]
+        assert float(stacked[0].float().mean()) == pytest.approx(200 if dtype == torch.uint8 else 200 / 255, rel=0.01)
 
 
 def test_counterfactuals_without_a_ground_truth_are_left_out() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,25 @@ def test_findings_are_cells_that_stand_out(outcome: Outcome) -> None:
     (finding,) = outcome.findings
     assert (finding.model, finding.method, finding.effect.cell.value) == ("<model>", "dillema", "night")
     assert str(finding) == "fails at night"
+
+
+def test_a_drop_without_a_test_is_in_the_verdict(outcome: Outcome) -> None:
+    """An outcome of 8 lost images of 8 had no finding, and its text said no more than the job and its directory."""
+    assert [verdict.kind for verdict in outcome.verdicts] == ["weakness"]
+    drop = cell("too few images", "night").model_copy(update={"sources": 8, "images_needed": 12})
+    results = outcome.metrics.results[0].model_copy(update={"cells": [drop]})
+    fields: dict[str, Any] = {"results": [results], "funnels": []}
+    open_outcome = replace(outcome, metrics=JobResults.model_construct(**fields))
+    assert open_outcome.findings == []
+    (verdict,) = open_outcome.verdicts
+    assert (verdict.model, verdict.method, verdict.kind, verdict.effects) == (
+        "<model>",
+        "dillema",
+        "not settled",
+        [drop],
+    )
+    assert "−90 points on 8 images; about 4 more images of `bus`" in verdict.sentence
+    assert repr(open_outcome).splitlines()[1:] == [f"  <model> under dillema: {verdict.sentence}"]
 
 
 def test_tables_have_a_row_for_each_counterfactual_and_for_each_cell(outcome: Outcome) -> None:

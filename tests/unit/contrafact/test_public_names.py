@@ -22,6 +22,7 @@ def test_the_classes_that_the_client_takes_are_public() -> None:
             }
     assert {"JobRequest", "JobSpec", "ModelSpec"} <= contracts
     assert contracts <= set(contrafact.__all__)
+    assert "SuiteFilters" in contrafact.__all__  # a field of SuiteRequest
     assert all(hasattr(contrafact, name) for name in contrafact.__all__)
     assert issubclass(contrafact.Unreachable, contrafact.Problem)
 

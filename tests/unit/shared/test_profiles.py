@@ -105,8 +105,9 @@ MODERN = shipped_profiles()["modern"].read_text()
         ("[diffusion.controlnets.canny]", "[diffusion.controlnets.pose]", "controlnets.pose"),
         ("[diffusion.controlnets.canny]", "[diffusion.controlnets.depth]", "depth needs `depth`"),
         ("[diffusion.controlnets.canny]", "[diffusion.controlnets.segmentation]", "needs `segmenter` and `palette`"),
-        ("[defaults]", "[thresholds.nearer]\nweather = 0.2\n[defaults]", "thresholds need a `default`"),
-        ("[defaults]", f"{UNLISTED}[defaults]", "calibration.streets.thresholds need a `default`"),
+        ("[defaults]", "[thresholds.nearer]\ndefault = 0.2\n[defaults]", "thresholds: there is no check 'nearer'"),
+        ("[defaults]", "[thresholds.word]\ndefault = nan\n[defaults]", "`word` for default is nan; give a finite"),
+        ("[defaults]", f"{UNLISTED}[defaults]", "calibration.streets.thresholds.lance: `match` needs a"),
         ("[defaults]", "[defaults", "is not valid TOML"),
     ],
 )
@@ -270,10 +271,10 @@ def test_paths_count_from_the_profile_that_names_them(tmp_path: Path) -> None:
 
 def test_thresholds_fall_back_to_their_default(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
-    path.write_text(TINY.replace("[defaults]", "[thresholds.nearer]\ndefault = 0.1\nweather = 0.2\n[defaults]"))
+    path.write_text(TINY.replace("[defaults]", "[thresholds.word]\ndefault = 0.1\nweather = 0.2\n[defaults]"))
     profile = load_profile(str(path))
-    assert profile.threshold("nearer", "weather") == 0.2
-    assert profile.threshold("nearer", "object") == 0.1
+    assert profile.threshold("word", "weather") == 0.2
+    assert profile.threshold("word", "object") == 0.1
 
 
 def test_the_revision_of_a_folder_follows_what_a_model_reads(tmp_path: Path) -> None:

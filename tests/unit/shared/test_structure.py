@@ -65,7 +65,7 @@ def test_no_two_classes_of_a_package_share_a_name(package: str) -> None:
 CLIENT_USES = {
     *("archives", "characters", "chunks", "http_statuses", "manifests", "markdown", "package", "problems"),
     *("profile_diffusion", "profile_evaluator", "profile_instruct", "profile_unets", "profiles", "repair_tables"),
-    *("schemas", "seeds", "stages", "weights", "wording"),
+    *("schemas", "seeds", "stages", "verdicts", "weights", "wording"),
 }
 
 

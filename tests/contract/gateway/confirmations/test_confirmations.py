@@ -1,4 +1,4 @@
-"""`POST /jobs/{job}/confirmation`: an unrelated editor tests a job's weaknesses again; the findings say how it went."""
+"""`POST /jobs/{job}/confirmation`: an unrelated editor tests a job's findings again; the findings say how it went."""
 
 from __future__ import annotations
 
@@ -24,8 +24,17 @@ from tests.support.drawn_job import add_second_changes
 from tests.support.gateway_under_test import Gateway
 
 
-def finish(sessions: Sessions, job: str, value: str, images: int, right: bool, method: str = "shifts") -> None:
-    """Give the confirming job an edit and a null arm of its first images; the model `m1` is right on the arms."""
+def finish(
+    sessions: Sessions,
+    job: str,
+    value: str,
+    images: int,
+    right: bool,
+    method: str = "shifts",
+    *,
+    arms_right: bool = True,
+) -> None:
+    """Give the confirming job an edit and a null arm of its first images; `m1` is `right` on the edits."""
     edits: list[dict[str, Any]] = []
     predictions: list[dict[str, Any]] = []
     with sessions.begin() as session:
@@ -36,7 +45,7 @@ def finish(sessions: Sessions, job: str, value: str, images: int, right: bool, m
             shown = {"model": "m1", "probability": 0.9, "ground_truth_probability": 0.9, "top": []}
             opinions: list[tuple[str | None, bool]] = [(None, True)]
             if source.position < images:
-                opinions += [(f"{source.id}-0", right), (f"{source.id}-1", True)]
+                opinions += [(f"{source.id}-0", right), (f"{source.id}-1", arms_right)]
                 change = {"factor": "weather", "from_value": "day", "to_value": value}
                 row = {"position": source.position, "method": method, "seed": 0, "caption": "", "lineage": {}}
                 arm = {**common, **row, "image_digest": source.digest, "accepted": True, "null_check": ""}
@@ -83,6 +92,36 @@ def test_a_weakness_is_tested_again_and_says_how_it_went(
     assert (at_night.confirmation.verdict, at_night.confirmation.job) == (verdict, job["id"])
     assert at_night.confirmation.sources == min(images, job["images"])
     assert "`shifts`" in at_night.sentence
+
+
+@pytest.mark.parametrize(("right", "verdict"), [(True, "confirmed"), (False, "not confirmed")])
+def test_an_improvement_is_confirmed_by_a_gain(gateway: Gateway, right: bool, verdict: str) -> None:
+    """Only weaknesses were tested again, so a generator's marks that help the model were never refuted."""
+    sessions, store = gateway.context.sessions, gateway.context.store
+    with sessions.begin() as session:
+        of_edits = select(Prediction, Counterfactual.arm).join(
+            Counterfactual, Prediction.counterfactual_id == Counterfactual.id
+        )
+        sources = of_edits.join(SourceImage, Counterfactual.source_image_id == SourceImage.id)
+        for prediction, arm in session.execute(
+            sources.where(Prediction.model == "m1", SourceImage.ground_truth == "bus")
+        ):
+            prediction.predicted, prediction.rank = ("bus", 1) if arm == "edit" else ("boat", 2)
+    before = build_report(sessions, store, "drawn", [])
+    gains = {effect.cell.value for row in before.results if row.model == "m1" for effect in row.findings}
+    assert "night" in gains
+    reply = gateway.client.post("/jobs/drawn/confirmation", json={"confirm_with": "shifts"})
+    assert reply.status_code == 202, reply.text
+    job = reply.json()
+    assert "night" in [shift["value"] for shift in job["methods"][0]["parameters"]["shifts"]]
+    finish(sessions, job["id"], "night", 20, right, arms_right=False)
+    build_report(sessions, store, job["id"], [])
+    results = build_report(sessions, store, "drawn", [])
+    findings = [effect for figures in results.results for effect in figures.findings if figures.model == "m1"]
+    at_night = next(effect for effect in findings if (effect.cell.value, effect.cell.direction) == ("night", "to"))
+    assert at_night.standing == "improvement"
+    assert at_night.confirmation is not None
+    assert (at_night.confirmation.verdict, at_night.confirmation.job) == (verdict, job["id"])
 
 
 def test_findings_that_are_not_tested_again_are_named_with_the_reason(gateway: Gateway) -> None:

@@ -12,10 +12,13 @@ from sqlalchemy import insert, select, text, update
 
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
-from gateway.methods import read_method
+from gateway.export.selection import Selection, exported_images
+from gateway.jobs.choices import plan
+from gateway.methods import JobMethod, read_method
 from gateway.methods.doses import DosesParameters
 from gateway.operations.deletion import mark_deleted
 from gateway.report.build import build_report
+from gateway.results.provenance import packets_of_job
 from shared.images import encode
 from shared.profile_instruct import Instruct, InstructPix2Pix, InstructServer
 from shared.schemas.doses import DoseCurve
@@ -126,6 +129,30 @@ def test_a_weakness_gets_its_dose_curve_and_says_whether_it_returns(
     assert all(figures.variance is None for figures in job_report.results), "doses of an edit are not its seeds"
 
 
+@pytest.mark.parametrize(
+    ("method", "term"),
+    [("dillema", "trainedAlgorithmicMedia"), ("instruct", "compositeWithTrainedAlgorithmicMedia")],
+)
+def test_dosed_images_have_the_digital_source_type_of_the_dosed_method(
+    gateway: Gateway, method: str, term: str
+) -> None:
+    job = gateway.client.post("/jobs/drawn/doses", json={}).json()["id"]
+    sessions = gateway.context.sessions
+    finish(sessions, job, returns=True)
+    parameters = parameters_of(gateway, job).model_copy(update={"method": method})
+    with sessions.begin() as session:
+        session.get_one(Job, job).methods = [JobMethod("doses", parameters)]
+    images = [image for image in exported_images(sessions, job, Selection(verdict="any")) if image.method == "doses"]
+    assert images
+    assert {image.digital_source_type for image in images} == {term}
+    with sessions() as session:
+        session.execute(update(SourceImage).where(SourceImage.job_id == job).values(digest=None))
+        packets = packets_of_job(session, job, [image.image for image in images])
+        session.rollback()
+    assert packets
+    assert all(f'/{term}"'.encode() in packet for packet in packets.values())
+
+
 def test_the_report_shows_the_curve(gateway: Gateway) -> None:
     job = gateway.client.post("/jobs/drawn/doses", json={}).json()["id"]
     sessions, store = gateway.context.sessions, gateway.context.store
@@ -215,6 +242,21 @@ def test_few_step_weights_have_no_guidance_to_dose(gateway: Gateway) -> None:
     assert "control_scale" in refused.json()["detail"]
     job = gateway.client.post("/jobs/drawn/doses", json={}).json()
     assert parameters_of(gateway, job["id"]).parameter == "control_scale"
+
+
+def test_doses_of_a_calibrated_job_are_judged_at_the_thresholds_of_its_arms(gateway: Gateway) -> None:
+    """Without the check `validity`, which knows no doses, they had no threshold at all."""
+    spec = {"task": "name it", "models": [], "methods": [{"name": "dillema"}], "calibration": "tinyworld"}
+    profile = gateway.context.profile
+    (calibrated,) = plan(JobSpec.model_validate(spec), profile, []).methods
+    assert list(calibrated.thresholds) == ["validity"]
+    with gateway.context.sessions.begin() as session:
+        session.get_one(Job, "drawn").methods = [calibrated]
+    reply = gateway.client.post("/jobs/drawn/doses", json={})
+    assert reply.status_code == 202, reply.text
+    editor = parameters_of(gateway, reply.json()["id"]).controlled
+    assert editor is not None
+    assert editor.thresholds == editor.thresholds_for_arms == profile.thresholds
 
 
 def test_a_sweep_keeps_the_fraction_of_each_edit(gateway: Gateway) -> None:

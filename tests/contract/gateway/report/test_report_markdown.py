@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
+import numpy as np
+
+from gateway.analysis.findings import assess
 from gateway.database.sessions import Sessions
 from gateway.report.build import build_report
 from gateway.report.markdown import report_markdown
+from shared.schemas.effects import CellEffect
 from shared.schemas.results import JobResults
 from shared.storage import DirectoryStore
 from tests.support.drawn_job import add_drawn_job
+from tests.support.effects import cell, differences
 
 Measured = tuple[Sessions, DirectoryStore, JobResults, str]
 
@@ -50,3 +56,22 @@ def test_many_models_and_findings_fit_into_a_comment(measured: Measured) -> None
     page = report_markdown(measured[2].model_copy(update={"results": 20 * [many]}))
     assert len(page) < 65_536
     assert "1950 more findings" in page
+
+
+def test_a_tested_drop_without_a_finding_is_no_green_mark(measured: Measured) -> None:
+    """ "No weakness found in 10 tested cells" stood above 8 lost images of 16."""
+    cells = {cell(f"still {k}"): differences(np.zeros(12)) for k in range(9)}
+    row = verdict_row(measured[2], assess({**cells, cell("night"): differences(np.repeat([-1, 0], [8, 8]))}, seed=1))
+    assert "❔ Not settled: `bus` with weather changed to night: −50 points on 16 images, 95 % interval" in row
+    assert "more images of `bus` that get this change would settle" in row
+    assert "1 of 10 tested cells dropped, not significant" in row
+    few = verdict_row(measured[2], assess({**cells, cell("night"): differences(np.repeat([-1, 0], [4, 8]))}, seed=1))
+    assert "✅ No weakness found in 10 tested cells. Lowest effect: −33 points, 95 % interval" in few
+
+
+def verdict_row(results: JobResults, cells: Sequence[CellEffect]) -> str:
+    """The row of the verdict of a model with these cells."""
+    result = results.results[0].model_copy(update={"cells": cells})
+    page = report_markdown(results.model_copy(update={"results": [result]}))
+    (row,) = (line for line in page.partition("## Findings")[0].splitlines() if " dillema | " in line)
+    return row

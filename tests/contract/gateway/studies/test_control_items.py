@@ -60,7 +60,9 @@ def test_a_broken_control_of_a_segmentation_job_lacks_a_class(gateway: Gateway) 
         empty = session.scalars(select(SourceImage).order_by(SourceImage.id)).first()
         assert empty is not None
         empty.mask_classes = ["road"]
-        digest = empty.digest
+        c = Counterfactual
+        null = select(c.image_digest).where(c.source_image_id == empty.id, c.arm == "null")
+        digest = session.scalar(null.where(c.accepted))
     study = make_study(gateway, {"per_method": 30, "controls": 4})
     assert {item.shown_digest for item in items_of(gateway, study["id"]).values() if item.kind == "broken"} == {digest}
 
@@ -71,7 +73,9 @@ def test_a_broken_control_is_no_original_of_the_study_and_attention_repeats_no_e
     with reading(gateway.context.sessions) as session:
         c, s = Counterfactual, SourceImage
         edits = [item.counterfactual_id for item in items if item.kind in ("edit", "null")]
-        originals = set(session.scalars(select(s.digest).join(c, c.source_image_id == s.id).where(c.id.in_(edits))))
+        of_edits = select(s.id).join(c, c.source_image_id == s.id).where(c.id.in_(edits))
+        of_sources = select(c.image_digest).where(c.source_image_id.in_(of_edits), c.arm == "null")
+        originals = set(session.scalars(of_sources))
     shown = {
         kind: {item.shown_digest for item in items if item.kind == kind} for kind in ("edit", "broken", "attention")
     }

@@ -138,6 +138,8 @@ def test_keys_see_their_owners_suites_and_need_the_scope(tmp_path: Path) -> None
         assert ask("POST", other, "/suites") == 404
         assert ask("POST", mine, "/suites") == 201
         assert [ask("GET", key, "/suites/street") for key in (mine, looks, other)] == [200, 200, 404]
+        content = "/suites/street/counterfactuals"
+        assert [ask("GET", key, content) for key in (mine, looks, other)] == [200, 200, 404]
         assert [ask("DELETE", key, "/suites/street") for key in (looks, other, mine)] == [403, 404, 204]
 
 

@@ -83,6 +83,39 @@ def test_failures_and_random_samples_of_both_verdicts_come_mixed_each_once(clien
     assert 'data-report="/jobs/drawn/report"' in page(client)
 
 
+@pytest.fixture(scope="module")
+def finding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A gateway with a finished job `drawn` that has findings."""
+    with serve_drawn_job(tmp_path_factory.mktemp("finding"), per_class=14) as gateway:
+        yield gateway.client
+
+
+def test_the_images_of_a_finding_are_judged_together_with_their_arms(finding: httpx.Client) -> None:
+    """Reviewers saw the edit alone, so a finding that a lost null arm made was found valid."""
+    metrics = finding.get("/jobs/drawn/results?limit=1").json()["metrics"]
+    first = metrics["review"][: metrics["review_first"]]
+    assert first
+    text = page(finding, "/jobs/drawn/review")
+    assert counterfactual_on(text) == first[0]
+    view = finding.get(f"/jobs/drawn/results/{first[0]}").json()
+    for image in (view["source"]["image"], view["null_image"], view["image"]):
+        assert f"/images/{image}" in text
+    assert f"Do both renderings still show <em>{view['source']['ground_truth']}</em>?" in text
+    assert "Both right" in text
+    assert "Still right" not in text
+    others = finding.get("/jobs/drawn/results?limit=200").json()["counterfactuals"]
+    other = next(row for row in others if row["id"] not in first and row["image"] and row["null_image"])
+    alone = (
+        f"/jobs/drawn/review?counterfactual={other['id']}",
+        f"/jobs/drawn/review?sample=calibration&counterfactual={first[0]}",
+    )
+    for path, row in zip(alone, (other, view), strict=True):
+        text = page(finding, path)
+        assert f"/images/{row['image']}" in text
+        assert f"/images/{row['null_image']}" not in text
+        assert "Still right" in text
+
+
 def test_unknown_ids_are_not_found(client: httpx.Client) -> None:
     for path in ("/jobs/none/review", "/jobs/drawn/review?counterfactual=none"):
         assert client.get(path).status_code == 404

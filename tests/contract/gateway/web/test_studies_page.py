@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, expect
 
-from shared.schemas.studies import StudyRequest
+from shared.schemas.studies import AnswersStored, StudyRequest, StudyView
 from tests.support.browser import needs_browser, open_page, overflow, violations
 from tests.support.drawn_job import add_drawn_job, serve_drawn_job
 from tests.support.gateway_under_test import Gateway, key_of
@@ -124,7 +124,9 @@ def test_answers_come_as_a_file_and_a_study_is_deleted(no_studies: Gateway) -> N
     data = csv_of(["rater", "item", *names], rows)
     reply = no_studies.client.post(address, files={"answers": ("a.csv", data)})
     assert reply.status_code == 200
-    assert re.search(rf"\b{len(rows)}\b", re.sub(r"<[^>]+>", " ", reply.text))
+    stored = StudyView.model_validate(no_studies.client.get(f"/studies/{study}").json())
+    assert stored.answered == len(rows)
+    assert AnswersStored(answers=len(rows), raters=1, unchecked_raters=0).sentence in html.unescape(reply.text)
     assert "ann" in shown(no_studies)
     for wrong, words in ((b"rater,item\n", "needs each of"), (b"", "no file")):
         reply = no_studies.client.post(address, files={"answers": ("a.csv", wrong)})

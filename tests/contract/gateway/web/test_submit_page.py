@@ -64,6 +64,14 @@ def test_the_plan_reads_the_manifest_and_counts_images_without_label(gateway: Ga
     assert "without label" not in words_of(plan(gateway, ["a.png", "b.png"]))
 
 
+def test_the_plan_warns_of_checks_that_are_off(gateway: Gateway) -> None:
+    """They were grey, like a note."""
+    fragment = plan(gateway, ["a.png"], methods="shifts", shifts="at night")
+    [line] = [line for line in re.findall('<p class="warning">.*?</p>', fragment) if "refuse" in line]
+    assert "shifts: structure refuses nothing" in line
+    assert "refuses nothing" not in plan(gateway, ["a.png"])
+
+
 def test_labels_that_a_model_does_not_know_are_named_and_can_be_mapped(gateway: Gateway) -> None:
     names = ["automobile/1.png", "bus/1.png"]
     fragment = plan(gateway, names)

@@ -6,11 +6,17 @@ import html
 import json
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from shared.images import encode
+from tests.support.archives import zipped
 from tests.support.drawn_job import add_drawn_job, serve_drawn_job
-from tests.support.gateway_under_test import Gateway
+from tests.support.gateway_under_test import Gateway, picture, serve_gateway
+from tests.support.pages import words_of
+from tests.support.small_services import SEGMENTER
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +63,28 @@ def test_a_plan_says_which_labels_models_know_and_what_the_images_can_show(gatew
 )
 def test_a_page_without_images_says_so(gateway: Gateway, address: str, words: str) -> None:
     assert words in gateway.client.get(f"/jobs/drawn/{address}").text
+
+
+def test_a_plan_says_what_is_wrong_with_masks(gateway: Gateway) -> None:
+    assert "the form does not say what the masks mean" in plan_of_masks(gateway)
+    meaning = {"classes": [{"name": "road", "index": 0}], "void": [255]}
+    assert "1 file cannot be used" in plan_of_masks(gateway, classes=json.dumps(meaning))
+
+
+def plan_of_masks(gateway: Gateway, **typed: str) -> str:
+    """The plan of two photographs, one with a mask of classes 0 and 7."""
+    mask = encode(np.array([[0, 7]], np.uint8))
+    data = zipped({"images/a.png": picture(1, size=4), "images/b.png": picture(2, size=2), "masks/a.png": mask})
+    fields = {"task": "segment the street", "methods": "dillema", "models": SEGMENTER, **typed}
+    return words_of(gateway.client.post("/plan", data=fields, files={"images": ("set.zip", data)}).text)
+
+
+def test_a_plan_of_too_many_images_says_so(tmp_path: Path) -> None:
+    with serve_gateway(tmp_path, max_images_per_job=1) as small:
+        data = zipped({"bus/a.png": picture(1, size=4), "bus/b.png": picture(2, size=4)})
+        fields = {"task": "classify the vehicle", "methods": "dillema"}
+        fragment = small.client.post("/plan", data=fields, files={"images": ("set.zip", data)}).text
+    assert "2 images are more than the 1 of one job; send several jobs" in fragment
 
 
 def test_a_running_job_says_when_studies_can_be_made(gateway: Gateway) -> None:

@@ -23,7 +23,7 @@ from tinyworld.train.language import prompt_digests
 FOLDER = WEIGHTS / "language"
 EXAMPLES = 20
 # Not "perturb": the shipped weights were not trained on it for long enough (tinyworld/README.md). Not "instruct": they
-# were not trained on it.
+# were not trained on it, so a rule words instructions in the tiny profiles.
 ANSWERED: tuple[Kind, ...] = ("keywords", "alternatives", "rewrite")
 
 

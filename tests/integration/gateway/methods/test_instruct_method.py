@@ -176,7 +176,7 @@ def spec_of(design: str = "free", **parameters: Any) -> JobSpec:
 
 def test_a_profile_without_an_editor_refuses_the_method() -> None:
     with pytest.raises(InvalidInput, match=r"\[diffusion.instruct\]"):
-        plan(spec_of(), load_profile("tiny-roads"), [])
+        plan(spec_of(), load_profile("paper"), [])
 
 
 def test_a_region_is_refused_unless_editor_and_masks_allow_it() -> None:
@@ -194,7 +194,7 @@ def test_a_region_is_refused_unless_editor_and_masks_allow_it() -> None:
 
 
 def test_a_balanced_design_chooses_its_values_unless_instructions_are_given() -> None:
-    profile = with_editor(load_profile("tiny"))
+    profile = load_profile("tiny")
     for parameters, values in (({}, True), ({"instructions": [NIGHT]}, False)):
         spec = spec_of("balanced", **parameters)
         (method,) = with_design(plan(spec, profile, []), spec, profile.defaults.values, 10).methods

@@ -12,8 +12,9 @@ from sqlalchemy import select
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Counterfactual
 from gateway.jobs.choices import methods_listing
-from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, TaskDescription
-from gateway.methods.inverted import InversionParameters
+from gateway.methods.counterfactual import Edit, MethodCounterfactual, MethodImage, TaskDescription
+from gateway.methods.inverted import InversionParameters, prompt_edit
+from gateway.methods.paraphrase import LEAD
 from gateway.methods.reconstruction import reconstruction
 from gateway.methods.shifts import Shift, ShiftsParameters, apply_shift, shifts
 from gateway.results.classification import load_rows
@@ -83,6 +84,22 @@ def test_attention_weights_and_blend_are_sent_with_the_edits_and_not_with_the_nu
     assert rainy.blend is not None
     assert (rainy.blend.source_phrase, rainy.blend.phrase) == ("sunny", "rainy")
     assert (null.weights, null.blend) == ([], None)
+
+
+def test_the_words_of_a_paraphrase_weigh_as_much_as_those_of_an_edit(services: LoggedServices) -> None:
+    """In `paper` an edit's words weighed 2 and the sham edit's 1, so the effect contained the weight."""
+    replaced = {"phrase": "rainy", "replaces": ["sunny"]}
+    shifts_of(services, shifts=[replaced], attention="refine", reweight=2.0, reference="sham")
+    weighed = {edit.prompt: [(each.phrase, each.weight) for each in edit.weights] for edit in services.edits[0].edits}
+    assert weighed == {
+        CAPTION.replace("sunny", "rainy"): [("rainy", 2.0)],
+        CAPTION: [],
+        CAPTION.replace("on a street", "on a road"): [("road", 2.0)],
+    }
+    parameters = ShiftsParameters(shifts=(Shift(phrase="rainy"),), reweight=2.0)
+    for text, words in ((f"{LEAD} {CAPTION}", ["The picture shows this"]), ("B" * 201, [])):
+        weights = prompt_edit(parameters, Edit((), CAPTION, text)).weights
+        assert [each.phrase for each in weights] == words
 
 
 def test_an_edit_that_the_editor_refuses_is_rejected_by_name_and_the_others_are_kept(services: LoggedServices) -> None:

@@ -155,6 +155,10 @@ def test_a_caption_that_does_not_name_the_class_is_begun_with_it(services: Capti
     assert row.caption == services.source_caption
     (row, *_) = lance_of(services, factors=["weather"], label_aware=False, caption_prompt="a photo of")
     assert row.caption == "A photo of something on a street. It is a sunny day."
+    (row, *_) = lance_of(services, factors=["weather"], label_aware=False, caption_domain="a photo of")
+    assert row.caption == "A photo of something on a street. It is a sunny day.", "without a prompt for the captioner"
+    (row, *_) = lance_of(services, factors=["weather"], caption_domain="a photo of")
+    assert row.caption == f"A photo of a car. {services.source_caption}"
 
 
 @ON_SQLITE

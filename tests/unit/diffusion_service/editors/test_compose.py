@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffusion_service.editors.compose import compose, covering, cut_out, object_of, place, refusal, without
+from diffusion_service.editors.compose import (
+    MOST_FEATHER,
+    compose,
+    covering,
+    cut_out,
+    object_of,
+    place,
+    refusal,
+    without,
+)
 from shared.images import Pixels
 from shared.regions import Mask
 from shared.schemas.compositions import Composition, Place
@@ -167,3 +176,48 @@ def test_a_background_of_any_shape_covers_the_source(height: int, width: int, ro
     covered = covering(np.full((height, width, 3), 77, np.uint8), (rows, columns))
     assert covered.shape == (rows, columns, 3)
     assert (covered == 77).all()
+
+
+WIDTHS = {1: 300, 3: 600, 8: 900, 20: 1200}  # pixels of a part: its left
+
+
+def photograph() -> Mask:
+    """An object of photograph size: a body, and parts of these widths that stand on it."""
+    mask = np.zeros((1536, 2048), np.bool_)
+    mask[900:1400, 200:1500] = True
+    for width, left in WIDTHS.items():
+        mask[300:900, left : left + width] = True
+    return mask
+
+
+@pytest.mark.parametrize(("width", "left"), WIDTHS.items(), ids=str)
+def test_thin_parts_of_a_photographs_object_stay_opaque(width: int, left: int) -> None:
+    """A feather of 1/128 of the short side left 0.15 of a part of 4 pixels, and 0.31 of one of 8."""
+    mask = photograph()
+    source = np.full((*mask.shape, 3), 40, np.uint8)
+    placed = place(cut_out(source, mask), Composition(), mask.shape)
+    assert not isinstance(placed, str)
+    part = placed.alpha[310 - placed.top : 890 - placed.top, left - placed.left :][:, :width]
+    assert (part.max(axis=1) == 1).all(), "opaque in the middle"
+    assert (np.diff(part[0, : min((width + 1) // 2, MOST_FEATHER + 1)]) > 0).all(), "feathered towards its outline"
+    assert (part[:, 0] < 1).all() or width < 3
+    image = compose(source, mask, np.full((*mask.shape, 3), 230, np.uint8), Composition())
+    assert not isinstance(image, str)
+    assert (image[310:890, left : left + width].min(axis=1) == 40).all()
+
+
+def test_the_feather_of_a_photograph_is_as_wide_as_that_of_a_small_image() -> None:
+    alpha = cut_out(np.zeros((1536, 2048, 3), np.uint8), photograph()).alpha
+    assert np.count_nonzero((alpha[800] > 0) & (alpha[800] < 1)) <= 8 * MOST_FEATHER
+    assert alpha[1000, :6] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1, 1])
+
+
+def test_a_rough_outline_is_no_thin_part() -> None:
+    """Its teeth are feathered with the outline; opaque ones would show as dots."""
+    mask = np.zeros((1024, 1024), np.bool_)
+    tops = 300 - np.random.default_rng(1).integers(0, 3, 400)
+    for column, top in enumerate(tops):
+        mask[top:800, 300 + column] = True
+    alpha = cut_out(np.zeros((1024, 1024, 3), np.uint8), mask).alpha
+    outline = alpha[tops - tops.min(), np.arange(400)]
+    assert outline.max() < 0.5

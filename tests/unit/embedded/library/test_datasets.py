@@ -46,6 +46,21 @@ def hugging_face() -> datasets.Dataset:
     return datasets.Dataset.from_dict(columns, features=features)
 
 
+def labelled(labels: list[Any], feature: Any, column: str = "label") -> datasets.Dataset:
+    """A Hugging Face data set with a column of labels that is not of kind ClassLabel."""
+    features = datasets.Features({"photo": datasets.Image(), column: feature})
+    columns = {"photo": [Image.fromarray(image) for image in IMAGES[: len(labels)]], column: labels}
+    return datasets.Dataset.from_dict(columns, features=features)
+
+
+def two_class_labels() -> datasets.Dataset:
+    weather = datasets.Dataset.from_dict(
+        {"weather": [1, 1, 0, 0]},
+        features=datasets.Features({"weather": datasets.ClassLabel(names=["snow", "sun"])}),
+    )
+    return datasets.concatenate_datasets([hugging_face(), weather], axis=1)
+
+
 def pairs(image_set: ImageSet) -> list[tuple[bytes, str | None]]:
     rows = [image_set.read(position) for position in range(image_set.length)]
     return [(pixels_of(row.image, channels_first=row.channels_first).tobytes(), row.label) for row in rows]
@@ -61,6 +76,10 @@ def test_every_kind_of_data_set_gives_the_same_images_and_labels(tmp_path: Path)
         list(zip(IMAGES, INDICES, strict=True)),
         TensorDataset(tensors, torch.tensor(INDICES)),
         hugging_face(),
+        labelled(LABELS, datasets.Value("string")),
+        labelled(LABELS, datasets.Value("large_string")),
+        labelled(INDICES, datasets.Value("int64")),
+        labelled(INDICES, datasets.Value("uint8")),
         MaiteImages(),
     ]
     for dataset in kinds:
@@ -74,6 +93,62 @@ def test_a_data_set_names_its_classes_itself() -> None:
     assert read_dataset([(IMAGES[0], "car")], None, None).classes is None
 
 
+def test_a_hugging_face_data_set_may_have_no_labels() -> None:
+    dataset = labelled(["a.png"], datasets.Value("string"), "file_name")
+    with pytest.warns(UserWarning, match=r"ignored: file_name\..* give `label_column`"):
+        assert read_dataset(dataset, CLASSES, None).read(0).label is None
+    assert read_dataset(dataset.select_columns(["photo"]), CLASSES, None).read(0).label is None  # without a warning
+    assert read_dataset(labelled([None, "bus"], datasets.Value("string")), None, None).read(0).label is None
+
+
+@pytest.mark.parametrize(
+    ("dataset", "words"),
+    [
+        (labelled(INDICES, datasets.Value("int64")), "column label .* integers; give `classes`"),
+        (labelled([0.5], datasets.Value("float32")), "column label .* kind float32; give names of classes"),
+        (labelled([["car"]], datasets.List(datasets.Value("string"))), "column label .* kind List; give names"),
+        (labelled(LABELS, datasets.Value("string"), "Label"), r"column Label .*label_column='Label'"),
+        (labelled(LABELS, datasets.Value("string"), "class"), r"column class .*label_column='class'"),
+        (hugging_face().add_column("label", LABELS), "columns kind, label .* name one as `label_column`"),
+        (hugging_face().add_column("Class", LABELS), "columns kind, Class .* name one as `label_column`"),
+        (two_class_labels(), "columns kind, weather .* name one as `label_column`"),
+        (hugging_face().cast_column("photo", datasets.Image(decode=False)), r"cast_column\('photo', datasets.Image"),
+    ],
+)
+def test_labels_that_cannot_be_read_are_refused_rather_than_left_out(dataset: object, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        read_dataset(dataset, None, None)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "column"),
+    [
+        (labelled(LABELS, datasets.Value("string"), "species"), "species"),
+        (labelled(LABELS, datasets.Value("string"), "class"), "class"),
+        (labelled(INDICES, datasets.Value("int64"), "breed"), "breed"),
+        (two_class_labels(), "kind"),
+        (hugging_face().add_column("class", LABELS[::-1]), "kind"),
+        (labelled(LABELS, datasets.Value("string")).add_column("class", LABELS[::-1]), "label"),
+    ],
+)
+def test_any_column_may_be_named_as_the_labels(dataset: object, column: str) -> None:
+    assert pairs(read_dataset(dataset, CLASSES, None, column)) == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("dataset", "column", "words"),
+    [
+        (hugging_face(), "species", "no column species, the `label_column`; it has photo, kind"),
+        (labelled(INDICES, datasets.Value("int64"), "breed"), "breed", "column breed .* integers; give `classes`"),
+        (labelled([0.5], datasets.Value("float32"), "score"), "score", "column score .* kind float32"),
+        ([(IMAGES[0], "car")], "label", "leave it out for other data sets"),
+    ],
+)
+def test_a_column_that_holds_no_labels_is_refused(dataset: object, column: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        read_dataset(dataset, None, None, column)
+
+
 def test_a_manifest_labels_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "images"
     folder.mkdir()
@@ -85,6 +160,9 @@ def test_a_manifest_labels_a_folder(tmp_path: Path) -> None:
 def test_names_are_those_of_the_files_and_data(tmp_path: Path) -> None:
     Image.fromarray(IMAGES[0]).save(tmp_path / "a.png")
     assert read_dataset([(tmp_path / "a.png", None)], None, None).read(0).name == "a.png"
+    files = [(tmp_path / "a" / "0.png", None), (str(tmp_path / "b" / "c" / "0.png"), None), (IMAGES[0], None)]
+    listed = read_dataset(files, None, None)
+    assert [listed.read(position).name for position in range(3)] == ["a/0.png", "b/c/0.png", "000002"]
     assert read_dataset(MaiteImages(), None, None).read(2).name == "datum-2"
 
 

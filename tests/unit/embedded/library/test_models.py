@@ -91,7 +91,16 @@ class MaiteModel:
     def __call__(self, batch: Sequence[Any]) -> list[NDArray[np.float64]]:
         self.dtypes |= {str(image.dtype) for image in batch}
         unit = [image if "float" in str(image.dtype) else image / 255 for image in batch]
-        return [np.array([1 - image.mean(), image.mean()]) for image in unit]
+        return [np.array([1 - float(image.mean()), float(image.mean())]) for image in unit]
+
+
+class MaiteModule(Brightness):
+    """A MAITE model that is a module as well: rows of probabilities, as a list of tensors."""
+
+    metadata: ClassVar[dict[str, Any]] = MaiteModel.metadata
+
+    def forward(self, batch: Sequence[Any]) -> list[torch.Tensor]:  # type: ignore[override]
+        return list(super().forward(torch.stack([torch.as_tensor(image) for image in batch]) / 255).exp())
 
 
 @pytest.mark.parametrize(
@@ -101,8 +110,11 @@ class MaiteModel:
         (by_pictures, {"inputs": "pil"}),
         (lambda images: np.log(by_arrays(images)), {"output": "logits"}),
         (lambda images: torch.from_numpy(by_arrays(images)), {}),
+        (lambda images: list(torch.from_numpy(by_arrays(images)).requires_grad_()), {}),
         (Brightness(), {}),
         (MaiteModel(), {"classes": None}),
+        (MaiteModule(), {"classes": None}),
+        (MaiteModule(), {}),
     ],
 )
 def test_every_kind_of_model_gives_its_probabilities(model: object, changes: dict[str, Any]) -> None:
@@ -122,18 +134,47 @@ def test_labels_are_certain_predictions() -> None:
 
 
 def test_a_module_predicts_in_evaluation_mode_and_keeps_its_own() -> None:
-    module = Brightness().train()
-    in_process(module).probabilities(IMAGES)
-    assert module.trained == 0
-    assert module.training
+    for module in (Brightness().train(), MaiteModule().train()):
+        in_process(module).probabilities(IMAGES)
+        assert module.trained == 0
+        assert module.training
 
 
-def test_a_maite_model_gets_images_as_its_data_set_has_them() -> None:
-    floats = read_dataset([(image / 255, "dark") for image in IMAGES], None, None)
-    for images, dtype in ((DATASET, "uint8"), (floats, "float32")):
+class StackingModel(Brightness):
+    """A MAITE model that stacks tensors, as most do: rows of probabilities in bfloat16."""
+
+    metadata: ClassVar[dict[str, Any]] = MaiteModel.metadata
+
+    def forward(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:  # type: ignore[override]
+        images = torch.stack(list(batch))
+        unit = images / 255 if images.dtype == torch.uint8 else images.float()
+        return super().forward(unit).exp().bfloat16()
+
+
+def test_a_maite_model_gets_images_as_its_data_set_has_them(tmp_path: Path) -> None:
+    Image.fromarray(IMAGES[0]).save(tmp_path / "a.png")
+    unit = torch.from_numpy(IMAGES[0]).permute(2, 0, 1) / 255
+    for image, dtype in (
+        (tmp_path / "a.png", "uint8"),
+        (Image.fromarray(IMAGES[0]), "uint8"),
+        (IMAGES[0], "uint8"),
+        (IMAGES[0] / 255, "float64"),
+        ((IMAGES[0] / 255).astype(np.float32), "float32"),
+        (torch.from_numpy(IMAGES[0]).permute(2, 0, 1), "torch.uint8"),
+        (unit, "torch.float32"),
+        (unit.bfloat16(), "torch.bfloat16"),
+    ):
         model = MaiteModel()
-        in_process(model, images).probabilities(IMAGES)
+        in_process(model, read_dataset([(image, "dark")], None, None)).probabilities(IMAGES)
         assert model.dtypes == {dtype}
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16])
+def test_a_maite_model_that_stacks_tensors_gets_them_from_a_data_set_of_tensors(dtype: torch.dtype) -> None:
+    tensors = [torch.from_numpy(image).permute(2, 0, 1) for image in IMAGES]
+    tensors = [tensor if dtype == torch.uint8 else (tensor / 255).to(dtype) for tensor in tensors]
+    prepared = in_process(StackingModel(), read_dataset([(tensor, "dark") for tensor in tensors], None, None))
+    assert np.allclose(prepared.probabilities(IMAGES), EXPECTED, atol=0.01)  # bfloat16 has 8 bits
 
 
 def small_resnet() -> ResNetForImageClassification:

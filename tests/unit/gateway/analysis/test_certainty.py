@@ -135,11 +135,15 @@ def test_a_loss_that_all_images_share_is_established_with_little_more_than_any_t
 
 def test_images_needed_are_no_fewer_than_any_test_needs_if_all_images_agree() -> None:
     """The spread of 200 equal differences alone would say 43 images."""
-    assert images_needed(np.full(200, -0.08), 0.05, 12) == least_images(-0.08, 0.05, 0.05) == 131
+    least = least_images(-0.08, 0.05, 0.05)
+    assert least == 131
+    assert least <= (images_needed(np.full(200, -0.08), 0.05, 12, family=1) or 0) <= 1.1 * least
 
 
-def test_images_needed_grows_as_the_effect_shrinks() -> None:
+def test_images_needed_grows_as_the_effect_shrinks_and_as_the_family_grows() -> None:
     strong, weak = np.array([-1, -1, 0, -1.0]), np.array([-1, 0, 0, 0, 0, 0, 0.0])
-    assert images_needed(strong, 0.05, 12) == 12
-    assert (images_needed(weak, 0.05, 12) or 0) > 50
-    assert images_needed(np.zeros(5), 0.05, 12) is None
+    assert images_needed(strong, 0.05, 12, family=1) == 12
+    assert (images_needed(weak, 0.05, 12, family=1) or 0) > 50
+    assert images_needed(np.zeros(5), 0.05, 12, family=1) is None
+    by_family = [images_needed(strong, 0.05, 12, family) or 0 for family in (1, 10, 100)]
+    assert by_family == sorted(set(by_family))

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from statsmodels.stats.multitest import multipletests
 
+from gateway.analysis.certainty import LEVEL, mean_interval
 from gateway.analysis.effects import Differences
 from gateway.analysis.findings import assess
-from shared.schemas.effects import Cell
+from gateway.analysis.limits import BEYOND
+from shared.schemas.effects import Cell, CellEffect
+from shared.verdicts import is_suspected
 from tests.support.effects import cell, differences
 
 
@@ -82,3 +85,42 @@ def test_false_findings_stay_rare_and_true_ones_are_found() -> None:
         true_findings += sum(v.startswith("true") for v in values)
     assert np.mean(false_shares) <= 0.05
     assert true_findings / 120 > 0.9
+
+
+@pytest.mark.parametrize("family", [1, 3, 10, 38])
+@pytest.mark.parametrize("lost", [0.3, 0.38, 0.5, 0.7, 1.0])
+def test_the_images_needed_are_those_with_which_the_drop_becomes_a_weakness(lost: float, family: int) -> None:
+    """ "About 12" stood at −50 points, which became a weakness with 14 images alone and with 26 among 38 cells."""
+    needed = drop_among(family, lost, 100).images_needed
+    assert needed is not None
+    assert drop_among(family, lost, round(1.05 * needed) + 1).standing == "weakness"
+    assert drop_among(family, lost, round(0.85 * needed) - 1).standing != "weakness"
+
+
+def drop_among(family: int, lost: float, images: int) -> CellEffect:
+    """A cell that loses this share of its images, among others without an effect."""
+    others = {cell(f"still {k}"): differences(np.zeros(12)) for k in range(family - 1)}
+    count = round(lost * images)
+    drop = differences(np.repeat([-1, 0], [count, images - count]))
+    return next(e for e in assess({cell("night"): drop, **others}, seed=1) if e.cell == cell("night"))
+
+
+def test_a_drop_that_is_no_finding_always_lacks_images() -> None:
+    """An estimate below the number of its images hid a drop of 50 points from what would settle it."""
+    for images in (8, 10, 12, 14, 16, 18, 20):
+        night = drop_among(10, 0.5, images)
+        assert night.standing in ("nothing found", "too few images")
+        assert night.images_missing is not None
+
+
+@pytest.mark.parametrize("images", [12, 20, 40, 80])
+def test_noise_is_seldom_a_suspected_drop(images: int) -> None:
+    """A model that loses and gains one image in ten at random: one rule for verdicts, gates and comparisons."""
+    draws = np.random.default_rng(3).multinomial(images, [0.1, 0.8, 0.1], size=4_000)
+    kinds, counts = np.unique(draws, axis=0, return_counts=True)
+    suspected = 0
+    for (lost, same, gained), count in zip(kinds.tolist(), counts.tolist(), strict=True):
+        changes = np.repeat([-1.0, 0.0, 1.0], [lost, same, gained])
+        if changes.mean() < -BEYOND:  # the interval is needed for no other
+            suspected += count * is_suspected(changes.mean(), mean_interval(changes, LEVEL, 1))
+    assert suspected / 4_000 < 0.01 + 2 * np.sqrt(0.01 * 0.99 / 4_000)

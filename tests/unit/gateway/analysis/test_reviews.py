@@ -102,6 +102,25 @@ def test_a_findings_own_images_replace_those_of_other_cells(valid: int, invalid:
     assert (effect.among_valid.pool, effect.provisional) == (pool, not stands)
 
 
+@pytest.mark.parametrize("known", ["checks", "reviews"])
+@pytest.mark.parametrize(
+    ("valid", "invalid", "stands"), [(0, 0, False), (9, 0, False), (10, 0, True), (4, 6, False), (0, 1, False)]
+)
+def test_an_improvement_stands_only_once_its_own_images_are_seen(
+    known: str, valid: int, invalid: int, stands: bool
+) -> None:
+    """The errors of the checks are those of edits: arms that lost the class stood as improvements by valid edits."""
+    gains = {CELL: Differences(np.arange(40), np.repeat([1.0, 0.0], [30, 10]), np.zeros(40), 40)}
+    reviewed = with_own(valid, invalid)
+    errors = CheckErrors(valid=300, valid_accepted=270, invalid=300, invalid_accepted=3)
+    screened = {CELL: Screened(np.arange(50), np.arange(50) < 45)}
+    by_checks = Checked({"weather": errors}, screened, reviewed=reviewed)
+    (effect,) = assess(gains, 1, by_checks if known == "checks" else reviewed)
+    assert (effect.standing, effect.provisional) == ("improvement", not stands)
+    (loss,) = assess(CELLS, 1, by_checks)
+    assert loss.provisional == (2 * valid < valid + invalid), "a weakness needs no own images"
+
+
 def test_all_own_images_decide_where_there_are_fewer_than_ten() -> None:
     assert with_own(4, 2, changed=6).pool(CELL) == "cell"
     assert with_own(4, 2, changed=7).pool(CELL) == "all"

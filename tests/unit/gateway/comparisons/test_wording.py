@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.comparisons.wording import difference_sentence
+from gateway.comparisons.wording import difference_sentence, open_differences_sentence
 from shared.schemas.comparisons import CellDifference
 from shared.schemas.effects import Cell
 from shared.schemas.estimates import Interval
@@ -51,3 +51,18 @@ def test_cells_without_a_class_have_a_name() -> None:
         "all classes with weather changed to night",
         "the whole image with weather changed to night",
     }
+
+
+def test_a_difference_that_no_test_ruled_out_is_not_settled() -> None:
+    """ "No difference found" stood above −100 points on 8 images, folded away with the untested cells."""
+    untested = ROW.model_copy(update={"sources": 8, "interval": None, "judgement": "too few images"})
+    wide = ROW.model_copy(update={"interval": Interval(low=-0.9, high=0.1, level=0.95, kind="betting")})
+    small = untested.model_copy(update={"difference": 0.05})
+    sentence = open_differences_sentence([small, untested, wide, ROW])
+    assert sentence == (
+        "Not settled: 2 cells differ by more than 5 points (1 not significant, 1 with too few images to test). "
+        + difference_sentence(ROW)
+    )
+    better = untested.model_copy(update={"difference": 1.0})
+    assert open_differences_sentence([better]).startswith("Not settled: 1 cell differs by more than 5 points (1 with")
+    assert open_differences_sentence([small, wide, ROW.model_copy(update={"judgement": "worse"})]) == ""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import ExifTags, Image
 from pydantic import ValidationError
 
 from gateway.intake.intake import take_in
@@ -200,6 +200,44 @@ def test_a_mask_is_scaled_with_its_image_and_its_values_are_never_mixed(tmp_path
     stored = decode(store.get(image_key(scaled.mask.digest)), "L")
     assert (stored == values[1::3, 1::3] // 3).all(), "the value at the centre of each pixel"
     assert [size in source.failure for size, source in zip(("60×60", "45×30"), others, strict=True)] == [True] * 2
+
+
+def photograph(orientation: int, width: int, height: int) -> bytes:
+    """A JPEG of this size in the sensor's orientation."""
+    image, exif, file = Image.new("RGB", (width, height)), Image.Exif(), io.BytesIO()
+    exif[ExifTags.Base.Orientation] = orientation
+    image.save(file, "JPEG", exif=exif)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("orientation", "size", "mask_size", "failure"),
+    [
+        (1, (6, 4), (6, 4), ""),
+        (6, (6, 4), (4, 6), ""),  # the mask of the upright photograph
+        (6, (6, 4), (6, 4), "turn the mask as its photograph's EXIF says"),
+        (6, (6, 4), (5, 6), "make them of one size"),
+        (3, (6, 4), (6, 4), "its EXIF orientation 3 turned it"),
+        (2, (6, 4), (6, 4), "save the photograph upright"),
+        (8, (6, 6), (6, 6), "its EXIF orientation 8 turned it"),
+    ],
+)
+def test_a_mask_is_never_silently_misplaced_by_the_orientation_of_its_photograph(
+    tmp_path: Path, orientation: int, size: tuple[int, int], mask_size: tuple[int, int], failure: str
+) -> None:
+    width, height = mask_size
+    files = {
+        "images/a.jpg": photograph(orientation, *size),
+        "masks/a.png": encode(np.zeros((height, width), np.uint8)),
+        "images/b.png": encode(np.zeros((4, 6, 3), np.uint8)),
+    }
+    sources = take_in(
+        [archive(files)], None, (), DirectoryStore(tmp_path), LIMITS, SentMasks(mask_reader(BY_INDEX, {}))
+    )
+    source = next(source for source in sources if source.name.endswith("a.jpg"))
+    assert (source.mask is None, bool(source.failure)) == (bool(failure), bool(failure))
+    assert failure in source.failure
+    assert not failure or "'masks/a.png'" in source.failure or "a.png" in source.failure
 
 
 def test_an_archive_of_masks_without_a_spec_is_no_archive_of_classes(tmp_path: Path) -> None:

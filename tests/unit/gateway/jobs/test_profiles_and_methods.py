@@ -6,14 +6,14 @@ import pytest
 
 from gateway.jobs.choices import plan
 from gateway.methods import METHODS
+from gateway.methods.instruct import InstructParameters
+from gateway.methods.inverted import InversionParameters, SweepParameters
 from shared.problems import InvalidInput
 from shared.profiles import load_profile, shipped_profiles
 from shared.schemas.jobs import JobSpec
 
-# The drawn roads have no text embedder and no masked words; only the modern profiles have an editor for instructions.
-LACKING = {("tiny-roads", "lance"), ("tiny-roads", "lance-r")} | {
-    (name, "instruct") for name in ("tiny", "tiny-roads", "paper")
-}
+# The drawn roads have no text embedder and no masked words; `paper` has no editor for instructions.
+LACKING = {("tiny-roads", "lance"), ("tiny-roads", "lance-r"), ("paper", "instruct")}
 
 
 def spec_of(name: str, **parameters: object) -> JobSpec:
@@ -36,6 +36,23 @@ def test_every_profile_plans_every_method(profile_name: str, method: str) -> Non
     prompt = getattr(planned.parameters, "caption_prompt", "")
     assert beams == 1 or profile.caption.engine != "openai"
     assert not prompt or profile.caption.engine == "blip2", "a chat model takes a prompt for an instruction"
+    if method in ("lance", "lance-r") and not profile_name.startswith("tiny"):  # whose captions name their style
+        domain = getattr(planned.parameters, "caption_domain", None)
+        assert (domain or prompt) == "a photo of", "an edit of the domain has something to replace"
+
+
+def test_the_profile_of_the_papers_has_their_inversion_and_the_authors_prompt_to_prompt() -> None:
+    """The kit `lance` compared the paper's null-text control with the autoencoder's round trip."""
+    profile = load_profile("paper")
+    for name in ("reconstruction", "lance", "lance-r"):
+        (parameters,) = (method.parameters for method in plan(spec_of(name), profile, []).methods)
+        assert isinstance(parameters, InversionParameters)
+        assert (parameters.inversion, parameters.steps, parameters.guidance) == ("null_text", 50, 7.5)
+        if name == "reconstruction":
+            continue
+        assert isinstance(parameters, SweepParameters)
+        assert (parameters.attention, parameters.reweight, parameters.blend) == ("refine", 2.0, False)
+        assert (parameters.cross_fraction, parameters.self_fractions) == (0.8, (0.4, 0.5, 0.6, 0.7, 0.8))
 
 
 def test_beams_that_a_server_does_not_have_are_refused_in_the_plan() -> None:
@@ -45,12 +62,37 @@ def test_beams_that_a_server_does_not_have_are_refused_in_the_plan() -> None:
     assert getattr(lance.parameters, "caption_beams", 0) == 5
 
 
+@pytest.mark.parametrize("method", ["reconstruction", "lance-r", "lance"])
+def test_paper_inverts_all_test_sets_of_lances_table_2_alike(method: str) -> None:
+    """Reconstructions were inverted directly, so the control was of another editor."""
+    (planned,) = plan(spec_of(method), load_profile("paper"), []).methods
+    assert getattr(planned.parameters, "inversion", None) == "null_text"
+
+
 def test_signals_of_models_that_the_profile_lacks_are_refused_in_the_plan() -> None:
     for signal, table in (("object", "segmenter"), ("judge", "judge")):
         with pytest.raises(InvalidInput, match=rf"evaluator\.{table}"):
             plan(spec_of("dillema", signals=[signal]), load_profile("tiny"), [])
     (method,) = plan(spec_of("dillema", signals=["recaption"]), load_profile("tiny"), []).methods
     assert getattr(method.parameters, "signals", None) == ("recaption",)
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-roads"])
+def test_in_the_tiny_profiles_a_rule_words_instructions_since_their_language_model_writes_none(name: str) -> None:
+    profile = load_profile(name)
+    (instruct,) = plan(spec_of("instruct"), profile, []).methods
+    p = instruct.parameters
+    assert isinstance(p, InstructParameters)
+    assert (p.instructions, p.wording, p.steps, p.guidance) == ((), "rule", 1, 1.0)
+    (own,) = plan(spec_of("instruct", instructions=["Make it rainy."]), profile, []).methods
+    assert [given.name for given in getattr(own.parameters, "instructions", ())] == ["Make it rainy."]
+
+
+def test_no_errors_of_the_checks_are_claimed_for_the_tiny_editors() -> None:
+    """They were measured on the output of other editors."""
+    for name in ("tiny", "tiny-roads"):
+        profile = load_profile(name)
+        assert all("instruct" not in calibration.methods for calibration in profile.calibration.values())
 
 
 def test_a_calibration_brings_its_model_of_validity_and_its_threshold() -> None:

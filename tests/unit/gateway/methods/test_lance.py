@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gateway.methods import METHODS
-from gateway.methods.caption import with_domain
+from gateway.methods.caption import begin_with_domain, names_style, with_domain
 from gateway.methods.checks import judge
 from gateway.methods.counterfactual import Change, Edit, TaskDescription, Verdict
 from gateway.methods.inverted import Attempt
@@ -89,6 +89,58 @@ def test_only_with_additions_may_a_replaced_phrase_be_empty() -> None:
 def test_a_caption_begins_with_its_domain(caption: str, domain: str, expected: str) -> None:
     """Without it, an edit of the factor `domain` had nothing to replace."""
     assert with_domain(caption, domain) == expected
+
+
+@pytest.mark.parametrize(
+    ("caption", "names"),
+    [
+        ("A black and white photo of a dog", True),
+        ("This photograph shows a bus at a stop.", True),
+        ("A red bus at a stop. It is a watercolour painting.", True),
+        ("A red bus at a stop. The style is realistic and bright.", True),
+        ("A red bus in a realistic, documentary style.", True),
+        ("A cartoon image of a red bus", True),
+        ("A red bus at a stop in the rain.", False),
+        ("A bus with a painting of a cat on its side.", False),
+        ("A man painting a wall beside a photo of his wife.", False),
+        ("A house in the Victorian style.", False),
+        ("The image shows a red bus.", False),
+        ("Photo of a dog", True),
+        ("A vintage, sepia-toned photograph of a street", True),
+        ("A red bus at a stop. This is a black and white photo.", True),
+        ("A man taking a photo of a dog", False),
+        ("A woman holds a painting of a house", False),
+        ("A woman holding paintings of houses", False),
+        ("A lamp and photo of a dog stand on a desk.", False),
+        ("A man walks. A photo of a dog hangs on the wall.", False),
+        ("The thing on the wall is a painting of a horse.", False),
+        ("A mural of a horse covers a brick wall.", False),
+        ("A woman with a natural hair style", False),
+        ("A backpack of a cartoon style brand", False),
+        ("Her style is elegant.", False),
+    ],
+)
+def test_a_caption_names_its_style_if_it_says_what_kind_of_picture_it_is(caption: str, names: bool) -> None:
+    assert names_style(caption) == names
+
+
+@pytest.mark.parametrize(
+    ("caption", "prompt", "domain", "expected"),
+    [
+        ("A red bus at a stop.", "", "a photo of", "A photo of a red bus at a stop."),
+        ("The image shows a red bus.", "", "a photo of", "A photo of a red bus."),
+        ("An oil painting of a red bus.", "", "a photo of", "An oil painting of a red bus."),
+        ("A man taking a photo of a dog.", "", "a photo of", "A photo of a man taking a photo of a dog."),
+        ("An oil painting of a red bus.", "a photo of", None, "A photo of an oil painting of a red bus."),
+        ("A red bus at a stop.", "", None, "A red bus at a stop."),
+    ],
+)
+def test_the_domain_is_apart_from_the_captioners_prompt(
+    caption: str, prompt: str, domain: str | None, expected: str
+) -> None:
+    """A chat model takes no prompt, so its captions had no domain; jobs from before have no `caption_domain`."""
+    stored = {"caption_prompt": prompt} | ({} if domain is None else {"caption_domain": domain})
+    assert begin_with_domain(caption, LanceParameters.model_validate(stored)) == expected
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,9 @@ PHRASES = [phrase for pair in SYNONYMS for phrase in pair]
         ("A bus at night. It is large.", "A bus after dark. It is large."),
         ("At night, a bus at night.", "After dark, a bus at night."),
         ("A large bicycle.", "A big bicycle."),
+        ("A dog in the rain.", "A dog in rainy weather."),
+        ("A photo of a frog in the rain forest.", "A photograph of a frog in the rain forest."),
+        ("A rider on an automobile, next to a shop.", "A rider on an automobile, beside a shop."),
         ("A bicycle.", f"{LEAD} A bicycle."),
         ("Nothing here.", f"{LEAD} Nothing here."),
         ("", f"{LEAD} "),
@@ -27,6 +30,21 @@ PHRASES = [phrase for pair in SYNONYMS for phrase in pair]
 )
 def test_the_first_phrase_with_a_synonym_is_replaced_unless_it_names_a_class(text: str, expected: str) -> None:
     assert by_rules(text, ["bicycle", "bus"]) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A dog in a shower", "A child in the shower", "A person on a dirt bike", "A clear glass vase",
+        "A beach at sunset", "A sunset over the sea", "A city at dusk", "A dog plays in the snow", "A snowy owl",
+        "A foggy mirror", "A misty forest", "People walk on the pavement", "A train car", "A towel by the sea",
+        "A little snow on a bench", "A big-wheel truck", "A market in the night", "A player in a grassy field",
+        "Frogs in the rain forest", "A stall at night market prices", "Boots for walking in the rain boots aisle",
+    ],
+)  # fmt: skip
+def test_words_with_another_meaning_stay(text: str) -> None:
+    """Once "in the rain" became "in a shower", "dirt bike" "dirt bicycle", "a clear vase" "a cloudless vase"."""
+    assert by_rules(text, []) == f"{LEAD} {text}"
 
 
 @given(st.lists(st.sampled_from([*PHRASES, "a red car", "stands", "Town."]), max_size=6), st.sampled_from(CLASSES))

@@ -26,6 +26,10 @@ def test_what_settles_a_finding_leaves_out_what_was_done() -> None:
     assert steps[0].startswith("Review its 12 changed images")
     assert any("`contrafact confirm JOB --with shifts --wait`" in step for step in steps)
     assert any("`contrafact dose JOB --wait`" in step for step in steps)
+    improvement = weakness.model_copy(update={"standing": "improvement"})
+    steps = steps_for("JOB", results("dillema", improvement), improvement)
+    assert any("`contrafact confirm JOB --with shifts --wait`" in step for step in steps)
+    assert not any("contrafact dose" in step for step in steps), "doses are of weaknesses"
     done = weakness.model_copy(
         update={
             "changed": ChangedImages(n=12, reviewed=12, valid=12, sample=[]),
@@ -44,6 +48,8 @@ def test_open_effects_name_the_images_that_would_settle_them_the_fewest_first() 
     settled = effect("rain", -30, sources=20).model_copy(update={"images_needed": 12})
     assert open_effects(results("dillema", settled)) == []
     assert open_effects(figures) == [
-        "`bus` with weather changed to night: −50 points on 5 images; about 50 would settle an effect of this size",
-        "`bus` with weather changed to snow: −9 points on 30 images; about 300 would settle an effect of this size",
+        "`bus` with weather changed to night: −50 points on 5 images; about 45 more images of `bus` that get "
+        "this change would settle an effect of this size",
+        "`bus` with weather changed to snow: −9 points on 30 images, 95 % interval −90 to −30, not significant; "
+        "about 270 more images of `bus` that get this change would settle an effect of this size",
     ]

@@ -40,6 +40,19 @@ def test_a_finding_names_class_change_effect_interval_images_and_breakdown_point
     assert effect.sentence.endswith(f", 16 images; stands unless more than {share} % of them are invalid")
 
 
+def test_an_improvement_says_that_its_own_images_are_to_be_seen_first() -> None:
+    gains = {cell("night"): differences(np.repeat([1, 0], [18, 2]))}
+    errors = CheckErrors(valid=300, valid_accepted=270, invalid=300, invalid_accepted=3)
+    checked = Checked({"weather": errors}, {cell("night"): Screened(np.arange(22), np.arange(22) < 20)})
+    for validity in (None, checked):
+        effect = effects_of(gains, validity=validity)["night"]
+        assert effect.provisional
+        assert effect.sentence.count("provisional until its changed images and their arms are reviewed") == 1
+        assert "inconclusive" not in effect.sentence
+    losses = {cell("night"): differences(np.repeat([-1, 0], [18, 2]))}
+    assert "provisional" not in effects_of(losses, validity=checked)["night"].sentence
+
+
 def test_without_ground_truth_the_sentence_avoids_the_word_fail() -> None:
     effect = effects_of({cell("night"): differences(-np.ones(20))}, "metamorphic")["night"]
     assert effect.standing == "weakness"

@@ -54,9 +54,9 @@ def test_thresholds_for_edits_are_over_their_own_checks() -> None:
 
 
 def _scores(random: np.random.Generator, fault: str) -> dict[str, float]:
-    scores = {check: float(random.normal()) for check in LANCE_CHECKS}
+    scores = {check: float(random.normal(0.5, 0.05)) for check in LANCE_CHECKS}
     if fault:
-        scores[fault] -= 6
+        scores[fault] -= 0.3
     return {**scores, "label_margin": 0.5}
 
 

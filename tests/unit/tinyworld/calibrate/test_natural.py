@@ -46,6 +46,7 @@ def test_only_shifts_gets_thresholds_beside_the_calibration(edits: list[Labelled
     (shifts,) = method_thresholds(calibration).items()
     assert shifts[0] == "shifts"
     assert {"default", *FACTORS} == set(shifts[1]["caption"])
+    assert set(shifts[1]) == {"caption", "label", "fit"}, "the fitted threshold of `structure` is below 0"
     dillema, of_shifts = calibration.methods
     assert of_shifts.fitted is not None
     assert of_shifts.fitted.auroc > 0.9, "measured on the half of the sources that did not choose the thresholds"
@@ -78,5 +79,5 @@ def test_shifts_has_thresholds_of_its_own_without_a_calibration() -> None:
     profile = load_profile("tiny")
     thresholds = profile.methods["shifts"]["thresholds"]
     assert isinstance(thresholds, dict)
-    assert set(thresholds) == {"structure", "caption", "label", "fit"}
+    assert set(thresholds) == {"caption", "label", "fit"}, "`structure` refused nothing"
     assert thresholds != profile.thresholds

@@ -86,7 +86,10 @@ def test_a_few_steps_lower_the_loss_and_the_checkpoint_becomes_an_editor(
     ]
     assert edited[0].shape == (1, 128, 128, 3)
     assert np.abs(edited[0].astype(np.int16) - edited[1]).mean() < 3
-    assert "instruction" in (tmp_path / "instruct" / "README.md").read_text()
+    assert "earlier" not in (tmp_path / "instruct" / "README.md").read_text()
+    later = {**record, "started from": json.loads((tmp_path / "instruct" / "training.json").read_text())}
+    publish_instruct.publish(averaged, tmp_path / "later", later, progress)
+    assert "earlier editor: 8 steps of `train`." in (tmp_path / "later" / "README.md").read_text()
     again = few_step_unet(weights_of("objects") / "diffusion")
     start_from(again, tmp_path / "instruct")
     assert loss_of(again.eval(), examples) == pytest.approx(loss_of(averaged, examples), rel=0.02)

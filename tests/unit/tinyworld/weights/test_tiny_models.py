@@ -20,14 +20,15 @@ from transformers import (
     SegformerForSemanticSegmentation,
 )
 
+from tinyworld.domain.names import DOMAINS, Domain
 from tinyworld.judges.oracles.objects import is_kept, judge
-from tinyworld.networks.instructed_unet import LORA, LORA_FEW_STEP
+from tinyworld.networks.instructed_unet import INSTRUCT, LORA, LORA_FEW_STEP
 from tinyworld.objects.captions import describe, read
 from tinyworld.objects.own_distribution import own_distribution
 from tinyworld.objects.pictures import render_pair
 from tinyworld.objects.world import CLASSES, FACTORS, Scene, sample_scene, scene_factors
 from tinyworld.pictures.augmentation import as_pixel_values
-from tinyworld.system.folders import WEIGHTS
+from tinyworld.system.folders import WEIGHTS, weights_of
 
 SMALL_MODELS = (
     "diffusion/text_encoder",
@@ -78,6 +79,21 @@ def test_the_few_step_lora_of_the_roads_is_in_eight_bits() -> None:
     with safe_open(WEIGHTS / "roads" / "diffusion" / LORA_FEW_STEP / LORA, "pt") as tensors:
         kinds = {tensors.get_slice(key).get_dtype() for key in tensors.keys()}  # noqa: SIM118 - not a dict
     assert kinds == {"F8_E4M3"}
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_the_editor_for_instructions_is_small_and_names_its_command(domain: Domain) -> None:
+    folder = weights_of(domain) / "diffusion" / INSTRUCT
+    with safe_open(folder / LORA, "pt") as tensors:
+        kinds = {key: tensors.get_slice(key).get_dtype() for key in tensors.keys()}  # noqa: SIM118 - not a dict
+    assert {kind for key, kind in kinds.items() if "conv_out" not in key} == {"F8_E4M3"}
+    assert {kind for key, kind in kinds.items() if "conv_out" in key} == {"F16"}
+    assert sum(file.stat().st_size for file in folder.iterdir()) <= 1e6
+    record = json.loads((folder / "training.json").read_text())
+    assert {"command", "domain", "seed", "split", "results"} <= set(record)
+    assert record["domain"] == domain
+    assert record["withheld combinations seen"] == 0
+    assert record["command"] in (folder / "README.md").read_text()
 
 
 def test_text_encoder_keeps_every_stated_factor() -> None:

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from gateway.trial.steps import describe, generated_pictures
+from gateway.trial.descriptions import describe, generated_pictures
 from shared.images import encode
 from shared.schemas.base import Contract, ImagePayload
 from shared.schemas.caption import CaptionReply
 from shared.schemas.diffusion import RenderReply
-from shared.schemas.evaluation import PredictReply, SegmentReply
+from shared.schemas.evaluation import PredictReply, SegmentReply, StructureReply
+from shared.schemas.instructions import InstructReply
 from shared.schemas.language import GenerateReply
 
 FLAT = ImagePayload(png=encode(np.zeros((16, 16, 3), np.uint8)))
@@ -34,6 +35,15 @@ def rendered(*images: ImagePayload | None) -> RenderReply:
         (
             SegmentReply(classes=["sky", "road"], maps=[ImagePayload(png=encode(np.eye(4, dtype=np.uint8)))]),
             "sky 75%",
+            False,
+        ),
+        (StructureReply(agreements=[0.62, 0.7]), "0.62, 0.70", False),
+        (InstructReply(images=[NOISE], refusals=[""], keep_mask=None, evaluations=4), "1 edited", False),
+        (InstructReply(images=[None], refusals=[""], keep_mask=None, evaluations=4), "0 edited", True),
+        (InstructReply(images=[None], refusals=["too long"], keep_mask=None, evaluations=4), "refused", True),
+        (
+            InstructReply(images=[NOISE, None], refusals=["", "too long"], keep_mask=None, evaluations=4),
+            "too long",
             False,
         ),
     ],

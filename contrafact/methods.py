@@ -1,0 +1,40 @@
+"""What a method of your own needs: the registry `METHODS`, and the steps and types that the built-in methods use.
+
+The notebook docs/notebooks/own-method.ipynb is an example, docs/how-to/add-a-method.md the guide. It
+needs the system (`contrafact[embedded]`).
+"""
+
+from __future__ import annotations
+
+try:
+    from gateway.methods import METHODS, MethodSpec
+    from gateway.methods.arms import RenderedArm, rows
+    from gateway.methods.checks import check_images
+    from gateway.methods.controlled import ControlledParameters, render_with_null_arms
+    from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription, Verdict
+    from gateway.methods.schedule import Inputs, Proposal
+    from shared.endpoints import Services
+    from shared.schemas.base import Contract
+except ModuleNotFoundError as error:
+    message = f"{error}: methods are part of the system: install `contrafact[embedded]`"
+    raise ImportError(message, name=error.name) from error
+
+__all__ = [
+    "METHODS",
+    "Change",
+    "Contract",
+    "ControlledParameters",
+    "Edit",
+    "Inputs",
+    "MethodCounterfactual",
+    "MethodImage",
+    "MethodSpec",
+    "Proposal",
+    "RenderedArm",
+    "Services",
+    "TaskDescription",
+    "Verdict",
+    "check_images",
+    "render_with_null_arms",
+    "rows",
+]

@@ -1,0 +1,120 @@
+"""The verdict on a model under test under a method, the same on pages, in reports, as Markdown and on terminals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from shared.schemas.effects import BEYOND, CellEffect, Metric
+from shared.schemas.estimates import Interval
+from shared.schemas.results import JobResults, ModelResults
+from shared.wording import (
+    change_in_words,
+    class_in_words,
+    interval,
+    nothing_accepted,
+    open_effect_sentence,
+    points,
+)
+
+VerdictKind = Literal["weakness", "not settled", "no weakness", "nothing compared", "too few images"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVerdict:
+    """What the cells of one model under test under one method show together.
+
+    `weakness`: a cell is a weakness. `not settled`: none is, and a cell has a suspected drop. `no weakness`: cells
+    were tested, and neither holds. `nothing compared`: no edit was accepted. `too few images`: no cell could be tested,
+    and none has a suspected drop.
+
+    `weaknesses`: the strongest first. `tested` and `untested` are all cells. `unsettled`: cells without a finding whose
+    drop `is_suspected`; the first lost the most images, so that one lost image of one does not come before 9 of 10.
+    """
+
+    kind: VerdictKind
+    weaknesses: list[CellEffect]
+    tested: list[CellEffect]
+    untested: list[CellEffect]
+    unsettled: list[CellEffect]
+
+
+def is_suspected(difference: float, interval: Interval | None, margin: float = BEYOND) -> bool:
+    """Whether a difference that no test established may well be real: it must not read as "nothing found".
+
+    It is larger than the margin, in either direction, and the 95 % interval excludes zero, or there are too few images
+    for an interval. In a tested cell only the correction for many cells, or too few images, then stand in its way.
+    """
+    return abs(difference) > margin and (interval is None or interval.low > 0 or interval.high < 0)
+
+
+def verdict_of(results: JobResults, of: ModelResults) -> ModelVerdict:
+    """The verdict on one of a job's results."""
+    weaknesses = [effect for effect in of.cells if effect.standing == "weakness"]
+    tested = [effect for effect in of.cells if effect.standing != "too few images"]
+    untested = [effect for effect in of.cells if effect.standing == "too few images"]
+    unsettled = [
+        effect
+        for effect in of.cells
+        if effect.standing in ("nothing found", "too few images")
+        and effect.delta_accuracy < 0
+        and is_suspected(effect.delta_accuracy, effect.interval)
+    ]
+    unsettled.sort(key=lambda effect: effect.delta_accuracy * effect.sources)
+    kind: VerdictKind = "too few images"
+    if weaknesses:
+        kind = "weakness"
+    elif unsettled:
+        kind = "not settled"
+    elif tested:
+        kind = "no weakness"
+    elif nothing_accepted(results, of.method):
+        kind = "nothing compared"
+    return ModelVerdict(kind, weaknesses, tested, untested, unsettled)
+
+
+def verdict_sentence(verdict: ModelVerdict, metric: Metric = "accuracy") -> str:
+    """The verdict in words, classes between backticks: "1 weakness, first: `bus` with weather changed to night."."""
+    if verdict.kind == "weakness":
+        count, first = len(verdict.weaknesses), verdict.weaknesses[0].cell
+        weaknesses = f"{count} weakness{'' if count == 1 else 'es'}, first"
+        return f"{weaknesses}: {class_in_words(first, '`')} {change_in_words(first)}."
+    if verdict.kind == "no weakness":
+        lowest = min(verdict.tested, key=lambda effect: effect.delta_accuracy)
+        unit = "points of IoU" if metric == "iou" else "points"
+        return (
+            f"No weakness found in {_cells(len(verdict.tested), 'tested ')}. Lowest effect: "
+            f"{points(lowest.delta_accuracy)} {unit}, 95 % interval {interval(lowest.interval)}, not significant."
+        )
+    untested = "Nothing was compared." if verdict.kind == "nothing compared" else "Nothing was tested: too few images."
+    return not_settled_sentence(verdict, metric) or untested
+
+
+def not_settled_sentence(verdict: ModelVerdict, metric: Metric = "accuracy") -> str:
+    """The first unsettled drop, what would settle it, and how many cells are open; "" for other verdicts."""
+    if verdict.kind != "not settled":
+        return ""
+    return f"Not settled: {open_effect_sentence(verdict.unsettled[0], metric)}. {open_cells_sentence(verdict)}"
+
+
+def open_cells_sentence(verdict: ModelVerdict) -> str:
+    """ "2 of 10 tested cells dropped, not significant. 3 of 13 cells have too few images to test, 1 of them with …".
+
+    The first sentence is left out if no tested cell dropped, the second one if all cells were tested.
+    """
+    dropped = sum(effect.standing != "too few images" for effect in verdict.unsettled)
+    sentences = []
+    if dropped:
+        sentences.append(f"{dropped} of {_cells(len(verdict.tested), 'tested ')} dropped, not significant.")
+    if verdict.untested:
+        have = "has" if len(verdict.untested) == 1 else "have"
+        drops = len(verdict.unsettled) - dropped
+        sentences.append(
+            f"{len(verdict.untested)} of {_cells(len(verdict.tested) + len(verdict.untested))} {have} too few images "
+            f"to test, {drops} of them with {'a drop' if drops == 1 else 'drops'} beyond 5 points."
+        )
+    return " ".join(sentences)
+
+
+def _cells(count: int, tested: str = "") -> str:
+    return f"{count} {tested}cell{'' if count == 1 else 's'}"

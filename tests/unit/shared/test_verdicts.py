@@ -1,0 +1,103 @@
+"""One verdict per model and method: a pass only if no drop is left open."""
+
+from __future__ import annotations
+
+import pytest
+
+from shared.schemas.effects import CellEffect, Standing
+from shared.schemas.estimates import Interval, Rate
+from shared.schemas.results import Funnel, HowMade, JobResults
+from shared.verdicts import VerdictKind, verdict_of, verdict_sentence
+from tests.support.figures import effect, results
+
+
+def cell(value: str, points: int, sources: int, standing: Standing | None = None) -> CellEffect:
+    observed = effect(value, points, sources=sources)
+    return observed.model_copy(update={"images_needed": 12, "standing": standing or observed.standing})
+
+
+def job(*cells: CellEffect, accepted: int = 9) -> JobResults:
+    share = Rate(value=None, count=accepted, n=9, low=0, high=1)
+    funnel = Funnel(method="dillema", proposed=9, refused_by_text=[], rendered=9, refused_by_image=[], accepted=share)
+    made = HowMade(
+        job="job",
+        task_description="t",
+        profile="tiny",
+        seed=0,
+        parameters={},
+        services={},
+        versions={},
+        analysis_seed=0,
+    )
+    return JobResults(
+        sources=9, sources_failed=0, provisional=True, results=[results("dillema", *cells)],
+        funnels=[funnel], costs=[], made=made,
+    )  # fmt: skip
+
+
+def cell_with_interval(value: str, points: int, sources: int, low: int, high: int) -> CellEffect:
+    """A tested cell with its interval in points, as the job's test gives it for so many lost images."""
+    limits = Interval(low=low / 100, high=high / 100, level=0.95, kind="betting")
+    return cell(value, points, sources).model_copy(update={"interval": limits})
+
+
+TESTED = cell_with_interval("snow", -2, 20, -30, 10)
+LOST, HELD = cell("night", -100, 8), cell("fog", -5, 8)
+
+
+@pytest.mark.parametrize(
+    ("figures", "kind"),
+    [
+        (job(TESTED, LOST), "not settled"),
+        (job(LOST), "not settled"),
+        (job(TESTED, HELD), "no weakness"),
+        (job(TESTED), "no weakness"),
+        (job(HELD), "too few images"),
+        (job(TESTED, cell_with_interval("night", -50, 16, -78, -12)), "not settled"),
+        (job(TESTED, cell_with_interval("night", -50, 12, -83, -3)), "not settled"),
+        (job(TESTED, cell_with_interval("night", -33, 12, -71, 8)), "no weakness"),
+        (job(TESTED, cell_with_interval("night", -4, 900, -5, -2)), "no weakness"),
+        (job(TESTED, cell_with_interval("night", 50, 16, 12, 78)), "no weakness"),
+        (job(cell("night", -60, 20, "weakness"), LOST), "weakness"),
+        (job(accepted=0), "nothing compared"),
+    ],
+    ids=[
+        "open beside tested", "open alone", "5 points", "tested", "untested", "8 of 16 lost", "6 of 12 lost",
+        "interval reaches 0", "certain but small", "gained", "weakness", "refused",
+    ],
+)  # fmt: skip
+def test_a_suspected_drop_is_no_pass(figures: JobResults, kind: VerdictKind) -> None:
+    """A green "No weakness found" stood above −100 points on 8 of 8 images, and above −50 on 16 among 10 cells."""
+    assert verdict_of(figures, figures.results[0]).kind == kind
+
+
+def test_a_verdict_in_words_names_its_first_weakness_or_its_lowest_effect() -> None:
+    weak = job(cell("night", -60, 20, "weakness"), cell("rain", -50, 20, "weakness"))
+    assert in_words(weak) == "2 weaknesses, first: `bus` with weather changed to night."
+    held = "No weakness found in 1 tested cell. Lowest effect: −2 points, 95 % interval −30 to +10, not significant."
+    assert in_words(job(TESTED)) == held
+    assert in_words(job(HELD)) == "Nothing was tested: too few images."
+    assert in_words(job(accepted=0)) == "Nothing was compared."
+    assert in_words(job(LOST)).startswith("Not settled: `bus` with weather changed to night: −100 points on 8 images")
+
+
+def in_words(figures: JobResults) -> str:
+    return verdict_sentence(verdict_of(figures, figures.results[0]))
+
+
+def test_the_unsettled_drop_that_lost_the_most_images_comes_first() -> None:
+    drops = [cell("sunset", -100, 1), cell("night", -91, 11), cell("rain", -8, 10)]
+    figures = job(TESTED, *drops)
+    verdict = verdict_of(figures, figures.results[0])
+    assert [drop.cell.value for drop in verdict.unsettled] == ["night", "sunset", "rain"]
+
+
+@pytest.mark.parametrize(
+    ("needed", "sources", "groups", "missing"),
+    [(12, 8, None, 4), (12, 30, 8, 4), (12, 12, None, None), (None, 3, None, None)],
+)
+def test_the_images_that_an_effect_still_needs_count_groups(
+    needed: int | None, sources: int, groups: int | None, missing: int | None
+) -> None:
+    drop = LOST.model_copy(update={"images_needed": needed, "sources": sources, "groups": groups})
+    assert drop.images_missing == missing
