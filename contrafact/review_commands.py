@@ -23,6 +23,9 @@ def review(
     edit_shown: Annotated[
         bool | None, typer.Option("--edit-shown/--edit-not-shown", help="does the image show the edit?")
     ] = None,
+    arm_shown: Annotated[
+        bool, typer.Option("--with-arm", help="you saw the null or sham arm, too, and the verdict is on both")
+    ] = False,
     realism: Annotated[int | None, typer.Option(help="from 1 (artificial) to 5 (like a photograph)")] = None,
     note: str = "",
     as_json: Json = False,
@@ -31,7 +34,13 @@ def review(
 ) -> None:
     """Review a counterfactual. Replaces your earlier review. The review page shows images side by side."""
     with open_client(url, api_key) as client:
-        fields = {"verdict": verdict, "edit_shown": edit_shown, "realism": realism, "note": note}
+        fields = {
+            "verdict": verdict,
+            "edit_shown": edit_shown,
+            "arm_shown": arm_shown,
+            "realism": realism,
+            "note": note,
+        }
         view = client.review(job, counterfactual, ReviewRequest.model_validate(fields))
         if as_json:
             print(view.model_dump_json())

@@ -48,19 +48,23 @@ def is_suspected(difference: float, interval: Interval | None, margin: float = B
     return abs(difference) > margin and (interval is None or interval.low > 0 or interval.high < 0)
 
 
-def verdict_of(results: JobResults, of: ModelResults) -> ModelVerdict:
-    """The verdict on one of a job's results."""
-    weaknesses = [effect for effect in of.cells if effect.standing == "weakness"]
-    tested = [effect for effect in of.cells if effect.standing != "too few images"]
-    untested = [effect for effect in of.cells if effect.standing == "too few images"]
-    unsettled = [
+def suspected_drops(of: ModelResults) -> list[CellEffect]:
+    """The cells without a finding whose drop `is_suspected`."""
+    return [
         effect
         for effect in of.cells
         if effect.standing in ("nothing found", "too few images")
         and effect.delta_accuracy < 0
         and is_suspected(effect.delta_accuracy, effect.interval)
     ]
-    unsettled.sort(key=lambda effect: effect.delta_accuracy * effect.sources)
+
+
+def verdict_of(results: JobResults, of: ModelResults) -> ModelVerdict:
+    """The verdict on one of a job's results."""
+    weaknesses = [effect for effect in of.cells if effect.standing == "weakness"]
+    tested = [effect for effect in of.cells if effect.standing != "too few images"]
+    untested = [effect for effect in of.cells if effect.standing == "too few images"]
+    unsettled = sorted(suspected_drops(of), key=lambda effect: effect.delta_accuracy * effect.sources)
     kind: VerdictKind = "too few images"
     if weaknesses:
         kind = "weakness"
@@ -80,14 +84,22 @@ def verdict_sentence(verdict: ModelVerdict, metric: Metric = "accuracy") -> str:
         weaknesses = f"{count} weakness{'' if count == 1 else 'es'}, first"
         return f"{weaknesses}: {class_in_words(first, '`')} {change_in_words(first)}."
     if verdict.kind == "no weakness":
-        lowest = min(verdict.tested, key=lambda effect: effect.delta_accuracy)
-        unit = "points of IoU" if metric == "iou" else "points"
-        return (
-            f"No weakness found in {_cells(len(verdict.tested), 'tested ')}. Lowest effect: "
-            f"{points(lowest.delta_accuracy)} {unit}, 95 % interval {interval(lowest.interval)}, not significant."
-        )
+        return f"No weakness found {lowest_effect_sentence(verdict, metric)}"
     untested = "Nothing was compared." if verdict.kind == "nothing compared" else "Nothing was tested: too few images."
     return not_settled_sentence(verdict, metric) or untested
+
+
+def lowest_effect_sentence(verdict: ModelVerdict, metric: Metric = "accuracy") -> str:
+    """ "in 12 tested cells. Lowest effect: −4 points, 95 % interval −9 to +1, not significant."."""
+    lowest = min(verdict.tested, key=lambda effect: effect.delta_accuracy)
+    limits, unit = lowest.interval, "points of IoU" if metric == "iou" else "points"
+    judged = ""
+    if limits is not None and limits.low <= 0 <= limits.high:
+        judged = ", not significant"
+    elif lowest.delta_accuracy < 0:
+        judged = f", not beyond {round(100 * BEYOND)} points"
+    figures = f"{points(lowest.delta_accuracy)} {unit}, 95 % interval {interval(limits)}{judged}"
+    return f"in {_cells(len(verdict.tested), 'tested ')}. Lowest effect: {figures}."
 
 
 def not_settled_sentence(verdict: ModelVerdict, metric: Metric = "accuracy") -> str:

@@ -27,6 +27,7 @@ from shared.schemas.result_rows import CounterfactualView
 PICTURED = 48  # counterfactuals whose pictures an outcome holds
 PICTURE_SIDE = 384
 START_SECONDS = 600.0  # of a service, before it answers at all
+LAST_REPLY_SECONDS = 10.0
 POLL_SECONDS = 0.2
 LAST_BATCH_SECONDS = 600.0  # a batch may still compute for a cancelled job
 
@@ -50,7 +51,7 @@ def run_test(model: object, dataset: object, options: InProcessOptions) -> Outco
             job = _run_job(client, subject, images, options)
             return _outcome(client, job, system)
         finally:
-            _wait_until_loaded(system)  # Python aborts if the process ends while weights load
+            _let_loading_end(system)  # Python aborts if the process ends while weights load
 
 
 def _run_job(
@@ -157,11 +158,22 @@ def _wait_until_loaded(system: Embedded) -> None:
                 time.sleep(POLL_SECONDS)
 
 
+def _let_loading_end(system: Embedded) -> None:
+    """Wait ten minutes at most for services that load weights. Never raises: the caller should see the first error."""
+    give_up = time.monotonic() + START_SECONDS
+    with httpx.Client(trust_env=False, timeout=LAST_REPLY_SECONDS) as http:
+        for url in system.service_urls.values():
+            while _load_state(http, url) == "loading" and time.monotonic() < give_up:
+                time.sleep(POLL_SECONDS)
+
+
 def _load_state(http: httpx.Client, url: str) -> Literal["not started", "loading", "loaded or failed"]:
     try:
         reply = http.get(f"{url}{INFO.path}")
     except httpx.ConnectError:
         return "not started"
+    except httpx.TransportError:
+        return "loading"  # it accepts connections, and is too busy to answer
     if reply.is_success:
         return "loaded or failed"
     problem: Problem = from_reply(reply.status_code, reply.content, None)

@@ -20,7 +20,8 @@ from shared.schemas.estimates import Interval, MeanOverlap, Rate
 LEVEL = 0.95
 RESAMPLES = 4_000
 BOOTSTRAP_FROM = 30  # source images
-EACH_SIDE = 10  # source images with a difference above zero, and as many below
+EACH_SIDE = 10  # source images with a large gain, and as many with a large loss
+LARGE = 0.5  # a gain or loss from which the bootstrap may be used: half of the largest possible
 BOOTSTRAP_UP_TO = 0.995  # level; at higher levels fewer than 10 resamples lie in a tail
 FEW_EVENTS = 3  # hits or misses; the normal approximation of Wilson's interval fails up to here
 _DIGITS = 12  # decimal digits of a difference, so that rounding errors do not split equal values
@@ -106,9 +107,14 @@ def p_beyond(differences: Floats, beyond: float, seed: int) -> float:
 
 
 def is_mixed(differences: Floats) -> bool:
-    """Whether the bootstrap applies: at least 30 differences, with at least 10 above zero and 10 below."""
-    above, below = int((differences > 0).sum()), int((differences < 0).sum())
-    return len(differences) >= BOOTSTRAP_FROM and min(above, below) >= EACH_SIDE
+    """Whether the bootstrap applies: at least 30 differences, with at least 10 of +0.5 or more and 10 of −0.5 or less.
+
+    The bootstrap knows only values that it has seen. Where small differences are frequent (IoU, means over the frames
+    of a sequence), a rare large one may be missing in the sample and still decide the mean. With large ones on both
+    sides the standard error is of the size of what may be missing.
+    """
+    gains, losses = int((differences >= LARGE).sum()), int((differences <= -LARGE).sum())
+    return len(differences) >= BOOTSTRAP_FROM and min(gains, losses) >= EACH_SIDE
 
 
 def mean_interval(differences: Floats, level: float, seed: int) -> Interval:

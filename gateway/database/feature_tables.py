@@ -30,8 +30,9 @@ class Review(Table):
     """One person's review of a counterfactual, compared with its source image. A new review replaces the old one.
 
     `reviewer` is the id of their API key (`gateway.auth.keys.KeyView`), or `LOCAL_OWNER` without API keys.
-    `verdict`: whether the ground truth is still right. `edit_shown` and `realism` (1 to 5, 5 is like a photograph) are
-    optional. Pages are sorted by (reviewed_at, counterfactual_id, reviewer), newest first.
+    `verdict`: whether the ground truth is still right, with `arm_shown` in the null or sham arm, too. `edit_shown` and
+    `realism` (1 to 5, 5 is like a photograph) are optional. Pages are sorted by (reviewed_at, counterfactual_id,
+    reviewer), newest first.
     """
 
     __tablename__ = "reviews"
@@ -48,6 +49,7 @@ class Review(Table):
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
     verdict: Mapped[ReviewVerdict]
     edit_shown: Mapped[bool | None]
+    arm_shown: Mapped[bool] = mapped_column(default=False)
     realism: Mapped[int | None]
     note: Mapped[str] = mapped_column(Text, default="")
     reviewed_at: Mapped[datetime] = mapped_column(default=utc_now)

@@ -21,7 +21,7 @@ class CheckParameters(SignalParameters):
         Field(description="Thresholds of image checks, by check and factor (or `default`); default: the profile's."),
     ] = Field(default_factory=dict)
     arm_thresholds: Annotated[
-        dict[str, dict[str, float]] | None,
+        ImageThresholds | None,
         Field(
             description="Thresholds at which null and sham arms are judged; null: those of edits. With a calibration: "
             "the profile's, and the calibration's where it has some for the same check."

@@ -155,8 +155,7 @@ def lance(
     services raise.
     """
     inputs = Inputs("lance", revision_with_paraphrase(REVISION, parameters), image, task, services, parameters, seed)
-    caption = name_class(inputs, write_caption(image, services, parameters))  # 1
-    caption = begin_with_domain(caption, parameters)
+    caption = complete_caption(inputs, write_caption(image, services, parameters))  # 1
     proposals = propose_edits(inputs, caption)  # 2, 3
     proposals = refuse_unfit_source(services, image, caption, proposals, parameters.source_match)
     batches = sweep_fractions(inputs, caption, accepted_edits(proposals))  # 4
@@ -165,11 +164,14 @@ def lance(
     yield from rows(inputs.lineage(exchanges=[]), caption, proposals, *compared)
 
 
-def name_class(inputs: Inputs[LanceParameters], caption: str) -> str:
-    """Step 1: the caption. If it does not name the image's class, a sentence that names it is prepended."""
+def complete_caption(inputs: Inputs[LanceParameters], caption: str) -> str:
+    """Step 1: the caption, begun with its domain. If it does not name the image's class, a first sentence does.
+
+    A caption that names its own style keeps it, behind "A picture of a bus.".
+    """
     p, truth = inputs.parameters, inputs.image.ground_truth
     if truth is None or not p.label_aware or names_class(caption, truth):
-        return caption
+        return begin_with_domain(caption, p)
     name = truth.split(",")[0].strip()
     domain = domain_of(caption, p).strip() or "a picture of"
     article = "an" if name[:1].lower() in set("aeiou") else "a"

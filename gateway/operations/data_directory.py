@@ -57,7 +57,9 @@ def directory_of(settings: Settings) -> Path | None:
 def listed_services(directory: Path, profile: str, urls: Mapping[ServiceName, str]) -> Iterator[None]:
     """While the block runs, the directory says which profile runs, and where its model services answer."""
     path = directory / _SERVICES
-    path.write_text(Running(profile=profile, services=dict(urls)).model_dump_json(), encoding="utf-8")
+    written = path.with_suffix(".new")
+    written.write_text(Running(profile=profile, services=dict(urls)).model_dump_json(), encoding="utf-8")
+    written.replace(path)  # at once: a command may read it now
     try:
         yield
     finally:
@@ -68,7 +70,8 @@ def settings_of(directory: Path) -> Settings:
     """The environment's settings, with database, objects, profile and model services of an embedded system.
 
     Where no system runs in the directory, profile and services are those of the environment.
-    Raises SystemExit, with a sentence that says what to do, without a database or without services.
+    Raises SystemExit, with a sentence that says what to do, without a database or without services, and for a system
+    that is still starting.
     """
     directory = directory.absolute()
     if not (directory / _DATABASE).is_file():
@@ -93,7 +96,10 @@ def _setting(service: ServiceName) -> str:
 
 
 def _running(directory: Path) -> Running | None:
-    """Profile and services of the system that runs in the directory; None if none runs there."""
+    """Profile and services of the system that runs in the directory; None if none runs there.
+
+    Raises SystemExit if it is still starting.
+    """
     try:
         with (directory / LOCK).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -101,7 +107,8 @@ def _running(directory: Path) -> Running | None:
     except FileNotFoundError:
         return None
     except BlockingIOError:
-        listed = directory / _SERVICES
-        if not listed.exists():
-            return None  # the system is still starting
-        return Running.model_validate_json(listed.read_text(encoding="utf-8"))
+        pass
+    try:
+        return Running.model_validate_json((directory / _SERVICES).read_bytes())
+    except FileNotFoundError:
+        raise SystemExit(f"the Contrafact in {directory} is still starting, or just ends: try again") from None

@@ -25,7 +25,8 @@ MAX_LISTED = 200  # unless the samples of the findings are more
 MAX_PER_FAULT = 50
 SAMPLE = 10  # images of each finding that reviewers see first
 
-Verdict = Callable[[str], bool | None]  # whether the reviewers of a counterfactual found it valid; None if undecided
+# Whether the reviewers of a counterfactual that was lost (−1) or gained (1) found it valid; None if undecided.
+Verdict = Callable[[str, int], bool | None]
 
 
 @dataclass(slots=True)
@@ -51,7 +52,7 @@ class _Changed:
 class ReviewList:
     """Collects failures from a stream of source images, then orders them for review."""
 
-    def __init__(self, results: JobResults, verdict: Verdict = lambda name: None) -> None:
+    def __init__(self, results: JobResults, verdict: Verdict = lambda name, sign: None) -> None:
         self._verdict = verdict
         self._changed = {
             Fault(figures.model, figures.method, effect.cell): _Changed(-1 if effect.standing == "weakness" else 1)
@@ -112,7 +113,7 @@ class ReviewList:
                     for cell in dict.fromkeys(cells_of(triple.edit, label)):
                         changed = self._changed.get(Fault(model, triple.edit.method, cell))
                         if changed is not None and changed.sign == sign:
-                            changed.add(triple.edit.id, self._verdict(triple.edit.id))
+                            changed.add(triple.edit.id, self._verdict(triple.edit.id, sign))
 
     def _failures(self, rows: SourceRows) -> Iterator[Failure]:
         by_model = {model: rows.predictions_of(model) for model in self._models}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gateway.analysis.limits import BEYOND, LEAST_SOURCES
+from gateway.analysis.limits import LEAST_SOURCES
 from gateway.methods import confirming_method
 from gateway.results.confirmation import editor_to_confirm
 from shared.schemas.effects import CellEffect
 from shared.schemas.results import ModelResults
+from shared.verdicts import suspected_drops
 from shared.wording import open_effect_sentence
 
 MOST_OPEN = 5
@@ -52,13 +53,9 @@ def _classifies(figures: ModelResults) -> bool:
 
 
 def open_effects(figures: ModelResults) -> list[str]:
-    """The drops beyond 5 points that are no findings and that more images would settle, the fewest images first."""
-    suspected = [
-        effect
-        for effect in figures.cells
-        if effect.standing in ("nothing found", "too few images") and effect.delta_accuracy < -BEYOND
-    ]
-    return [open_effect_sentence(effect, figures.metric) for effect in _needing_least(suspected)[:MOST_OPEN]]
+    """The suspected drops that more images would settle, the fewest images first."""
+    drops = _needing_least(suspected_drops(figures))[:MOST_OPEN]
+    return [open_effect_sentence(effect, figures.metric) for effect in drops]
 
 
 def _needing_least(effects: Sequence[CellEffect]) -> list[CellEffect]:

@@ -16,7 +16,7 @@ from gateway.results.wording import chosen_by, weakness_in_words
 from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.estimates import Rate, VarianceComponents
 from shared.schemas.result_rows import ChangeView, ModelOpinion, PredictionView
-from shared.verdicts import not_settled_sentence, open_cells_sentence, verdict_of
+from shared.verdicts import lowest_effect_sentence, not_settled_sentence, open_cells_sentence, verdict_of
 from shared.wording import (
     NO_FINDING,
     change_in_words,
@@ -215,6 +215,7 @@ GLOBALS = {
     "no_link": no_link,
     "verdict_of": verdict_of,
     "not_settled_sentence": not_settled_sentence,
+    "lowest_effect_sentence": lowest_effect_sentence,
     "open_cells_sentence": open_cells_sentence,
     "more_images": more_images,
     "change_in_words": change_in_words,

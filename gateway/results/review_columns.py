@@ -21,13 +21,20 @@ class PooledReview(NamedTuple):
     """All reviews of one edit. `valid` is the majority of the decided reviews; None for a tie.
 
     A review counts as valid if the ground truth still holds and the reviewer does not deny that the edit is shown.
+    `pair_valid`: the same of the edit and its arm. Only reviewers who saw the arm can find the pair valid; an edit that
+    is invalid alone makes it invalid. None: nobody who could say so has decided.
     """
 
     method: str
     accepted: bool
     valid: bool | None
+    pair_valid: bool | None
     edit_shown: bool | None
     realism: float | None
+
+    def verdict(self, sign: int) -> bool | None:
+        """The verdict on an image that was lost (−1), or gained (1): an arm that lost the class gains."""
+        return self.valid if sign < 0 else self.pair_valid
 
 
 class _ReviewedImage(NamedTuple):
@@ -59,13 +66,17 @@ class OwnReviews:
         )
 
     def add(self, cell: Cell, sign: Literal[-1, 1], name: str, group: int, review: PooledReview | None) -> None:
-        """Add a changed image with its reviews. Images with divided reviews are left out."""
+        """Add a changed image with its reviews. Images with divided reviews are left out.
+
+        A gained image whose arm no reviewer saw counts as not reviewed.
+        """
         changed = self._changed[cell][sign]
         changed.n += 1
-        if review is None:
+        valid = None if review is None else review.verdict(sign)
+        if valid is not None:
+            changed.verdicts.append(_ReviewedImage(name, valid, group))
+        elif review is None or sign > 0:
             changed.largest_open = max(changed.largest_open, name)
-        elif review.valid is not None:
-            changed.verdicts.append(_ReviewedImage(name, review.valid, group))
 
     def samples(self) -> dict[Cell, OwnSample]:
         """The sample of each cell, for the direction in which more of its images changed."""

@@ -83,7 +83,7 @@ def load_reviews(session: Session, job_id: str) -> Reviews:
     rendered = [c.job_id == job_id, c.arm == "edit", c.image_digest.is_not(None)]
     first = select(c.method, c.accepted, func.min(c.id)).where(*rendered, c.id.not_in(reviewed))
     return Reviews(
-        by_edit={name: _pool(*kinds[name], reviews) for name, reviews in by_edit.items()},
+        by_edit={name: pool(*kinds[name], reviews) for name, reviews in by_edit.items()},
         prioritised=frozenset(takewhile(by_edit.__contains__, review_list(session, job_id))),
         first_open={
             (method, accepted): name for method, accepted, name in session.execute(first.group_by(c.method, c.accepted))
@@ -103,14 +103,17 @@ def first_to_review(session: Session, job_id: str) -> list[str]:
     return review_list(session, job_id)[: count or 0]
 
 
-def _pool(method: str, accepted: bool, reviews: Sequence[Review]) -> PooledReview:
+def pool(method: str, accepted: bool, reviews: Sequence[Review]) -> PooledReview:
+    """All reviews of one edit of a method, which the checks accepted or not."""
     decided = [review for review in reviews if review.verdict != "unsure"]
     votes = [review.verdict == "valid" and review.edit_shown is not False for review in decided]
+    of_pair = [vote for vote, review in zip(votes, decided, strict=True) if review.arm_shown or not vote]
     grades = [review.realism for review in reviews if review.realism is not None]
     return PooledReview(
         method,
         accepted,
         majority(votes),
+        majority(of_pair),
         majority([review.edit_shown for review in reviews if review.edit_shown is not None]),
         sum(grades) / len(grades) if grades else None,
     )
@@ -177,10 +180,10 @@ class ReviewedJob:
                         for cell in dict.fromkeys(cells_of(edit, label)):
                             columns.own.add(cell, sign, edit.id, group, self._reviews.by_edit.get(edit.id))
 
-    def verdict(self, name: str) -> bool | None:
-        """Whether the reviewers of an edit found it valid; None if nobody reviewed it or they are divided."""
+    def verdict(self, name: str, sign: int) -> bool | None:
+        """Whether the reviewers of a lost (−1) or gained (1) image found it valid; None if they have not decided."""
         review = self._reviews.by_edit.get(name)
-        return None if review is None else review.valid
+        return None if review is None else review.verdict(sign)
 
     def is_sufficient(self, method: str) -> bool:
         """Whether the random sample is large enough to estimate the validity of a method's accepted edits."""

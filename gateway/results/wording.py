@@ -15,7 +15,8 @@ from shared.schemas.results import Relation
 from shared.wording import change_in_words, class_in_words, points
 
 IMPROVEMENT_UNSEEN = (
-    "; provisional until its changed images and their arms are reviewed: an arm that lost the class gains"
+    "; provisional until its changed images are reviewed with their arms: an arm that no longer shows the class looks "
+    "like a gain"
 )
 
 

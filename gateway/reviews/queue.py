@@ -42,10 +42,12 @@ class NextUp(NamedTuple):
 
 
 def next_up(session: Session, job: Job, reviewer: str) -> NextUp:
-    """The next edit for a reviewer, who never gets the same edit twice."""
+    """The next edit for a reviewer. They get an edit twice only if a finding rests on it and they saw it alone."""
     c = Counterfactual
     own_reviews = (Review.job_id == job.id, Review.reviewer == reviewer)
-    reviewed = list(session.scalars(select(Review.counterfactual_id).where(*own_reviews).order_by(Review.reviewed_at)))
+    rows = select(Review.counterfactual_id, Review.arm_shown).where(*own_reviews).order_by(Review.reviewed_at)
+    with_arm = {row.counterfactual_id: row.arm_shown for row in session.execute(rows)}
+    reviewed = list(with_arm)
     methods = [method.name for method in job.methods if METHODS[method.name].checked]
     edits = [c.job_id == job.id, c.arm == "edit", c.image_digest.is_not(None), c.method.in_(methods)]
     reviewed_ids = set(reviewed)
@@ -59,7 +61,7 @@ def next_up(session: Session, job: Job, reviewer: str) -> NextUp:
         "rejected": next((name for name in session.scalars(reviewable) if name not in reviewed_ids), None),
     }
     turn = _TURNS[derive_seed("review", job.id, reviewer, len(reviewed)) % len(_TURNS)]
-    first = next((name for name in first_to_review(session, job.id) if name not in reviewed_ids), None)
+    first = next((name for name in first_to_review(session, job.id) if not with_arm.get(name)), None)
     by_preference = [first, candidates[turn], *candidates.values()]
     reviews = load_reviews(session, job.id)
     return NextUp(

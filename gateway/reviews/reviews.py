@@ -54,6 +54,7 @@ def _view(row: Review) -> ReviewView:
         reviewer=row.reviewer,
         verdict=row.verdict,
         edit_shown=row.edit_shown,
+        arm_shown=row.arm_shown,
         realism=row.realism,
         note=row.note,
         reviewed_at=row.reviewed_at,

@@ -53,5 +53,14 @@ def show_review(
     chosen = {name: value for name, value in (("sample", sample), ("method", method)) if value is not None}
     path = f"/jobs/{job}/review" + (f"?{urlencode(chosen)}" if chosen else "")
     return render(
-        "review.html", job_id=job, job=row, turn=turn, view=view, arm=arm, review=review, sample=sample, path=path
+        "review.html",
+        job_id=job,
+        job=row,
+        turn=turn,
+        view=view,
+        arm=arm,
+        of_finding=of_finding,
+        review=review,
+        sample=sample,
+        path=path,
     )

@@ -31,6 +31,13 @@ class ReviewRequest(Contract):
         Field(description="is the ground truth still right in this image (of a finding: and in its null or sham arm)?"),
     ]
     edit_shown: Annotated[bool | None, Field(description="does the image show the edit?")] = None
+    arm_shown: Annotated[
+        bool,
+        Field(
+            description="whether you saw the null or sham arm, too, and the verdict is on both; only such reviews "
+            "let an improvement stand"
+        ),
+    ] = False
     realism: Annotated[
         int | None, Field(ge=1, le=5, strict=True, description="from 1 (artificial) to 5 (like a photograph)")
     ] = None

@@ -92,6 +92,7 @@ FIELDS = [
     _parameters("negative_prompt", negative_prompt="x" * 1_001),
     _parameters("thresholds", thresholds={"label": 5}),
     _parameters("`caption` needs a threshold named `default`", thresholds={"caption": {"weather": 0.1}}),
+    _parameters("`label` needs a threshold named `default`", arm_thresholds={"label": {"weather": 0.1}}),
     _parameters("no check 'captoin'", thresholds={"captoin": {"default": 0.1}}),
     _parameters("'wether', which is no factor", thresholds={"caption": {"default": 0.1, "wether": 0.1}}),
     *_fields("models", "models", ("street-classifier", 5, {}, [5], [None], [""], ["a"] * 21)),

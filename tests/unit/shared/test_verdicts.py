@@ -8,6 +8,7 @@ from shared.schemas.effects import CellEffect, Standing
 from shared.schemas.estimates import Interval, Rate
 from shared.schemas.results import Funnel, HowMade, JobResults
 from shared.verdicts import VerdictKind, verdict_of, verdict_sentence
+from shared.wording import points
 from tests.support.figures import effect, results
 
 
@@ -76,6 +77,9 @@ def test_a_verdict_in_words_names_its_first_weakness_or_its_lowest_effect() -> N
     assert in_words(weak) == "2 weaknesses, first: `bus` with weather changed to night."
     held = "No weakness found in 1 tested cell. Lowest effect: −2 points, 95 % interval −30 to +10, not significant."
     assert in_words(job(TESTED)) == held
+    for lowest, judged in ((-4, ", not beyond 5 points."), (30, ".")):
+        certain = job(cell_with_interval("night", lowest, 900, lowest - 2, lowest + 2))
+        assert in_words(certain).endswith(f" to {points((lowest + 2) / 100)}{judged}")
     assert in_words(job(HELD)) == "Nothing was tested: too few images."
     assert in_words(job(accepted=0)) == "Nothing was compared."
     assert in_words(job(LOST)).startswith("Not settled: `bus` with weather changed to night: −100 points on 8 images")

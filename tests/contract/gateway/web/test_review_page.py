@@ -102,6 +102,7 @@ def test_the_images_of_a_finding_are_judged_together_with_their_arms(finding: ht
         assert f"/images/{image}" in text
     assert f"Do both renderings still show <em>{view['source']['ground_truth']}</em>?" in text
     assert "Both right" in text
+    assert 'name="arm_shown"' in text
     assert "Still right" not in text
     others = finding.get("/jobs/drawn/results?limit=200").json()["counterfactuals"]
     other = next(row for row in others if row["id"] not in first and row["image"] and row["null_image"])
@@ -114,6 +115,17 @@ def test_the_images_of_a_finding_are_judged_together_with_their_arms(finding: ht
         assert f"/images/{row['image']}" in text
         assert f"/images/{row['null_image']}" not in text
         assert "Still right" in text
+        assert 'name="arm_shown"' not in text
+
+
+def test_an_image_of_a_finding_that_was_seen_alone_is_offered_again_with_its_arm(finding: httpx.Client) -> None:
+    metrics = finding.get("/jobs/drawn/results?limit=1").json()["metrics"]
+    first, second = metrics["review"][:2]
+    alone = finding.put(f"/jobs/drawn/reviews/{first}", json={"verdict": "valid"})
+    assert alone.json()["arm_shown"] is False
+    assert counterfactual_on(page(finding)) == first
+    finding.put(f"/jobs/drawn/reviews/{first}", json={"verdict": "valid", "arm_shown": True})
+    assert counterfactual_on(page(finding)) == second
 
 
 def test_unknown_ids_are_not_found(client: httpx.Client) -> None:

@@ -57,6 +57,15 @@ def test_services_and_profile_are_those_of_the_running_system(directory: Path) -
     assert directory_of(settings) == directory
 
 
+def test_a_system_that_is_still_starting_is_not_replaced_by_services_of_the_environment(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One URL in the environment, and the command used the environment's profile and services without a word."""
+    monkeypatch.setenv("CONTRAFACT_LLM_URL", "http://127.0.0.1:9900")
+    with lock(directory), pytest.raises(SystemExit, match="still starting"):
+        settings_of(directory)
+
+
 def test_after_a_crash_the_listed_services_are_not_asked(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with listed_services(directory, "tiny", URLS), pytest.raises(SystemExit, match="contrafact serve --directory"):
         settings_of(directory)

@@ -8,8 +8,10 @@ import pytest
 from pydantic import ValidationError
 
 from gateway.methods.caption import CaptionSampling, join_sentences, write_caption
-from gateway.methods.counterfactual import MethodImage
+from gateway.methods.counterfactual import MethodImage, TaskDescription
 from gateway.methods.dillema import DillemaParameters
+from gateway.methods.lance import LanceParameters, complete_caption
+from gateway.methods.schedule import Inputs
 from shared.endpoints import Endpoint, Reply, Request, Services
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionRequest
@@ -47,6 +49,30 @@ def test_equal_and_empty_captions_add_no_sentence() -> None:
 
 def test_one_caption_stays_as_it_is() -> None:
     assert write_caption(SOURCE, Captioner([" a red\nbus "]), DillemaParameters()) == "a red bus"
+
+
+@pytest.mark.parametrize(
+    ("caption", "expected"),
+    [
+        ("A street in the rain.", "A photo of a bus. A street in the rain."),
+        ("A red bus at a stop.", "A photo of a red bus at a stop."),
+        ("An oil painting of a street.", "A picture of a bus. An oil painting of a street."),
+        ("A photo of a vehicle on a street.", "A picture of a bus. A photo of a vehicle on a street."),
+    ],
+)
+def test_a_caption_names_its_class_and_one_domain(caption: str, expected: str) -> None:
+    """It was "A photo of a picture of a bus. An oil painting of a street."."""
+    parameters = LanceParameters(label_aware=True, caption_prompt="", caption_domain="a photo of")
+    inputs = Inputs(
+        "lance",
+        "1",
+        SOURCE,
+        TaskDescription("classify the vehicle", ("bus", "car")),
+        Captioner([caption]),
+        parameters,
+        0,
+    )
+    assert complete_caption(inputs, caption) == expected
 
 
 def test_calls_recorded_before_nucleus_sampling_keep_their_keys() -> None:

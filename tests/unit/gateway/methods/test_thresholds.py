@@ -88,6 +88,8 @@ def test_a_check_is_off_for_a_factor_exactly_if_the_lowest_scores_pass(
         ("thresholds", {"captoin": {"default": 0.1}}, "there is no check 'captoin'; choose from structure, caption"),
         ("thresholds", {"caption": {"default": 0.1, "wether": 0.1}}, "'wether', which is no factor; choose from"),
         ("second_thresholds", {"caption": {"weather": 0.1}}, "`caption` needs a threshold named `default`"),
+        ("arm_thresholds", {"likeness": {"weather": 0.5}}, "`likeness` needs a threshold named `default`"),
+        ("arm_thresholds", {"likenes": {"default": 0.5}}, "there is no check 'likenes'; choose from structure"),
         ("text_thresholds", {"class_kept": {"weather": 0.1}}, "`class_kept` needs a threshold named `default`"),
         ("text_thresholds", {"caption": {"default": 0.1}}, "there is no check 'caption'; choose from class_words"),
     ],

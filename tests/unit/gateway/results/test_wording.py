@@ -47,7 +47,7 @@ def test_an_improvement_says_that_its_own_images_are_to_be_seen_first() -> None:
     for validity in (None, checked):
         effect = effects_of(gains, validity=validity)["night"]
         assert effect.provisional
-        assert effect.sentence.count("provisional until its changed images and their arms are reviewed") == 1
+        assert effect.sentence.count("provisional until its changed images are reviewed with their arms") == 1
         assert "inconclusive" not in effect.sentence
     losses = {cell("night"): differences(np.repeat([-1, 0], [18, 2]))}
     assert "provisional" not in effects_of(losses, validity=checked)["night"].sentence
