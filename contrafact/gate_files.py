@@ -143,19 +143,19 @@ def _verdict(results: RunResults, suite: str) -> str:
 
 
 def _open_drops(results: RunResults) -> str:
-    """Cells that may well drop more: "2 cells drop more: 1 undecided, 1 with too few images"; "" if there are none."""
+    """Cells that may well drop more: "2 cells may drop more: 1 undecided, 1 with too few images"; "" without any."""
     suspected = [
         cell.judgement
         for cell in results.cells
         if cell.judgement in SKIPPED
         and cell.difference < 0
-        and is_suspected(cell.difference, cell.interval, results.max_drop / 100)
+        and is_suspected(cell.difference, cell.interval, cell.sources, results.max_drop / 100)
     ]
     if not suspected:
         return ""
     counts = [(suspected.count("undecided"), "undecided"), (suspected.count("too few images"), "with too few images")]
     listed = ", ".join(f"{count} {words}" for count, words in counts if count)
-    return f"{len(suspected)} cell{' drops' if len(suspected) == 1 else 's drop'} more: {listed}"
+    return f"{len(suspected)} cell{'' if len(suspected) == 1 else 's'} may drop more: {listed}"
 
 
 def _row(cell: CellComparison) -> list[str]:

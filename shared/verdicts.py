@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +18,7 @@ from shared.wording import (
     points,
 )
 
+SELDOM = 0.05  # probability below which chance does not explain a drop
 VerdictKind = Literal["weakness", "not settled", "no weakness", "nothing compared", "too few images"]
 
 
@@ -39,13 +41,20 @@ class ModelVerdict:
     unsettled: list[CellEffect]
 
 
-def is_suspected(difference: float, interval: Interval | None, margin: float = BEYOND) -> bool:
+def is_suspected(difference: float, interval: Interval | None, n: int, margin: float = BEYOND) -> bool:
     """Whether a difference that no test established may well be real: it must not read as "nothing found".
 
-    It is larger than the margin, in either direction, and the 95 % interval excludes zero, or there are too few images
-    for an interval. In a tested cell only the correction for many cells, or too few images, then stand in its way.
+    It is larger than the margin (0 … 1), in either direction, and the 95 % interval excludes zero. In a tested cell,
+    only the correction for many cells, or too few images, then stand in its way. Without an interval, because there are
+    too few images (or groups, `n` of either): so many are lost, less those gained, that if only the margin were lost,
+    fewer than 5 % of such cells would lose as many. For 5 points those are 2 of 2 to 7, and 3 of 8 to 11.
     """
-    return abs(difference) > margin and (interval is None or interval.low > 0 or interval.high < 0)
+    if abs(difference) <= margin:
+        return False
+    if interval is not None:
+        return interval.low > 0 or interval.high < 0
+    lost = math.floor(abs(difference) * n + 1e-9)
+    return sum(math.comb(n, k) * margin**k * (1 - margin) ** (n - k) for k in range(lost, n + 1)) < SELDOM
 
 
 def suspected_drops(of: ModelResults) -> list[CellEffect]:
@@ -55,7 +64,7 @@ def suspected_drops(of: ModelResults) -> list[CellEffect]:
         for effect in of.cells
         if effect.standing in ("nothing found", "too few images")
         and effect.delta_accuracy < 0
-        and is_suspected(effect.delta_accuracy, effect.interval)
+        and is_suspected(effect.delta_accuracy, effect.interval, effect.groups or effect.sources)
     ]
 
 

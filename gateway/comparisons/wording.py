@@ -30,7 +30,8 @@ def open_differences_sentence(cells: Sequence[CellDifference]) -> str:
     suspected = [
         row
         for row in cells
-        if row.judgement in ("no difference found", "too few images") and is_suspected(row.difference, row.interval)
+        if row.judgement in ("no difference found", "too few images")
+        and is_suspected(row.difference, row.interval, row.groups or row.sources)
     ]
     if not suspected:
         return ""

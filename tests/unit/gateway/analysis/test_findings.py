@@ -122,5 +122,5 @@ def test_noise_is_seldom_a_suspected_drop(images: int) -> None:
     for (lost, same, gained), count in zip(kinds.tolist(), counts.tolist(), strict=True):
         changes = np.repeat([-1.0, 0.0, 1.0], [lost, same, gained])
         if changes.mean() < -BEYOND:  # the interval is needed for no other
-            suspected += count * is_suspected(changes.mean(), mean_interval(changes, LEVEL, 1))
+            suspected += count * is_suspected(changes.mean(), mean_interval(changes, LEVEL, 1), images)
     assert suspected / 4_000 < 0.01 + 2 * np.sqrt(0.01 * 0.99 / 4_000)
