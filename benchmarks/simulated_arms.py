@@ -1,4 +1,4 @@
-"""How often does an improvement stand that lost null arms made? Tables with a known truth.
+"""How often do lost null arms cause an improvement that stands? Tables with a known truth.
 
 A sound model, right on 95 % of images that show the class. All edits are valid, and the errors of the checks on edits
 are known. In one of eight cells a share of the null arms shows another class, and the checks of arms accept 17 of 28 of

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contrafact.async_client import AsyncClient
 from contrafact.client import Client, Unreachable
-from contrafact.outcome import Finding, Gallery, Outcome, Verdict
+from contrafact.outcome import Finding, Gallery, Outcome, OutcomeVerdict
 from contrafact.testing import JobFailed, test
 from shared.problems import Problem
 from shared.schemas.comparisons import ComparisonChoice
@@ -40,6 +40,7 @@ __all__ = [
     "MethodChoice",
     "ModelSpec",
     "Outcome",
+    "OutcomeVerdict",
     "Preprocessing",
     "Problem",
     "Question",
@@ -49,6 +50,5 @@ __all__ = [
     "SuiteFilters",
     "SuiteRequest",
     "Unreachable",
-    "Verdict",
     "test",
 ]

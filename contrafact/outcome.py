@@ -43,7 +43,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class OutcomeVerdict:
     """What the cells of one model under test under one method show together, as the report says it.
 
     `kind`: "weakness"; "not settled" (a suspected drop that no test established); "no weakness" (cells were tested, and
@@ -123,14 +123,14 @@ class Outcome:
         ]
 
     @property
-    def verdicts(self) -> list[Verdict]:
+    def verdicts(self) -> list[OutcomeVerdict]:
         """A verdict per method and model. Read them even if there is no finding: a drop may lack images for a test."""
         verdicts = []
         for results in self.metrics.results:
             verdict = verdict_of(self.metrics, results)
             effects = {"weakness": verdict.weaknesses, "not settled": verdict.unsettled}.get(verdict.kind, [])
             text = verdict_sentence(verdict, results.metric)
-            verdicts.append(Verdict(results.model, results.method, verdict.kind, effects, text))
+            verdicts.append(OutcomeVerdict(results.model, results.method, verdict.kind, effects, text))
         return verdicts
 
     def __repr__(self) -> str:

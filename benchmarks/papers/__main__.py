@@ -113,11 +113,17 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--features", help="CLIP weights for KID: a Hub id or a folder; without it KID is left out")
     parser.add_argument("--repair", action="store_true", help="retrain each model on its counterfactuals, and judge it")
     parser.add_argument("--steps", type=int, default=200, help="of the retraining")
-    parser.add_argument("--pilot", type=int, default=8, help="source images that measure the cost")
+    parser.add_argument("--pilot", type=_positive, default=8, help="source images that measure the cost")
     parser.add_argument("--yes", action="store_true", help="start without asking")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--url", default=os.environ.get("CONTRAFACT_URL", "http://127.0.0.1:8000"))
     return parser.parse_args()
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of images, 1 or more")
+    return int(text)
 
 
 def _split_name(text: str) -> tuple[str, str]:

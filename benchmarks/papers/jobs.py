@@ -40,10 +40,14 @@ class Unfinished(RuntimeError):
 def add_models(client: Client, models: Mapping[str, str], classes: Sequence[str] | None, kit: Kit) -> None:
     """Upload the models that the gateway does not have yet: folders in Hub layout, or Hub ids, which are fetched.
 
-    `classes` names their outputs; None keeps the models' own names.
+    `classes` names their outputs; None keeps the models' own names. Raises ValueError if the gateway has another model
+    of that name, because its results would stand for yours.
     """
-    listed = {model.name for model in client.models_when_ready().models}
+    listed = {model.name: model.description for model in client.models_when_ready().models}
     for name, where in models.items():
+        description = f"{where}, for {kit.title}"
+        if name in listed and listed[name] != description:
+            raise ValueError(f"the gateway has another model {name!r} ({listed[name]}); give yours another name")
         if name in listed:
             continue
         with tempfile.TemporaryDirectory() as directory:
@@ -52,7 +56,7 @@ def add_models(client: Client, models: Mapping[str, str], classes: Sequence[str]
                 name=name,
                 kind=kit.kind,
                 classes=None if classes is None else list(classes),
-                description=f"{where}, for {kit.title}",
+                description=description,
             )
             print(f"uploading {name} ({where})", file=sys.stderr)
             client.add_model(spec, [path for path in sorted(folder.iterdir()) if is_model_file(path.name)])

@@ -29,7 +29,7 @@ _LEVELS = np.geomspace(1.0, 1e-9, 541)  # p-values in steps of 4 %
 _LEVELS_AT_A_TIME = 64
 _SHRINKAGE = 12  # imagined values without gain
 _STAKES = 1_000  # constant bets to choose from
-_UNKNOWN = 1.05  # images that a bet takes which does not know the differences, as a multiple
+_UNKNOWN = 1.05  # factor: the images that a bet needs more if it has to learn the differences first
 _REACHED = 1e-12  # logarithm of wealth short of the target by rounding
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence, Set
 
 from gateway.methods import METHODS, JobMethod
 from gateway.methods.check_parameters import CheckParameters
-from gateway.methods.checks import CHECKS, RECAPTION_LIMIT, factors_off, refusing
+from gateway.methods.checks import CHECKS, RECAPTION_LIMIT, effective_thresholds, factors_off
 from gateway.methods.controlled import ControlledParameters
 from gateway.methods.counterfactual import FACTORS, Thresholds
 from shared.schemas.base import Kind
@@ -22,13 +22,15 @@ def checks_off(methods: Sequence[JobMethod], kind: Kind) -> dict[str, list[str]]
     `recaption` to jobs that ask for it.
     """
     elsewhere = {"label"} if kind == "segmentation" else {"shapes", "things"}
-    off = {
-        method.name: _off(METHODS[method.name].checks, {**RECAPTION_LIMIT, **method.thresholds}, unused)
-        for method in methods
-        if isinstance(parameters := method.parameters, CheckParameters) and VALIDITY not in refusing(method.thresholds)
-        for unused in [elsewhere if parameters.recaption else {*elsewhere, "recaption"}]
-    }
-    return {name: checks for name, checks in off.items() if checks}
+    off: dict[str, list[str]] = {}
+    for method in methods:
+        parameters = method.parameters
+        if not isinstance(parameters, CheckParameters) or VALIDITY in effective_thresholds(method.thresholds):
+            continue
+        unused = elsewhere if parameters.recaption else {*elsewhere, "recaption"}
+        if checks := _off(METHODS[method.name].checks, {**RECAPTION_LIMIT, **method.thresholds}, unused):
+            off[method.name] = checks
+    return off
 
 
 def _off(checks: Sequence[str], thresholds: Thresholds, unused: Set[str]) -> list[str]:
@@ -57,5 +59,5 @@ def unchecked_methods(methods: Sequence[JobMethod], kind: Kind) -> list[str]:
         for method in methods
         if isinstance(parameters := method.parameters, ControlledParameters)
         and not parameters.recaption
-        and not deciding & set(refusing(parameters.thresholds))
+        and not deciding & set(effective_thresholds(parameters.thresholds))
     ]

@@ -206,7 +206,7 @@ def judge_arm(scores: Scores, edit: Edit, thresholds: Thresholds, checks: Sequen
     return judge(scores, edit, {**RECAPTION_LIMIT, **thresholds}, [check for check in checks if check in ARM_CHECKS])
 
 
-def refusing(thresholds: Thresholds) -> dict[str, dict[str, float]]:
+def effective_thresholds(thresholds: Thresholds) -> dict[str, dict[str, float]]:
     """The thresholds without those of checks that every image passes, whatever its edit's factor."""
     return {
         check: dict(by_factor)

@@ -192,10 +192,15 @@ class AnswersStored(Contract):
     @property
     def sentence(self) -> str:
         """What was stored, for people."""
-        stored = f"Stored: ratings {self.answers:,}, raters {self.raters:,}."
+        ratings, raters = _counted(self.answers, "rating"), _counted(self.raters, "rater")
+        stored = f"Stored {ratings} by {raters}."
         if not self.unchecked_raters:
             return stored
-        return f"{stored} Raters without a control item: {self.unchecked_raters:,}; theirs count when they rate one."
+        return f"{stored} Not counted until they rate a control item: {_counted(self.unchecked_raters, 'rater')}."
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 class RaterFigures(Contract):

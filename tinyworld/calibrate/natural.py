@@ -32,7 +32,7 @@ from gateway.analysis.calibration import (
 from gateway.jobs.checks_off import checks_off
 from gateway.jobs.choices import method_defaults
 from gateway.methods import read_method
-from gateway.methods.checks import refusing
+from gateway.methods.checks import effective_thresholds
 from gateway.methods.inverted import SweepParameters
 from gateway.reviews.calibration import CheckedEdit, scored_images, signal_sample
 from shared.profiles import SHIPPED, load_profile
@@ -110,7 +110,7 @@ def method_thresholds(calibration: JobCalibration) -> dict[str, Thresholds]:
     Without those that every image passes: the fit turns a check off so, and plans and reports must say that it is off.
     """
     return {
-        method.method: refusing(method.fitted.thresholds)
+        method.method: effective_thresholds(method.fitted.thresholds)
         for method in calibration.methods
         if method.method in FITTED and method.fitted is not None
     }

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gateway.analysis.thresholds import VALID, ScoredImages, auroc, fit, fit_by_factor, held_out_margins
-from gateway.methods.checks import CHECKS, refusing
+from gateway.methods.checks import CHECKS, effective_thresholds
 from gateway.methods.counterfactual import Thresholds
 from tinyworld.calibrate.broken import Trial
 from tinyworld.statistics.rates import rate_text
@@ -22,7 +22,7 @@ def thresholds(trials: Sequence[Trial], checks: Sequence[str] = CHECKS) -> dict[
 
     Checks that every image passes at their thresholds are left out: they are off.
     """
-    return refusing(fit_by_factor(scored_images(trials, checks)))
+    return effective_thresholds(fit_by_factor(scored_images(trials, checks)))
 
 
 def limits(trials: Sequence[Trial], checks: Sequence[str] = CHECKS) -> dict[str, float]:

@@ -110,6 +110,16 @@ def test_the_interval_is_chosen_by_size_and_mixture() -> None:
     assert mean_interval(mixed[:39], 0.95, 1).kind == "betting"
 
 
+def test_small_changes_with_rare_large_ones_are_left_to_bets() -> None:
+    """The bootstrap covered −2.4 points in 63 % of samples: signs of IoU are mixed, and a rare loss may be missing."""
+    random = np.random.default_rng(5)
+    for _ in range(60):
+        differences = random.normal(0, 0.02, 40) - 0.8 * (random.random(40) < 0.03)
+        interval = mean_interval(differences, 0.95, 1)
+        assert interval.kind == "betting"
+        assert interval.low <= -0.024 <= interval.high
+
+
 @pytest.mark.parametrize("differences", [-np.ones(12), np.zeros(30), np.repeat([-1.0, 0.0], 25)])
 def test_intervals_hold_the_mean_stay_in_range_and_widen_with_their_level(differences: Floats) -> None:
     narrow, wide = mean_interval(differences, 0.95, 4), mean_interval(differences, 0.995, 4)

@@ -62,13 +62,6 @@ def test_beams_that_a_server_does_not_have_are_refused_in_the_plan() -> None:
     assert getattr(lance.parameters, "caption_beams", 0) == 5
 
 
-@pytest.mark.parametrize("method", ["reconstruction", "lance-r", "lance"])
-def test_paper_inverts_all_test_sets_of_lances_table_2_alike(method: str) -> None:
-    """Reconstructions were inverted directly, so the control was of another editor."""
-    (planned,) = plan(spec_of(method), load_profile("paper"), []).methods
-    assert getattr(planned.parameters, "inversion", None) == "null_text"
-
-
 def test_signals_of_models_that_the_profile_lacks_are_refused_in_the_plan() -> None:
     for signal, table in (("object", "segmenter"), ("judge", "judge")):
         with pytest.raises(InvalidInput, match=rf"evaluator\.{table}"):

@@ -1,0 +1,35 @@
+"""The models of a kit: one that the gateway has under the same name must be the same model."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import httpx
+import pytest
+
+from benchmarks.papers.jobs import add_models
+from benchmarks.papers.kits import KITS
+from contrafact import Client
+from shared.schemas.jobs import ModelsListing, ModelView
+
+KIT = next(iter(KITS.values()))
+
+
+class Listing(Client):
+    """A client of a gateway that has one model."""
+
+    def __init__(self, description: str) -> None:
+        super().__init__("http://127.0.0.1:1", transport=httpx.MockTransport(lambda request: httpx.Response(500)))
+        view = ModelView.model_construct(name="mine", description=description)
+        self.listing = ModelsListing.model_construct(models=[view])
+
+    def models_when_ready(self) -> ModelsListing:
+        return self.listing
+
+
+def test_another_model_of_the_same_name_is_refused_and_the_same_one_is_not_sent_again() -> None:
+    """`--model mine=B` after `--model mine=A` tested A again, and its tables were called B's."""
+    with closing(Listing(f"folder/a, for {KIT.title}")) as client:
+        add_models(client, {"mine": "folder/a"}, None, KIT)
+        with pytest.raises(ValueError, match="another model 'mine'"):
+            add_models(client, {"mine": "folder/b"}, None, KIT)
