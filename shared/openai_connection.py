@@ -17,19 +17,22 @@ from openai import APIConnectionError, APIStatusError, AsyncOpenAI, Omit, omit
 
 from shared.http_statuses import refuses_content
 from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput
+from shared.reply_limits import IDENTITY, LimitedStream, refuse_compression
 from shared.weights import Server
 
 ATTEMPTS = 3
+MOST_BYTES = 64 * 1024**2  # of a reply in text
 
 
 class OpenAIConnection:
     """Sends requests to `server`, at most `server.concurrency` at a time.
 
     A request is sent up to `ATTEMPTS` times. It is repeated after a failed connection and after 408, 409, 429 and 5xx,
-    with the delay of `Retry-After`. The deadline ends every call, including its waits.
+    with the delay of `Retry-After`. The deadline ends every call, including its waits. A reply of more than `max_bytes`
+    raises DependencyFailed.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, max_bytes: int = MOST_BYTES) -> None:
         """Raises ValueError if the environment lacks the server's key."""
         key = os.environ.get(server.api_key_variable, "") if server.api_key_variable else ""
         if server.api_key_variable and not key:
@@ -40,12 +43,19 @@ class OpenAIConnection:
         if not key:
             self.headers["Authorization"] = omit
         limits = httpx.Limits(max_connections=server.concurrency, max_keepalive_connections=0)
+
+        async def limit(reply: httpx.Response) -> None:
+            refuse_compression(reply, server.url)
+            assert isinstance(reply.stream, httpx.AsyncByteStream)
+            reply.stream = LimitedStream(reply.stream, max_bytes, server.url)
+
+        http_client = httpx.AsyncClient(limits=limits, headers=IDENTITY, event_hooks={"response": [limit]})
         self.client = AsyncOpenAI(
             base_url=server.url,
             api_key=key or "none",
             max_retries=ATTEMPTS - 1,
             timeout=None,
-            http_client=httpx.AsyncClient(limits=limits),  # type: ignore[arg-type]  # accepted, but typed for httpx2
+            http_client=http_client,  # type: ignore[arg-type]  # accepted, but typed for httpx2
         )
 
     @asynccontextmanager

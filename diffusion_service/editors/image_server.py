@@ -20,6 +20,7 @@ from shared.openai_connection import OpenAIConnection
 from shared.problems import DependencyFailed, Problem
 from shared.profile_instruct import FormField, InstructServer
 
+MOST_BYTES = 256 * 1024**2  # of a reply: a PNG of 52 megapixels in base64, even of noise, and a margin
 LEAST_SHAPE = 0.9  # of the server's aspect ratio to the source's, or the reverse; sizes are rounded to multiples
 
 
@@ -27,7 +28,7 @@ class ImageServer:
     """Sends edits to the profile's server, repeated as `OpenAIConnection` does."""
 
     def __init__(self, profile: InstructServer) -> None:
-        self._connection = OpenAIConnection(profile.server)
+        self._connection = OpenAIConnection(profile.server, MOST_BYTES)
         self._profile = profile
 
     async def edit(
@@ -42,7 +43,7 @@ class ImageServer:
 
         Its pixels are pasted back, because not every server honours the mask, and none keeps them exactly.
         Raises DeadlineExceeded, InvalidInput (the server refuses the content), and DependencyFailed, also for a reply
-        without an image, or with one of another shape.
+        without an image, with one of another shape, or of more than `MOST_BYTES`.
         """
         profile = self._profile
         form = {profile.fields[name]: value for name, value in values.items() if name in profile.fields}

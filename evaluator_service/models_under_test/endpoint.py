@@ -30,6 +30,7 @@ from shared.images import Pixels, decode
 from shared.png_files import png_header
 from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, Problem
 from shared.profile_evaluator import ModelEndpoint
+from shared.reply_limits import IDENTITY, limited, refuse_compression
 from shared.schemas.base import Kind
 
 ATTEMPTS = 5
@@ -61,7 +62,7 @@ class _Server:
         if endpoint.api_key_variable and not key:
             raise ValueError(f"set the environment variable {endpoint.api_key_variable} to the key of {endpoint.url}")
         self._endpoint = endpoint
-        self._headers = {"Accept-Encoding": "identity", **({"Authorization": f"Bearer {key}"} if key else {})}
+        self._headers = IDENTITY | ({"Authorization": f"Bearer {key}"} if key else {})
         self._transport = transport
         self._slots = asyncio.Semaphore(endpoint.concurrency)
         self.classes = list(endpoint.classes)
@@ -128,14 +129,9 @@ class _Server:
         url, body = self._endpoint.url, bytearray()
         async with client.stream("POST", url, json=payload, headers=self._headers, timeout=seconds) as reply:
             if reply.status_code == 200:
-                if reply.headers.get("content-encoding", "identity") != "identity":
-                    raise DependencyFailed(
-                        f"the model at {url} sent a compressed reply; make it honour Accept-Encoding"
-                    )
-                async for chunk in reply.aiter_bytes():
+                refuse_compression(reply, f"the model at {url}")
+                async for chunk in limited(reply.aiter_bytes(), max_bytes, f"the model at {url}"):
                     body += chunk
-                    if len(body) > max_bytes:
-                        raise DependencyFailed(f"the model at {url} sent more than {max_bytes:,} bytes")
             elif refuses_content(reply.status_code):
                 with suppress(httpx.DecodingError):  # the status is enough
                     async for chunk in reply.aiter_bytes():

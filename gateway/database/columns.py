@@ -19,6 +19,9 @@ from shared.schemas.service import ServiceInfo
 Message = TypeVar("Message", bound=Contract)
 SourceImageState = Literal["pending", "leased", "done", "failed", "cancelled"]
 JSON_COLUMN = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
+ID_PREFIX = (
+    24  # characters of a suite's or run's id in the ids of its rows, before a hyphen and the id of the first row
+)
 
 
 class StoredChange(TypedDict):

@@ -22,6 +22,8 @@ from shared.schemas.exports import DigitalSource
 from shared.schemas.jobs import MethodChoice
 from shared.schemas.reviews import ConfirmingMethod
 
+_SAME_CAPTION = "the source inverted and rendered with the same parameters, caption unchanged"
+NULL_ARM = "made as the edit is, without the change"  # unless a method says otherwise
 GENERATED: DigitalSource = "trainedAlgorithmicMedia"  # unless a method says otherwise
 
 
@@ -35,6 +37,7 @@ class MethodSpec:
     checked, so that the errors of the checks count. `checks` judge them, in order, each at a threshold of the profile
     or of `default_thresholds`; a check without either only scores. `confirmed_by`: the method whose editor is unrelated
     to its own, and which therefore tests its findings again. `listed`: whether users choose it for their jobs.
+    `null_arm` says what its null arms are.
     """
 
     function: Method
@@ -43,6 +46,7 @@ class MethodSpec:
     paper: str
     summary: str
     revision: str
+    null_arm: str = NULL_ARM
     needs: tuple[Literal["text_embedder", "masked_words", "instruct"], ...] = ()
     checked: bool = True
     checks: tuple[str, ...] = CHECKS
@@ -61,6 +65,7 @@ METHODS: dict[str, MethodSpec] = {
         summary="Caption, keywords that may change, alternatives, new captions, and images rendered from them under "
         "control of the source's structure.",
         revision=dillema.REVISION,
+        null_arm="rendered with the same seed and control, caption unchanged",
         confirmed_by="shifts",
     ),
     "lance": MethodSpec(
@@ -71,6 +76,7 @@ METHODS: dict[str, MethodSpec] = {
         summary="Edits of the caption by a language model, one factor at a time, made in the image itself by inversion "
         "and prompt-to-prompt; the best of a sweep is kept.",
         revision=lance.REVISION,
+        null_arm=_SAME_CAPTION,
         needs=("text_embedder",),
         checks=lance.LANCE_CHECKS,
         default_thresholds=lance.DEFAULT_THRESHOLDS,
@@ -85,6 +91,7 @@ METHODS: dict[str, MethodSpec] = {
         summary="LANCE's random baseline: a word of the caption drawn by chance and replaced by a masked language "
         "model, made in the image as LANCE makes its edits.",
         revision=lance_r.REVISION,
+        null_arm=_SAME_CAPTION,
         needs=("masked_words",),
         checks=lance_r.WORD_CHECKS,
         default_thresholds=lance.DEFAULT_THRESHOLDS,
@@ -98,6 +105,7 @@ METHODS: dict[str, MethodSpec] = {
         paper="https://arxiv.org/abs/2305.19164",
         summary="LANCE's control: the image inverted and regenerated with nothing changed.",
         revision=reconstruction.REVISION,
+        null_arm="the source image",
         checked=False,
         digital_source="compositeWithTrainedAlgorithmicMedia",
     ),
@@ -109,6 +117,7 @@ METHODS: dict[str, MethodSpec] = {
         summary="Changes that you write (“at night”, “in the snow”), made in every image by inversion and "
         "prompt-to-prompt.",
         revision=shifts.REVISION,
+        null_arm=_SAME_CAPTION,
         digital_source="compositeWithTrainedAlgorithmicMedia",
         confirmed_by="dillema",
     ),
@@ -120,6 +129,7 @@ METHODS: dict[str, MethodSpec] = {
         summary="Instructions by a language model, or yours, one change each, carried out by an instruction-following "
         "image editor.",
         revision=instruct.REVISION,
+        null_arm="edited under the same seed by an instruction that changes nothing",
         needs=("instruct",),
         checks=instruct.INSTRUCT_CHECKS,
         default_thresholds=lance.DEFAULT_THRESHOLDS,
@@ -134,6 +144,7 @@ METHODS: dict[str, MethodSpec] = {
         summary="Noise, blur, fog, compression and the like at five severities, and the severity at which each image "
         "first fails.",
         revision=corruptions.REVISION,
+        null_arm="the source image through the same code, not corrupted",
         checked=False,
         digital_source="algorithmicallyEnhanced",
     ),
@@ -145,6 +156,7 @@ METHODS: dict[str, MethodSpec] = {
         summary="The object cut out and pasted on other backgrounds, at other sizes and places, and mirrored; no "
         "generator.",
         revision=compose.REVISION,
+        null_arm="the object pasted at its own place on its own background",
         checks=compose.COMPOSE_CHECKS,
         digital_source="composite",
     ),
@@ -156,6 +168,7 @@ METHODS: dict[str, MethodSpec] = {
         summary="The edits of a job's weaknesses at half, full and stronger dose, and undone; `POST /jobs/{job}/doses` "
         "starts it.",
         revision=doses.REVISION,
+        null_arm="made as the edit is, at the same dose, without the change",
         listed=False,
     ),
 }

@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.own_images import LEAST_MARKED
 from gateway.analysis.segmentation import lost_classes
+from gateway.methods import METHODS, NULL_ARM
 from gateway.results.wording import chosen_by, weakness_in_words
 from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.estimates import Rate, VarianceComponents
@@ -135,6 +136,11 @@ def change_name(change: ChangeView) -> str:
     return f"{change.factor}: " + (f"{old} → {new}".strip() if new else old)
 
 
+def null_arm(method: str) -> str:
+    """What the null arms of a method are."""
+    return METHODS[method].null_arm if method in METHODS else NULL_ARM
+
+
 def holds(opinion: PredictionView | None, expected: str | None) -> bool | None:
     """Whether a prediction is the expected class; None if either is unknown."""
     return None if opinion is None or expected is None else opinion.predicted == expected
@@ -202,6 +208,7 @@ FILTERS = {
     "signed": format_signed,
     "p_value": p_value,
     "cell_name": cell_name,
+    "null_arm": null_arm,
     "change_name": change_name,
     "sentence_case": sentence_case,
     "with_code": with_code,

@@ -7,7 +7,8 @@ from collections.abc import Collection
 from sqlalchemy import exists, select
 from sqlalchemy.orm import Session
 
-from gateway.database.tables import Counterfactual, Job, SourceImage
+from gateway.database.columns import ID_PREFIX
+from gateway.database.tables import Counterfactual, Job, SourceImage, Suite
 from gateway.methods import GENERATED, METHODS
 from shared import __version__
 from shared.schemas.exports import DigitalSource
@@ -63,24 +64,28 @@ def packets_of_job(session: Session, job: str, digests: Collection[str]) -> dict
 def packet_of_image(session: Session, owner: str, digest: str) -> bytes | None:
     """The XMP packet of an image by digest, if a job of the owner generated it and none has it as a source image.
 
-    Of several counterfactuals with these pixels, the packet names the one with the first id.
+    Of several counterfactuals with these pixels, the packet names the one with the first id. Copies of suites come
+    last, and are named as the rows of the rendering job that they were copied from.
     """
     c, job = Counterfactual, Job
     sources_of_job = select(SourceImage.id).join(job, SourceImage.job_id == job.id)
     is_source = exists(sources_of_job.where(job.owner_id == owner, SourceImage.digest == digest))
     generated = (
-        select(c.job_id, c.id, c.arm, c.method, SourceImage.digest)
+        select(c.job_id, Suite.made_from, c.id, c.arm, c.method, SourceImage.digest)
         .join(SourceImage, c.source_image_id == SourceImage.id)
         .join(job, c.job_id == job.id)
+        .outerjoin(Suite, Suite.id == job.suite_id)
         .where(job.owner_id == owner, c.image_digest == digest, ~is_source)
-        .order_by(c.id)
+        .order_by(job.suite_id.is_not(None), c.id)
         .limit(1)
     )
     row = session.execute(generated).one_or_none()
     if row is None:
         return None
-    job_id, counterfactual, arm, method, source = row
+    job_id, made_from, counterfactual, arm, method, source = row
     term = digital_source_of(session.get_one(Job, job_id), method)
+    if made_from is not None:
+        job_id, counterfactual = made_from, counterfactual[ID_PREFIX + 1 :]
     return packet_of(term, job_id, counterfactual, _arm(arm), method, source or "")
 
 

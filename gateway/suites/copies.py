@@ -10,13 +10,11 @@ from typing import Any, TypedDict
 from sqlalchemy import ColumnElement, insert, literal, select
 from sqlalchemy.orm import Session
 
-from gateway.database.columns import JobColumns, SourceImageState
+from gateway.database.columns import ID_PREFIX, JobColumns, SourceImageState
 from gateway.database.sessions import ColumnValues
 from gateway.database.table_base import utc_now
 from gateway.database.tables import Counterfactual, Job, SourceImage, Table
 from shared.schemas.base import JsonObject
-
-ID_PREFIX = 24  # characters of a copy's job in the ids of its rows, before a hyphen and the id of the first row
 
 
 def copy_job(job: Job, job_id: str, suite_id: str, spec: JsonObject) -> JobColumns:

@@ -13,6 +13,7 @@ import uuid
 from sqlalchemy import and_, delete, exists, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
+from gateway.database.columns import ID_PREFIX
 from gateway.database.counts import count_rows
 from gateway.database.events import add_event
 from gateway.database.pagination import page_of
@@ -28,7 +29,7 @@ from gateway.results.counterfactuals import ORDER, matching
 from gateway.results.filters import Filters, conditions
 from gateway.results.pairing import is_arm_of
 from gateway.results.views import counterfactual_views
-from gateway.suites.copies import ID_PREFIX, RowCopies, copy_job
+from gateway.suites.copies import RowCopies, copy_job
 from shared.problems import Conflict, InvalidInput, NotFound
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.suites import RunView, SuiteCounterfactuals, SuiteDetail, SuiteRequest, SuitesPage, SuiteView

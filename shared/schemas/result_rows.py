@@ -111,7 +111,7 @@ class CounterfactualView(Contract):
     new_caption: str
     image: Annotated[str | None, Field(description="null where a text check refused the edit before rendering")]
     null_image: Annotated[
-        str | None, Field(description="the null arm's image: same editor and seed, caption unchanged")
+        str | None, Field(description="the null arm's image: made as the counterfactual is, without the change")
     ]
     null_check: Annotated[
         str | None, Field(description='the check that the null arm fails ("": none; null: not checked)')

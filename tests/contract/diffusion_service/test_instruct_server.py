@@ -18,10 +18,11 @@ from PIL import Image
 from starlette.datastructures import UploadFile
 
 from diffusion_service.editors.corruptions import corrupt
-from diffusion_service.editors.image_server import ImageServer
+from diffusion_service.editors.image_server import MOST_BYTES, ImageServer
 from diffusion_service.instruct import ServerEngine
 from shared.images import Pixels, encode
 from shared.openai_connection import ATTEMPTS
+from shared.openai_connection import MOST_BYTES as TEXT_BYTES
 from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, Problem
 from shared.profile_instruct import InstructServer
 from shared.schemas.base import ImagePayload
@@ -166,6 +167,14 @@ def test_bad_replies_are_problems(reply: Response, problem: type[Problem], reque
     with pytest.raises(problem, match=message):
         run_against(peer, edited)
     assert peer.requests == requests
+
+
+def test_a_reply_may_be_as_large_as_the_largest_image() -> None:
+    noise_png = 52_000_000 * 3  # bytes; a PNG of noise is no smaller than its pixels
+    assert noise_png * 4 / 3 < MOST_BYTES
+    longer = Response(b'{"data": [' + b" " * TEXT_BYTES + b"]}", media_type="application/json")
+    with pytest.raises(DependencyFailed, match="b64_json"):
+        run_against(EditingServer(longer), edited)
 
 
 def test_the_deadline_ends_a_slow_edit() -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 import math
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 
 from shared.chat_server import ChatServer
 from shared.completion import Completion
-from shared.openai_connection import ATTEMPTS
+from shared.openai_connection import ATTEMPTS, MOST_BYTES
 from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, NotFinite, Problem
 from shared.weights import Server
 from tests.support.language_servers import listening
@@ -132,6 +135,26 @@ def test_what_is_no_completion_is_a_failed_dependency(reply: Response) -> None:
     with pytest.raises(DependencyFailed):
         run_against(server, completed)
     assert len(server.bodies) == 1
+
+
+@pytest.mark.parametrize("status", [200, 400, 500])
+def test_a_reply_is_read_up_to_its_limit(status: int) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(MOST_BYTES // 1024**2 + 1):
+            yield b" " * 1024**2
+
+    server = RecordingServer(StreamingResponse(chunks(), status, media_type="application/json"))
+    with pytest.raises(DependencyFailed, match="sent more than 67,108,864 bytes"):
+        run_against(server, completed)
+    assert len(server.bodies) == 1
+
+
+def test_a_compressed_reply_is_a_failed_dependency() -> None:
+    packed = gzip.compress(json.dumps(REPLY).encode())
+    server = RecordingServer(Response(packed, headers={"Content-Encoding": "gzip"}, media_type="application/json"))
+    with pytest.raises(DependencyFailed, match="Accept-Encoding"):
+        run_against(server, completed)
+    assert [headers["accept-encoding"] for headers in server.headers] == ["identity"]
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_the_page_is_self_contained_well_formed_and_accessible(measured: Measure
         "Checks that are off",
         "structure, caption, label, fit",
         "<ins>",
-        "Null arm",
+        "Null arm of dillema: rendered with the same seed and control, caption unchanged.",
         "rejected by structure",
         "too few images",
         "numpy 2",

@@ -12,8 +12,10 @@ from sqlalchemy import update
 
 from contrafact.client import Client
 from contrafact.maite import suite_dataset
-from gateway.database.tables import Counterfactual, Job, SourceImage
+from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, SourceImage
 from gateway.operations.deletion import remove_rows
+from shared.images import from_array
+from shared.storage import image_key
 from tests.support.gateway_under_test import Gateway, serve_gateway
 from tests.support.suite_site import LABELS, SOURCES, add_job
 
@@ -64,6 +66,24 @@ def test_the_data_set_is_the_suite(gateway: Gateway) -> None:
     assert np.shape(image) == (3, 8, 8)
     assert target.tolist() == [0, 1]  # the first image that counts is a car
     assert (metadata["factor"], metadata["to_value"]) == ("weather", "night")
+
+
+def test_an_image_names_the_job_that_rendered_it(gateway: Gateway) -> None:
+    rendered = from_array(np.full((8, 8, 3), 9, np.uint8))
+    gateway.context.store.put(image_key(rendered.digest), rendered.png)
+    with gateway.context.sessions.begin() as session:
+        session.add(Image(digest=rendered.digest, width=8, height=8, bytes=len(rendered.png)))
+        session.add(OwnedImage(owner_id=LOCAL_OWNER, digest=rendered.digest))
+        session.flush()
+        # Ids of copies begin with a hexadecimal digit; "z9" comes after all of them.
+        session.execute(update(Counterfactual).where(Counterfactual.id == "c9").values(id="z9"))
+        session.execute(update(Counterfactual).where(Counterfactual.id == "z9").values(image_digest=rendered.digest))
+    gateway.client.post("/suites", json={"job": "made", "name": "again"}).raise_for_status()
+    image = gateway.client.get(f"/images/{rendered.digest}").content
+    assert b'Job="made"' in image
+    assert b'Counterfactual="z9"' in image
+    delete_job(gateway)
+    assert gateway.client.get(f"/images/{rendered.digest}").content == image
 
 
 def test_pages_are_of_the_suite_alone(gateway: Gateway) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
+from gateway.report.page import environment
 from gateway.report.settling import open_effects, steps_for
-from gateway.report.words import with_code
+from gateway.report.words import null_arm, with_code
 from gateway.results.wording import weakness_in_words
 from shared.schemas.effects import Cell
 from shared.schemas.estimates import ChangedImages, Confirmation, Panel
+from tests.support.counterfactual_views import counterfactual_view
 from tests.support.figures import effect, results
 
 
@@ -53,3 +57,23 @@ def test_open_effects_name_the_images_that_would_settle_them_the_fewest_first() 
         "`bus` with weather changed to snow: −9 points on 30 images, 95 % interval −90 to −30, not significant; "
         "about 270 more images of `bus` that get this change would settle an effect of this size",
     ]
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("dillema", "caption unchanged"),
+        ("lance", "caption unchanged"),
+        ("instruct", "an instruction that changes nothing"),
+        ("corruptions", "the source image"),
+        ("compose", "its own background"),
+        ("of-another-version", "without the change"),
+    ],
+)
+def test_a_pair_says_what_the_null_arm_of_its_method_is(method: str, words: str) -> None:
+    """All pairs said that the null arm was rendered again with the caption unchanged."""
+    assert words in null_arm(method)
+    view = counterfactual_view(0).model_copy(update={"method": method, "null_image": "null"})
+    template = environment().from_string('{% import "_pairs.html" as pairs with context %}{{ pairs.pair(view, []) }}')
+    page = template.render(view=view, thumbnail=str, pair_link=None)
+    assert f'alt="Null arm: {null_arm(method)}"' in page
