@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +20,7 @@ from contrafact.client import Client
 from contrafact.progress_display import show_progress, show_upload
 from shared.archives import is_archive
 from shared.manifests import ManifestRow, folder_labels, match_rows, parse_manifest
+from shared.problems import InvalidInput, Problem, TooLarge
 from shared.schemas.designs import DesignKind
 from shared.schemas.jobs import JobDetail, JobRequest, JobSpec, ManifestImage, MethodChoice, MethodInfo
 from shared.schemas.masks import MaskSpec
@@ -27,6 +29,7 @@ from shared.seeds import derive_digest
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp"})
 UPLOADS_AT_ONCE = 4
+_LISTED = 5  # files in a message
 
 
 def spec_of(
@@ -114,7 +117,7 @@ def submit_job(
             with show_upload(console, archive.name, archive.stat().st_size) as progress:
                 return client.create_from_archive(spec, archive, manifest, key, progress)
     files, rows = _labelled_files(paths, manifest, known_classes)
-    digests = upload_images(client, [path for _, path in files], console)
+    digests = upload_images(client, files, console)
     request = _request(spec, files, rows, digests)
     return client.create(request, key or _derived_key(request.model_dump_json(exclude_unset=True)))
 
@@ -218,14 +221,30 @@ def image_files(paths: Sequence[Path]) -> list[tuple[str, Path]]:
     return files
 
 
-def upload_images(client: Client, paths: Sequence[Path], console: Console) -> list[str]:
-    """Upload the files, several at a time, with a display of progress. Returns their digests."""
-    with show_progress(console, "uploading", len(paths)) as display, ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:
-        digests = []
-        for digest in pool.map(client.upload, paths):
-            digests.append(digest)
+def upload_images(client: Client, files: Sequence[tuple[str, Path]], console: Console) -> list[str]:
+    """Upload the named files, several at a time, with a display of progress. Returns their digests.
+
+    Raises InvalidInput that names the files which the gateway cannot use as images, once all are sent.
+    """
+    with show_progress(console, "uploading", len(files)) as display, ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:
+        replies = []
+        for reply in pool.map(partial(_upload, client), files):
+            replies.append(reply)
             display.advance()
-        return digests
+    if refused := [reply for reply in replies if isinstance(reply, Problem)]:
+        reasons = "; ".join(problem.detail for problem in refused[:_LISTED])
+        more = f"; and {len(refused) - _LISTED} more" if len(refused) > _LISTED else ""
+        raise InvalidInput(f"{len(refused)} of {len(files)} files cannot be used: {reasons}{more}")
+    return [reply for reply in replies if isinstance(reply, str)]
+
+
+def _upload(client: Client, file: tuple[str, Path]) -> str | Problem:
+    """The digest of the file, or why the gateway cannot use it."""
+    name, path = file
+    try:
+        return client.upload(path)
+    except (InvalidInput, TooLarge) as problem:
+        return problem.about(name)
 
 
 def _value(text: str) -> JsonValue:

@@ -133,6 +133,15 @@ def test_mistakes_end_with_a_sentence_and_a_code(url: str, testset: Path, tmp_pa
     assert "nothing answers" in contrafact("http://127.0.0.1:9", "list", code=4)[1]
 
 
+def test_files_that_are_no_images_are_named(url: str, testset: Path) -> None:
+    for name in ("bad.png", "worse.png"):
+        (testset / "bus" / name).write_bytes(b"junk")
+    stderr = contrafact(url, "submit", testset, *TASK, code=3)[1]
+    assert "2 of 5 files" in stderr
+    assert "'testset/bus/bad.png'" in stderr
+    assert "'testset/bus/worse.png'" in stderr
+
+
 def test_findings_are_a_table_and_sentences(tmp_path: Path) -> None:
     with serve_gateway(tmp_path) as gateway:
         add_drawn_job(gateway.context.sessions, gateway.context.store)
