@@ -107,6 +107,24 @@ def test_archives_manifests_and_keys(url: str, tmp_path: Path) -> None:
     assert (json.loads(unlabelled)["models"], json.loads(unlabelled)["labelled"]) == ([], 0)
 
 
+def test_the_manifest_in_a_folder_is_read_as_in_an_archive(url: str, testset: Path, tmp_path: Path) -> None:
+    (testset / "car" / "notes.txt").unlink()  # an archive's file that is no image is a failed image
+    manifest = testset / "manifest.csv"
+    manifest.write_text("file,label,group\ncar/1.png,bus,a\ncar/2.png,,a\nbus/1.png,,\n")
+    shutil.make_archive(str(tmp_path / "set"), "zip", testset)
+    submit = ["submit", testset, *TASK, "--no-models", "--json"]
+    stdout, stderr = contrafact(url, *submit)
+    archive = contrafact(url, "submit", tmp_path / "set.zip", *TASK, "--no-models", "--json")[0]
+    assert [json.loads(reply)["labelled"] for reply in (stdout, archive)] == [1, 1]
+    assert f"labels are read from {manifest}" in stderr
+    assert f"labels are read from {manifest}" in contrafact(url, *submit, "--dry-run")[1]
+    assert "read from" not in contrafact(url, *submit, "--labels", manifest)[1]
+    (testset / "other.csv").write_text(manifest.read_text())
+    assert "more than one manifest" in contrafact(url, *submit, "--labels", testset / "other.csv", code=3)[1]
+    manifest.write_text("file,mask\ncar/1.png,a.png\ncar/2.png,\nbus/1.png,\n")
+    assert "names masks" in contrafact(url, *submit, code=3)[1]
+
+
 def test_the_same_command_finds_its_job_and_again_starts_another(url: str, testset: Path, tmp_path: Path) -> None:
     shutil.make_archive(str(tmp_path / "set"), "zip", testset)
     for images in (testset, tmp_path / "set.zip"):
