@@ -71,6 +71,13 @@ def test_a_job_from_a_folder_to_its_report(url: str, testset: Path, tmp_path: Pa
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert contrafact(url, "report", job, "--format", "md", "--out", "-")[0].startswith("# classify")
     assert json.loads(contrafact(url, "report", job, "--format", "json", "--out", "-")[0])["results"]["sources"] == 3
+    for name, options, first in (
+        ("report.md", [], "# classify"),
+        ("report.JSON", [], "{"),
+        ("page.md", ["--format", "html"], "<!doctype html>"),
+    ):
+        contrafact(url, "report", job, "--out", tmp_path / name, *options)
+        assert (tmp_path / name).read_text(encoding="utf-8").startswith(first)
     assert job in contrafact(url, "list")[0]
     contrafact(url, "cancel", job, code=3)
     assert "no image" in contrafact(url, "retry", job, code=3)[1]
