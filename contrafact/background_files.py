@@ -28,12 +28,12 @@ def with_backgrounds(
         return list(methods)
     if METHOD not in [method.name for method in methods]:
         raise ValueError("--backgrounds are for the method compose; add --method compose")
-    files = [path for _, path in image_files([folder])]
+    files = image_files([folder])
     if dry_run:
-        digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
+        digests = [hashlib.sha256(path.read_bytes()).hexdigest() for _, path in files]
     else:
         digests = upload_images(client, files, console)
-    of_digest = dict(zip(digests, files, strict=True))
+    of_digest = dict(zip(digests, (path for _, path in files), strict=True))
     backgrounds: list[JsonValue] = [
         {"digest": digest, "value": _value(path, folder)} for digest, path in of_digest.items()
     ]

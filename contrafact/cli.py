@@ -34,6 +34,8 @@ from contrafact.system_commands import add_operator_commands, serve
 from contrafact.track_command import track
 from shared.schemas.reports import ReportFormat
 
+FORMAT_OF_SUFFIX: dict[str, ReportFormat] = {".md": "md", ".markdown": "md", ".json": "json"}
+
 app = typer.Typer(
     help="Test a vision model with counterfactual images. Data on stdout, everything else on stderr.",
     no_args_is_help=True,
@@ -108,22 +110,27 @@ def results(
 def report(
     job: JobId,
     report_format: Annotated[
-        ReportFormat, typer.Option("--format", help="html: one page; md: Markdown for a pull request; json: its data")
-    ] = "html",
+        ReportFormat | None,
+        typer.Option(
+            "--format",
+            help="html: one page; md: Markdown for a pull request; json: its data; default: suffix of --out, else html",
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="default: contrafact-JOB.FORMAT; - for stdout")] = None,
     anew: Annotated[bool, typer.Option("--anew", help="first rebuild the report with the current reviews")] = False,
     url: Url = URL,
     api_key: Key = "",
 ) -> None:
     """Save the report and print its path: one self-contained HTML page, Markdown, or JSON."""
+    chosen = report_format or FORMAT_OF_SUFFIX.get(out.suffix.lower() if out else "", "html")
     with open_client(url, api_key) as client:
         if anew and (detail := follow_job(client, client.report_anew(job))).state != "done":
             raise ValueError(f"the report could not be rebuilt: the job is {detail.state}, {detail.failure}")
-        content = client.report(job, report_format)
+        content = client.report(job, chosen)
     if str(out) == "-":
         sys.stdout.buffer.write(content)
         return
-    path = out or Path(f"contrafact-{job}.{report_format}")
+    path = out or Path(f"contrafact-{job}.{chosen}")
     path.write_bytes(content)
     print(path)
 

@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +19,8 @@ from rich.console import Console
 from contrafact.client import Client
 from contrafact.progress_display import show_progress, show_upload
 from shared.archives import is_archive
-from shared.manifests import ManifestRow, folder_labels, match_rows, parse_manifest
+from shared.manifests import ManifestRow, folder_labels, is_manifest, match_rows, parse_manifest, refuse_masks
+from shared.problems import InvalidInput, Problem, TooLarge, quote
 from shared.schemas.designs import DesignKind
 from shared.schemas.jobs import JobDetail, JobRequest, JobSpec, ManifestImage, MethodChoice, MethodInfo
 from shared.schemas.masks import MaskSpec
@@ -27,6 +29,7 @@ from shared.seeds import derive_digest
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp"})
 UPLOADS_AT_ONCE = 4
+_LISTED = 5  # files in a message
 
 
 def spec_of(
@@ -107,14 +110,14 @@ def submit_job(
     Without a `key`, the idempotency key is derived from the request: repeating a command whose reply was lost returns
     the same job. Raises ValueError for contradictory options, and `shared.problems.Problem`.
     """
-    manifest = labels.read_bytes() if labels else None
+    manifest = read_manifest(paths, labels, console)
     with _archive_of(paths, spec) as archive:
         if archive is not None:
             key = key or _key_of_archive(spec, archive, manifest)
             with show_upload(console, archive.name, archive.stat().st_size) as progress:
                 return client.create_from_archive(spec, archive, manifest, key, progress)
     files, rows = _labelled_files(paths, manifest, known_classes)
-    digests = upload_images(client, [path for _, path in files], console)
+    digests = upload_images(client, files, console)
     request = _request(spec, files, rows, digests)
     return client.create(request, key or _derived_key(request.model_dump_json(exclude_unset=True)))
 
@@ -139,7 +142,7 @@ def plan_job(
     console: Console,
 ) -> JobPlan:
     """The plan of the job that `submit_job` would start. Sends an archive for checking, but uploads no single files."""
-    manifest = labels.read_bytes() if labels else None
+    manifest = read_manifest(paths, labels, console)
     with _archive_of(paths, spec) as archive:
         if archive is not None:
             with show_upload(console, archive.name, archive.stat().st_size) as progress:
@@ -184,11 +187,40 @@ def _labelled_files(
 ) -> tuple[list[tuple[str, Path]], list[ManifestRow]]:
     """The image files, each with its row of the manifest. Without a manifest, the folder's name is the label."""
     files = image_files(paths)
-    names = [name for name, _ in files]
-    if manifest is not None:
-        return files, match_rows(parse_manifest(manifest), names)
-    labels = folder_labels(names, known_classes)
-    return files, [ManifestRow(file=name, label=label) for name, label in zip(names, labels, strict=True)]
+    return files, label_rows([name for name, _ in files], manifest, known_classes)
+
+
+def label_rows(names: Sequence[str], manifest: bytes | None, known_classes: Collection[str]) -> list[ManifestRow]:
+    """The row of each file, from the manifest or else from class folders. Raises InvalidInput and Malformed."""
+    if manifest is None:
+        labels = folder_labels(names, known_classes)
+        return [ManifestRow(file=name, label=label) for name, label in zip(names, labels, strict=True)]
+    rows = match_rows(parse_manifest(manifest), names)
+    refuse_masks(rows)
+    return rows
+
+
+def read_manifest(paths: Sequence[Path], labels: Path | None, console: Console) -> bytes | None:
+    """The manifest `labels`, or the only `manifest.csv` or `manifest.jsonl` in the folders, which the console names.
+
+    None if there is none. Raises InvalidInput if there are several, as for an archive.
+    """
+    inside = [file for path in paths if path.is_dir() for file in _visible_files(path) if is_manifest(file.name)]
+    manifests = {file.resolve(): file for file in [*inside, *([labels] if labels else [])]}
+    if len(manifests) > 1:
+        raise InvalidInput(f"there is more than one manifest: {quote([*map(str, manifests.values())])}; keep one")
+    for file in manifests.values():
+        if labels is None:
+            console.print(f"labels are read from {file}", markup=False, soft_wrap=True)
+        return file.read_bytes()
+    return None
+
+
+def _visible_files(folder: Path) -> Iterator[Path]:
+    """The files below a folder, without hidden ones and those of hidden folders."""
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(folder).parts):
+            yield file
 
 
 def _request(
@@ -218,14 +250,30 @@ def image_files(paths: Sequence[Path]) -> list[tuple[str, Path]]:
     return files
 
 
-def upload_images(client: Client, paths: Sequence[Path], console: Console) -> list[str]:
-    """Upload the files, several at a time, with a display of progress. Returns their digests."""
-    with show_progress(console, "uploading", len(paths)) as display, ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:
-        digests = []
-        for digest in pool.map(client.upload, paths):
-            digests.append(digest)
+def upload_images(client: Client, files: Sequence[tuple[str, Path]], console: Console) -> list[str]:
+    """Upload the named files, several at a time, with a display of progress. Returns their digests.
+
+    Raises InvalidInput that names the files which the gateway cannot use as images, once all are sent.
+    """
+    with show_progress(console, "uploading", len(files)) as display, ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:
+        replies = []
+        for reply in pool.map(partial(_upload, client), files):
+            replies.append(reply)
             display.advance()
-        return digests
+    if refused := [reply for reply in replies if isinstance(reply, Problem)]:
+        reasons = "; ".join(problem.detail for problem in refused[:_LISTED])
+        more = f"; and {len(refused) - _LISTED} more" if len(refused) > _LISTED else ""
+        raise InvalidInput(f"{len(refused)} of {len(files)} files cannot be used: {reasons}{more}")
+    return [reply for reply in replies if isinstance(reply, str)]
+
+
+def _upload(client: Client, file: tuple[str, Path]) -> str | Problem:
+    """The digest of the file, or why the gateway cannot use it."""
+    name, path = file
+    try:
+        return client.upload(path)
+    except (InvalidInput, TooLarge) as problem:
+        return problem.about(name)
 
 
 def _value(text: str) -> JsonValue:

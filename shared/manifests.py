@@ -54,6 +54,17 @@ def parse_manifest(data: bytes) -> dict[str, ManifestRow]:
     return by_file
 
 
+def is_manifest(name: str) -> bool:
+    """Whether a file of a folder or an archive is a manifest, by its name; it may lie in subfolders."""
+    return name.rpartition("/")[2].lower() in MANIFEST_NAMES
+
+
+def refuse_masks(rows: Iterable[ManifestRow]) -> None:
+    """Raise InvalidInput if a manifest names masks, for jobs whose ground truth is labels."""
+    if any(row.mask for row in rows):
+        raise InvalidInput("the manifest names masks, but the spec does not say what they mean; give `masks` in it")
+
+
 def match_rows(rows: Mapping[str, ManifestRow], names: Sequence[str]) -> list[ManifestRow]:
     """The row of each name, in order. Manifest and images must name exactly the same files, each once.
 

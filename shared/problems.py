@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Self
 
 from pydantic import JsonValue
 from pydantic_core import ErrorDetails
@@ -58,6 +59,10 @@ class Problem(Exception):
         self.detail = detail
         self.members = dict(members or {})
         self.retry_after = retry_after
+
+    def about(self, name: str) -> Self:
+        """The same problem, whose `detail` begins with the name of the file that it is about."""
+        return type(self)(f"{name!r}: {self.detail}", members=self.members, retry_after=self.retry_after)
 
     def body(self, instance: str | None = None) -> dict[str, JsonValue]:
         """The members of the problem document."""

@@ -14,9 +14,10 @@ from numbers import Integral
 from pathlib import Path
 from typing import Protocol, cast
 
+from rich.console import Console
+
 from contrafact.arrays import as_array
-from contrafact.job_files import image_files
-from shared.manifests import ManifestRow, folder_labels, match_rows, parse_manifest
+from contrafact.job_files import image_files, label_rows, read_manifest
 
 LABEL = "label"
 CLASS_LABEL = "ClassLabel"  # the kind of a Hugging Face column with the indices of classes and their names
@@ -100,12 +101,8 @@ def _folder(folder: Path, classes: Sequence[str], labels: Path | None) -> ImageS
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}; give a folder of images, or a list")
     files = image_files([folder])
-    names = [name for name, _ in files]
-    if labels is not None:
-        rows = match_rows(parse_manifest(labels.read_bytes()), names)
-    else:
-        truths = folder_labels(names, set(classes))
-        rows = [ManifestRow(file=name, label=label) for name, label in zip(names, truths, strict=True)]
+    manifest = read_manifest([folder], labels, Console(stderr=True))
+    rows = label_rows([name for name, _ in files], manifest, set(classes))
 
     def read(position: int) -> LabelledImage:
         name, path = files[position]

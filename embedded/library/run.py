@@ -14,13 +14,13 @@ from PIL import Image
 from contrafact.client import Client
 from contrafact.outcome import Outcome, is_flipped
 from contrafact.testing import InProcessOptions, JobFailed
-from embedded.library.datasets import ImageSet, read_dataset
+from embedded.library.datasets import ImageSet, LabelledImage, read_dataset
 from embedded.library.images import pixels_of, png_of
 from embedded.library.models import Alias, Upload, prepare_model
 from embedded.run import LOG, Embedded, run_embedded
 from evaluator_service.models_under_test.in_process import InProcessModel, refuse_other_rows
 from shared.endpoints import INFO
-from shared.problems import NotReady, Problem, from_reply
+from shared.problems import InvalidInput, NotReady, Problem, TooLarge, from_reply
 from shared.schemas.jobs import JobDetail, JobRequest, ManifestImage, MethodChoice, MethodInfo
 from shared.schemas.result_rows import CounterfactualView
 
@@ -71,7 +71,9 @@ def _run_job(
 def _try(subject: InProcessModel, images: ImageSet) -> None:
     """Run the model on the first image, so that its own errors are raised here rather than fail every image."""
     first = images.read(0)
-    rows = subject.predict([pixels_of(first.image, channels_first=first.channels_first)])
+    with _named(first):
+        pixels = pixels_of(first.image, channels_first=first.channels_first)
+    rows = subject.predict([pixels])
     refuse_other_rows(rows, 1, len(subject.classes))
 
 
@@ -99,7 +101,8 @@ def _request(client: Client, name: str, images: ImageSet, options: InProcessOpti
     rows = []
     for position in range(images.length):
         row = images.read(position)
-        digest = client.upload(png_of(row.image, channels_first=row.channels_first))
+        with _named(row):
+            digest = client.upload(png_of(row.image, channels_first=row.channels_first))
         rows.append(ManifestImage(digest=digest, label=row.label, name=row.name, group=row.group))
     methods = _methods(client, options)
     return JobRequest(
@@ -112,6 +115,15 @@ def _request(client: Client, name: str, images: ImageSet, options: InProcessOpti
         values=tuple(options.values or ()),
         **({} if methods is None else {"methods": methods}),
     )
+
+
+@contextmanager
+def _named(image: LabelledImage) -> Iterator[None]:
+    """Begin the problem of an image that cannot be used with its name."""
+    try:
+        yield
+    except (InvalidInput, TooLarge) as problem:
+        raise problem.about(image.name) from problem
 
 
 def _methods(client: Client, options: InProcessOptions) -> list[MethodChoice] | None:

@@ -30,7 +30,15 @@ from gateway.intake.sources import (
     refuse_if_unusable,
 )
 from shared.archives import is_archive
-from shared.manifests import MANIFEST_NAMES, ManifestRow, folder_labels, match_rows, parse_manifest
+from shared.manifests import (
+    MANIFEST_NAMES,
+    ManifestRow,
+    folder_labels,
+    is_manifest,
+    match_rows,
+    parse_manifest,
+    refuse_masks,
+)
 from shared.problems import InvalidInput, TooLarge, quote
 from shared.schemas.exports import MASKS, NOTE_NAME, ORIGINALS, ExportNote
 from shared.schemas.jobs import MAX_CLASSES
@@ -102,8 +110,7 @@ def _label(
     sources: Sequence[SourceFile], rows: Sequence[ManifestRow] | None, known_classes: Collection[str] | None
 ) -> list[SourceFile]:
     """The sources with their labels. `known_classes` is None for files without folders."""
-    if rows is not None and any(row.mask for row in rows):
-        raise InvalidInput("the manifest names masks, but the spec does not say what they mean; give `masks` in it")
+    refuse_masks(rows or ())
     labels = _labels(sources, rows, known_classes)
     return [replace(source, label=label) for source, label in zip(sources, labels, strict=True)]
 
@@ -177,10 +184,9 @@ def _members_of(
 def _set_aside(incoming: Iterable[Member], aside: _Aside) -> Iterator[Member]:
     """Yield possible images and masks; collect the other files in `aside`."""
     for member in incoming:
-        name = member.name.rpartition("/")[2]
-        if name.lower() in MANIFEST_NAMES:
+        if is_manifest(member.name):
             aside.manifests.append(member)
-        elif name == NOTE_NAME and not aside.originals and _is_export(member):
+        elif member.name.rpartition("/")[2] == NOTE_NAME and not aside.originals and _is_export(member):
             aside.originals = member.name.removesuffix(NOTE_NAME) + ORIGINALS
         elif member.name.startswith(aside.originals) or is_mask(member.name):
             yield member

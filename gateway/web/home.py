@@ -21,6 +21,7 @@ from gateway.jobs.submit import Submission, submit
 from gateway.models_under_test import models
 from gateway.web.form_fields import NO_LABELS, field_of, for_form
 from gateway.web.rendering import render
+from shared.characters import visible
 from shared.manifests import ManifestRow, folder_labels
 from shared.problems import InvalidInput, Malformed, Problem, TooLarge
 from shared.schemas.jobs import JobSpec
@@ -30,6 +31,7 @@ FIELDS = ("task", "images", "manifest", "ground_truth", "label_map", "masks", "c
 MAX_CHOICES = 200  # ticked boxes and other fields
 MAX_FIELD_BYTES = 64 * 1024  # of a text field, and of the file of classes
 JOBS_PER_PAGE = 20
+_ESCAPES = {"%22": '"', "%0D": "\r", "%0A": "\n"}  # in the names of files that browsers send
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -186,4 +188,15 @@ def folder_manifest(names: Sequence[str]) -> bytes | None:
 
 def _files(form: FormData, name: str) -> list[NamedFile]:
     """The files of a field. A browser that selected none sends one without a name."""
-    return [file for file in files_of(form, name) if file.name]
+    return [replace(file, name=browser_name(file.name)) for file in files_of(form, name) if file.name]
+
+
+def browser_name(name: str) -> str:
+    """The name of a file whose quotes and line breaks a browser escaped, with line breaks replaced by U+FFFD.
+
+    A `%` is not escaped, so a name with %22 of its own cannot be told apart
+    (https://html.spec.whatwg.org/#multipart-form-data).
+    """
+    for escape, character in _ESCAPES.items():
+        name = name.replace(escape, character)
+    return visible(name)

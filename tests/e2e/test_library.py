@@ -18,6 +18,7 @@ import contrafact
 from contrafact import Client, JobFailed, MethodChoice, Outcome, SuiteFilters, SuiteRequest
 from contrafact.maite import CounterfactualAugmentation, job_dataset, suite_dataset
 from embedded.run import run_embedded
+from shared.images import encode
 from shared.schemas.jobs import JobDetail
 from shared.schemas.service import SERVICES
 from shared.service import LOADING
@@ -198,3 +199,20 @@ def test_the_model_s_own_error_on_the_first_image_is_raised_before_anything_star
     with pytest.raises(KeyError, match="weights"):
         contrafact.test(broken, [(IMAGES[0], "dark")], task="classify", classes=["a", "b"], directory=tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("name", ["0.png", "2.png"], ids=["first", "later"])
+def test_a_file_that_is_no_image_is_named(name: str, tmp_path: Path) -> None:
+    """The model is tried on the first image in this process; the gateway reads the others."""
+    folder = tmp_path / "dark"
+    folder.mkdir()
+    (folder / "1.png").write_bytes(encode(IMAGES[0]))
+    (folder / name).write_bytes(b"junk")
+    with pytest.raises(contrafact.Problem, match=f"dark/{name}"):
+        contrafact.test(
+            lambda images: ["dark"] * len(images),
+            folder,
+            task="tell dark pictures from bright ones",
+            classes=["dark", "bright"],
+            directory=tmp_path / "data",
+        )

@@ -71,6 +71,13 @@ def test_a_job_from_a_folder_to_its_report(url: str, testset: Path, tmp_path: Pa
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert contrafact(url, "report", job, "--format", "md", "--out", "-")[0].startswith("# classify")
     assert json.loads(contrafact(url, "report", job, "--format", "json", "--out", "-")[0])["results"]["sources"] == 3
+    for name, options, first in (
+        ("report.md", [], "# classify"),
+        ("report.JSON", [], "{"),
+        ("page.md", ["--format", "html"], "<!doctype html>"),
+    ):
+        contrafact(url, "report", job, "--out", tmp_path / name, *options)
+        assert (tmp_path / name).read_text(encoding="utf-8").startswith(first)
     assert job in contrafact(url, "list")[0]
     contrafact(url, "cancel", job, code=3)
     assert "no image" in contrafact(url, "retry", job, code=3)[1]
@@ -107,6 +114,24 @@ def test_archives_manifests_and_keys(url: str, tmp_path: Path) -> None:
     assert (json.loads(unlabelled)["models"], json.loads(unlabelled)["labelled"]) == ([], 0)
 
 
+def test_the_manifest_in_a_folder_is_read_as_in_an_archive(url: str, testset: Path, tmp_path: Path) -> None:
+    (testset / "car" / "notes.txt").unlink()  # an archive's file that is no image is a failed image
+    manifest = testset / "manifest.csv"
+    manifest.write_text("file,label,group\ncar/1.png,bus,a\ncar/2.png,,a\nbus/1.png,,\n")
+    shutil.make_archive(str(tmp_path / "set"), "zip", testset)
+    submit = ["submit", testset, *TASK, "--no-models", "--json"]
+    stdout, stderr = contrafact(url, *submit)
+    archive = contrafact(url, "submit", tmp_path / "set.zip", *TASK, "--no-models", "--json")[0]
+    assert [json.loads(reply)["labelled"] for reply in (stdout, archive)] == [1, 1]
+    assert f"labels are read from {manifest}" in stderr
+    assert f"labels are read from {manifest}" in contrafact(url, *submit, "--dry-run")[1]
+    assert "read from" not in contrafact(url, *submit, "--labels", manifest)[1]
+    (testset / "other.csv").write_text(manifest.read_text())
+    assert "more than one manifest" in contrafact(url, *submit, "--labels", testset / "other.csv", code=3)[1]
+    manifest.write_text("file,mask\ncar/1.png,a.png\ncar/2.png,\nbus/1.png,\n")
+    assert "names masks" in contrafact(url, *submit, code=3)[1]
+
+
 def test_the_same_command_finds_its_job_and_again_starts_another(url: str, testset: Path, tmp_path: Path) -> None:
     shutil.make_archive(str(tmp_path / "set"), "zip", testset)
     for images in (testset, tmp_path / "set.zip"):
@@ -131,6 +156,15 @@ def test_mistakes_end_with_a_sentence_and_a_code(url: str, testset: Path, tmp_pa
     assert "unknown method 'paint'" in contrafact(url, "submit", testset, *TASK, "--method", "paint", code=3)[1]
     assert "unknown field step" in contrafact(url, "submit", testset, *TASK, "--set", "step=1", code=3)[1]
     assert "nothing answers" in contrafact("http://127.0.0.1:9", "list", code=4)[1]
+
+
+def test_files_that_are_no_images_are_named(url: str, testset: Path) -> None:
+    for name in ("bad.png", "worse.png"):
+        (testset / "bus" / name).write_bytes(b"junk")
+    stderr = contrafact(url, "submit", testset, *TASK, code=3)[1]
+    assert "2 of 5 files" in stderr
+    assert "'testset/bus/bad.png'" in stderr
+    assert "'testset/bus/worse.png'" in stderr
 
 
 def test_findings_are_a_table_and_sentences(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from sqlalchemy import func, select
 from gateway.auth.middleware import SMALL_BODY_BYTES
 from gateway.database.tables import Job, OwnedImage
 from gateway.web.form_fields import FIELDS, field_of
-from gateway.web.home import folder_manifest
+from gateway.web.home import browser_name, folder_manifest
 from shared.images import encode
 from shared.problems import InvalidInput
 from tests.support.browser import needs_browser, open_page, overflow, violations
@@ -120,6 +120,21 @@ def test_folders_of_sent_files_are_labels(gateway: Gateway) -> None:
     assert (job["images"], job["labelled"]) == (2, 2)
     assert folder_manifest(["a.png", "b.png"]) is None
     assert folder_manifest(["one/a.png", "one/b.png"]) is None, "one folder is no class"
+
+
+def test_quotes_and_line_breaks_in_names_from_a_browser_are_read(gateway: Gateway) -> None:
+    """httpx escapes a quote as browsers do: %22."""
+    fields = {"task": TASK, "methods": "dillema", "label_map": 'the "bus" = bus'}
+    names = ('set/the "bus"/1.png', "set/car/1.png")
+    images = [("images", (name, picture(shade))) for shade, name in enumerate(names)]
+    reply = gateway.client.post("/", data=fields, files=images)
+    assert reply.status_code == 303, reply.text
+    assert "%22" not in gateway.client.get(reply.headers["Location"]).text
+    assert browser_name("50 % a%0D%0Ab%22.png") == '50 % a\ufffd\ufffdb".png'
+    sent = gateway.client.post(
+        "/jobs", data={"task": TASK}, files=[("images", (name, b"junk")) for name in ("a%22b.png", "c.png")]
+    )
+    assert "a%22b.png" in sent.json()["detail"], "the HTTP API keeps names as they are sent"
 
 
 def test_the_plan_takes_what_the_form_takes_beyond_small_bodies(gateway: Gateway) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,6 +15,7 @@ from torch.utils.data import TensorDataset
 
 from embedded.library.datasets import ImageSet, read_dataset
 from embedded.library.images import pixels_of
+from shared.problems import InvalidInput
 
 IMAGES = np.random.default_rng(7).integers(0, 256, (4, 6, 5, 3), dtype=np.uint8)
 LABELS = ["car", "bus", "car", "bus"]
@@ -155,6 +157,23 @@ def test_a_manifest_labels_a_folder(tmp_path: Path) -> None:
     Image.fromarray(IMAGES[0]).save(folder / "a.png")
     (tmp_path / "labels.csv").write_text("file,label\na.png,bus\n")
     assert read_dataset(folder, None, tmp_path / "labels.csv").read(0).label == "bus"
+
+
+def test_a_manifest_in_a_folder_overrides_class_folders(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = folder_of(tmp_path)
+    manifest = folder / "manifest.jsonl"
+    names = [read_dataset(folder, CLASSES, None).read(position).name for position in range(len(IMAGES))]
+    manifest.write_text("".join(json.dumps({"file": name, "label": "truck"}) + "\n" for name in names))
+    labels = [label for _, label in pairs(read_dataset(folder, CLASSES, None))]
+    assert labels == ["truck"] * len(IMAGES)
+    assert str(manifest) in capfd.readouterr().err
+    (folder / ".hidden").mkdir()
+    (folder / ".hidden" / "manifest.csv").write_text("")
+    read_dataset(folder, CLASSES, manifest)
+    assert capfd.readouterr().err == ""
+    (folder / "bus" / "manifest.csv").write_text("")
+    with pytest.raises(InvalidInput, match="more than one manifest"):
+        read_dataset(folder, CLASSES, None)
 
 
 def test_names_are_those_of_the_files_and_data(tmp_path: Path) -> None:
