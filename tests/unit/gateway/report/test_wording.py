@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from gateway.report.advice import next_steps
+from gateway.report.markdown import report_markdown
 from gateway.report.settling import open_effects, steps_for
 from gateway.report.words import with_code
 from gateway.results.wording import weakness_in_words
 from shared.schemas.effects import Cell
 from shared.schemas.estimates import ChangedImages, Confirmation, Panel
-from tests.support.figures import effect, results
+from shared.wording import NO_FINDING, NO_PAIR_COUNTS
+from tests.support.figures import effect, job_results, results
 
 
 def test_a_verdict_names_classes_as_findings_do() -> None:
@@ -53,3 +56,27 @@ def test_open_effects_name_the_images_that_would_settle_them_the_fewest_first() 
         "`bus` with weather changed to snow: −9 points on 30 images, 95 % interval −90 to −30, not significant; "
         "about 270 more images of `bus` that get this change would settle an effect of this size",
     ]
+
+
+def test_steps_for_findings_come_before_an_unsettled_drop_which_names_its_model() -> None:
+    """ "Submit about 87 more images" for −20 points on 5 images stood before the review of a finding."""
+    weakness = effect("night", -60).model_copy(update={"standing": "weakness", "provisional": True})
+    weak = results("dillema", weakness)
+    small = results("dillema", effect("snow", -20, sources=5)).model_copy(update={"model": "other"})
+    large = results("dillema", effect("fog", -90, sources=9)).model_copy(update={"model": "third"})
+    steps = next_steps(job_results(small, weak, large))
+    assert "Review images" in steps[0]
+    settling = [step for step in steps if step.startswith("Settle")]
+    assert settling == [steps[-1]]
+    assert "changed to fog for `third` (−90 points on 9 images)" in settling[0]
+    alone = next_steps(job_results(small))
+    assert alone[0].startswith("Settle `bus` with weather changed to snow (−20 points on 5 images)")
+
+
+def test_without_a_pair_that_counts_nothing_is_said_of_effects() -> None:
+    empty = results("dillema").model_copy(update={"counterfactuals": 0})
+    text = report_markdown(job_results(empty, accepted=0))
+    assert NO_PAIR_COUNTS in text
+    assert NO_FINDING not in text
+    assert "Provisional" not in text
+    assert "## Findings" not in report_markdown(job_results())
