@@ -21,6 +21,7 @@ from shared.stages import in_flight, stage_words
 from shared.verdicts import not_settled_sentence, verdict_of
 from shared.wording import (
     NO_FINDING,
+    NO_PAIR_COUNTS,
     checks_off_lines,
     interval,
     nothing_accepted,
@@ -58,7 +59,7 @@ def findings(results: JobResults) -> RenderableType:
 
 def _without_findings(results: JobResults, of: ModelResults) -> Iterator[str]:
     """Why a model has no finding, and what is not settled."""
-    yield nothing_accepted(results, of.method) or NO_FINDING
+    yield nothing_accepted(results, of.method) or (NO_FINDING if of.counterfactuals else NO_PAIR_COUNTS)
     if not_settled := not_settled_sentence(verdict_of(results, of), of.metric):
         yield not_settled
 

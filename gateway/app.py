@@ -42,7 +42,19 @@ from gateway.operations.startup import refuse_unsafe_start, stop_on_signals
 from gateway.results.facets import JobFacets
 from gateway.results.image_map import JobMaps
 from gateway.settings import read_settings
-from gateway.web import compare, finding_notes, gallery, home, image_map, image_pages, login, rate, review, running
+from gateway.web import (
+    compare,
+    finding_notes,
+    gallery,
+    home,
+    image_map,
+    image_pages,
+    login,
+    rate,
+    refusals,
+    review,
+    running,
+)
 from gateway.web import own_images as own_images_page
 from gateway.web import plan as plan_page
 from gateway.web import results as results_page
@@ -96,6 +108,7 @@ def create_app(context: Context | None = None) -> FastAPI:
     problem_replies.install(app)
     for trouble in DATABASE_AWAY:
         app.add_exception_handler(trouble, _on_database_trouble)
+    refusals.install(app)
     app.add_middleware(Access, context=context)
     app.add_middleware(AccessLog, service="gateway", registry=registry)
     _complete_openapi(app)

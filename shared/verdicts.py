@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -73,7 +74,7 @@ def verdict_of(results: JobResults, of: ModelResults) -> ModelVerdict:
     weaknesses = [effect for effect in of.cells if effect.standing == "weakness"]
     tested = [effect for effect in of.cells if effect.standing != "too few images"]
     untested = [effect for effect in of.cells if effect.standing == "too few images"]
-    unsettled = sorted(suspected_drops(of), key=lambda effect: effect.delta_accuracy * effect.sources)
+    unsettled = sorted(suspected_drops(of), key=lost_images, reverse=True)
     kind: VerdictKind = "too few images"
     if weaknesses:
         kind = "weakness"
@@ -84,6 +85,23 @@ def verdict_of(results: JobResults, of: ModelResults) -> ModelVerdict:
     elif nothing_accepted(results, of.method):
         kind = "nothing compared"
     return ModelVerdict(kind, weaknesses, tested, untested, unsettled)
+
+
+def lost_images(effect: CellEffect) -> float:
+    """How many source images a drop lost, by which unsettled drops are ordered."""
+    return -effect.delta_accuracy * effect.sources
+
+
+def most_severe(results: JobResults, among: Sequence[ModelResults]) -> ModelResults | None:
+    """The first result with a weakness, else the one whose unsettled drop lost the most images, else the first."""
+
+    def rank(result: ModelResults) -> tuple[int, float]:
+        verdict = verdict_of(results, result)
+        if verdict.kind == "not settled":
+            return 1, -lost_images(verdict.unsettled[0])
+        return 0 if verdict.kind == "weakness" else 2, 0
+
+    return min(among, key=rank, default=None)
 
 
 def verdict_sentence(verdict: ModelVerdict, metric: Metric = "accuracy") -> str:

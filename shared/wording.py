@@ -12,6 +12,12 @@ from shared.schemas.results import JobResults
 from shared.schemas.review_results import MethodReviews
 
 NO_FINDING = "No finding: no effect is both significant (Benjamini-Hochberg at 5 %) and beyond 5 points."
+NO_PAIR_COUNTS = "No pair of images counts, so nothing was compared."
+
+
+def counts_pairs(results: JobResults) -> bool:
+    """Whether a pair of images counts for a model under test, so that there are effects to speak of."""
+    return any(result.counterfactuals for result in results.results)
 
 
 def nothing_accepted(results: JobResults, method: str) -> str:

@@ -9,7 +9,7 @@ from gateway.analysis.limits import LEAST_SOURCES
 from gateway.report.settling import confirming_step
 from shared.schemas.effects import CellEffect
 from shared.schemas.results import Funnel, JobResults, ModelResults
-from shared.verdicts import verdict_of
+from shared.verdicts import lost_images, verdict_of
 from shared.wording import change_in_words, class_in_words, more_images, points
 
 
@@ -41,7 +41,10 @@ def _by_method(funnel: Funnel) -> str:
 
 
 def next_steps(results: JobResults) -> list[str]:
-    """The first things to do with these results, as sentences with commands between backticks; at most five."""
+    """The first things to do with these results, as sentences with commands between backticks; at most five.
+
+    Those for findings come before the images that an unsettled drop needs.
+    """
     weaknesses = [
         Weakness(result, effect)
         for result in results.results
@@ -50,20 +53,22 @@ def next_steps(results: JobResults) -> list[str]:
     ]
     if not results.results:
         return []
-    steps = _after_weaknesses(results, weaknesses) if weaknesses else _without_weaknesses(results)
-    return [*_settling(results), *steps]
+    if weaknesses:
+        return [*_after_weaknesses(results, weaknesses), *_settling(results)]
+    return [*_settling(results), *_without_weaknesses(results)]
 
 
 def _settling(results: JobResults) -> Iterator[str]:
     """Which images to bring for the models whose verdict is not settled: those for the drop that lost most images."""
-    verdicts = [verdict_of(results, result) for result in results.results]
-    unsettled = [verdict.unsettled[0] for verdict in verdicts if verdict.kind == "not settled"]
-    known = [effect for effect in unsettled if more_images(effect)]
+    verdicts = [(result.model, verdict_of(results, result)) for result in results.results]
+    unsettled = [(model, verdict.unsettled[0]) for model, verdict in verdicts if verdict.kind == "not settled"]
+    known = [(model, effect) for model, effect in unsettled if more_images(effect)]
     if known:
-        first = min(known, key=lambda effect: effect.delta_accuracy * effect.sources)
+        model, first = max(known, key=lambda drop: lost_images(drop[1]))
         change = f"{class_in_words(first.cell, '`')} {change_in_words(first.cell)}"
+        of_model = f" for `{model}`" if len({name for name, _ in verdicts}) > 1 else ""
         drop = f"{points(first.delta_accuracy)} points on {first.sources} image{'' if first.sources == 1 else 's'}"
-        yield f"Settle {change} ({drop}): submit {more_images(first)}."
+        yield f"Settle {change}{of_model} ({drop}): submit {more_images(first)}."
 
 
 def _after_weaknesses(results: JobResults, weaknesses: Sequence[Weakness]) -> Iterator[str]:

@@ -18,7 +18,9 @@ from shared.schemas.results import Funnel, JobResults, ModelResults
 from shared.verdicts import verdict_of, verdict_sentence
 from shared.wording import (
     NO_FINDING,
+    NO_PAIR_COUNTS,
     checks_off_lines,
+    counts_pairs,
     interval,
     limits,
     nothing_accepted,
@@ -51,7 +53,7 @@ def _head(results: JobResults) -> Iterator[str]:
     yield ""
     yield from (f"* Checks that are off: {sentence(line)}" for line in checks_off_lines(results.checks_off))
     yield from (f"* {sentence(review_sentence(reviews))}" for reviews in results.reviews)
-    if results.provisional:
+    if results.provisional and counts_pairs(results):
         yield "* **Provisional:** the error rates of the automatic checks are unknown for these images.\n"
 
 
@@ -63,6 +65,8 @@ def _verdict(results: JobResults, result: ModelResults) -> list[str]:
 
 
 def _findings(results: JobResults) -> Iterator[str]:
+    if not results.results:
+        return
     yield "## Findings\n"
     pairs = [(result, effect) for result in results.results for effect in result.findings[:MAX_FINDINGS_OF_MODEL]]
     for result, effect in pairs[:MAX_FINDINGS]:
@@ -74,7 +78,7 @@ def _findings(results: JobResults) -> Iterator[str]:
     if not any(result.findings for result in results.results):
         reasons = dict.fromkeys(nothing_accepted(results, result.method) for result in results.results)
         yield from (plain(reason) for reason in reasons if reason)
-        yield NO_FINDING
+        yield NO_FINDING if counts_pairs(results) else NO_PAIR_COUNTS
     yield ""
 
 

@@ -20,9 +20,11 @@ from shared.schemas.result_rows import ChangeView, ModelOpinion, PredictionView
 from shared.verdicts import lowest_effect_sentence, not_settled_sentence, open_cells_sentence, verdict_of
 from shared.wording import (
     NO_FINDING,
+    NO_PAIR_COUNTS,
     change_in_words,
     checks_off_lines,
     class_in_words,
+    counts_pairs,
     interval,
     limits,
     more_images,
@@ -219,6 +221,8 @@ GLOBALS = {
     "holds": holds,
     "nothing_accepted": nothing_accepted,
     "NO_FINDING": NO_FINDING,
+    "NO_PAIR_COUNTS": NO_PAIR_COUNTS,
+    "counts_pairs": counts_pairs,
     "no_link": no_link,
     "verdict_of": verdict_of,
     "not_settled_sentence": not_settled_sentence,

@@ -80,7 +80,7 @@ def show_comparison_page(
 class View:
     """What the page shows: the completed choices, and the comparison, or the reason why there is none.
 
-    `releases`: the accuracies of two runs of one suite.
+    `releases`: the accuracies of two runs of one suite. `open_choice`: what to choose before anything is compared.
     """
 
     page: ComparePage
@@ -88,6 +88,7 @@ class View:
     comparison: JobComparison | None = None
     releases: RunResults | None = None
     problem: Problem | None = None
+    open_choice: str = ""
 
 
 def _view(session: Session, owner: str, this: Job, page: ComparePage) -> View:
@@ -95,6 +96,8 @@ def _view(session: Session, owner: str, this: Job, page: ComparePage) -> View:
     try:
         other = jobs.find(session, owner, page.other_job) if page.other_job else this
         page = complete(page, this, other)
+        if open_choice := _open_choice(page, this):
+            return View(page, other, open_choice=open_choice)
         comparison = comparisons.compare(session, owner, this.id, page, page.cursor, DISAGREEMENTS_PER_PAGE)
         return View(page, other, comparison, _releases(session, owner, this, other))
     except (InvalidInput, Conflict, NotFound) as refusal:
@@ -123,6 +126,14 @@ def complete(page: ComparePage, this: Job, other: Job) -> ComparePage:
             "other_method": other_method or (method if method in other_methods else _first(other_methods)),
         }
     )
+
+
+def _open_choice(page: ComparePage, this: Job) -> str:
+    """What to choose before anything can be compared; "" if both sides are chosen."""
+    if not this.models:
+        return "This job has no model under test, so nothing can be compared with it."
+    same = (page.model, page.method) == (page.other_model, page.other_method)
+    return "Choose another side: another job, model or method." if same and page.other_job is None else ""
 
 
 def _first(names: Sequence[str]) -> str | None:

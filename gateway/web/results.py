@@ -36,6 +36,7 @@ from shared.schemas.base import Contract
 from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.result_rows import CounterfactualView
 from shared.schemas.results import JobResults, ModelResults
+from shared.verdicts import most_severe
 
 PICTURES_PER_FINDING = 3
 FINDINGS_WITH_PICTURES = 12
@@ -101,14 +102,14 @@ def show_results_page(
 
 
 def _chosen(results: JobResults, view: ResultsView) -> ModelResults | None:
-    """The figures of the named model and method; by default of the first finding, else the first ones."""
+    """The figures of the named model and method; by default of the most severe verdict."""
     figures = results.results
     for name, chosen in (("model", view.model), ("method", view.method)):
         names = dict.fromkeys(getattr(row, name) for row in figures)
         if chosen is not None and chosen not in names:
             raise InvalidInput(f"the job has no {name} {chosen!r}; it has {', '.join(names) or 'none'}")
     fitting = [row for row in figures if view.model in (None, row.model) and view.method in (None, row.method)]
-    return next((row for row in fitting if row.findings), fitting[0] if fitting else None)
+    return most_severe(results, fitting)
 
 
 def _at(session: Session, job: Job, figures: ModelResults, threshold: float) -> ModelResults:

@@ -1,5 +1,6 @@
 // Keys and preview of the map. Without this script every point is a link with its words.
 document.documentElement.classList.add("scripted");
+const map = document.getElementById("map");
 const links = [...document.querySelectorAll("#map a")];
 const preview = document.getElementById("preview");
 const places = links.map((link) => {
@@ -11,10 +12,12 @@ const image = (digest, alt) => Object.assign(new Image(), { src: `/thumbnails/${
 let waiting = null;
 const showPreview = (link) => {
   clearTimeout(waiting);
+  for (const each of links) each.classList.toggle("shown", each === link);
   waiting = setTimeout(async () => {
     const reply = await fetch(`/jobs/${preview.dataset.job}/results/${link.dataset.id}`).catch(() => null);
     if (!reply?.ok) return;
     const view = await reply.json();
+    if (!link.classList.contains("shown")) return; // another one was pointed at since
     const words = document.createElement("p");
     const opinions = view.predictions.filter((opinion) => opinion.original && opinion.counterfactual);
     const lines = opinions.map((o) => `${o.model}: ${o.original.predicted} → ${o.counterfactual.predicted}`);
@@ -35,6 +38,26 @@ const nearest = (from, [across, down]) => {
   });
   return best;
 };
+
+const linkNear = (event) => {
+  const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(map.getScreenCTM().inverse());
+  const distances = places.map(([x, y]) => Math.hypot(x - at.x, y - at.y));
+  return links[distances.indexOf(Math.min(...distances))];
+};
+
+let byTouch = false;
+let tapped = null;
+map?.addEventListener("pointerdown", (event) => {
+  byTouch = event.pointerType === "touch";
+});
+map?.addEventListener("click", (event) => {
+  if (!byTouch || !event.detail || !event.target.closest("a")) return; // keys and mice open at once
+  event.preventDefault();
+  const link = linkNear(event);
+  if (link === tapped) location.assign(link.getAttribute("href"));
+  tapped = link;
+  showPreview(link);
+});
 
 links.forEach((link, index) => {
   if (index) link.setAttribute("tabindex", "-1");

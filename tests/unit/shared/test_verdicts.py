@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from shared.schemas.effects import CellEffect, Standing
-from shared.schemas.estimates import Interval, Rate
-from shared.schemas.results import Funnel, HowMade, JobResults
-from shared.verdicts import VerdictKind, is_suspected, verdict_of, verdict_sentence
+from shared.schemas.estimates import Interval
+from shared.schemas.results import JobResults
+from shared.verdicts import VerdictKind, is_suspected, most_severe, verdict_of, verdict_sentence
 from shared.wording import points
-from tests.support.figures import effect, results
+from tests.support.figures import effect, job_results, results
 
 
 def cell(value: str, points: int, sources: int, standing: Standing | None = None) -> CellEffect:
@@ -18,22 +18,7 @@ def cell(value: str, points: int, sources: int, standing: Standing | None = None
 
 
 def job(*cells: CellEffect, accepted: int = 9) -> JobResults:
-    share = Rate(value=None, count=accepted, n=9, low=0, high=1)
-    funnel = Funnel(method="dillema", proposed=9, refused_by_text=[], rendered=9, refused_by_image=[], accepted=share)
-    made = HowMade(
-        job="job",
-        task_description="t",
-        profile="tiny",
-        seed=0,
-        parameters={},
-        services={},
-        versions={},
-        analysis_seed=0,
-    )
-    return JobResults(
-        sources=9, sources_failed=0, provisional=True, results=[results("dillema", *cells)],
-        funnels=[funnel], costs=[], made=made,
-    )  # fmt: skip
+    return job_results(results("dillema", *cells), accepted=accepted)
 
 
 def cell_with_interval(value: str, points: int, sources: int, low: int, high: int) -> CellEffect:
@@ -70,6 +55,19 @@ LOST, HELD = cell("night", -100, 8), cell("fog", -5, 8)
 def test_a_suspected_drop_is_no_pass(figures: JobResults, kind: VerdictKind) -> None:
     """A green "No weakness found" stood above −100 points on 8 of 8 images, and above −50 on 16 among 10 cells."""
     assert verdict_of(figures, figures.results[0]).kind == kind
+
+
+def test_the_most_severe_verdict_has_a_weakness_or_else_lost_the_most_images() -> None:
+    sound, small = results("dillema", TESTED), results("dillema", TESTED, cell("rain", -40, 5))
+    lost, weak = results("dillema", TESTED, LOST), results("dillema", cell("night", -60, 20, "weakness"))
+    for among, first in (
+        ([sound, small, lost, weak], weak),
+        ([sound, small, lost], lost),
+        ([sound, small], small),
+        ([sound, sound.model_copy()], sound),
+    ):
+        assert most_severe(job_results(*among), among) is first
+    assert most_severe(job_results(), []) is None
 
 
 def test_a_verdict_in_words_names_its_first_weakness_or_its_lowest_effect() -> None:

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 import httpx
 import pytest
 
+from gateway.database.tables import LOCAL_OWNER, Job
+from gateway.methods import read_method
 from gateway.report.build import build_report
 from tests.support.compared_jobs import REFUSED, add_compared_jobs
 from tests.support.gateway_under_test import serve_gateway
@@ -21,6 +23,11 @@ NIGHT = {"class": "bus", "factor": "weather", "value": "night"}
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     with serve_gateway(tmp_path_factory.mktemp("pages")) as gateway:
         add_compared_jobs(gateway)
+        with gateway.context.sessions.begin() as session:
+            for job, models in (("alone", ["sound"]), ("untested", [])):
+                row = Job(id=job, owner_id=LOCAL_OWNER, state="done", task_description="name it", profile="p")
+                row.methods, row.models = [read_method("dillema", {})], models
+                session.add(row)
         build_report(gateway.context.sessions, gateway.context.store, "made")
         yield gateway.client
 
@@ -97,6 +104,20 @@ def test_what_cannot_be_compared_has_its_sentence_and_keeps_the_form(client: htt
     assert problem
     assert words in problem[1]
     assert '<select name="other_job">' in text
+
+
+@pytest.mark.parametrize("job", ["alone", "untested"])
+def test_a_job_without_another_side_opens_with_what_to_choose(client: httpx.Client, job: str) -> None:
+    reply = client.get(f"/jobs/{job}/compare")
+    assert reply.status_code == 200
+    assert 'role="status"' in reply.text
+    assert 'class="problem"' not in reply.text
+    assert '<select name="other_job">' in reply.text
+
+
+def test_two_equal_sides_are_an_open_choice(client: httpx.Client) -> None:
+    same = {"model": "weak", "method": "dillema", "other_model": "weak", "other_method": "dillema"}
+    assert "Choose another side" in page(client, same)
 
 
 def test_everything_that_the_page_loads_is_there(client: httpx.Client) -> None:

@@ -157,6 +157,46 @@ def test_the_map_is_walked_by_arrows_and_shows_the_image(base_url: str, browser:
         page.wait_for_url("**/pairs/**")
 
 
+def in_view(page: Page, selector: str) -> bool:
+    """Whether the whole element is inside the window."""
+    inside: bool = page.eval_on_selector(
+        selector,
+        """element => {
+          const box = element.getBoundingClientRect();
+          return box.width > 0 && box.top >= 0 && box.bottom <= innerHeight;
+        }""",
+    )
+    return inside
+
+
+def test_the_preview_of_the_map_is_in_view(base_url: str, browser: Browser) -> None:
+    with open_page(browser, base_url + "/jobs/drawn/map") as page:
+        page.locator("#map a").last.hover()
+        expect(page.locator("#preview img").last).to_be_visible()
+        assert in_view(page, "#preview")
+
+
+def test_the_first_tap_on_the_map_previews_and_the_second_opens(base_url: str, browser: Browser) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    try:
+        page = context.new_page()
+        page.goto(base_url + "/jobs/drawn/map")
+        point = page.locator("#map a").last
+        point.scroll_into_view_if_needed()
+        box = point.locator(".point").bounding_box()
+        assert box
+        x, y = box["x"] + box["width"] / 2 + 10, box["y"] + box["height"] / 2  # beside its mark
+        page.touchscreen.tap(x, y)
+        expect(page.locator("#preview img").last).to_be_visible()
+        assert in_view(page, "#preview")
+        assert overflow(page) <= 0
+        assert page.url.endswith("/map")
+        page.touchscreen.tap(x, y)
+        page.wait_for_url("**/pairs/**")
+    finally:
+        context.close()
+
+
 def test_pages_work_without_scripts(base_url: str, browser: Browser) -> None:
     context = browser.new_context(java_script_enabled=False)
     try:

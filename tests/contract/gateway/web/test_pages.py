@@ -39,6 +39,21 @@ def pairs(text: str) -> list[str]:
     return re.findall(r'href="(/jobs/drawn/pairs/[^"]+)"', text)
 
 
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/jobs/gone/view", 404), ("/jobs/gone/report", 404), ("/nowhere", 404), ("/jobs/drawn/view?klass=car", 422)],
+)
+def test_browsers_get_a_page_in_place_of_a_problem_document(client: httpx.Client, path: str, status: int) -> None:
+    document = client.get(path)
+    assert (document.status_code, document.headers["content-type"]) == (status, "application/problem+json")
+    reply = client.get(path, headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    assert reply.status_code == status
+    assert reply.headers["content-type"].startswith("text/html")
+    assert "unsafe" not in reply.headers["content-security-policy"]
+    assert document.json()["detail"] in html.unescape(reply.text)
+    assert 'href="/"' in reply.text
+
+
 def test_home_lists_jobs_and_offers_a_form(client: httpx.Client) -> None:
     text = page(client, "/")
     assert 'href="/jobs/drawn/view"' in text

@@ -9,10 +9,11 @@ from pathlib import Path
 import httpx
 import pytest
 from playwright.sync_api import Browser, expect
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 
-from gateway.database.tables import Counterfactual, Prediction, SourceImage
+from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
 from gateway.report.build import build_report
+from shared.wording import NO_FINDING, NO_PAIR_COUNTS
 from tests.support.browser import needs_browser, open_page, overflow, violations
 from tests.support.drawn_job import add_drawn_job, serve_drawn_job
 from tests.support.gateway_under_test import Gateway
@@ -188,6 +189,25 @@ def test_a_job_without_results_says_when_they_come(site: Gateway) -> None:
     text = page_text(site.client, "/jobs/running/overview")
     assert "when the job is done" in text
     assert site.client.get("/jobs/none/overview").status_code == 404
+
+
+@pytest.mark.parametrize("models", [["night-bus", "sound"], []], ids=["nothing counts", "no models"])
+def test_a_job_where_nothing_counts_claims_nothing(tmp_path: Path, models: list[str]) -> None:
+    with serve_drawn_job(tmp_path, per_class=1) as gateway:
+        with gateway.context.sessions.begin() as session:
+            session.execute(update(Job).values(models=models))
+            session.execute(update(Counterfactual).values(accepted=False, check="label"))
+            if not models:
+                session.execute(delete(Prediction))
+        build_report(gateway.context.sessions, gateway.context.store, "drawn")
+        for path in (OVERVIEW, "/jobs/drawn/view", "/jobs/drawn/report"):
+            text = page_text(gateway.client, path)
+            for words in (NO_FINDING, "before confusion matrices", "Provisional."):
+                assert words not in text, (path, words)
+            assert (NO_PAIR_COUNTS in text) == bool(models), path
+            sections = re.search(r'<nav aria-label="Sections">.*?</nav>', text, re.DOTALL)
+            for id in re.findall(r'href="#([^"]+)"', sections[0]) if sections else []:
+                assert f'id="{id}"' in text, (path, id)
 
 
 @needs_browser

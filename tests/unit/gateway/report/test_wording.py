@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.report.advice import next_steps
+from gateway.report.markdown import report_markdown
 from gateway.report.page import environment
 from gateway.report.settling import open_effects, steps_for
 from gateway.report.words import null_arm, with_code
 from gateway.results.wording import weakness_in_words
 from shared.schemas.effects import Cell
 from shared.schemas.estimates import ChangedImages, Confirmation, Panel
+from shared.wording import NO_FINDING, NO_PAIR_COUNTS
 from tests.support.counterfactual_views import counterfactual_view
-from tests.support.figures import effect, results
+from tests.support.figures import effect, job_results, results
 
 
 def test_a_verdict_names_classes_as_findings_do() -> None:
@@ -77,3 +80,27 @@ def test_a_pair_says_what_the_null_arm_of_its_method_is(method: str, words: str)
     template = environment().from_string('{% import "_pairs.html" as pairs with context %}{{ pairs.pair(view, []) }}')
     page = template.render(view=view, thumbnail=str, pair_link=None)
     assert f'alt="Null arm: {null_arm(method)}"' in page
+
+
+def test_steps_for_findings_come_before_an_unsettled_drop_which_names_its_model() -> None:
+    """ "Submit about 87 more images" for −20 points on 5 images stood before the review of a finding."""
+    weakness = effect("night", -60).model_copy(update={"standing": "weakness", "provisional": True})
+    weak = results("dillema", weakness)
+    small = results("dillema", effect("snow", -40, sources=5)).model_copy(update={"model": "other"})
+    large = results("dillema", effect("fog", -90, sources=9)).model_copy(update={"model": "third"})
+    steps = next_steps(job_results(small, weak, large))
+    assert "Review images" in steps[0]
+    settling = [step for step in steps if step.startswith("Settle")]
+    assert settling == [steps[-1]]
+    assert "changed to fog for `third` (−90 points on 9 images)" in settling[0]
+    alone = next_steps(job_results(small))
+    assert alone[0].startswith("Settle `bus` with weather changed to snow (−40 points on 5 images)")
+
+
+def test_without_a_pair_that_counts_nothing_is_said_of_effects() -> None:
+    empty = results("dillema").model_copy(update={"counterfactuals": 0})
+    text = report_markdown(job_results(empty, accepted=0))
+    assert NO_PAIR_COUNTS in text
+    assert NO_FINDING not in text
+    assert "Provisional" not in text
+    assert "## Findings" not in report_markdown(job_results())
