@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
+from typing import Any
 
 import httpx
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from benchmarks.papers.jobs import add_models
 from benchmarks.papers.kits import KITS
 from contrafact import Client
+from shared.problems import NotReady
 from shared.schemas.jobs import ModelsListing, ModelView
 
 KIT = next(iter(KITS.values()))
@@ -20,10 +23,10 @@ class Listing(Client):
 
     def __init__(self, description: str) -> None:
         super().__init__("http://127.0.0.1:1", transport=httpx.MockTransport(lambda request: httpx.Response(500)))
-        view = ModelView.model_construct(name="mine", description=description)
-        self.listing = ModelsListing.model_construct(models=[view])
+        fields: dict[str, Any] = {"name": "mine", "description": description}
+        self.listing = ModelsListing(models=[ModelView.model_construct(**fields)])
 
-    def models_when_ready(self) -> ModelsListing:
+    def models_when_ready(self, on_wait: Callable[[NotReady], None] = lambda _: None) -> ModelsListing:
         return self.listing
 
 
