@@ -23,7 +23,7 @@ from contrafact import (
     suite_commands,
 )
 from contrafact.calibrate_command import calibrate
-from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output
+from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output, writing
 from contrafact.compare_command import compare
 from contrafact.confirm_command import confirm
 from contrafact.dose_command import dose
@@ -131,7 +131,8 @@ def report(
         sys.stdout.buffer.write(content)
         return
     path = out or Path(f"contrafact-{job}.{chosen}")
-    path.write_bytes(content)
+    with writing(path):
+        path.write_bytes(content)
     print(path)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -41,6 +42,17 @@ def open_client(url: str, api_key: str) -> Iterator[Client]:
         raise typer.Exit(4 if isinstance(problem, Unreachable | NotReady) else 3) from problem
     finally:
         client.close()
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Make the folder of a file that the block writes. If either fails, print a message and exit with code 2."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        messages.print(f"error: {path} cannot be written: {error.strerror}", style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(2) from error
 
 
 def print_output(output: RenderableType) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from contrafact.command_line import URL, JobId, Key, Url, open_client
+from contrafact.command_line import URL, JobId, Key, Url, open_client, writing
 from contrafact.job_files import parse_pair
 from shared.schemas.exports import FormatName
 
@@ -36,10 +36,11 @@ def export(
             client.export(job, query, sys.stdout.buffer)
             return
         partial_file = path.with_name(f"{path.name}.part")
-        try:
-            with partial_file.open("wb") as file:
-                client.export(job, query, file)
-            partial_file.replace(path)
-        finally:
-            partial_file.unlink(missing_ok=True)
+        with writing(path):
+            try:
+                with partial_file.open("wb") as file:
+                    client.export(job, query, file)
+                partial_file.replace(path)
+            finally:
+                partial_file.unlink(missing_ok=True)
     print(path)

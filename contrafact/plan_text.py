@@ -67,7 +67,7 @@ def scaling(job_plan: JobPlan) -> list[str]:
 
 
 def grouping(job_plan: JobPlan) -> list[str]:
-    """Lines on groups of images: their number, names that look like frames of sequences, and equal files."""
+    """Lines on groups of images: their number, names that look like frames of sequences, and equal images."""
     lines = []
     if job_plan.groups is not None:
         lines.append(f"groups    {job_plan.groups}; the images of a group count as one")
@@ -85,9 +85,9 @@ def grouping(job_plan: JobPlan) -> list[str]:
             "independent: give them one `group` in a manifest, and bring 12 or more videos of a class"
         )
     if job_plan.repeated:
-        images = "1 image is" if job_plan.repeated == 1 else f"{job_plan.repeated:,} images are"
+        images = "1 image has" if job_plan.repeated == 1 else f"{job_plan.repeated:,} images have"
         lines.append(
-            f"repeated  {images} byte for byte equal to another one, but would count as independent: leave them out, "
+            f"repeated  {images} the same pixels as another one, but would count as independent: leave them out, "
             "or give equal images the same group"
         )
     return lines

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from contrafact.client import Client
-from contrafact.command_line import URL, Json, Key, Url, messages, open_client, print_output
+from contrafact.command_line import URL, Json, Key, Url, messages, open_client, print_output, writing
 from contrafact.progress_display import show_progress
 from shared.repair_tables import arm_table, class_table
 from shared.schemas.models import ModelSpec
@@ -56,7 +56,9 @@ def repair(
         view = _follow(client, client.begin_repair(job, request))
         result = _result_of(view)
         if out is not None:
-            out.write_bytes(client.repaired_model(view.id))
+            content = client.repaired_model(view.id)
+            with writing(out):
+                out.write_bytes(content)
         if add_as is not None:
             _add(client, view, add_as)
         if not as_json:

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from contrafact.client import Client
-from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output
+from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output, writing
 from shared.schemas.estimates import Estimate, Rate
 from shared.schemas.studies import Agreement, Paper, QuestionFigures, Side, StudyRequest, StudyResults
 from shared.wording import percent
@@ -177,11 +177,12 @@ def _alpha(agreement: Agreement) -> tuple[str, str]:
 
 
 def _save_images(client: Client, study_id: str, data: bytes, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     for row in csv.DictReader(io.StringIO(data.decode())):
         for side in get_args(Side):
             path = folder / f"{row['item']}-{side}.png"
-            path.write_bytes(client.study_image(study_id, row["item"], side))
+            image = client.study_image(study_id, row["item"], side)
+            with writing(path):
+                path.write_bytes(image)
     messages.print(f"images are saved to {folder}", markup=False)
 
 
@@ -189,5 +190,6 @@ def _write(data: bytes, out: Path | None) -> None:
     if out is None:
         sys.stdout.write(data.decode())
     else:
-        out.write_bytes(data)
+        with writing(out):
+            out.write_bytes(data)
         print(out)

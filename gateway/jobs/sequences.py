@@ -126,7 +126,7 @@ def folders_suffice(images: Sequence[PlannedImage]) -> bool:
 
 
 def repeated_images(images: Sequence[PlannedImage]) -> int:
-    """How many images have the same file as an earlier one, and count as independent of it."""
+    """How many images have the pixels of an earlier one, and count as independent of it."""
     alone = Counter(image.digest for image in images if image.group is None)
     grouped = Counter({(image.digest, image.group) for image in images if image.group is not None})
     units = alone + Counter(digest for digest, _ in grouped)

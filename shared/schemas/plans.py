@@ -34,7 +34,7 @@ class JobPlan(Contract):
     sequences, and `folders_suffice` that `group_by` folder gives each class of 12 or more images at least 12 groups.
     `may_be_one_sequence`: at least 90 % of the images are numbered in one run, and their names do not say whether they
     are frames of one video.
-    `repeated` counts the images whose file is that of an earlier one; they count as independent unless they share a
+    `repeated` counts the images with the pixels of an earlier one; they count as independent unless they share a
     group.
     """
 

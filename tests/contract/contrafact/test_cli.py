@@ -69,6 +69,12 @@ def test_a_job_from_a_folder_to_its_report(url: str, testset: Path, tmp_path: Pa
     out = tmp_path / "report.html"
     assert contrafact(url, "report", job, "--out", out)[0].strip() == str(out)
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
+    for command in (("report", job), ("export", job)):
+        path = tmp_path / "new" / command[0] / "file"
+        assert contrafact(url, *command, "--out", path)[0].strip() == str(path)
+        assert path.stat().st_size > 0
+        below_a_file = out / "file"
+        assert f"{below_a_file} cannot be written" in contrafact(url, *command, "--out", below_a_file, code=2)[1]
     assert contrafact(url, "report", job, "--format", "md", "--out", "-")[0].startswith("# classify")
     assert json.loads(contrafact(url, "report", job, "--format", "json", "--out", "-")[0])["results"]["sources"] == 3
     for name, options, first in (

@@ -184,7 +184,7 @@ def test_a_submitted_job_warns_of_file_names_that_look_like_frames(gateway: Gate
     with_groups = CliRunner().invoke(app, [*arguments, "--group-by", "folder"], env=environment)
     assert "column `group`" in without_groups.stderr
     assert "--group-by folder" not in without_groups.stderr, "it would give one group"
-    assert "repeated  1 image " in without_groups.stderr
+    assert "repeated  1 image has the same pixels" in without_groups.stderr
     assert "column `group`" not in with_groups.stderr
     assert "repeated" not in with_groups.stderr
     assert "groups    1" in with_groups.stderr
