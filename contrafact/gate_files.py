@@ -43,6 +43,14 @@ def summary(results: RunResults) -> str:
     )
 
 
+def run_sentence(results: RunResults) -> str:
+    """The ids of the run and of its baseline, and the command that compares them."""
+    if results.baseline is None:
+        return f"Run {results.run}."
+    command = f"contrafact compare {results.run} --other-job {results.baseline}"
+    return f"Run {results.run}, baseline run {results.baseline}; {command} compares them."
+
+
 def junit_document(results: RunResults, suite: str) -> bytes:
     """The comparison as JUnit XML (Jenkins' and pytest's shape): a test case for each cell.
 
@@ -116,7 +124,7 @@ def _cell_name(comparison: CellComparison) -> str:
 
 def gate_markdown(results: RunResults, suite: str) -> str:
     """The verdict, the breaches in sentences, and a table of the cells: breaches first, then what is undecided."""
-    lines = [f"## {_verdict(results, suite)}", "", plain(summary(results)) + ".", ""]
+    lines = [f"## {_verdict(results, suite)}", "", plain(summary(results)) + ".", "", run_sentence(results), ""]
     lines += [f"* {sentence(breach)}" for breach in results.breaches]
     lines += [""] if results.breaches else []
     if not has_tested_cells(results):

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Column, Table
+from rich.text import Text
 
 from contrafact import printing
 from contrafact.client import Client
-from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client
-from contrafact.gate_files import gate_markdown, has_tested_cells, junit_document, nothing_tested, summary
+from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output
+from contrafact.gate_files import (
+    REVISION_CHARACTERS,
+    gate_markdown,
+    has_tested_cells,
+    junit_document,
+    nothing_tested,
+    run_sentence,
+    summary,
+)
 from contrafact.job_files import parse_pair
 from contrafact.progress_display import show_progress
+from shared.schemas.comparisons import ComparisonChoice
 from shared.schemas.suites import MAX_DROP, RunResults, RunView, SuiteFilters, SuiteRequest
 
 EXIT_NOTHING_TESTED = 2
@@ -53,6 +65,26 @@ def list_suites(as_json: Json = False, url: Url = URL, api_key: Key = "") -> Non
             print(suite.model_dump_json() if as_json else f"{suite.name}  of job {suite.made_from}")
 
 
+@suites.command("runs")
+def list_runs(suite: SuiteName, as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
+    """List the runs of a suite, newest first. `status`, `compare` and `gate --baseline` take their ids."""
+    with open_client(url, api_key) as client:
+        runs = client.suite(suite).runs
+        if as_json:
+            for run in runs:
+                print(run.model_dump_json())
+        else:
+            print_output(_table(runs))
+
+
+def _table(runs: Sequence[RunView]) -> Table:
+    table = Table(Column("run", min_width=32), "model", "revision", "state", "started", box=None, pad_edge=False)
+    for run in runs:
+        started = f"{run.created_at:%Y-%m-%d %H:%M}"
+        table.add_row(run.id, Text(run.model), run.revision[:REVISION_CHARACTERS], run.state, started)
+    return table
+
+
 @suites.command("delete")
 def delete(suite: SuiteName, url: Url = URL, api_key: Key = "") -> None:
     """Delete a suite with its runs."""
@@ -85,11 +117,12 @@ def gate(
     try:
         with open_client(url, api_key) as client:
             results = _run_results(client, suite, model, baseline, max_drop)
+            page = _page_of(client, results)
     except typer.Exit as error:
         raise typer.Exit(EXIT_NOTHING_TESTED) from error
     for line in [results.model_dump_json()] if as_json else results.breaches:
         print(line)
-    messages.print(summary(results), soft_wrap=True, markup=False)
+    messages.print(f"{summary(results)}\n{run_sentence(results)} {page}", soft_wrap=True, markup=False)
     _write_files(results, suite, junit, markdown)
     if not has_tested_cells(results):
         messages.print(f"error: {nothing_tested(results)}", style="red", soft_wrap=True, markup=False)
@@ -121,6 +154,13 @@ def _run_results(client: Client, suite: str, model: str, baseline: str | None, m
         if pending_run is not None:
             wait_for_run(client, suite, pending_run)
     return client.run_results(suite, run.id, None if baseline_run is None else baseline_run.id, max_drop)
+
+
+def _page_of(client: Client, results: RunResults) -> str:
+    """The URL of the page of a run, or of its comparison with the baseline run."""
+    if results.baseline is None:
+        return client.gallery_of(results.run)
+    return client.comparison_page_of(results.run, ComparisonChoice(other_job=results.baseline))
 
 
 def _baseline(client: Client, suite: str, baseline: str) -> RunView:

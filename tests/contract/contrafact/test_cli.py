@@ -77,13 +77,6 @@ def test_a_job_from_a_folder_to_its_report(url: str, testset: Path, tmp_path: Pa
         assert f"{below_a_file} cannot be written" in contrafact(url, *command, "--out", below_a_file, code=2)[1]
     assert contrafact(url, "report", job, "--format", "md", "--out", "-")[0].startswith("# classify")
     assert json.loads(contrafact(url, "report", job, "--format", "json", "--out", "-")[0])["results"]["sources"] == 3
-    for name, options, first in (
-        ("report.md", [], "# classify"),
-        ("report.JSON", [], "{"),
-        ("page.md", ["--format", "html"], "<!doctype html>"),
-    ):
-        contrafact(url, "report", job, "--out", tmp_path / name, *options)
-        assert (tmp_path / name).read_text(encoding="utf-8").startswith(first)
     assert job in contrafact(url, "list")[0]
     contrafact(url, "cancel", job, code=3)
     assert "no image" in contrafact(url, "retry", job, code=3)[1]
@@ -185,3 +178,18 @@ def test_findings_are_a_table_and_sentences(tmp_path: Path) -> None:
         assert "to night (weather)" in table
         assert "No finding" in table.partition("sound under dillema")[2]
         assert json.loads(contrafact(base_url, "findings", "drawn", "--json")[0])["sources"] == 48
+
+
+def test_the_suffix_gives_the_format_of_a_report(tmp_path: Path) -> None:
+    with serve_gateway(tmp_path) as gateway:
+        add_drawn_job(gateway.context.sessions, gateway.context.store)
+        build_report(gateway.context.sessions, gateway.context.store, "drawn", [])
+        for name, options, first in (
+            ("report.md", [], "# "),
+            ("report.JSON", [], "{"),
+            ("report.htm", [], "<!doctype html>"),
+            ("page.md", ["--format", "html"], "<!doctype html>"),
+        ):
+            out = tmp_path / name
+            contrafact(str(gateway.client.base_url), "report", "drawn", "--out", out, *options)
+            assert out.read_text(encoding="utf-8").startswith(first)

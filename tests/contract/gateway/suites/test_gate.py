@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import httpx
 import pytest
 import yaml
 
@@ -30,13 +31,27 @@ def test_the_gate_ends_with_what_it_found(gateway: Gateway, runs: dict[str, str]
     assert len(lines) == 2, "buses, and all counterfactuals together"
     assert lines[0].startswith("`bus`")
     assert "2 shown" in breached.stderr
+    assert f"contrafact compare {runs['m2']} --other-job {runs['m1']}" in breached.stderr
+    assert httpx.get(breached.stderr.split()[-1]).status_code == 200
     passed = contrafact(url, *street, "--model", "m1", "--baseline", runs["m2"])
     assert passed.stdout == ""
     outcome = contrafact(url, *street, "--model", "m2", "--json", code=1)
+    assert runs["m2"] in outcome.stderr
+    page = httpx.get(outcome.stderr.split()[-1])
+    assert (page.status_code, 'class="pair' in page.text) == (200, True)
     assert json.loads(outcome.stdout)["breaches"]
     for wrong in (["gate", "--suite", "none", "--model", "m1"], [*street, "--model", "none"], street):
         contrafact(url, *wrong, code=2)
     contrafact("http://127.0.0.1:9", *street, "--model", "m1", code=2)
+
+
+def test_the_runs_of_a_suite_are_listed(gateway: Gateway, runs: dict[str, str]) -> None:
+    url = str(gateway.client.base_url)
+    lines = contrafact(url, "suites", "runs", "street").stdout.splitlines()[1:]
+    assert [line.split()[:2] for line in lines] == [[runs[model], model] for model in ("m2", "m1")]
+    rows = contrafact(url, "suites", "runs", "street", "--json").stdout.splitlines()
+    assert [json.loads(row)["id"] for row in rows] == [runs["m2"], runs["m1"]]
+    contrafact(url, "suites", "runs", "none", code=3)
 
 
 def test_the_gate_writes_files_for_ci(
@@ -54,6 +69,7 @@ def test_the_gate_writes_files_for_ci(
     assert failures["bus, weather to night"] is not None
     assert failures["originals"] is None
     page = markdown.read_text()
+    assert runs["m2"] in page
     assert summary.read_text() == f"before\n{page}"
     assert all(breach.replace("\N{NO-BREAK SPACE}", " ") in page for breach in breaches)
     contrafact(url, *command, "--max-drop", 95)
