@@ -81,7 +81,20 @@ def motion_blur(image: Tensor, chance: torch.Generator, length: float) -> Tensor
     widest = min(image.shape[1:]) * 2 - 1
     size = min(max(3, 2 * round((_pixels(image, length) - 1) / 2) + 1), widest)
     angle = float(torch.rand((), generator=chance, dtype=torch.float32)) * 90 - 45
-    return torch.as_tensor(kornia.filters.motion_blur(image[None], size, angle, 0.0, mode="bilinear")[0])
+    return filter_by_shifts(image, kornia.filters.get_motion_kernel2d(size, angle, 0.0, "bilinear")[0])
+
+
+def filter_by_shifts(image: Tensor, kernel: Tensor) -> Tensor:
+    """The image (3, h, w) filtered by an odd square kernel, with reflected borders, as `kornia.filters.filter2d`.
+
+    Its cost grows with the weights other than 0, which are few in a line; a convolution's grows with the kernel's area.
+    """
+    height, width = image.shape[1:]
+    padded = torch.nn.functional.pad(image[None], [kernel.shape[0] // 2] * 4, mode="reflect")[0]
+    total = torch.zeros_like(image)
+    for row, column in kernel.nonzero().tolist():
+        total.add_(padded[:, row : row + height, column : column + width], alpha=float(kernel[row, column]))
+    return total
 
 
 def zoom_blur(image: Tensor, chance: torch.Generator, most: float) -> Tensor:

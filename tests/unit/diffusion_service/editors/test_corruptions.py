@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import kornia
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
+from diffusion_service.editors import corruptions
 from diffusion_service.editors.corruptions import CORRUPTIONS, corrupt
 from shared.images import Pixels
 from shared.problems import InvalidInput
@@ -40,6 +44,20 @@ def test_the_seed_alone_decides_what_is_random(kind: CorruptionKind) -> None:
     assert np.array_equal(corruption_of(kind, 3), corruption_of(kind, 3))
     random = kind.endswith("noise") or kind in ("motion_blur", "fog")
     assert np.array_equal(corruption_of(kind, 3, seed=7), corruption_of(kind, 3, seed=8)) is not random
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+@pytest.mark.parametrize("seed", [7, 8, 9])
+def test_motion_blur_is_kornias_within_a_grey_level(severity: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = np.random.default_rng(seed).integers(0, 256, (150, 90, 3), dtype=np.uint8)
+    image = corruption_of("motion_blur", severity, seed, source)
+
+    def convolve(image: Tensor, kernel: Tensor) -> Tensor:
+        return torch.as_tensor(kornia.filters.filter2d(image[None], kernel[None])[0])
+
+    monkeypatch.setattr(corruptions, "filter_by_shifts", convolve)
+    convolved = corruption_of("motion_blur", severity, seed, source)
+    assert np.abs(image.astype(int) - convolved).max() <= 1
 
 
 @pytest.mark.parametrize("kind", ["gaussian_noise", "impulse_noise"])
