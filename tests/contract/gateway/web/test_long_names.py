@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser
 from sqlalchemy import update
 
 from gateway.database.tables import Job, Prediction, SourceImage
 from gateway.report.build import build_report
 from tests.support.browser import needs_browser, open_page, overflow
 from tests.support.drawn_job import serve_drawn_job
-from tests.support.gateway_under_test import Gateway, picture
+from tests.support.gateway_under_test import Gateway
 from tests.support.job_counts import store_counts
-from tests.support.pages import choose, home_of
+from tests.support.pages import home_of
 
 pytestmark = needs_browser
 LONG = "t" * 180
@@ -42,14 +41,3 @@ def test_pages_of_a_job_fit(gateway: Gateway, browser: Browser, phone: bool) -> 
         with open_page(browser, f"{home_of(gateway)}jobs/drawn/{name}", phone=phone) as page:
             assert LONG in page.content(), name
             assert overflow(page) <= 0, name
-
-
-@pytest.mark.parametrize("phone", [False, True], ids=["wide", "phone"])
-def test_the_job_form_fits(gateway: Gateway, browser: Browser, phone: bool, tmp_path: Path) -> None:
-    (tmp_path / "photos" / LONG).mkdir(parents=True)
-    (tmp_path / "photos" / LONG / "a.png").write_bytes(picture(1, size=4))
-    with open_page(browser, home_of(gateway), phone=phone) as page:
-        page.locator('[name="task"]').fill("classify the vehicle")
-        choose(page, tmp_path / "photos")
-        expect(page.locator("#plan")).to_contain_text(LONG, timeout=60_000)
-        assert overflow(page) <= 0
