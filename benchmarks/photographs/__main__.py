@@ -149,7 +149,7 @@ def write(client: Client, job: str, suite: SuiteDetail, repair: RepairView | Non
     """Write results, report and tables; `repair` None: there is none yet."""
     results = client.results(job, {}, limit=1).metrics
     assert results is not None, "the job ended without results; its page says why"
-    (directory / "results.json").write_text(results.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    (directory / "results.json").write_text(results.model_dump_json() + "\n", encoding="utf-8")
     (directory / "report.html").write_bytes(client.report(job))
     text = tables(results, client.counterfactuals(job, {"method": "compose"}), suite, repair)
     (directory / "tables.md").write_text(text + "\n", encoding="utf-8")
