@@ -176,7 +176,7 @@ def test_a_script_gets_the_problem_itself(gateway: Gateway) -> None:
     assert (reply.status_code, reply.headers["Content-Type"]) == (422, "application/problem+json")
     assert "no method is chosen" in reply.json()["detail"]
     other = gateway.client.post("/", content=b"{}", headers={**BROWSER, "Content-Type": "application/json"})
-    assert (other.status_code, other.headers["Content-Type"]) == (415, "application/problem+json")
+    assert (other.status_code, other.headers["Content-Type"]) == (415, "text/html; charset=utf-8"), "it asks for HTML"
 
 
 def test_the_forms_own_limits_are_those_of_jobs(tmp_path: Path) -> None:

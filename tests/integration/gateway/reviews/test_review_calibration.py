@@ -172,7 +172,7 @@ def test_a_finding_offers_a_sample_of_its_failures_and_says_how_many_are_valid(
         with sessions() as session:
             following = next_up(session, session.get_one(Job, "drawn"), "ann").counterfactual
         assert following == name, "these come first"
-        review(sessions, [name], "invalid" if name == finding.changed.sample[0] else "valid")
+        review(sessions, [name], "invalid" if name == finding.changed.sample[0] else "valid", arm_shown=True)
     with sessions() as session:
         assert next_up(session, session.get_one(Job, "drawn"), "ann").counterfactual not in first
     after = build_report(sessions, store, "drawn").results[0].findings[0]
