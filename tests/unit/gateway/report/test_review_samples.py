@@ -44,11 +44,11 @@ def test_each_finding_offers_ten_images_however_many_there_are(findings: int) ->
     values = [f"value-{number}" for number in range(findings)]
     weaknesses = [effect(value, -80).model_copy(update={"standing": "weakness"}) for value in values]
     fields: dict[str, Any] = {"results": [results("dillema", *weaknesses)]}  # all that the list reads
-    found = JobResults.model_construct(**fields)
-    review_list = ReviewList(found)
+    job = JobResults.model_construct(**fields)
+    review_list = ReviewList(job)
     for _ in review_list.collect(lost_images(values, position) for position in range(LOST)):
         pass
-    listed = review_list.apply(found)
+    listed = review_list.apply(job)
     first = listed.review[: listed.review_first]
     assert [sum(name.startswith(f"{value}-") for name in first) for value in values] == [SAMPLE] * findings
     assert {name.rsplit("-", 1)[0] for name in first[:findings]} == set(values), "one of each finding in turn"
