@@ -14,6 +14,7 @@ from gateway.report.markdown import report_markdown
 from shared.schemas.effects import CellEffect
 from shared.schemas.results import JobResults
 from shared.storage import DirectoryStore
+from shared.wording import NO_PAIR_COUNTS
 from tests.support.drawn_job import add_drawn_job
 from tests.support.effects import cell, differences
 
@@ -47,7 +48,7 @@ def test_markdown_keeps_names_as_text(measured: Measured) -> None:
 def test_a_report_of_an_empty_job_is_markdown_too(measured: Measured) -> None:
     sessions, store, _, _ = measured
     add_drawn_job(sessions, store, "none", per_class=0)
-    assert "No finding" in report_markdown(build_report(sessions, store, "none"))
+    assert NO_PAIR_COUNTS in report_markdown(build_report(sessions, store, "none"))
 
 
 def test_many_models_and_findings_fit_into_a_comment(measured: Measured) -> None:
