@@ -9,7 +9,6 @@ import zipfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +18,7 @@ from rich.console import Console
 from contrafact.client import Client
 from contrafact.progress_display import show_progress, show_upload
 from shared.archives import is_archive
+from shared.images import decode
 from shared.manifests import ManifestRow, folder_labels, is_manifest, match_rows, parse_manifest, refuse_masks
 from shared.problems import InvalidInput, Problem, TooLarge, quote
 from shared.schemas.designs import DesignKind
@@ -28,8 +28,9 @@ from shared.schemas.plans import JobPlan
 from shared.seeds import derive_digest
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp"})
-UPLOADS_AT_ONCE = 4
+FILES_AT_ONCE = 4
 _LISTED = 5  # files in a message
+NamedPath = tuple[str, Path]  # the file's name in the job, and where it is
 
 
 def spec_of(
@@ -141,14 +142,17 @@ def plan_job(
     known_classes: Collection[str],
     console: Console,
 ) -> JobPlan:
-    """The plan of the job that `submit_job` would start. Sends an archive for checking, but uploads no single files."""
+    """The plan of the job that `submit_job` would start. Sends an archive for checking, but uploads no single files.
+
+    Single files are decoded on this machine. Raises what `submit_job` raises.
+    """
     manifest = read_manifest(paths, labels, console)
     with _archive_of(paths, spec) as archive:
         if archive is not None:
             with show_upload(console, archive.name, archive.stat().st_size) as progress:
                 return client.plan_from_archive(spec, archive, manifest, progress)
     files, rows = _labelled_files(paths, manifest, known_classes)
-    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for _, path in files]
+    digests = _of_each(files, _check, "reading", console)
     return client.plan(_request(spec, files, rows, digests))
 
 
@@ -184,7 +188,7 @@ def _is_one_archive(paths: Sequence[Path]) -> bool:
 
 def _labelled_files(
     paths: Sequence[Path], manifest: bytes | None, known_classes: Collection[str]
-) -> tuple[list[tuple[str, Path]], list[ManifestRow]]:
+) -> tuple[list[NamedPath], list[ManifestRow]]:
     """The image files, each with its row of the manifest. Without a manifest, the folder's name is the label."""
     files = image_files(paths)
     return files, label_rows([name for name, _ in files], manifest, known_classes)
@@ -201,11 +205,13 @@ def label_rows(names: Sequence[str], manifest: bytes | None, known_classes: Coll
 
 
 def read_manifest(paths: Sequence[Path], labels: Path | None, console: Console) -> bytes | None:
-    """The manifest `labels`, or the only `manifest.csv` or `manifest.jsonl` in the folders, which the console names.
+    """The manifest `labels`, or the only `manifest.csv` or `manifest.jsonl` among the paths or in their folders.
 
-    None if there is none. Raises InvalidInput if there are several, as for an archive.
+    The console names it in the second case. None if there is none. Raises InvalidInput if there are several, as for an
+    archive.
     """
-    inside = [file for path in paths if path.is_dir() for file in _visible_files(path) if is_manifest(file.name)]
+    sent = (file for path in paths for file in (_visible_files(path) if path.is_dir() else [path]))
+    inside = [file for file in sent if is_manifest(file.name)]
     manifests = {file.resolve(): file for file in [*inside, *([labels] if labels else [])]}
     if len(manifests) > 1:
         raise InvalidInput(f"there is more than one manifest: {quote([*map(str, manifests.values())])}; keep one")
@@ -224,7 +230,7 @@ def _visible_files(folder: Path) -> Iterator[Path]:
 
 
 def _request(
-    spec: JobSpec, files: Sequence[tuple[str, Path]], rows: Sequence[ManifestRow], digests: Sequence[str]
+    spec: JobSpec, files: Sequence[NamedPath], rows: Sequence[ManifestRow], digests: Sequence[str]
 ) -> JobRequest:
     images = [
         ManifestImage(digest=digest, label=row.label, name=name, group=row.group)
@@ -233,12 +239,12 @@ def _request(
     return JobRequest(**spec.model_dump(exclude_unset=True), images=images)
 
 
-def image_files(paths: Sequence[Path]) -> list[tuple[str, Path]]:
-    """Names and paths of the images, sorted by name; folders are searched recursively."""
-    files: list[tuple[str, Path]] = []
+def image_files(paths: Sequence[Path]) -> list[NamedPath]:
+    """Names and paths of the images, sorted by name; folders are searched recursively. Manifests are left out."""
+    files: list[NamedPath] = []
     for path in paths:
         if path.is_file():
-            files.append((path.name, path))
+            files += [] if is_manifest(path.name) else [(path.name, path)]
             continue
         images = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
         parent = path.resolve().parent
@@ -250,14 +256,34 @@ def image_files(paths: Sequence[Path]) -> list[tuple[str, Path]]:
     return files
 
 
-def upload_images(client: Client, files: Sequence[tuple[str, Path]], console: Console) -> list[str]:
+def upload_images(client: Client, files: Sequence[NamedPath], console: Console) -> list[str]:
     """Upload the named files, several at a time, with a display of progress. Returns their digests.
 
     Raises InvalidInput that names the files which the gateway cannot use as images, once all are sent.
     """
-    with show_progress(console, "uploading", len(files)) as display, ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:
+    return _of_each(files, client.upload, "uploading", console)
+
+
+def _check(path: Path) -> str:
+    """The digest of a file that decodes as an image. Raises InvalidInput and TooLarge, as an upload does."""
+    data = path.read_bytes()
+    decode(data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def _of_each(files: Sequence[NamedPath], digest_of: Callable[[Path], str], doing: str, console: Console) -> list[str]:
+    """The digests of the files. Raises InvalidInput with the reasons why `digest_of` refused some."""
+
+    def digest_or_problem(file: NamedPath) -> str | Problem:
+        name, path = file
+        try:
+            return digest_of(path)
+        except (InvalidInput, TooLarge) as problem:
+            return problem.about(name)
+
+    with show_progress(console, doing, len(files)) as display, ThreadPoolExecutor(FILES_AT_ONCE) as pool:
         replies = []
-        for reply in pool.map(partial(_upload, client), files):
+        for reply in pool.map(digest_or_problem, files):
             replies.append(reply)
             display.advance()
     if refused := [reply for reply in replies if isinstance(reply, Problem)]:
@@ -265,15 +291,6 @@ def upload_images(client: Client, files: Sequence[tuple[str, Path]], console: Co
         more = f"; and {len(refused) - _LISTED} more" if len(refused) > _LISTED else ""
         raise InvalidInput(f"{len(refused)} of {len(files)} files cannot be used: {reasons}{more}")
     return [reply for reply in replies if isinstance(reply, str)]
-
-
-def _upload(client: Client, file: tuple[str, Path]) -> str | Problem:
-    """The digest of the file, or why the gateway cannot use it."""
-    name, path = file
-    try:
-        return client.upload(path)
-    except (InvalidInput, TooLarge) as problem:
-        return problem.about(name)
 
 
 def _value(text: str) -> JsonValue:

@@ -109,7 +109,7 @@ def create_app(context: Context | None = None) -> FastAPI:
     for trouble in DATABASE_AWAY:
         app.add_exception_handler(trouble, _on_database_trouble)
     refusals.install(app)
-    app.add_middleware(Access, context=context)
+    app.add_middleware(Access, context=context, as_page=refusals.as_page)
     app.add_middleware(AccessLog, service="gateway", registry=registry)
     _complete_openapi(app)
     return app

@@ -60,11 +60,15 @@ logger = logging.getLogger("contrafact.access")
 
 
 class Access:
-    """Answers 400, 401, 403, 413, 429 or 503 itself; passes all other requests on and counts their bodies."""
+    """Answers 400, 401, 403, 413, 429 or 503 itself; passes all other requests on and counts their bodies.
 
-    def __init__(self, app: ASGIApp, context: Context) -> None:
+    `as_page` shows a refusal to a browser: it gets the problem document and the request's headers.
+    """
+
+    def __init__(self, app: ASGIApp, context: Context, as_page: Callable[[Response, Headers], Response]) -> None:
         self._app = app
         self._context = context
+        self._as_page = as_page
         settings = context.settings
         self._limits = Limits(settings.key_requests_per_minute, settings.key_bytes_per_hour)
         self._forms = Spool(settings.max_spooled_bytes)
@@ -82,11 +86,12 @@ class Access:
             try:
                 body = await self._admit(scope, headers, receive, spool, spooled)
             except Problem as problem:
-                await _refusal(problem, scope, headers)(scope, receive, send)
+                await self._as_page(_refusal(problem, scope, headers), headers)(scope, receive, send)
                 return
             except DATABASE_AWAY as error:
                 logger.warning("the database does not answer: %s", error)
-                await problem_reply(no_database(), scope["path"])(scope, receive, send)
+                refusal = problem_reply(no_database(), scope["path"])
+                await self._as_page(refusal, headers)(scope, receive, send)
                 return
             try:
                 await self._app(scope, body, send)

@@ -5,6 +5,7 @@ import { show } from "./previews.js";
 
 const MOST_FILES = 1000; // of one form, as the gateway has it
 const MOST_SENT = 200e6; // bytes that a plan sends or reads; larger sets have a plan without them
+const SILENT = 2000; // milliseconds without a plan until the page says that it waits
 const OTHER_FILES = 'input[type="file"]:not([name="images"])'; // take what is dropped on them
 const form = document.getElementById("submit");
 const summary = document.getElementById("problem");
@@ -81,6 +82,11 @@ const ask = async () => {
     refuse("images", `These are more than ${MOST_FILES.toLocaleString("en")} images. Choose one zip or tar of them, or use contrafact submit.`);
     return;
   }
+  const waits = setTimeout(() => {
+    if (own.signal.aborted) return;
+    plan.textContent = "The job is being planned. This takes longer while the models are loading.";
+    plan.hidden = false;
+  }, SILENT);
   try {
     const data = await described();
     if (own.signal.aborted) return;
@@ -104,6 +110,8 @@ const ask = async () => {
     if (own.signal.aborted) return;
     plan.textContent = `The job cannot be planned now: ${error.message}`;
     plan.hidden = false;
+  } finally {
+    clearTimeout(waits);
   }
 };
 

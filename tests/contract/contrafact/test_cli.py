@@ -125,6 +125,11 @@ def test_the_manifest_in_a_folder_is_read_as_in_an_archive(url: str, testset: Pa
     assert f"labels are read from {manifest}" in stderr
     assert f"labels are read from {manifest}" in contrafact(url, *submit, "--dry-run")[1]
     assert "read from" not in contrafact(url, *submit, "--labels", manifest)[1]
+    images = sorted(testset.glob("*/*.png"))
+    manifest.write_text("file,label\n1.png,car\n2.png,car\n")
+    beside = contrafact(url, "submit", images[1], images[2], manifest, *TASK, "--no-models", "--json")[0]
+    assert (json.loads(beside)["images"], json.loads(beside)["labelled"]) == (2, 2)
+    manifest.write_text("file,label,group\ncar/1.png,bus,a\ncar/2.png,,a\nbus/1.png,,\n")
     (testset / "other.csv").write_text(manifest.read_text())
     assert "more than one manifest" in contrafact(url, *submit, "--labels", testset / "other.csv", code=3)[1]
     manifest.write_text("file,mask\ncar/1.png,a.png\ncar/2.png,\nbus/1.png,\n")
@@ -160,10 +165,11 @@ def test_mistakes_end_with_a_sentence_and_a_code(url: str, testset: Path, tmp_pa
 def test_files_that_are_no_images_are_named(url: str, testset: Path) -> None:
     for name in ("bad.png", "worse.png"):
         (testset / "bus" / name).write_bytes(b"junk")
-    stderr = contrafact(url, "submit", testset, *TASK, code=3)[1]
-    assert "2 of 5 files" in stderr
-    assert "'testset/bus/bad.png'" in stderr
-    assert "'testset/bus/worse.png'" in stderr
+    for options in ([], ["--dry-run"]):
+        stderr = contrafact(url, "submit", testset, *TASK, *options, code=3)[1]
+        assert "2 of 5 files" in stderr
+        assert "'testset/bus/bad.png'" in stderr
+        assert "'testset/bus/worse.png'" in stderr
 
 
 def test_findings_are_a_table_and_sentences(tmp_path: Path) -> None:

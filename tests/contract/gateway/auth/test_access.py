@@ -44,6 +44,22 @@ def test_only_keys_open_and_only_their_hash_is_kept(locked: Gateway, key: str) -
     assert "API key" in detail(client.get("/jobs", headers={"Authorization": f"Bearer {key}"}), 401)
 
 
+def test_a_browser_is_refused_by_a_page(locked: Gateway, key: str) -> None:
+    browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8", "Authorization": f"Bearer {key}"}
+    foreign = {**browser, "Origin": "https://other.example"}
+    for verb, path, headers, status, words in (
+        ("POST", "/", foreign, 403, "pages of other sites are refused"),
+        ("GET", "/", {**browser, "Authorization": "Bearer cf_wrong"}, 401, "unknown or revoked"),
+        ("GET", "/jobs/%00/view", browser, 400, "%00"),
+    ):
+        reply = locked.client.request(verb, path, headers=headers)
+        assert (reply.status_code, reply.headers["Content-Type"]) == (status, "text/html; charset=utf-8")
+        assert words in reply.text
+        assert reply.headers["X-Content-Type-Options"] == "nosniff"
+    document = locked.client.post("/", headers={**foreign, "Accept": "*/*"})
+    assert "pages of other sites" in detail(document, 403)
+
+
 def test_a_stranger_is_refused_before_sending_a_byte(locked: Gateway) -> None:
     address = urlsplit(str(locked.client.base_url))
     with socket.create_connection((address.hostname, address.port), timeout=60) as connection:

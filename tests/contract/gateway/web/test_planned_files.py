@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 from sqlalchemy import func, select
 
 from gateway.database.tables import Job, OwnedImage
@@ -144,3 +144,20 @@ def test_the_classes_of_an_archives_masks_are_shown_in_a_browser(
         expect(page.locator("#plan tbody").first).to_contain_text("road")
         assert not violations(page)
         assert overflow(page) <= 0
+
+
+@needs_browser
+def test_the_page_says_that_it_waits_for_a_plan(gateway: Gateway, browser: Browser) -> None:
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    with open_page(browser, home_of(gateway)) as page:
+        page.route("**/plan", hold)
+        page.fill('[name="task"]', TASK)
+        page.set_input_files('[name="images"]', {"name": "a.png", "mimeType": "image/png", "buffer": picture()})
+        expect(page.locator("#plan")).to_contain_text("is being planned", timeout=60_000)
+        held.pop().continue_()
+        expect(page.locator("#plan")).to_contain_text("1 image", timeout=60_000)
+        expect(page.locator("#plan")).not_to_contain_text("is being planned")
