@@ -11,6 +11,7 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 
+import anyio
 import httpx
 
 CLOSE_SECONDS = 5.0
@@ -21,6 +22,7 @@ class HttpThread:
 
     def __init__(self, timeout: httpx.Timeout, limits: httpx.Limits) -> None:
         self.client = httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False)
+        self._in_flight: dict[asyncio.Task[httpx.Response | None], anyio.CancelScope] = {}
         self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -47,7 +49,27 @@ class HttpThread:
     async def _response(
         self, verb: str, url: str, body: bytes | None, headers: Mapping[str, str], timeout: httpx.Timeout
     ) -> httpx.Response:
-        response = await self.client.request(verb, url, content=body, headers=headers, timeout=timeout)
+        # During a request, httpcore closes other, idle connections. asyncio's cancellation would break that off and
+        # leave them open; anyio's, which httpcore knows, does not.
+        scope = anyio.CancelScope()
+
+        async def request() -> httpx.Response | None:
+            with scope:
+                return await self.client.request(verb, url, content=body, headers=headers, timeout=timeout)
+            return None
+
+        task = asyncio.create_task(request())
+        self._in_flight[task] = scope
+        try:
+            response = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            scope.cancel()
+            await asyncio.wait([task])
+            raise
+        finally:
+            del self._in_flight[task]
+        if response is None:
+            raise asyncio.CancelledError("the client was closed")
         # httpx's stream refers to its response: a cycle, which keeps both bodies until a garbage collection.
         response.stream = httpx.ByteStream(response.content)
         return response
@@ -61,8 +83,8 @@ class HttpThread:
             return self._loop
 
     async def _end(self) -> None:
-        requests = asyncio.all_tasks() - {asyncio.current_task()}
-        for request in requests:
-            request.cancel()
-        await asyncio.gather(*requests, return_exceptions=True)
+        while self._in_flight:
+            for scope in self._in_flight.values():
+                scope.cancel()
+            await asyncio.wait(list(self._in_flight))
         await self.client.aclose()
