@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.stats import false_discovery_control
 
-from gateway.analysis.betting import anytime_interval, anytime_p
+from gateway.analysis.betting import anytime_p
 from gateway.analysis.certainty import LEVEL, images_needed, mean_interval, p_beyond
 from gateway.analysis.effects import Differences, Floats
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
@@ -123,7 +123,7 @@ def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Revi
                 "standing": standing,
                 "detectable": detectable_drop(len(correct), len(tests), assumed_accuracy(cells[cell].null_accuracy)),
                 "breakdown": _breakdown(selected) if standing != "nothing found" else None,
-                "among_valid": _among_valid(cell, correct, level or LEVEL, checked, test.seed, standing),
+                "among_valid": _among_valid(cell, cells[cell], level or LEVEL, checked, test.seed, standing),
             }
         )
         effects.append(effect)
@@ -138,7 +138,7 @@ def describe(cells: Mapping[Cell, Differences], seed: int) -> list[CellEffect]:
     effects = []
     for cell, differences in cells.items():
         effect = _untested_effect(cell, differences, max(1, sum(map(_is_large, cells.values()))))
-        if _is_large(differences):
+        if differences.tested and _is_large(differences):
             own_seed = derive_seed(seed, cell.label, cell.factor, cell.value, cell.direction)
             interval = _interval(differences, LEVEL, own_seed)
             effect = effect.model_copy(update={"interval": interval, "standing": "nothing found"})
@@ -176,10 +176,7 @@ def _is_large(differences: Differences) -> bool:
 
 
 def _interval(differences: Differences, level: float, seed: int) -> Interval:
-    if differences.left is None:
-        return mean_interval(differences.correct, level, seed)
-    low, high = anytime_interval(differences.correct, level, differences.left)
-    return Interval(low=low, high=high, level=level, kind="betting")
+    return mean_interval(differences.correct, level, seed, differences.left)
 
 
 def _breakdown(selected: Interval | None) -> float | None:
@@ -187,7 +184,12 @@ def _breakdown(selected: Interval | None) -> float | None:
 
 
 def _among_valid(
-    cell: Cell, correct: Floats, level: float, checked: Checked | Reviewed | None, seed: int, standing: Standing
+    cell: Cell,
+    differences: Differences,
+    level: float,
+    checked: Checked | Reviewed | None,
+    seed: int,
+    standing: Standing,
 ) -> ValidEffect | None:
     """The effect among valid edits. An improvement stands only if people looked at its own images.
 
@@ -196,7 +198,8 @@ def _among_valid(
     shares = None if checked is None else checked.shares(cell, seed)
     if checked is None or shares is None:
         return None
-    effect = effect_among_valid(correct, level, shares, seed, checked.source, checked.pool(cell))
+    pool, left = checked.pool(cell), differences.left
+    effect = effect_among_valid(differences.correct, level, shares, seed, checked.source, pool, left)
     holds = checked.is_upheld(cell) if standing == "improvement" else not checked.is_refuted(cell)
     return effect.model_copy(update={"stands": effect.stands and holds})
 
