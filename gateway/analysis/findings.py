@@ -138,7 +138,7 @@ def describe(cells: Mapping[Cell, Differences], seed: int) -> list[CellEffect]:
     effects = []
     for cell, differences in cells.items():
         effect = _untested_effect(cell, differences, max(1, sum(map(_is_large, cells.values()))))
-        if differences.tested and _is_large(differences):
+        if _is_large(differences):
             own_seed = derive_seed(seed, cell.label, cell.factor, cell.value, cell.direction)
             interval = _interval(differences, LEVEL, own_seed)
             effect = effect.model_copy(update={"interval": interval, "standing": "nothing found"})
@@ -153,9 +153,7 @@ def hypothesis_tests(cells: Mapping[Cell, Differences], seed: int) -> dict[Cell,
     is 1: the results must not choose the family. `seed` belongs to the job, model and method; the seed of each test
     derives from it.
     """
-    family = {
-        cell: pairs for cell, pairs in cells.items() if pairs.tested and (pairs.left is not None or _is_large(pairs))
-    }
+    family = {cell: pairs for cell, pairs in cells.items() if pairs.left is not None or _is_large(pairs)}
     seeds = [derive_seed(seed, cell.label, cell.factor, cell.value, cell.direction) for cell in family]
     p_values = [_p_value(pairs, own_seed) for pairs, own_seed in zip(family.values(), seeds, strict=True)]
     q_values = false_discovery_control(np.array(p_values))
