@@ -65,9 +65,11 @@ class MostValid(NamedTuple):
 def effect_bounds(counted: Differences, refused: Refused, most_valid: MostValid, seed: int) -> Bounds:
     """The bounds of a cell's effect.
 
-    Groups weigh equally, and so do the edits of a group. `interval` (None under 12 groups) covers the effect at 95 %,
-    whichever are valid: the lower end belongs to the lower bound, the upper end to the upper one.
+    Groups weigh equally, and so do the edits of a group. `interval` covers the effect at 95 %, whichever are valid: the
+    lower end belongs to the lower bound, the upper end to the upper one. None under 12 groups, or if their number was
+    not fixed beforehand.
     """
+    counted = _by_group(counted)
     lost = int(refused.lost.sum())
     numbers = len(refused.lost) - lost, lost
     most = [math.ceil(share * n - 1e-9) for share, n in zip(most_valid[:2], numbers, strict=True)]
@@ -82,8 +84,15 @@ def effect_bounds(counted: Differences, refused: Refused, most_valid: MostValid,
         source=most_valid.source,
         lost=lost,
         lost_share=most_valid.lost,
-        interval=_interval(low, high, seed) if len(counted.correct) >= LEAST_SOURCES else None,
+        interval=_interval(low, high, seed) if counted.left is None and len(counted.correct) >= LEAST_SOURCES else None,
     )
+
+
+def _by_group(counted: Differences) -> Differences:
+    """The differences in the order of `group`. Those of adaptive jobs are in the order of their images."""
+    order = np.argsort(counted.group, kind="stable")
+    sizes = None if counted.sizes is None else counted.sizes[order]
+    return replace(counted, group=counted.group[order], correct=counted.correct[order], sizes=sizes)
 
 
 def _interval(low: Floats, high: Floats, seed: int) -> Interval:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2, norm, t
 
-from gateway.analysis.betting import betting_interval, betting_p, images_to_refute
+from gateway.analysis.betting import anytime_interval, betting_interval, betting_p, images_to_refute
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.limits import FALSE_DISCOVERY_RATE
 from shared.schemas.effects import Metric
@@ -117,12 +117,16 @@ def is_mixed(differences: Floats) -> bool:
     return len(differences) >= BOOTSTRAP_FROM and min(gains, losses) >= EACH_SIDE
 
 
-def mean_interval(differences: Floats, level: float, seed: int) -> Interval:
+def mean_interval(differences: Floats, level: float, seed: int, left: Floats | None = None) -> Interval:
     """Interval of the mean of n independent differences in −1 … 1.
 
     Bootstrap-t if `is_mixed` holds and the level is at most 0.995. Otherwise the betting interval, which covers at any
-    n and level and for any distribution on −1 … 1.
+    n and level and for any distribution on −1 … 1. `left` is as in `Differences`: with it the interval covers for any
+    number of differences, even one chosen from the data.
     """
+    if left is not None:
+        low, high = anytime_interval(differences, level, left)
+        return Interval(low=low, high=high, level=level, kind="betting")
     if is_mixed(differences) and level <= BOOTSTRAP_UP_TO:
         low, high = bootstrap_t(differences, level, seed)
         return Interval(low=low, high=high, level=level, kind="bootstrap-t")

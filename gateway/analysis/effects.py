@@ -159,7 +159,7 @@ class Differences:
     right on their reference arms (0 … 1), None of segmenters. `sizes`: the counterfactuals of each group (None: alike).
 
     `left`: their number was not fixed beforehand, but their order was, and they are in it; how many differences were
-    expected from each on, itself included. None: their number was fixed. `tested`: False if the cell has no test.
+    expected from each on, itself included. None: their number was fixed.
     """
 
     group: Integers
@@ -170,7 +170,6 @@ class Differences:
     null_accuracy: float | None = None
     sizes: Integers | None = None
     left: Floats | None = None
-    tested: bool = True
 
 
 class Units(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.stats import false_discovery_control
 
-from gateway.analysis.betting import anytime_interval, anytime_p
+from gateway.analysis.betting import anytime_p
 from gateway.analysis.certainty import LEVEL, images_needed, mean_interval, p_beyond
 from gateway.analysis.effects import Differences, Floats
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
@@ -123,7 +123,7 @@ def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Revi
                 "standing": standing,
                 "detectable": detectable_drop(len(correct), len(tests), assumed_accuracy(cells[cell].null_accuracy)),
                 "breakdown": _breakdown(selected) if standing != "nothing found" else None,
-                "among_valid": _among_valid(cell, correct, level or LEVEL, checked, test.seed, standing),
+                "among_valid": _among_valid(cell, cells[cell], level or LEVEL, checked, test.seed, standing),
             }
         )
         effects.append(effect)
@@ -153,9 +153,7 @@ def hypothesis_tests(cells: Mapping[Cell, Differences], seed: int) -> dict[Cell,
     is 1: the results must not choose the family. `seed` belongs to the job, model and method; the seed of each test
     derives from it.
     """
-    family = {
-        cell: pairs for cell, pairs in cells.items() if pairs.tested and (pairs.left is not None or _is_large(pairs))
-    }
+    family = {cell: pairs for cell, pairs in cells.items() if pairs.left is not None or _is_large(pairs)}
     seeds = [derive_seed(seed, cell.label, cell.factor, cell.value, cell.direction) for cell in family]
     p_values = [_p_value(pairs, own_seed) for pairs, own_seed in zip(family.values(), seeds, strict=True)]
     q_values = false_discovery_control(np.array(p_values))
@@ -176,10 +174,7 @@ def _is_large(differences: Differences) -> bool:
 
 
 def _interval(differences: Differences, level: float, seed: int) -> Interval:
-    if differences.left is None:
-        return mean_interval(differences.correct, level, seed)
-    low, high = anytime_interval(differences.correct, level, differences.left)
-    return Interval(low=low, high=high, level=level, kind="betting")
+    return mean_interval(differences.correct, level, seed, differences.left)
 
 
 def _breakdown(selected: Interval | None) -> float | None:
@@ -187,7 +182,12 @@ def _breakdown(selected: Interval | None) -> float | None:
 
 
 def _among_valid(
-    cell: Cell, correct: Floats, level: float, checked: Checked | Reviewed | None, seed: int, standing: Standing
+    cell: Cell,
+    differences: Differences,
+    level: float,
+    checked: Checked | Reviewed | None,
+    seed: int,
+    standing: Standing,
 ) -> ValidEffect | None:
     """The effect among valid edits. An improvement stands only if people looked at its own images.
 
@@ -196,7 +196,8 @@ def _among_valid(
     shares = None if checked is None else checked.shares(cell, seed)
     if checked is None or shares is None:
         return None
-    effect = effect_among_valid(correct, level, shares, seed, checked.source, checked.pool(cell))
+    pool, left = checked.pool(cell), differences.left
+    effect = effect_among_valid(differences.correct, level, shares, seed, checked.source, pool, left)
     holds = checked.is_upheld(cell) if standing == "improvement" else not checked.is_refuted(cell)
     return effect.model_copy(update={"stands": effect.stands and holds})
 

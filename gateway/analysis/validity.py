@@ -130,15 +130,16 @@ def effect_among_valid(
     seed: int,
     source: Literal["checks", "reviews"] = "checks",
     pool: Pool = "all",
+    left: Floats | None = None,
 ) -> ValidEffect:
     """The effect among valid counterfactuals, from per-source differences of the accepted ones.
 
     `shares`: draws (20,000) of their valid share, ascending; `source`: the origin of the shares; `pool`: what they are
-    pooled over. The interval at `level` spends a fifth of its error on the valid share (one-sided) and the rest on the
-    observed effect (Bonferroni), and covers all effects that both allow.
+    pooled over; `left`: as in `Differences`. The interval at `level` spends a fifth of its error on the valid share
+    (one-sided) and the rest on the observed effect (Bonferroni), and covers all effects that both allow.
     """
     error = 1 - level
-    observed = mean_interval(correct, 1 - (1 - SHARE_OF_ERROR) * error, seed)
+    observed = mean_interval(correct, 1 - (1 - SHARE_OF_ERROR) * error, seed, left)
     share = float(shares[DRAWS // 2])
     least = float(shares[math.floor(SHARE_OF_ERROR * error * DRAWS)])
     low, high = _possible_range(observed.low, least)[0], _possible_range(observed.high, least)[1]

@@ -45,12 +45,14 @@ class _Measured:
     """The scores of every arm on the judged images (n): 1 if it is right, or the IoU of each class of the mask.
 
     `by_class` holds each image's scores by class, and their mean if there are several classes. `whole` (n) is the score
-    of the image. `counts` is the confusion of its pixels (empty for classifiers). `source` (n) numbers source images.
+    of the image. `counts` is the confusion of its pixels (empty for classifiers). `source` (n) numbers source images,
+    `group` (n) the groups that they belong to, or they themselves where they belong to none.
     """
 
     metric: Metric
     classes: Sequence[str]
     source: Integers
+    group: Integers
     by_class: Mapping[Arm, Sequence[Mapping[str, float]]]
     whole: Mapping[Arm, Floats]
     counts: Mapping[Arm, Sequence[Integers]]
@@ -63,18 +65,20 @@ class _Measured:
 
     def level(self, arm: Arm, rows: Integers, label: str | None, seed: int) -> Rate | MeanOverlap:
         """The arm's mean score on these images, with its interval."""
-        return cluster_interval(self.scores(arm, rows, label), self.source[rows], self.metric, seed)
+        return cluster_interval(self.scores(arm, rows, label), self.group[rows], self.metric, seed)
 
     def difference(self, arm: Arm, baseline: Arm, rows: Integers, label: str | None, seed: int) -> Paired:
         """An arm's score minus another's on these images."""
-        return pair(self.scores(arm, rows, label), self.scores(baseline, rows, label), self.source[rows], seed)
+        mine, other = self.scores(arm, rows, label), self.scores(baseline, rows, label)
+        return pair(mine, other, self.source[rows], seed, self.group[rows])
 
     def best_control(self, rows: Integers, label: str | None) -> TrainedArm:
-        """The control with the best score on these images, source images weighted equally."""
+        """The control with the best score on these images, source images (or groups) weighted equally."""
         zeros = np.zeros(len(rows))
-        source = self.source[rows]
+        source, group = self.source[rows], self.group[rows]
         return max(
-            CONTROLS, key=lambda arm: float(Pairs(source, self.scores(arm, rows, label), zeros).differences().mean())
+            CONTROLS,
+            key=lambda arm: float(Pairs(source, self.scores(arm, rows, label), zeros, group).differences().mean()),
         )
 
 
@@ -104,7 +108,8 @@ def figures(order: RepairOrder, outcome: RepairOutcome) -> RepairResult:
 
 
 def _measure(order: RepairOrder, outcome: RepairOutcome) -> _Measured:
-    names = {source: number for number, source in enumerate(sorted({example.source for example in order.judged}))}
+    sources = [("", example.source) for example in order.judged]
+    groups = [(example.group or "", "" if example.group else example.source) for example in order.judged]
     size = len(order.classes)
     counts = {arm: [unpack_counts(flat, size) for flat in outcome.judgements[arm].confusion] for arm in ARMS}
     by_class: dict[Arm, list[dict[str, float]]] = {
@@ -118,7 +123,8 @@ def _measure(order: RepairOrder, outcome: RepairOutcome) -> _Measured:
     return _Measured(
         metric="iou" if order.kind == "segmentation" else "accuracy",
         classes=order.classes,
-        source=np.array([names[example.source] for example in order.judged], np.int64),
+        source=_numbers(sources),
+        group=_numbers(groups),
         by_class=by_class,
         whole={
             arm: np.array([list(scores_of_image.values())[-1] for scores_of_image in by_class[arm]]) for arm in ARMS
@@ -127,11 +133,23 @@ def _measure(order: RepairOrder, outcome: RepairOutcome) -> _Measured:
     )
 
 
-def pair(mine: Floats | NDArray[np.bool_], baseline: Floats | NDArray[np.bool_], source: Integers, seed: int) -> Paired:
-    """The difference in accuracy (or IoU) as the mean over source images; n ≥ 1 images."""
-    values = Pairs(source, mine, baseline).differences()
+def _numbers(names: Sequence[tuple[str, str]]) -> Integers:
+    """The number of each name in the order of the distinct ones."""
+    number = {name: place for place, name in enumerate(sorted(set(names)))}
+    return np.array([number[name] for name in names], np.int64)
+
+
+def pair(
+    mine: Floats | NDArray[np.bool_],
+    baseline: Floats | NDArray[np.bool_],
+    source: Integers,
+    seed: int,
+    group: Integers | None = None,
+) -> Paired:
+    """The difference in accuracy (or IoU) as the mean over source images, or `group` of them; n ≥ 1 images."""
+    values = Pairs(source, mine, baseline, group).differences()
     interval = mean_interval(values, LEVEL, seed) if len(values) >= LEAST_SOURCES else None
-    return Paired(difference=float(values.mean()), interval=interval, sources=len(values))
+    return Paired(difference=float(values.mean()), interval=interval, sources=len(np.unique(source)))
 
 
 def _set_figures(name: SetName, measured: _Measured, rows: Integers, seed: int) -> SetFigures:
@@ -173,7 +191,7 @@ def _cells(order: RepairOrder, measured: _Measured, seed: int) -> list[CellFigur
     cells = []
     for (label, factor, value), numbers in sorted(members.items()):
         rows = np.array(numbers, np.int64)
-        if len(np.unique(measured.source[rows])) < LEAST_SOURCES:
+        if len(np.unique(measured.group[rows])) < LEAST_SOURCES:
             continue
         best = measured.best_control(rows, label)
         cell_seed = derive_seed(seed, label, factor, value)
@@ -193,18 +211,22 @@ def _cells(order: RepairOrder, measured: _Measured, seed: int) -> list[CellFigur
 
 
 def _recovered_share(measured: _Measured, rows: Mapping[SetName, Integers], seed: int) -> WonBack | None:
-    """The share of the lost accuracy that the repair regains. None below 12 source images or without a certain loss."""
+    """The share of the lost accuracy that the repair regains.
+
+    None below 12 source images (or groups), or without a certain loss.
+    """
     source, before, repaired = measured.source, measured.whole["before"], measured.whole["repaired"]
     edits = rows["counterfactuals"]
+    group = measured.group[edits]
     original = dict(zip(source[rows["originals"]].tolist(), before[rows["originals"]].tolist(), strict=True))
     unedited = np.array([original[number] for number in source[edits].tolist()], float)
-    if len(np.unique(source[edits])) < LEAST_SOURCES:
+    if len(np.unique(group)) < LEAST_SOURCES:
         return None
-    loss = pair(unedited, before[edits], source[edits], derive_seed(seed, "loss"))
+    loss = pair(unedited, before[edits], source[edits], derive_seed(seed, "loss"), group)
     if loss.interval is None or loss.interval.low <= 0:
         return None
-    lost = Pairs(source[edits], unedited, before[edits]).differences()
-    gained = Pairs(source[edits], repaired[edits], before[edits]).differences()
+    lost = Pairs(source[edits], unedited, before[edits], group).differences()
+    gained = Pairs(source[edits], repaired[edits], before[edits], group).differences()
     low, high = share_interval(gained, lost, derive_seed(seed, "won back"))
     return WonBack(share=float(gained.sum() / lost.sum()), low=low, high=high, loss=loss)
 
@@ -236,7 +258,7 @@ def _sentence(figures: SetFigures, metric: Metric) -> str:
 def _points(change: Paired) -> str:
     text = f"{points(change.difference)} points"
     if change.interval is None:
-        return f"{text} (too few source images for an interval)"
+        return f"{text} (too few source images, or groups of them, for an interval)"
     return f"{text} (95 % interval {points(change.interval.low)} to {points(change.interval.high)})"
 
 

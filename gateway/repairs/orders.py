@@ -227,7 +227,14 @@ def _judged_examples(
 
 
 def _judged_original(truth: Original) -> JudgedExample:
-    return JudgedExample(image=truth.image, source=truth.image, label=truth.label, mask=truth.mask, set="originals")
+    return JudgedExample(
+        image=truth.image,
+        source=truth.image,
+        label=truth.label,
+        mask=truth.mask,
+        set="originals",
+        group=truth.group,
+    )
 
 
 def _judged_edit(row: RenderedImage, truth: Original, values: Collection[str]) -> JudgedExample:
@@ -240,6 +247,7 @@ def _judged_edit(row: RenderedImage, truth: Original, values: Collection[str]) -
         set="counterfactuals" if set(row.values) <= set(values) else "values not trained on",
         factor=row.factors[0] if single else None,
         value=row.values[0] if single else None,
+        group=truth.group,
     )
 
 

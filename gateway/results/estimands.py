@@ -32,9 +32,18 @@ def counted_cells(cells: Mapping[Cell, Integers], measured: Measured) -> dict[Ce
 
 
 def with_others(
-    effects: Sequence[CellEffect], cells: Mapping[Cell, Integers], measured: Measured, seed: int, *, shams: bool
+    effects: Sequence[CellEffect],
+    cells: Mapping[Cell, Integers],
+    measured: Measured,
+    seed: int,
+    *,
+    shams: bool,
+    fixed: bool = True,
 ) -> list[CellEffect]:
-    """The effects, each with those of the other estimands; `shams`: whether they are measured against sham arms."""
+    """The effects, each with those of the other estimands; `shams`: whether they are measured against sham arms.
+
+    `fixed`: whether the number of images was fixed beforehand. Otherwise they have no intervals.
+    """
     estimands: tuple[Literal["edits", "null"], ...] = ("edits", "null") if shams else ("edits",)
     return [
         effect.model_copy(
@@ -42,7 +51,11 @@ def with_others(
                 "others": [
                     other_effect
                     for estimand in estimands
-                    if (other_effect := _other_effect(effect, estimand, measured(cells[effect.cell], estimand), seed))
+                    if (
+                        other_effect := _other_effect(
+                            effect, estimand, measured(cells[effect.cell], estimand), seed, fixed=fixed
+                        )
+                    )
                 ]
             }
         )
@@ -80,8 +93,13 @@ def _most_valid(cell: Cell, checked: Checked | Reviewed | None, seed: int) -> Mo
     )
 
 
-def with_second_scorer(effects: Sequence[CellEffect], second: SecondColumns, seed: int) -> list[CellEffect]:
-    """The effects, each with those among the pairs that both scorers accept, and that the second one accepts."""
+def with_second_scorer(
+    effects: Sequence[CellEffect], second: SecondColumns, seed: int, *, fixed: bool = True
+) -> list[CellEffect]:
+    """The effects, each with those among the pairs that both scorers accept, and that the second one accepts.
+
+    `fixed`: as in `with_others`.
+    """
     estimands: tuple[tuple[OtherEstimand, Mapping[Cell, Differences]], ...] = (
         ("both", second.by_both_scorers()),
         ("second", second.by_second_scorer()),
@@ -94,7 +112,7 @@ def with_second_scorer(effects: Sequence[CellEffect], second: SecondColumns, see
                     other_effect
                     for estimand, cells in estimands
                     if effect.cell in cells
-                    and (other_effect := _other_effect(effect, estimand, cells[effect.cell], seed))
+                    and (other_effect := _other_effect(effect, estimand, cells[effect.cell], seed, fixed=fixed))
                 ]
             }
         )
@@ -103,14 +121,14 @@ def with_second_scorer(effects: Sequence[CellEffect], second: SecondColumns, see
 
 
 def _other_effect(
-    effect: CellEffect, estimand: OtherEstimand, differences: Differences, seed: int
+    effect: CellEffect, estimand: OtherEstimand, differences: Differences, seed: int, *, fixed: bool
 ) -> OtherEffect | None:
     if not differences.counterfactuals:
         return None
     interval = None
     if estimand == "edits" and differences.counterfactuals == effect.counterfactuals:
         interval = effect.interval  # the same pairs
-    elif len(differences.correct) >= LEAST_SOURCES:
+    elif fixed and len(differences.correct) >= LEAST_SOURCES:
         interval = mean_interval(
             differences.correct, LEVEL, derive_seed(seed, estimand, *effect.cell.model_dump().values())
         )

@@ -185,8 +185,8 @@ def _model_results(
     shams = outcomes.sham is not None
     nested = None if method == "doses" else nested_differences(outcomes)  # doses of an edit are not its seeds
     cost = all_rows.methods[method].cost()
-    if not rounds:
-        effects = with_others(effects, outcomes.cells, measured, seed, shams=shams)
+    effects = with_others(effects, outcomes.cells, measured, seed, shams=shams, fixed=not rounds)
+    effects = with_second_scorer(effects, rows.second, seed, fixed=not rounds)
     return ModelResults(
         model=model,
         method=method,
@@ -195,7 +195,7 @@ def _model_results(
         sources=whole.sources or 0,
         counterfactuals=whole.counterfactuals,
         left_out=rows.left_out,
-        cells=with_sentences(with_second_scorer(effects, rows.second, seed), cells, relation),
+        cells=with_sentences(effects, cells, relation),
         metrics=paper_metrics(outcomes, rows.originals, derive_seed(seed, "metrics")),
         confusion=class_confusion(rows),
         failure_points=failure_points(outcomes) if method == "corruptions" else [],

@@ -127,15 +127,12 @@ def cells_of_rounds(cells: Mapping[Cell, Differences], rounds: Sequence[RoundPla
     """The cells of an adaptive job as its tests take them; without rounds, the cells as they are.
 
     A place has the differences of all its images, in the order that was fixed before the first round. Other cells
-    (*from* values) are not tested: they mix values that got unequally many images.
+    (*from* values) are left out: they mix values that got unequally many images, so no test of them would be valid.
     """
     if not rounds:
         return dict(cells)
     places = {_cell(key): place for key, place in places_of(rounds).items()}
-    return {
-        cell: _put_in_order(pairs, places[cell]) if cell in places else replace(pairs, tested=False)
-        for cell, pairs in cells.items()
-    }
+    return {cell: _put_in_order(pairs, places[cell]) for cell, pairs in cells.items() if cell in places}
 
 
 def _put_in_order(pairs: Differences, place: PlaceShare) -> Differences:

@@ -79,7 +79,8 @@ class OtherEffect(Contract):
     `edits`: accepted edits, whether or not their null or sham arms are accepted; it makes edits look better than they
     are. `null`: against the null arm, both arms accepted, if the main estimate is against sham arms. `both`: pairs that
     the profile's second scorer accepts as well. `second`: pairs that the second scorer accepts, even if the first one
-    refuses them. `interval` is None under 12 source images (or groups).
+    refuses them. `interval` is None under 12 source images (or groups), and in an adaptive design where the pairs are
+    not those of the main estimate.
     """
 
     estimand: OtherEstimand

@@ -93,7 +93,7 @@ class Bounds(Contract):
     errors or from reviews; 1 without either (`source` "none"). `lost`: its accepted edits whose arm is refused. At most
     a `lost_share` of them may be valid; 1 without errors and reviews. Stored results without `lost` have these among
     `refused`. `interval` adds the sampling error: it covers the effect at 95 %, whichever are valid. It is None under
-    12 source images (or groups).
+    12 source images (or groups), and in an adaptive design.
     """
 
     low: float

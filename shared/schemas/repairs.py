@@ -86,11 +86,15 @@ class Example(Contract):
 
 
 class JudgedExample(Example):
-    """An image that every arm is evaluated on; for a counterfactual, its change if there is exactly one."""
+    """An image that every arm is evaluated on; for a counterfactual, its change if there is exactly one.
+
+    `group`: that of its source image, if it belongs to one.
+    """
 
     set: SetName
     factor: str | None = None
     value: str | None = None
+    group: str | None = None
 
 
 class StoredModel(Contract):
@@ -176,7 +180,7 @@ class RepairOutcome(Contract):
 class Paired(Contract):
     """One arm's accuracy (or IoU) minus another's on the same images, source images weighted equally, in −1 … 1.
 
-    `interval` (95 %) is None below 12 source images.
+    `interval` (95 %) is None below 12 source images (or groups of them, which then weigh equally).
     """
 
     difference: float

@@ -13,8 +13,10 @@ from benchmarks.simulated_designs import DesignSetting, adaptive_job, even_job
 from gateway.analysis.allocation import Suspicion, allocate
 from gateway.analysis.betting import anytime_interval, anytime_p, betting_p, expected_left
 from gateway.analysis.effects import Differences
-from gateway.analysis.findings import assess, hypothesis_tests
+from gateway.analysis.findings import Checked, assess, hypothesis_tests
 from gateway.analysis.limits import BEYOND
+from gateway.analysis.validity import Screened
+from shared.schemas.effects import CheckErrors
 from tests.support.effects import cell, differences
 
 CALM = Suspicion(drop=0.0, images=15, free=range(250))
@@ -115,6 +117,23 @@ def test_results_do_not_choose_the_family() -> None:
     first, *rest = assess(cells, seed=1)
     assert first.cell == cell("night")
     assert {(effect.standing, effect.p_value) for effect in rest} == {("too few images", None)}
+
+
+def test_the_effect_among_valid_edits_is_no_more_certain_than_the_effect() -> None:
+    """The results decided when to stop, so its interval has to hold at any number of images, too."""
+    pairs = differences(np.tile([-1, -1, 1, -1, 0], 14))
+    pairs = replace(pairs, left=np.arange(140.0, 140 - len(pairs.correct), -1))
+    checked = Checked(
+        {"weather": CheckErrors(valid=10**6, valid_accepted=10**6, invalid=10**6, invalid_accepted=0)},
+        {cell("night"): Screened(pairs.group, np.ones(len(pairs.group), bool))},
+    )
+    (effect,) = assess({cell("night"): pairs}, 1, checked)
+    assert effect.among_valid is not None
+    among, observed = effect.among_valid.interval, effect.selected_interval
+    assert observed is not None
+    assert (among.kind, observed.kind) == ("betting", "betting")
+    assert among.low <= observed.low
+    assert among.high >= observed.high
 
 
 def test_an_adaptive_job_finds_what_an_even_one_of_its_size_would_not() -> None:

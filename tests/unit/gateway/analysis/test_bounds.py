@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -97,6 +98,19 @@ def test_an_outcome_that_is_not_known_may_be_anything(
     assert bounds.interval is not None
     assert bounds.interval.low < bounds.low
     assert bounds.interval.high > bounds.high
+
+
+def test_the_order_of_an_adaptive_jobs_images_does_not_change_the_bounds() -> None:
+    """Their number was not fixed beforehand, so an interval for a fixed number would not cover."""
+    edits = counted([(source, -1.0 if source < 8 else 0.0) for source in range(20)])
+    order = np.random.default_rng(2).permutation(20)
+    sizes = None if edits.sizes is None else edits.sizes[order]
+    adaptive = replace(edits, group=order, correct=edits.correct[order], sizes=sizes, left=np.arange(40.0, 20, -1))
+    refused = refused_pairs([(source, -1.0) for source in range(20)], [])
+    bounds, of_adaptive = (effect_bounds(pairs, refused, MostValid(0.5, 1.0, "none"), 1) for pairs in (edits, adaptive))
+    assert (of_adaptive.low, of_adaptive.high) == pytest.approx((bounds.low, bounds.high))
+    assert bounds.interval is not None
+    assert of_adaptive.interval is None
 
 
 def test_without_refused_edits_the_bounds_are_the_estimate() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.analysis.allocation import LATER_ROUNDS, Suspicion, allocate
+from gateway.analysis.effects import Differences
 from gateway.intake.sources import KeptImage, SourceFile
 from gateway.jobs.choices import Plan
 from gateway.jobs.designs import with_values
@@ -17,8 +19,10 @@ from gateway.jobs.rounds import budget_of_round, cost_of_image, first_round, ren
 from gateway.methods import JobMethod
 from gateway.methods.dillema import DillemaParameters
 from gateway.methods.lance import LanceParameters
+from gateway.results.rounds import cells_of_rounds
 from shared.problems import InvalidInput
-from shared.schemas.designs import ChosenValue, RoundPlan
+from shared.schemas.designs import ChosenValue, PlaceShare, RoundPlan
+from shared.schemas.effects import Cell
 from shared.schemas.evaluation import ModelUnderTestInfo
 
 VALUES = tuple(ChosenValue(factor="weather", value=value) for value in ("night", "fog", "rain"))
@@ -107,3 +111,18 @@ def test_a_first_round_of_fewer_than_four_images_is_refused() -> None:
 @pytest.mark.parametrize(("name", "renderings"), [("own arms", 7), ("shared arms", 7), ("sweep", 11)])
 def test_every_attempt_of_a_sweep_is_counted(name: str, renderings: int) -> None:
     assert rendered_by(METHODS[name], edits=4, arms=3) == renderings
+
+
+def test_cells_that_no_test_fits_are_left_out_and_not_called_too_small() -> None:
+    """A *from* cell of 20 images was reported as "too few images to tell"."""
+    place = PlaceShare(label="car", chosen=VALUES[0], images=[3, 1, 0, 2], planned=10)
+    night = Cell(label="car", factor="weather", value="night", direction="to")
+    values = np.array([0.0, -1.0, 0.5])
+    pairs = Differences(np.array([0, 1, 3]), values, values, 3, sizes=np.array([1, 2, 3]))
+    by_day = night.model_copy(update={"value": "day", "direction": "from"})
+    cells = {night: pairs, by_day: pairs}
+    assert cells_of_rounds(cells, []) == cells
+    (cell,) = ordered = cells_of_rounds(cells, [RoundPlan(number=0, places=[place])])
+    assert cell == night
+    assert ordered[night].group.tolist() == [3, 1, 0]
+    assert ordered[night].correct.tolist() == [0.5, -1.0, 0.0]

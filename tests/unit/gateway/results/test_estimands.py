@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from gateway.analysis.bounds import Refused
-from gateway.analysis.effects import Differences
+from gateway.analysis.effects import Differences, Estimand, Floats, Integers
 from gateway.analysis.findings import Checked, assess
 from gateway.analysis.reviews import RandomSample, Reviewed, Tally
 from gateway.analysis.validity import Screened
-from gateway.results.estimands import with_bounds
+from gateway.results.estimands import with_bounds, with_others
 from shared.schemas.effects import Cell, CheckErrors
 from shared.schemas.estimates import Bounds
 
@@ -55,3 +55,17 @@ def test_reviews_of_accepted_edits_say_how_many_without_arm_may_be_valid(valid: 
     bounds = bounds_of(Reviewed(samples, {CELL: tallies}, tallies, valid_rejected=0.1))
     assert (bounds.share, bounds.source) == (0.1, "reviews")
     assert low <= bounds.lost_share <= high
+
+
+def test_without_a_fixed_number_of_images_other_estimands_have_no_interval() -> None:
+    def measured(rows: Integers, estimand: Estimand = "pairs") -> Differences:
+        kept = rows if estimand == "edits" else rows[:40]
+        values: Floats = -np.ones(len(kept))
+        return Differences(kept, values, values, len(kept))
+
+    cells = {CELL: np.arange(SOURCES)}
+    effects = assess({CELL: measured(cells[CELL])}, 1)
+    (fixed,) = with_others(effects, cells, measured, 1, shams=False)
+    (adaptive,) = with_others(effects, cells, measured, 1, shams=False, fixed=False)
+    assert fixed.others[0].interval is not None
+    assert (adaptive.others[0].sources, adaptive.others[0].interval) == (SOURCES, None)

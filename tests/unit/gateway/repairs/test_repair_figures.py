@@ -1,0 +1,55 @@
+"""Intervals of a repair's figures: their unit is the group of source images, where they have one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gateway.repairs.figures import figures
+from gateway.repairs.orders import Original, RenderedImage, order_of
+from shared.schemas.repairs import ARMS, Judgement, RepairOrder, RepairOutcome, RepairRequest, RepairResult
+from tests.unit.gateway.repairs.test_repair_orders import LABELS, digest
+
+
+def order_with(sequences: int, frames: int, *, grouped: bool) -> RepairOrder:
+    """Sequences of equal length of two classes, each image with a counterfactual, half of them held out."""
+    images = range(sequences * frames)
+    originals = [
+        Original(digest(n), LABELS[n // frames % 2], group=str(n // frames) if grouped else None) for n in images
+    ]
+    edits = [RenderedImage(digest(1_000 + n), digest(n), "m", False, ("weather",), ("night",)) for n in images]
+    return order_of("a", "b", RepairRequest(model="m", held_out=0.5), "", None, originals, edits)
+
+
+def figures_of(order: RepairOrder, frames: int) -> RepairResult:
+    """The model loses a third of the sequences at night, all frames of each; the repair wins half of these back."""
+    sequence = {digest(n): n // frames for n in range(1_000)}
+    night = np.array([example.set != "originals" for example in order.judged])
+    place = np.array([sequence[example.source] for example in order.judged])
+    right = {arm: ~night | (place % 3 > 0) | ((arm == "repaired") & (place % 2 == 0)) for arm in ARMS}
+    judgements = {arm: Judgement(correct=right[arm].tolist()) for arm in ARMS}
+    return figures(order, RepairOutcome(judgements=judgements))
+
+
+def test_the_frames_of_a_sequence_count_as_one() -> None:
+    """As if there were one frame of each: frames alone would make every interval too short."""
+    result = figures_of(order_with(60, 5, grouped=True), 5)
+    by_set = {of_set.set: of_set for of_set in result.sets}
+    night = by_set["counterfactuals"].arms[0]
+    assert (by_set["counterfactuals"].sources, night.accuracy.sources) == (150, 30)
+    change = next(arm for arm in by_set["counterfactuals"].arms if arm.arm == "repaired").against_before
+    assert change is not None
+    assert change.interval is not None
+    alone = figures_of(order_with(150, 2, grouped=False), 2)
+    change_alone = next(arm for arm in alone.sets[1].arms if arm.arm == "repaired").against_before
+    assert change_alone is not None
+    assert change_alone.interval is not None
+    assert change.sources == change_alone.sources == 150
+    assert change.interval.high - change.interval.low > 1.5 * (change_alone.interval.high - change_alone.interval.low)
+
+
+def test_fewer_than_twelve_groups_have_no_interval() -> None:
+    result = figures_of(order_with(20, 5, grouped=True), 5)
+    assert {arm.against_before.interval for of_set in result.sets for arm in of_set.arms if arm.against_before} == {
+        None
+    }
+    assert (result.cells, result.won_back) == ([], None)
