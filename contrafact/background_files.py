@@ -11,6 +11,7 @@ from rich.console import Console
 
 from contrafact.client import Client
 from contrafact.job_files import image_files, upload_images
+from shared.schemas.compositions import MOST_BACKGROUNDS
 from shared.schemas.jobs import MethodChoice
 
 METHOD = "compose"
@@ -22,13 +23,17 @@ def with_backgrounds(
     """The methods; `compose` gets the images of the folder as backgrounds, uploaded unless it is a dry run.
 
     The value of a background is the name of its folder; one that lies in `folder` itself has none, and is named by its
-    caption. Raises ValueError if no method is `compose`.
+    caption. Raises ValueError if no method is `compose`, or if there are more images than a job takes.
     """
     if folder is None:
         return list(methods)
     if METHOD not in [method.name for method in methods]:
         raise ValueError("--backgrounds are for the method compose; add --method compose")
     files = image_files([folder])
+    if len(files) > MOST_BACKGROUNDS:
+        raise ValueError(
+            f"{folder} has {len(files)} images, and a job takes {MOST_BACKGROUNDS} backgrounds; choose some"
+        )
     if dry_run:
         digests = [hashlib.sha256(path.read_bytes()).hexdigest() for _, path in files]
     else:

@@ -60,7 +60,9 @@ def _design(design: Design) -> list[str]:
 def scaling(job_plan: JobPlan) -> list[str]:
     """A line on scaled images, if the job scales any or may do so."""
     if job_plan.at_working_side:
-        return [f"scaled    {job_plan.at_working_side} images, to {job_plan.working_side:,} pixels on the longer side"]
+        count, side = job_plan.at_working_side, job_plan.working_side
+        images = "1 image has" if count == 1 else f"{count:,} images have"
+        return [f"scaled    {images} {side:,} pixels on the longer side, to which larger files are scaled down"]
     if job_plan.missing:
         return [f"scaled    larger images, to {job_plan.working_side:,} pixels on the longer side"]
     return []

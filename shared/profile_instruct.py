@@ -30,7 +30,7 @@ Offload = Literal["none", "model", "sequential"]
 Quantisation = Literal["none", "float8"]
 FormField = Literal["seed", "steps", "guidance"]
 _FIELDS: dict[FormField, str] = {"seed": "seed", "steps": "num_inference_steps", "guidance": "guidance_scale"}
-_OPTIONS = {"response_format": "b64_json"}
+_OPTIONS = {"response_format": "b64_json", "output_format": "png"}  # SGLang's own default is JPEG
 
 
 class InstructPix2Pix(Section):
@@ -150,13 +150,16 @@ class InstructServer(Section):
 
     `fields` are the form fields that carry seed, steps and guidance (default: `seed`, `num_inference_steps` and
     `guidance_scale`); what is not named is not sent. `options` are further form fields (default: `response_format` is
-    `b64_json`). Servers batch as they like, so equal requests may get other pixels.
+    `b64_json`, `output_format` is `png`). `resolution`: images are sent at about its square in pixels; without it as
+    they are, and some servers (vLLM-Omni) edit at the size of what they get. Servers batch as they like, so equal
+    requests may get other pixels.
     """
 
     engine: Literal["server"]
     server: Server
     fields: Annotated[dict[FormField, str], Field(default_factory=lambda: dict(_FIELDS))]
     options: Annotated[dict[str, str | int | float | bool], Field(default_factory=lambda: dict(_OPTIONS))]
+    resolution: Annotated[int, Field(ge=64, le=4096)] | None = None
 
     @property
     def sources(self) -> list[Weights | Server]:
@@ -171,7 +174,7 @@ class InstructServer(Section):
     def infos(self) -> list[WeightsInfo]:
         """The entries of `/v1/info`."""
         fields, options = (json.dumps(table, sort_keys=True) for table in (self.fields, self.options))
-        return [self.server.info("instruct"), _settings(fields, options)]
+        return [self.server.info("instruct"), _settings(fields, options, str(self.resolution or ""))]
 
 
 Instruct = Annotated[InstructPix2Pix | OneStep | InstructPipeline | InstructServer, Field(discriminator="engine")]

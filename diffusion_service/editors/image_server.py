@@ -14,13 +14,14 @@ from openai import omit
 from openai.types import ImagesResponse
 from PIL import Image
 
-from diffusion_service.geometry import fit_by_stretching, to_source
+from diffusion_service.geometry import fit_area, fit_by_stretching, to_model, to_source
 from shared.images import Pixels, decode, encode
 from shared.openai_connection import OpenAIConnection
 from shared.problems import DependencyFailed, Problem
 from shared.profile_instruct import FormField, InstructServer
 
 MOST_BYTES = 256 * 1024**2  # of a reply: a PNG of 52 megapixels in base64, even of noise, and a margin
+MULTIPLE = 32  # pixels; sizes of a `resolution`, which every supported model takes
 LEAST_SHAPE = 0.9  # of the server's aspect ratio to the source's, or the reverse; sizes are rounded to multiples
 
 
@@ -41,21 +42,26 @@ class ImageServer:
     ) -> Pixels:
         """The edited image at the source's size. `keep` (height × width) is not 0 where the source must stay.
 
-        Its pixels are pasted back, because not every server honours the mask, and none keeps them exactly.
-        Raises DeadlineExceeded, InvalidInput (the server refuses the content), and DependencyFailed, also for a reply
-        without an image, with one of another shape, or of more than `MOST_BYTES`.
+        Both are sent at the profile's `resolution`, if it has one. Kept pixels are pasted back, because not every
+        server honours the mask, and none keeps them exactly. Raises DeadlineExceeded, InvalidInput (the server refuses
+        the content), and DependencyFailed, also for a reply without an image, with one of another shape, or of more
+        than `MOST_BYTES`.
         """
         profile = self._profile
         form = {profile.fields[name]: value for name, value in values.items() if name in profile.fields}
+        sent, kept = source, keep
+        if profile.resolution is not None:
+            geometry = fit_area(source.shape[1], source.shape[0], profile.resolution, MULTIPLE)
+            sent, kept = to_model(source, geometry), None if keep is None else to_model(keep, geometry)
         async with self._connection.problems(deadline):
             reply = await self._connection.client.images.edit(
-                image=("source.png", encode(source), "image/png"),
+                image=("source.png", encode(sent), "image/png"),
                 prompt=instruction,
                 model=profile.server.model,
                 n=1,
                 extra_body={**profile.options, **form},
                 extra_headers=self._connection.headers,
-                mask=omit if keep is None else ("mask.png", _transparent_where_edited(source, keep), "image/png"),
+                mask=omit if kept is None else ("mask.png", _transparent_where_edited(sent, kept), "image/png"),
             )
         image = self._at_source_size(self._decode(reply), source)
         return image if keep is None else np.where(keep[..., None] > 0, source, image)

@@ -1,7 +1,8 @@
 """Edit an image by an instruction with a pipeline of diffusers, one image at a time.
 
 `PIPELINES` lists the supported classes and how each is called. Weights are safetensors from a folder or from the Hub's
-cache; nothing is downloaded, and no code of a repository runs. Images are edited at the pipeline's native area.
+cache; nothing is downloaded, and no code of a repository runs. Images are edited at the pipeline's native area; pixels
+that must stay are the source's.
 """
 
 from __future__ import annotations
@@ -106,7 +107,10 @@ class PipelineEditor:
         if not np.isfinite(edited).all():
             return NotFinite(NOT_FINITE)
         pixels = np.round(edited * 255).astype(np.uint8)
-        return PipelineEdit(to_source(pixels, fit_by_stretching(size, (pixels.shape[1], pixels.shape[0]))), len(passes))
+        image = to_source(pixels, fit_by_stretching(size, (pixels.shape[1], pixels.shape[0])))
+        if item.keep is not None:  # the autoencoder and the pipeline's area change what must stay, too
+            image = np.where(item.keep[..., None] > 0, item.source, image)
+        return PipelineEdit(image, len(passes))
 
     def _arguments(self, item: PipelineItem, size: tuple[int, int]) -> dict[str, Any]:
         calling = self._calling

@@ -11,12 +11,13 @@ from gateway.intake.sources import KeptImage, SourceFile
 from gateway.jobs.choices import Plan
 from gateway.methods import JobMethod
 from gateway.methods.background_values import UNKNOWN
-from gateway.methods.compose import MOST_BACKGROUNDS, Background, ComposeParameters, scene_of
+from gateway.methods.compose import Background, ComposeParameters, scene_of
 from gateway.methods.doses import DosesParameters
 from gateway.methods.instruct import InstructedParameters
 from shared.problems import InvalidInput
 from shared.profiles import Profile
 from shared.schemas.base import Contract
+from shared.schemas.compositions import MOST_BACKGROUNDS
 from shared.seeds import derive_seed
 
 LEAST_IMAGES = 2  # different ones, so that each has another background

@@ -41,7 +41,7 @@ from gateway.methods.schedule import Inputs, Proposal, accepted_edits
 from shared.chunks import chunks
 from shared.endpoints import Services
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
-from shared.schemas.compositions import ComposeRequest, Composition, Place, Scale
+from shared.schemas.compositions import MOST_BACKGROUNDS, ComposeRequest, Composition, Place, Scale
 from shared.schemas.jobs import Digest
 from shared.schemas.masks import Label
 
@@ -236,7 +236,6 @@ def _background_change(value: str) -> Change:
 
 REVISION = "1"  # raise it whenever the same replies would give other counterfactuals
 COMPOSE_CHECKS = ("label",)
-MOST_BACKGROUNDS = 64
 
 
 def scene_of(label: str) -> str:

@@ -63,7 +63,10 @@ def try_image(
     folder.mkdir(parents=True, exist_ok=True)
     source = canonical(image.data, working_side=working_side)
     (folder / "source.png").write_bytes(source.png)
-    yield Step("image", f"{source.width} × {source.height} pixels", pictures=("source.png",))
+    size = f"{source.width} × {source.height} pixels"
+    if (source.width, source.height) != source.file_size:
+        size += f", scaled down from {source.file_size[0]} × {source.file_size[1]} (CONTRAFACT_WORKING_SIDE)"
+    yield Step("image", size, pictures=("source.png",))
     try:
         available = services.models().models
         models = [model.name for model in models_by_name(profile.defaults.models, available)]

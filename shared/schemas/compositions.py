@@ -8,6 +8,7 @@ from pydantic import Field
 
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 
+MOST_BACKGROUNDS = 64  # that a job names, or takes from its images
 # Where the object goes: the edge of the image that it is moved to, or its middle.
 Place = Literal["left", "right", "top", "bottom", "middle"]
 Scale = Annotated[float, Field(ge=0.1, le=4)]

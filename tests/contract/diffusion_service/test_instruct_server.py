@@ -98,8 +98,21 @@ def test_a_picture_comes_back_at_the_sources_size() -> None:
     (form,) = peer.forms
     assert (form["prompt"], form["model"], form["n"]) == ("let there be fog", "editor", "1")
     assert (form["seed"], form["num_inference_steps"], form["guidance_scale"]) == ("7", "4", "2.5")
-    assert (form["response_format"], peer.keys) == ("b64_json", [""])
+    assert (form["response_format"], form["output_format"], peer.keys) == ("b64_json", "png", [""])
     assert "mask" not in form
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(form["image"]))), SOURCE)
+
+
+def test_photographs_are_sent_at_the_profiles_resolution() -> None:
+    peer = EditingServer()
+    keep = np.zeros(SOURCE.shape[:2], np.uint8)
+    keep[40:120, 50:200] = 255
+    image = run_against(peer, lambda profile: edited(profile, keep=keep), resolution=128)
+    assert image.shape == SOURCE.shape
+    assert np.array_equal(image[keep > 0], SOURCE[keep > 0]), "at the source's own sharpness"
+    (form,) = peer.forms
+    sizes = [Image.open(io.BytesIO(form[name])).size for name in ("image", "mask")]
+    assert sizes == [(160, 96)] * 2
 
 
 def test_a_server_that_ignores_the_mask_changes_no_kept_pixel() -> None:

@@ -14,7 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from contrafact.cli import app
+from contrafact.plan_text import scaling
 from shared.images import decode, encode
+from shared.schemas.plans import JobPlan
 from tests.support.archives import zipped
 from tests.support.gateway_under_test import Gateway, picture, serve_gateway
 
@@ -58,6 +60,11 @@ def test_dry_run_and_plan_count_the_images_at_the_working_side(gateway: Gateway)
     plan = gateway.client.get(f"/jobs/{job}/plan").json()
     for view in (dry, plan):
         assert (view["images"], view["working_side"], view["at_working_side"]) == (3, SIDE, 2)
+        (line,) = scaling(JobPlan.model_validate(view))
+        assert line == "scaled    2 images have 256 pixels on the longer side, to which larger files are scaled down"
+    fields = {"task": GENERATE["task"], "methods": "corruptions"}
+    page = gateway.client.post("/plan", data=fields, files=[("images", file) for file in files]).text
+    assert "Images of more than 256 pixels on the longer side are scaled down to it" in page
 
 
 def test_uploaded_masks_fit_their_images_after_both_were_scaled(gateway: Gateway) -> None:

@@ -12,9 +12,10 @@ from gateway.jobs.backgrounds import check_compositions, of_sources, with_backgr
 from gateway.jobs.choices import Plan
 from gateway.methods import JobMethod
 from gateway.methods.background_values import UNKNOWN
-from gateway.methods.compose import MOST_BACKGROUNDS, Background, ComposeParameters
+from gateway.methods.compose import Background, ComposeParameters
 from shared.problems import InvalidInput
 from shared.profiles import load_profile
+from shared.schemas.compositions import MOST_BACKGROUNDS
 
 
 def kept_image(number: int) -> KeptImage:
