@@ -11,6 +11,7 @@ import tarfile
 from pathlib import Path
 from typing import IO
 
+import numpy as np
 from c2pa import Builder, C2paError, C2paSignerInfo, C2paSigningAlg, Context, Signer
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, SECP384R1, EllipticCurvePrivateKey
@@ -20,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from cryptography.x509 import load_pem_x509_certificates
 
 from shared import __version__
+from shared.images import encode
 from shared.schemas.exports import DigitalSource
 from shared.xmp import SOURCE_TYPES
 
@@ -31,13 +33,14 @@ class ImageSigner:
     """Signs PNGs with a certificate chain and its private key, both in PEM."""
 
     def __init__(self, certificate: bytes, key: bytes) -> None:
-        """Raises ValueError if either cannot be read, or if they do not belong together."""
+        """Raises ValueError if either cannot be read, if they do not belong together, or if C2PA refuses them."""
         algorithm = _algorithm(certificate, key)
         try:
             self._context = Context.from_dict(_SETTINGS)
             self._signer = Signer.from_info(C2paSignerInfo(algorithm, certificate, key, None))
         except C2paError as error:
             raise ValueError(f"the certificate cannot sign: {error}") from error
+        self.sign(encode(np.zeros((1, 1, 3), np.uint8)), "a first image", "trainedAlgorithmicMedia")
 
     def sign(self, png: bytes, name: str, source: DigitalSource) -> bytes:
         """The PNG with a manifest: one action, `c2pa.created`, with IPTC's term. Raises ValueError if C2PA refuses."""

@@ -161,7 +161,7 @@ def test_what_cannot_be_signed_is_said_before_anything_is_written(gateway: Gatew
         (run_export(gateway, out, "--c2pa", junk, key=pem(key)), "chain is not PEM"),
         (run_export(gateway, "-", "--c2pa", path, key=pem(key)), "--out FILE"),
         (run_export(gateway, out, "--format", "huggingface", "--c2pa", path, key=pem(key)), "--format folders"),
-        (run_export(gateway, out, "--c2pa", chain(tmp_path, key, days=-1), key=pem(key)), "cannot sign"),
+        (run_export(gateway, out, "--c2pa", chain(tmp_path, key, days=-1), key=pem(key)), "cannot sign a first image"),
     ]
     for result, words in refusals:
         assert (result.exit_code, result.stdout) == (2, ""), result.output
