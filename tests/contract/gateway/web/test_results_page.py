@@ -101,6 +101,20 @@ def test_the_figures_at_a_threshold_are_those_of_confident_predictions(site: Gat
     assert without[1] != words
 
 
+def test_the_methods_say_that_the_threshold_is_not_theirs(site: Gateway) -> None:
+    words = "All predictions count here"
+    assert words in page_text(site.client, f"{OVERVIEW}?threshold={THRESHOLD}").partition('id="methods"')[2]
+    assert words not in page_text(site.client, OVERVIEW)
+
+
+@pytest.mark.parametrize("path", [OVERVIEW, "/jobs/drawn/view"])
+def test_every_format_of_the_report_is_linked(site: Gateway, path: str) -> None:
+    text = page_text(site.client, path)
+    for query, kind in (("", "text/html"), ("?format=md", "text/markdown"), ("?format=json", "application/json")):
+        assert f'href="/jobs/drawn/report{query}"' in text
+        assert site.client.get(f"/jobs/drawn/report{query}").headers["content-type"].startswith(kind)
+
+
 def test_confusion_matrices_lead_to_the_images_of_their_cells(site: Gateway) -> None:
     text = page_text(site.client, OVERVIEW)
     confusion = site.client.get("/jobs/drawn/results?limit=1").json()["metrics"]["results"][0]["confusion"]
