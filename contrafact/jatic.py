@@ -73,7 +73,7 @@ def jatic_spec(
         raise ValueError(f"{metadata} names {len(names)} of {count} outputs; give `classes`, in their order")
     height, width = side or (described.io.input.height, described.io.input.width)
     if DYNAMIC in (height, width):
-        raise ValueError(f"{metadata} leaves the size of the input open; give `input_size`, (height, width)")
+        raise ValueError(f"{metadata} leaves the size of the input open; give `input_size`, or `preprocessing`")
     preprocessing = Preprocessing(height=height, width=width)
     return ModelSpec(name=name, classes=names, output="probabilities", preprocessing=preprocessing)
 

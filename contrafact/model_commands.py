@@ -11,6 +11,7 @@ from pydantic import JsonValue
 
 from contrafact import printing
 from contrafact.command_line import URL, Json, Key, Url, messages, open_client, print_output
+from contrafact.jatic import jatic_metadata_beside, jatic_spec
 from contrafact.progress_display import show_upload
 from shared.schemas.models import ModelSpec, is_model_file
 
@@ -62,7 +63,10 @@ def add(
     url: Url = URL,
     api_key: Key = "",
 ) -> None:
-    """Upload a model under test and print its name. The gateway refuses a model that it cannot load and run once."""
+    """Upload a model under test and print its name. The gateway refuses a model that it cannot load and run once.
+
+    Without --preprocessing, an .onnx file is described by the metadata of JATIC_ONNX that lie beside it.
+    """
     with open_client(url, api_key) as client:
         fields: dict[str, JsonValue] = {"name": name, "licence": licence, "description": description}
         if classes is not None:
@@ -70,8 +74,8 @@ def add(
         if preprocessing is not None:
             fields["preprocessing"] = json.loads(preprocessing.read_text(encoding="utf-8"))
         fields |= {name: value for name, value in (("kind", kind), ("output", output)) if value is not None}
-        spec = ModelSpec.model_validate({key: value for key, value in fields.items() if value != ""})
         files = _files(paths)
+        spec = _described(ModelSpec.model_validate({key: value for key, value in fields.items() if value != ""}), files)
         with show_upload(messages, name, sum(file.stat().st_size for file in files)) as progress:
             view = client.add_model(spec, files, progress)
         messages.print(f"{view.format}, {view.bytes:,} bytes, {len(view.classes)} classes", markup=False)
@@ -120,6 +124,18 @@ def _files(paths: list[Path]) -> list[Path]:
                 f"{path} does not exist. Download a model of the Hub first: hf download ID --local-dir FOLDER"
             )
     return files
+
+
+def _described(spec: ModelSpec, files: list[Path]) -> ModelSpec:
+    """The spec of one ONNX file with what the metadata of JATIC_ONNX beside it say and the spec leaves open."""
+    alone = len(files) == 1 and files[0].suffix.lower() == ".onnx"
+    if not alone or spec.preprocessing is not None or spec.kind != "classification":
+        return spec
+    metadata = jatic_metadata_beside(files[0])
+    if metadata is None:
+        return spec
+    known = jatic_spec(metadata, spec.name, classes=spec.classes if isinstance(spec.classes, list) else None)
+    return ModelSpec.model_validate(known.model_dump(exclude_unset=True) | spec.model_dump(exclude_unset=True))
 
 
 def _class_names(path: Path) -> JsonValue:

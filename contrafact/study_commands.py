@@ -38,10 +38,16 @@ def create(
     method: Annotated[list[str] | None, typer.Option(help="default: all of the job; may be repeated")] = None,
     sample: Annotated[str, typer.Option(help="accepted edits, or all rendered ones")] = DEFAULTS.sample,
     per_method: Annotated[int, typer.Option(help="edits of each method")] = DEFAULTS.per_method,
-    raters_per_item: Annotated[int, typer.Option()] = DEFAULTS.raters_per_item,
-    items_per_rater: Annotated[int, typer.Option()] = DEFAULTS.items_per_rater,
+    raters_per_item: Annotated[int, typer.Option(help="ratings of each edit")] = DEFAULTS.raters_per_item,
+    items_per_rater: Annotated[int, typer.Option(help="edits of each rater")] = DEFAULTS.items_per_rater,
+    consensus: Annotated[
+        float, typer.Option(help="share of an edit's raters who must agree; 0.8: four of five")
+    ] = DEFAULTS.consensus,
     controls: Annotated[int, typer.Option(help="control items of each rater")] = DEFAULTS.controls,
     attention: Annotated[int, typer.Option(help="attention checks of each rater")] = DEFAULTS.attention,
+    least_control_score: Annotated[
+        float, typer.Option(help="raters with a smaller share of correct control items are left out")
+    ] = DEFAULTS.least_control_score,
     as_json: Json = False,
     url: Url = URL,
     api_key: Key = "",
@@ -50,7 +56,8 @@ def create(
     with open_client(url, api_key) as client:
         fields = {"questions": _questions(questions), "title": title, "methods": method or None, "sample": sample}
         fields |= {"per_method": per_method, "raters_per_item": raters_per_item, "items_per_rater": items_per_rater}
-        fields |= {"controls": controls, "attention": attention}
+        fields |= {"consensus": consensus, "controls": controls, "attention": attention}
+        fields |= {"least_control_score": least_control_score}
         view = client.create_study(job, StudyRequest.model_validate(fields))
         messages.print(f"{view.items} edits, and for each rater {sum(view.control_items.values())} control items")
         print(view.model_dump_json() if as_json else view.id)

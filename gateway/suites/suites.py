@@ -9,8 +9,10 @@ copies. The functions take a session and never commit.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from sqlalchemy import and_, delete, exists, func, or_, select
+from sqlalchemy import Select, and_, delete, exists, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from gateway.database.columns import ID_PREFIX
@@ -36,6 +38,13 @@ from shared.schemas.suites import RunView, SuiteCounterfactuals, SuiteDetail, Su
 from shared.seeds import derive_id
 
 MAX_RUNS = 100
+
+
+class SuiteRuns(NamedTuple):
+    """A suite's name and its newest runs, the newest first."""
+
+    name: str
+    runs: Sequence[Job]
 
 
 def create(session: Session, owner: str, request: SuiteRequest) -> str:
@@ -157,12 +166,7 @@ def show(session: Session, owner: str, suite: str) -> SuiteDetail:
     """A suite with its size and its newest runs."""
     row = find(session, owner, suite)
     suite_job = session.get_one(Job, row.id)
-    runs = session.scalars(
-        select(Job)
-        .where(Job.suite_id == row.id, Job.id != row.id, Job.deleted_at.is_(None))
-        .order_by(Job.created_at.desc(), Job.id)
-        .limit(MAX_RUNS)
-    ).all()
+    runs = session.scalars(_runs(row).limit(MAX_RUNS)).all()
     count = select(func.count()).where(Counterfactual.job_id == row.id)
     edits, null_arms = (session.scalar(count.where(Counterfactual.arm == arm)) or 0 for arm in ("edit", "null"))
     return SuiteDetail(
@@ -176,6 +180,18 @@ def show(session: Session, owner: str, suite: str) -> SuiteDetail:
         null_arms=null_arms,
         runs=[run_view(session, run) for run in runs],
     )
+
+
+def newest_runs(session: Session, owner: str, suites: int, runs: int) -> list[SuiteRuns]:
+    """The owner's newest suites with their newest runs, at most so many of each."""
+    newest = select(Suite).where(Suite.owner_id == owner).order_by(Suite.created_at.desc(), Suite.id).limit(suites)
+    rows = session.scalars(newest).all()
+    return [SuiteRuns(row.name, session.scalars(_runs(row).limit(runs)).all()) for row in rows]
+
+
+def _runs(suite: Suite) -> Select[Job]:
+    runs = select(Job).where(Job.suite_id == suite.id, Job.id != suite.id, Job.deleted_at.is_(None))
+    return runs.order_by(Job.created_at.desc(), Job.id)
 
 
 def counterfactuals(session: Session, owner: str, suite: str, cursor: str | None, limit: int) -> SuiteCounterfactuals:

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from gateway.analysis.releases import ORIGINALS
+from gateway.database.tables import Job
 from shared.schemas.effects import Metric
 from shared.schemas.suites import CellComparison
 from shared.wording import change_in_words, class_in_words, percent, points
+
+REVISION_CHARACTERS = 12
+
+
+def release_name(run: Job) -> str:
+    """The release that a run tests: its model and the beginning of its revision."""
+    return f"{', '.join(run.models)} {run.stored_spec.revision[:REVISION_CHARACTERS]}"
 
 
 def comparison_sentence(comparison: CellComparison, metric: Metric) -> str:

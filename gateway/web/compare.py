@@ -18,6 +18,7 @@ from gateway.database.sessions import reading
 from gateway.database.tables import Job
 from gateway.jobs import jobs
 from gateway.suites import runs
+from gateway.suites.wording import release_name
 from gateway.web.addresses import address_of, cell_parameters
 from gateway.web.rendering import render
 from shared.problems import Conflict, InvalidInput, NotFound, Problem
@@ -142,7 +143,7 @@ def _first(names: Sequence[str]) -> str | None:
 
 def _option(job: Job) -> Option:
     if job.suite_id is not None:
-        return Option(job.id, f"{', '.join(job.models)} {job.stored_spec.revision}")
+        return Option(job.id, release_name(job))
     return Option(job.id, f"{job.task_description}, {job.created_at:%d %b %Y %H:%M} ({job.id[:8]})")
 
 

@@ -19,6 +19,7 @@ from gateway.jobs import jobs
 from gateway.jobs.choices import methods_listing
 from gateway.jobs.submit import Submission, submit
 from gateway.models_under_test import models
+from gateway.suites import suites
 from gateway.web.form_fields import NO_LABELS, field_of, for_form
 from gateway.web.rendering import render
 from shared.characters import visible
@@ -31,6 +32,7 @@ FIELDS = ("task", "images", "manifest", "ground_truth", "label_map", "masks", "c
 MAX_CHOICES = 200  # ticked boxes and other fields
 MAX_FIELD_BYTES = 64 * 1024  # of a text field, and of the file of classes
 JOBS_PER_PAGE = 20
+SUITES, RUNS_OF_A_SUITE = 10, 5  # on the first page
 _ESCAPES = {"%22": '"', "%0D": "\r", "%0A": "\n"}  # in the names of files that browsers send
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
@@ -117,6 +119,7 @@ def _page(
     with reading(gateway.sessions) as session:
         page = jobs.listing(session, owner, cursor, JOBS_PER_PAGE)
         uploads = models.uploads_of(session, owner)
+        newest_suites = suites.newest_runs(session, owner, SUITES, RUNS_OF_A_SUITE) if cursor is None else []
     evaluator = gateway.profile.evaluator
     descriptions = {name: model.description for name, model in evaluator.models_under_test.items()}
     descriptions |= {name: model.description for name, model in evaluator.endpoints.items()}
@@ -126,6 +129,7 @@ def _page(
         200 if problem is None else problem.status,
         page=page,
         first=cursor is None,
+        suites=newest_suites,
         profile=gateway.profile,
         methods=methods_listing(gateway.profile).methods,
         models=descriptions,

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi.responses import HTMLResponse
 
 from gateway.report.page import environment
+from gateway.suites.wording import release_name
 from shared.stages import STAGES, stage_words
 
 FOLDER = Path(__file__).parent
@@ -18,7 +19,7 @@ POLICY = (
 
 _jinja = environment(FOLDER / "templates")
 _jinja.globals["STAGES"] = STAGES
-_jinja.filters |= {"stage_words": stage_words}
+_jinja.filters |= {"stage_words": stage_words, "release": release_name}
 
 
 def render(template: str, status: int = 200, job_id: str = "", **values: Any) -> HTMLResponse:

@@ -9,6 +9,11 @@ const places = links.map((link) => {
 });
 
 const image = (digest, alt) => Object.assign(new Image(), { src: `/thumbnails/${digest}`, alt });
+// What a model says of an image, in a few words.
+const said = ({ predicted, segmentation }) => {
+  if (!segmentation) return predicted;
+  return segmentation.mean_iou === null ? "no mask" : `mIoU ${Math.round(100 * segmentation.mean_iou)} %`;
+};
 let waiting = null;
 const showPreview = (link) => {
   clearTimeout(waiting);
@@ -20,7 +25,7 @@ const showPreview = (link) => {
     if (!link.classList.contains("shown")) return; // another one was pointed at since
     const words = document.createElement("p");
     const opinions = view.predictions.filter((opinion) => opinion.original && opinion.counterfactual);
-    const lines = opinions.map((o) => `${o.model}: ${o.original.predicted} → ${o.counterfactual.predicted}`);
+    const lines = opinions.map((o) => `${o.model}: ${said(o.original)} → ${said(o.counterfactual)}`);
     words.textContent = [link.getAttribute("aria-label"), ...lines].join(" · ");
     preview.replaceChildren(image(view.source.image, "Source image"), image(view.image, "Counterfactual"), words);
   }, 120);

@@ -233,6 +233,44 @@ def test_the_command_line_adds_lists_and_removes(tmp_path: Path) -> None:
         assert "no job" in contrafact("test", "j", "net", code=3)
 
 
+def test_the_command_line_reads_the_metadata_of_jatic_beside_an_onnx_file(tmp_path: Path) -> None:
+    described = {
+        "interface": {"name": "JATIC_ONNX", "version": "v1"},
+        "io": {
+            "interface": "IMAGE_CLASSIFICATION",
+            "input": {"channels": "RGB", "height": 32, "width": 24},
+            "output": {"nClasses": 3},
+        },
+        "index2label": {"0": "car", "1": "bus", "2": "boat"},
+    }
+    (tmp_path / "net.json").write_text(json.dumps(described))
+    (tmp_path / "net.onnx").write_bytes(b"x")
+    (tmp_path / "classes.txt").write_text("Auto\nBus\nBoot\n")
+    (tmp_path / "gateway").mkdir()
+    with serve_gateway(tmp_path / "gateway") as served:
+
+        def description(name: str, *options: object) -> dict[str, Any]:
+            before = set(objects(served))
+            words = ["models", "add", tmp_path / "net.onnx", "--name", name, *options]
+            url = {"CONTRAFACT_URL": str(served.client.base_url)}
+            result = CliRunner().invoke(app, [str(word) for word in words], env=url)
+            assert result.exit_code == 0, result.output
+            (package_path,) = set(objects(served)) - before
+            with tarfile.open(package_path) as package:
+                stored = package.extractfile("contrafact.json")
+                assert stored is not None
+                read: dict[str, Any] = json.loads(stored.read())
+                return read
+
+        from_metadata = description("net")
+        assert (from_metadata["classes"], from_metadata["output"]) == (["car", "bus", "boat"], "probabilities")
+        assert (from_metadata["preprocessing"]["height"], from_metadata["preprocessing"]["width"]) == (32, 24)
+        given = description("renamed", "--classes", tmp_path / "classes.txt", "--output", "logits")
+        assert given["classes"] == ["Auto", "Bus", "Boot"]
+        assert "output" not in given, "logits are the default: options come before the metadata"
+        assert given["preprocessing"] == from_metadata["preprocessing"]
+
+
 def test_an_upload_that_is_no_form_or_stops_short_leaves_no_file(gateway: Gateway, ann: dict[str, str]) -> None:
     broken = gateway.client.post(
         "/models",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -11,7 +13,9 @@ from playwright.sync_api import Browser, Page, expect
 from gateway.web import gallery
 from tests.support.browser import needs_browser, open_page, overflow, violations
 from tests.support.drawn_job import serve_drawn_job
+from tests.support.gateway_under_test import serve_gateway
 from tests.support.recorded_embeddings import record_embeddings
+from tests.support.segmented_job import add_segmented_job
 
 pytestmark = needs_browser
 
@@ -174,6 +178,15 @@ def test_the_preview_of_the_map_is_in_view(base_url: str, browser: Browser) -> N
         page.locator("#map a").last.hover()
         expect(page.locator("#preview img").last).to_be_visible()
         assert in_view(page, "#preview")
+
+
+def test_the_preview_of_a_segmenter_states_overlaps(tmp_path: Path, browser: Browser) -> None:
+    with serve_gateway(tmp_path) as gateway:
+        add_segmented_job(gateway.context.sessions, gateway.context.store)
+        record_embeddings(gateway, "segmented", "night")
+        with open_page(browser, f"{gateway.client.base_url}/jobs/segmented/map") as page:
+            page.locator("#map a").first.hover()
+            expect(page.locator("#preview p")).to_contain_text(re.compile(r"segmenter: mIoU \d+ % → mIoU \d+ %"))
 
 
 def test_the_first_tap_on_the_map_previews_and_the_second_opens(base_url: str, browser: Browser) -> None:

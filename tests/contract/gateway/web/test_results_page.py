@@ -14,7 +14,7 @@ from sqlalchemy import delete, select, update
 from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
 from gateway.report.build import build_report
 from shared.wording import NO_FINDING, NO_PAIR_COUNTS
-from tests.support.browser import needs_browser, open_page, overflow, violations
+from tests.support.browser import PHONE, needs_browser, open_page, overflow, violations
 from tests.support.drawn_job import add_drawn_job, serve_drawn_job
 from tests.support.gateway_under_test import Gateway
 from tests.support.pages import page_text
@@ -99,6 +99,20 @@ def test_the_figures_at_a_threshold_are_those_of_confident_predictions(site: Gat
     assert images_at(site.client, link) == len(changed)
     without, _ = tile(page_text(site.client, OVERVIEW), "bus, to night"), None
     assert without[1] != words
+
+
+def test_the_methods_say_that_the_threshold_is_not_theirs(site: Gateway) -> None:
+    words = "All predictions count here"
+    assert words in page_text(site.client, f"{OVERVIEW}?threshold={THRESHOLD}").partition('id="methods"')[2]
+    assert words not in page_text(site.client, OVERVIEW)
+
+
+@pytest.mark.parametrize("path", [OVERVIEW, "/jobs/drawn/view"])
+def test_every_format_of_the_report_is_linked(site: Gateway, path: str) -> None:
+    text = page_text(site.client, path)
+    for query, kind in (("", "text/html"), ("?format=md", "text/markdown"), ("?format=json", "application/json")):
+        assert f'href="/jobs/drawn/report{query}"' in text
+        assert site.client.get(f"/jobs/drawn/report{query}").headers["content-type"].startswith(kind)
 
 
 def test_confusion_matrices_lead_to_the_images_of_their_cells(site: Gateway) -> None:
@@ -245,6 +259,19 @@ def test_the_threshold_moves_without_leaving_the_page_and_a_focused_cell_says_it
         shown.reload()
         expect(shown.locator("#share")).to_have_text(str(THRESHOLD))
         assert not violations(shown)
+
+
+@needs_browser
+def test_the_words_of_a_cell_are_in_view_on_a_phone(site: Gateway, browser: Browser) -> None:
+    with open_page(browser, f"{str(site.client.base_url).rstrip('/')}{OVERVIEW}", phone=True) as shown:
+        cells = shown.locator(".heat a")
+        for number in range(0, cells.count(), 4):
+            cells.nth(number).hover()
+            box = cells.nth(number).locator(".tip").bounding_box()
+            assert box is not None
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= PHONE["width"]
+            assert box["y"] + box["height"] <= PHONE["height"]
 
 
 @needs_browser

@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, expect
 
 from shared.schemas.studies import AnswersStored, StudyRequest, StudyView
 from tests.support.browser import needs_browser, open_page, overflow, violations
+from tests.support.command_line import contrafact
 from tests.support.drawn_job import add_drawn_job, serve_drawn_job
 from tests.support.gateway_under_test import Gateway, key_of
 from tests.support.study_raters import careful, csv_of, invite, items_of, make_study, rate_all
@@ -68,6 +69,23 @@ def test_a_study_is_made_by_the_form_as_by_the_api(no_studies: Gateway) -> None:
     assert "How real" in shown(no_studies, f"{PAGE}?study={study}")
     shown(no_studies, f"{PAGE}?study=none", 404)
     shown(no_studies, "/jobs/none/studies/view", 404)
+
+
+def test_the_command_has_every_option_of_the_form(no_studies: Gateway) -> None:
+    options: dict[str, str | float] = {"questions": "lance", "sample": "rendered", "per-method": 3}
+    options |= {
+        "raters-per-item": 2,
+        "items-per-rater": 4,
+        "consensus": 0.75,
+        "controls": 2,
+        "attention": 0,
+        "least-control-score": 0.5,
+    }
+    flags = [word for name, value in options.items() for word in (f"--{name}", value)]
+    study = contrafact(str(no_studies.client.base_url), "study", "create", "drawn", *flags)[0].strip()
+    stored = no_studies.client.get(f"/studies/{study}").json()["request"]
+    assert {name.replace("-", "_"): value for name, value in options.items()}.items() <= stored.items()
+    assert set(StudyRequest.model_fields) == {*(name.replace("-", "_") for name in options), "title", "methods"}
 
 
 @pytest.mark.parametrize(
