@@ -18,7 +18,6 @@ from rich.console import Console
 from contrafact.client import Client
 from contrafact.progress_display import show_progress, show_upload
 from shared.archives import is_archive
-from shared.images import decode
 from shared.manifests import ManifestRow, folder_labels, is_manifest, match_rows, parse_manifest, refuse_masks
 from shared.problems import InvalidInput, Problem, TooLarge, quote
 from shared.schemas.designs import DesignKind
@@ -266,6 +265,8 @@ def upload_images(client: Client, files: Sequence[NamedPath], console: Console) 
 
 def _check(path: Path) -> str:
     """The digest of a file that decodes as an image. Raises InvalidInput and TooLarge, as an upload does."""
+    from shared.images import decode  # NumPy and Pillow, which only this needs
+
     data = path.read_bytes()
     decode(data)
     return hashlib.sha256(data).hexdigest()
