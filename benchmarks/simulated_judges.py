@@ -89,18 +89,20 @@ def main() -> None:
     """Print coverage and width for each judge, share, number of reviews, and number of siblings."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=2_000)
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.1, 0.3, 0.6, 0.9], help="true valid shares")
+    parser.add_argument("--reviews", type=int, nargs="+", default=[25, 50, 100])
     parser.add_argument("--library", action="store_true", help="the interval of ppi-python instead of ours")
     arguments = parser.parse_args()
     runs, interval = arguments.runs, library_interval() if arguments.library else our_interval
     for siblings in (1, 3):
-        for share in (0.1, 0.3, 0.6, 0.9):
-            for reviewed in (25, 50, 100):
+        for share in arguments.shares:
+            for reviewed in arguments.reviews:
                 cells = [coverage(interval, judge, share, reviewed, siblings, runs) for judge in JUDGES.values()]
                 row = "  ".join(
                     f"{name} {coverage:.3f} ({width:.2f})"
                     for name, (coverage, width) in zip(JUDGES, cells, strict=True)
                 )
-                print(f"{siblings} per source, share {share:.1f}, {reviewed} reviews: {row}")
+                print(f"{siblings} per source, share {share:g}, {reviewed} reviews: {row}")
 
 
 if __name__ == "__main__":
