@@ -139,9 +139,8 @@ def delete(study_id: StudyId, url: Url = URL, api_key: Key = "") -> None:
 def result_tables(results: StudyResults) -> RenderableType:
     """The results as the papers print them: a line per question and method."""
     excluded = sum(rater.excluded for rater in results.raters)
-    table = Table(
-        "question", "method", "edits", "yes / mean", "95 %", "no", "undecided", "yes of decided", "α", "95 %", box=None
-    )
+    heads = ("question", "method", "edits", "yes / mean", "95 %", "no", "undecided", "yes of decided", "yes of answers")
+    table = Table(*heads, "α", "95 %", box=None)
     for row in results.figures:
         agreement = results.agreement[row.question]
         table.add_row(row.question, row.method, str(row.items), *_figures(row), *_alpha(agreement))
@@ -164,12 +163,14 @@ def _questions(text: str) -> JsonValue:
     return questions
 
 
-def _figures(row: QuestionFigures) -> tuple[str, str, str, str, str]:
+def _figures(row: QuestionFigures) -> tuple[str, str, str, str, str, str]:
     if row.yes is not None and row.yes.n > 0 and row.decided is not None:
-        return percent(row.yes.value), _range(row.yes), str(row.no), str(row.undecided), percent(row.decided.value)
+        counts = str(row.no), str(row.undecided)
+        answers = "" if row.answers is None else percent(row.answers.value)
+        return percent(row.yes.value), _range(row.yes), *counts, percent(row.decided.value), answers
     if row.mean is not None:
-        return f"{row.mean.value:.2f}", f"{row.mean.low:.2f} to {row.mean.high:.2f}", "", "", ""
-    return "", "", "", "", ""
+        return f"{row.mean.value:.2f}", f"{row.mean.low:.2f} to {row.mean.high:.2f}", "", "", "", ""
+    return "", "", "", "", "", ""
 
 
 def _range(rate: Rate | Estimate) -> str:
