@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 
 from gateway.repairs.figures import figures
 from gateway.repairs.orders import Original, RenderedImage, order_of
 from shared.schemas.repairs import ARMS, Judgement, RepairOrder, RepairOutcome, RepairRequest, RepairResult
-from tests.unit.gateway.repairs.test_repair_orders import LABELS, digest
+
+LABELS = ("car", "bus")
+
+
+def digest(number: int) -> str:
+    return hashlib.sha256(str(number).encode()).hexdigest()
 
 
 def order_with(sequences: int, frames: int, *, grouped: bool) -> RepairOrder:
