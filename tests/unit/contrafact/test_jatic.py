@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from contrafact.jatic import jatic_metadata_beside, jatic_spec
+from tests.support.jatic_metadata import write_jatic_metadata
 
-CLASSES = {"0": "car", "1": "bus", "2": "truck"}
-
-
-def metadata(path: Path, *, side: int = 32, labels: dict[str, str] | None = None, **changes: object) -> Path:
-    document = {
-        "interface": {"name": "JATIC_ONNX", "version": "v1"},
-        "io": {
-            "batchSize": -1,
-            "interface": "IMAGE_CLASSIFICATION",
-            "input": {"channels": "RGB", "height": side, "width": side},
-            "output": {"nClasses": 3},
-            **changes,
-        },
-        "index2label": CLASSES if labels is None else labels,
-    }
-    path.write_text(json.dumps(document))
-    return path
+CLASSES = ("car", "bus", "truck")
 
 
 def test_the_spec_has_the_interface_in_our_terms(tmp_path: Path) -> None:
-    spec = jatic_spec(metadata(tmp_path / "net.json"), "net")
+    spec = jatic_spec(write_jatic_metadata(tmp_path / "net.json", CLASSES, 32, 32), "net")
     assert spec.classes == ["car", "bus", "truck"]
     assert spec.output == "probabilities"
     assert spec.preprocessing is not None
@@ -37,7 +21,7 @@ def test_the_spec_has_the_interface_in_our_terms(tmp_path: Path) -> None:
 
 
 def test_what_the_metadata_leave_open_is_given(tmp_path: Path) -> None:
-    path = metadata(tmp_path / "net.json", side=-1, labels={})
+    path = write_jatic_metadata(tmp_path / "net.json", CLASSES, -1, -1, named=False)
     with pytest.raises(ValueError, match="classes"):
         jatic_spec(path, "net")
     with pytest.raises(ValueError, match="input_size"):
@@ -49,18 +33,20 @@ def test_what_the_metadata_leave_open_is_given(tmp_path: Path) -> None:
 
 def test_a_detector_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="IMAGE_CLASSIFICATION"):
-        jatic_spec(metadata(tmp_path / "net.json", interface="IMAGE_OBJECT_DETECTION"), "net")
+        jatic_spec(
+            write_jatic_metadata(tmp_path / "net.json", CLASSES, 32, 32, interface="IMAGE_OBJECT_DETECTION"), "net"
+        )
 
 
 def test_the_metadata_of_a_model_lie_beside_it(tmp_path: Path) -> None:
     model = tmp_path / "net.onnx"
     (tmp_path / "notes.json").write_text("{}")
     assert jatic_metadata_beside(model) is None
-    other = metadata(tmp_path / "model-metadata.json")
+    other = write_jatic_metadata(tmp_path / "model-metadata.json", CLASSES, 32, 32)
     assert jatic_metadata_beside(model) == other
-    second = metadata(tmp_path / "second.json")
+    second = write_jatic_metadata(tmp_path / "second.json", CLASSES, 32, 32)
     with pytest.raises(ValueError, match=r"net\.json"):
         jatic_metadata_beside(model)
-    stored = metadata(tmp_path / "net.json")
+    stored = write_jatic_metadata(tmp_path / "net.json", CLASSES, 32, 32)
     assert jatic_metadata_beside(model) == stored
     assert second.is_file()

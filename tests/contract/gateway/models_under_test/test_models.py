@@ -24,6 +24,7 @@ from shared.schemas.evaluation import ExamineReply, ExamineRequest, QuarantinedM
 from tests.support.archives import zipped
 from tests.support.drawn_job import add_drawn_job
 from tests.support.gateway_under_test import Gateway, key_of, picture, serve_gateway
+from tests.support.jatic_metadata import write_jatic_metadata
 from tests.support.model_packages import HUB, PREPARED
 from tests.support.small_services import CLASSES
 
@@ -234,16 +235,7 @@ def test_the_command_line_adds_lists_and_removes(tmp_path: Path) -> None:
 
 
 def test_the_command_line_reads_the_metadata_of_jatic_beside_an_onnx_file(tmp_path: Path) -> None:
-    described = {
-        "interface": {"name": "JATIC_ONNX", "version": "v1"},
-        "io": {
-            "interface": "IMAGE_CLASSIFICATION",
-            "input": {"channels": "RGB", "height": 32, "width": 24},
-            "output": {"nClasses": 3},
-        },
-        "index2label": {"0": "car", "1": "bus", "2": "boat"},
-    }
-    (tmp_path / "net.json").write_text(json.dumps(described))
+    write_jatic_metadata(tmp_path / "net.json", CLASSES, 32, 24)
     (tmp_path / "net.onnx").write_bytes(b"x")
     (tmp_path / "classes.txt").write_text("Auto\nBus\nBoot\n")
     (tmp_path / "gateway").mkdir()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,7 @@ from evaluator_service.models_under_test.onnx_models import OnnxClassifier
 from shared.images import Pixels
 from shared.problems import InvalidInput
 from shared.schemas.models import ModelDescription
+from tests.support.jatic_metadata import write_jatic_metadata
 from tests.support.model_folders import written
 
 IMAGES = list(np.random.default_rng(3).integers(0, 256, (3, 8, 8, 3), dtype=np.uint8))
@@ -253,16 +253,7 @@ def brightness_network() -> bytes:
 
 def test_a_jatic_model_brings_its_own_description(tmp_path: Path) -> None:
     (tmp_path / "net.onnx").write_bytes(brightness_network())
-    described = {
-        "interface": {"name": "JATIC_ONNX", "version": "v1"},
-        "io": {
-            "interface": "IMAGE_CLASSIFICATION",
-            "input": {"channels": "RGB", "height": 8, "width": 8},
-            "output": {"nClasses": 2},
-        },
-        "index2label": {"0": "dark", "1": "bright"},
-    }
-    (tmp_path / "net.json").write_text(json.dumps(described))
+    write_jatic_metadata(tmp_path / "net.json", CLASSES, 8, 8)
     upload = prepare_model(tmp_path / "net.onnx", DATASET, options(classes=None))
     assert isinstance(upload, Upload)
     assert (upload.spec.classes, upload.spec.output) == (CLASSES, "probabilities")
