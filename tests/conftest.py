@@ -18,9 +18,26 @@ from gateway.database.sessions import Sessions, migrate, open_engine, open_sessi
 from tests.support.databases import execute, postgres_database
 from tests.support.log_lines import log as log
 from tests.support.s3_server import s3_server as s3_server
+from tests.support.snapshots import migrated_bytes
+
+# Where SQLite and Postgres can differ, both are tested every day; elsewhere Postgres has its turn in `make test-all`.
+BOTH_DATABASES = ("database", "queue", "jobs", "operations/test_housekeeping.py")
 
 settings.register_profile("any machine", deadline=None)  # how long an example takes says nothing on a busy one
 settings.load_profile("any machine")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the Postgres variants of tests outside `BOTH_DATABASES` as slow."""
+    both = tuple(f"tests/integration/gateway/{folder}" for folder in BOTH_DATABASES)
+    for item in items:
+        database = (
+            item.callspec.params.get("database_url")
+            if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+            else None
+        )
+        if database == "postgres" and not item.nodeid.startswith(both):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")
@@ -50,11 +67,9 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
         with postgres_database(request.getfixturevalue("postgres_url")) as url:
             yield url
         return
-    url = f"sqlite:///{tmp_path / 'contrafact.db'}"
-    engine = open_engine(url)
-    migrate(engine)
-    engine.dispose()
-    yield url
+    database = tmp_path / "contrafact.db"
+    database.write_bytes(migrated_bytes())
+    yield f"sqlite:///{database}"
 
 
 @pytest.fixture

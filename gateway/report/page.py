@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
@@ -21,6 +21,7 @@ HERO_SIDE = 512  # pixels, of the pictures in the page's first example
 DATA_BEGIN, DATA_END = '<script type="application/json" id="data">', "</script>"
 
 
+@cache
 def environment(*more_templates: Path) -> Environment:
     """Jinja with the report's templates and filters, and with further template directories for the web pages."""
     jinja = Environment(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from shared.seeds import derive_id, derive_seed
 from shared.storage import ObjectStore, image_key
 from tests.support.gateway_under_test import Gateway, serve_gateway
 from tests.support.job_counts import store_counts
+from tests.support.snapshots import Snapshot, take_snapshot
 from tinyworld.objects.captions import caption
 from tinyworld.objects.render import render
 from tinyworld.objects.world import CLASSES, EDIT_FACTOR, Scene, sample_scene
@@ -38,6 +40,30 @@ def add_drawn_job(
     sessions: Sessions, store: ObjectStore, job_id: str = "drawn", *, per_class: int = 16, state: JobState = "done"
 ) -> str:
     """Store a job of `per_class` source images of each of three classes, four edits each; return its id."""
+    _drawn(job_id, per_class, state).restore(sessions, store)
+    return job_id
+
+
+def add_reported_job(sessions: Sessions, store: ObjectStore, *, per_class: int = 16) -> None:
+    """Store the job `drawn` with its report."""
+    _reported(per_class).restore(sessions, store)
+
+
+@cache
+def _drawn(job_id: str, per_class: int, state: JobState) -> Snapshot:
+    return take_snapshot(lambda sessions, store: _draw_job(sessions, store, job_id, per_class, state))
+
+
+@cache
+def _reported(per_class: int) -> Snapshot:
+    def fill(sessions: Sessions, store: ObjectStore) -> None:
+        add_drawn_job(sessions, store, per_class=per_class)
+        build_report(sessions, store, "drawn")
+
+    return take_snapshot(fill)
+
+
+def _draw_job(sessions: Sessions, store: ObjectStore, job_id: str, per_class: int, state: JobState) -> None:
     with sessions.begin() as session:
         if session.get(Owner, LOCAL_OWNER) is None:
             session.add(Owner(id=LOCAL_OWNER, name="local"))
@@ -63,7 +89,6 @@ def add_drawn_job(
         _add_source(sessions, store, job_id, position, scene)
     with sessions.begin() as session:
         store_counts(session, job_id)
-    return job_id
 
 
 def add_night_buses(sessions: Sessions, store: ObjectStore, count: int, job_id: str = "drawn") -> list[str]:
@@ -119,8 +144,7 @@ def add_second_changes(sessions: Sessions, store: ObjectStore, job_id: str = "dr
 def serve_drawn_job(directory: Path, database_url: str | None = None, *, per_class: int) -> Iterator[Gateway]:
     """A gateway with the finished job `drawn` and its report."""
     with serve_gateway(directory, database_url) as gateway:
-        add_drawn_job(gateway.context.sessions, gateway.context.store, per_class=per_class)
-        build_report(gateway.context.sessions, gateway.context.store, "drawn")
+        add_reported_job(gateway.context.sessions, gateway.context.store, per_class=per_class)
         yield gateway
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import httpx
@@ -17,7 +15,7 @@ from embedded.serving import ListeningPort
 from gateway.app import create_app
 from gateway.auth.keys import create_key
 from gateway.context import Context
-from gateway.database.sessions import migrate, open_engine, open_sessions
+from gateway.database.sessions import open_engine, open_sessions
 from gateway.model_services.clients import ModelServices
 from gateway.settings import Settings
 from shared.images import encode
@@ -25,6 +23,7 @@ from shared.profiles import load_profile
 from shared.schemas.service import SERVICES
 from shared.storage import DirectoryStore
 from tests.support.small_services import SmallServices, serve
+from tests.support.snapshots import migrated_bytes
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ def serve_gateway(directory: Path, database_url: str | None = None, **settings: 
     """A gateway with everything under `directory` (or in a migrated database elsewhere); no worker runs."""
     if database_url is None:
         database = directory / "contrafact.db"
-        database.write_bytes(_migrated())
+        database.write_bytes(migrated_bytes())
         database_url = f"sqlite:///{database}"
     engine = open_engine(database_url)
     wakes: list[None] = []
@@ -65,17 +64,6 @@ def serve_gateway(directory: Path, database_url: str | None = None, **settings: 
         finally:
             port.close()
             engine.dispose()
-
-
-@lru_cache
-def _migrated() -> bytes:
-    """A migrated, empty database: migrating takes longer than most tests."""
-    with tempfile.TemporaryDirectory() as directory:
-        database = Path(directory) / "contrafact.db"
-        engine = open_engine(f"sqlite:///{database}")
-        migrate(engine)
-        engine.dispose()
-        return database.read_bytes()
 
 
 def key_of(gateway: Gateway, owner: str) -> dict[str, str]:

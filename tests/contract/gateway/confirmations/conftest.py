@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 from sqlalchemy import update
 
+from gateway.database.sessions import Sessions
 from gateway.database.tables import Job, Prediction
 from gateway.report.build import build_report
+from shared.storage import ObjectStore
 from tests.support.drawn_job import add_drawn_job
 from tests.support.gateway_under_test import Gateway, serve_gateway
+from tests.support.snapshots import Snapshot, take_snapshot
 
 NAMES = {"night-bus": "m1", "sound": "m2"}
 
@@ -19,11 +23,18 @@ NAMES = {"night-bus": "m1", "sound": "m2"}
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A finished job `drawn` whose model `m1` fails on buses at night, with its report."""
     with serve_gateway(tmp_path_factory.mktemp("gateway")) as served:
-        sessions = served.context.sessions
-        add_drawn_job(sessions, served.context.store, per_class=14)
+        _finished().restore(served.context.sessions, served.context.store)
+        yield served
+
+
+@cache
+def _finished() -> Snapshot:
+    def fill(sessions: Sessions, store: ObjectStore) -> None:
+        add_drawn_job(sessions, store, per_class=14)
         with sessions.begin() as session:
             session.execute(update(Job).values(models=list(NAMES.values())))
             for old, new in NAMES.items():
                 session.execute(update(Prediction).where(Prediction.model == old).values(model=new))
-        build_report(sessions, served.context.store, "drawn", [])
-        yield served
+        build_report(sessions, store, "drawn", [])
+
+    return take_snapshot(fill)

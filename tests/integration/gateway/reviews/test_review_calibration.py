@@ -16,7 +16,7 @@ from gateway.results.reviewed_edits import load_reviews
 from gateway.reviews.queue import next_up
 from shared.schemas.results import JobResults
 from shared.storage import DirectoryStore
-from tests.support.drawn_job import add_drawn_job
+from tests.support.drawn_job import add_reported_job
 from tests.support.work_site import Site
 
 
@@ -24,8 +24,7 @@ from tests.support.work_site import Site
 def store(sessions: Sessions, tmp_path: Path) -> DirectoryStore:
     """Of a finished job `drawn` of 36 source images, with its report."""
     store = DirectoryStore(tmp_path / "objects")
-    add_drawn_job(sessions, store, per_class=14)
-    build_report(sessions, store, "drawn")
+    add_reported_job(sessions, store, per_class=14)
     return store
 
 

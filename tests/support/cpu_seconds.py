@@ -1,0 +1,128 @@
+"""A plugin of pytest: what each test costs in CPU seconds, of this process and of the child processes that ended.
+
+A test has the cost of its own fixtures. Fixtures of a wider scope count for its folder. In CI a test outside the list
+of keystones in CONTRIBUTING.md fails the run if it costs more than `ALARM`: mark it slow, or make it cheaper.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RULE = 2.0  # CPU seconds; a dearer test is marked slow or is a keystone
+ALARM = 4.0  # twice the rule, since processors differ and the first test in a process pays for what is kept
+_DEAREST = 15
+_ROOT = Path(__file__).parents[2]
+_OWN, _SHARED = "cpu_seconds", "shared_cpu_seconds"
+
+
+def spent() -> float:
+    """CPU seconds of this process, its threads, and its children that were waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def keystones() -> set[str]:
+    """The node ids in CONTRIBUTING.md, without parameters."""
+    return set(re.findall(r"`([\w/]+\.py::\w+)`", (_ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")))
+
+
+class CpuSeconds:
+    """Measures tests in the process that runs them, and reports in the one that collects the results."""
+
+    def __init__(self) -> None:
+        self.began = 0.0
+        self.shared = 0.0
+        self.depth = 0
+        self.tests: dict[str, float] = {}
+        self.folders: Counter[str] = Counter()
+        self.workers = 0.0
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self) -> Iterator[None]:
+        self.began, self.shared = spent(), 0.0
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+        if fixturedef.scope == "function":
+            return (yield)
+        fixturedef.addfinalizer(self._leave)  # runs last of its finalizers
+        self._enter()
+        try:
+            return (yield)
+        finally:
+            self._leave()
+            fixturedef.addfinalizer(self._enter)  # runs first
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+        if call.when == "teardown":
+            item.user_properties += [(_OWN, spent() - self.began - self.shared), (_SHARED, self.shared)]
+        return (yield)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        measured = dict(report.user_properties)
+        if report.when == "teardown" and _OWN in measured:
+            own, shared = float(str(measured[_OWN])), float(str(measured[_SHARED]))
+            self.tests[report.nodeid] = own
+            self.folders[_folder(report.nodeid)] += own + shared  # type: ignore[assignment]
+
+    def pytest_testnodedown(self, node: Any) -> None:
+        self.workers += getattr(node, "workeroutput", {}).get(_OWN, 0.0)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if (output := getattr(session.config, "workeroutput", None)) is not None:
+            output[_OWN] = spent()
+        elif self.alarms() and os.environ.get("CI") and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def alarms(self) -> list[str]:
+        """Tests over the alarm that are not keystones."""
+        listed = keystones()
+        dear = [name for name, seconds in self.tests.items() if seconds > ALARM]
+        return [name for name in dear if name.partition("[")[0] not in listed]
+
+    def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
+        if path := config.getoption("--cpu-seconds"):
+            lines = [f"{seconds:.3f}\t{name}\n" for name, seconds in self.tests.items()]
+            Path(path).write_text("".join(sorted(lines, key=lambda line: -float(line.split("\t")[0]))))
+        write = terminalreporter.write_line
+        terminalreporter.section("CPU seconds")
+        for folder, seconds in sorted(self.folders.items()):
+            write(f"{seconds:8.1f}  {folder}")
+        tests = sum(self.folders.values())
+        write(f"{tests:8.1f}  in tests; {self.workers + spent():.1f} with imports and collection")
+        for name, seconds in sorted(self.tests.items(), key=lambda test: -test[1])[:_DEAREST]:
+            write(f"{seconds:8.1f}  {name}")
+        for name in self.alarms() if os.environ.get("CI") else []:
+            write(f"over {ALARM:g} CPU seconds: mark {name} slow, make it cheaper, or add it to the keystones")
+
+    def _enter(self) -> None:
+        self.depth += 1
+        if self.depth == 1:
+            self.since = spent()
+
+    def _leave(self) -> None:
+        self.depth -= 1
+        if self.depth == 0:
+            self.shared += spent() - self.since
+
+
+def _folder(nodeid: str) -> str:
+    return "/".join(nodeid.split("::")[0].split("/")[:3][:-1] or ["tests"])
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cpu-seconds", metavar="FILE", help="write the CPU seconds of each test, the dearest first")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(CpuSeconds(), "cpu seconds of tests")
