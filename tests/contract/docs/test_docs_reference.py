@@ -73,7 +73,7 @@ def test_every_operation_is_documented() -> None:
 def test_every_endpoint_of_the_model_services_is_documented() -> None:
     endpoints = [endpoint for endpoint in vars(Services).values() if isinstance(endpoint, Endpoint)]
     names = [f"`POST {endpoint.path}`" for endpoint in endpoints] + [f"`GET {get.path}`" for get in (INFO, MODELS)]
-    assert [name for name in names if name not in page("service-operations.md")] == []
+    assert [name for name in names if name not in page("services.md")] == []
 
 
 def test_every_method_is_documented() -> None:
