@@ -1,33 +1,25 @@
 """Writes the pages that follow from the code: `python -m docs.generate`. A test fails when they are not current.
 
 `reference/parameters.md` comes from the methods' parameter models, `reference/http-operations.md` from the OpenAPI
-snapshot, `reference/service-operations.md` from the endpoints of the model services, `reference/profile-keys.md` from
-the schema of profiles, pages on settings, commands, shipped profiles and problems from `docs.program_pages`. The
-tables of `measurements/full-size.md` come from what `make full-size` measured. The gateway's structure in
-`measurements/structure.md` comes from `docs.places`, its counts from `docs.counts`.
+snapshot, `reference/profile-keys.md` from the schema of profiles, pages on settings, commands, shipped profiles and
+problems from `docs.program_pages`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic.json_schema import models_json_schema
-
-from docs.places import places_svg
 from docs.program_pages import commands_page, problems_page, profiles_page, row, settings_page
-from docs.sections import full_size_page, structure_page
 from gateway.methods import METHODS
-from shared.endpoints import INFO, MODELS, Endpoint, Services
 from shared.profiles import Profile, load_profile, shipped_profiles
-from shared.schemas.base import Contract
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 SNAPSHOT = DOCS / "reference" / "openapi.json"
-PROBLEM = "ProblemDocument"
+GATEWAY = "http://127.0.0.1:8000"
 BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
 COUNTS = {"maxItems": "at most {} items", "maxLength": "at most {} characters"}
 
@@ -40,14 +32,9 @@ def parameters_page() -> str:
 
 
 def operations_page() -> str:
-    """Every operation of the public HTTP API, and every schema."""
+    """How to read the OpenAPI document, and every operation of it."""
     document: Schema = json.loads(SNAPSHOT.read_text(encoding="utf-8"))
-    return "\n".join([*_operations(document["paths"]), *_schemas(document["components"]["schemas"])]) + "\n"
-
-
-def service_operations_page() -> str:
-    """Every operation of the model services, and every schema."""
-    return "\n".join(_service_operations()) + "\n"
+    return "\n".join(_operations(document["paths"])) + "\n"
 
 
 def profile_keys_page() -> str:
@@ -58,28 +45,19 @@ def profile_keys_page() -> str:
         "Generated from the code by `python -m docs.generate`. [Profiles](profiles.md) explains how to write one,",
         "[`example-profile.toml`](example-profile.toml) shows one. A table that refers to another has its keys.\n",
     )
-    tables = (schema["description"] + "\n", *_table(schema, schema["$defs"]), *_schemas(schema["$defs"], "Tables"))
+    tables = (schema["description"] + "\n", *_table(schema, schema["$defs"]), *_tables(schema["$defs"]))
     return "\n".join([*introduction, *tables]) + "\n"
 
 
 PAGES: dict[str, Callable[[], str]] = {
     "reference/parameters.md": parameters_page,
     "reference/http-operations.md": operations_page,
-    "reference/service-operations.md": service_operations_page,
     "reference/profile-keys.md": profile_keys_page,
     "reference/problem-types.md": problems_page,
     "reference/settings.md": settings_page,
     "reference/commands.md": commands_page,
     "reference/shipped-profiles.md": profiles_page,
-    "measurements/full-size.md": full_size_page,
-    "measurements/structure.md": lambda: structure_page(whole_pages()),
-    "images/gateway-places.svg": places_svg,
 }
-
-
-def whole_pages() -> list[str]:
-    """The pages that have nothing written by hand."""
-    return [name for name in PAGES if name.startswith("reference/")]
 
 
 def _parameters() -> Iterator[str]:
@@ -173,98 +151,40 @@ def _type(schema: Schema, definitions: Mapping[str, Schema]) -> str:
 
 def _operations(paths: Mapping[str, Mapping[str, Schema]]) -> Iterator[str]:
     yield "# HTTP operations\n"
-    yield "Generated from the OpenAPI document by `python -m docs.generate`. [HTTP API](http-api.md) explains how to"
-    yield "use them. The document is [`openapi.json`](openapi.json); a running gateway serves it, too. Every error is a"
-    yield f"[{PROBLEM}](#{PROBLEM.lower()}). These can come from every operation:\n"
-    common = {status: reply for status, reply in paths["/jobs"]["get"]["responses"].items() if status >= "400"}
-    yield from _replies(common)
+    yield "Look up an operation of the gateway. Generated from the OpenAPI document by `python -m docs.generate`. [HTTP"
+    yield "API](http-api.md) explains how to use the operations.\n"
+    yield "Parameters, bodies, replies and their schemas are in the OpenAPI 3.1 document. A gateway serves it at"
+    yield f"<{GATEWAY}/openapi.json>, without a key; [`openapi.json`](openapi.json) is a copy. Open it in any viewer of"
+    yield "OpenAPI documents, generate a client from it, or print what you need:\n"
+    yield "```console"
+    yield f"$ curl -s {GATEWAY}/openapi.json | jq '.components.schemas.JobSpec'"
+    yield f"""$ curl -s {GATEWAY}/openapi.json | jq '.paths["/jobs/{{job}}/results"].get.parameters'"""
+    yield "```\n"
+    yield "Errors are `ProblemDocument`s. Every operation can answer these:\n"
+    yield "| status | reason |"
+    yield "|---|---|"
+    for status, reply in sorted(paths["/jobs"]["get"]["responses"].items()):
+        if status >= "400":
+            yield row(status, reply["description"])
+    for tag, operations in _by_tag(paths).items():
+        yield f"\n## {tag.capitalize()}\n"
+        yield "| operation | what it does |"
+        yield "|---|---|"
+        yield from (row(f"`{name}`", about) for name, about in operations.items())
+
+
+def _by_tag(paths: Mapping[str, Mapping[str, Schema]]) -> dict[str, dict[str, str]]:
+    """The first paragraph of each operation's description, by tag and name."""
+    tagged: dict[str, dict[str, str]] = {}
     for path, verbs in paths.items():
         for verb, operation in verbs.items():
-            yield f"## `{verb.upper()} {path}`\n"
-            yield operation["description"] + "\n"
-            yield from _inputs(operation.get("parameters", []))
-            yield from _body(operation.get("requestBody", {}))
-            replies = operation["responses"].items()
-            yield from _replies({status: reply for status, reply in replies if reply != common.get(status)})
+            about = operation["description"].partition("\n\n")[0]
+            tagged.setdefault(operation["tags"][0], {})[f"{verb.upper()} {path}"] = about
+    return tagged
 
 
-def _service_operations() -> Iterator[str]:
-    endpoints = [endpoint for endpoint in vars(Services).values() if isinstance(endpoint, Endpoint)]
-    contracts: dict[type[Contract], None] = {}  # in order, each once
-    yield "# Operations of the model services\n"
-    yield "Generated from the code by `python -m docs.generate`. [Model services](services.md) explains their"
-    yield "use. A running service serves its schemas at `/openapi.json`. Images are base64 PNG in the field `png`.\n"
-    yield "| service | operation | request | reply |"
-    yield "|---|---|---|---|"
-    for endpoint in endpoints:
-        contracts |= {endpoint.request: None, endpoint.reply: None}
-        request, reply = (f"[{kind.__name__}](#{kind.__name__.lower()})" for kind in (endpoint.request, endpoint.reply))
-        yield row(endpoint.service, f"`POST {endpoint.path}`", request, reply)
-    for service, description in (("evaluator_service", MODELS), ("all", INFO)):
-        contracts[description.reply] = None
-        reply = description.reply.__name__
-        yield row(service, f"`GET {description.path}`", "", f"[{reply}](#{reply.lower()})")
-    yield ""
-    _, document = models_json_schema([(contract, "validation") for contract in contracts])
-    yield from _schemas(document["$defs"])
-
-
-def _inputs(parameters: Sequence[Schema]) -> Iterator[str]:
-    shown = [parameter for parameter in parameters if parameter["in"] != "path"]
-    if not shown:
-        return
-    yield "| parameter | in | values | description |"
-    yield "|---|---|---|---|"
-    for parameter in shown:
-        values = _values(parameter["schema"], {}).replace(" or null", "")
-        yield row(f"`{parameter['name']}`", parameter["in"], values, parameter.get("description", ""))
-    yield ""
-
-
-def _body(body: Schema) -> Iterator[str]:
-    for kind, content in body.get("content", {}).items():
-        schema = content.get("schema", {})
-        if "$ref" in schema:
-            yield f"Body `{kind}`: {_linked(schema)}.\n"
-            continue
-        yield f"Body `{kind}`:\n"
-        if "properties" not in schema:
-            continue
-        yield "| part | values | description |"
-        yield "|---|---|---|"
-        for name, part in schema["properties"].items():
-            yield row(f"`{name}`", _linked(part), part.get("description", ""))
-        yield ""
-
-
-def _linked(schema: Schema) -> str:
-    """As `_values`, where every reference is to a schema of the page."""
-    if "$ref" in schema:
-        name = schema["$ref"].rpartition("/")[2]
-        return f"[{name}](#{name.lower()})"
-    if "items" in schema:
-        return f"list of {_linked(schema['items'])}"
-    return _values(schema, {})
-
-
-def _replies(responses: Mapping[str, Schema]) -> Iterator[str]:
-    yield "| status | reply |"
-    yield "|---|---|"
-    for status, reply in sorted(responses.items()):
-        kinds = reply.get("content", {})
-        schema = kinds.get("application/json", {}).get("schema")
-        if status >= "400":
-            text = reply["description"]
-        elif schema:
-            text = _linked(schema)
-        else:
-            text = ", ".join(f"`{kind}`" for kind in kinds) or "no body"
-        yield row(status, text)
-    yield ""
-
-
-def _schemas(schemas: Mapping[str, Schema], title: str = "Schemas") -> Iterator[str]:
-    yield f"## {title}\n"
+def _tables(schemas: Mapping[str, Schema]) -> Iterator[str]:
+    yield "## Tables\n"
     for name, schema in sorted(schemas.items()):
         if "properties" not in schema:
             continue
