@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -36,8 +36,10 @@ def keystones() -> set[str]:
 class CpuSeconds:
     """Measures tests in the process that runs them, and reports in the one that collects the results."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: IO[str] | None) -> None:
+        self.file = file
         self.began = 0.0
+        self.since = 0.0
         self.shared = 0.0
         self.depth = 0
         self.tests: dict[str, float] = {}
@@ -73,6 +75,8 @@ class CpuSeconds:
             own, shared = float(str(measured[_OWN])), float(str(measured[_SHARED]))
             self.tests[report.nodeid] = own
             self.folders[_folder(report.nodeid)] += own + shared  # type: ignore[assignment]
+            if self.file is not None:
+                print(f"{own:.3f}\t{shared:.3f}\t{report.nodeid}", file=self.file, flush=True)
 
     def pytest_testnodedown(self, node: Any) -> None:
         self.workers += getattr(node, "workeroutput", {}).get(_OWN, 0.0)
@@ -91,9 +95,6 @@ class CpuSeconds:
         return [name for name in dear if name.partition("[")[0] not in listed]
 
     def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
-        if path := config.getoption("--cpu-seconds"):
-            lines = [f"{seconds:.3f}\t{name}\n" for name, seconds in self.tests.items()]
-            Path(path).write_text("".join(sorted(lines, key=lambda line: -float(line.split("\t")[0]))))
         write = terminalreporter.write_line
         terminalreporter.section("CPU seconds")
         for folder, seconds in sorted(self.folders.items()):
@@ -121,8 +122,10 @@ def _folder(nodeid: str) -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--cpu-seconds", metavar="FILE", help="write the CPU seconds of each test, the dearest first")
+    parser.addoption("--cpu-seconds", metavar="FILE", help="write each test's CPU seconds, and its wider fixtures'")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(CpuSeconds(), "cpu seconds of tests")
+    path = None if hasattr(config, "workerinput") else config.getoption("--cpu-seconds")
+    file = open(path, "w", encoding="utf-8") if path else None  # noqa: SIM115  # closed with the process
+    config.pluginmanager.register(CpuSeconds(file), "cpu seconds of tests")
