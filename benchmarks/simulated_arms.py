@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.simulated_attacks import FACTOR, VALUES, cell_of, differences_of
-from benchmarks.simulated_calibration import NATURAL, RATE
+from benchmarks.simulated_calibration import FACTOR, NATURAL, RATE, VALUES, cell_of, differences_of
 from gateway.analysis.certainty import clustered_rate
 from gateway.analysis.effects import Differences
 from gateway.analysis.findings import Checked, assess

@@ -19,16 +19,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.simulated_attacks import FACTOR, VALUES, cell_of, differences_of
 from gateway.analysis.calibration import JudgedSample, error_rates
 from gateway.analysis.certainty import clustered_rate
-from gateway.analysis.effects import Differences
+from gateway.analysis.effects import Differences, Floats
 from gateway.analysis.findings import Checked, assess
 from gateway.analysis.reviews import LEAST_OWN, OwnSample, RandomSample, Reviewed, Tally
 from gateway.analysis.validity import Screened
 from shared.schemas.effects import Cell, CellEffect, CheckErrors
 from shared.seeds import derive_seed
 
+FACTOR = "weather"
+VALUES = tuple(f"value {number}" for number in range(8))
 RATE = 0.95  # accuracy of the model on valid images
 # LANCE's image checks on constructed faults (docs/measurements/checks.md): 57 of 71 valid, 20 of 319 invalid accepted.
 CONSTRUCTED = CheckErrors(valid=71, valid_accepted=57, invalid=319, invalid_accepted=20)
@@ -167,6 +168,16 @@ def simulate(scenario: Scenario, sizes: tuple[int, ...], tables: int) -> Mapping
             outcomes[f"{n} reviewed"].append(stands(table, errors[n], seed))
             outcomes[f"{n} reviewed, own"].append(stands(table, errors[n], seed, own))
     return outcomes
+
+
+def differences_of(correct: Floats) -> Differences:
+    """Differences in accuracy, in −1 … 1, of source images with one counterfactual each."""
+    return Differences(np.arange(len(correct)), correct, correct, len(correct), len(correct))
+
+
+def cell_of(value: str, direction: str = "to") -> Cell:
+    """The cell of a value of the simulated class and factor."""
+    return Cell.model_validate({"label": "bus", "factor": FACTOR, "value": value, "direction": direction})
 
 
 def main() -> None:

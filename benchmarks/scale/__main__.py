@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks.scale.copied_rows import ROWS_LEFT, make_large_job
 from benchmarks.scale.images import write_archive
-from benchmarks.scale.measuring import MEBIBYTE, Samples, blocks, images_done, memory, seconds, slope, statements
+from benchmarks.scale.measuring import MEBIBYTE, Samples, images_done, memory, seconds, slope, statements
 from benchmarks.scale.site import Site, absolute, running
 from benchmarks.scale.waiting_services import MODEL
 from gateway.database.pagination import encode_cursor
@@ -34,6 +34,7 @@ from gateway.jobs import jobs
 from gateway.queue import leases
 from gateway.results.counterfactuals import Listing, results_page
 from shared.schemas.jobs import JobSpec, MethodChoice
+from tests.support.block_counts import blocks
 
 SHIFTS = ["at night", "in the snow", "in the rain", "in the fog", "at sunset"]
 SPEC = JobSpec(

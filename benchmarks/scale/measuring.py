@@ -14,8 +14,7 @@ from typing import Any
 
 import psutil
 import redis
-from sqlalchemy import Connection, event, select, text
-from sqlalchemy.orm import Session
+from sqlalchemy import select, text
 
 from benchmarks.scale.site import Site
 from gateway.database.sessions import Sessions
@@ -104,29 +103,6 @@ def _logging(sessions: Sessions, label: str) -> None:
         connection.execute(text("ALTER SYSTEM SET log_line_prefix = '%a|'"))
         connection.execute(text("SELECT pg_reload_conf()"))
     time.sleep(0.5)
-
-
-def blocks(sessions: Sessions, work: Callable[[Session], object]) -> int:
-    """Blocks of 8 KiB that the statements of `work` touch in Postgres, in cache or not; what they write is undone."""
-    issued: list[tuple[str, Any]] = []
-
-    def note(_: Connection, __: Any, statement: str, parameters: Any, *_arguments: Any) -> None:
-        issued.append((statement, parameters))
-
-    engine = sessions.kw["bind"]
-    event.listen(engine, "before_cursor_execute", note)
-    with sessions() as session:
-        work(session)
-        session.rollback()
-    event.remove(engine, "before_cursor_execute", note)
-    total = 0
-    with engine.connect() as connection:
-        for statement, parameters in issued:
-            explained = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters)
-            plan = explained.scalar_one()[0]["Plan"]
-            total += plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
-        connection.rollback()
-    return total
 
 
 def seconds(work: Callable[[], object], times: int = 7) -> float:

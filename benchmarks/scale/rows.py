@@ -23,7 +23,6 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from benchmarks.scale.copied_rows import fill
-from benchmarks.scale.measuring import blocks
 from benchmarks.scale.site import absolute
 from gateway.database.pagination import encode_cursor
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
@@ -33,6 +32,7 @@ from gateway.queue import leases
 from gateway.report.build import build_report
 from gateway.results.counterfactuals import Listing, results_page
 from shared.storage import DirectoryStore
+from tests.support.block_counts import blocks
 from tests.support.deployment import postgres, postgres_url
 
 PENDING = 20

@@ -17,7 +17,7 @@ from shared.schemas.effects import Cell
 from shared.schemas.results import JobResults
 from tinyworld.judges.trials import Drawing, Studio, source_picture
 from tinyworld.measure.counterfactuals import edits_in_turn
-from tinyworld.measure.sham import psnr
+from tinyworld.train.autoencoder import psnr
 
 FIRST = 9_200_000  # scenes that no figure rests on
 EDITS = 8
@@ -45,7 +45,7 @@ def rendered(monkeypatch: pytest.MonkeyPatch, dtype: str) -> tuple[list[Pixels],
 
 def test_both_give_the_same_images_to_the_eye_and_the_same_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
     (single, of_single), (half, of_half) = (rendered(monkeypatch, dtype) for dtype in DTYPES)
-    apart = [psnr(image, other) for image, other in zip(single, half, strict=True)]
+    apart = [psnr(image[None], other[None]) for image, other in zip(single, half, strict=True)]
     assert min(apart) >= 25, f"the autoencoder alone is 25 dB from what it is given: {apart}"
     assert any(not np.array_equal(image, other) for image, other in zip(single, half, strict=True)), (
         "both ran in float32"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from safetensors.torch import load_file, save_file
 
 from shared.profiles import load_profile
 from tinyworld.judges.editors import drawing
@@ -17,9 +15,7 @@ from tinyworld.judges.records import RECORDS, records
 from tinyworld.measure.counterfactual_report import report
 from tinyworld.measure.counterfactuals import FIRST, NULL_EVERY, Measurement, edits_in_turn, read_again, sheets
 from tinyworld.measure.models import decibels, scenes_of
-from tinyworld.measure.scorers import score_twice, with_scorer
 from tinyworld.objects.world import withheld
-from tinyworld.system.folders import WEIGHTS
 
 
 @pytest.fixture(scope="module")
@@ -58,25 +54,6 @@ def test_reading_the_images_again_gives_the_same_records(measured: Path) -> None
         for record in rows
     ]
     assert read_again(measured, forgotten, list(edits_in_turn(FIRST, 2, ("weather", "colour")))) == rows
-
-
-def test_the_profiles_scorer_again_changes_no_verdict_and_a_spoilt_one_changes_scores(
-    measured: Path, tmp_path: Path
-) -> None:
-    profile = load_profile("tiny")
-    shutil.copytree(WEIGHTS / "scorer", tmp_path, dirs_exist_ok=True)
-    same = list(score_twice(measured, profile, with_scorer(profile, tmp_path)))
-    assert [image.record.id for image in same] == ["00000", "00001"]
-    for image in same:
-        assert image.scores[0] == image.scores[1]
-        assert image.accepted == (image.record.accepted, image.record.accepted)
-        assert image.scores[0] == pytest.approx(image.record.scores, abs=1e-3)
-    tensors = load_file(tmp_path / "model.safetensors")
-    spoilt = {name: value if value.ndim < 2 else value * 0.9 for name, value in tensors.items()}
-    save_file(spoilt, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    other = list(score_twice(measured, profile, with_scorer(profile, tmp_path)))
-    assert all(image.scores[0]["likeness"] != image.scores[1]["likeness"] for image in other)
-    assert all(image.scores[0]["structure"] == image.scores[1]["structure"] for image in other)
 
 
 def test_the_report_and_the_sheets_come_from_the_records(measured: Path) -> None:

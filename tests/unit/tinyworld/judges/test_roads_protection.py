@@ -19,7 +19,7 @@ from shared.weights import Weights
 from tinyworld.judges.oracles import roads as road_oracles
 from tinyworld.judges.oracles.roads import LOGITS, ORACLES, READ, judge, readings
 from tinyworld.judges.protection.domain import FIRST, ProtectedEdit, ProtectedThing, overlaps
-from tinyworld.judges.protection.gallery import Gallery
+from tinyworld.judges.protection.gallery import Gallery, parameters
 from tinyworld.judges.protection.roads import (
     FIELDS,
     ROADS,
@@ -31,7 +31,6 @@ from tinyworld.judges.protection.roads import (
     road_edits,
 )
 from tinyworld.judges.segmentation import HEIGHTS
-from tinyworld.measure.protection import judge_images
 from tinyworld.networks.oracles import new_oracle
 from tinyworld.networks.segmenters import new_road_segmenter
 from tinyworld.pictures.augmentation import as_pixel_values
@@ -206,14 +205,8 @@ def roads_profile(folder: Path) -> Profile:
     return profile.model_copy(update={"diffusion": diffusion, "methods": {"dillema": {"steps": 2, "guidance": 2.5}}})
 
 
-def test_roads_are_drawn_under_several_controls_and_judged_thing_by_thing(
-    edits: list[ProtectedEdit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(road_oracles, "ROAD_MODELS", tmp_path)
+def test_roads_are_drawn_under_several_controls(edits: list[ProtectedEdit], tmp_path: Path) -> None:
     edit = edits[0]
-    for letter in "ab":
-        saved_segmenter(tmp_path, f"oracle-{letter}", "road")
-        saved_reader(f"reader-{letter}", tmp_path, time=edit.to_value)
     with pytest.raises(SystemExit, match="vehicle, pedestrian, traffic light"):
         Gallery(load_profile("tiny"), ROADS)
     profile = roads_profile(tmp_path)
@@ -223,11 +216,16 @@ def test_roads_are_drawn_under_several_controls_and_judged_thing_by_thing(
     pictures = list(gallery.draw(edit, ["none", "relit:1"]))
     ((_, edges_only, _),) = alone.draw(edit, ["none"])
     assert not np.array_equal(pictures[0][1], edges_only)
-    things = list(judge_images(gallery, ROADS, edit, pictures))
-    assert [(thing.arm, thing.label) for thing in things] == [
-        (arm, thing.label) for arm in ("none", "relit:1") for thing in edit.instances
-    ]
-    assert all(thing.shown for thing in things)
-    assert all(thing.iou == 0 for thing in things if thing.label != "road"), "its segmenter sees roads alone"
-    assert all(thing.iou > 0 for thing in things if thing.label == "road")
-    assert [thing.size for thing in things] == [ROADS.size(thing) for _ in pictures for thing in edit.instances]
+
+
+def test_controls_are_chosen_by_kind_and_weight_among_the_profiles() -> None:
+    profile = load_profile("paper")
+    chosen = parameters(profile, ["canny:0.8", "segmentation"])
+    assert [(strength.kind, strength.scale) for strength in chosen.strengths] == [("canny", 0.8), ("segmentation", 1.0)]
+    assert chosen.steps == parameters(profile, []).steps
+    assert [strength.kind for strength in parameters(load_profile("tiny"), []).strengths] == ["canny"]
+    with pytest.raises(SystemExit, match="segmentation"):
+        parameters(load_profile("tiny"), ["segmentation"])
+    for wrong, why in (("canny:9", "2"), ("canny:much", "number"), ("edges", "canny")):
+        with pytest.raises(SystemExit, match=f"--controls: .*{why}"):
+            parameters(profile, [wrong])

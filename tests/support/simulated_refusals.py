@@ -1,12 +1,11 @@
-"""Do the bounds over refused valid pairs contain the truth? `python -m benchmarks.simulated_refusals`.
+"""Tables on which the bounds over refused valid pairs should contain the truth.
 
-Tables with known truth: checks refuse valid edits or valid arms, and refuse those on which the model fails more often
+The truth is known: checks refuse valid edits or valid arms, and refuse those on which the model fails more often
 (or less often) than the others, so that the estimate is biased. The truth is the effect over all valid edits.
 """
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -46,54 +45,13 @@ class Refusals:
 
 
 class RefusalRow(NamedTuple):
-    """Bias of the estimate, widths, and how often bounds and intervals contain the truth, over the tables.
-
-    `sample_in_point_bounds`: of bounds that take the outcomes on refused arms as those on valid ones.
-    """
+    """Bias of the estimate, and how often bounds and intervals contain the truth, over the tables."""
 
     bias: float
     sample_in_bounds: float
     truth_in_bounds: float
     truth_in_interval: float
     truth_in_plain_interval: float
-    width: float
-    sample_in_point_bounds: float
-
-
-def refusals_grid() -> list[Refusals]:
-    """All settings."""
-    return (
-        _refused_edits()
-        + _broken_arms()
-        + [
-            Refusals(sources, drop, 0.6, 0.02, 0.02, calibrated, *lost)
-            for sources in (20, 150)
-            for drop in (0.0, 0.3)
-            for lost in ((0.2, 0.2), (0.1, 0.5))
-            for calibrated in (False, True)
-        ]
-    )
-
-
-def _broken_arms() -> list[Refusals]:
-    return [
-        Refusals(sources, drop, 0.9, *refused, calibrated, broken_arms=0.2)
-        for sources in (20, 100)
-        for drop in (0.0, 0.3)
-        for refused in ((0.2, 0.2), (0.1, 0.5))
-        for calibrated in (False, True)
-    ]
-
-
-def _refused_edits() -> list[Refusals]:
-    return [
-        Refusals(sources, drop, valid, *refused, calibrated)
-        for sources in (20, 100)
-        for drop in (0.0, 0.3)
-        for valid in (0.9, 0.6)
-        for refused in ((0.2, 0.2), (0.1, 0.5), (0.4, 0.1))
-        for calibrated in (False, True)
-    ]
 
 
 def simulate_refusals(setting: Refusals, seed: int) -> RefusalRow:
@@ -117,10 +75,6 @@ def simulate_refusals(setting: Refusals, seed: int) -> RefusalRow:
     bounds = effect_bounds(
         counted, Refused(source[~both_accepted], low, high, accepted[~both_accepted]), most_valid, seed
     )
-    points = Refused(
-        source[~both_accepted], observed[~both_accepted], observed[~both_accepted], accepted[~both_accepted]
-    )
-    point_bounds = effect_bounds(counted, points, most_valid, seed)
     plain = mean_interval(counted.correct, LEVEL, seed)
     interval = bounds.interval or plain
     sample = float(_differences(source[valid], difference[valid]).correct.mean())
@@ -131,8 +85,6 @@ def simulate_refusals(setting: Refusals, seed: int) -> RefusalRow:
         bounds.low <= truth <= bounds.high,
         interval.low <= truth <= interval.high,
         plain.low <= truth <= plain.high,
-        bounds.high - bounds.low,
-        point_bounds.low - 1e-9 <= sample <= point_bounds.high + 1e-9,
     )
 
 
@@ -161,25 +113,3 @@ def mean_row(setting: Refusals, tables: int) -> RefusalRow:
     """The means over the tables of a setting."""
     rows = [simulate_refusals(setting, derive_seed("refusals", repr(setting), table)) for table in range(tables)]
     return RefusalRow(*np.mean(np.array(rows, float), axis=0).tolist())
-
-
-def main() -> None:
-    """Print a row for each setting."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tables", type=int, default=100)
-    parser.add_argument("--broken-arms", action="store_true", help="only settings with invalid arms")
-    arguments = parser.parse_args()
-    for setting in _broken_arms() if arguments.broken_arms else refusals_grid():
-        row = mean_row(setting, arguments.tables)
-        shares = " ".join(f"{value:6.1%}" for value in row[1:5])
-        lost = f"lost {setting.lost_if_right:.0%}, {setting.lost_if_wrong:.0%}"
-        lost += f", broken arms {setting.broken_arms:.0%}"
-        print(
-            f"{setting}, {lost}: bias {100 * row.bias:+5.1f}, {shares}, width {100 * row.width:.0f} points, "
-            f"with refused arms as points {row.sample_in_point_bounds:.0%}",
-            flush=True,
-        )
-
-
-if __name__ == "__main__":
-    main()
