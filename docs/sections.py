@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.full_services.table import full_size_section
 from docs.counts import counts_table
 from docs.places import places_table
+from research.full_services.table import full_size_section
 
 MEASUREMENTS = Path(__file__).parent / "measurements"
 FULL_SIZE_BEGIN, FULL_SIZE_END = "<!-- make full-size -->", "<!-- end of make full-size -->"
