@@ -3,8 +3,7 @@
 `reference/parameters.md` comes from the methods' parameter models, `reference/http-operations.md` from the OpenAPI
 snapshot, `reference/service-operations.md` from the endpoints of the model services, `reference/profile-keys.md` from
 the schema of profiles, pages on settings, commands, shipped profiles and problems from `docs.program_pages`. The
-tables of `measurements/full-size.md` come from what `make full-size` measured. The gateway's structure in
-`measurements/structure.md` comes from `docs.places`, its counts from `docs.counts`.
+drawing of the gateway comes from `docs.places`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from pydantic.json_schema import models_json_schema
 
 from docs.places import places_svg
 from docs.program_pages import commands_page, problems_page, profiles_page, row, settings_page
-from docs.sections import full_size_page, structure_page
 from gateway.methods import METHODS
 from shared.endpoints import INFO, MODELS, Endpoint, Services
 from shared.profiles import Profile, load_profile, shipped_profiles
@@ -71,8 +69,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/settings.md": settings_page,
     "reference/commands.md": commands_page,
     "reference/shipped-profiles.md": profiles_page,
-    "measurements/full-size.md": full_size_page,
-    "measurements/structure.md": lambda: structure_page(whole_pages()),
     "images/gateway-places.svg": places_svg,
 }
 

@@ -31,7 +31,7 @@ from shared.seeds import derive_seed
 FACTOR = "weather"
 VALUES = tuple(f"value {number}" for number in range(8))
 RATE = 0.95  # accuracy of the model on valid images
-# LANCE's image checks on constructed faults (docs/measurements/checks.md): 57 of 71 valid, 20 of 319 invalid accepted.
+# LANCE's image checks on constructed faults (research/docs/checks.md): 57 of 71 valid, 20 of 319 invalid accepted.
 CONSTRUCTED = CheckErrors(valid=71, valid_accepted=57, invalid=319, invalid_accepted=20)
 
 

@@ -6,7 +6,7 @@
 
 It is `contrafact calibrate --validity` for the folders of a measurement instead of a job: the same fit, the same tables
 of the profile. The signals of other models are left out, because the shipped profile has none of them; they add nothing
-to the scorer's (`research.measure.check_signals`). AI models labelled the images, so the profile says `models`.
+to the scorer's (`tinyworld.measure.check_signals`). AI models labelled the images, so the profile says `models`.
 
 The thresholds of `shifts` without a calibration are fitted here too, since no images of known fault exist for it. They
 are judged on the half of the source images that did not choose them.

@@ -4,8 +4,8 @@
 
 Architectures are those of the public configurations; values are random, so images and captions mean nothing, and
 seconds and memory are as with the trained weights. A part that needs more memory than `--memory` GiB is stopped. The
-figures go into research/results/full-size.json; those of other parts stay. `python -m docs.generate` prints them in
-docs/measurements/full-size.md.
+figures go into research/results/full-size.json; those of other parts stay. `python -m research.pages` prints them in
+research/docs/full-size.md.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Reproduction kits: the papers' experiments on their own data sets (docs/measurements/paper-tables.md)."""
+"""Reproduction kits: the papers' experiments on their own data sets (research/docs/paper-tables.md)."""

@@ -6,7 +6,7 @@ python -m research.yardstick run --size small      # `make yardstick`: Contrafac
 python -m research.yardstick run --method dillema --design free balanced adaptive
 python -m research.yardstick compare --size small  # the scores of all methods that were run, side by side
 python -m research.yardstick dilution --size small # after `run`: where planted effects are lost
-python -m research.yardstick score --rival FILE    # another method's answer (docs/measurements/yardstick.md)
+python -m research.yardstick score --rival FILE    # another method's answer (research/docs/yardstick.md)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Driving scenes whose road, vehicles and pedestrians must keep their shape under an edit, and their judges.
 
 The two oracles judge whether the scene shows the edit, the two oracle segmenters whether a thing is preserved; all four
-are trained on demand (docs/measurements/roads.md).
+are trained on demand (research/docs/roads.md).
 """
 
 from __future__ import annotations

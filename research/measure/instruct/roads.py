@@ -10,7 +10,7 @@ under a sham instruction. The rates are of all images, before any check:
     others unchanged   both read every other look that they read correctly on the source
 
 Images, one line of JSON per image, contact sheet and `report.txt` go to `--out`. The command resumes after a restart.
-The judges are trained on demand (docs/measurements/roads.md).
+The judges are trained on demand (research/docs/roads.md).
 """
 
 from __future__ import annotations

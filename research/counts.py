@@ -1,4 +1,4 @@
-"""The size of code and documentation as a table of `measurements/structure.md`, counted in the files.
+"""The size of code and documentation as a table of `docs/structure.md`, counted in the files.
 
 Nothing is counted in tests. Counts of words are rounded, so that a small correction of a page does not change them.
 """
@@ -18,7 +18,7 @@ LONG_FILE, LONG_FUNCTION = 300, 35  # lines
 ANY_VALUES = re.compile(r"dict\[str, Any\]")
 OBJECT_VALUES = re.compile(r"(?:dict|Mapping)\[str, object\]")
 NOT_COUNTED = {"tests", "migrations"}
-NOT_THE_PRODUCT = {"tinyworld", "benchmarks", "docs"}
+NOT_THE_PRODUCT = {"tinyworld", "benchmarks", "research", "docs"}
 
 Row = tuple[str, str, str]  # what is counted, before, now
 
@@ -31,11 +31,11 @@ def counts_table(generated: Sequence[str]) -> str:
     head = ["| | at 4a062d4 (2026-11-22) | now |", "|---|---|---|"]
     words = [
         (
-            "words of hand-written pages besides measurements",
+            "words of hand-written pages in `docs/`",
             "48,664 with measurements",
             f"{round(hand_written(generated), -2):,}",
         ),
-        ("words of pages of measurements", "in the row above", _measured_words()),
+        ("words of `research/docs/`", "in the row above", _measured_words()),
     ]
     rows = [f"| {' | '.join(row)} |" for row in (*_gateway_rows(), *_size_rows(), *words)]
     return "\n".join([*head, *rows, "", _long_ones()]) + "\n"
@@ -117,9 +117,8 @@ def repeated_classes(package: Path) -> list[str]:
 
 
 def hand_written(generated: Sequence[str], docs: Path = ROOT / "docs") -> int:
-    """Words, as `wc -w` counts them, of all pages that are neither generated nor measurements."""
-    pages = (path for path in docs.rglob("*.md") if path.relative_to(docs).parts[0] != "measurements")
-    return sum(_words(path) for path in pages if path.relative_to(docs).as_posix() not in generated)
+    """Words, as `wc -w` counts them, of all pages that are not generated."""
+    return sum(_words(path) for path in docs.rglob("*.md") if path.relative_to(docs).as_posix() not in generated)
 
 
 def _packages(root: Path) -> list[Path]:
@@ -140,5 +139,5 @@ def _matches(files: Iterable[Path], pattern: re.Pattern[str]) -> int:
 
 
 def _measured_words() -> str:
-    words = sum(map(_words, (ROOT / "docs" / "measurements").glob("*.md")))
+    words = sum(map(_words, (ROOT / "research" / "docs").glob("*.md")))
     return f"about {round(words, -3):,}"

@@ -1,15 +1,16 @@
-"""Pages of measurements with generated sections, each between two marks."""
+"""Writes the generated sections of the pages in `research/docs`: `python -m research.pages`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-from docs.counts import counts_table
+from docs.generate import whole_pages
 from docs.places import places_table
+from research.counts import counts_table
 from research.full_services.table import full_size_section
 
-MEASUREMENTS = Path(__file__).parent / "measurements"
+PAGES = Path(__file__).parent / "docs"
 FULL_SIZE_BEGIN, FULL_SIZE_END = "<!-- make full-size -->", "<!-- end of make full-size -->"
 PLACES_BEGIN, PLACES_END = "<!-- places -->", "<!-- end of places -->"
 COUNTS_BEGIN, COUNTS_END = "<!-- counts -->", "<!-- end of counts -->"
@@ -20,17 +21,14 @@ def full_size_page() -> str:
     return _with_section(_page("full-size.md"), FULL_SIZE_BEGIN, FULL_SIZE_END, full_size_section())
 
 
-def structure_page(generated: Sequence[str]) -> str:
-    """The page on the structure of the code, with the places of the gateway and the counts.
-
-    `generated` are the pages, by their paths below `docs/`, whose words are not written by hand.
-    """
+def structure_page() -> str:
+    """The page on the structure of the code, with the places of the gateway and the counts."""
     page = _with_section(_page("structure.md"), PLACES_BEGIN, PLACES_END, places_table())
-    return _with_section(page, COUNTS_BEGIN, COUNTS_END, counts_table(generated))
+    return _with_section(page, COUNTS_BEGIN, COUNTS_END, counts_table(whole_pages()))
 
 
 def _page(name: str) -> str:
-    return (MEASUREMENTS / name).read_text(encoding="utf-8")
+    return (PAGES / name).read_text(encoding="utf-8")
 
 
 def _with_section(page: str, begin: str, end: str, section: str) -> str:
@@ -38,3 +36,16 @@ def _with_section(page: str, begin: str, end: str, section: str) -> str:
     before, _, remainder = page.partition(begin)
     _, _, after = remainder.partition(end)
     return f"{before}{begin}\n\n{section}\n{end}{after}"
+
+
+GENERATED: dict[str, Callable[[], str]] = {"full-size.md": full_size_page, "structure.md": structure_page}
+
+
+def main() -> None:
+    """Write both pages."""
+    for name, page in GENERATED.items():
+        (PAGES / name).write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
