@@ -28,14 +28,15 @@ from gateway.database.sessions import open_engine, open_sessions, reading
 from gateway.database.tables import Job
 from gateway.results.classification import ModelRows, load_rows
 from research.simulated_designs import ACCURACY, COUNTED, adaptive_job, even_job, fixed_job
+from research.system.packed import read_text
 from research.yardstick.formats import Answer, AnswerKey, FoundCell, KnownModel
 from research.yardstick.score import DOSES, dose_of, truth_of
 from shared.schemas.effects import Cell
 from shared.seeds import derive_seed
 
 RESULTS = Path(__file__).parent / "results" / "replayed-designs.json"
-KEY = Path("research/yardstick/key.json")
-ANSWER = Path("research/yardstick/results/contrafact-dillema-full.json")
+KEY = Path("research/yardstick/key.json.gz")
+ANSWER = Path("research/yardstick/results/contrafact-dillema-full.json.gz")
 PAIRS_PER_IMAGE = 10  # of a population, so that rounding does not change its effect
 DESIGNS = ("free", "even", "adaptive")
 RESAMPLES = 2_000
@@ -207,7 +208,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=100, help="simulated jobs of each model and design")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    key = AnswerKey.model_validate_json(arguments.key.read_text(encoding="utf-8"))
+    key = AnswerKey.model_validate_json(read_text(arguments.key))
     models = _models(arguments)
     if not models:
         parser.error("no finished free job of dillema there; first: python -m research.yardstick run --method dillema")
@@ -222,7 +223,7 @@ def main() -> None:
 def _models(arguments: argparse.Namespace) -> list[ReplayedModel]:
     pool, edits = arguments.pool, arguments.edits
     if arguments.directory is None:
-        answer = Answer.model_validate_json(arguments.answer.read_text(encoding="utf-8"))
+        answer = Answer.model_validate_json(read_text(arguments.answer))
         return [estimated_model(model, answer.cells, pool, edits) for model in answer.models]
     sessions = open_sessions(open_engine(f"sqlite:///{arguments.directory / 'contrafact.db'}"))
     with reading(sessions) as session:

@@ -30,6 +30,7 @@ from gateway.database.sessions import open_engine, open_sessions, reading
 from gateway.results.classification import ModelRows
 from gateway.results.estimands import counted_cells
 from research.replayed_designs import ANSWER, KEY, independent_pairs, latest_rows
+from research.system.packed import read_text
 from research.yardstick.contrafact import found_cell
 from research.yardstick.formats import Answer, AnswerKey, FoundCell
 from research.yardstick.printing import format_answer
@@ -119,7 +120,7 @@ def main() -> None:
     parser.add_argument("--key", type=Path, default=KEY, help="the answer key")
     parser.add_argument("--out", type=Path, help="a file for the scores; default: none is written")
     arguments = parser.parse_args()
-    key = AnswerKey.model_validate_json(arguments.key.read_text(encoding="utf-8"))
+    key = AnswerKey.model_validate_json(read_text(arguments.key))
     scores = [score(key, answer) for answer in _replay(arguments)]
     print("\n\n".join(map(format_answer, scores)))
     record = {
@@ -132,7 +133,7 @@ def main() -> None:
 
 def _replay(arguments: argparse.Namespace) -> list[Answer]:
     if arguments.directory is None:
-        committed = [Answer.model_validate_json(path.read_text(encoding="utf-8")) for path in arguments.answer]
+        committed = [Answer.model_validate_json(read_text(path)) for path in arguments.answer]
         return [either for answer in committed for either in (answer, by_todays_rules(answer))]
     sessions = open_sessions(open_engine(f"sqlite:///{arguments.directory / 'contrafact.db'}"))
     with reading(sessions) as session:

@@ -28,11 +28,12 @@ from gateway.analysis.metrics import paper_metrics
 from gateway.analysis.power import detectable_drop
 from research.simulated_jobs import CLASSES, VALUES, Setting, grid, job, truths
 from research.simulated_validity import Contaminated, EffectOutcome, contaminated_grid, simulate_contaminated
+from research.system.packed import write_text
 from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.estimates import Interval, Rate
 from shared.seeds import derive_seed
 
-RESULTS = Path(__file__).parent / "results" / "simulation.json"
+RESULTS = Path(__file__).parent / "results" / "simulation.json.gz"
 FAMILY = 8  # cells of a simulated job
 PAIRS = (("sources", "rate"), ("sources", "drop"), ("siblings", "correlation"), ("sources", "calibrated"))
 POWER_SOURCES = (15, 20, 40, 80)
@@ -292,7 +293,7 @@ def main() -> None:
     for _ in range(arguments.runs):  # the file is written after every pass, so that a long run can be interrupted
         simulated.repeat()
         written = record(simulated, powers, arguments.runs, arguments.power_runs)
-        arguments.out.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+        write_text(arguments.out, json.dumps(written) + "\n")
         print(f"pass {simulated.passes} of {arguments.runs}, {written['cpu_seconds']} CPU seconds", flush=True)
     print_rows([*simulated.rows(), *powers])
 

@@ -7,8 +7,8 @@
 
 Source and image are shown side by side, with two questions: is there one complete object of the source's class, at its
 position in the source; and does the image show the requested value. `keep` joins the answers with the verdicts of
-oracles and checks on the same images and writes `research/labels/NAME.jsonl`, which is committed; `errors` prints the
-oracles' errors. It works on any folder with `counterfactuals.jsonl` (`research.judges.records`).
+oracles and checks on the same images and writes `research/labels/NAME.jsonl.gz`, which is committed; `errors` prints
+the oracles' errors. It works on any folder with `counterfactuals.jsonl` (`research.judges.records`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from research.judges.records import Record, read_picture, records
 from research.pictures.rendered_once import Pixels
 from research.pictures.sheet import contact_sheet
 from research.statistics.rates import rate_text
+from research.system.packed import read_text, write_text
 from shared.chunks import chunks
 
 LABELS = Path(__file__).parent.parent / "labels"
@@ -68,8 +69,8 @@ def shipped_labels() -> list[Label]:
     """All labels in the repository."""
     return [
         Label.model_validate_json(line)
-        for path in sorted(LABELS.glob("*.jsonl"))
-        for line in path.read_text().splitlines()
+        for path in sorted(LABELS.glob("*.jsonl.gz"))
+        for line in read_text(path).splitlines()
     ]
 
 
@@ -197,9 +198,10 @@ def main() -> None:
         write_sheets(args.folders, args.count, args.seed, args.out)
     elif args.command == "keep":
         LABELS.mkdir(exist_ok=True)
-        path = LABELS / f"{args.name}.jsonl"
-        path.write_text("".join(label.model_dump_json() + "\n" for label in join(args.out, args.by)))
-        print(f"{path}: {len(path.read_text().splitlines())} labels")
+        path = LABELS / f"{args.name}.jsonl.gz"
+        lines = [label.model_dump_json() + "\n" for label in join(args.out, args.by)]
+        write_text(path, "".join(lines))
+        print(f"{path}: {len(lines)} labels")
     else:
         print("\n".join(error_lines(shipped_labels())))
 

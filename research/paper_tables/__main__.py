@@ -22,6 +22,7 @@ from gateway.methods import METHODS
 from research.paper_tables.arms import ARMS, measure_arm
 from research.paper_tables.rows import ArmRow
 from research.paper_tables.tables import tables
+from research.system.packed import read_text, write_text
 
 RESULTS = Path(__file__).parent / "results"
 SMALL = 24  # source images: three of each class
@@ -50,19 +51,19 @@ def run(options: argparse.Namespace) -> None:
         command = f"python -m research.paper_tables run --sources {options.sources} --arms {name}"
         row = measure_arm(name, options.sources, options.profile, command)
         RESULTS.mkdir(exist_ok=True)
-        path.write_text(row.model_dump_json(indent=1) + "\n")
+        write_text(path, row.model_dump_json() + "\n")
         print(f"{name}: {row.funnel.accepted.count} accepted in {row.seconds} seconds; {path}", file=sys.stderr)
 
 
 def rows(sources: int) -> Sequence[ArmRow]:
     """The available rows for a number of source images."""
     paths = [row_path(name, sources) for name in ARMS]
-    return [ArmRow.model_validate_json(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
+    return [ArmRow.model_validate_json(read_text(path)) for path in paths if path.exists()]
 
 
 def row_path(arm: str, sources: int) -> Path:
     """The path of an arm's row."""
-    return RESULTS / f"{arm}-{sources}.json"
+    return RESULTS / f"{arm}-{sources}.json.gz"
 
 
 def _options() -> argparse.Namespace:

@@ -21,6 +21,7 @@ import cv2
 import torch
 from pydantic import ValidationError
 
+from research.system.packed import read_text, write_text
 from research.system.public_jobs import embedded_client
 from research.yardstick.answer_key import ALL_FIELDS, FIELDS, measure
 from research.yardstick.classifiers import YARDSTICK, model_folder, train_all
@@ -35,7 +36,7 @@ from shared.schemas.designs import DesignKind
 from shared.weights import digest_folder
 from tinyworld.objects.demo import demo_scenes
 
-COMMITTED_KEY = Path(__file__).parent / "key.json"
+COMMITTED_KEY = Path(__file__).parent / "key.json.gz"
 SCENES = 250  # per class
 
 
@@ -63,7 +64,7 @@ def key(options: argparse.Namespace) -> None:
         f"python -m research.yardstick key --scenes {options.scenes}{' --all-fields' if options.all_fields else ''}"
     )
     measured = measure(options.scenes, fields, command)
-    options.out.write_text(measured.model_dump_json(exclude_none=True) + "\n")
+    write_text(options.out, measured.model_dump_json(exclude_none=True) + "\n")
     print(format_key(measured))
 
 
@@ -105,8 +106,8 @@ def dilution(options: argparse.Namespace) -> None:
 
 def score_rival(options: argparse.Namespace) -> None:
     """Score the answer of another method."""
-    truth = AnswerKey.model_validate_json(options.key.read_text(encoding="utf-8"))
-    answer = Answer.model_validate_json(options.rival.read_text(encoding="utf-8"))
+    truth = AnswerKey.model_validate_json(read_text(options.key))
+    answer = Answer.model_validate_json(read_text(options.rival))
     scored = score(truth, answer)
     print(scored.model_dump_json(indent=1) if options.json else format_answer(scored))
 
@@ -117,7 +118,7 @@ def fitting_key(size: str) -> AnswerKey:
     key_file = YARDSTICK / "key.json"
     for path in (COMMITTED_KEY, key_file):
         if path.exists():
-            key = AnswerKey.model_validate_json(path.read_text(encoding="utf-8"))
+            key = AnswerKey.model_validate_json(read_text(path))
             weights = {model.name: model.weights for model in key.models}
             fits = all(
                 weights.get(planned.name) == digest_folder(model_folder(planned.name).resolve()) for planned in MODELS

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import AliasChoices, Field
 
 from gateway.repairs.figures import pair, share_interval
+from research.system.packed import read_text, write_text
 from shared.schemas.base import Contract
 from shared.schemas.estimates import Rate
 from shared.schemas.repairs import (
@@ -29,8 +30,8 @@ from shared.weights import REPOSITORY
 from tinyworld.domain.names import add_domain
 
 RESULTS = REPOSITORY / "research/results"
-COMMITTED_OBJECTS = tuple(RESULTS / name for name in ("repair.json", "repair-lacking.json"))
-COMMITTED_ROADS = tuple(RESULTS / name for name in ("repair-roads.json", "repair-roads-lacking.json"))
+COMMITTED_OBJECTS = tuple(RESULTS / name for name in ("repair.json.gz", "repair-lacking.json.gz"))
+COMMITTED_ROADS = tuple(RESULTS / name for name in ("repair-roads.json.gz", "repair-roads-lacking.json.gz"))
 Scores = NDArray[np.bool_] | NDArray[np.float64]
 """One of each scene, in 0 … 1: whether a classifier is right, or a segmenter's IoU."""
 
@@ -136,12 +137,12 @@ def committed_roads() -> list[MeasuredRoadRepairs]:
 
 def read(kind: type[Measured], path: Path) -> Measured:
     """A measurement from its file. Raises ValueError for a file of another kind."""
-    return kind.model_validate_json(path.read_text(encoding="utf-8"))
+    return kind.model_validate_json(read_text(path))
 
 
 def write(path: Path, measured: RepairMeasurement) -> None:
     """Write a measurement to a file."""
-    path.write_text(measured.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    write_text(path, measured.model_dump_json() + "\n")
 
 
 def resume(path: Path, new: Measured) -> Measured:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from research.replayed_designs import ANSWER, ReplayedModel, estimated_model, format_rows, measure, planted_places
+from research.system.packed import read_text
 from research.yardstick.__main__ import COMMITTED_KEY
 from research.yardstick.formats import Answer, AnswerKey
 
-KEY = AnswerKey.model_validate_json(COMMITTED_KEY.read_text(encoding="utf-8"))
+KEY = AnswerKey.model_validate_json(read_text(COMMITTED_KEY))
 PLACES = [f"{label}/{value}" for label in ("car", "bus", "truck", "boat") for value in ("night", "snow", "fog", "rain")]
 
 
@@ -43,7 +44,7 @@ def test_an_adaptive_job_finds_more_at_equal_edits() -> None:
 
 
 def test_populations_have_the_effects_of_an_answer() -> None:
-    answer = Answer.model_validate_json(ANSWER.read_text(encoding="utf-8"))
+    answer = Answer.model_validate_json(read_text(ANSWER))
     for name in ("night-bus-30", "clean-01"):
         populations = estimated_model(name, answer.cells, 300, 1_200)
         cells = [cell for cell in answer.cells if cell.model == name and cell.cell.direction == "to"]

@@ -11,9 +11,10 @@ import pytest
 from gateway.analysis.effects import differences
 from research.simulate import RESULTS, Simulated, one_run, record
 from research.simulated_jobs import Setting, grid, job, truths
+from research.system.packed import read_text
 from shared.schemas.effects import Cell
 
-PAGE = Path(__file__).parents[3] / "docs" / "measurements" / "statistics.md"
+PAGE = Path(__file__).parents[2] / "docs" / "statistics.md"
 NIGHT = Cell(label="bus", factor="weather", value="night", direction="to")
 
 
@@ -62,7 +63,7 @@ def test_a_record_says_how_many_passes_are_done_of_how_many() -> None:
 
 
 def test_the_published_simulation_is_complete_and_the_page_names_its_command_and_numbers() -> None:
-    published = json.loads(RESULTS.read_text("utf-8"))
+    published = json.loads(read_text(RESULTS))
     assert published["passes_done"] == published["passes_requested"]
     page = " ".join(PAGE.read_text("utf-8").split())
     assert published["command"] in page

@@ -193,7 +193,7 @@ def test_tables_print_the_figures_of_their_rows(judged: list[JudgedCounterfactua
 
 
 def test_committed_rows_can_be_read() -> None:
-    sizes = {int(path.stem.rsplit("-", 1)[1]) for path in RESULTS.glob("*.json")}
+    sizes = {int(path.name.removesuffix(".json.gz").rsplit("-", 1)[1]) for path in RESULTS.glob("*.json.gz")}
     for sources in sizes:
         committed = rows(sources)
         assert {arm_row.sources for arm_row in committed} == {sources}
