@@ -18,24 +18,24 @@ from transformers import (
 )
 
 from evaluator_service.models_under_test.hub import load_hub_model
-from research.system.folders import WEIGHTS
+from research.system.folders import ORACLE_WEIGHTS, WEIGHTS
 from research.train.model_card import halve, save_model
 from shared.weights import Weights
 
-KINDS: dict[str, Any] = {
-    "captioner": Blip2ForConditionalGeneration,
-    "scorer": CLIPModel,
-    "language": LlamaForCausalLM,
-    "segmenter": AutoModelForSemanticSegmentation,
-    "masked_words": AutoModelForMaskedLM,
-    "models_under_test/street-classifier": AutoModelForImageClassification,
-    "oracles/oracle-b": AutoModelForImageClassification,
+KINDS: dict[Path, Any] = {
+    WEIGHTS / "captioner": Blip2ForConditionalGeneration,
+    WEIGHTS / "scorer": CLIPModel,
+    WEIGHTS / "language": LlamaForCausalLM,
+    WEIGHTS / "segmenter": AutoModelForSemanticSegmentation,
+    WEIGHTS / "masked_words": AutoModelForMaskedLM,
+    WEIGHTS / "models_under_test/street-classifier": AutoModelForImageClassification,
+    ORACLE_WEIGHTS / "oracle-b": AutoModelForImageClassification,
 }
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_a_saved_model_takes_fewer_bytes_and_is_read_in_any_precision(name: str, tmp_path: Path) -> None:
-    model = KINDS[name].from_pretrained(WEIGHTS / name, dtype=torch.float32)
+@pytest.mark.parametrize("folder", KINDS, ids=lambda folder: folder.name)
+def test_a_saved_model_takes_fewer_bytes_and_is_read_in_any_precision(folder: Path, tmp_path: Path) -> None:
+    model = KINDS[folder].from_pretrained(folder, dtype=torch.float32)
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
     parameters = save_model(model, tmp_path)
     assert parameters == model.num_parameters()
@@ -43,8 +43,8 @@ def test_a_saved_model_takes_fewer_bytes_and_is_read_in_any_precision(name: str,
     written = (tmp_path / "model.safetensors").stat().st_size
     assert written <= 1.6 * parameters, "in half precision two bytes each"
     for dtype in (torch.float32, torch.float16):
-        after = KINDS[name].from_pretrained(tmp_path, dtype=dtype).state_dict()
-        usual = KINDS[name].from_pretrained(WEIGHTS / name, dtype=dtype).state_dict()
+        after = KINDS[folder].from_pretrained(tmp_path, dtype=dtype).state_dict()
+        usual = KINDS[folder].from_pretrained(folder, dtype=dtype).state_dict()
         assert {key: tensor.dtype for key, tensor in after.items()} == {k: tensor.dtype for k, tensor in usual.items()}
         for key, tensor in before.items():
             if tensor.is_floating_point():
