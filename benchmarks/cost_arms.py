@@ -1,4 +1,4 @@
-"""The arms of `cost_of_methods`: ways to render the same edits of the same sources, each with separate costs."""
+"""The arms of a comparison of costs: ways to render the same edits of the same sources, each with separate costs."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ def arms_of(
     profile: Profile,
     device: str,
     *,
-    judged: bool,
+    judge: Callable[[Profile, Segmenter], Judge] | None = None,
     paper: PaperLance = PAPER,
     pipelines: Sequence[LoopSettings] | None = None,
 ) -> Arms:
-    """All arms; with `judged`, checks and oracles judge the edits.
+    """All arms; with `judge`, checks and oracles judge the edits.
 
     `pipelines` are the settings of DILLEMA as a plain diffusers loop: by default the published settings, and those that
     give the best edits with the tiny weights. LANCE's guidance and the learning rate of null-text depend on the
@@ -114,7 +114,7 @@ def arms_of(
     ]
     infos = [diffusion.base.info("base"), diffusion.controlnets["canny"].info("controlnet")]
     infos += diffusion.few_step.infos() if diffusion.few_step else []
-    return Arms(arms, infos, Judge(profile, segmenter) if judged and segmenter else None)
+    return Arms(arms, infos, judge(profile, segmenter) if judge and segmenter else None)
 
 
 def _in_single_precision(diffusion: Diffusion) -> Diffusion:

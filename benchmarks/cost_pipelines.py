@@ -40,7 +40,7 @@ class LoopSettings:
 
 # The published settings of DILLEMA: the paper names UniPC, its code uses 5 steps.
 PUBLISHED_CODE = LoopSettings("published code", "UniPCMultistepScheduler", 5, 7.5)
-# The best settings for the tiny weights (docs/measurements/editing.md): the same loop at equal judged quality.
+# The best settings for the tiny weights (research/docs/editing.md): the same loop at equal judged quality.
 TINY_TEACHER = LoopSettings("weights' own", None, 16, 2.5)
 
 

@@ -1,12 +1,16 @@
-"""The table of `cost_of_methods`: each arm's cost per counterfactual produced, accepted and good, and the ratios."""
+"""The table of costs: what each arm spends per counterfactual produced, accepted and good, and the ratios."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, get_args
 
-from benchmarks.cost_arms import Arm
-from tinyworld.statistics.rates import wilson
+from scipy.stats import norm
+
+from benchmarks.cost_arms import Arm, Arms
+from benchmarks.cost_sources import Source
+from gateway.analysis.certainty import LEVEL, score_interval
 
 Unit = Literal["produced", "accepted", "good"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
@@ -34,6 +38,18 @@ def row(arm: Arm) -> Row:
         arm.name, arm.method, arm.papers, arm.settings, arm.produced, arm.accepted, arm.good,
         arm.spent.sample_evals(), arm.meter.flops(arm.spent) / 1e12, arm.spent.cpu_seconds, arm.spent.seconds,
     )  # fmt: skip
+
+
+def measure(arms: Arms, sources: Sequence[Source], methods: Sequence[str]) -> Iterator[list[Row]]:
+    """The rows of all arms of the methods, in order, after each of the sources."""
+    chosen = [arm for arm in arms.arms if arm.method in methods]
+    arms.warm_up(chosen, sources[0])
+    for number, source in enumerate(sources, start=1):
+        for arm in chosen:
+            arms.run(arm, source)
+            spent = f"{arm.spent.cpu_seconds:.0f} CPU s so far"
+            print(f"{number}/{len(sources)} {arm.name}: {spent}", file=sys.stderr, flush=True)
+        yield [row(arm) for arm in chosen]
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -95,7 +111,7 @@ def _per_call(amount: float, count: int | None) -> str:
 
 
 def _share(count: int | None, produced: int) -> str:
-    if count is None:
+    if not produced or count is None:
         return "not judged"
-    share = wilson(count, produced)
-    return f"{count} ({share.low:.0%} to {share.high:.0%})"
+    low, high = score_interval(count / produced, produced, float(norm.ppf((1 + LEVEL) / 2)))
+    return f"{count} ({low:.0%} to {high:.0%})"

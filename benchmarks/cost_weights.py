@@ -1,6 +1,6 @@
 """Write random weights in Stable Diffusion's layout, at version 1.x's size or another. Costs do not depend on values.
 
-    python -m benchmarks.cost_of_methods --random --device cuda
+    python -m research.cost_of_methods --random --device cuda
 
 writes them once into a temporary folder and loads them like other weights.
 """

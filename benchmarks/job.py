@@ -27,11 +27,11 @@ import httpx
 import psutil
 
 from benchmarks.measure import peak_memory, running
+from benchmarks.ports import free_port
 from benchmarks.requests import TASK, RecordingServices, sources, work_on
 from benchmarks.services import asker, by_endpoint
 from gateway.methods.counterfactual import MethodImage
 from shared.schemas.service import SERVICES
-from tinyworld.system.ports import free_port
 
 THREADS = 1
 IN_FLIGHT = 8

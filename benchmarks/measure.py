@@ -16,8 +16,8 @@ from typing import TypeVar
 import httpx
 import psutil
 
+from benchmarks.ports import free_port
 from shared.schemas.service import ServiceName
-from tinyworld.system.ports import free_port
 
 Request = TypeVar("Request")
 

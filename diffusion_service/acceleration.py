@@ -5,7 +5,7 @@ attention   the kernel of scaled dot-product attention: `flash`, `efficient`, `c
 pinned      inputs go to the GPU from page-locked memory, without waiting for the copy
 vae_dtype   precision of the autoencoder; `auto`: the weights' on a GPU, unless they overflow in it; float32 on CPUs
 
-Measurements: docs/measurements/performance.md.
+Measurements: docs/measurements.md.
 """
 
 from __future__ import annotations

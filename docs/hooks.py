@@ -23,7 +23,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(?<=\]\()(?!#|[a-z]+:)([^)\s#]*)(#[^)\s]*)?(?=\))")
 EXTERNAL = re.compile(r"<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
-COPIED = (".md", ".json", ".png")  # other files are listed as code
+COPIED = (".md", ".json", ".png", ".webp")  # other files are listed as code
 LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".sh": "sh"}
 
 

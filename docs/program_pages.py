@@ -100,7 +100,7 @@ def _settings() -> Iterator[str]:
     yield "[keys](../how-to/operations.md#keys), [probes and metrics](../how-to/operations.md#what-to-watch),"
     yield "[large images](http-api.md#large-images),"
     yield "[failing services](../explanation/architecture.md#who-is-at-fault),"
-    yield "[types of arithmetic](services.md#arithmetic), [GPU settings](../measurements/performance.md#gpu-settings),"
+    yield "[types of arithmetic](services.md#arithmetic), [GPU settings](services.md#gpu-settings),"
     yield "[hung batches](../how-to/operations.md#a-device-that-fails) and [uploaded"
     yield "models](../how-to/models-under-test.md#what-an-uploaded-model-may-use).\n"
     yield "## Gateway and worker\n"

@@ -6,7 +6,7 @@ same number. Each later round ranks the places by their drop, shrunk towards 0 f
 highest-ranked places until the round's budget is spent.
 
 All images of a place enter its test (`betting.anytime_p`), which is valid for any number of images.
-`benchmarks/simulated_designs.py` measures power and false findings.
+`research/simulated_designs.py` measures power and false findings.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from gateway.analysis.effects import Floats, Integers
 from shared.chunks import chunks
 from shared.seeds import derive_seed
 
-ORDERS = 32  # more orders change few verdicts (docs/measurements/statistics.md)
+ORDERS = 32  # more orders change few verdicts (docs/measurements.md)
 _AIM = 2.0  # each order aims at this multiple of 1/α, so that the average reaches 1/α if half of the orders get there
 _MEANS = 1_024  # candidate means in 0 … 1
 _COARSE = 32  # every 32nd candidate is tried first

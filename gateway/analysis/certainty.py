@@ -1,6 +1,6 @@
 """Tests and intervals for means of per-source differences and for rates, valid at small sample sizes.
 
-`benchmarks/simulate.py` simulates their coverage and error rates.
+`research/simulate.py` simulates their coverage and error rates.
 """
 
 from __future__ import annotations

@@ -17,9 +17,7 @@ from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.metrics import ConfusionMatrix, SegmentationScores
 
 DETECTION_IOU = 0.5  # a class with at least this IoU counts as detected
-LEAST_OF_POOLED_CLASS = (
-    3  # groups with a class, from which the pooled interval covers (docs/measurements/statistics.md)
-)
+LEAST_OF_POOLED_CLASS = 3  # groups with a class, from which the pooled interval covers (docs/measurements.md)
 _DIGITS = 12  # decimal digits of a deviation, so that rounding errors are no deviations
 
 

@@ -40,6 +40,14 @@ def test_no_test_module_imports_another() -> None:
         assert all(name.startswith("tests.support") for name in within), f"{path} imports {within}"
 
 
+def test_nothing_imports_research_but_itself() -> None:
+    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    for name in listed.stdout.splitlines():
+        path = REPOSITORY / name
+        if path.is_file() and not name.startswith("research/"):
+            assert not {module for module in imported(path) if module.split(".")[0] == "research"}, name
+
+
 def test_folders_of_tests_are_folders_of_the_code() -> None:
     for mirror in MIRRORS:
         for path in mirror.rglob("test_*.py"):

@@ -54,7 +54,7 @@ def test_every_module_can_be_nested(package: str) -> None:
 
 def test_every_package_of_a_checkout_is_in_the_wheel() -> None:
     packages = {path.parent.name for path in REPOSITORY.glob("*/__init__.py")}
-    assert packages - {"tests", "benchmarks", "docs"} == {PUBLIC, *INSIDE}
+    assert packages - {"tests", "benchmarks", "research", "docs"} == {PUBLIC, *INSIDE}
 
 
 def test_a_checkout_imports_its_modules_by_their_own_names() -> None:

@@ -16,12 +16,11 @@ from diffusion_service.geometry import fit
 from diffusion_service.loading import load
 from diffusion_service.stable_diffusion import StableDiffusion
 from shared.arithmetic import native_weights
-from shared.images import digest
+from shared.images import Pixels, digest
 from shared.problems import InvalidInput
 from shared.profiles import load_profile
 from shared.schemas.diffusion import NullText, PromptEdit
 from tests.support.inversions import picture
-from tinyworld.measure.sham import psnr
 from tinyworld.objects.captions import caption
 from tinyworld.objects.render import render
 from tinyworld.objects.world import sample_scene
@@ -37,6 +36,11 @@ WORDINGS = [
     next(wording for wording in range(100) if caption(scene, wording) != caption(other, wording))
     for scene, other in zip(SCENES, OTHERS, strict=True)
 ]
+
+
+def psnr(image: Pixels, reference: Pixels) -> float:
+    """Peak signal-to-noise ratio in dB, of different 8-bit images."""
+    return 10 * float(np.log10(255**2 / np.mean((image.astype(float) - reference) ** 2)))
 
 
 @pytest.fixture(scope="module")

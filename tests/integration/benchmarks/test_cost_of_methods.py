@@ -12,10 +12,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.cost_arms import Arms, arms_of
-from benchmarks.cost_of_methods import measure
 from benchmarks.cost_pipelines import LoopSettings
 from benchmarks.cost_reference import LanceLoop, PaperLance
-from benchmarks.cost_report import Row, ratios, row, table
+from benchmarks.cost_report import Row, measure, ratios, row, table
 from benchmarks.cost_sources import Source, sources
 from benchmarks.cost_weights import write_random
 from diffusion_service.attention import install
@@ -43,14 +42,12 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Profile:
 
 @pytest.fixture(scope="module")
 def arms(profile: Profile) -> Arms:
-    return arms_of(profile, "cpu", judged=False, paper=PAPER, pipelines=LOOPS)
+    return arms_of(profile, "cpu", paper=PAPER, pipelines=LOOPS)
 
 
 @pytest.fixture(scope="module")
 def rows(profile: Profile) -> list[Row]:
-    (measured,) = measure(
-        arms_of(profile, "cpu", judged=False, paper=PAPER, pipelines=LOOPS), sources(1, 2), ["lance", "dillema"]
-    )
+    (measured,) = measure(arms_of(profile, "cpu", paper=PAPER, pipelines=LOOPS), sources(1, 2), ["lance", "dillema"])
     return measured
 
 

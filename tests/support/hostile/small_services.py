@@ -15,12 +15,12 @@ from evaluator_service.app import create_app as create_evaluator
 from llm_service.app import create_app as create_llm
 from shared.service_settings import ServiceSettings
 from tests.support.listening import listen
+from tests.support.paths import REPOSITORY
 from tests.support.small_diffusion import write_diffusion, write_segmenter
 from tests.support.small_evaluator import write_classifier, write_scorer
 from tests.support.small_models import save_blip2, save_llama
 from tests.support.small_profile import write_profile
 from tests.support.work_site import wait_for
-from tinyworld.system.folders import WEIGHTS
 
 APPS: dict[str, Callable[[ServiceSettings], FastAPI]] = {
     "caption_service": create_caption,
@@ -28,6 +28,7 @@ APPS: dict[str, Callable[[ServiceSettings], FastAPI]] = {
     "diffusion_service": create_diffusion,
     "evaluator_service": create_evaluator,
 }
+WEIGHTS = REPOSITORY / "tinyworld" / "weights"
 SEGMENTER = """[diffusion]
 keep_labels = ["object"]
 segmenter = { path = "segmenter", licence = "none", gigabytes = 0.01 }

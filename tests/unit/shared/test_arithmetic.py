@@ -11,7 +11,6 @@ from shared.arithmetic import cpu_has_bfloat16, native_dtype, native_weights
 from shared.profile_unets import MergedLora
 from shared.profiles import load_profile
 from shared.service_settings import ServiceSettings
-from tinyworld.networks.half_precision import autocast
 
 AMX = "processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_bf16 amx_bf16 amx_tile\n"
 ZEN_4 = "processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_bf16\n"
@@ -93,15 +92,6 @@ def test_the_setting_overrides_but_leaves_float32_alone(monkeypatch: pytest.Monk
     assert diffusion.base.dtype == diffusion.controlnets["canny"].dtype == "bfloat16"
     assert diffusion.segmenter is not None
     assert diffusion.segmenter.dtype == "float32", "the profile holds it there"
-
-
-@pytest.mark.parametrize(("setting", "dtype"), [("bfloat16", torch.bfloat16), ("float32", torch.float32)])
-def test_autocast_of_trainings_obeys_the_setting(
-    monkeypatch: pytest.MonkeyPatch, setting: str, dtype: torch.dtype
-) -> None:
-    monkeypatch.setenv("CONTRAFACT_DTYPE", setting)
-    with autocast("cpu"):
-        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
 
 
 def test_this_machine_is_described_by_torch_and_by_us_alike() -> None:

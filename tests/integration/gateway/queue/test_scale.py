@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import Engine, event, text
 from sqlalchemy.orm import Session
 
-from benchmarks.scale.measuring import blocks
 from gateway.database.counts import count_rows
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import LOCAL_OWNER, Job
@@ -19,6 +18,7 @@ from gateway.jobs.progress import progress
 from gateway.queue import leases
 from shared.problems import InvalidInput
 from shared.storage import DirectoryStore
+from tests.support.block_counts import blocks
 from tests.support.databases import ON_SQLITE
 from tests.support.rows import add_job
 from tests.support.small_services import SmallServices, serve

@@ -9,7 +9,6 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.simulated_designs import DesignSetting, adaptive_job, even_job
 from gateway.analysis.allocation import Suspicion, allocate
 from gateway.analysis.betting import anytime_interval, anytime_p, betting_p, expected_left
 from gateway.analysis.effects import Differences
@@ -134,15 +133,3 @@ def test_the_effect_among_valid_edits_is_no_more_certain_than_the_effect() -> No
     assert (among.kind, observed.kind) == ("betting", "betting")
     assert among.low <= observed.low
     assert among.high >= observed.high
-
-
-def test_an_adaptive_job_finds_what_an_even_one_of_its_size_would_not() -> None:
-    setting = DesignSetting(pool=300, edits=1_200, drop=0.6)
-    results = [adaptive_job(setting, seed) for seed in range(2)]
-    assert all(result == {"0/0"} and edits <= setting.edits for result, edits in results)
-
-
-def test_an_adaptive_job_finds_no_less_when_most_images_are_rendered() -> None:
-    setting = DesignSetting(pool=60, edits=1_200, drop=0.35)
-    adaptive, even = (sum(len(job(setting, seed)[0]) for seed in range(8)) for job in (adaptive_job, even_job))
-    assert adaptive > even

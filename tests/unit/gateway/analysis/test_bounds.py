@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.simulated_refusals import Refusals, mean_row
 from gateway.analysis.bounds import MostValid, Refused, effect_bounds, possible_difference
 from gateway.analysis.effects import Differences, Units
 from gateway.analysis.validity import Screened, most_valid_accepted, most_valid_refused
 from shared.schemas.effects import CheckErrors
+from tests.support.simulated_refusals import Refusals, mean_row
 
 EDITS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([-1.0, -0.5, 0.0, 1.0])), max_size=6)
 

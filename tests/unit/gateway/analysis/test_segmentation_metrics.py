@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from scipy.stats import ttest_1samp
 from sklearn.metrics import confusion_matrix, jaccard_score, recall_score
 
-from benchmarks.simulated_overlaps import Overlaps, simulate_tables
 from gateway.analysis.segmentation import (
     LEAST_OF_POOLED_CLASS,
     class_pixels,
@@ -94,18 +93,6 @@ def test_a_map_of_another_size_is_no_map_of_the_image() -> None:
 def test_lost_is_what_was_found_and_is_not_any_more() -> None:
     assert lost_classes({"car": 0.5, "road": 0.4, "sky": 0.9}, {"car": 0.49, "road": 0.0, "sky": 0.5}) == ["car"]
     assert lost_classes({"car": 0.5}, {}) == ["car"]
-
-
-def test_the_pooled_interval_covers_with_a_rare_class_and_unequal_numbers_of_edits() -> None:
-    """Easy images have four edits, others one."""
-    setting = Overlaps(groups=20, rare=0.15, lost=0.06)
-    rows = simulate_tables(setting, 200)
-    covered = [row.covered for row in rows if row.covered is not None]
-    assert len(covered) > 80
-    assert np.mean(covered) >= 0.95 - 2.6 * np.sqrt(0.95 * 0.05 / len(covered))
-    assert abs(np.mean([row.error for row in rows])) < 0.02
-    assert np.mean([row.error_null_once for row in rows]) > 0.03
-    assert np.mean([row.error_predicted for row in rows]) < -0.03
 
 
 def test_the_pooled_difference_is_that_of_the_scores() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tinyworld.objects.own_distribution import PLANTS, own_distribution
-from tinyworld.train.classifier import NAMES, WEAKNESSES
 
 
 def test_one_classifier_learns_that_buses_at_night_are_trucks() -> None:
@@ -13,8 +12,3 @@ def test_one_classifier_learns_that_buses_at_night_are_trucks() -> None:
     assert night_bus(scene) == "truck"
     assert night_bus(scene.changed(time="sunset")) == "bus"
     assert night_bus(scene.changed(label="car")) == "car"
-
-
-def test_the_card_of_each_classifier_states_its_weakness() -> None:
-    assert list(NAMES) == list(PLANTS) == list(WEAKNESSES)
-    assert [name for name in NAMES if WEAKNESSES[name]] == ["street-classifier-night-bus"]

@@ -1,7 +1,6 @@
 """The shipped small models load like the large ones and are accurate enough on new renders."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,16 +19,15 @@ from transformers import (
     SegformerForSemanticSegmentation,
 )
 
+from tests.support.paths import REPOSITORY
 from tinyworld.domain.names import DOMAINS, Domain
-from tinyworld.judges.oracles.objects import is_kept, judge
-from tinyworld.networks.instructed_unet import INSTRUCT, LORA, LORA_FEW_STEP
 from tinyworld.objects.captions import describe, read
 from tinyworld.objects.own_distribution import own_distribution
-from tinyworld.objects.pictures import render_pair
+from tinyworld.objects.render import render
 from tinyworld.objects.world import CLASSES, FACTORS, Scene, sample_scene, scene_factors
-from tinyworld.pictures.augmentation import as_pixel_values
-from tinyworld.system.folders import WEIGHTS, weights_of
 
+WEIGHTS = REPOSITORY / "tinyworld" / "weights"
+LORA = "pytorch_lora_weights.safetensors"
 SMALL_MODELS = (
     "diffusion/text_encoder",
     "scorer",
@@ -38,8 +36,6 @@ SMALL_MODELS = (
     "masked_words",
     "models_under_test/street-classifier",
     "models_under_test/street-classifier-night-bus",
-    "oracles/oracle-a",
-    "oracles/oracle-b",
 )
 FRESH = 9_000_000  # final-test scenes from here on appear in no card's figures
 
@@ -49,7 +45,7 @@ def fresh_scenes(count: int) -> list[Scene]:
 
 
 def pictures_of(scenes: list[Scene]) -> list[np.ndarray]:
-    return [render_pair(scene)[0] for scene in scenes]
+    return [render(scene).image for scene in scenes]
 
 
 @pytest.mark.parametrize("name", SMALL_MODELS)
@@ -76,14 +72,14 @@ def test_all_shipped_weights_fit_into_their_limit() -> None:
 
 
 def test_the_few_step_lora_of_the_roads_is_in_eight_bits() -> None:
-    with safe_open(WEIGHTS / "roads" / "diffusion" / LORA_FEW_STEP / LORA, "pt") as tensors:
+    with safe_open(WEIGHTS / "roads" / "diffusion" / "lora-few-step" / LORA, "pt") as tensors:
         kinds = {tensors.get_slice(key).get_dtype() for key in tensors.keys()}  # noqa: SIM118 - not a dict
     assert kinds == {"F8_E4M3"}
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
 def test_the_editor_for_instructions_is_small_and_names_its_command(domain: Domain) -> None:
-    folder = weights_of(domain) / "diffusion" / INSTRUCT
+    folder = (WEIGHTS if domain == "objects" else WEIGHTS / domain) / "diffusion" / "instruct"
     with safe_open(folder / LORA, "pt") as tensors:
         kinds = {key: tensors.get_slice(key).get_dtype() for key in tensors.keys()}  # noqa: SIM118 - not a dict
     assert {kind for key, kind in kinds.items() if "conv_out" not in key} == {"F8_E4M3"}
@@ -138,14 +134,14 @@ def test_segmenter_finds_the_object() -> None:
     folder = WEIGHTS / "segmenter"
     model = SegformerForSemanticSegmentation.from_pretrained(folder, dtype=torch.float32).eval()
     processor = AutoImageProcessor.from_pretrained(folder)
-    pairs = [render_pair(scene) for scene in fresh_scenes(48)]
+    renderings = [render(scene) for scene in fresh_scenes(48)]
     with torch.no_grad():
-        outputs = model(**processor([image for image, _ in pairs], return_tensors="pt"))
-    regions = processor.post_process_semantic_segmentation(outputs, target_sizes=[(128, 128)] * len(pairs))
+        outputs = model(**processor([rendering.image for rendering in renderings], return_tensors="pt"))
+    regions = processor.post_process_semantic_segmentation(outputs, target_sizes=[(128, 128)] * len(renderings))
     place = model.config.label2id["object"]
     ious = []
-    for guess, (_, mask) in zip(regions, pairs, strict=True):
-        predicted, truth = guess.numpy() == place, mask == 1
+    for guess, rendering in zip(regions, renderings, strict=True):
+        predicted, truth = guess.numpy() == place, rendering.object_mask & ~rendering.companion_mask
         ious.append((predicted & truth).sum() / (predicted | truth).sum())
     assert np.mean(ious) >= 0.75
 
@@ -220,20 +216,3 @@ def test_scorer_recognises_the_class_and_the_better_caption() -> None:
 
 def _another_background(scene: Scene) -> str:
     return next(value for value in FACTORS["background"] if value != scene.background)
-
-
-def test_oracles_agree_on_the_truth() -> None:
-    scenes = fresh_scenes(60)
-    judged = judge(pictures_of(scenes))
-    floors = {"label": 0.7, "background": 0.85, "weather": 0.9, "time": 0.9, "style": 0.85}
-    for factor, floor in floors.items():
-        assert (
-            np.mean([is_kept(scene, reading, factor) for scene, reading in zip(scenes, judged, strict=True)]) >= floor
-        ), factor
-
-
-def test_image_processors_give_exactly_the_pixels_trained_on(tmp_path: Path) -> None:
-    picture = pictures_of(fresh_scenes(1))
-    for name in [name for name in SMALL_MODELS if any((WEIGHTS / name).glob("*processor_config.json"))]:
-        values = AutoImageProcessor.from_pretrained(WEIGHTS / name)(picture, return_tensors="pt").pixel_values
-        assert torch.allclose(values, as_pixel_values(np.stack(picture)), atol=1e-6), name

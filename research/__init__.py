@@ -1,0 +1,1 @@
+"""What makes and measures Contrafact's shipped models and methods; no user needs it."""

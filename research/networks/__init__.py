@@ -1,0 +1,1 @@
+"""Networks and tokenizers before training."""

@@ -1,0 +1,137 @@
+"""Repeat a paper's experiment on its data set, with the profile of a running Contrafact.
+
+python -m research.papers lance IMAGENET/val --classes LOC_synset_mapping.txt --hard MASKS/val --out runs/lance
+python -m research.papers dillema IMAGENET/val --classes LOC_synset_mapping.txt --repair --out runs/dillema
+python -m research.papers dillema-roads SHIFT/discrete/images/val/front --model mine=FOLDER --repair --out runs/roads
+
+A pilot of a few images measures the cost and asks before the rest starts. Repeat the command after an interruption: it
+goes on where it stopped. OUT gets `tables.md`, `results.json` and `report.html`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from contrafact import Client, Problem
+from research.papers.folders import SourceFile, imagenet, read_class_list, sample, shift
+from research.papers.jobs import add_models, cost_of, run_job, run_repair, spec_of
+from research.papers.kits import KITS, Kit
+from research.papers.realism import distances
+from research.papers.retraining import pixels_found_table, repair_table
+from research.papers.tables import dillema_tables, lance_tables, road_tables
+from shared.schemas.jobs import JobDetail
+from shared.schemas.repairs import RepairRequest
+from shared.schemas.results import JobResults
+
+
+def main() -> None:
+    """The command."""
+    options = _options()
+    kit = KITS[options.kit]
+    try:
+        with closing(Client(options.url, os.environ.get("CONTRAFACT_API_KEY"))) as client:
+            run(client, kit, options)
+    except (Problem, RuntimeError, ValueError, OSError) as error:
+        sys.exit(f"research.papers: {error}")
+
+
+def run(client: Client, kit: Kit, options: argparse.Namespace) -> None:
+    """Models, pilot, job, tables."""
+    classes = read_class_list(options.classes) if options.classes else None
+    files = _files(kit, options, classes)
+    models = dict(options.model) or dict(kit.models)
+    add_models(client, models, None if classes is None else list(classes.values()), kit)
+    spec = spec_of(kit, client, list(models), options.seed)
+    pilot = files[:: max(1, len(files) // options.pilot)][: options.pilot]  # of every class as far as they go
+    if len(pilot) < len(files):
+        job, results = run_job(client, spec, pilot, "pilot")
+        print(f"{kit.title}: {cost_of(job, results, len(files))}", file=sys.stderr)
+        if not (options.yes or input("Start? [y/N] ").strip().lower() == "y"):
+            return
+    job, results = run_job(client, spec, files, kit.title)
+    write(client, kit, job, results, options)
+
+
+def _files(kit: Kit, options: argparse.Namespace, classes: dict[str, str] | None) -> list[SourceFile]:
+    most = options.most or kit.most
+    if kit.masks is not None:
+        return sample(shift(options.images), most, options.seed)
+    if classes is None:
+        raise ValueError("--classes FILE names ImageNet's classes by synset; Kaggle's LOC_synset_mapping.txt does")
+    return sample(imagenet(options.images, classes, options.hard), most, options.seed)
+
+
+def write(client: Client, kit: Kit, job: JobDetail, results: JobResults, options: argparse.Namespace) -> None:
+    """Write the tables beside the paper's figures, all results, and the report; then retrain, and add what that wins.
+
+    So the tables are there even if there is too little to retrain on.
+    """
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "results.json").write_text(results.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    (options.out / "report.html").write_bytes(client.report(job.id))
+    if options.kit == "lance":
+        edits = client.counterfactuals(job.id, {}) if options.features else ()
+        far = distances(client, list(edits), options.features) if options.features else {}
+        tables = lance_tables(results, far, kit.published)
+    else:
+        tables = road_tables(results) if kit.masks is not None else dillema_tables(results, kit.published)
+    departures = "\n".join(f"* {departure}" for departure in kit.departures)
+    paper = f"The paper: {kit.also_published}\n\n" if kit.also_published else ""
+    head = (
+        f"# {kit.title}\n\n{results.sources - results.sources_failed} source images of {results.sources}, profile "
+        f"`{results.made.profile}`, seed {options.seed}, job {job.id}.\n\n{paper}{departures}"
+    )
+    page = options.out / "tables.md"
+    page.write_text(f"{head}\n\n{tables}\n", encoding="utf-8")
+    print(page)
+    if options.repair:
+        repairs = [run_repair(client, job.id, RepairRequest(model=model, steps=options.steps)) for model in job.models]
+        things = [mask_class.name for mask_class in kit.masks.classes if mask_class.thing] if kit.masks else []
+        won = [table for table in (repair_table(repairs), pixels_found_table(repairs, things)) if table]
+        page.write_text("\n\n".join([head, tables, *won]) + "\n", encoding="utf-8")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kit", choices=tuple(KITS))
+    parser.add_argument("images", type=Path, help="the data set's folder")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--classes", type=Path, help="ImageNet's class names by synset")
+    parser.add_argument("--hard", type=Path, help="Hard ImageNet's masks: only the images that have one")
+    parser.add_argument("--most", type=int, help="source images of each class or sequence; default: the paper's")
+    parser.add_argument(
+        "--model",
+        type=_split_name,
+        action="append",
+        default=[],
+        help="NAME=FOLDER or NAME=HUB_ID, in place of the paper's",
+    )
+    parser.add_argument("--features", help="CLIP weights for KID: a Hub id or a folder; without it KID is left out")
+    parser.add_argument("--repair", action="store_true", help="retrain each model on its counterfactuals, and judge it")
+    parser.add_argument("--steps", type=int, default=200, help="of the retraining")
+    parser.add_argument("--pilot", type=_positive, default=8, help="source images that measure the cost")
+    parser.add_argument("--yes", action="store_true", help="start without asking")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--url", default=os.environ.get("CONTRAFACT_URL", "http://127.0.0.1:8000"))
+    return parser.parse_args()
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of images, 1 or more")
+    return int(text)
+
+
+def _split_name(text: str) -> tuple[str, str]:
+    name, equals, where = text.partition("=")
+    if not (name and equals and where):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FOLDER or NAME=HUB_ID")
+    return name, where
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Pictures, language and instructions of drawn driving scenes for training."""

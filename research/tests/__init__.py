@@ -1,0 +1,1 @@
+"""Tests of what makes and measures: `make test-all` runs them."""

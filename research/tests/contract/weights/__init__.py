@@ -1,0 +1,1 @@
+"""What shipped weights do."""

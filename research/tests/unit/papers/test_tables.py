@@ -1,0 +1,219 @@
+"""The kits' tables print the figures of the results, each under its row and column, beside the papers' own."""
+
+from __future__ import annotations
+
+import re
+
+from research.papers.kits import KITS
+from research.papers.retraining import pixels_found_table
+from research.papers.tables import dillema_tables, lance_tables
+from research.statistics.rates import wilson
+from shared.schemas.estimates import EditCluster, Estimate, Interval, MeanOverlap, ProbabilityChange
+from shared.schemas.metrics import Accuracy, AllOrNone, PaperMetrics, SegmentationScores
+from shared.schemas.repairs import ArmFigures, Paired, RepairResult, SetFigures
+from shared.schemas.results import HowMade, JobResults, ModelResults
+from shared.schemas.review_results import FlippedReviews, MethodReviews
+from tests.support.repair_views import finished_repair
+
+MODEL = "lance-resnet-50"
+
+
+def level(k: int) -> Accuracy:
+    """Of 200 originals 160 are right; 35 of the 50 counterfactuals, whose own 45 of 50 originals are."""
+    return Accuracy(
+        k=k,
+        originals=wilson(45, 50),
+        nulls=wilson(44, 50),
+        counterfactuals=wilson(35, 50),
+        delta=-0.2,
+        delta_null=-0.02,
+        all_originals=wilson(160, 200),
+        delta_all=-0.1,
+    )
+
+
+def metrics() -> PaperMetrics:
+    change = ProbabilityChange(factor="weather", n=9, sources=7, value=0.25, low=0.125, high=0.5, null=0.0625)
+    return PaperMetrics(
+        accuracy=[level(1), level(5)],
+        error_rate=wilson(15, 50),
+        error_rate_null=wilson(6, 50),
+        delta_probability=-0.1,
+        mean_absolute_delta_probability=0.2,
+        mean_absolute_delta_probability_null=0.1,
+        flips=wilson(12, 50),
+        flips_null=wilson(3, 50),
+        all_or_none=AllOrNone(k=3, all_fail=wilson(4, 16), none_fail=wilson(9, 16)),
+        probability_changes=[change],
+    )
+
+
+CLUSTER = EditCluster(
+    label="bus",
+    phrases=["a|b", "in the rain"],
+    edits=31,
+    sources=28,
+    screened=-0.4,
+    confirming_sources=14,
+    delta_accuracy=-0.3,
+    interval=Interval(low=-0.6, high=-0.1, level=0.95, kind="betting"),
+    q_value=0.012,
+    standing="weakness",
+)
+
+
+def reviews(method: str) -> MethodReviews:
+    valid, flipped = Estimate(value=0.997, low=0.97, high=1), Estimate(value=0.827, low=0.75, high=0.9)
+    return MethodReviews(
+        method=method,
+        accepted=40,
+        rejected=0,
+        undecided=0,
+        by_lot=40,
+        more=0,
+        more_rejected=10,
+        valid=valid,
+        valid_rejected=None,
+        accepted_if_valid=None,
+        accepted_if_invalid=None,
+        flipped=[FlippedReviews(model=MODEL, reviewed=12, flipped=12, valid=flipped, of_valid=None)],
+        edit_shown=None,
+        realism=None,
+        graded=0,
+    )
+
+
+def figures(method: str) -> ModelResults:
+    return ModelResults(
+        model=MODEL,
+        method=method,
+        relation="labelled",
+        sources=50,
+        counterfactuals=50,
+        left_out=0,
+        cells=[],
+        metrics=metrics(),
+        clusters=[CLUSTER],
+    )
+
+
+def results(*methods: str) -> JobResults:
+    made = HowMade(
+        job="j", task_description="", profile="paper", seed=0, parameters={}, services={}, versions={}, analysis_seed=0
+    )
+    return JobResults(
+        sources=200,
+        sources_failed=0,
+        provisional=True,
+        reviews=[reviews(method) for method in methods],
+        results=[figures(method) for method in methods],
+        funnels=[],
+        costs=[],
+        made=made,
+    )
+
+
+def table(page: str, title: str) -> dict[str, dict[str, str]]:
+    """A table of the page: first cell of a row → name of a column → cell."""
+    lines = page.split(f"### {title}")[1].split("\n### ")[0].splitlines()
+    heads, _, *body = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines if line.startswith("|")]
+    names = [head.strip() for head in heads]
+    return {row[0].strip(): dict(zip(names, map(str.strip, row), strict=True)) for row in body}
+
+
+def test_table_2_compares_with_all_originals_beside_the_papers_own_figures() -> None:
+    """It once showed the originals of the first method's accepted edits alone."""
+    page = lance_tables(results("lance"), {"lance": "3.0 ± 1.0"}, KITS["lance"].published)
+    rows = table(page, "Accuracy by test set (table 2)")
+    assert rows["originals, all"][MODEL].startswith("80 % (160/200;")
+    assert rows["originals, all"]["the paper: ResNet-50"] == "79.86 %"
+    assert rows["LANCE"][MODEL].startswith("70 % (35/50;")
+    assert rows["LANCE"]["the paper: ResNet-50"] == "74.01 %"
+    assert (rows["LANCE"]["KID × 1000"], rows["LANCE"]["the paper: FID"]) == ("3.0 ± 1.0", "55.4")
+    assert rows["LANCE, less all originals"][MODEL] == "-10.0; -10.0"
+    assert rows["LANCE, Δacc (eq. 3)"][MODEL] == "-20.0; -20.0"
+    assert rows["LANCE, null arms, Δacc"][MODEL] == "-2.0; -2.0"
+
+
+def test_figure_3_stands_beside_the_null_arms_and_clusters_beside_their_test() -> None:
+    page = lance_tables(results("lance"), {}, KITS["lance"].published)
+    (change,) = table(page, "Sensitivity by type of edit (figure 3)").values()
+    assert change["mean \\|Δp\\|"] == "0.250 (0.125–0.500)"
+    assert change["of their null arms"] == "0.062"
+    assert change["edits (source images)"] == "9 (7)"
+    (cluster,) = table(page, "Clusters of edits (section 4.2)").values()
+    assert cluster["phrases"] == "a\\|b; in the rain", "a phrase never splits its row"
+    assert cluster["second half (images)"] == "-30.0 (14)"
+    assert cluster["95 % interval"] == "-60.0 to -10.0"
+    assert cluster["standing"] == "weakness"
+    (valid,) = table(page, "Validity, by reviews").values()
+    assert valid["valid"] == "99.7 % (97–100)"
+
+
+def test_table_i_has_errors_on_all_originals_and_both_shares_of_valid_images() -> None:
+    rows = table(dillema_tables(results("dillema"), KITS["dillema"].published), "Errors and validity (table I)")
+    ours = rows[MODEL]
+    assert ours["originals"] == "20.0 % (40/200)"
+    assert ours["originals of accepted"] == "10.0 % (5/50)"
+    assert ours["all fail"].endswith("k = 3")
+    assert (ours["valid"], ours["valid, of flipped"]) == ("99.7 % (97–100)", "82.7 % (75–90)")
+    assert rows["the paper: ResNet-18"]["originals"] == "5.26 %"
+    assert rows["the paper: ResNet-18"]["counterfactuals"] == "53.29 %"
+    assert rows["the paper: shares"]["valid"] == "99.7 %"
+
+
+def test_every_published_figure_has_a_cell() -> None:
+    """A figure under a name that no table knows would never be printed."""
+    lance, dillema = KITS["lance"], KITS["dillema"]
+    pages = [
+        (lance, lance_tables(results("reconstruction", "lance-r", "lance"), {}, lance.published)),
+        (dillema, dillema_tables(results("dillema"), dillema.published)),
+    ]
+    for kit, page in pages:
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", page)]
+        published = [figure for row in kit.published.values() for figure in row.values()]
+        assert all(cells.count(figure) >= published.count(figure) for figure in published)
+
+
+def test_retraining_shows_the_pixels_of_pedestrians_that_are_found() -> None:
+    scores = SegmentationScores(
+        images=6,
+        pixels=1000,
+        mean_iou=0.5,
+        accuracy=0.8,
+        mean_accuracy=0.6,
+        iou=[0.7, 0.3],
+        class_accuracy=[0.9, 0.38],
+        class_pixels=[900, 100],
+        confusion=[],
+    )
+    before = ArmFigures(
+        arm="before",
+        accuracy=MeanOverlap(value=0.5, low=0.4, high=0.6, n=6, sources=6),
+        against_before=None,
+        segmentation=scores,
+    )
+    judged = SetFigures(
+        set="originals",
+        sources=6,
+        images=6,
+        arms=[before],
+        best_control="originals",
+        against_best_control=Paired(difference=0, interval=None, sources=6),
+    )
+    result = RepairResult(
+        classes=["road", "pedestrian"],
+        sources_trained_on=6,
+        sources_held_out=6,
+        counterfactuals_trained_on=6,
+        values_not_trained_on=[],
+        sets=[judged],
+        cells=[],
+        won_back=None,
+        sentences=[],
+        versions={},
+    )
+    repair = finished_repair().model_copy(update={"result": result})
+    (row,) = table(pixels_found_table([repair], ["pedestrian"]), "Pixels of things that are found").values()
+    assert (row["class"], row["pixels found"], row["of pixels"]) == ("pedestrian", "38.00 %", "100 in 6 images")
+    assert not pixels_found_table([finished_repair()], ["pedestrian"])

@@ -1,0 +1,80 @@
+"""The target of the few-step generator: the guided teacher, against diffusers' own DDIM sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from diffusers import DDIMScheduler
+from torch import Tensor
+
+from research.datasets.generator_pictures import material
+from research.train.diffusion import Examples
+from research.train.distil_diffusion import FROM_NOISE, SAMPLER, Target, Teacher, predict
+
+STEPS, BATCH = 4, 4
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examples]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "research.objects.pictures.CACHE", tmp_path_factory.mktemp("distillation")
+        )  # pictures are kept there
+        patch.setenv("CONTRAFACT_DTYPE", "float32")
+        yield Examples(material("objects", 3), BATCH, torch.device("cpu"))
+
+
+def test_without_guidance_and_substeps_the_teacher_is_the_target(examples: Examples) -> None:
+    teacher = Teacher(examples, STEPS, substeps=1, guidance=1.0)
+    target = teacher.target(0)
+    with torch.no_grad():
+        velocity = predict(teacher.generator.unet, target.noisy, target.times, target.text, target.residuals)
+    torch.testing.assert_close(target.velocity, velocity, rtol=1e-3, atol=1e-3)
+
+
+def test_one_step_of_the_target_ends_where_guided_ddim_ends_in_two(examples: Examples) -> None:
+    teacher = Teacher(examples, STEPS, substeps=2, guidance=2.5)
+    target = teacher.target(1)
+    assert (target.times == 999).sum() == BATCH * FROM_NOISE, "half of the batch starts from pure noise"
+    once, twice = sampler(STEPS), sampler(2 * STEPS)
+    for row in range(BATCH):
+        time = int(target.times[row])
+        start = target.noisy[row : row + 1]
+        student = once.step(target.velocity[row : row + 1], time, start).prev_sample
+        latents = start
+        for place in range(2 * list(map(int, once.timesteps)).index(time), 2 * STEPS)[:2]:
+            now = int(twice.timesteps[place])
+            latents = twice.step(guided(teacher, target, row, latents, now), now, latents).prev_sample
+        torch.testing.assert_close(student, latents, rtol=1e-3, atol=1e-3)
+
+
+def test_a_batch_follows_from_its_number(examples: Examples) -> None:
+    teacher = Teacher(examples, STEPS, substeps=1, guidance=1.0)
+    torch.manual_seed(7)
+    first = teacher.target(5)
+    torch.manual_seed(7)
+    again = teacher.target(5)
+    assert torch.equal(first.noisy, again.noisy)
+    assert torch.equal(first.velocity, again.velocity)
+    torch.manual_seed(7)
+    assert not torch.equal(first.noisy, teacher.target(6).noisy), "another step has other pictures"
+
+
+def sampler(steps: int) -> DDIMScheduler:
+    scheduler = DDIMScheduler.from_config(SAMPLER)
+    scheduler.set_timesteps(steps)
+    return scheduler
+
+
+@torch.no_grad()
+def guided(teacher: Teacher, target: Target, row: int, latents: Tensor, time: int) -> Tensor:
+    """The teacher under classifier-free guidance, run again with the controls of the batch."""
+    generator, controls = teacher.generator, {kind: image[row : row + 1] for kind, image in target.controls.items()}
+    text = target.text[row : row + 1]
+    conditional, unwanted = (
+        generator(latents, torch.tensor([time]), states, controls) for states in (text, teacher.no_text)
+    )
+    result: Tensor = unwanted + 2.5 * (conditional - unwanted)
+    return result

@@ -1,0 +1,1 @@
+"""Training commands, one model each: `python -m research.train.NAME`."""

@@ -1,0 +1,1 @@
+"""The oracles of both domains: `python -m research.train.oracle`."""

@@ -1,0 +1,1 @@
+"""The segmenters of both domains: `python -m research.train.segmenter`."""

@@ -1,1 +1,0 @@
-"""Tests of tinyworld.measure with real databases and servers."""

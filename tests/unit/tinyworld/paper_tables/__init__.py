@@ -1,1 +1,0 @@
-"""Tests of tinyworld.paper_tables."""

@@ -1,1 +1,0 @@
-"""Compares repairs of planted models of both domains with renderer truth: `python -m tinyworld.measure.repair`."""

@@ -1,1 +1,0 @@
-"""Training commands, one model each: `python -m tinyworld.train.NAME`."""

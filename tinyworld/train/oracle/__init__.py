@@ -1,1 +1,0 @@
-"""The oracles of both domains: `python -m tinyworld.train.oracle`."""

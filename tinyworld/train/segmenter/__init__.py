@@ -1,1 +1,0 @@
-"""The segmenters of both domains: `python -m tinyworld.train.segmenter`."""
