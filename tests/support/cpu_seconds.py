@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -43,7 +43,7 @@ class CpuSeconds:
         self.shared = 0.0
         self.depth = 0
         self.tests: dict[str, float] = {}
-        self.folders: Counter[str] = Counter()
+        self.folders: defaultdict[str, float] = defaultdict(float)
         self.workers = 0.0
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -74,7 +74,7 @@ class CpuSeconds:
         if report.when == "teardown" and _OWN in measured:
             own, shared = float(str(measured[_OWN])), float(str(measured[_SHARED]))
             self.tests[report.nodeid] = own
-            self.folders[_folder(report.nodeid)] += own + shared  # type: ignore[assignment]
+            self.folders[_folder(report.nodeid)] += own + shared
             if self.file is not None:
                 print(f"{own:.3f}\t{shared:.3f}\t{report.nodeid}", file=self.file, flush=True)
 
