@@ -51,8 +51,12 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 test: install-dev ## the tests for every day (minutes)
 	$(PYTEST) -m "not slow" -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
 
-test-all: install-dev ## everything that this machine can run
-	$(PYTEST)
+PART ?=
+test-all: install-dev ## the slow tests, all parts or PART=chaos; a pass on a clean checkout is entered into the table of `make parts`
+	$(BIN)/python -m tests.parts run $(PART)
+
+parts: install-dev ## the parts of the slow tests: when each was last green, where, and what it took
+	$(BIN)/python -m tests.parts show
 
 wheel: install-dev ## build the wheel into dist/: one top-level package, with the small weights
 	$(BIN)/pip wheel -q --no-deps --wheel-dir dist .
@@ -111,4 +115,4 @@ env: ## write .env for `docker compose`: .env.example with a secret of its own w
 migrate: $(VENV)/.installed-gateway ## bring the database of CONTRAFACT_DATABASE_URL up to date
 	$(BIN)/python -m gateway.database.migrations
 
-.PHONY: help install install-dev demo up format lint typecheck test test-all chaos benchmark full-size simulate photographs scale paper-tables cost yardstick docs docs-check notebooks env migrate wheel
+.PHONY: help install install-dev demo up format lint typecheck test test-all parts chaos benchmark full-size simulate photographs scale paper-tables cost yardstick docs docs-check notebooks env migrate wheel
