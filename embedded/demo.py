@@ -3,7 +3,7 @@
 Two models under test are tested on 90 drawn street images and their counterfactuals. One has a planted weakness, and
 the demo shows whether Contrafact finds it. It uses the public commands and prints each before it runs.
 
-    python -m embedded.demo [--directory contrafact-demo] [--per-class 30]
+    python -m embedded.demo [--directory contrafact-demo] [--classes car,bus,truck] [--per-class 30]
     python -m embedded.demo --domain roads [--images 60]     # segmenters, on driving scenes with masks
 """
 
@@ -15,6 +15,7 @@ import io
 import os
 import shlex
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from contrafact.cli import app
@@ -35,6 +36,7 @@ def main() -> None:
     """Parse the command line and run the demo."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--directory", type=Path, default=Path("contrafact-demo"), help="folder for all output")
+    parser.add_argument("--classes", default=",".join(CLASSES), help="of the source images; both models know all three")
     parser.add_argument("--per-class", type=int, default=30, help="source images per class")
     add_domain(parser)
     parser.add_argument("--images", type=int, default=60, help="driving scenes")
@@ -43,16 +45,16 @@ def main() -> None:
     if options.domain == "roads":
         run_roads_demo(options.directory, options.images)
     else:
-        run_demo(options.directory, options.per_class)
+        run_demo(options.directory, options.per_class, options.classes.split(","))
     print(f"\n{time.monotonic() - started:.0f} seconds in all.")
     end_process()
 
 
-def run_demo(directory: Path, per_class: int) -> JobResults:
+def run_demo(directory: Path, per_class: int, classes: Sequence[str] = CLASSES) -> JobResults:
     """Draw the pictures, run the job, print the findings and write the report. Returns the job's results."""
     images = directory / "images"
-    write_demo(images, CLASSES, per_class)
-    print(f"Drew {per_class * len(CLASSES)} pictures into {images}, with their labels in manifest.csv.")
+    write_demo(images, classes, per_class)
+    print(f"Drew {per_class * len(classes)} pictures into {images}, with their labels in manifest.csv.")
     return _run(directory, "tiny", [str(images), "--labels", str(images / "manifest.csv"), "--task", TASK])
 
 
