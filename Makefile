@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 PIP_ARGS ?=
+# PyPI's torch for Linux brings CUDA, which takes gigabytes. Without an NVIDIA GPU, the build for CPUs is installed first.
+TORCH_INDEX ?= $(if $(shell command -v nvidia-smi),,https://download.pytorch.org/whl/cpu)
 BIN := $(VENV)/bin
 PACKAGES := contrafact gateway caption_service llm_service diffusion_service evaluator_service shared embedded tinyworld
 
@@ -10,17 +12,22 @@ PACKAGES := contrafact gateway caption_service llm_service diffusion_service eva
 help: ## print this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
+INSTALL_TORCH = $(if $(TORCH_INDEX),$(BIN)/pip install -q $(PIP_ARGS) --no-deps -c constraints.txt --index-url $(TORCH_INDEX) torch || \
+	echo "No torch from $(TORCH_INDEX): pip chooses a build.")
+
 install: $(VENV)/.installed ## make .venv with everything that the embedded system needs
 
 install-dev: $(VENV)/.installed-dev ## the same, and what tests and checks need
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	$(INSTALL_TORCH)
 	$(BIN)/pip install -q $(PIP_ARGS) -c constraints.txt -e ".[embedded]"
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	$(INSTALL_TORCH)
 	$(BIN)/pip install -q $(PIP_ARGS) -c constraints.txt -e ".[dev]"
 	@touch $(VENV)/.installed $(VENV)/.installed-gateway $@
 
