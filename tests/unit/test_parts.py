@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+import yaml
+
 from tests.parts import Green, affected, clean_commit, due, processor, read_table, stale, write_pass
 from tests.support.parts import POSTGRES, ROOT, Part, files_of, load_parts, modules, owners
 
@@ -45,6 +47,12 @@ def test_every_part_runs_modules_and_every_glob_matches_a_file() -> None:
         assert unmatched == [], each.name
     assert not PARTS[POSTGRES].tests, "it has the slow variants on Postgres of all modules"
     assert max(each.minutes for each in PARTS.values()) <= 30
+
+
+def test_the_nightly_workflow_runs_every_part_and_may_only_read() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "nightly.yml").read_text(encoding="utf-8"))
+    assert workflow["jobs"]["part"]["strategy"]["matrix"]["part"] == list(PARTS)
+    assert workflow["permissions"] == {"contents": "read"}
 
 
 def test_the_table_names_parts_that_there_are() -> None:
