@@ -89,8 +89,8 @@ def unused_cuda(torch: ModuleType) -> str:
     if not torch.version.cuda or torch.cuda.is_available():
         return ""
     return (
-        f"torch is a build for CUDA {torch.version.cuda}, and it finds no GPU on this machine. To save gigabytes, install "
-        f"the build for CPUs first in a new environment: pip install torch --index-url {CPU_BUILDS}"
+        f"torch is a build for CUDA {torch.version.cuda}, and it finds no GPU on this machine. To save gigabytes, "
+        f"install the build for CPUs first in a new environment: pip install torch --index-url {CPU_BUILDS}"
     )
 
 
