@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 PIP_ARGS ?=
+# PyPI's torch for Linux brings CUDA, which takes gigabytes. Without an NVIDIA GPU, the build for CPUs is installed first.
+TORCH_INDEX ?= $(if $(shell command -v nvidia-smi),,https://download.pytorch.org/whl/cpu)
 BIN := $(VENV)/bin
 PACKAGES := contrafact gateway caption_service llm_service diffusion_service evaluator_service shared embedded tinyworld
 
@@ -10,17 +12,22 @@ PACKAGES := contrafact gateway caption_service llm_service diffusion_service eva
 help: ## print this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
+INSTALL_TORCH = $(if $(TORCH_INDEX),$(BIN)/pip install -q $(PIP_ARGS) --no-deps -c constraints.txt --index-url $(TORCH_INDEX) torch || \
+	echo "No torch from $(TORCH_INDEX): pip chooses a build.")
+
 install: $(VENV)/.installed ## make .venv with everything that the embedded system needs
 
 install-dev: $(VENV)/.installed-dev ## the same, and what tests and checks need
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	$(INSTALL_TORCH)
 	$(BIN)/pip install -q $(PIP_ARGS) -c constraints.txt -e ".[embedded]"
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	$(INSTALL_TORCH)
 	$(BIN)/pip install -q $(PIP_ARGS) -c constraints.txt -e ".[dev]"
 	@touch $(VENV)/.installed $(VENV)/.installed-gateway $@
 
@@ -51,8 +58,12 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 test: install-dev ## the tests for every day (minutes)
 	$(PYTEST) tests -m "not slow" -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
 
-test-all: install-dev ## everything that this machine can run, the tests of research, too
-	$(PYTEST) tests research/tests
+PART ?=
+test-all: install-dev ## the slow tests, all parts or PART=chaos; a pass on a clean checkout is entered into the table of `make parts`
+	$(BIN)/python -m tests.parts run $(PART)
+
+parts: install-dev ## the parts of the slow tests: when each was last green, where, and what it took
+	$(BIN)/python -m tests.parts show
 
 wheel: install-dev ## build the wheel into dist/: one top-level package, with the small weights
 	$(BIN)/pip wheel -q --no-deps --wheel-dir dist .
@@ -111,4 +122,4 @@ env: ## write .env for `docker compose`: .env.example with a secret of its own w
 migrate: $(VENV)/.installed-gateway ## bring the database of CONTRAFACT_DATABASE_URL up to date
 	$(BIN)/python -m gateway.database.migrations
 
-.PHONY: help install install-dev demo up format lint typecheck test test-all chaos benchmark full-size simulate photographs scale paper-tables cost yardstick docs docs-check notebooks env migrate wheel
+.PHONY: help install install-dev demo up format lint typecheck test test-all parts chaos benchmark full-size simulate photographs scale paper-tables cost yardstick docs docs-check notebooks env migrate wheel

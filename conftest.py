@@ -1,3 +1,3 @@
 """Plugins of all tests."""
 
-pytest_plugins = ["tests.support.cpu_seconds"]
+pytest_plugins = ["tests.support.cpu_seconds", "tests.support.parts"]

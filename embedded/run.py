@@ -41,6 +41,7 @@ from gateway.repairs import dispatch
 from gateway.settings import Settings
 from gateway.worker.worker import Worker, register
 from shared.celery_app import open_celery
+from shared.devices import unused_cuda
 from shared.package import module as own_module
 from shared.profiles import load_profile
 from shared.schemas.service import SERVICES, ServiceName
@@ -91,12 +92,13 @@ def run_embedded(
     chosen = load_profile(profile)
     with ExitStack() as stack:
         stack.enter_context(lock(directory))
+        first_start = not (directory / LOG).exists()
         stack.enter_context(logging_into(directory / LOG))
         gateway_port = ListeningPort(host, port)
         stack.callback(gateway_port.close)
         if service_urls is None:
             configured = _service_settings(profile, deterministic, gateway_port.base_url, directory, drain_seconds)
-            service_urls = stack.enter_context(_model_services(configured, in_process))
+            service_urls = stack.enter_context(_model_services(configured, in_process, first_start))
         settings = _gateway_settings(directory, profile, images_in_flight)
         engine = stack.enter_context(_engine(settings.database_url))
         sessions = open_sessions(engine)
@@ -183,7 +185,7 @@ def _gateway_settings(directory: Path, profile: str, images_in_flight: int) -> S
 
 @contextmanager
 def _model_services(
-    settings: ServiceSettings, in_process: Mapping[str, InProcessModel] | None
+    settings: ServiceSettings, in_process: Mapping[str, InProcessModel] | None, first_start: bool
 ) -> Iterator[dict[ServiceName, str]]:
     """Yield the URLs of the four services at once; a thread imports and serves them, and they load one by one."""
     turns = ComputeTurns(settings.batches_at_once)
@@ -198,6 +200,8 @@ def _model_services(
             app = _service_app(name, settings, turns, in_process)
             app.add_middleware(LocalCallers)
             ports[name].serve(app)
+        if first_start and (hint := unused_cuda(importlib.import_module("torch"))):
+            logger.warning(hint)
 
     thread = threading.Thread(target=serve_all, name="start services", daemon=True)
     thread.start()

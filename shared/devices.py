@@ -24,6 +24,7 @@ from shared.turns import ComputeTurns
 from shared.weights import Section, Server
 
 Weights = TypeVar("Weights", bound=Section)
+CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,16 @@ def choose_device(torch: ModuleType, name: str) -> str:
     if name != "auto":
         return name
     return "cuda:0" if torch.cuda.is_available() else "cpu"
+
+
+def unused_cuda(torch: ModuleType) -> str:
+    """A hint at the build of torch for CPUs, if the installed one is for CUDA and finds no GPU; otherwise empty."""
+    if not torch.version.cuda or torch.cuda.is_available():
+        return ""
+    return (
+        f"torch is a build for CUDA {torch.version.cuda}, and it finds no GPU on this machine. To save gigabytes, "
+        f"install the build for CPUs first in a new environment: pip install torch --index-url {CPU_BUILDS}"
+    )
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from embedded.demo import run_demo, run_roads_demo
 from gateway.database.sessions import open_engine
 from gateway.database.tables import RecordedCall
 from shared.schemas.effects import Cell
+from tests.support.paths import REPOSITORY
 
 
 def recorded_calls(directory: Path) -> int:
@@ -21,24 +23,34 @@ def recorded_calls(directory: Path) -> int:
     return count or 0
 
 
+def readme_lines() -> list[str]:
+    """What README quotes of the demo, without the lines with figures and folders, which differ."""
+    quoted = (REPOSITORY / "README.md").read_text(encoding="utf-8").split("It ends with:\n\n```\n")[1].split("```")[0]
+    lines = [" ".join(line.split()) for line in quoted.splitlines()]
+    return [line for line in lines if line and not re.search(r"\d|contrafact-demo", line)]
+
+
 @pytest.mark.slow
 def test_the_demo_finds_what_was_planted_and_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CONTRAFACT_URL", "")  # the demo sets it; put back at the end
-    first = run_demo(tmp_path, per_class=25)
+    first = run_demo(tmp_path, per_class=30)  # as `make demo`
     findings = {result.model: result.findings for result in first.results}
     planted = Cell(label="bus", factor="weather", value="night", direction="to")
     assert [effect.cell for effect in findings["street-classifier-night-bus"]][:1] == [planted]
     assert findings["street-classifier"] == []
-    assert "`bus` fails" in capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "• `bus` fails with weather changed to night" in printed
+    missing = [line for line in readme_lines() if line not in printed]
+    assert missing == [], "README quotes it"
     page = (tmp_path / "report.html").read_text()
     assert "street-classifier-night-bus" in page
     assert 'src="http' not in page
     assert (tmp_path / "finding.png").stat().st_size > 10_000
 
     calls = recorded_calls(tmp_path)
-    second = run_demo(tmp_path, per_class=25)
+    second = run_demo(tmp_path, per_class=30)
     assert second.results == first.results
     assert recorded_calls(tmp_path) == calls
 

@@ -86,7 +86,7 @@ def state(pid: int) -> str:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + 60
+    give_up = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < give_up
         await asyncio.sleep(0.05)
@@ -160,10 +160,10 @@ def test_a_model_that_hangs_on_some_images_is_quarantined_until_it_is_examined_a
         replies = [await served.predict("own"), await served.predict(harmless)]
         assert [reply.status_code for reply in replies] == [200, 200]
         stopped(await hanging, BATCH)
-        started = time.monotonic()
+        running = descendants()
         refused = await served.predict(upload, GREY)
         assert (refused.status_code, refused.json()["quarantined"]) == (422, True)
-        assert time.monotonic() - started < 2, "it was not loaded"
+        assert descendants() <= running, "it was not loaded"
 
     async def restarted(served: Evaluator) -> None:
         assert set(await served.quarantined()) == {upload.digest}

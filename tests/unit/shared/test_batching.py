@@ -75,14 +75,12 @@ def test_the_oldest_item_is_always_in_the_next_batch() -> None:
 
 def test_waiting_fills_a_batch_and_a_full_one_does_not_wait() -> None:
     run = Recorder()
-    owner = batcher(run, max_batch=4, max_wait=PATIENCE)
+    owner = batcher(run, max_batch=4, max_wait=10 * PATIENCE)  # a batch that waits for it misses its deadline
 
-    async def main() -> float:
-        started = time.monotonic()
+    async def main() -> None:
         await asyncio.gather(*(owner.submit(item, key="a", deadline=soon()) for item in range(4)))
-        return time.monotonic() - started
 
-    assert asyncio.run(main()) < PATIENCE / 2
+    asyncio.run(main())
     owner.drain()
     assert run.batches == [("a", [0, 1, 2, 3])]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shared.devices import info_in_tf32, tensor_float_32
+from shared.devices import info_in_tf32, tensor_float_32, unused_cuda
 from shared.schemas.service import WeightsInfo
 
 
@@ -32,3 +32,12 @@ def test_matrices_are_multiplied_in_tf32_on_a_gpu_inside_the_block_only(device: 
 def test_weights_that_compute_in_tf32_say_so(device: str, dtype: str, reported: str) -> None:
     info = WeightsInfo(role="scorer", id="a", revision="1", dtype=dtype, licence="none")
     assert info_in_tf32(info, device).dtype == reported
+
+
+@pytest.mark.parametrize(("build", "gpu", "hint"), [("13.0", False, True), ("13.0", True, False), (None, False, False)])
+def test_a_build_for_cuda_without_a_gpu_is_pointed_out(
+    monkeypatch: pytest.MonkeyPatch, build: str | None, gpu: bool, hint: bool
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", build)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    assert ("https://download.pytorch.org/whl/cpu" in unused_cuda(torch)) == hint

@@ -120,8 +120,11 @@ def test_croissant_describes_the_parquet_files_and_their_columns(gateway: Gatewa
     assert {field["source"]["extract"]["column"] for field in records["field"]} == set(schema.names) - lists
 
 
+@pytest.mark.filterwarnings("ignore:ConjunctiveGraph is deprecated:DeprecationWarning")  # of rdflib, which it uses
+@pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame")  # it calls pandas so
 def test_croissant_is_read_by_its_library(gateway: Gateway, tmp_path: Path) -> None:
-    mlcroissant = pytest.importorskip("mlcroissant")
+    import mlcroissant
+
     folder = unpacked(gateway, tmp_path, format="huggingface")
     dataset = mlcroissant.Dataset(jsonld=str(folder / "croissant.json"))
     assert not dataset.metadata.ctx.issues.errors

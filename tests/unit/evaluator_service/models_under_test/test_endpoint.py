@@ -179,7 +179,6 @@ def test_a_server_whose_maps_do_not_fit_is_a_failed_dependency(reply: dict[str, 
 
 
 def test_an_endpoint_that_never_answers_costs_no_more_than_the_deadline() -> None:
-    started = time.monotonic()
+    unavailable = httpx.Response(503, headers={"Retry-After": "100000"})  # a day: without an end, it would hang
     with pytest.raises(DeadlineExceeded):
-        asyncio.run(endpoint(lambda request: httpx.Response(503)).probabilities([b"one"], started + 0.5))
-    assert time.monotonic() - started < 60
+        asyncio.run(endpoint(lambda request: unavailable).probabilities([b"one"], time.monotonic() + 0.5))
