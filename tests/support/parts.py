@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("tests", "research/tests")
+RESEARCH = ROOT / "research" / "tests"
 POSTGRES = "postgres"
 
 
@@ -84,8 +85,8 @@ def files_of(name: str) -> list[str]:
 
 
 def part_of(item: pytest.Item) -> str | None:
-    """The part that runs a test, or None for one of the everyday suite."""
-    if item.get_closest_marker("slow") is None:
+    """The part that runs a test, or None for one of the everyday suite, which has none of the tests of research."""
+    if item.get_closest_marker("slow") is None and RESEARCH not in item.path.parents:
         return None
     parameters = getattr(item, "callspec", None)
     if parameters is not None and POSTGRES in parameters.params.values():
