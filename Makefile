@@ -60,10 +60,10 @@ test: install-dev ## the tests for every day (minutes)
 
 PART ?=
 test-all: install-dev ## the slow tests, all parts or PART=chaos; a pass on a clean checkout is entered into the table of `make parts`
-	$(BIN)/python -m tests.parts run $(PART)
+	$(BIN)/python -m tests.support.run_parts run $(PART)
 
 parts: install-dev ## the parts of the slow tests: when each was last green, where, and what it took
-	$(BIN)/python -m tests.parts show
+	$(BIN)/python -m tests.support.run_parts show
 
 wheel: install-dev ## build the wheel into dist/: one top-level package, with the small weights
 	$(BIN)/pip wheel -q --no-deps --wheel-dir dist .

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from tests.parts import Green, affected, clean_commit, due, processor, read_table, stale, write_pass
 from tests.support.parts import POSTGRES, ROOT, Part, files_of, load_parts, modules, owners
+from tests.support.run_parts import Green, affected, clean_commit, due, processor, read_table, stale, write_pass
 
 PARTS = load_parts()
 NOW = datetime(2026, 11, 26, tzinfo=UTC)

@@ -1,9 +1,9 @@
 """Run the parts of `tests/parts.toml`, and keep in `tests/parts-green.json` when each was last green.
 
-    python -m tests.parts run [PART ...]      # these parts, or all, one after the other
-    python -m tests.parts show                # the table
-    python -m tests.parts affected [BASE]     # parts whose code changed since they were green, or since BASE
-    python -m tests.parts due --minutes 5     # for CI: the parts longest not green that fit, the oldest first
+    python -m tests.support.run_parts run [PART ...]      # these parts, or all, one after the other
+    python -m tests.support.run_parts show                # the table
+    python -m tests.support.run_parts affected [BASE]     # parts whose code changed since BASE, or since each was green
+    python -m tests.support.run_parts due --minutes 5     # for CI: the part longest not green, and another by turns
 
 A part that passes on a clean checkout is entered into the table, which is committed like code.
 """
@@ -149,10 +149,7 @@ def run_part(part: Part) -> bool:
         wall, cpu = round(time.monotonic() - began), round(_child_cpu_seconds() - used)
         passed, skipped = _counts(report) if status == 0 else (0, 0)
     print(f"{part.name}: {passed} passed, {skipped} skipped, {wall} s, {cpu} CPU seconds")
-    if status == NO_TESTS:
-        print(f"{part.name} has no slow tests")
-        return True
-    if status != 0 or passed == 0:
+    if status != NO_TESTS and (status != 0 or passed == 0):
         return False
     if before is None or before != clean_commit(ROOT):
         print(f"Not entered into {TABLE.name}: files differ from the commit.")
