@@ -12,7 +12,7 @@ PACKAGES := contrafact gateway caption_service llm_service diffusion_service eva
 help: ## print this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-INSTALL_TORCH = $(if $(TORCH_INDEX),$(BIN)/pip install -q $(PIP_ARGS) --no-deps -c constraints.txt --index-url $(TORCH_INDEX) torch || \
+INSTALL_TORCH = $(if $(TORCH_INDEX),$(BIN)/pip install -q $(PIP_ARGS) --no-deps -c constraints.txt --retries 1 --timeout 15 --index-url $(TORCH_INDEX) torch || \
 	echo "No torch from $(TORCH_INDEX): pip chooses a build.")
 
 install: $(VENV)/.installed ## make .venv with everything that the embedded system needs

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import httpx
+import pytest
 
 from gateway.database.events import add_event
 from gateway.database.sessions import migrate, open_engine, open_sessions
@@ -59,6 +60,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     assert process.wait(PATIENCE) in (0, -signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_a_gateway_that_stops_ends_its_event_streams(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'contrafact.db'}"
     engine = open_engine(url)
@@ -94,6 +96,7 @@ def test_a_gateway_that_stops_ends_its_event_streams(tmp_path: Path) -> None:
     assert [line["message"] for line in lines if line["logger"] == "contrafact.http"] == ["GET /jobs/job/events"]
 
 
+@pytest.mark.slow
 def test_a_worker_answers_probes_and_stops(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'contrafact.db'}"
     engine = open_engine(url)
@@ -113,6 +116,7 @@ def test_a_worker_answers_probes_and_stops(tmp_path: Path) -> None:
     assert all(json.loads(line)["time"] for line in log.read_text().splitlines())
 
 
+@pytest.mark.slow
 def test_a_worker_that_stops_ends_its_calls_and_releases_its_image(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'contrafact.db'}"
     engine = open_engine(url)
@@ -139,6 +143,7 @@ def test_a_worker_that_stops_ends_its_calls_and_releases_its_image(tmp_path: Pat
     assert (image.state, image.attempts, image.lost_leases) == ("pending", 0, 0)
 
 
+@pytest.mark.slow
 def test_a_model_service_that_stops_answers_its_open_requests(tmp_path: Path) -> None:
     replies: list[httpx.Response] = []
     log = tmp_path / "log"

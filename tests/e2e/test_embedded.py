@@ -47,6 +47,7 @@ def show(address: str, job: str) -> dict[str, Any]:
     return shown
 
 
+@pytest.mark.slow
 def test_a_stopped_system_ends_and_resumes_after_a_restart(tmp_path: Path) -> None:
     small = SmallServices(seconds=0.15)
     with serve(small) as url:
@@ -76,6 +77,7 @@ def process(directory: Path, url: str) -> Iterator[tuple[subprocess.Popen[str], 
             started.kill()
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_the_calls_in_flight_and_a_second_one_the_process(tmp_path: Path) -> None:
     small = SmallServices()
     small.gate.clear()
@@ -127,6 +129,7 @@ def test_the_default_installation_runs_a_job_with_its_report_and_every_export(in
                 assert any(member.size for member in archive.getmembers()), name
 
 
+@pytest.mark.slow
 def test_a_service_that_cannot_start_says_why(tmp_path: Path) -> None:
     """Without it, callers would wait for a port that nothing serves."""
     process = subprocess.Popen(
@@ -145,6 +148,7 @@ def test_a_service_that_cannot_start_says_why(tmp_path: Path) -> None:
         process.communicate()
 
 
+@pytest.mark.slow
 def test_a_system_works_on_after_another_one_of_its_process_has_stopped(tmp_path: Path) -> None:
     with serve(SmallServices()) as url:
         urls = dict.fromkeys(SERVICES, url)
@@ -157,6 +161,7 @@ def test_a_system_works_on_after_another_one_of_its_process_has_stopped(tmp_path
             wait_for(partial(is_done, first.base_url, job))
 
 
+@pytest.mark.slow
 def test_a_directory_serves_one_process_at_a_time(tmp_path: Path) -> None:
     urls = dict.fromkeys(SERVICES, "http://127.0.0.1:9")
     with (
@@ -169,6 +174,7 @@ def test_a_directory_serves_one_process_at_a_time(tmp_path: Path) -> None:
         assert httpx.get(f"{system.base_url}/healthz", timeout=120).status_code == 200
 
 
+@pytest.mark.slow
 def test_a_taken_port_is_an_error_that_leaves_the_directory_free(tmp_path: Path) -> None:
     urls = dict.fromkeys(SERVICES, "http://127.0.0.1:9")
     with run_embedded(tmp_path / "first", service_urls=urls) as system:

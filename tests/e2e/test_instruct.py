@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import httpx
+import pytest
 from typer.testing import CliRunner
 
 from contrafact import Client
@@ -22,6 +23,7 @@ NIGHT = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_an_instruction_is_carried_out_beside_a_null_arm_checked_and_reported(tmp_path: Path) -> None:
     write_demo(tmp_path / "images", ("bus",), 3)
     labels = ["--labels", str(tmp_path / "images" / "manifest.csv"), "--task", "classify the vehicle"]

@@ -124,6 +124,7 @@ def kill_again_and_again(directory: Path, services_url: str | None, job: Job, lo
     return unfinished
 
 
+@pytest.mark.slow
 def test_ten_kills_change_nothing_but_the_time_it_takes(tmp_path: Path) -> None:
     pictures = np.random.default_rng(3).integers(0, 255, (32, 12, 12, 3)).astype(np.uint8)
     spec = '{"task": "name the vehicle", "models": ["m1", "m2"], "ground_truth": "none"}'

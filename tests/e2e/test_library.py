@@ -113,11 +113,13 @@ def test_the_weakness_is_found(outcome: Outcome, progress: list[JobDetail]) -> N
     assert progress[-1].state == "done"
 
 
+@pytest.mark.slow
 def test_no_service_loads_weights_while_the_caller_s_code_runs(outcome: Outcome, seen: Surroundings) -> None:
     """Loaders set the default dtype of the whole process."""
     assert seen == {(caller, torch.float32, False) for caller in ("data set", "model")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", ["data set", "progress"])
 def test_a_process_ends_with_the_caller_s_own_error(broken: str, tmp_path: Path) -> None:
     """Python aborts if a process ends while a thread loads weights or computes a batch."""
@@ -127,6 +129,7 @@ def test_a_process_ends_with_the_caller_s_own_error(broken: str, tmp_path: Path)
     assert done.returncode == 1
 
 
+@pytest.mark.slow
 def test_the_outcome_needs_no_system(outcome: Outcome, tmp_path: Path) -> None:
     table = outcome.to_dataframe()
     assert len(table) == 5 * len(IMAGES)
@@ -137,6 +140,7 @@ def test_the_outcome_needs_no_system(outcome: Outcome, tmp_path: Path) -> None:
     assert shown.save(tmp_path / "gallery.html").read_text().count("data:image/png") >= len(shown.views)
 
 
+@pytest.mark.slow
 def test_its_directory_serves_the_counterfactuals_to_maite(outcome: Outcome) -> None:
     nowhere = dict.fromkeys(SERVICES, "http://127.0.0.1:9")
     with run_embedded(outcome.directory, service_urls=nowhere) as system:
@@ -172,6 +176,7 @@ def test_its_directory_serves_the_counterfactuals_to_maite(outcome: Outcome) -> 
         client.close()
 
 
+@pytest.mark.slow
 def test_a_model_that_fails_on_every_image_gives_its_reason(tmp_path: Path) -> None:
     calls: list[int] = []
 
@@ -192,6 +197,7 @@ def test_a_model_that_fails_on_every_image_gives_its_reason(tmp_path: Path) -> N
         )
 
 
+@pytest.mark.slow
 def test_the_model_s_own_error_on_the_first_image_is_raised_before_anything_starts(tmp_path: Path) -> None:
     def broken(images: Sequence[NDArray[np.uint8]]) -> list[str]:
         raise KeyError("weights")
@@ -201,6 +207,7 @@ def test_the_model_s_own_error_on_the_first_image_is_raised_before_anything_star
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["0.png", "2.png"], ids=["first", "later"])
 def test_a_file_that_is_no_image_is_named(name: str, tmp_path: Path) -> None:
     """The model is tried on the first image in this process; the gateway reads the others."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from nbformat import NotebookNode
 
 from docs.execute import code_cells, execute, notebook_paths, printed_text, read_notebook
@@ -30,15 +31,18 @@ def executed(name: str, folder: Path) -> NotebookNode:
     return fresh
 
 
+@pytest.mark.slow
 def test_ten_lines_find_the_planted_weakness(tmp_path: Path) -> None:
     assert WEAKNESS in printed_text(executed("first-finding", tmp_path))
     assert (tmp_path / "report.html").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_a_method_of_one_s_own_finds_it(tmp_path: Path) -> None:
     assert WEAKNESS in printed_text(executed("own-method", tmp_path))
 
 
+@pytest.mark.slow
 def test_a_repaired_model_does_better_on_the_suite(tmp_path: Path) -> None:
     text = printed_text(executed("repair", tmp_path))
     assert WEAKNESS in text

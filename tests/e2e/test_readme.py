@@ -21,6 +21,7 @@ README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\$ (.+)$", README.split("## Use it")[1].split("##")[0], re.MULTILINE)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_the_readmes_commands_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "here"

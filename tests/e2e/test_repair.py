@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
+
 from contrafact.client import Client
 from embedded.run import run_embedded
 from gateway.database.sessions import migrate, open_engine, open_sessions
@@ -36,6 +38,7 @@ def running(place: Path, profile: str, urls: dict[ServiceName, str]) -> Iterator
         yield client
 
 
+@pytest.mark.slow
 def test_a_restarted_system_resumes_a_repair(tmp_path: Path) -> None:
     write_day_classifier(tmp_path / "day", steps=30)
     tiny = shipped_profiles()["tiny"].read_text(encoding="utf-8")

@@ -79,6 +79,7 @@ def test_files_follow_the_compose_specification(files: tuple[Path, ...]) -> None
     assert not validator.is_valid(wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secret", SECRETS)
 def test_nothing_starts_without_its_secrets(secret: str) -> None:
     for missing in ({}, {secret: ""}):
@@ -88,6 +89,7 @@ def test_nothing_starts_without_its_secrets(secret: str) -> None:
     assert re.search(rf"^{secret}=(cf_)?$", ENV_EXAMPLE, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_a_gpu_needs_a_chosen_profile_and_says_which_licence_is_not_commercial() -> None:
     with pytest.raises(ValueError, match=r"CONTRAFACT_PROFILE.*non-commercial"):
         composed(BASE, GPU, variables=SECRETS | {"CONTRAFACT_PROFILE": ""})
@@ -127,6 +129,7 @@ def test_settings_are_those_of_the_code(services: dict[str, Service], monkeypatc
             assert settings.authentication
 
 
+@pytest.mark.slow
 def test_each_service_may_compute_in_a_type_of_its_own() -> None:
     def types(**chosen: str) -> list[str]:
         services = composed(BASE, variables=SECRETS | chosen)["services"]
@@ -261,6 +264,7 @@ def test_the_override_really_switches_to_the_papers_weights_on_gpus() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("files", "variable", "default"),
     [
@@ -292,6 +296,7 @@ def test_logs_are_bounded(services: dict[str, Service]) -> None:
     assert services["object-store"]["environment"]["VGW_QUIET"] == "true"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files", FILES.values(), ids=FILES)
 def test_memory_of_every_container_is_limited_and_the_limit_can_be_chosen(files: tuple[Path, ...]) -> None:
     names = set(re.findall(r"\$\{(\w+_MEMORY)", BASE.read_text() + GPU.read_text()))
@@ -302,6 +307,7 @@ def test_memory_of_every_container_is_limited_and_the_limit_can_be_chosen(files:
         assert chosen[name]["mem_limit"] == "77m", name
 
 
+@pytest.mark.slow
 def test_an_uploaded_model_fits_beside_the_evaluator() -> None:
     units = {"m": 2**20, "g": 2**30}
     for variables in ({}, {"EVALUATOR_MEMORY": "2g"}, {"EVALUATOR_MEMORY": "16g"}):
@@ -330,6 +336,7 @@ def test_a_volume_remembers_quarantined_models(services: dict[str, Service]) -> 
     assert folder in owned[1].split()
 
 
+@pytest.mark.slow
 def test_models_compute_with_the_threads_that_one_variable_names() -> None:
     services = composed(BASE, variables=SECRETS | {"CONTRAFACT_THREADS": "3", "MODEL_CPUS": "4"})["services"]
     for name in (*MODEL_SERVICES, "trainer"):
@@ -339,6 +346,7 @@ def test_models_compute_with_the_threads_that_one_variable_names() -> None:
     assert composed(BASE)["services"]["trainer"]["environment"]["OMP_NUM_THREADS"] == "1"
 
 
+@pytest.mark.slow
 def test_every_part_that_decodes_images_has_the_same_limit() -> None:
     limit = {"CONTRAFACT_MAX_IMAGE_PIXELS": "1234"}
     for chosen, expected in ({}, str(ImageSettings().max_image_pixels)), (limit, "1234"):

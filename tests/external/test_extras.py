@@ -51,12 +51,14 @@ IN_IMAGE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extra", PROGRAMS)
 def test_an_image_has_what_its_programs_import(extra: str, tmp_path: Path) -> None:
     imported = run(extra, f"import {PROGRAMS[extra].replace(' ', ', ')}", tmp_path)
     assert imported.returncode == 0, imported.stderr[-3000:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("extra", "service"), [("caption", "caption_service"), ("llm", "llm_service")])
 def test_only_the_engine_of_a_server_imports_its_client(extra: str, service: str, tmp_path: Path) -> None:
     assert "openai" in packages(extra)
@@ -68,6 +70,7 @@ def test_only_the_engine_of_a_server_imports_its_client(extra: str, service: str
     assert "No module named 'openai'" in run(extra, code, tmp_path / "without", without="openai").stderr
 
 
+@pytest.mark.slow
 def test_an_embedded_system_makes_tables_of_its_outcome(tmp_path: Path) -> None:
     """Whatever the outcome holds: `to_dataframe` imports pandas when it is called."""
     code = (
@@ -88,6 +91,7 @@ def imported_modules(package: str) -> Iterator[str]:
                 yield node.module.partition(".")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extra", IN_IMAGE)
 def test_an_image_has_no_large_library_that_its_code_does_not_import(extra: str) -> None:
     imported = {name for package in IN_IMAGE[extra] for name in imported_modules(package)}
@@ -104,6 +108,7 @@ def test_an_embedded_system_is_installed_without_clients_of_servers() -> None:
     assert packages("embedded") | packages("gateway") | packages("evaluator") <= packages("dev")
 
 
+@pytest.mark.slow
 def test_the_client_alone_says_what_a_test_in_process_needs(tmp_path: Path) -> None:
     code = "import contrafact\ncontrafact.test(len, [], task='classify')"
     process = run("client", code, tmp_path)
@@ -112,6 +117,7 @@ def test_the_client_alone_says_what_a_test_in_process_needs(tmp_path: Path) -> N
     assert run("client", light, tmp_path).returncode == 0
 
 
+@pytest.mark.slow
 def test_other_packages_are_out_of_sight(tmp_path: Path) -> None:
     assert "torch" not in packages("gateway")
     process = run("gateway", "import importlib.util, numpy\nassert importlib.util.find_spec('torch') is None", tmp_path)

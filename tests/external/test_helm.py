@@ -43,6 +43,7 @@ def test_the_linter_finds_nothing(release: Object) -> None:
     assert not [message for message in release["lint"]["Messages"] or [] if message["Severity"] > 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", KUBERNETES)
 def test_objects_fit_the_schemas_of_kubernetes(release: Object, version: str) -> None:
     checked = set()
@@ -283,6 +284,7 @@ def test_the_evaluator_keeps_quarantined_models_on_a_volume(releases: dict[str, 
             assert volumes == [{"name": "quarantine", **expected}], name
 
 
+@pytest.mark.slow
 def test_the_language_server_is_that_of_compose_and_of_the_profile(releases: dict[str, Object]) -> None:
     command = composed(BASE, GPU)["services"]["language-server"]["command"]
     server = load_profile("paper").language.server

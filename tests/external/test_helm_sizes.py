@@ -188,6 +188,7 @@ def test_pods_that_mount_a_volume_of_one_node_are_put_there(releases: dict[str, 
     assert not any("affinity" in pod["spec"] for _, pod in pods(releases["external"]))
 
 
+@pytest.mark.slow
 def test_a_changed_job_has_another_name() -> None:
     """Kubernetes refuses a change of a job's template, and with it the whole upgrade."""
     values = example_values("one-gpu")

@@ -193,6 +193,7 @@ def test_a_hostile_form_is_refused_with_a_reason(
     assert_refused(gateway.client.post("/jobs", content=body, headers={"Content-Type": kind}), status, words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gateway", ["sqlite"], indirect=True)
 def test_more_files_than_may_be_open_are_refused_with_a_reason(gateway: Gateway) -> None:
     """Each of them is spooled to disk; many systems allow 1,024 open files by default."""

@@ -52,6 +52,7 @@ def test_a_task_is_one_line_of_the_prompt(task: str) -> None:
     assert [line.partition(":")[0] for line in prompt.splitlines()] == ["Task", "Class", "Caption"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", SUBMITTED[4:6], ids=lambda task: task[:30])
 def test_whatever_the_task_says_no_class_word_changes(services: Services, task: str) -> None:
     check_edits(services, described(task))

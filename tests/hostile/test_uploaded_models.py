@@ -114,6 +114,7 @@ def test_files_that_ask_for_too_much_or_answer_nonsense_are_refused(
     attack(scenario, upload_memory_mib=1500)
 
 
+@pytest.mark.slow
 def test_a_configuration_beyond_its_weights_is_refused_in_time(
     attack: Callable[..., None], store: PackageStore, tmp_path: Path
 ) -> None:
@@ -132,6 +133,7 @@ def test_a_configuration_beyond_its_weights_is_refused_in_time(
     attack(scenario, upload_load_seconds=30, upload_memory_mib=1500)
 
 
+@pytest.mark.slow
 def test_a_model_without_end_delays_no_other_model(attack: Callable[..., None], store: PackageStore) -> None:
     async def scenario(served: Evaluator) -> None:
         loop = await served.examine(store.add(models.looping()))
@@ -148,6 +150,7 @@ def test_a_model_without_end_delays_no_other_model(attack: Callable[..., None], 
     attack(scenario, upload_load_seconds=10)
 
 
+@pytest.mark.slow
 def test_a_model_that_hangs_on_some_images_is_quarantined_until_it_is_examined_again(
     attack: Callable[..., None], store: PackageStore
 ) -> None:
@@ -176,6 +179,7 @@ def test_a_model_that_hangs_on_some_images_is_quarantined_until_it_is_examined_a
     attack(restarted, upload_batch_seconds=3)
 
 
+@pytest.mark.slow
 def test_an_image_that_gives_nan_fails_alone(attack: Callable[..., None], store: PackageStore) -> None:
     async def scenario(served: Evaluator) -> None:
         upload = store.add(models.not_a_number_on_white())
@@ -188,6 +192,7 @@ def test_an_image_that_gives_nan_fails_alone(attack: Callable[..., None], store:
     attack(scenario, max_wait_seconds=0.5)
 
 
+@pytest.mark.slow
 def test_an_image_that_gives_a_segmenter_nan_fails_alone(attack: Callable[..., None], store: PackageStore) -> None:
     async def scenario(served: Evaluator) -> None:
         upload = store.add(models.segmenter_not_a_number_on_white())
@@ -223,6 +228,7 @@ def test_a_model_whose_process_dies_is_quarantined(attack: Callable[..., None], 
     attack(scenario)
 
 
+@pytest.mark.slow
 def test_a_model_whose_process_is_killed_from_outside_is_quarantined_the_third_time(
     attack: Callable[..., None], store: PackageStore, tmp_path: Path
 ) -> None:
@@ -255,6 +261,7 @@ def test_a_model_whose_process_is_killed_from_outside_is_quarantined_the_third_t
     attack(scenario)
 
 
+@pytest.mark.slow
 def test_batches_that_wait_for_a_killed_process_leave_no_mark(attack: Callable[..., None], store: PackageStore) -> None:
     upload = store.add(models.never_ending_on_white())
 
@@ -279,6 +286,7 @@ def test_batches_that_wait_for_a_killed_process_leave_no_mark(attack: Callable[.
     attack(scenario, max_batch=1)
 
 
+@pytest.mark.slow
 def test_a_model_whose_memory_grows_with_the_image_is_refused_before_a_job(
     attack: Callable[..., None], store: PackageStore, tmp_path: Path
 ) -> None:
@@ -300,6 +308,7 @@ def test_a_model_whose_memory_grows_with_the_image_is_refused_before_a_job(
     attack(scenario, upload_memory_mib=1500)
 
 
+@pytest.mark.slow
 def test_no_more_processes_stay_than_are_cached_and_none_after_the_end(
     attack: Callable[..., None], store: PackageStore
 ) -> None:

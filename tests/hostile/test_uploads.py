@@ -87,6 +87,7 @@ def test_archives_come_alone(gateway: Gateway) -> None:
     assert_refused(post(gateway, ("a.png", picture()), packed), 422, "is an archive")
 
 
+@pytest.mark.slow
 @on_sqlite
 def test_the_number_of_labels_from_class_folders_is_limited(gateway: Gateway) -> None:
     long = zipped(("x" * 300 + "/1.png", picture(1)), ("bus/2.png", picture(2)))
@@ -102,6 +103,7 @@ def test_a_hostile_manifest_is_refused_with_a_reason(gateway: Gateway, case: Man
     assert_refused(reply, case.status, case.words)
 
 
+@pytest.mark.slow
 @on_sqlite
 def test_a_hostile_manifest_in_an_archive_is_refused_too(gateway: Gateway) -> None:
     files = [("1.png", picture(1)), ("2.png", picture(2))]

@@ -85,11 +85,13 @@ class CpuSeconds:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if (output := getattr(session.config, "workeroutput", None)) is not None:
             output[_OWN] = spent()
-        elif self.alarms() and os.environ.get("CI") and session.exitstatus == pytest.ExitCode.OK:
+        elif self.alarms(session.config) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def alarms(self) -> list[str]:
-        """Tests over the alarm that are not keystones."""
+    def alarms(self, config: pytest.Config) -> list[str]:
+        """In CI, tests of the everyday suite over the alarm that are not keystones."""
+        if not os.environ.get("CI") or config.getoption("--part"):
+            return []
         listed = keystones()
         dear = [name for name, seconds in self.tests.items() if seconds > ALARM]
         return [name for name in dear if name.partition("[")[0] not in listed]
@@ -103,7 +105,7 @@ class CpuSeconds:
         write(f"{tests:8.1f}  in tests; {self.workers + spent():.1f} with imports and collection")
         for name, seconds in sorted(self.tests.items(), key=lambda test: -test[1])[:_DEAREST]:
             write(f"{seconds:8.1f}  {name}")
-        for name in self.alarms() if os.environ.get("CI") else []:
+        for name in self.alarms(config):
             write(f"over {ALARM:g} CPU seconds: mark {name} slow, make it cheaper, or add it to the keystones")
 
     def _enter(self) -> None:

@@ -84,6 +84,7 @@ def test_a_job_from_a_folder_to_its_report(url: str, testset: Path, tmp_path: Pa
     assert "there is no job" in contrafact(url, "status", job, code=3)[1]
 
 
+@pytest.mark.slow
 def test_a_job_without_successful_images_exits_with_its_reason_and_a_code(testset: Path, tmp_path: Path) -> None:
     small = SmallServices()
     small.troubles = [InvalidInput("this picture is refused")] * 9
@@ -113,6 +114,7 @@ def test_archives_manifests_and_keys(url: str, tmp_path: Path) -> None:
     assert (json.loads(unlabelled)["models"], json.loads(unlabelled)["labelled"]) == ([], 0)
 
 
+@pytest.mark.slow
 def test_the_manifest_in_a_folder_is_read_as_in_an_archive(url: str, testset: Path, tmp_path: Path) -> None:
     (testset / "car" / "notes.txt").unlink()  # an archive's file that is no image is a failed image
     manifest = testset / "manifest.csv"
@@ -136,6 +138,7 @@ def test_the_manifest_in_a_folder_is_read_as_in_an_archive(url: str, testset: Pa
     assert "names masks" in contrafact(url, *submit, code=3)[1]
 
 
+@pytest.mark.slow
 def test_the_same_command_finds_its_job_and_again_starts_another(url: str, testset: Path, tmp_path: Path) -> None:
     shutil.make_archive(str(tmp_path / "set"), "zip", testset)
     for images in (testset, tmp_path / "set.zip"):
@@ -147,6 +150,7 @@ def test_the_same_command_finds_its_job_and_again_starts_another(url: str, tests
         assert "--again" in contrafact(url, *command)[1]
 
 
+@pytest.mark.slow
 def test_the_catalogue(url: str) -> None:
     assert "counterfactuals_per_image" in contrafact(url, "methods")[0]
     assert "street-classifier" in contrafact(url, "models")[0]
@@ -172,6 +176,7 @@ def test_files_that_are_no_images_are_named(url: str, testset: Path) -> None:
         assert "'testset/bus/worse.png'" in stderr
 
 
+@pytest.mark.slow
 def test_findings_are_a_table_and_sentences(tmp_path: Path) -> None:
     with serve_gateway(tmp_path) as gateway:
         add_drawn_job(gateway.context.sessions, gateway.context.store)
@@ -186,6 +191,7 @@ def test_findings_are_a_table_and_sentences(tmp_path: Path) -> None:
         assert json.loads(contrafact(base_url, "findings", "drawn", "--json")[0])["sources"] == 48
 
 
+@pytest.mark.slow
 def test_the_suffix_gives_the_format_of_a_report(tmp_path: Path) -> None:
     with serve_gateway(tmp_path) as gateway:
         add_drawn_job(gateway.context.sessions, gateway.context.store)

@@ -95,6 +95,7 @@ def test_a_few_step_lora_is_merged_over_the_changed_unet(folder: Path) -> None:
         torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_service_renders_with_what_the_profile_names_and_says_so(folder: Path) -> None:
     plain = write_profile(folder).read_text()
     source = 'licence = "none", gigabytes = 0.01'

@@ -83,6 +83,7 @@ def strength(kind: ControlKind, **changes: float) -> ControlStrength:
     return ControlStrength(kind=kind, **changes)
 
 
+@pytest.mark.slow
 def test_each_kind_shows_its_own_of_the_source(editor: ControlNetEditor) -> None:
     images = {kind: rendered(editor, strength(kind)).controls[0] for kind in KINDS}
     assert np.array_equal(np.unique(images["segmentation"].reshape(-1, 3), axis=0), [COLOURS["object"]])
@@ -132,6 +133,7 @@ def test_a_range_of_steps_starts_and_ends_where_it_says(editor: ControlNetEditor
     assert all(first != second for first, second in zip(*steps, strict=True)), "ranges that meet leave no step out"
 
 
+@pytest.mark.slow
 def test_regions_cut_every_kind(editor: ControlNetEditor) -> None:
     for kind in KINDS:
         structure = rendered(editor, strength(kind), region="structure").controls[0]
@@ -140,6 +142,7 @@ def test_regions_cut_every_kind(editor: ControlNetEditor) -> None:
         assert np.array_equal(cut, rendered(editor, strength(kind)).controls[0]), "the segmenter calls all an object"
 
 
+@pytest.mark.slow
 def test_a_control_image_is_made_once(editor: ControlNetEditor) -> None:
     for _ in range(3):
         rendered(editor, *(strength(kind) for kind in KINDS))

@@ -121,6 +121,7 @@ def test_a_lora_renders_what_its_merged_unet_renders(tmp_path: Path, xl: bool, d
     assert near < (0.01 if dtype == "float32" else 0.25) * far, "half precision rounds the merged parameters"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("xl", "dtype"), [(False, "float32"), (True, "bfloat16")])
 def test_a_whole_unet_may_be_one_file(tmp_path: Path, xl: bool, dtype: Dtype) -> None:
     """It has no configuration, so the base's applies; its parameters take the base's precision."""
@@ -272,6 +273,7 @@ few_step.scheduler = "LCMScheduler"
 """
 
 
+@pytest.mark.slow
 def test_the_service_renders_with_few_steps_and_reports_it(folder: Path) -> None:
     plain = write_profile(folder).read_text()
     file = write_lora(folder / "lora", matrices(folder / "base"), "kohya")

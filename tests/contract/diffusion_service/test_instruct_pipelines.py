@@ -57,6 +57,7 @@ def difference(first: Pixels, second: Pixels) -> np.ndarray[Any, np.dtype[np.flo
     return columns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", get_args(PipelineName))
 def test_a_pipeline_edits_at_the_sources_size(folder: Path, name: PipelineName) -> None:
     torch.set_num_threads(1)
@@ -70,6 +71,7 @@ def test_a_pipeline_edits_at_the_sources_size(folder: Path, name: PipelineName) 
     assert night.evaluations == STEPS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "change"),
     [
@@ -93,6 +95,7 @@ def test_the_instruction_matters(folder: Path, name: PipelineName) -> None:
     assert difference(night.image, rain.image).max() > 0
 
 
+@pytest.mark.slow
 def test_guidance_costs_a_second_pass_where_the_pipeline_has_it(folder: Path) -> None:
     name: PipelineName = "QwenImageEditPlusPipeline"
     editor = PipelineEditor(profile_of(folder, name), "cpu")

@@ -98,6 +98,7 @@ def test_null_text_stops_early_row_by_row(editor: Editor, monkeypatch: pytest.Mo
     assert content.evaluations == 3 * STEPS, "inversion, conditional, one look at the null embedding"
 
 
+@pytest.mark.slow
 def test_rows_that_are_done_leave_the_batch(editor: Editor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Passes cost as many rows as the reply counts; a backward pass counts twice, so a third of the rest is forward."""
     items = [InversionItem(source(), CAPTION), InversionItem(source(MIRRORED), "A bus.")]
@@ -125,6 +126,7 @@ def _last_losses(editor: Editor, inversion: Inversion) -> float:
     return float((inversion.latents[1:] - goal[1:]).square().mean(dim=(1, 2, 3)).max())
 
 
+@pytest.mark.slow
 def test_in_half_precision_the_gradient_keeps_its_direction(tmp_path: Path) -> None:
     """Unscaled, most of it is rounded to zero on the way back through the network."""
     write_diffusion(tmp_path)

@@ -124,6 +124,7 @@ def test_fixed_shapes_give_the_same_bits_in_any_company(editor: Editor) -> None:
     assert np.array_equal(alone.image, crowd.image)
 
 
+@pytest.mark.slow
 def test_batches_at_the_same_time_draw_what_they_draw_alone(editor: Editor) -> None:
     inverter = new_inverter(editor.weights)  # keeps nothing yet
     sources = [source(PHOTO), source(MIRRORED)]

@@ -50,6 +50,7 @@ def test_a_strength_of_zero_and_no_mechanism_leave_every_bit(editor: ControlNetE
         assert np.array_equal(image(editor, item(by, strength))[0], plain), by
 
 
+@pytest.mark.slow
 def test_every_mechanism_acts_and_more_strength_holds_more(editor: ControlNetEditor) -> None:
     (plain,) = image(editor, item(None))
     for by in ("blended", "relit", "edges"):
@@ -72,6 +73,7 @@ def test_held_to_the_end_the_latents_inside_are_the_sources(
     assert not torch.allclose(latents[1:, :, :, :columns], clean[:, :, :, :columns], atol=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # UniPC on a numpy above 2.0
 def test_a_corrector_keeps_the_held_latents_and_the_bits_of_neighbours(folder: Path) -> None:
     networks = load_networks(folder)
@@ -104,6 +106,7 @@ def test_pndm_keeps_what_was_held_in_its_first_step(
     assert torch.allclose(outside[0], outside[1], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_neighbours_with_other_protection_change_no_bit(editor: ControlNetEditor) -> None:
     for by in (None, "blended", "relit", "edges"):
         alone = image(editor, *[item(by, 0.5)] * 4)[0]

@@ -113,6 +113,7 @@ def test_the_loss_counts_the_reply_alone(folder: Path) -> None:
         tokens(tokenizer, PAIRS[0], 20, 7)
 
 
+@pytest.mark.slow
 def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps, training_step = list[int](), Trainer.training_step
 

@@ -100,6 +100,7 @@ def test_everything_is_fetched_but_code_and_pickles(profile: Path, hub: SmallHub
     assert hub.served == []
 
 
+@pytest.mark.slow
 def test_a_refusal_says_what_to_do_and_the_next_run_resumes(
     profile: Path, hub: SmallHub, address: str, tmp_path: Path
 ) -> None:
@@ -114,6 +115,7 @@ def test_a_refusal_says_what_to_do_and_the_next_run_resumes(
     assert len(hub.served) == len(set(hub.served))  # nothing came twice
 
 
+@pytest.mark.slow
 def test_a_hub_that_fails_for_a_while_is_asked_again_and_progress_is_printed(
     profile: Path, hub: SmallHub, address: str, tmp_path: Path
 ) -> None:
@@ -128,6 +130,7 @@ def test_a_hub_that_fails_for_a_while_is_asked_again_and_progress_is_printed(
     assert float(gigabytes) < 0.1
 
 
+@pytest.mark.slow
 def test_a_file_that_breaks_off_goes_on_where_it_stopped(
     profile: Path, hub: SmallHub, address: str, tmp_path: Path
 ) -> None:
@@ -196,6 +199,7 @@ def test_a_pipeline_is_fetched_without_the_single_files_beside_it() -> None:
     assert list(fetched.values()) == [True, True, True, True, False, False]
 
 
+@pytest.mark.slow
 def test_weights_without_safetensors_are_refused(profile: Path, hub: SmallHub, address: str, tmp_path: Path) -> None:
     for path in (tmp_path / "repositories" / "us" / "scorer").glob("*.safetensors"):
         path.unlink()

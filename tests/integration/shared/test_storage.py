@@ -129,6 +129,7 @@ def _write_for_ever(root: Path) -> None:
         number += 1
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_a_whole_object(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     for milliseconds in (1, 4, 9):

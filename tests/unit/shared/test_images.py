@@ -151,6 +151,7 @@ def test_one_variable_limits_images_in_every_process(monkeypatch: pytest.MonkeyP
         images.max_image_pixels.cache_clear()
 
 
+@pytest.mark.slow
 def test_vast_flat_pictures_are_decoded_one_after_another() -> None:
     """Four of 40 megapixels took 2 GB: four were decoded at a time, of any size."""
     side = 5_000

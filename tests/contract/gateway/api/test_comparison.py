@@ -63,6 +63,7 @@ def test_the_same_comparison_is_computed_again_bit_for_bit(gateway: Gateway) -> 
     assert compare(gateway, **MODELS) == compare(gateway, **MODELS)
 
 
+@pytest.mark.slow
 def test_disagreements_are_of_the_cell_the_largest_first_and_their_pages_do_not_overlap(gateway: Gateway) -> None:
     everything = compare(gateway, **MODELS, limit="100")
     sizes = [abs(row.effect - row.other_effect) for row in everything.disagreements]

@@ -66,6 +66,7 @@ def test_results_have_metrics_and_complete_counterfactuals(gateway: Gateway) -> 
     assert gateway.client.get("/jobs/drawn/results/nothing").status_code == 404
 
 
+@pytest.mark.slow
 def test_pages_of_any_size_hold_every_counterfactual_once_in_order(gateway: Gateway) -> None:
     everything = rows(gateway, {})
     places = [(row["source"]["position"], row["method"], row["ordinal"]) for row in everything]

@@ -163,6 +163,7 @@ def test_masks_may_be_form_parts_and_a_dry_run_plans_the_job(client: httpx.Clien
     assert (loose.status_code, "what they mean" in loose.text) == (422, True)
 
 
+@pytest.mark.slow
 def test_an_export_has_the_masks_and_is_a_job_again(client: httpx.Client, job: str, tmp_path: Path) -> None:
     exported = client.get(f"/jobs/{job}/export", params={"format": "folders"})
     assert exported.status_code == 200, exported.text

@@ -94,6 +94,7 @@ def test_a_weakness_is_tested_again_and_says_how_it_went(
     assert "`shifts`" in at_night.sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("right", "verdict"), [(True, "confirmed"), (False, "not confirmed")])
 def test_an_improvement_is_confirmed_by_a_gain(gateway: Gateway, right: bool, verdict: str) -> None:
     """Only weaknesses were tested again, so a generator's marks that help the model were never refuted."""
@@ -124,6 +125,7 @@ def test_an_improvement_is_confirmed_by_a_gain(gateway: Gateway, right: bool, ve
     assert (at_night.confirmation.verdict, at_night.confirmation.job) == (verdict, job["id"])
 
 
+@pytest.mark.slow
 def test_findings_that_are_not_tested_again_are_named_with_the_reason(gateway: Gateway) -> None:
     """`shifts` renders changes to night; the same edits also change the weather from dusk."""
     sessions, store = gateway.context.sessions, gateway.context.store
@@ -219,6 +221,7 @@ def test_findings_that_have_changed_are_tested_by_another_job(
     assert gateway.client.post("/jobs/drawn/confirmation", json={}).json()["id"] == second["id"], "started once"
 
 
+@pytest.mark.slow
 def test_a_deleted_job_confirms_nothing(gateway: Gateway) -> None:
     job = gateway.client.post("/jobs/drawn/confirmation", json={}).json()["id"]
     sessions, store = gateway.context.sessions, gateway.context.store
@@ -280,6 +283,7 @@ def test_dillema_gives_every_image_the_changes_of_the_findings(gateway: Gateway)
     assert plan["renderings"][0]["edits"] == 2 * confirming["images"]
 
 
+@pytest.mark.slow
 def test_dillema_leaves_out_findings_of_changes_from_a_value(gateway: Gateway) -> None:
     sessions, store = gateway.context.sessions, gateway.context.store
     with sessions.begin() as session:

@@ -95,6 +95,7 @@ def night_bus(results: JobResults) -> Any:
     return next(effect for effect in findings if (effect.cell.value, effect.cell.direction) == ("night", "to"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("returns", "verdict"), [(True, "returns"), (False, "does not return")])
 def test_a_weakness_gets_its_dose_curve_and_says_whether_it_returns(
     gateway: Gateway, returns: bool, verdict: str
@@ -169,6 +170,7 @@ def test_the_report_shows_the_curve(gateway: Gateway) -> None:
     assert [curve["undone"]["verdict"] for curve in curves] == ["returns"]
 
 
+@pytest.mark.slow
 def test_a_deleted_job_of_doses_gives_no_curve(gateway: Gateway) -> None:
     job = gateway.client.post("/jobs/drawn/doses", json={}).json()["id"]
     sessions, store = gateway.context.sessions, gateway.context.store
@@ -259,6 +261,7 @@ def test_doses_of_a_calibrated_job_are_judged_at_the_thresholds_of_its_arms(gate
     assert editor.thresholds == editor.thresholds_for_arms == profile.thresholds
 
 
+@pytest.mark.slow
 def test_a_sweep_keeps_the_fraction_of_each_edit(gateway: Gateway) -> None:
     with gateway.context.sessions.begin() as session:
         session.get_one(Job, "drawn").methods = [read_method("lance", {})]
@@ -282,6 +285,7 @@ def make_instructed(gateway: Gateway, engine: Instruct = PIX2PIX, **parameters: 
     build_report(gateway.context.sessions, gateway.context.store, "drawn", [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "own", "parameter"),
     [(PIX2PIX, {}, "guidance"), (PIX2PIX, {"guidance": 1}, "wording"), (SERVER, {}, "wording")],
@@ -374,6 +378,7 @@ def test_what_has_no_dose_is_refused_with_what_to_change(
     assert words in str(reply.json())
 
 
+@pytest.mark.slow
 def test_edits_with_several_changes_have_no_dose_and_the_refusal_says_how_to_get_one(gateway: Gateway) -> None:
     add_second_changes(gateway.context.sessions, gateway.context.store)
     reply = gateway.client.post("/jobs/drawn/doses", json={})

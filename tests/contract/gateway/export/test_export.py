@@ -66,6 +66,7 @@ def test_folders_hold_the_images_and_records_of_the_job(
     assert (note["job"], note["models"], note["seed"]) == ("drawn", list(MODELS), 7)
 
 
+@pytest.mark.slow
 def test_folders_load_as_a_hugging_face_imagefolder_and_as_csv(gateway: Gateway, tmp_path: Path) -> None:
     import datasets
 

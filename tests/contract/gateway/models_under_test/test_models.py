@@ -145,6 +145,7 @@ def test_a_quarantined_model_is_shown_and_examined_again_when_it_is_uploaded_aga
     assert gateway.client.get(place, headers=ann).json()["quarantine"] is None
 
 
+@pytest.mark.slow
 def test_a_model_of_a_running_job_stays_and_results_outlive_it(gateway: Gateway, ann: dict[str, str]) -> None:
     client = gateway.client
     place = add(gateway, ann).headers["Location"]

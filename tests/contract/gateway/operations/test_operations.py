@@ -141,6 +141,7 @@ def test_a_gateway_whose_broker_cannot_be_used_is_not_ready_and_says_why(session
     assert (status, "No such transport: reddis" in reason, "secret" in reason) == (503, True, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("url", "without", "reason"),
     [
@@ -196,6 +197,7 @@ def test_keys_are_made_listed_and_revoked_from_the_command_line(
     assert "'root'" in run("create", "ann", "--scope", "root", code=2)
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_the_command_line_of_users_starts_that_of_operators(sessions: Sessions, tmp_path: Path) -> None:
     variables = {"CONTRAFACT_DATABASE_URL": f"sqlite:///{tmp_path / 'contrafact.db'}"}

@@ -65,6 +65,7 @@ def test_errors_of_another_method_do_not_enter(tmp_path: Path) -> None:
     assert (finding.provisional, finding.among_valid) == (True, None)
 
 
+@pytest.mark.slow
 def test_a_factor_that_was_not_measured_stays_provisional(tmp_path: Path) -> None:
     sessions, store = add_calibrated_job(tmp_path)
     errors = CheckErrors(valid=200, valid_accepted=180, invalid=200, invalid_accepted=6)
@@ -79,6 +80,7 @@ def test_a_factor_that_was_not_measured_stays_provisional(tmp_path: Path) -> Non
     assert not build_report(sessions, store, "drawn", [], {"tinyworld": both}).provisional
 
 
+@pytest.mark.slow
 def test_errors_at_other_thresholds_than_the_jobs_are_not_used(tmp_path: Path) -> None:
     sessions, store = add_calibrated_job(tmp_path)
     (measured,) = calibrations("dillema").values()
@@ -116,6 +118,7 @@ def _named(row_id: str, method: str) -> dict[str, object]:
     return {"id": f"{row_id}-{method}", "method": method}
 
 
+@pytest.mark.slow
 def test_each_method_is_corrected_for_its_own_errors_only(tmp_path: Path) -> None:
     sessions, store = add_calibrated_job(tmp_path)
     add_method(sessions, "lance")
@@ -130,6 +133,7 @@ def test_each_method_is_corrected_for_its_own_errors_only(tmp_path: Path) -> Non
     assert not build_report(sessions, store, "drawn", [], both).provisional
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("measured_with", "scorer"), [("a" * 40, "b" * 40), ("a" * 40, "")])
 def test_errors_of_another_scorer_are_not_used_and_the_report_says_why(
     tmp_path: Path, measured_with: str, scorer: str
@@ -147,6 +151,7 @@ def test_errors_of_another_scorer_are_not_used_and_the_report_says_why(
     assert "Among valid" not in page
 
 
+@pytest.mark.slow
 def test_errors_of_the_jobs_own_scorer_are_used(tmp_path: Path) -> None:
     sessions, store = add_calibrated_job(tmp_path)
     results = build_report(

@@ -69,6 +69,7 @@ def test_figures_count_only_accepted_counterfactuals(measured: Measured) -> None
     assert value_at(results.made.parameters, "dillema", "counterfactuals_per_image") == 4
 
 
+@pytest.mark.slow
 def test_originals_without_accepted_counterfactuals_are_among_all(measured: Measured) -> None:
     sessions, store, _, page = measured
     add_drawn_job(sessions, store, "partly", per_class=3)
@@ -171,6 +172,7 @@ def test_the_hero_is_of_the_strongest_weakness(measured: Measured) -> None:
     assert report.pictures.hero_model == "night-bus"
 
 
+@pytest.mark.slow
 def test_without_ground_truth_predictions_are_compared_with_those_of_the_originals(
     measured: Measured, tmp_path: Path
 ) -> None:

@@ -40,6 +40,7 @@ def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield served
 
 
+@pytest.mark.slow
 def test_the_sample_is_the_first_accepted_edits_and_controls_have_known_answers(gateway: Gateway) -> None:
     study = make_study(gateway, SMALL)
     assert study["items"] == 10
@@ -145,6 +146,7 @@ def test_an_answer_can_be_changed_and_takes_its_review_along(gateway: Gateway) -
     assert set(verdicts.values()) == {"valid"}
 
 
+@pytest.mark.slow
 def test_raters_who_fail_the_control_items_do_not_count(gateway: Gateway) -> None:
     study = make_study(gateway, {**SMALL, "raters_per_item": 1, "items_per_rater": 10})
     good, yes_to_all, absent = invite(gateway, study["id"], 3)
@@ -169,6 +171,7 @@ def test_raters_who_fail_the_control_items_do_not_count(gateway: Gateway) -> Non
     assert len(gateway.client.get("/jobs/drawn/reviews").json()["reviews"]) == 10
 
 
+@pytest.mark.slow
 def test_a_thousand_raters_of_known_quality_through_csv(gateway: Gateway) -> None:
     """600 careful raters (5 % wrong), 200 who guess, 200 who say yes: the truth comes back, the others are left out."""
     study = make_study(gateway, {"per_method": 60, "controls": 8, "questions": "dillema"})
@@ -302,6 +305,7 @@ def test_the_page_refuses_wrong_answers_and_keeps_the_right_ones(gateway: Gatewa
     assert gateway.client.get(f"/studies/{study['id']}").json()["answered"] == 0
 
 
+@pytest.mark.slow
 def test_a_running_job_has_no_studies_and_a_deleted_one_takes_them_along(gateway: Gateway) -> None:
     add_drawn_job(gateway.context.sessions, gateway.context.store, "other", per_class=1, state="running")
     refusal = gateway.client.post("/jobs/other/studies", json={})
@@ -348,6 +352,7 @@ def test_a_link_opens_its_own_items_alone_and_no_key_opens_another_owners_study(
     assert token not in log.getvalue()
 
 
+@pytest.mark.slow
 def test_a_link_has_a_limit_of_requests(tmp_path: Path) -> None:
     with serve_drawn_job(tmp_path, per_class=1) as gateway:
         study = make_study(gateway, {"per_method": 3, "controls": 0})

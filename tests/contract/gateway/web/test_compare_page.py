@@ -58,6 +58,7 @@ def test_without_choices_two_models_are_compared(client: httpx.Client) -> None:
     assert re.search(r'bus, to night</a> <span class="tag better">better', text)
 
 
+@pytest.mark.slow
 def test_the_other_side_differs_in_one_thing(client: httpx.Client) -> None:
     text = page(client, {"model": "weak", "method": "dillema", "other_method": "lance"})
     assert selected(text)["other_model"] == "weak"

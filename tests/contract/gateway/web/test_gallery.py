@@ -62,6 +62,7 @@ def listed(client: httpx.Client, query: str) -> int:
         cursor = f"&cursor={reply['next']}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", ["", "class=bus", "flipped=true&model=night-bus", "verdict=rejected&class=car"])
 def test_each_count_is_what_its_filter_leaves(client: httpx.Client, query: str) -> None:
     text = page_text(client, f"{GALLERY}?{query}")

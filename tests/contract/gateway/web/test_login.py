@@ -122,6 +122,7 @@ def test_logging_out_ends_the_session_and_revoking_the_key_ends_all(locked: Gate
     assert log_in(locked, key).status_code == 401
 
 
+@pytest.mark.slow
 def test_without_authentication_there_is_no_login(tmp_path: Path) -> None:
     with serve_gateway(tmp_path) as gateway:
         assert gateway.client.get("/login").headers["Location"] == "/"

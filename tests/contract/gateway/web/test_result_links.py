@@ -94,6 +94,7 @@ def follow_all(client: httpx.Client, path: str) -> Mapping[str, int]:
     return links
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", ["", "?model=sound", "?threshold=0.75"])
 def test_every_link_of_a_classifiers_results(labelled: Gateway, query: str) -> None:
     links = follow_all(labelled.client, f"/jobs/drawn/overview{query}")
@@ -109,6 +110,7 @@ def test_every_link_of_a_classifiers_results(labelled: Gateway, query: str) -> N
         assert any(part in address for address in links), part
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", ["segmented", "unmasked"])
 def test_every_link_of_a_segmenters_results(labelled: Gateway, job: str) -> None:
     links = follow_all(labelled.client, f"/jobs/{job}/overview")
@@ -118,6 +120,7 @@ def test_every_link_of_a_segmenters_results(labelled: Gateway, job: str) -> None
     assert any(address.count("pixels=") == 1 for address in links), "pixels of a class that the job does not have"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", ["", "?threshold=0.75"])
 def test_every_link_without_ground_truth(tmp_path: Path, query: str) -> None:
     with serve_drawn_job(tmp_path, per_class=14) as gateway:

@@ -142,6 +142,7 @@ def test_confusion_matrices_lead_to_the_images_of_their_cells(site: Gateway) -> 
     assert "as none:" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["night-bus", "sound"])
 def test_the_gallery_counts_the_images_of_each_cell_of_the_matrices(site: Gateway, model: str) -> None:
     text = page_text(site.client, f"{OVERVIEW}?model={model}")
@@ -168,6 +169,7 @@ def test_the_pages_of_a_job_lead_to_each_other(site: Gateway) -> None:
         assert re.search(rf'href="{OVERVIEW}">[Rr]esults</a>', page_text(site.client, path)), path
 
 
+@pytest.mark.slow
 def test_without_ground_truth_the_classes_are_those_predicted_on_the_source(tmp_path: Path) -> None:
     with serve_drawn_job(tmp_path, per_class=16) as gateway:
         with gateway.context.sessions.begin() as session:
@@ -224,6 +226,7 @@ def test_a_job_where_nothing_counts_claims_nothing(tmp_path: Path, models: list[
                 assert f'id="{id}"' in text, (path, id)
 
 
+@pytest.mark.slow
 @needs_browser
 @pytest.mark.parametrize("phone", [False, True], ids=["wide", "phone"])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -237,6 +240,7 @@ def test_the_page_is_accessible_and_fits(site: Gateway, browser: Browser, dark: 
             assert shown.eval_on_selector_all(".scroll", scrolled) == 0, "every column of a table is in sight"
 
 
+@pytest.mark.slow
 @needs_browser
 def test_the_threshold_moves_without_leaving_the_page_and_a_focused_cell_says_its_interval(
     site: Gateway, browser: Browser

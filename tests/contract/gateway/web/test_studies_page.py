@@ -173,6 +173,7 @@ def test_with_keys_the_forms_need_a_session_of_this_site(locked: Gateway) -> Non
         assert own.status_code in (404, 415), (path, own.text)
 
 
+@pytest.mark.slow
 @needs_browser
 @pytest.mark.parametrize("phone", [False, True], ids=["wide", "phone"])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -193,6 +193,7 @@ def sent(folder: Path, spec: bytes, count: int = 3) -> list[Any]:
     return [*files, ("manifest", ("manifest.csv", manifest.read_bytes())), ("spec", ("", spec, "application/json"))]
 
 
+@pytest.mark.slow
 def test_a_job_uses_its_other_images_as_backgrounds(client: httpx.Client, tmp_path: Path) -> None:
     files = sent(tmp_path / "pictures", spec_of(backgrounds_per_image=2, scales=[0.6], places=[]))
     plan = client.post("/jobs", params={"dry_run": "true"}, files=files).json()
@@ -243,6 +244,7 @@ def test_masks_of_objects_need_the_method(client: httpx.Client, tmp_path: Path) 
     assert (reply.status_code, "compose" in reply.json()["detail"]) == (422, True), reply.text
 
 
+@pytest.mark.slow
 def test_the_command_line_uploads_a_folder_of_backgrounds(system: Embedded, tmp_path: Path) -> None:
     pictures = write_demo(tmp_path / "pictures", ["bus", "car"], 1).parent
     for value, level in (("fresh_snow", 240), ("night", 20)):

@@ -110,6 +110,7 @@ def test_profile_paper_has_the_arrangement_of_the_paper(shipped: Services, monke
     assert sum(row.arm == "null" for row in rows) == 5
 
 
+@pytest.mark.slow
 def test_several_edits_in_one_caption(shipped: Services) -> None:
     for row in edits_of(dillema_of(shipped, edits_per_counterfactual=3)):
         assert row.edit is not None
@@ -117,6 +118,7 @@ def test_several_edits_in_one_caption(shipped: Services) -> None:
         assert all(change.to_phrase in row.edit.new_caption for change in row.edit.changes)
 
 
+@pytest.mark.slow
 def test_more_renderings_than_a_message_holds(shipped: Services) -> None:
     rows = dillema_of(shipped, counterfactuals_per_image=8)
     assert len(edits_of(rows)) == 8
@@ -139,6 +141,7 @@ def test_the_lineage_holds_prompts_and_replies(shipped: Services) -> None:
         assert all(exchange["messages"][-1]["content"] and exchange["reply"] for exchange in row.lineage["exchanges"])
 
 
+@pytest.mark.slow
 def test_protected_regions_that_are_lost_refuse_an_image(shipped: Services) -> None:
     rows = dillema_of(shipped, protect=["pedestrian"], factors=["weather"], counterfactuals_per_image=6)
     rendered = [row for row in rows if row.image is not None]
@@ -190,6 +193,7 @@ def test_a_question_without_a_valid_reply_refuses_its_edits_by_name_and_is_not_a
     assert len(set(requests)) == len(requests)
 
 
+@pytest.mark.slow
 def test_several_seeds_render_each_edit_several_times_with_null_arms_of_their_own(shipped: Services) -> None:
     """With `same_seed` all edits share these seeds, and so the null arms."""
     for same_seed in (False, True):

@@ -93,6 +93,7 @@ def grow_older(site: Site, seconds: float) -> None:
         )
 
 
+@pytest.mark.slow
 def test_the_objects_of_a_job_are_kept_until_it_is_deleted(site: Site) -> None:
     site.add_job(images=2)
     site.worker().step()
@@ -250,6 +251,7 @@ def test_an_image_removed_during_a_step_is_written_again(site: Site) -> None:
     assert count(site, Image) == [2]
 
 
+@pytest.mark.slow
 def test_housekeeping_and_senders_race_without_harm(site: Site) -> None:
     """The same few images are written again and again, and given up for a while, while two housekeepers run."""
     site.add_job("other", images=1)

@@ -93,6 +93,7 @@ def test_enough_reviews_calibrate_the_job(sessions: Sessions, store: DirectorySt
     assert "uncalibrated" not in page
 
 
+@pytest.mark.slow
 def test_invalid_failures_take_a_finding_back(sessions: Sessions, store: DirectoryStore) -> None:
     with sessions() as session:
         listed = load_reviews(session, "drawn").prioritised
@@ -155,6 +156,7 @@ def test_the_failures_listed_first_are_no_lot(sessions: Sessions, store: Directo
     assert all(reviews.is_sampled(name) for name in sample[:30] if name not in reviews.prioritised)
 
 
+@pytest.mark.slow
 def test_a_finding_offers_a_sample_of_its_failures_and_says_how_many_are_valid(
     sessions: Sessions, store: DirectoryStore
 ) -> None:
@@ -182,6 +184,7 @@ def test_a_finding_offers_a_sample_of_its_failures_and_says_how_many_are_valid(
     assert after.changed.valid == after.changed.reviewed - 1
 
 
+@pytest.mark.slow
 def test_a_judge_of_all_edits_narrows_the_valid_share(sessions: Sessions, store: DirectoryStore) -> None:
     sampled = edits(sessions, accepted=True)
     invalid = set(sampled[::3])

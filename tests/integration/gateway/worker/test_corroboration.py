@@ -66,6 +66,7 @@ def night_buses(results: JobResults) -> tuple[CellEffect, Corroboration]:
     return finding, finding.corroboration
 
 
+@pytest.mark.slow
 def test_own_images_with_the_value_stand_beside_the_finding(site: Site, services: ModelServices) -> None:
     add_drawn_job(site.sessions, site.store, per_class=16)
     nights = add_night_buses(site.sessions, site.store, 12)
@@ -90,6 +91,7 @@ def test_own_images_with_the_value_stand_beside_the_finding(site: Site, services
     assert f'alt="{corroboration.images[0].file_name}"' in page
 
 
+@pytest.mark.slow
 def test_a_report_built_again_calls_the_scorer_no_more(site: Site, services: ModelServices) -> None:
     add_drawn_job(site.sessions, site.store, per_class=14)
     add_night_buses(site.sessions, site.store, 2)
@@ -122,6 +124,7 @@ def test_embeddings_that_the_checks_recorded_are_read(site: Site, services: Mode
     assert recorded_embeddings(site.sessions, site.store, "another owner", [source], revision) == {}
 
 
+@pytest.mark.slow
 def test_the_worker_compares_when_it_analyses(site: Site) -> None:
     """The small services embed all images and texts alike, so every image shows the first value."""
     add_drawn_job(site.sessions, site.store, per_class=14)
@@ -157,6 +160,7 @@ def test_a_report_does_not_wait_for_an_unreachable_scorer(site: Site) -> None:
     assert "could not be called" in site.store.get("reports/page.html").decode()
 
 
+@pytest.mark.slow
 def test_a_large_class_is_sampled_and_the_result_says_of_how_many(site: Site, services: ModelServices) -> None:
     add_drawn_job(site.sessions, site.store, per_class=16)
     add_night_buses(site.sessions, site.store, 12)

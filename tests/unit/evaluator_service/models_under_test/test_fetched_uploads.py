@@ -69,6 +69,7 @@ def make_batcher(run: Any, max_batch: int, at_once: int = 1, on_stop: Any = None
     return MicroBatcher(run, BatchPolicy(max_batch, at_once=at_once), metrics, on_stop=on_stop)
 
 
+@pytest.mark.slow
 def test_uploads_of_one_digest_are_fetched_once(models: UploadedModels, store: Store) -> None:
     async def scenario() -> None:
         uploads = [store.upload(f"/a?sign={sign}") for sign in (1, 2)]

@@ -142,6 +142,7 @@ def test_bounds_contain_the_truth_where_checks_refuse_failures(calibrated: bool)
     assert row.truth_in_interval >= 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calibrated", [False, True])
 def test_bounds_contain_the_truth_where_arms_are_lost_on_failures(calibrated: bool) -> None:
     """The checks refuse 2 % of valid edits: few refused edits are valid, but all lost pairs are."""

@@ -40,6 +40,7 @@ def test_many_edits_with_one_null_arm_are_not_certain_by_chance() -> None:
     assert p_beyond(np.zeros(80), 0.05, seed=1) == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("probabilities", [[0.05, 0.95, 0.0], [0.3, 0.45, 0.25]])
 def test_p_values_of_effects_at_the_limit_are_rarely_small(probabilities: list[float]) -> None:
     random = np.random.default_rng(7)
@@ -91,6 +92,7 @@ def _coverage(interval: object, n: int, level: float, probabilities: list[float]
     return covered / trials
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("probabilities", [[0.05, 0.95, 0.0], [0.9, 0.1, 0.0], [0.4, 0.5, 0.1]])
 @pytest.mark.parametrize("n", [12, 25])
 def test_the_betting_interval_covers_at_small_n(n: int, probabilities: list[float]) -> None:

@@ -83,6 +83,7 @@ def test_a_planted_difference_is_found_in_most_simulations(pairing: Pairing) -> 
     assert judgements.count("worse") >= 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pairing", ["edit", "source image"])
 def test_equal_models_differ_in_at_most_one_comparison_of_twenty(pairing: Pairing) -> None:
     """Both models lose 30 points everywhere. A comparison errs if it calls a difference in any of its cells."""
@@ -94,6 +95,7 @@ def test_equal_models_differ_in_at_most_one_comparison_of_twenty(pairing: Pairin
     assert wrong <= 3
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_difference() -> None:
     random = np.random.default_rng(4)
     covered = 0

@@ -15,6 +15,7 @@ from shared.schemas.effects import Cell
 FOUR_EDITS = [read_method("lance-r", {})]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sources", "family"), [(16, 8), (38, 24)])
 def test_the_stated_drop_is_found_four_times_of_five(sources: int, family: int) -> None:
     drop = detectable_drop(sources, family)
@@ -41,6 +42,7 @@ def test_more_images_show_smaller_drops_and_more_tests_larger_ones() -> None:
     assert sources_needed(0.06, 10_000) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drop", [0.5, 0.25, 0.1])
 def test_the_images_to_bring_show_the_drop(drop: float) -> None:
     needed = sources_needed(drop, 24)

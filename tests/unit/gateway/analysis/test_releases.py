@@ -80,6 +80,7 @@ def test_a_planted_drop_is_a_breach() -> None:
     assert (by_cell["dillema", None].images, by_cell["dillema", None].sources) == (120, 60)
 
 
+@pytest.mark.slow
 def test_equal_releases_seldom_breach() -> None:
     """Noise alone: breaches of one cell or another in at most a few of a hundred comparisons."""
     random = np.random.default_rng(2)

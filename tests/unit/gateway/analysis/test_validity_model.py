@@ -37,6 +37,7 @@ def sample(n: int, seed: int = 0, siblings: int = 1, strength: float = 1.5) -> S
     return SignalSample(("up", "down", "noise"), signals, edits, valid, np.arange(n) // siblings)
 
 
+@pytest.mark.slow
 def test_weights_of_a_large_sample_are_those_that_made_it() -> None:
     signal_sample = sample(6_000)
     model = fit_model(signal_sample, seed=1)

@@ -155,6 +155,7 @@ def test_segmentation_jobs_protect_the_profiles_things_unless_they_say_otherwise
     assert protected("paper", methods=[{"name": "dillema"}]) == (), "the paper's jobs over classifiers hold edges alone"
 
 
+@pytest.mark.slow
 def test_few_steps_are_the_default_unless_a_job_names_others() -> None:
     modern = load_profile("modern")
     assert modern.diffusion.few_step is not None

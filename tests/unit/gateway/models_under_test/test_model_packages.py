@@ -62,6 +62,7 @@ def test_files_zip_and_tar_of_one_model_are_one_package() -> None:
     assert entries == {**HUB, "contrafact.json": b"{}"}, "licence and description are not the model"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_a_zip_of_a_real_models_size_is_taken_in_without_holding_it_in_memory(compression: int) -> None:
     """A file of more than 32 MiB was refused as a directory that is too large."""
