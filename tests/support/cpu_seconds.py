@@ -10,6 +10,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,40 +34,69 @@ def keystones() -> set[str]:
     return set(re.findall(r"`([\w/]+\.py::\w+)`", (_ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")))
 
 
+class Shared:
+    """The CPU seconds of what several tests share: fixtures of a wider scope, and snapshots."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._depth = 0
+        self._since = 0.0
+
+    def enter(self) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            self._since = spent()
+
+    def leave(self) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self.seconds += spent() - self._since
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """Count the block as shared, once where blocks are nested."""
+        self.enter()
+        try:
+            yield
+        finally:
+            self.leave()
+
+
+SHARED = Shared()
+
+
 class CpuSeconds:
     """Measures tests in the process that runs them, and reports in the one that collects the results."""
 
     def __init__(self, file: IO[str] | None) -> None:
         self.file = file
         self.began = 0.0
-        self.since = 0.0
-        self.shared = 0.0
-        self.depth = 0
+        self.shared_before = 0.0
         self.tests: dict[str, float] = {}
         self.folders: defaultdict[str, float] = defaultdict(float)
         self.workers = 0.0
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self) -> Iterator[None]:
-        self.began, self.shared = spent(), 0.0
+        self.began, self.shared_before = spent(), SHARED.seconds
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
         if fixturedef.scope == "function":
             return (yield)
-        fixturedef.addfinalizer(self._leave)  # runs last of its finalizers
-        self._enter()
+        fixturedef.addfinalizer(SHARED.leave)  # runs last of its finalizers
         try:
-            return (yield)
+            with SHARED.measured():
+                return (yield)
         finally:
-            self._leave()
-            fixturedef.addfinalizer(self._enter)  # runs first
+            fixturedef.addfinalizer(SHARED.enter)  # runs first
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
         if call.when == "teardown":
-            item.user_properties += [(_OWN, spent() - self.began - self.shared), (_SHARED, self.shared)]
+            shared = SHARED.seconds - self.shared_before
+            item.user_properties += [(_OWN, spent() - self.began - shared), (_SHARED, shared)]
         return (yield)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -107,16 +137,6 @@ class CpuSeconds:
             write(f"{seconds:8.1f}  {name}")
         for name in self.alarms(config):
             write(f"over {ALARM:g} CPU seconds: mark {name} slow, make it cheaper, or add it to the keystones")
-
-    def _enter(self) -> None:
-        self.depth += 1
-        if self.depth == 1:
-            self.since = spent()
-
-    def _leave(self) -> None:
-        self.depth -= 1
-        if self.depth == 0:
-            self.shared += spent() - self.since
 
 
 def _folder(nodeid: str) -> str:
