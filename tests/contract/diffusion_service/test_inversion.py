@@ -67,6 +67,7 @@ def test_an_inversion_that_loses_the_image_is_refused_and_direct_never_is(editor
     assert isinstance(editor.invert(), Inversion)
 
 
+@pytest.mark.slow
 def test_an_optimisation_that_does_nothing_is_refused(editor: Editor, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reconstruction may still look near: in half precision all gradients were zero, and nothing said so."""
     idle = replace(NULL_TEXT, null_text=NullText(learning_rate=1e-9, iterations=2, least_psnr=0))

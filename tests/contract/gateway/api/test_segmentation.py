@@ -251,6 +251,7 @@ def test_labels_are_no_ground_truth_of_a_segmenter(client: httpx.Client) -> None
     assert (reply.status_code, "label" in reply.text) == (422, True)
 
 
+@pytest.mark.slow
 def test_the_command_line_sends_masks_and_prints_classes(client: httpx.Client, tmp_path: Path) -> None:
     for number in range(2):
         for folder, data in zip(("images", "masks"), scene(number), strict=True):

@@ -29,6 +29,7 @@ def detail(reply: httpx.Response, status: int) -> str:
     return str(reply.json()["detail"])
 
 
+@pytest.mark.slow
 def test_only_keys_open_and_only_their_hash_is_kept(locked: Gateway, key: str) -> None:
     client = locked.client
     assert "API key" in detail(client.get("/jobs"), 401)

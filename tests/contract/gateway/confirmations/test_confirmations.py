@@ -167,6 +167,7 @@ def test_a_change_that_the_other_editor_cannot_make_is_not_tested_again() -> Non
     assert not why_not_tested("dillema", long, "shifts")
 
 
+@pytest.mark.slow
 def test_a_weakness_of_edits_with_several_changes_is_tested_with_its_own_change(gateway: Gateway) -> None:
     add_second_changes(gateway.context.sessions, gateway.context.store)
     reply = gateway.client.post("/jobs/drawn/confirmation", json={"confirm_with": "shifts"})
@@ -193,6 +194,7 @@ def test_a_finding_on_few_images_is_tested_on_others_of_its_class_too(
     assert of_cell["images"] < filled["images"] == len(buses) <= orders.LEAST_IMAGES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", ["phrases", "images"])
 def test_findings_that_have_changed_are_tested_by_another_job(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch, changed: str
@@ -260,6 +262,7 @@ def test_the_strongest_findings_of_all_models_come_first(gateway: Gateway, monke
     assert re.search(r"\b1\b.*`shifts`", left_out["reason"])
 
 
+@pytest.mark.slow
 def test_dillema_gives_every_image_the_changes_of_the_findings(gateway: Gateway) -> None:
     """In a free design the language model might never choose night. One change each, whatever the profile arranges."""
     sessions, store = gateway.context.sessions, gateway.context.store

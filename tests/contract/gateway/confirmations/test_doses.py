@@ -130,6 +130,7 @@ def test_a_weakness_gets_its_dose_curve_and_says_whether_it_returns(
     assert all(figures.variance is None for figures in job_report.results), "doses of an edit are not its seeds"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "term"),
     [("dillema", "trainedAlgorithmicMedia"), ("instruct", "compositeWithTrainedAlgorithmicMedia")],
@@ -325,6 +326,7 @@ def test_doses_of_edits_around_objects_take_the_masks_along(gateway: Gateway) ->
     assert editor.region == "background"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "request_", "words"),
     [

@@ -199,6 +199,7 @@ def test_models_that_cannot_be_added_to_a_job_are_reported(tmp_path: Path) -> No
         assert served.wakes == []
 
 
+@pytest.mark.slow
 def test_the_command_line_adds_lists_and_removes(tmp_path: Path) -> None:
     folder = tmp_path / "my-model"
     folder.mkdir()

@@ -259,6 +259,7 @@ def test_percentages_do_not_round_to_certainty() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_page_has_both_estimands_and_the_pairs_that_their_null_arms_cost(tmp_path: Path) -> None:
     engine = open_engine(f"sqlite:///{tmp_path}/contrafact.db")
     migrate(engine)

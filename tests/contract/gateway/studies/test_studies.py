@@ -64,6 +64,7 @@ def test_the_sample_is_the_first_accepted_edits_and_controls_have_known_answers(
             assert arms == ["null" if item.kind in ("null", "broken") else "edit"], "a source image looks sharper"
 
 
+@pytest.mark.slow
 def test_raters_get_items_evenly_in_an_order_of_their_own(gateway: Gateway) -> None:
     study = make_study(gateway, SMALL)
     links = invite(gateway, study["id"], 5)
@@ -79,6 +80,7 @@ def test_raters_get_items_evenly_in_an_order_of_their_own(gateway: Gateway) -> N
     assert len(orders) > 1
 
 
+@pytest.mark.slow
 def test_the_page_shows_nothing_that_gives_the_answer_away(gateway: Gateway) -> None:
     study = make_study(gateway, {**SMALL, "questions": "lance"})
     (invitation,) = invite(gateway, study["id"])

@@ -100,6 +100,7 @@ def test_keys_work_while_the_slider_is_focused(base_url: str, browser: Browser) 
         page.wait_for_url("**show=difference")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no scripts"])
 def test_the_counts_of_a_large_job_come_after_its_page(
     base_url: str, browser: Browser, monkeypatch: pytest.MonkeyPatch, scripts: bool

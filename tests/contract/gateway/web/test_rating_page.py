@@ -29,6 +29,7 @@ def new_link(gateway: Gateway, **request: object) -> str:
     return str(gateway.client.base_url).rstrip("/") + str(invite(gateway, study["id"])[0]["link"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phone", [False, True], ids=["wide", "phone"])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_the_page_is_accessible_and_fits(gateway: Gateway, browser: Browser, dark: bool, phone: bool) -> None:

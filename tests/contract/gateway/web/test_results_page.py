@@ -55,6 +55,7 @@ def test_a_finding_comes_first_with_flipped_images_and_what_would_settle_it(site
     assert text.index('id="findings"') < text.index('id="effects"') < text.index('id="confusion"')
 
 
+@pytest.mark.slow
 def test_each_cell_of_the_heat_map_leads_to_the_images_that_it_counts(site: Gateway) -> None:
     text = page_text(site.client, OVERVIEW)
     effects = site.client.get("/jobs/drawn/results?limit=1").json()["metrics"]["results"][0]["cells"]
@@ -207,6 +208,7 @@ def test_a_job_without_results_says_when_they_come(site: Gateway) -> None:
     assert site.client.get("/jobs/none/overview").status_code == 404
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("models", [["night-bus", "sound"], []], ids=["nothing counts", "no models"])
 def test_a_job_where_nothing_counts_claims_nothing(tmp_path: Path, models: list[str]) -> None:
     with serve_drawn_job(tmp_path, per_class=1) as gateway:

@@ -177,6 +177,7 @@ def test_pages_of_jobs_hold_each_once(sessions: Sessions) -> None:
     assert listed == created[::-1]
 
 
+@pytest.mark.slow
 def test_deleting_leaves_nothing_but_images(sessions: Sessions, tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "objects")
     job = add_drawn_job(sessions, store, per_class=1)

@@ -29,6 +29,7 @@ def edits_of(shipped: Services, image: str = "source-1", **parameters: object) -
     return [row for row in rows if row.arm == "edit"]
 
 
+@pytest.mark.slow
 def test_each_value_is_one_edit_of_every_image(shipped: Services) -> None:
     for image in ("source-1", "source-2"):
         rows = edits_of(shipped, image, values=VALUES)
@@ -58,6 +59,7 @@ def test_a_value_without_a_phrase_is_refused(shipped: Services, value: str) -> N
     assert row.edit.changes[0].to_value == value.partition("=")[2]
 
 
+@pytest.mark.slow
 def test_a_value_is_rendered_alike_whatever_other_values_there_are(shipped: Services) -> None:
     (alone,) = edits_of(shipped, values=["weather=night"])
     among = next(row for row in edits_of(shipped, values=VALUES) if row.edit and "night" in row.edit.new_caption)
@@ -80,6 +82,7 @@ def lance_edits_of(services: Services, image: str = "source-1", **parameters: ob
     return [row for row in rows if row.arm == "edit"]
 
 
+@pytest.mark.slow
 def test_lance_makes_each_value_one_edit_of_every_image(shipped_for_lance: Services) -> None:
     for image in ("source-1", "source-2"):
         rows = lance_edits_of(shipped_for_lance, image, values=VALUES)
@@ -96,6 +99,7 @@ def test_lance_makes_each_value_one_edit_of_every_image(shipped_for_lance: Servi
             assert read(row.edit.new_caption) == STATED | {field: row.edit.changes[0].to_value}
 
 
+@pytest.mark.slow
 def test_lance_refuses_a_value_that_the_caption_states_or_that_has_no_phrase(shipped_for_lance: Services) -> None:
     stated, unknown = lance_edits_of(shipped_for_lance, values=["weather=rain", "weather=zeppelin"])
     assert (stated.verdict.accepted, stated.verdict.check, stated.image) == (False, "no change", None)

@@ -214,6 +214,7 @@ def test_a_job_uses_its_other_images_as_backgrounds(client: httpx.Client, tmp_pa
     assert "car scene" in client.get(f"/jobs/{job}/report").text
 
 
+@pytest.mark.slow
 def test_masks_of_objects_come_with_labelled_images(client: httpx.Client, tmp_path: Path) -> None:
     manifest = write_demo(tmp_path / "pictures", ["bus", "car"], 1)
     pictures = sorted(manifest.parent.glob("*.png"))

@@ -39,6 +39,7 @@ def edits_of(rows: list[MethodCounterfactual]) -> list[MethodCounterfactual]:
     return [row for row in rows if row.arm == "edit" and row.verdict.accepted]
 
 
+@pytest.mark.slow
 def test_weather_and_time_are_each_changed_twice(shipped: Services) -> None:
     rows = dillema_of(shipped, factors=["weather"])
     edits = edits_of(rows)

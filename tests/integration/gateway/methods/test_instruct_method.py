@@ -202,6 +202,7 @@ def test_a_balanced_design_chooses_its_values_unless_instructions_are_given() ->
         assert bool(method.parameters.values) == values
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_a_job_is_counted_resumed_from_records_and_replayed(sessions: Sessions, tmp_path: Path) -> None:
     small = InstructingServices()

@@ -125,6 +125,7 @@ def test_the_backgrounds_of_a_job_are_kept_until_it_is_deleted(site: Site) -> No
     assert image_key(background.digest) not in keys(site)
 
 
+@pytest.mark.slow
 def test_with_a_grace_period_objects_are_noted_first_and_removed_later(site: Site) -> None:
     site.add_job(images=1)
     site.worker().step()

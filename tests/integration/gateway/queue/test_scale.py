@@ -44,6 +44,7 @@ def kinds_of(engine: Engine, site: Site, images: int) -> Counter[str]:
     return counted
 
 
+@pytest.mark.slow
 def test_an_image_costs_the_same_statements_in_a_job_of_any_size(sessions: Sessions, tmp_path: Path) -> None:
     small = SmallServices()
     engine = sessions.kw["bind"]

@@ -102,6 +102,7 @@ def trainer(site: Site) -> Trainer:
     return Trainer(site.store, "tiny", "cpu", beat_seconds=0.2)
 
 
+@pytest.mark.slow
 def test_a_trainer_killed_midway_is_followed_by_one_that_ends_in_the_same_weights(tmp_path: Path) -> None:
     engine = open_engine(f"sqlite:///{tmp_path / 'contrafact.db'}")
     migrate(engine)
@@ -154,6 +155,7 @@ def test_what_an_older_trainer_writes_is_not_read(site: Site) -> None:
     assert site.look() == []
 
 
+@pytest.mark.slow
 def test_progress_is_heard_and_silence_without_it_ends_the_repair(site: Site) -> None:
     site.add("aa")
     for number in range(SETTINGS.max_lost_leases):

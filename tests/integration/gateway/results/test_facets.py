@@ -29,6 +29,7 @@ def number(session: Session, filters: Filters, **changes: object) -> int:
     return session.scalar(select(func.count()).select_from(query.subquery())) or 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [

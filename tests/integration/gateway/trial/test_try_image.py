@@ -42,6 +42,7 @@ def trial(urls: dict[ServiceName, str], folder: Path, *methods: str, wait: float
         services.close()
 
 
+@pytest.mark.slow
 def test_one_image_goes_through_every_service(system: Embedded, tmp_path: Path) -> None:
     steps = trial(dict(system.service_urls), tmp_path, "dillema", "corruptions")
 
@@ -86,6 +87,7 @@ def test_the_command_tries_the_system_of_a_directory(
     assert "trial of profile tiny" in (tmp_path / "trial" / "index.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_refusal_has_its_reason_and_only_images_count(system: Embedded, tmp_path: Path) -> None:
     """`label` refuses by rank too: "refused by label; label 0.12 (at least 0.07)" contradicted itself."""
     urls = dict(system.service_urls)
@@ -118,6 +120,7 @@ def digital_source(picture: Path) -> str:
     return term.rpartition("/")[2]
 
 
+@pytest.mark.slow
 def test_without_captioner_the_other_services_are_tried(system: Embedded, tmp_path: Path) -> None:
     steps = trial({**system.service_urls, "caption_service": NOBODY}, tmp_path, "dillema", wait=0.1)
     failed = [step for step in steps if step.fault and step.seconds is not None]

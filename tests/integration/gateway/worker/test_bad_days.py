@@ -86,6 +86,7 @@ def test_a_proxy_in_front_of_an_absent_service_costs_nothing(day: Day, status: i
     assert (image.attempts, image.lost_leases, image.failure) == (0, 0, "")
 
 
+@pytest.mark.slow
 def test_an_image_that_breaks_its_service_fails_with_a_reason_and_the_others_finish(day: Day) -> None:
     day.site.add_job(images=3)
     day.answer = about(day, 1, problem_reply(Problem("a bug that one picture wakes")))

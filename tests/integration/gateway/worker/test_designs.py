@@ -33,6 +33,7 @@ def add_balanced_job(site: Site, images: int) -> None:
         session.get_one(Job, "job").spec = {"design": "balanced", "budget": 100}
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_cells_fill_evenly_and_the_report_says_what_was_spent_where(site: Site) -> None:
     add_balanced_job(site, images=4)

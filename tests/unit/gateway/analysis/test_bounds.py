@@ -50,6 +50,7 @@ def test_the_bounds_are_those_of_the_best_and_worst_choice(
     assert (bounds.refused, bounds.lost, bounds.interval) == (len(refused), 0, None)
 
 
+@pytest.mark.slow
 @given(EDITS.filter(bool), EDITS, EDITS, SHARES, SHARES, st.sampled_from([0, 10_000]))
 def test_bounds_over_refused_edits_and_lost_pairs_contain_every_choice_of_both(
     edits: list[tuple[int, float]],

@@ -47,6 +47,7 @@ def test_files_come_out_as_they_went_in(files: list[tuple[str, bytes]]) -> None:
     assert read(gzip.compress(tarred(*files))) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @settings(max_examples=150)
 @given(kind=st.sampled_from(["zip", "tar", "tgz"]), files=FILES, data=st.data())

@@ -42,6 +42,7 @@ def test_object_is_whole_and_sized(label: str, silhouette: int) -> None:
         assert not large[0].any()
 
 
+@pytest.mark.slow
 def test_a_companion_hides_little_of_the_object() -> None:
     for base in SCENES:
         alone = render(base.changed(companion="none")).object_mask.sum()
@@ -50,6 +51,7 @@ def test_a_companion_hides_little_of_the_object() -> None:
             assert beside > 0.75 * alone
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", [name for name in FACTOR_VALUES if name not in ("label", "silhouette")])
 def test_a_factor_changes_only_what_it_may(field: str) -> None:
     for scene in SCENES[:14]:

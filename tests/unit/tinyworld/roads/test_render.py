@@ -40,6 +40,7 @@ def test_render_is_deterministic_and_of_any_aspect() -> None:
             assert rendering.classes.shape == rendering.instances.shape == (height, width)
 
 
+@pytest.mark.slow
 @few
 @given(index=indices, change=looks)
 def test_a_look_leaves_every_mask_and_touches_only_what_it_may(index: int, change: tuple[str, str]) -> None:
@@ -53,6 +54,7 @@ def test_a_look_leaves_every_mask_and_touches_only_what_it_may(index: int, chang
     assert not outside.any(), f"{look} -> {value} touches {outside.sum()} pixels too many of {scene}"
 
 
+@pytest.mark.slow
 @few
 @given(index=indices, state=st.sampled_from(("red", "yellow", "green")))
 def test_the_state_of_a_traffic_light_is_a_look(index: int, state: str) -> None:
@@ -78,6 +80,7 @@ def test_instances_are_parts_of_their_class(index: int) -> None:
     assert set(np.unique(rendering.instances)) == {0, *rendering.instance_classes}
 
 
+@pytest.mark.slow
 def test_the_named_pedestrian_is_large_enough_to_be_judged() -> None:
     heights, widths = [], []
     for index in range(80):
@@ -110,6 +113,7 @@ def test_every_value_shows(field: str) -> None:
             assert np.abs(first - second).max() > 20
 
 
+@pytest.mark.slow
 def test_light_and_weather_look_like_themselves() -> None:
     scenes = [sample_scene("demo", i).changed(style="photo", weather="clear", time="day") for i in range(20)]
     for scene in scenes:
@@ -124,6 +128,7 @@ def test_light_and_weather_look_like_themselves() -> None:
         assert change[road & (rows < 72)].mean() > change[road & (rows > 110)].mean() + 30  # fades with distance
 
 
+@pytest.mark.slow
 def test_all_classes_occur_and_have_a_colour() -> None:
     classes: set[int] = set()
     for index in range(40):

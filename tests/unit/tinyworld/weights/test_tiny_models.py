@@ -92,6 +92,7 @@ def test_the_editor_for_instructions_is_small_and_names_its_command(domain: Doma
     assert record["command"] in (folder / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_text_encoder_keeps_every_stated_factor() -> None:
     tokenizer = CLIPTokenizer.from_pretrained(WEIGHTS / "diffusion" / "tokenizer")
     encoder = CLIPTextModel.from_pretrained(WEIGHTS / "diffusion" / "text_encoder", dtype=torch.float32)
@@ -130,6 +131,7 @@ def test_masked_words_offer_another_class_for_the_class() -> None:
     assert sum(word in CLASSES for word in words) >= 0.9 * len(words)
 
 
+@pytest.mark.slow
 def test_segmenter_finds_the_object() -> None:
     folder = WEIGHTS / "segmenter"
     model = SegformerForSemanticSegmentation.from_pretrained(folder, dtype=torch.float32).eval()
@@ -155,6 +157,7 @@ def predicted(name: str, scenes: list[Scene]) -> list[str]:
     return [model.config.id2label[int(place)] for place in places]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["street-classifier", "street-classifier-night-bus"])
 def test_models_under_test_do_well_on_their_own_distribution(name: str) -> None:
     scenes = [own_distribution(FRESH + index, "final-test") for index in range(150)]
@@ -163,6 +166,7 @@ def test_models_under_test_do_well_on_their_own_distribution(name: str) -> None:
     assert np.mean(right) >= 0.93
 
 
+@pytest.mark.slow
 def test_only_the_planted_model_fails_on_buses_at_night() -> None:
     scenes = [own_distribution(FRESH + index, "final-test").changed(label="bus") for index in range(60)]
     by_day, at_night = ([scene.changed(time=time) for scene in scenes] for time in ("day", "night"))
@@ -189,6 +193,7 @@ def test_captioner_states_what_is_there() -> None:
     assert np.mean(right) >= 0.85
 
 
+@pytest.mark.slow
 def test_scorer_recognises_the_class_and_the_better_caption() -> None:
     folder = WEIGHTS / "scorer"
     model = CLIPModel.from_pretrained(folder, dtype=torch.float32).eval()
