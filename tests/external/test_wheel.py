@@ -91,12 +91,14 @@ def test_it_owns_one_name_and_holds_the_weights(wheel: Path) -> None:
     assert wheel.stat().st_size < 100 * 1000**2  # the package index takes no larger file
 
 
+@pytest.mark.slow
 def test_its_command_starts(python: Path, tmp_path: Path) -> None:
     command = python.parent / "contrafact"
     assert "submit" in run(python, str(command), "--help", cwd=tmp_path)
     assert "--port" in run(python, "-m", "contrafact._system.embedded", "--help", cwd=tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", notebook_paths())
 def test_the_notebooks_start_without_a_checkout(name: str, python: Path, tmp_path: Path) -> None:
     """Their code before they test a model: imports, a method of one's own, the test set."""
@@ -109,6 +111,7 @@ def test_the_notebooks_start_without_a_checkout(name: str, python: Path, tmp_pat
     assert any("0001.png,bus" in manifest for manifest in manifests) or in_class_folder, "a test set with labels"
 
 
+@pytest.mark.slow
 def test_an_installed_wheel_finds_a_weakness_of_an_uploaded_model(python: Path, tmp_path: Path) -> None:
     manifest = write_demo(tmp_path / "images", ("car", "bus"), 14)
     (tmp_path / "shared.py").write_text("raise ImportError('a module of the user')\n")  # no name of ours is theirs

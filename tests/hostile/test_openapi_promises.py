@@ -212,6 +212,7 @@ def _excluded(check: str, body: str) -> bool:
     return any(exclusion.check == check and exclusion.words in body for exclusion in EXCLUSIONS)
 
 
+@pytest.mark.slow
 def test_a_service_keeps_what_its_document_promises(client: httpx.Client) -> None:
     wrong, requests = failures(client, EVERY_DAY)
     assert not wrong, "\n\n".join(wrong[:20])

@@ -120,6 +120,7 @@ def test_a_tracker_is_named_and_installed(gateway: Gateway, tmp_path: Path) -> N
         assert "contrafact[wandb]" in track(gateway, tmp_path, "--wandb", code=2)
 
 
+@pytest.mark.slow
 @NEEDS_MLFLOW
 def test_a_run_of_mlflow(gateway: Gateway, tracked: TrackedJob, tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/mlflow.db"
@@ -132,6 +133,7 @@ def test_a_run_of_mlflow(gateway: Gateway, tracked: TrackedJob, tmp_path: Path) 
     assert stored["page"] == tracked.files["report.html"].decode()
 
 
+@pytest.mark.slow
 @NEEDS_WANDB
 def test_an_offline_run_of_wandb(gateway: Gateway, tracked: TrackedJob, tmp_path: Path) -> None:
     assert track(gateway, tmp_path, "--wandb", "--project", "street").split()

@@ -66,6 +66,7 @@ def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_deterministic_replies_do_not_depend_on_the_batch_or_the_cache(folder: Path) -> None:
     async def scenario() -> None:
         async with serving(

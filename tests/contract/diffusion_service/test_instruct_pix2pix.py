@@ -102,6 +102,7 @@ def test_a_batch_has_the_pictures_of_diffusers_pipeline(
         assert edited.std() > 1, "a picture, and not one colour"
 
 
+@pytest.mark.slow
 def test_the_service_carries_out_instructions(profile: str) -> None:
     image = photo(80, 48)
     texts = ["make it night", "it rains", "make it night", "rain " * 60]

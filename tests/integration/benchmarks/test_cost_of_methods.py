@@ -90,6 +90,7 @@ def test_a_side_without_a_counterfactual_is_named_and_not_left_out(rows: list[Ro
     assert ratios(rows)[2].count("is not judged") == 2
 
 
+@pytest.mark.slow
 def test_operations_are_those_that_torch_counts(arms: Arms) -> None:
     (source,) = sources(1, 1)
     for arm in (arms.arms[0], arms.arms[2], arms.arms[4], arms.arms[5]):
@@ -99,6 +100,7 @@ def test_operations_are_those_that_torch_counts(arms: Arms) -> None:
         assert (row(arm).teraflops - before) * 1e12 == pytest.approx(counter.get_total_flops(), rel=0.02)
 
 
+@pytest.mark.slow
 def test_the_papers_loop_edits_the_image_that_it_inverts(profile: Profile) -> None:
     """With the caption as new prompt, every picture is the reconstruction, for all fractions."""
     loop, source = LanceLoop(_weights(profile), replace(PAPER, fractions=(0.0, 1.0))), _source()

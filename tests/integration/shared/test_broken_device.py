@@ -65,6 +65,7 @@ def critical_lines(program: Program) -> list[str]:
     return [line["message"] for line in lines if line["level"] == "critical"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "cause"), [("raising", "CUDA error: an illegal"), ("panicking", "Panic")])
 def test_a_service_whose_device_fails_answers_ends_and_comes_back(name: str, cause: str, tmp_path: Path) -> None:
     with serving(name, tmp_path) as (program, url):

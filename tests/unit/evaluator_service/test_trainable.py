@@ -53,6 +53,7 @@ def lesson(seed: int, height: int = 48, width: int = 64) -> TrainingExample:
     return TrainingExample(image, "", mask)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**31))
 @settings(max_examples=40, deadline=None)
 def test_a_mask_moves_with_its_image(seed: int) -> None:

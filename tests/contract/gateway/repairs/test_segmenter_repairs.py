@@ -141,6 +141,7 @@ class _StopAfter(threading.Event):
         return self._left < 0
 
 
+@pytest.mark.slow
 def test_a_stopped_trainer_is_followed_by_one_that_ends_in_the_same_weights(gateway: Gateway) -> None:
     store, weights = gateway.context.store, []
     for stops in (False, True):

@@ -63,6 +63,7 @@ def compared(database_url: str, tmp_path: Path) -> Iterator[Compared]:
         yield Compared(gateway)
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_the_images_to_mark_are_the_choice_and_near_misses_in_random_order(compared: Compared) -> None:
     (value,) = compared.listed().values
@@ -104,6 +105,7 @@ def test_marks_overrule_the_scorer_and_the_report_says_so(compared: Compared) ->
     assert "precision" in page
 
 
+@pytest.mark.slow
 def test_a_new_mark_replaces_the_old_and_reviewers_decide_by_majority(database_url: str, tmp_path: Path) -> None:
     with serve_gateway(tmp_path, database_url, authentication=True) as gateway:
         compared = Compared(gateway)
@@ -150,6 +152,7 @@ def test_malformed_marks_are_refused(compared: Compared) -> None:
         assert words in reply.json()["detail"]
 
 
+@pytest.mark.slow
 def test_marks_need_a_source_image_of_the_job_and_go_with_it(compared: Compared) -> None:
     client = compared.gateway.client
     for path in (f"/jobs/drawn/own-images/{'0' * 64}", f"/jobs/none/own-images/{compared.nights[0]}"):
@@ -160,6 +163,7 @@ def test_marks_need_a_source_image_of_the_job_and_go_with_it(compared: Compared)
     assert client.get("/jobs/drawn/own-images").status_code == 404
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_the_command_line_marks_and_lists(compared: Compared) -> None:
     def contrafact(*arguments: str, code: int = 0) -> str:

@@ -98,6 +98,7 @@ def test_the_changed_image_has_the_size_of_the_original(gateway: Gateway) -> Non
         assert Picture.open(io.BytesIO(gateway.client.get(path).content)).size == (128, 128)
 
 
+@pytest.mark.slow
 def test_a_study_recovers_from_spam(gateway: Gateway) -> None:
     study = make_study(gateway, {"per_method": 10, "items_per_rater": 5, "raters_per_item": 1, "controls": 4})
     items = items_of(gateway, study["id"])

@@ -22,6 +22,7 @@ ACTION = REPOSITORY / ".github" / "actions" / "gate" / "action.yml"
 HOW_TO = REPOSITORY / "docs" / "how-to" / "suites.md"
 
 
+@pytest.mark.slow
 def test_the_gate_ends_with_what_it_found(gateway: Gateway, runs: dict[str, str]) -> None:
     url = str(gateway.client.base_url)
     assert runs
@@ -104,6 +105,7 @@ def test_the_workflow_in_the_docs_is_one_that_github_takes_and_uses_inputs_of_th
     assert {name for name, options in inputs.items() if options.get("required")} <= set(used) <= set(inputs)
 
 
+@pytest.mark.slow
 def test_the_action_runs_the_gate(gateway: Gateway, runs: dict[str, str], tmp_path: Path) -> None:
     """Its last step in bash, with the inputs in the environment as GitHub puts them there."""
     action = yaml.safe_load(ACTION.read_text())

@@ -86,6 +86,7 @@ def test_an_image_names_the_job_that_rendered_it(gateway: Gateway) -> None:
     assert gateway.client.get(f"/images/{rendered.digest}").content == image
 
 
+@pytest.mark.slow
 def test_pages_are_of_the_suite_alone(gateway: Gateway) -> None:
     place = "/suites/street/counterfactuals"
     first = gateway.client.get(place, params={"limit": 50}).json()

@@ -50,6 +50,7 @@ def folder_of(parent: Path, name: str, images: int) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["manifest.csv", "labels.csv"])
 def test_labels_dropped_after_the_images_join_them(gateway: Gateway, browser: Browser, name: str) -> None:
     with open_page(browser, home_of(gateway)) as page:

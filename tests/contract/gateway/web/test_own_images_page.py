@@ -42,6 +42,7 @@ def action_on(text: str) -> str:
     return form[1]
 
 
+@pytest.mark.slow
 def test_it_shows_an_image_and_a_question_and_nothing_that_sways(client: httpx.Client) -> None:
     text = page(client)
     assert "Does this image show <em>night</em>?" in text
@@ -56,6 +57,7 @@ def test_it_shows_an_image_and_a_question_and_nothing_that_sways(client: httpx.C
     assert f'href="{PAGE}">Mark own images</a>' in page(client, "/jobs/drawn/view")
 
 
+@pytest.mark.slow
 def test_each_image_comes_once_and_one_can_go_back(client: httpx.Client) -> None:
     actions = []
     while "<form" in (text := page(client)):
@@ -78,6 +80,7 @@ def test_a_job_without_compared_findings_says_what_it_needs(client: httpx.Client
     assert client.get("/jobs/none/review/own-images").status_code == 404
 
 
+@pytest.mark.slow
 @needs_browser
 def test_keys_mark_and_go_back(client: httpx.Client) -> None:
     """Each answer is one key; the mark that a key stores is the one that the API has."""

@@ -52,6 +52,7 @@ def test_it_shows_source_and_counterfactual_and_nothing_that_sways(client: httpx
     assert 'href="/jobs/other/review">' in page(client, "/jobs/other/view")
 
 
+@pytest.mark.slow
 def test_failures_and_random_samples_of_both_verdicts_come_mixed_each_once(client: httpx.Client) -> None:
     metrics = client.get("/jobs/drawn/results?limit=1").json()["metrics"]
     rejected = client.get("/jobs/drawn/results?verdict=rejected&limit=200").json()["counterfactuals"]

@@ -84,6 +84,7 @@ def test_they_are_listed_with_the_profiles_defaults_and_counted_in_plans() -> No
     assert sensitivity.family == 4 * 5
 
 
+@pytest.mark.slow
 def test_a_job_on_the_shipped_models_ends_with_failure_points(tmp_path: Path) -> None:
     manifest = write_demo(tmp_path / "pictures", ["bus", "car"], 3)
     files: list[Any] = [

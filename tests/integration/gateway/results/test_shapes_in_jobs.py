@@ -51,6 +51,7 @@ def moved(site: Site, row: Counterfactual, image: SourceImage) -> bool:
     return after - before > 30
 
 
+@pytest.mark.slow
 def test_images_whose_shapes_moved_are_refused_and_null_arms_only_scored(site: Site) -> None:
     add_job(site, "job", scenes(8), STRICT)
     site.worker().step()
@@ -91,6 +92,7 @@ def test_methods_without_checks_leave_nothing_unchecked(site: Site) -> None:
     assert "shapes" not in site.small.calls
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_errors_of_the_checks_count_in_segmentation_jobs_as_in_others(site: Site) -> None:
     add_job(site, "job", scenes(13))

@@ -81,6 +81,7 @@ def test_a_full_object_store_only_delays_the_work(
     assert not list((tmp_path / "objects" / ".incoming").iterdir())
 
 
+@pytest.mark.slow
 def test_a_full_s3_server_is_reported_and_takes_objects_again_when_there_is_room(tmp_path: Path) -> None:
     with running(s3(tmp_path)) as store:
         store.create_bucket()
@@ -117,6 +118,7 @@ def stall(server: Program, site: Site) -> None:
             process.resume()
 
 
+@pytest.mark.slow
 def test_a_database_that_stalls_longer_than_a_lease_costs_time_only(tmp_path: Path) -> None:
     server = postgres(tmp_path)
     server.start()

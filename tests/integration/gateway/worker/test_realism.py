@@ -69,6 +69,7 @@ def realism(results: JobResults) -> Realism:
     return row
 
 
+@pytest.mark.slow
 def test_edits_are_further_from_the_originals_than_null_arms(site: Site, services: ModelServices) -> None:
     add_drawn_job(site.sessions, site.store, per_class=6)
     with site.sessions.begin() as session:

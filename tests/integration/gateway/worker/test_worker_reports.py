@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from sqlalchemy import select
 
 from gateway.database.tables import LOCAL_OWNER, Event, Job
@@ -97,6 +98,7 @@ def test_a_job_without_successful_images_fails_and_its_report_begins_with_the_re
     assert (site.state(), site.metrics().failure_reasons) == ("done", [])
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_the_report_of_a_small_job_does_not_wait_for_a_large_one(site: Site) -> None:
     site.add_job("small", images=1)
