@@ -113,6 +113,7 @@ def submit(url: str, testset: Path) -> str:
     return contrafact(url, "submit", testset, *task, *LENIENT, "--wait")[0].splitlines()[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("url", "verdict"), [(8, "confirmed"), (2, "not confirmed")], indirect=["url"])
 def test_a_weakness_is_confirmed_if_the_second_editor_shows_it_too(url: str, verdict: str, testset: Path) -> None:
     job = submit(url, testset)
@@ -130,6 +131,7 @@ def test_a_weakness_is_confirmed_if_the_second_editor_shows_it_too(url: str, ver
     assert contrafact(url, "confirm", job)[0].strip() == confirming, "started once"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", [8], indirect=True)
 def test_what_cannot_be_confirmed_ends_with_the_reason(url: str, testset: Path) -> None:
     job = submit(url, testset)

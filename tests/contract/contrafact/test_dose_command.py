@@ -46,6 +46,7 @@ def dose(url: str, *arguments: str, code: int = 0) -> str:
     return result.output
 
 
+@pytest.mark.slow
 def test_the_findings_are_printed_with_their_dose_curves(url: str) -> None:
     output = dose(url, "drawn", "--wait")
     assert "with the dose" in " ".join(output.split())

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import numpy as np
+import pytest
 from fastapi import FastAPI
 
 from diffusion_service.app import create_app
@@ -33,6 +34,7 @@ def request_of(compositions: list[Composition], mask: ImagePayload | None = None
     return ComposeRequest(source=payload(BUS.image), mask=mask, compositions=compositions)
 
 
+@pytest.mark.slow
 def test_the_segmenters_object_moves_to_another_background() -> None:
     others = [Composition(), Composition(background=payload(CAR.image)), Composition(scale=0.6)]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import cast
 
 import httpx
+import pytest
 from fastapi import Request, Response
 
 from embedded.celery_thread import CeleryThread
@@ -30,6 +31,7 @@ from tests.support.serving import serving
 from tests.support.small_services import SmallServices, serve
 
 
+@pytest.mark.slow
 def test_it_travels_from_the_gateway_to_the_services_and_into_the_log(tmp_path: Path) -> None:
     small = SmallServices()
     requests: set[tuple[str, str | None]] = set()

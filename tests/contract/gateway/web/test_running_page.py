@@ -59,6 +59,7 @@ def test_the_newest_counterfactuals_come_first(site: Gateway) -> None:
     assert positions[0] == max(position.values())
 
 
+@pytest.mark.slow
 @needs_browser
 def test_the_page_shows_them_by_itself(site: Gateway) -> None:
     address = f"{str(site.client.base_url).rstrip('/')}/jobs/running/view"

@@ -86,6 +86,7 @@ def images() -> list[tuple[str, tuple[str, bytes]]]:
     return files
 
 
+@pytest.mark.slow
 def test_an_uploaded_model_and_its_onnx_export_say_the_same_the_second_without_rendering_again(system: System) -> None:
     added = system.upload(system.hub, name="resnet", licence="MIT")
     assert added.status_code == 201, added.text

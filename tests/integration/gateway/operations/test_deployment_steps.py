@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from sqlalchemy import create_engine, inspect, make_url, text
 
 from tests.support.s3_server import S3Server
@@ -21,6 +22,7 @@ def run_together(commands: Sequence[Sequence[str]], environment: dict[str, str])
         list(pool.map(run, commands))
 
 
+@pytest.mark.slow
 def test_gateway_and_workers_may_migrate_at_the_same_moment(postgres_url: str) -> None:
     server = create_engine(postgres_url, isolation_level="AUTOCOMMIT")
     with server.connect() as connection:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tracemalloc
 
+import pytest
+
 from gateway.database.sessions import Sessions, reading
 from gateway.results.classification import load_rows
 from gateway.results.stream import stream_sources
@@ -36,6 +38,7 @@ def test_a_source_image_comes_with_its_counterfactuals_and_predictions(sessions:
     assert len(rows.screened) == len(rows.outcomes.cells) == EDITS + 1
 
 
+@pytest.mark.slow
 def test_loading_a_job_needs_memory_for_its_arrays_alone(sessions: Sessions) -> None:
     small, large = 400, 1_200
     add_worked_job(sessions, "small", small)

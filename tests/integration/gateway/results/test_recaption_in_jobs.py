@@ -36,6 +36,7 @@ def sees_a_car(site: Site, digest: str | None) -> bool:
     return bool(decode(site.store.get(image_key(str(digest))))[0, 0, 0] % 3)
 
 
+@pytest.mark.slow
 def test_images_whose_class_is_no_longer_named_are_rejected_and_null_arms_only_scored(site: Site) -> None:
     site.small.looks = True
     site.add_job(images=6, methods=METHODS)

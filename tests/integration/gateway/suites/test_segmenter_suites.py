@@ -83,6 +83,7 @@ def masks_of(site: Site, job: str) -> list[tuple[NDArray[np.uint8], list[str]]]:
         return [(decode(site.store.get(image_key(row.mask_digest or "")), "L"), row.mask_classes or []) for row in rows]
 
 
+@pytest.mark.slow
 def test_a_run_repeats_the_predictions_of_a_deleted_job(site: Site) -> None:
     add_job(site, "job", scenes(SOURCES))
     work_off(site, "job")
@@ -122,6 +123,7 @@ def test_a_run_repeats_the_predictions_of_a_deleted_job(site: Site) -> None:
     assert value_at(spec, "masks", "void") == [255]
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_releases_are_compared_on_the_same_images_class_by_class(site: Site) -> None:
     add_job(site, "job", scenes(SOURCES))
@@ -161,6 +163,7 @@ def test_releases_are_compared_on_the_same_images_class_by_class(site: Site) -> 
     assert {comparison.sources for comparison in fewer.cells} == {SOURCES - 1}
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_without_masks_whole_images_must_stay_what_they_were(site: Site) -> None:
     add_job(site, "job", [(image, None) for image, _ in scenes(SOURCES)])

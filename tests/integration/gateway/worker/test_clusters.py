@@ -59,6 +59,7 @@ def clusters(results: JobResults, model: str) -> list[EditCluster]:
     return figures.clusters
 
 
+@pytest.mark.slow
 def test_a_planted_weakness_is_a_confirmed_cluster_and_chance_is_none(site: Site, services: ModelServices) -> None:
     add_drawn_job(site.sessions, site.store, per_class=34)
     first = build(site, services)
@@ -83,6 +84,7 @@ def test_a_planted_weakness_is_a_confirmed_cluster_and_chance_is_none(site: Site
     assert site.recorded_calls() == recorded
 
 
+@pytest.mark.slow
 def test_clusters_do_not_depend_on_outcomes(site: Site, services: ModelServices) -> None:
     add_drawn_job(site.sessions, site.store, per_class=18)
     before = clusters(build(site, services), "night-bus")
@@ -97,6 +99,7 @@ def test_clusters_do_not_depend_on_outcomes(site: Site, services: ModelServices)
     assert {row.standing for row in after} == {"not tested"}
 
 
+@pytest.mark.slow
 def test_what_cannot_be_clustered_is_said(site: Site, services: ModelServices) -> None:
     add_drawn_job(site.sessions, site.store, per_class=18)
     sampled = build(site, services, most=3)

@@ -51,6 +51,7 @@ def curve_of(site: Site, job: str = "job") -> DoseCurve:
     return curve
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_a_job_of_doses_goes_on_after_a_killed_worker_and_gives_the_same(site: Site) -> None:
     add_job_of_doses(site)
@@ -79,6 +80,7 @@ def test_a_job_of_doses_goes_on_after_a_killed_worker_and_gives_the_same(site: S
     assert site.small.calls["render"] == rendered, "the services' replies were recorded"
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_a_cancelled_job_of_doses_has_the_curve_of_its_finished_images(site: Site) -> None:
     add_job_of_doses(site)

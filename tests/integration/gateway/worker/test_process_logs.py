@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import redis as redis_client
 
 from tests.support.deployment import redis, redis_url
@@ -23,6 +24,7 @@ except SystemExit:
 """
 
 
+@pytest.mark.slow
 def test_a_trainer_starts_without_a_banner(tmp_path: Path) -> None:
     broker = redis(tmp_path)
     broker.start()

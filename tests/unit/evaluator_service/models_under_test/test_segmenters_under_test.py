@@ -64,6 +64,7 @@ def segmenter(folder: Path) -> Segmenter:
     return model
 
 
+@pytest.mark.slow
 def test_an_onnx_segmenter_predicts_what_transformers_predicts(segformer: Path, tmp_path: Path) -> None:
     model = SegformerForSemanticSegmentation.from_pretrained(segformer).eval()
     processor = SegformerImageProcessorPil.from_pretrained(segformer)

@@ -26,6 +26,7 @@ def test_the_worker_closes_idle_connections_before_uvicorn_does() -> None:
     assert uvicorn.Config(FastAPI()).timeout_keep_alive > KEEP_IDLE_SECONDS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cancelled", [True, False])
 def test_no_connection_stays_open_when_requests_end_while_idle_ones_are_closed(cancelled: bool) -> None:
     app, took = FastAPI(), itertools.cycle((0.0, 0.005, PAUSE))

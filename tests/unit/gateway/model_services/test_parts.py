@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 from fastapi import FastAPI, Request
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -56,6 +57,7 @@ def answered_by(app: FastAPI, call: Callable[[ModelServices], StructureReply]) -
         port.close()
 
 
+@pytest.mark.slow
 def test_a_source_and_its_renderings_of_any_size_reach_the_service() -> None:
     """Fifteen photographs with their source made a message of more than the service takes, after they were rendered."""
     app, bodies = FastAPI(), []

@@ -6,6 +6,7 @@ import base64
 import io
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from gateway.report.page import HERO_SIDE
@@ -27,6 +28,7 @@ def size_of(uri: str) -> tuple[int, int]:
         return image.size
 
 
+@pytest.mark.slow
 def test_photographs_are_small_on_the_page() -> None:
     photograph = noise(0, 4000, 3000)
     assert size_of(data_uri(thumbnail(photograph))) == (LONGEST_SIDE, 192)
