@@ -146,7 +146,10 @@ class Outcome:
             library = import_module("pandas")
         except ImportError as error:
             raise ImportError("to_dataframe needs pandas; pip install pandas") from error
-        return library.DataFrame(self._cell_rows() if table == "cells" else self._counterfactual_rows())
+        frame: pandas.DataFrame = library.DataFrame(
+            self._cell_rows() if table == "cells" else self._counterfactual_rows()
+        )
+        return frame
 
     def report(self, path: Path | str = "report.html") -> Path:
         """Write the report, one HTML page that needs nothing else. Returns its path."""

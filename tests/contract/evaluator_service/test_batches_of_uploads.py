@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from shared.images import encode
 from shared.schemas.base import ImagePayload
@@ -19,6 +20,7 @@ IMAGES = 16
 LARGE = ImagePayload(png=encode(np.full((1024, 1024, 3), 90, np.uint8)))
 
 
+@pytest.mark.slow
 def test_a_batch_of_large_images_stays_within_the_time_limit_that_one_of_them_meets(tmp_path: Path) -> None:
     write_scorer(tmp_path / "scorer")
     write_classifier(tmp_path / "slow", 1, embedding_size=32)

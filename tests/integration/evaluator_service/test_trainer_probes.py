@@ -6,12 +6,14 @@ import sys
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.support.deployment import redis, redis_url
 from tests.support.paths import REPOSITORY
 from tests.support.processes import Program, free_port, http_ready
 
 
+@pytest.mark.slow
 def test_a_trainer_answers_the_paths_of_the_probes_alone(tmp_path: Path) -> None:
     broker = redis(tmp_path)
     broker.start()

@@ -23,6 +23,7 @@ SPEC = (
 )
 
 
+@pytest.mark.slow
 def test_a_seventh_method_of_under_60_lines_runs_through_the_public_api(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.small_hub import COMMIT, SmallHub, served
 
 SCRIPT = """
@@ -16,6 +18,7 @@ print(*sorted(path.name for path in fetched_folder(sys.argv[1]).iterdir()))
 """
 
 
+@pytest.mark.slow
 def test_only_the_files_of_a_model_are_fetched_at_a_revision(tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     repository.mkdir()

@@ -6,6 +6,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -162,7 +163,7 @@ class Work(RuleBasedStateMachine):
         return lease
 
 
-TestWork = Work.TestCase
+TestWork = pytest.mark.slow(Work.TestCase)
 TestWork.settings = settings(
     max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -54,6 +54,7 @@ def workplace(sessions: Sessions, tmp_path: Path) -> Iterator[Workplace]:
         services.close()
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_a_job_with_a_thousand_classes_ends_and_records_its_prompts_once(workplace: Workplace) -> None:
     site = workplace.site

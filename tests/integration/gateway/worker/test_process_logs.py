@@ -52,6 +52,7 @@ def test_a_trainer_starts_without_a_banner(tmp_path: Path) -> None:
         assert isinstance(json.loads(line), dict)
 
 
+@pytest.mark.slow
 def test_a_trainer_draws_no_progress_bars(tmp_path: Path) -> None:
     environment = {"PYTHONPATH": str(REPOSITORY), "CONTRAFACT_BROKER_URL": "nothing://nobody", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(

@@ -36,6 +36,7 @@ def traced() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.mark.slow
 def test_a_step_drops_images_that_are_saved(site: Site, traced: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_shelf, "SAVED_BYTES", SAVED_BYTES)
     monkeypatch.setattr(messages, "PIXELS_PER_REQUEST", IMAGES_PER_REQUEST * SIZE[0] * SIZE[1])
