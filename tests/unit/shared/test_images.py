@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from PIL import Image
 
 from gateway.settings import Settings
 from shared import images
+from shared.admission import Budget
 from shared.problems import InvalidInput, Malformed, Problem, TooLarge
 from shared.service_settings import ServiceSettings
 from tests.support.hostile.png import saved
@@ -149,6 +151,20 @@ def test_one_variable_limits_images_in_every_process(monkeypatch: pytest.MonkeyP
         assert ServiceSettings().max_image_pixels == Settings().max_image_pixels == 100
     finally:
         images.max_image_pixels.cache_clear()
+
+
+def test_pixels_are_admitted_and_not_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    admitted: list[int] = []
+
+    class Noting(Budget):
+        def admit(self, size: int) -> AbstractContextManager[None]:
+            admitted.append(size)
+            return super().admit(size)
+
+    monkeypatch.setattr(images, "_DECODING", Noting(lambda: 10**6))
+    images.canonical(saved(Image.new("RGB", (400, 300))), working_side=16)
+    images.decode(saved(Image.new("RGB", (20, 10))))
+    assert admitted == [400 * 300, 200]
 
 
 @pytest.mark.slow
