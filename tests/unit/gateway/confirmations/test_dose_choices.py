@@ -1,14 +1,19 @@
-"""Which fraction an edit keeps at other doses, and what is dosed."""
+"""Which fraction an edit keeps at other doses, what is dosed, and which edits have no dose."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from gateway.confirmations import doses
 from gateway.confirmations.doses import _fraction, _instructed_parameter
-from gateway.database.tables import Counterfactual
+from gateway.database.tables import Counterfactual, Job
 from gateway.methods import read_method
 from gateway.methods.instruct import InstructedParameters
+from shared.problems import Conflict
 from shared.profile_instruct import Instruct, InstructPix2Pix, InstructServer
+from tests.support.figures import effect, job_results, results
 
 _WEIGHTS = {"hub": "someone/editor", "revision": "0" * 40, "dtype": "float32", "gigabytes": 1, "licence": "none"}
 PIX2PIX = InstructPix2Pix.model_validate({"engine": "instruct-pix2pix", "weights": _WEIGHTS})
@@ -30,3 +35,12 @@ def test_the_wording_is_dosed_where_the_editor_has_no_guidance(
     parameters = read_method("instruct", {"guidance": guidance}).parameters
     assert isinstance(parameters, InstructedParameters)
     assert _instructed_parameter(parameters, None, engine) == parameter
+
+
+def test_edits_with_several_changes_have_no_dose(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = Counterfactual(id="e", source_image_id="s", changes=[{"factor": "weather"}, {"factor": "time"}], lineage={})
+    monkeypatch.setattr(doses, "edits_of_cell", lambda *_: [both])
+    weak = effect("night", -50).model_copy(update={"standing": "weakness"})
+    session: Any = None  # nothing is left to ask it about
+    with pytest.raises(Conflict, match="edits_per_counterfactual 1"):
+        doses._edits(session, Job(seed=0), job_results(results("dillema", weak)), read_method("dillema", {}), 10)
