@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -156,12 +157,12 @@ def test_one_variable_limits_images_in_every_process(monkeypatch: pytest.MonkeyP
 def test_pixels_are_admitted_and_not_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     admitted: list[int] = []
 
-    class Noting(Budget):
-        def admit(self, size: int) -> AbstractContextManager[None]:
-            admitted.append(size)
-            return super().admit(size)
+    @contextmanager
+    def admit(self: Budget, size: int) -> Iterator[None]:
+        admitted.append(size)
+        yield
 
-    monkeypatch.setattr(images, "_DECODING", Noting(lambda: 10**6))
+    monkeypatch.setattr(Budget, "admit", admit)
     images.canonical(saved(Image.new("RGB", (400, 300))), working_side=16)
     images.decode(saved(Image.new("RGB", (20, 10))))
     assert admitted == [400 * 300, 200]
