@@ -142,6 +142,15 @@ def test_regions_cut_every_kind(editor: ControlNetEditor) -> None:
         assert np.array_equal(cut, rendered(editor, strength(kind)).controls[0]), "the segmenter calls all an object"
 
 
+def test_a_region_cuts_a_control_image_which_is_made_once(editor: ControlNetEditor) -> None:
+    images = editor.images.image
+    for kind in KINDS:
+        whole, structure, cut = (images(source(), kind, region) for region in ("full", "structure", "object"))
+        assert np.array_equal(whole, cut), "the segmenter calls all an object"
+        assert np.array_equal(whole, structure) == (kind in ("segmentation", "depth")), "they have no texture"
+        assert images(source(), kind, "structure") is structure
+
+
 @pytest.mark.slow
 def test_a_control_image_is_made_once(editor: ControlNetEditor) -> None:
     for _ in range(3):

@@ -59,6 +59,19 @@ def test_every_mechanism_acts_and_more_strength_holds_more(editor: ControlNetEdi
     assert far[0] > far[1] > far[2], far
 
 
+@pytest.mark.parametrize(("strength", "until"), [(0.0, 0), (0.1, 1), (0.5, 2), (1.0, 4)])
+def test_protection_lasts_as_many_steps_as_its_strength_says(
+    editor: ControlNetEditor, strength: float, until: int
+) -> None:
+    scheduler = editor._weights.fresh_scheduler(4)
+    for by in ("blended", "relit"):
+        prepared = editor._prepare(KEY, item(by, strength))
+        assert not isinstance(prepared, InvalidInput)
+        shape = editor._shape(prepared, editor._weights.noise(0, 64, 64), scheduler)
+        assert shape is not None
+        assert (shape.until, shape.relit) == (until, by == "relit")
+
+
 def test_held_to_the_end_the_latents_inside_are_the_sources(
     editor: ControlNetEditor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

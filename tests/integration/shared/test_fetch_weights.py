@@ -172,6 +172,25 @@ def test_a_full_disk_is_not_tried_again(error: Exception, passing: bool) -> None
     assert fetch_weights._may_pass(error) == passing
 
 
+@pytest.mark.parametrize(
+    ("error", "attempts"), [(PermissionError(errno.EACCES, "Permission denied"), 1), (ConnectionError("reset"), 3)]
+)
+def test_only_what_may_pass_is_tried_again(
+    error: Exception, attempts: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[HubFiles] = []
+
+    def fail(request: HubFiles, cache: Path) -> Path:
+        asked.append(request)
+        raise error
+
+    monkeypatch.setattr(fetch_weights, "_fetch_once", fail)
+    monkeypatch.setattr(fetch_weights, "PAUSES", (0.0, 0.0))
+    with pytest.raises(type(error)):
+        fetch_weights._fetch_patiently(HubFiles("us/captioner", COMMIT, ("*.json",)), tmp_path)
+    assert len(asked) == attempts
+
+
 def test_loras_and_unets_of_the_base_are_fetched() -> None:
     modern = load_profile("modern")
     used = {"hub": "someone/lora", "revision": COMMIT, "dtype": "bfloat16", "licence": "none", "gigabytes": 0.1}

@@ -121,6 +121,17 @@ def test_racing_writers_leave_one_whole_object(store: ObjectStore) -> None:
     assert store.get("race") in bodies
 
 
+def test_a_replaced_object_stays_whole_for_who_reads_it(tmp_path: Path) -> None:
+    """It is renamed into place: a writer that is killed in the middle leaves the old object."""
+    store = DirectoryStore(tmp_path)
+    store.put("object", b"old")
+    with (tmp_path / "object").open("rb") as file:
+        store.put("object", b"newer")
+        assert file.read() == b"old"
+    assert store.get("object") == b"newer"
+    assert not list((tmp_path / ".incoming").iterdir())
+
+
 def _write_for_ever(root: Path) -> None:
     store = DirectoryStore(root)
     number = 0

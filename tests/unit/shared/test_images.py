@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from PIL import Image
 
 from gateway.settings import Settings
 from shared import images
+from shared.admission import Budget
 from shared.problems import InvalidInput, Malformed, Problem, TooLarge
 from shared.service_settings import ServiceSettings
 from tests.support.hostile.png import saved
@@ -149,6 +152,20 @@ def test_one_variable_limits_images_in_every_process(monkeypatch: pytest.MonkeyP
         assert ServiceSettings().max_image_pixels == Settings().max_image_pixels == 100
     finally:
         images.max_image_pixels.cache_clear()
+
+
+def test_pixels_are_admitted_and_not_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    admitted: list[int] = []
+
+    @contextmanager
+    def admit(self: Budget, size: int) -> Iterator[None]:
+        admitted.append(size)
+        yield
+
+    monkeypatch.setattr(Budget, "admit", admit)
+    images.canonical(saved(Image.new("RGB", (400, 300))), working_side=16)
+    images.decode(saved(Image.new("RGB", (20, 10))))
+    assert admitted == [400 * 300, 200]
 
 
 @pytest.mark.slow

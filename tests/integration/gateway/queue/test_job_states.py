@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Job, SourceImage
 from gateway.queue.job_states import cancel_job, retry_job
@@ -21,7 +19,6 @@ from tests.support.leases import LEASE, row, take, take_one
 from tests.support.rows import add_job, let_time_pass
 
 
-@pytest.mark.slow
 def test_a_job_is_analysed_once_and_only_after_its_last_image(sessions: Sessions) -> None:
     add_job(sessions, "a", images=2)
     first, second = take_one(sessions), take_one(sessions)

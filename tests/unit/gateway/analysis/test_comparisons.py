@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gateway.analysis.comparisons import (
     CellRows,
     DifferingEffect,
+    PairedImages,
     cell_rows,
     compare_cells,
     list_disagreements,
@@ -104,6 +105,11 @@ def test_intervals_cover_the_difference() -> None:
         assert interval is not None
         covered += interval.low <= -0.3 <= interval.high
     assert covered >= 55
+
+
+def test_source_images_of_a_group_give_one_difference() -> None:
+    images = PairedImages(np.arange(4), np.array([7, 7, 9, 9]), np.array([0.5, 0, 1, 1]), np.array([0, 0, -0.5, 0]))
+    assert images.differences().tolist() == [0.25, 1.25]
 
 
 def test_differences_beyond_one_are_possible() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gateway.analysis.certainty import p_beyond
 from gateway.analysis.effects import Differences
 from gateway.analysis.findings import assess
-from gateway.analysis.power import ACCURACY, detectable_drop, sources_needed
+from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE
+from gateway.analysis.power import ACCURACY, detectable_drop, finding_rate, sources_needed
 from gateway.jobs.sensitivity import Conditions, GroupedTruth, sensitivity, sensitivity_of
 from gateway.methods import read_method
 from shared.schemas.effects import Cell
@@ -31,6 +33,13 @@ def test_the_stated_drop_is_found_four_times_of_five(sources: int, family: int) 
         effects = assess({mine: differences, **others}, trial)
         findings += effects[0].cell == mine and effects[0].standing == "weakness"
     assert findings / trials > 0.8 - 3 * np.sqrt(0.16 / trials)
+
+
+def test_a_unanimous_failure_is_a_finding_in_as_large_a_family_as_in_the_analysis() -> None:
+    largest = int(FALSE_DISCOVERY_RATE / p_beyond(-np.ones(14), BEYOND, 1))
+    assert largest > 1
+    assert finding_rate(1.0, 14, largest, 1.0) == 1
+    assert finding_rate(1.0, 14, largest + 1, 1.0) == 0
 
 
 def test_more_images_show_smaller_drops_and_more_tests_larger_ones() -> None:

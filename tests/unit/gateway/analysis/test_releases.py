@@ -10,8 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.analysis.certainty import cluster_interval
-from gateway.analysis.effects import Outcomes, Predictions, Scores
-from gateway.analysis.releases import ORIGINALS, Pairs, against_baseline, against_null_arms, judge, scores_of
+from gateway.analysis.effects import Floats, Outcomes, Predictions, Scores
+from gateway.analysis.releases import (
+    ORIGINALS,
+    Pairs,
+    Place,
+    against_baseline,
+    against_null_arms,
+    family_tests,
+    judge,
+    scores_of,
+)
 from shared.schemas.effects import Cell
 from shared.schemas.masks import ALL_CLASSES
 
@@ -78,6 +87,21 @@ def test_a_planted_drop_is_a_breach() -> None:
     assert rain.judgement != "drop"
     assert (by_cell[ORIGINALS, None].difference, by_cell[ORIGINALS, None].judgement) == (0.0, "undecided"), "60 are few"
     assert (by_cell["dillema", None].images, by_cell["dillema", None].sources) == (120, 60)
+
+
+def test_the_interval_of_a_rejected_place_is_adjusted_for_the_selection() -> None:
+    places: dict[Place, Floats] = {
+        ("lance", NIGHT.model_copy(update={"value": str(place)})): np.zeros(20) for place in range(10)
+    }
+    lost = list(places)[3:5]
+    tests = family_tests(places | dict.fromkeys(lost, -np.ones(20)), 0.05, 1)
+    assert [place for place, test in tests.items() if test.selected_interval] == lost
+    for place in lost:
+        selected, plain = tests[place].selected_interval, tests[place].interval
+        assert selected is not None
+        assert plain is not None
+        assert selected.level == pytest.approx(1 - 0.05 * 2 / 10)
+        assert selected.high > plain.high
 
 
 @pytest.mark.slow

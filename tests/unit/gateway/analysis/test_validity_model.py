@@ -12,6 +12,7 @@ from gateway.analysis.validity_model import (
     FOLDS,
     LEAST_TO_FIT,
     SignalSample,
+    _fit,
     auroc_interval,
     fit_model,
     folds,
@@ -35,6 +36,12 @@ def sample(n: int, seed: int = 0, siblings: int = 1, strength: float = 1.5) -> S
     valid = random.random(n) < 1 / (1 + np.exp(-strength * (signals[:, 0] - signals[:, 1])))
     edits = [KINDS[place % 3] for place in range(n)]
     return SignalSample(("up", "down", "noise"), signals, edits, valid, np.arange(n) // siblings)
+
+
+def test_the_penalty_matters_less_the_more_images_there_are() -> None:
+    few, many = (_fit(sample(n)) for n in (100, 2_000))
+    assert few.weights[1] / few.scale[0] < many.weights[1] / many.scale[0]
+    assert many.weights[1:4] / many.scale == pytest.approx([1.5, -1.5, 0], abs=0.25)
 
 
 @pytest.mark.slow
