@@ -18,6 +18,7 @@ from peft import LoraConfig
 from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.nn import functional
 
 FEW_STEP, LORA_FEW_STEP, INSTRUCT = "unet-few-step", "lora-few-step", "instruct"  # folders beside the generator's UNet
 LORA, CONFIG = "pytorch_lora_weights.safetensors", "config.json"
@@ -103,6 +104,26 @@ def balance_lora(lora: Mapping[str, Tensor]) -> dict[str, Tensor]:
             factor = torch.exp2((ratio.log2() / 2).round())
             even[name], even[other] = lora[name] * factor, lora[other] / factor
     return even
+
+
+def lora_of_difference(before: Mapping[str, Tensor], after: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
+    """The LoRA of a rank that brings one UNet's matrices nearest to another's, by their singular values.
+
+    Biases and norms stay as they were `before`: a LoRA carries none. Layers with fewer rows get rows of zeros, so that
+    all have one rank.
+    """
+    lora: dict[str, Tensor] = {}
+    for name, old in before.items():
+        if old.ndim < 2:
+            continue
+        left, values, right = torch.linalg.svd((after[name].float() - old.float()).flatten(1), full_matrices=False)
+        kept = min(rank, len(values))
+        root, missing = values[:kept].sqrt(), rank - kept
+        first = functional.pad(root[:, None] * right[:kept], (0, 0, 0, missing)).reshape(rank, *old.shape[1:])
+        second = functional.pad(left[:, :kept] * root, (0, missing)).reshape(len(old), rank, *[1] * (old.ndim - 2))
+        layer = name.removesuffix(".weight")
+        lora[f"{layer}.lora_A.weight"], lora[f"{layer}.lora_B.weight"] = first, second
+    return lora
 
 
 def _with_lora(unet: UNet2DConditionModel, lora: Mapping[str, Tensor]) -> UNet2DConditionModel:

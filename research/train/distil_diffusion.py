@@ -9,7 +9,8 @@ end. Half of each batch starts from pure noise: there the student's error is sev
 The ControlNets stay as they are; their features of a latent are the same for teacher and student, and computed once.
 Start again and the run goes on from `runs/distilled/checkpoint.pt`. `--publish` writes the averaged weights as
 `unet-few-step` beside the teacher's UNet; with `--rank` a LoRA of that rank is trained and written instead
-(`lora-few-step`, as LCM-LoRA does, arXiv 2311.05556), a tenth of the bytes.
+(`lora-few-step`, as LCM-LoRA does, arXiv 2311.05556), a tenth of the bytes. With `--factor` a whole student is
+trained, and its difference from the teacher written as a LoRA of that rank.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from diffusion_service.steps import Steps
 from research.datasets.generator_pictures import CONTROL_KINDS, ControlKind, material
 from research.networks.group_norm import speed_up_group_norm
 from research.networks.half_precision import autocast
-from research.networks.instructed_unet import FEW_STEP, LORA_FEW_STEP, save_lora
+from research.networks.instructed_unet import FEW_STEP, LORA_FEW_STEP, lora_of_difference, save_lora
 from research.system.folders import weights_of
 from research.train.autoencoder import LATENT_CHANNELS
 from research.train.diffusion import FOLDERS, SCHEDULE, Examples, Generator, text_states
@@ -157,18 +158,23 @@ def new_student(teacher: UNet2DConditionModel, rank: int) -> UNet2DConditionMode
 
 def publish(student: UNet2DConditionModel, folder: Path, record: dict[str, object]) -> None:
     """Write the student beside its teacher, with a card."""
-    target = folder / (LORA_FEW_STEP if record["rank"] else FEW_STEP)
-    if record["rank"]:
+    rank, factor = int(str(record["rank"])), int(str(record["factor"]))
+    target = folder / (LORA_FEW_STEP if rank or factor else FEW_STEP)
+    if rank:
         save_lora(get_peft_model_state_dict(student), target)
+    elif factor:
+        teacher = UNet2DConditionModel.from_pretrained(folder / "unet").state_dict()
+        save_lora(lora_of_difference(teacher, student.cpu().state_dict(), factor), target)
     else:
         save_small(student, target)
     write_card(
         target,
         title="tinyworld generator, few steps",
         text=(
-            f"{'A LoRA of the' if record['rank'] else 'The'} UNet of this folder's generator, distilled into "
+            f"{'A LoRA of the' if rank or factor else 'The'} UNet of this folder's generator, distilled into "
             f"{record['steps']} DDIM steps without classifier-free "
             f"guidance; the teacher took {record['teacher_steps']} steps at guidance {record['guidance']}. "
+            f"{f'The whole UNet was trained; the LoRA is rank {factor} of its difference. ' if factor else ''}"
             "Autoencoder, text encoder and ControlNets are the generator's."
         ),
         command=str(record["command"]),
@@ -183,7 +189,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=4, help="of the student")
     parser.add_argument("--substeps", type=int, default=2, help="of the teacher for each of these")
     parser.add_argument("--guidance", type=float, default=2.5, help="of the teacher")
-    parser.add_argument("--rank", type=int, default=0, help="of a LoRA to train instead of the whole UNet")
+    small = parser.add_mutually_exclusive_group()
+    small.add_argument("--rank", type=int, default=0, help="of a LoRA to train instead of the whole UNet")
+    small.add_argument("--factor", type=int, default=0, help="rank of the LoRA that a whole student is published as")
     parser.add_argument("--pictures", type=int, default=4000)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rate", type=float, default=2e-4, help="highest learning rate")
@@ -219,10 +227,11 @@ def main() -> None:
         record |= {
             "command": command_of(
                 "research.train.distil_diffusion", args.domain, None, steps=args.steps, substeps=args.substeps,
-                rank=args.rank, minutes=args.minutes,
+                **({"factor": args.factor} if args.factor else {"rank": args.rank}), minutes=args.minutes,
             ),
             "steps": args.steps, "teacher_steps": args.steps * args.substeps, "guidance": args.guidance,
-            "rank": args.rank, "domain": args.domain, "split": "generator", "pictures": args.pictures,
+            "rank": args.rank, "factor": args.factor, "domain": args.domain, "split": "generator",
+            "pictures": args.pictures,
         }  # fmt: skip
         publish(student, weights_of(args.domain) / "diffusion", record)
 

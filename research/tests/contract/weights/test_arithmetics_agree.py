@@ -62,7 +62,7 @@ def test_both_find_the_planted_weakness(
     planted = Cell(label="bus", factor="weather", value="night", direction="to")
     for measured, dtype in zip(results, DTYPES, strict=True):
         service = measured.made.services["diffusion_service"]
-        roles = ("base", "few-step unet")
+        roles = ("base", "few-step lora")
         assert {info.dtype for info in service.weights if info.role.startswith(roles)} == {dtype}
         cells = {result.model: [effect.cell for effect in result.findings] for result in measured.results}
         assert cells["street-classifier-night-bus"][:1] == [planted]

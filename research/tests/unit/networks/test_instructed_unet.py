@@ -17,6 +17,7 @@ from research.networks.instructed_unet import (
     balance_lora,
     few_step_unet,
     load_editor,
+    lora_of_difference,
     rank_of,
     save_editor,
 )
@@ -103,6 +104,30 @@ def test_balancing_keeps_the_product_and_evens_the_factors() -> None:
     first, second = even["x.lora_A.weight"], even["x.lora_B.weight"]
     assert torch.equal(second @ first, lora["x.lora_B.weight"] @ lora["x.lora_A.weight"])
     assert 0.5 <= float(first.std() / second.std()) <= 2
+
+
+def test_a_difference_of_low_rank_is_kept_by_a_lora() -> None:
+    torch.manual_seed(0)
+    before = {"x.weight": torch.randn(20, 30), "y.weight": torch.randn(3, 8, 3, 3), "y.bias": torch.randn(3)}
+    after = {
+        "x.weight": before["x.weight"] + torch.randn(20, 4) @ torch.randn(4, 30),
+        "y.weight": torch.randn(3, 8, 3, 3),
+        "y.bias": torch.randn(3),
+    }
+    lora = lora_of_difference(before, after, 5)
+    assert {name: tuple(value.shape) for name, value in lora.items()} == {
+        "x.lora_A.weight": (5, 30),
+        "x.lora_B.weight": (20, 5),
+        "y.lora_A.weight": (5, 8, 3, 3),
+        "y.lora_B.weight": (3, 5, 1, 1),
+    }, "no bias; a layer of three rows has the others' rank"
+    for layer in ("x", "y"):
+        first, second = (lora[f"{layer}.lora_{part}.weight"].flatten(1) for part in "AB")
+        difference = (after[f"{layer}.weight"] - before[f"{layer}.weight"]).flatten(1)
+        torch.testing.assert_close(second @ first, difference, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(first.norm(dim=1), second.norm(dim=0), msg="8 bits serve both")
+    less = lora_of_difference(before, after, 3)
+    assert less["x.lora_A.weight"].equal(lora["x.lora_A.weight"][:3]), "the largest singular values first"
 
 
 def test_the_rank_is_read_from_the_weights() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
-from diffusers import DDIMScheduler
+from diffusers import DDIMScheduler, UNet2DConditionModel
 from torch import Tensor
 
 from research.datasets.generator_pictures import material
+from research.networks.instructed_unet import LORA, few_step_unet
+from research.system.folders import weights_of
 from research.train.diffusion import Examples
-from research.train.distil_diffusion import FROM_NOISE, SAMPLER, Target, Teacher, predict
+from research.train.distil_diffusion import FROM_NOISE, SAMPLER, Target, Teacher, new_student, predict, publish
 
 STEPS, BATCH = 4, 4
 
@@ -60,6 +63,27 @@ def test_a_batch_follows_from_its_number(examples: Examples) -> None:
     assert torch.equal(first.velocity, again.velocity)
     torch.manual_seed(7)
     assert not torch.equal(first.noisy, teacher.target(6).noisy), "another step has other pictures"
+
+
+def test_a_whole_student_is_published_as_a_lora_of_its_difference(tmp_path: Path) -> None:
+    (tmp_path / "unet").symlink_to(weights_of("objects") / "diffusion" / "unet")
+    teacher = UNet2DConditionModel.from_pretrained(tmp_path / "unet").float()
+    before = {name: value.clone() for name, value in teacher.state_dict().items()}
+    student = new_student(teacher, 0)
+    torch.manual_seed(0)
+    changed = "mid_block.resnets.0.conv1.weight"
+    with torch.no_grad():
+        weight = student.get_parameter(changed)
+        weight += 0.1 * (torch.randn(160, 2) @ torch.randn(2, 160 * 9)).view_as(weight)
+    trained = student.state_dict()[changed].clone()
+    names = ("steps", "teacher_steps", "guidance", "command", "spent_steps", "spent_seconds", "spent_loss")
+    publish(student, tmp_path, dict.fromkeys(names, 1) | {"rank": 0, "factor": 2})
+    merged = few_step_unet(tmp_path).state_dict()
+    assert [name for name, value in merged.items() if not torch.equal(value, before[name])] == [changed]
+    error, step = merged[changed] - trained, before[changed] - trained
+    assert error.norm() < 0.06 * step.norm(), "8 bits round it"
+    assert (tmp_path / "lora-few-step" / LORA).stat().st_size < 400_000
+    assert "rank 2 of its difference" in (tmp_path / "lora-few-step" / "README.md").read_text()
 
 
 def sampler(steps: int) -> DDIMScheduler:
