@@ -132,7 +132,9 @@ class CpuSeconds:
         for folder, seconds in sorted(self.folders.items()):
             write(f"{seconds:8.1f}  {folder}")
         tests = sum(self.folders.values())
-        write(f"{tests:8.1f}  in tests; {self.workers + spent():.1f} with imports and collection")
+        times = os.times()  # without children: the workers have reported what they spent
+        everything = self.workers + times.user + times.system if self.workers else spent()
+        write(f"{tests:8.1f}  in tests; {everything:.1f} with imports and collection")
         for name, seconds in sorted(self.tests.items(), key=lambda test: -test[1])[:_DEAREST]:
             write(f"{seconds:8.1f}  {name}")
         for name in self.alarms(config):

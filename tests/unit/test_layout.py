@@ -25,7 +25,7 @@ def test_the_tracked_tree_stays_small() -> None:
         name: (REPOSITORY / name).stat().st_size for name in listed.stdout.split("\0") if (REPOSITORY / name).is_file()
     }
     assert max(sizes.values()) <= 15_000_000
-    assert sum(sizes.values()) <= 70 * 2**20
+    assert sum(sizes.values()) <= 62 * 2**20
 
 
 def test_no_test_module_imports_another() -> None:

@@ -75,6 +75,7 @@ def test_uploads_in_progress_leave_no_room_for_others_until_they_end(gateway: Ga
     assert post(gateway, 200_000).status_code == 202
 
 
+@pytest.mark.slow
 def test_bodies_in_memory_have_a_smaller_limit_than_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway_access, "MAX_BYTES_IN_MEMORY", 200_000, raising=False)
     with serve_gateway(tmp_path) as served, begun(served, 150_000, bytes(140_000), IMAGE):

@@ -168,6 +168,7 @@ def test_a_malformed_address_is_refused(tmp_path: Path, name: str, authenticatio
         detail(reply, 401 if authentication and name == "Host" else 403)
 
 
+@pytest.mark.slow
 def test_no_answer_is_taken_for_what_it_is_not(locked: Gateway, key: str) -> None:
     headers = {"Authorization": f"Bearer {key}"}
     for path in ("/", "/jobs", "/login", "/openapi.json", "/static/job.js", "/nowhere"):

@@ -65,7 +65,6 @@ def rendered(gateway: Gateway) -> dict[str, bool]:
     return {row["id"]: row["verdict"]["accepted"] for row in rows if row["image"]}
 
 
-@pytest.mark.slow
 def test_the_sample_is_every_rendered_edit_in_an_order_that_no_verdict_decides(gateway: Gateway) -> None:
     before = calibration(gateway).methods[0]
     assert (before.answered, before.rendered) == (0, len(rendered(gateway)))
@@ -164,7 +163,6 @@ def test_the_command_line_prints_the_errors_and_writes_a_profile(gateway: Gatewa
     assert set(load_profile(str(profile)).calibration["streets"].thresholds["dillema"]) == {"structure"}
 
 
-@pytest.mark.slow
 def test_too_few_reviews_write_nothing_and_say_how_many_more(gateway: Gateway, tmp_path: Path) -> None:
     add_drawn_job(gateway.context.sessions, gateway.context.store, "unreviewed", per_class=4)
     with gateway.context.sessions.begin() as session:

@@ -135,6 +135,7 @@ def test_an_uploaded_model_and_its_onnx_export_say_the_same_the_second_without_r
     assert "'resnet'" in unknown.json()["detail"]
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_fit_the_job_is_not_added(system: System) -> None:
     renamed = system.upload(system.hub, name="vehicles", classes=["automobile", "coach", "ship"])
     assert renamed.status_code == 201, renamed.text

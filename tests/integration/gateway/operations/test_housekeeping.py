@@ -139,6 +139,7 @@ def test_with_a_grace_period_objects_are_noted_first_and_removed_later(site: Sit
     assert run_housekeeping(site.sessions, site.store, A_DAY).images == len(there) - 1  # not the new report
 
 
+@pytest.mark.slow
 def test_objects_shared_with_another_job_are_kept(site: Site) -> None:
     site.add_job("first", images=2)
     site.add_job("second", images=1)  # the same first picture, so the same counterfactuals

@@ -104,6 +104,7 @@ def test_a_job_is_shown_from_its_row_whatever_its_size(sessions: Sessions) -> No
     assert blocks(sessions, show) <= small + 10, "before any VACUUM"
 
 
+@pytest.mark.slow
 def test_the_counters_of_a_job_are_those_of_its_rows(site: Site) -> None:
     worker = site.worker()
 

@@ -71,6 +71,7 @@ def test_one_image_goes_through_every_service(system: Embedded, tmp_path: Path) 
     assert terms == {"dillema": "trainedAlgorithmicMedia", "corruptions": "algorithmicallyEnhanced"}
 
 
+@pytest.mark.slow
 def test_the_command_tries_the_system_of_a_directory(
     system: Embedded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

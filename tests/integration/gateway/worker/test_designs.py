@@ -119,6 +119,7 @@ def test_rounds_follow_each_other_within_the_budget(site: Site) -> None:
     assert {image.state for image in site.images()} == {"done"}
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_shared_null_arms_are_counted_as_rendered(site: Site) -> None:
     """Fog and rain of one image share one null arm, so more than half of the renderings are edits."""
@@ -130,6 +131,7 @@ def test_shared_null_arms_are_counted_as_rendered(site: Site) -> None:
     assert 2 * sum(cell.rendered for cell in design.cells) > design.rendered
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_the_plan_does_not_depend_on_arrival_or_on_killed_workers(site: Site) -> None:
     add_adaptive_job(site)
@@ -149,6 +151,7 @@ def test_the_plan_does_not_depend_on_arrival_or_on_killed_workers(site: Site) ->
     assert site.results("again") == results
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_a_report_made_again_starts_no_round(site: Site) -> None:
     add_adaptive_job(site)
@@ -160,6 +163,7 @@ def test_a_report_made_again_starts_no_round(site: Site) -> None:
     assert rounds_of_job(site) == rounds
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_an_image_that_failed_is_repeated_with_the_values_of_its_round(site: Site) -> None:
     add_adaptive_job(site)

@@ -144,6 +144,7 @@ def test_another_seed_of_the_job_gives_another_image(site: Site) -> None:
         again(site, "x")
 
 
+@pytest.mark.slow
 def test_a_composition_is_replayed_with_its_backgrounds(site: Site) -> None:
     with site.sessions() as session:
         digests = list(session.scalars(select(Image.digest).order_by(Image.digest)))[:2]

@@ -17,6 +17,7 @@ from gateway.analysis.certainty import (
 from gateway.analysis.effects import Floats
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [14, 60, 400])
 @pytest.mark.parametrize("beyond", [0.0, 0.05])
 def test_a_p_value_below_alpha_means_an_interval_beyond(n: int, beyond: float) -> None:
