@@ -77,7 +77,8 @@ def test_a_whole_student_is_published_as_a_lora_of_its_difference(tmp_path: Path
         weight += 0.1 * (torch.randn(160, 2) @ torch.randn(2, 160 * 9)).view_as(weight)
     trained = student.state_dict()[changed].clone()
     names = ("steps", "teacher_steps", "guidance", "command", "spent_steps", "spent_seconds", "spent_loss")
-    publish(student, tmp_path, dict.fromkeys(names, 1) | {"rank": 0, "factor": 2})
+    record: dict[str, object] = {**dict.fromkeys(names, 1), "rank": 0, "factor": 2}
+    publish(student, tmp_path, record)
     merged = few_step_unet(tmp_path).state_dict()
     assert [name for name, value in merged.items() if not torch.equal(value, before[name])] == [changed]
     error, step = merged[changed] - trained, before[changed] - trained
