@@ -23,6 +23,7 @@ def peak(sessions: Sessions, job_id: str) -> int:
     return most
 
 
+@pytest.mark.slow
 def test_a_source_image_comes_with_its_counterfactuals_and_predictions(sessions: Sessions) -> None:
     add_worked_job(sessions, "job", 700)
     with reading(sessions) as session:

@@ -89,6 +89,7 @@ def work_until_done(site: Site, job: str = "job") -> None:
     wait_for(lambda: worker.step() or site.state(job) == "done")  # type: ignore[func-returns-value]
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_rounds_follow_each_other_within_the_budget(site: Site) -> None:
     add_adaptive_job(site)

@@ -31,6 +31,7 @@ def rows(picks: list[tuple[int, int, str]], sources: int) -> tuple[list[Original
     return originals, rendered
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(
     st.lists(st.tuples(st.integers(0, 59), st.integers(0, 4_000), st.sampled_from(VALUES)), min_size=120, max_size=200),
