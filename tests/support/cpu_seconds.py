@@ -17,8 +17,8 @@ from typing import IO, Any
 
 import pytest
 
-RULE = 2.0  # CPU seconds; a dearer test is marked slow or is a keystone
-ALARM = 4.0  # twice the rule, since the first test in a process pays for what is kept
+# CPU seconds. The rule is two (CONTRIBUTING.md); the first test in a process pays for what is kept.
+ALARM = 4.0
 LIMIT = 8.0  # twice the alarm, since processors differ: only this fails a run, so that noise does not
 _DEAREST = 15
 _ROOT = Path(__file__).parents[2]
@@ -125,7 +125,7 @@ class CpuSeconds:
         if not os.environ.get("CI") or config.getoption("--part"):
             return []
         listed = keystones()
-        dear = [name for name, spent_by in self.tests.items() if spent_by > seconds]
+        dear = [name for name, cost in self.tests.items() if cost > seconds]
         return [name for name in dear if name.partition("[")[0] not in listed]
 
     def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
