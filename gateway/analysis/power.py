@@ -91,8 +91,8 @@ def _is_beyond(lost: Integers, gained: Integers, sources: int, level: float) -> 
     """Whether Student's interval of cells with these counts lies below −5 points.
 
     It stands for the bootstrap-t interval, which would have to be drawn for thousands of cells. Of 252 detectable drops
-    and needed numbers of images 231 are the same. Of the others one drop is a point larger; the rest are a point smaller,
-    or up to 8 % fewer images.
+    and needed numbers of images 231 are the same. Of the others one drop is a point larger; the rest are smaller, by a
+    point of the drop or up to 8 % of the images.
     """
     mean, squares = (gained - lost) / sources, (gained + lost) / sources
     error = np.sqrt((squares - mean**2) / (sources - 1))
