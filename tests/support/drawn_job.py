@@ -19,7 +19,7 @@ from gateway.database.sessions import Sessions
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, Prediction, SourceImage
 from gateway.methods import read_method
 from gateway.report.build import build_report
-from shared.images import CanonicalImage, from_array
+from shared.images import CanonicalImage, decode, from_array
 from shared.schemas.jobs import JobState
 from shared.seeds import derive_id, derive_seed
 from shared.storage import ObjectStore, image_key
@@ -96,7 +96,7 @@ def add_night_buses(sessions: Sessions, store: ObjectStore, count: int, job_id: 
     scenes = [scene for index in range(40 * count) if (scene := sample_scene("demo", index)).label == "bus"]
     ids = []
     for number, scene in enumerate(scene.changed(time="night", weather="clear") for scene in scenes[:count]):
-        image, position = from_array(render(scene).image), 10_000 + number
+        image, position = _picture(scene), 10_000 + number
         source = SourceImage(
             id=derive_id("source image", job_id, position),
             job_id=job_id,
@@ -158,7 +158,7 @@ class _Arm:
 
 
 def _add_source(sessions: Sessions, store: ObjectStore, job_id: str, position: int, scene: Scene) -> None:
-    image = from_array(render(scene).image)
+    image = _picture(scene)
     source = SourceImage(
         id=derive_id("source image", job_id, position),
         job_id=job_id,
@@ -187,10 +187,18 @@ def _add_source(sessions: Sessions, store: ObjectStore, job_id: str, position: i
             session.flush()
 
 
+@cache  # jobs of any name and size share their scenes
+def _picture(scene: Scene, noise: int | None = None) -> CanonicalImage:
+    """A scene, with a little noise of this seed if there is one."""
+    if noise is None:
+        return from_array(render(scene).image)
+    added = np.random.default_rng(noise).normal(0, 4, (128, 128, 3))
+    return from_array(np.clip(decode(_picture(scene).png) + added, 0, 255).astype(np.uint8))
+
+
 def _null_arm(source: SourceImage, scene: Scene, ordinal: int) -> _Arm:
     """The source image with a little noise."""
-    noise = np.random.default_rng(source.position).normal(0, 4, (128, 128, 3))
-    image = from_array(np.clip(render(scene).image + noise, 0, 255).astype(np.uint8))
+    image = _picture(scene, noise=source.position)
     row = _row(source, ordinal, "null", arm="null", image_digest=image.digest, accepted=True)
     return _Arm(row, image, scene)
 
@@ -198,7 +206,7 @@ def _null_arm(source: SourceImage, scene: Scene, ordinal: int) -> _Arm:
 def _edit(source: SourceImage, scene: Scene, ordinal: int, field: str, value: str, null_ordinal: int) -> _Arm:
     """The scene with one field changed; checks reject every few."""
     changed = scene.changed(**{field: value})
-    image = from_array(render(changed).image)
+    image = _picture(changed)
     check, reason = REFUSED.get((4 * source.position + ordinal) % 17, ("", ""))
     before = str(getattr(scene, field))
     factor = EDIT_FACTOR[field]
