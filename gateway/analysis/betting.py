@@ -107,9 +107,9 @@ def images_to_refute(differences: Floats, beyond: float, alpha: float) -> int:
     its mean growth per image; the bets of `betting_p`, which do not know the differences, need about 5 % more images.
     """
     unit, mean = _unit(differences), (1 + beyond) / 2
-    surplus = (unit if unit.mean() > 0.5 else 1 - unit) - mean
+    surplus, counts = np.unique((unit if unit.mean() > 0.5 else 1 - unit) - mean, return_counts=True)
     stakes = np.linspace(0, 1 / mean, _STAKES, endpoint=False)[1:, np.newaxis]
-    growth = float(np.log1p(stakes * surplus).mean(axis=1).max())
+    growth = float((np.log1p(stakes * surplus) @ counts).max()) / len(unit)
     return math.ceil(_UNKNOWN * math.log(2 / alpha) / growth)
 
 
@@ -148,18 +148,19 @@ def _wealth(unit: Floats, orders: Integers, means: Floats, goal: Floats, left: F
     remaining = np.arange(len(unit), 0, -1) if left is None else left
     wealth = np.zeros((orders.shape[1], *np.broadcast_shapes(unit.shape[1:], means.shape, goal.shape)))
     squares = means * (1 - means) + wealth  # one pseudo-observation of the largest possible variance
-    gain = np.zeros_like(wealth)
+    gain, most = np.zeros_like(wealth), 1 / means
     for index, places in enumerate(orders):
         missing = np.maximum(goal - wealth, 0)
         stake = np.sqrt(2 * missing / remaining[index] * (index + 1) / squares)
         if left is not None:
             growth = np.maximum(gain, 0) / (index + _SHRINKAGE) * (index + 1) / squares
             stake = np.where(missing > _REACHED, np.maximum(stake, growth), 0)
-        stake = np.minimum(stake, 1 / means)
+        stake = np.minimum(stake, most)
         surplus = unit[places] - means
         wealth += np.log(np.maximum(1 + stake * surplus, 1e-300))
         squares += surplus**2
-        gain += surplus
+        if left is not None:
+            gain += surplus
     return wealth
 
 
