@@ -68,6 +68,7 @@ from shared.problem_replies import problem_reply
 from shared.schemas.base import Contract
 from shared.schemas.jobs import EventView, JobRequest, JobSpec
 from shared.schemas.models import ModelSpec
+from shared.schemas.problems import ProblemDocument
 
 logger = logging.getLogger("contrafact.gateway")
 
@@ -156,7 +157,7 @@ def _complete_openapi(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         document = plain()
         schemas = document["components"]["schemas"]
-        unseen: list[type[Contract]] = [JobSpec, JobRequest, EventView, ModelSpec]
+        unseen: list[type[Contract]] = [JobSpec, JobRequest, EventView, ModelSpec, ProblemDocument]
         for model in unseen:
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas |= schema.pop("$defs", {}) | {model.__name__: schema}
