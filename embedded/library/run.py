@@ -124,6 +124,8 @@ def _named(image: LabelledImage) -> Iterator[None]:
         yield
     except (InvalidInput, TooLarge) as problem:
         raise problem.about(image.name) from problem
+    except ValueError as error:
+        raise ValueError(f"{image.name!r}: {error}") from error
 
 
 def _methods(client: Client, options: InProcessOptions) -> list[MethodChoice] | None:
