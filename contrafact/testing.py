@@ -70,6 +70,8 @@ def test(
 ) -> Outcome:
     """Find changes of the world that break a classifier. Runs the whole system in this process until the job ends.
 
+    Calls in several threads run one after another.
+
     Args:
         model: A function of a list of images that returns probabilities (images × classes) or predicted labels; an
             `nn.Module`; a transformers model or image-classification pipeline; a MAITE model; the path of an ONNX

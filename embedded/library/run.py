@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -30,10 +31,18 @@ START_SECONDS = 600.0  # of a service, before it answers at all
 LAST_REPLY_SECONDS = 10.0
 POLL_SECONDS = 0.2
 LAST_BATCH_SECONDS = 600.0  # a batch may still compute for a cancelled job
+# One test at a time: loaders set torch's default dtype for the whole process, and migrations keep global state. A test
+# may run inside another's `on_progress`.
+RUNNING = threading.RLock()
 
 
 def run_test(model: object, dataset: object, options: InProcessOptions) -> Outcome:
-    """Test a model; see `contrafact.test`."""
+    """Test a model; see `contrafact.test`. Waits while another thread runs a test."""
+    with RUNNING:
+        return _run_test(model, dataset, options)
+
+
+def _run_test(model: object, dataset: object, options: InProcessOptions) -> Outcome:
     images = read_dataset(dataset, options.classes, options.labels, options.label_column)
     subject = prepare_model(model, images, options)
     if isinstance(subject, InProcessModel):
