@@ -23,14 +23,15 @@ from PIL import Image
 
 from contrafact.arrays import as_array, channels_first_like
 from contrafact.jatic import jatic_metadata_beside, jatic_spec
-from contrafact.testing import InProcessOptions, Output
+from contrafact.testing import InProcessOptions
 from embedded.library.datasets import ImageSet, index_names, is_maite
+from embedded.library.images import pixels_of
 from evaluator_service.models_under_test.hub import own_names
 from evaluator_service.models_under_test.in_process import InProcessModel
-from evaluator_service.models_under_test.outputs import NamedOutputs, softmax
+from evaluator_service.models_under_test.outputs import NamedOutputs, output_of, softmax
 from shared.images import Pixels
 from shared.problems import InvalidInput
-from shared.schemas.models import CONFIG_NAME, INDEX_NAME, PROCESSOR_NAME, ModelSpec, is_model_file
+from shared.schemas.models import CONFIG_NAME, INDEX_NAME, PROCESSOR_NAME, ModelSpec, Output, is_model_file
 
 HUB_ID = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?")
 Outputs = Callable[[Sequence[Pixels]], object]
@@ -66,10 +67,12 @@ def prepare_model(model: object, images: ImageSet, options: InProcessOptions) ->
     if isinstance(model, transformers.PreTrainedModel):
         processor = options.preprocess or transformers.AutoImageProcessor.from_pretrained(model.name_or_path)
         names = _class_names(options, own_names(model.config))
-        return _in_process(names, _rows(_module(model, processor), names, options.output or "logits"))
+        outputs = _module(model, processor)
+        return _in_process(names, _rows(outputs, names, _output_of_module(outputs, images, options.output)))
     if isinstance(model, torch.nn.Module):
         names = _class_names(options, images.classes)
-        return _in_process(names, _rows(_module(model, options.preprocess), names, options.output or "logits"))
+        outputs = _module(model, options.preprocess)
+        return _in_process(names, _rows(outputs, names, _output_of_module(outputs, images, options.output)))
     if not callable(model):
         raise ValueError(f"a {type(model).__name__} is no model; give a function, a module, a path or a name")
     names = _class_names(options, images.classes)
@@ -87,7 +90,7 @@ def _model_from_text(model: str | Path, options: InProcessOptions) -> Upload | A
         metadata = jatic_metadata_beside(path) if options.preprocessing is None else None
         if metadata is not None:
             return Upload(jatic_spec(metadata, options.name, classes=classes, side=options.input_size), [path])
-        described = {"output": options.output or "logits", "preprocessing": options.preprocessing}
+        described = {"output": options.output, "preprocessing": options.preprocessing}
         return Upload(spec.model_copy(update=described), [path])
     if isinstance(model, Path) or path.suffix == ".onnx":
         raise ValueError(f"there is no model at {model}")
@@ -166,6 +169,17 @@ def _module(module: torch.nn.Module, preprocess: Callable[..., Any] | None) -> O
         return getattr(answer, "logits", answer)
 
     return outputs
+
+
+def _output_of_module(outputs: Outputs, images: ImageSet, declared: Output | None) -> Output:
+    """What a module returns, by its answers to variants of the first image. Raises InvalidInput as `output_of` does."""
+    first = images.read(0)
+    pixels = pixels_of(first.image, channels_first=first.channels_first)
+    variants = (pixels, 255 - pixels, pixels // 2, np.ascontiguousarray(pixels[::-1]))
+    answers = [_readable(outputs([variant])) for variant in variants]
+    if any(answer.ndim != 2 for answer in answers):
+        return declared or "logits"
+    return output_of(np.concatenate(answers).astype(np.float64), declared, "")
 
 
 @contextmanager

@@ -15,11 +15,12 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 from shared.problems import InvalidInput
 
 STANDARD_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml"})
+_RESHAPING = frozenset({"Identity", "Cast", "Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 UNBOUNDED = frozenset({"Loop", "Scan", "SequenceMap"})
 
 
-def check_onnx(data: bytes) -> None:
-    """Raise InvalidInput unless a file is a self-contained ONNX model of standard, bounded operators."""
+def check_onnx(data: bytes) -> ModelProto:
+    """The model in a file. Raises InvalidInput unless it is self-contained, of standard, bounded operators."""
     try:
         model = onnx.load_model_from_string(data)
     except DecodeError as error:
@@ -41,6 +42,16 @@ def check_onnx(data: bytes) -> None:
             )
         if node.op_type in UNBOUNDED and node.domain in STANDARD_DOMAINS:
             raise InvalidInput(f"the operator {node.op_type!r} may run for ever; export the model with loops unrolled")
+    return model
+
+
+def last_operator(model: ModelProto, output: str) -> str:
+    """The type of the operator that computes an output's values; what only reshapes or copies them is passed over."""
+    makers = {name: node for node in model.graph.node for name in node.output}
+    node = makers.pop(output, None)
+    while node is not None and node.op_type in _RESHAPING and node.input:
+        node = makers.pop(node.input[0], None)  # a file may hold a circle
+    return "" if node is None else node.op_type
 
 
 def _nodes(model: ModelProto) -> Iterator[NodeProto]:

@@ -198,6 +198,14 @@ def test_a_pipeline_and_its_model_agree() -> None:
     assert np.allclose(by_model.probabilities(IMAGES), of_pipeline.probabilities(IMAGES), atol=1e-5)
 
 
+def test_a_module_that_ends_in_softmax_is_not_normalised_twice() -> None:
+    module = torch.nn.Sequential(Brightness(), torch.nn.Softmax(dim=1))
+    for output in (None, "probabilities"):
+        assert np.allclose(in_process(module, output=output).probabilities(IMAGES), EXPECTED, atol=1e-5)
+    with pytest.raises(InvalidInput, match="probabilities, not logits"):
+        in_process(module, output="logits")
+
+
 TWO_CRANES = ["crane", "dark", "crane"]  # as ImageNet has a bird and a machine of that name
 
 
