@@ -115,7 +115,7 @@ def test_names_of_outputs() -> None:
     assert np.isfinite(merged).all(axis=1).tolist() == [False, True], "NaN stays in its row"
 
 
-def ending_in(operator: str, **attributes: int) -> bytes:
+def ending_in(operator: str, **attributes: Any) -> bytes:
     """Three outputs that differ, through this operator."""
     weight = np.repeat(np.array([[0.1, -0.1, 0.05]], np.float32), 48, axis=0)
     nodes = [
@@ -211,6 +211,31 @@ def branching(inner: onnx.NodeProto) -> list[onnx.NodeProto]:
 def test_onnx_files_that_reach_out_or_never_end_are_refused(data: bytes, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         check_onnx(data)
+
+
+def test_functions_are_counted_as_they_expand() -> None:
+    """2.2 kB with 2^33 calls cost 240 seconds before a limit ended them."""
+
+    def function(name: str, called: list[str]) -> onnx.FunctionProto:
+        domains = ["" if operator == "Identity" else "own" for operator in called]
+        nodes = [
+            helper.make_node(operator, ["x"], ["y" if not place else f"y{place}"], domain=domain)
+            for place, (operator, domain) in enumerate(zip(called, domains, strict=True))
+        ]
+        return helper.make_function("own", name, ["x"], ["y"], nodes, [OPSETS[0], helper.make_opsetid("own", 1)])
+
+    def calling(functions: list[onnx.FunctionProto]) -> bytes:
+        nodes = [FLATTEN, GEMM, helper.make_node(functions[-1].name, ["flat"], ["unused"], domain="own")]
+        return tiny(nodes, functions=functions, opset_imports=[*OPSETS, helper.make_opsetid("own", 1)])
+
+    def nested(depth: int) -> list[onnx.FunctionProto]:
+        return [function("f0", ["Identity"] * 2), *(function(f"f{n}", [f"f{n - 1}"] * 2) for n in range(1, depth))]
+
+    assert len(calling(nested(33))) < 5_000
+    check_onnx(calling(nested(10)))
+    for functions, words in ((nested(33), "more than 100,000"), ([function("f0", ["f0"])], "calls itself")):
+        with pytest.raises(InvalidInput, match=words):
+            check_onnx(calling(functions))
 
 
 def test_an_onnx_file_is_a_classifier_of_pictures_or_refused(tmp_path: Path) -> None:
