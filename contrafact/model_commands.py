@@ -56,7 +56,10 @@ def add(
     kind: Annotated[
         str | None, typer.Option("--kind", "--task", help="classification (default) or segmentation")
     ] = None,
-    output: Annotated[str | None, typer.Option(help="what an ONNX model returns: logits or probabilities")] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(help="what an ONNX model returns: logits or probabilities (default: as it shows itself)"),
+    ] = None,
     licence: str = "",
     description: str = "",
     as_json: Json = False,

@@ -11,9 +11,8 @@ from typing import Any, Literal
 from contrafact.outcome import Outcome
 from shared.schemas.designs import ChosenValue
 from shared.schemas.jobs import JobDetail, MethodChoice
-from shared.schemas.models import Preprocessing
+from shared.schemas.models import Output, Preprocessing
 
-Output = Literal["probabilities", "logits"]
 Inputs = Literal["arrays", "pil"]
 
 
@@ -70,6 +69,8 @@ def test(
 ) -> Outcome:
     """Find changes of the world that break a classifier. Runs the whole system in this process until the job ends.
 
+    Calls in several threads run one after another.
+
     Args:
         model: A function of a list of images that returns probabilities (images × classes) or predicted labels; an
             `nn.Module`; a transformers model or image-classification pipeline; a MAITE model; the path of an ONNX
@@ -90,7 +91,8 @@ def test(
         label_column: The column of a Hugging Face data set with the labels: a ClassLabel, names of classes, or their
             indices with `classes`. Default: the only ClassLabel column, or `label`; without one, a warning says so.
         label_map: Maps labels of the images to classes of the model.
-        output: What the model returns; default: logits of modules and ONNX files, probabilities of functions.
+        output: What the model returns; default: probabilities of functions. Modules and ONNX files show it: they return
+            probabilities if their outputs for several images sum to 1, else logits.
         preprocess: For modules: turns a PIL image into the tensor of one image, or is a transformers image processor.
         preprocessing: For ONNX files: how an image becomes their input.
         input_size: Height and width of a JATIC_ONNX model whose metadata leaves them open.

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
+
+# `python -m` looks for modules in the working directory first, which may have a folder named like one of ours.
+if __name__ == "__main__" and sys.path[0] == os.getcwd() != str(Path(__file__).resolve().parents[1]):
+    del sys.path[0]
 
 from embedded.directory import DirectoryInUse
 from embedded.run import end_process, run_embedded

@@ -96,11 +96,11 @@ def run_embedded(
         stack.enter_context(logging_into(directory / LOG))
         gateway_port = ListeningPort(host, port)
         stack.callback(gateway_port.close)
+        settings = _gateway_settings(directory, profile, images_in_flight)
+        engine = stack.enter_context(_engine(settings.database_url))  # first: if it fails, no thread loads weights
         if service_urls is None:
             configured = _service_settings(profile, deterministic, gateway_port.base_url, directory, drain_seconds)
             service_urls = stack.enter_context(_model_services(configured, in_process, first_start))
-        settings = _gateway_settings(directory, profile, images_in_flight)
-        engine = stack.enter_context(_engine(settings.database_url))
         sessions = open_sessions(engine)
         store = DirectoryStore(directory / "objects", gateway_port.base_url)
         celery = open_celery(settings.broker_url)

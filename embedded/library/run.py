@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -20,6 +21,7 @@ from embedded.library.models import Alias, Upload, prepare_model
 from embedded.run import LOG, Embedded, run_embedded
 from evaluator_service.models_under_test.in_process import InProcessModel, refuse_other_rows
 from shared.endpoints import INFO
+from shared.images import Pixels
 from shared.problems import InvalidInput, NotReady, Problem, TooLarge, from_reply
 from shared.schemas.jobs import JobDetail, JobRequest, ManifestImage, MethodChoice, MethodInfo
 from shared.schemas.result_rows import CounterfactualView
@@ -30,14 +32,23 @@ START_SECONDS = 600.0  # of a service, before it answers at all
 LAST_REPLY_SECONDS = 10.0
 POLL_SECONDS = 0.2
 LAST_BATCH_SECONDS = 600.0  # a batch may still compute for a cancelled job
+# One test at a time: loaders set torch's default dtype for the whole process, and migrations keep global state. A test
+# may run inside another's `on_progress`.
+RUNNING = threading.RLock()
 
 
 def run_test(model: object, dataset: object, options: InProcessOptions) -> Outcome:
-    """Test a model; see `contrafact.test`."""
+    """Test a model; see `contrafact.test`. Waits while another thread runs a test."""
+    with RUNNING:
+        return _run_test(model, dataset, options)
+
+
+def _run_test(model: object, dataset: object, options: InProcessOptions) -> Outcome:
     images = read_dataset(dataset, options.classes, options.labels, options.label_column)
+    first = _first_pixels(images)
     subject = prepare_model(model, images, options)
-    if isinstance(subject, InProcessModel):
-        _try(subject, images)
+    if isinstance(subject, InProcessModel):  # its own errors are raised here rather than fail every image
+        refuse_other_rows(subject.predict([first]), 1, len(subject.classes))
     objects = {options.name: subject} if isinstance(subject, InProcessModel) else {}
     with (
         run_embedded(
@@ -68,13 +79,10 @@ def _run_job(
     return job
 
 
-def _try(subject: InProcessModel, images: ImageSet) -> None:
-    """Run the model on the first image, so that its own errors are raised here rather than fail every image."""
+def _first_pixels(images: ImageSet) -> Pixels:
     first = images.read(0)
     with _named(first):
-        pixels = pixels_of(first.image, channels_first=first.channels_first)
-    rows = subject.predict([pixels])
-    refuse_other_rows(rows, 1, len(subject.classes))
+        return pixels_of(first.image, channels_first=first.channels_first)
 
 
 def _cancel_left_over(client: Client, name: str) -> None:
@@ -124,6 +132,8 @@ def _named(image: LabelledImage) -> Iterator[None]:
         yield
     except (InvalidInput, TooLarge) as problem:
         raise problem.about(image.name) from problem
+    except ValueError as error:
+        raise ValueError(f"{image.name!r}: {error}") from error
 
 
 def _methods(client: Client, options: InProcessOptions) -> list[MethodChoice] | None:

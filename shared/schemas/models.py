@@ -28,6 +28,7 @@ JSON_NAMES = frozenset({DESCRIPTION_NAME, CONFIG_NAME, PROCESSOR_NAME, INDEX_NAM
 
 Index = Annotated[int, Field(ge=0, lt=MAX_CLASSES)]
 Side = Annotated[int, Field(ge=1, le=4_096, description="pixels")]
+Output = Literal["logits", "probabilities"]
 Triple = tuple[float, float, float]
 Text = Annotated[str, AfterValidator(refuse_deceptive)]
 NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
@@ -58,7 +59,8 @@ class Preprocessing(Contract):
     """How an image becomes an ONNX model's input: resize, crop, then `(pixel · scale − mean) / std` per channel.
 
     `stretch` resizes to `height` × `width`; `crop` resizes the shorter side to `shortest_edge` (default: the larger of
-    height and width) and cuts `height` × `width` out of the middle. `mean` and `std` are in the order of `channels`.
+    height and width) and cuts `height` × `width` out of the middle. `mean` and `std` are in the order of `channels`;
+    a model with one channel gets the `grey` image, and its mean and std three times.
     """
 
     height: Side
@@ -69,7 +71,7 @@ class Preprocessing(Contract):
     scale: Annotated[float, Field(gt=0, le=255, allow_inf_nan=False)] = 1 / 255
     mean: Annotated[Triple, Field(description="each from -1000 to 1000")] = (0.0, 0.0, 0.0)
     std: Annotated[Triple, Field(description="each above 0")] = (1.0, 1.0, 1.0)
-    channels: Literal["rgb", "bgr"] = "rgb"
+    channels: Literal["rgb", "bgr", "grey"] = "rgb"
     layout: Literal["nchw", "nhwc"] = "nchw"
 
     @model_validator(mode="after")
@@ -82,6 +84,8 @@ class Preprocessing(Contract):
             raise ValueError("mean must be three numbers from -1000 to 1000")
         if not all(1e-6 <= value <= 1000 for value in self.std):
             raise ValueError("std must be three numbers from 0.000001 to 1000")
+        if self.channels == "grey" and (len(set(self.mean)) > 1 or len(set(self.std)) > 1):
+            raise ValueError("a grey image has one mean and one std; give each three times")
         return self
 
 
@@ -91,8 +95,12 @@ class ModelDescription(Contract):
     kind: Annotated[Kind, Field(validation_alias=KIND, description="what the model does")] = "classification"
     classes: ClassNames | None = None
     output: Annotated[
-        Literal["logits", "probabilities"], Field(description="the output of an ONNX model; Hub models return logits")
-    ] = "logits"
+        Output | None,
+        Field(
+            description="the output of an ONNX classifier; default: probabilities if it ends in Softmax or its outputs "
+            "for several images sum to 1, else logits. Hub models return logits"
+        ),
+    ] = None
     preprocessing: Annotated[
         Preprocessing | None, Field(description="required for an ONNX model without preprocessor_config.json")
     ] = None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +24,7 @@ from shared.images import encode
 from shared.schemas.jobs import JobDetail
 from shared.schemas.service import SERVICES
 from shared.service import LOADING
+from tests.support.threads import run_together
 
 IMAGES = [np.full((48, 48, 3), 80 + number, np.uint8) for number in range(14)]
 BRIGHTER = MethodChoice(name="corruptions", parameters={"corruptions": ["brightness"]})
@@ -127,6 +130,28 @@ def test_a_process_ends_with_the_caller_s_own_error(broken: str, tmp_path: Path)
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.stderr.splitlines()[-1] == f"RuntimeError: broken {broken}"
     assert done.returncode == 1
+
+
+@pytest.mark.slow
+def test_two_calls_at_once_run_one_after_another(tmp_path: Path) -> None:
+    """One failed in a migration of the other's database, and left a thread that loaded weights."""
+
+    jobs = []
+
+    def call(name: str) -> None:
+        outcome = contrafact.test(
+            lambda images: ["dark"] * len(images),
+            [(image, "dark") for image in IMAGES[:2]],
+            task="tell dark pictures from bright ones",
+            methods=[BRIGHTER],
+            classes=["dark", "bright"],
+            directory=tmp_path / name,
+        )
+        jobs.append(outcome.job)
+
+    run_together(partial(call, "a"), partial(call, "b"))
+    assert len(set(jobs)) == 2
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith(("load-", "serve "))]
 
 
 @pytest.mark.slow

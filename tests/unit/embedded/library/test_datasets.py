@@ -190,7 +190,12 @@ def test_names_are_those_of_the_files_and_data(tmp_path: Path) -> None:
     [
         ([], "empty"),
         ([(IMAGES[0], 1)], "classes"),
-        ([IMAGES[0]], "pair"),
+        ([IMAGES[0]], "item 0 .* pair"),
+        ([{"image": IMAGES[0], "label": "car"}], "item 0 .* a dict with 'image', 'label'"),
+        ([(IMAGES[0], [0, 1])], "'000000': a label is a list of 2"),
+        ([(IMAGES[0], torch.eye(2)[1])], "'000000': a label is a Tensor of shape"),
+        ([(IMAGES[0], float("nan"))], "'000000': a label is nan"),
+        ([(IMAGES[0], "")], "'000000': the label ''"),
         (datasets.DatasetDict({"train": hugging_face()}), "'train'"),
         ("no-such-folder", "no folder"),
         (7, "no data set"),
