@@ -17,6 +17,7 @@ from shared.http_statuses import refuses_content
 from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput
 from shared.profiles import Language
 from shared.schemas.language import GenerateRequest
+from shared.server_replies import answer_in
 from shared.weights import Server
 
 
@@ -44,7 +45,7 @@ class TgiLanguageModel:
         )
         choice = reply.choices[0]
         return Completion(
-            text=choice.message.content or "",
+            text=answer_in(choice.message.content or ""),
             finished=choice.finish_reason != "length",
             prompt_tokens=reply.usage.prompt_tokens,
             completion_tokens=reply.usage.completion_tokens,
