@@ -11,10 +11,10 @@ from llm_service.engines import LanguageModel
 from llm_service.schemas import build_validator
 from shared.characters import is_storable, storable
 from shared.completion import Completion
-from shared.problems import BEGINS, GenerationFailed
+from shared.problems import GenerationFailed
 from shared.schemas.language import GenerateReply, GenerateRequest
 from shared.seeds import derive_seed
-from shared.server_replies import count_unusable, first_words
+from shared.server_replies import beginning, count_unusable
 
 # Greedy decoding would repeat the same reply, so the retry of a greedy request samples.
 RETRY_TEMPERATURE = 0.7
@@ -43,9 +43,9 @@ async def generate(model: LanguageModel, request: GenerateRequest, deadline: flo
             )
         count_unusable(model.name, "invalid reply")
         faults.append(fault)
-    words = first_words(completion.text or completion.instead)
+    quoted = beginning(completion.text or completion.instead)
     raise GenerationFailed(
-        f"{model.name} gave no valid reply in {len(faults)} attempts: {'; then '.join(faults)}{BEGINS}{words}",
+        f"{model.name} gave no valid reply in {len(faults)} attempts: {'; then '.join(faults)}{quoted}",
         members={"faults": list(faults)},
     )
 

@@ -91,7 +91,7 @@ def caption_in(text: str, *, finished: bool, server: str, instead: str = "") -> 
 def unusable(model: str, fault: str, sentence: str, reply: str) -> UnusableReply:
     """Count an unusable reply. The problem to raise says `sentence` of the model and quotes the first words."""
     count_unusable(model, fault)
-    return UnusableReply(f"{model} {sentence}{BEGINS}{first_words(reply)}")
+    return UnusableReply(f"{model} {sentence}{beginning(reply)}")
 
 
 def count_unusable(model: str, fault: str) -> None:
@@ -99,7 +99,7 @@ def count_unusable(model: str, fault: str) -> None:
     UNUSABLE_REPLIES.labels(model, fault).inc()
 
 
-def first_words(reply: str) -> str:
-    """The beginning of a reply in quotes, on one line."""
+def beginning(reply: str) -> str:
+    """A sentence that quotes the first words of a reply; empty for one without words."""
     words = " ".join(reply.split())
-    return repr(words if len(words) <= _QUOTED else f"{words[:_QUOTED]}…")
+    return f"{BEGINS}{words if len(words) <= _QUOTED else f'{words[:_QUOTED]}…'!r}" if words else ""
