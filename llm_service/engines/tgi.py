@@ -28,6 +28,7 @@ class TgiLanguageModel:
         self._server = server
         self._key = os.environ.get(server.api_key_variable) if server.api_key_variable else None
         self._slots = asyncio.Semaphore(server.concurrency)
+        self.name = f"the language model at {server.url}"
         self.device = "server"
         self.weights = [server.info("language")]
 
@@ -84,6 +85,8 @@ class TgiLanguageModel:
 
 
 def connect_tgi(loading: Loading[Language]) -> TgiLanguageModel:
-    """Create a client of the profile's server; no weights are loaded."""
+    """Create a client of the profile's server; no weights are loaded. Raises ValueError for a server with `ca_file`."""
     assert loading.weights.server is not None
+    if loading.weights.server.ca_file:
+        raise ValueError("engine tgi takes no `ca_file`: set SSL_CERT_FILE in its place, or use engine openai")
     return TgiLanguageModel(loading.weights.server)
