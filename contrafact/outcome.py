@@ -16,6 +16,7 @@ from shared.schemas.jobs import ImageFailure
 from shared.schemas.result_rows import CounterfactualView, ModelOpinion, PredictionView
 from shared.schemas.results import JobResults
 from shared.verdicts import VerdictKind, verdict_of, verdict_sentence
+from shared.wording import nothing_accepted
 
 if TYPE_CHECKING:
     import pandas
@@ -129,7 +130,10 @@ class Outcome:
         for results in self.metrics.results:
             verdict = verdict_of(self.metrics, results)
             effects = {"weakness": verdict.weaknesses, "not settled": verdict.unsettled}.get(verdict.kind, [])
-            text = verdict_sentence(verdict, results.metric)
+            text = " ".join(
+                [verdict_sentence(verdict, results.metric)]
+                + ([nothing_accepted(self.metrics, results.method)] if verdict.kind == "nothing compared" else [])
+            )
             verdicts.append(OutcomeVerdict(results.model, results.method, verdict.kind, effects, text))
         return verdicts
 

@@ -25,6 +25,7 @@ from shared.wording import (
     checks_off_lines,
     interval,
     nothing_accepted,
+    nothing_compared,
     p_value,
     percent,
     points,
@@ -37,11 +38,14 @@ PROVISIONAL = "Provisional: the error rates of the automatic checks are unknown 
 def findings(results: JobResults) -> RenderableType:
     """Findings per model under test and method: a table and sentences, or a line that says there are none.
 
-    The most frequent reasons of failures come first. If every image failed, nothing follows them.
+    The most frequent reasons of failures come first. If every image failed, nothing follows them. If no edit was
+    accepted, the first line says why.
     """
     lines: list[RenderableType] = [Text(line) for line in _missing_sources(results)]
     if results.sources == results.sources_failed + results.sources_cancelled:
         return Group(*lines)
+    if nothing := nothing_compared(results):
+        return Group(*lines, Text(nothing), Text(_check_notes(results)))
     for model_results in results.results:
         lines.append(Text(f"{model_results.model} under {model_results.method}", style="bold"))
         lines.append(Text(_accuracy_line(model_results)))

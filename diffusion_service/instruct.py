@@ -29,7 +29,7 @@ from diffusion_service.editors.one_step import load_one_step
 from diffusion_service.geometry import to_source
 from diffusion_service.stable_diffusion import NOT_FINITE, StableDiffusion
 from shared.images import Pixels, decode, encode
-from shared.problems import InvalidInput, NotFinite
+from shared.problems import InvalidInput, NotFinite, UnusableReply
 from shared.profile_instruct import FormField, Instruct, InstructPipeline, InstructPix2Pix, InstructServer, OneStep
 from shared.schemas.base import ImagePayload
 from shared.schemas.instructions import InstructReply, InstructRequest
@@ -135,7 +135,11 @@ class ServerEngine:
     async def edit(
         self, request: InstructRequest, source: Pixels, keep: Pixels | None, deadline: float
     ) -> EditedImages:
-        """An edit that the server refuses is refused; any other failure of one is that of the request."""
+        """An edit that the server refuses is refused; any other failure of one is that of the request.
+
+        So is an edit whose reply is unusable, if that of another edit is usable: then the server's settings are right.
+        """
+        unusable: list[UnusableReply] = []
 
         async def edit_one(instruction: str, seed: int) -> EditedImage:
             values: dict[FormField, int | float] = {"seed": seed, "steps": request.steps, "guidance": request.guidance}
@@ -143,10 +147,16 @@ class ServerEngine:
                 return await self._server.edit(source, keep, instruction, values, deadline)
             except InvalidInput as refusal:
                 return refusal.detail
+            except UnusableReply as problem:
+                unusable.append(problem)
+                return problem.detail
 
         tasks = [asyncio.ensure_future(edit_one(edit.instruction, edit.seed)) for edit in request.edits]
         try:
-            return EditedImages(list(await asyncio.gather(*tasks)), 0)
+            images = list(await asyncio.gather(*tasks))
+            if unusable and all(isinstance(image, str) for image in images):
+                raise unusable[0]
+            return EditedImages(images, 0)
         finally:
             for task in tasks:
                 task.cancel()

@@ -31,6 +31,7 @@ class ModelEndpoint(Section):
 
     `classes` are its classes in the order of its outputs. `revision` says which weights it runs; change it when they
     change, since recorded predictions are keyed by it. `api_key_variable` names the environment variable with the key.
+    `ca_file`: PEM of certificate authorities to trust, too.
     """
 
     url: Annotated[str, Field(pattern=r"^https?://")]
@@ -40,6 +41,7 @@ class ModelEndpoint(Section):
     licence: str
     description: str = ""
     api_key_variable: str = ""
+    ca_file: str = ""
     max_batch: MaxBatch = 16
     concurrency: Annotated[int, Field(ge=1, le=256)] = 4
 

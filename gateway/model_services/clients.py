@@ -25,11 +25,11 @@ from shared.logging import REQUEST_ID_HEADER, mask, request_id
 from shared.problems import (
     DeadlineExceeded,
     DependencyFailed,
-    GenerationFailed,
     NotReady,
     OutOfMemory,
     Overloaded,
     Problem,
+    UnusableReply,
     from_reply,
 )
 from shared.schemas.evaluation import ModelsReply
@@ -182,7 +182,7 @@ def is_passing(problem: Problem) -> bool:
     An invalid reply, or an image that is too large for the device, would fail again. If a service fails for many
     images, `breaker` decides which failures count.
     """
-    if isinstance(problem, GenerationFailed | OutOfMemory):
+    if isinstance(problem, UnusableReply | OutOfMemory):
         return False
     return isinstance(problem, Overloaded | NotReady | DependencyFailed | DeadlineExceeded)
 

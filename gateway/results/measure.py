@@ -164,6 +164,7 @@ def _funnel(job: Job, method: JobMethod, rows: MethodRows) -> Funnel:
         rows.edits,
         shapes=job.kind == "segmentation" and METHODS[method.name].checked,
         recaption=isinstance(parameters, CheckParameters) and parameters.recaption,
+        refusal=rows.refusal,
     )
 
 

@@ -71,6 +71,7 @@ class Funnel(Contract):
     `lost_to_arm`: accepted edits that do not count because the arm that they are measured against (the sham arm, or
     else the null arm) fails a check, by that check. `counted` are the others; None in results from before null arms
     were checked.
+    `refusal`: if no edit was accepted, the most frequent reason.
     """
 
     method: str
@@ -83,6 +84,7 @@ class Funnel(Contract):
     accepted: Rate
     lost_to_arm: list[CheckCount] = Field(default_factory=list)
     counted: Rate | None = None
+    refusal: str = ""
 
 
 class Cost(Contract):
