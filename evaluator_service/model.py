@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -26,7 +25,7 @@ from evaluator_service.models_under_test.uploads import RunningModel, UploadedMo
 from evaluator_service.shapes import shapes_reply
 from evaluator_service.similarity import Scorer, TextEmbedder
 from evaluator_service.structure import agreement
-from shared.devices import info_in_tf32, tensor_float_32
+from shared.devices import info_in_tf32, plain_float_32, tensor_float_32
 from shared.images import Pixels, decode, encode
 from shared.load_progress import reading
 from shared.memory_limit import container_memory
@@ -209,10 +208,12 @@ class EvaluatorModel:
         images = [item for item in items if not isinstance(item, str | tuple)]
         try:
             if key.kind == "segmenter":
-                with tensor_float_32(torch, self.device) if key.network is self._segmenter else nullcontext():
+                own = key.network is self._segmenter
+                with tensor_float_32(torch, self.device) if own else plain_float_32(self.device):
                     return list(key.network.label_maps(images))
             if key.kind == "classifier":
-                rows = key.network.probabilities(images)
+                with plain_float_32(self.device):
+                    rows = key.network.probabilities(images)
             elif key.kind == "sentence embedding":
                 assert self._text_embedder is not None
                 rows = self._text_embedder.embed(sentences, key.length)
