@@ -28,6 +28,13 @@ settings.register_profile("any machine", deadline=None)  # how long an example t
 settings.load_profile("any machine")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where slow tests are left out, a module that has no others is not imported."""
+    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+        return None
+    return "\npytestmark = pytest.mark.slow" in collection_path.read_text(encoding="utf-8") or None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the Postgres variants of tests outside `BOTH_DATABASES` as slow."""
     both = tuple(f"tests/integration/gateway/{folder}" for folder in BOTH_DATABASES)
