@@ -130,10 +130,9 @@ class Outcome:
         for results in self.metrics.results:
             verdict = verdict_of(self.metrics, results)
             effects = {"weakness": verdict.weaknesses, "not settled": verdict.unsettled}.get(verdict.kind, [])
-            text = " ".join(
-                [verdict_sentence(verdict, results.metric)]
-                + ([nothing_accepted(self.metrics, results.method)] if verdict.kind == "nothing compared" else [])
-            )
+            text = verdict_sentence(verdict, results.metric)
+            if verdict.kind == "nothing compared":
+                text = f"{text} {nothing_accepted(self.metrics, results.method)}"
             verdicts.append(OutcomeVerdict(results.model, results.method, verdict.kind, effects, text))
         return verdicts
 

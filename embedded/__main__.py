@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000, help="the gateway's port on 127.0.0.1; 0 takes a free one")
     parser.add_argument("--profile", default="tiny", help="a shipped profile, or the path of a TOML file")
     parser.add_argument("--deterministic", action="store_true", help="fixed batch shapes: results repeat bit for bit")
-    parser.add_argument("--images-in-flight", type=int, default=8, help="source images processed at once")
+    parser.add_argument("--images-in-flight", type=int, help="source images processed at once (default: 8)")
     options = parser.parse_args()
     stop_signal = StopSignal()
     try:

@@ -38,7 +38,7 @@ _MARKUP = re.compile(rf"</?{_TAGS}>|<\|[^|>\s]{{1,40}}\|>|```", re.IGNORECASE)
 _DECLINES = re.compile(
     r"(?:i(?:'|’)m sorry|i am sorry|sorry,|i can(?:'|’|no)t|i(?:'|’)m unable|i am unable|as an ai)\b", re.I
 )
-_SENTENCES = re.compile(r".*[.!?][\"”')]?(?=\s)", re.DOTALL)
+_SENTENCES = re.compile(r".*[.!?][\"”')]?(?=\s|\Z)", re.DOTALL)
 
 
 def answer_in(text: str) -> str:

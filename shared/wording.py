@@ -30,8 +30,9 @@ def nothing_accepted(results: JobResults, method: str) -> str:
     refusals = [*funnel.refused_by_text, *funnel.refused_by_image]
     commonest = max(refusals, key=lambda refusal: refusal.count, default=None)
     reason = f": {funnel.refusal.removesuffix('.')}" if funnel.refusal else ""
-    if commonest and commonest.count == funnel.proposed > 1:
-        return f"All {funnel.proposed} proposed edits were refused for one reason, {commonest.check}{reason}."
+    if commonest and commonest.count == funnel.proposed:
+        edits = "The one proposed edit was" if funnel.proposed == 1 else f"All {funnel.proposed} proposed edits were"
+        return f"{edits} refused for one reason, {commonest.check}{reason}."
     most = f"; most often ({commonest.count}) for: {commonest.check}" if commonest else ""
     return f"None of {funnel.proposed} proposed edits was accepted{most}."
 

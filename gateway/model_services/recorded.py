@@ -32,6 +32,7 @@ from shared.schemas.jobs import Stage
 from shared.schemas.service import ServiceInfo, ServiceName
 from shared.seeds import derive_digest
 from shared.storage import ObjectMissing, call_key
+from shared.weights import FROM_SERVER
 
 _FAILED = "generation failed"  # the only key of a recorded call without a valid reply; no reply has such a field
 
@@ -74,6 +75,7 @@ class RecordedServices(Services):
         """The recorded reply. Without one, calls the service and records its reply.
 
         GenerationFailed is recorded too, and raised on each repeat: a seeded language model would write the same again.
+        That of an external server is not, since its operator may change what it writes, such as its reasoning.
         """
         self._check()
         body = self._recorded_form(request)
@@ -89,9 +91,10 @@ class RecordedServices(Services):
             with self._guard(_name(endpoint, request)):
                 reply = self._services.call(endpoint, request)
         except GenerationFailed as problem:
-            failure: JsonObject = {_FAILED: problem.detail}
-            key = self._key(endpoint, body, info.revision)
-            self._store(endpoint, key, self._source_of(request), info.revision, failure, time.monotonic() - started)
+            if all(weights.dtype != FROM_SERVER for weights in info.weights):
+                failure: JsonObject = {_FAILED: problem.detail}
+                key = self._key(endpoint, body, info.revision)
+                self._store(endpoint, key, self._source_of(request), info.revision, failure, time.monotonic() - started)
             raise
         seconds = time.monotonic() - started
         info = self._services.description(endpoint.service)  # it differs if the service was replaced meanwhile

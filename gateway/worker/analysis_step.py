@@ -31,10 +31,7 @@ from shared.schemas.results import JobResults
 from shared.storage import ObjectStore
 from shared.wording import nothing_compared
 
-UNANSWERED = {
-    "invalid reply",
-    "editor",
-}  # checks that refuse an edit for want of the language model's or editor's answer
+UNANSWERED = {"invalid reply", "editor"}  # checks that refuse an edit to which a model gave no usable reply
 
 
 def analyse(

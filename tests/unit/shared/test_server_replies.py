@@ -45,6 +45,11 @@ def test_what_is_no_caption_is_refused(reply: str) -> None:
         caption_in(answer_in(reply), finished=True, server="http://s")
 
 
+@pytest.mark.parametrize("cut", [BUS, f"{BUS} It is 3", f"{BUS}\n"])
+def test_a_caption_that_is_cut_off_keeps_its_whole_sentences(cut: str) -> None:
+    assert caption_in(answer_in(cut), finished=False, server="http://s") == BUS
+
+
 def test_json_with_tags_in_its_strings_stays_and_a_fence_goes() -> None:
     value = '{"caption": "<b></think> ok"}'
     assert answer_in(value) == value

@@ -26,8 +26,9 @@ from shared.schemas.caption import CaptionRequest
 from shared.schemas.diffusion import Rendering, RenderReply, RenderRequest
 from shared.schemas.evaluation import EmbedReply, EmbedRequest, PredictRequest
 from shared.schemas.language import GenerateRequest, Message
-from shared.schemas.service import SERVICES
+from shared.schemas.service import SERVICES, WeightsInfo
 from shared.storage import DirectoryStore, call_key, image_key
+from shared.weights import FROM_SERVER
 from tests.support.small_services import SmallServices, serve
 from tests.support.threads import background
 
@@ -204,3 +205,14 @@ def test_a_question_without_a_valid_reply_is_not_asked_again(bench: Bench) -> No
             bench.services().generate(request)
     assert bench.small.calls["generate"] == 0
     assert bench.services().generate(request.model_copy(update={"seed": 2})).value
+
+
+def test_a_server_without_a_valid_reply_is_asked_again(bench: Bench) -> None:
+    """A job that was submitted again after the server's reasoning was off got the old failure."""
+    schema = {"type": "object", "properties": {"keywords": {"type": "array", "maxItems": 3}}}
+    request = GenerateRequest(messages=[Message(role="user", content="A bus.")], json_schema=schema, seed=1)
+    bench.small.weights = [WeightsInfo(role="language", id="m", revision="1", dtype=FROM_SERVER, licence="none")]
+    bench.small.troubles = [GenerationFailed("not JSON")]
+    with pytest.raises(GenerationFailed, match="not JSON"):
+        bench.services().generate(request)
+    assert bench.services().generate(request).value
