@@ -25,7 +25,7 @@ from shared.seeds import derive_id, derive_seed
 from shared.storage import ObjectStore, image_key
 from tests.support.gateway_under_test import Gateway, serve_gateway
 from tests.support.job_counts import store_counts
-from tests.support.snapshots import Snapshot, take_snapshot
+from tests.support.snapshots import Snapshot, put_unsynced, take_snapshot
 from tinyworld.objects.captions import caption
 from tinyworld.objects.render import render
 from tinyworld.objects.world import CLASSES, EDIT_FACTOR, Scene, sample_scene
@@ -81,12 +81,8 @@ def _draw_job(sessions: Sessions, store: ObjectStore, job_id: str, per_class: in
                 seed=7,
             )
         )
-    index = 0
     for position in range(per_class * len(LABELS)):
-        while (scene := sample_scene("demo", index)).label != LABELS[position % 3] or scene.time == "night":
-            index += 1
-        index += 1
-        _add_source(sessions, store, job_id, position, scene)
+        _add_source(sessions, store, job_id, position, _scene(position)[1])
     with sessions.begin() as session:
         store_counts(session, job_id)
 
@@ -148,6 +144,15 @@ def serve_drawn_job(directory: Path, database_url: str | None = None, *, per_cla
         yield gateway
 
 
+@cache
+def _scene(position: int) -> tuple[int, Scene]:
+    """The next scene by day of the class whose turn it is after that of the position before, with its number."""
+    index = _scene(position - 1)[0] + 1 if position else 0
+    while (scene := sample_scene("demo", index)).label != LABELS[position % 3] or scene.time == "night":
+        index += 1
+    return index, scene
+
+
 @dataclass(frozen=True)
 class _Arm:
     """A counterfactual's row and image, if it was rendered, and the scene that the image shows."""
@@ -176,13 +181,15 @@ def _add_source(sessions: Sessions, store: ObjectStore, job_id: str, position: i
     ]
     predictions = [_prediction(source, None, scene, model) for model in MODELS]
     predictions += [_prediction(source, arm.row.id, arm.scene, m) for arm in arms if arm.row.accepted for m in MODELS]
+    stored = {image.digest: image for image in (image, *(arm.image for arm in arms if arm.image))}
+    for digest, shown in stored.items():
+        put_unsynced(store, image_key(digest), shown.png)
     with sessions.begin() as session:
-        for stored in (image, *(arm.image for arm in arms if arm.image)):
-            store.put(image_key(stored.digest), stored.png)
-            session.merge(Image(digest=stored.digest, width=128, height=128, bytes=len(stored.png)))
-            session.flush()
-            session.merge(OwnedImage(owner_id=LOCAL_OWNER, digest=stored.digest))
-        for rows in ([source], [arm.row for arm in arms], predictions):
+        there = set(session.scalars(select(Image.digest).where(Image.digest.in_(stored))))
+        new = [shown for digest, shown in stored.items() if digest not in there]
+        images = [Image(digest=shown.digest, width=128, height=128, bytes=len(shown.png)) for shown in new]
+        owned = [OwnedImage(owner_id=LOCAL_OWNER, digest=shown.digest) for shown in new]
+        for rows in (images, owned, [source], [arm.row for arm in arms], predictions):
             session.add_all(rows)
             session.flush()
 
