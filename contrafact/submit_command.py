@@ -32,7 +32,12 @@ ReferenceModels = Annotated[
 Parameters = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="parameter (METHOD.NAME=VALUE with several)")
 ]
-LabelMap = Annotated[list[str] | None, typer.Option(metavar="LABEL=CLASS", help="map your label to the model's class")]
+LabelMap = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="LABEL=CLASS|FILE", help="map your label to the model's class; a file has a pair on each line"
+    ),
+]
 NoLabels = Annotated[bool, typer.Option("--no-labels", help="ignore folder names; test without ground truth")]
 GroupBy = Annotated[
     Literal["image", "folder"],
@@ -149,7 +154,12 @@ def _print_plan(client: Client, detail: JobDetail) -> None:
     """Print the job's size, and what its plan says on checks that are off, scaling, groups and power."""
     messages.print(f"job {detail.id} of {detail.images} images, {detail.labelled} with ground truth")
     plan = client.plan_of(detail.id)
-    for line in [*plan_text.checks(plan), *plan_text.scaling(plan), *plan_text.grouping(plan)]:
+    for line in [
+        *plan_text.test_set(plan),
+        *plan_text.checks(plan),
+        *plan_text.scaling(plan),
+        *plan_text.grouping(plan),
+    ]:
         messages.print(line, markup=False, soft_wrap=True)
     messages.print(plan_text.sensitivity(plan.sensitivity))
 

@@ -10,17 +10,17 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from pydantic import TypeAdapter, ValidationError
-from rich.console import Console
 
 from contrafact.arrays import as_array
-from contrafact.job_files import image_files, label_rows, read_manifest
+from contrafact.testset_files import gather
 from shared.schemas.masks import Label
+from shared.testsets import TestSet
 
 LABEL = "label"
 CLASS_LABEL = "ClassLabel"  # the kind of a Hugging Face column with the indices of classes and their names
@@ -49,11 +49,15 @@ class LabelledImage:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """`length` images, each read by `read(position)`; `classes` in the order of the data set's own indices, if any."""
+    """`length` images, each read by `read(position)`; `classes` in the order of the data set's own indices, if any.
+
+    `test_set`: what is left out of a folder, and where labels come from.
+    """
 
     length: int
     read: Callable[[int], LabelledImage]
     classes: list[str] | None = None
+    test_set: TestSet = field(default_factory=TestSet)
 
 
 def read_dataset(
@@ -104,15 +108,14 @@ def index_names(candidate: object) -> list[str] | None:
 def _folder(folder: Path, classes: Sequence[str], labels: Path | None) -> ImageSet:
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}; give a folder of images, or a list")
-    files = image_files([folder])
-    manifest = read_manifest([folder], labels, Console(stderr=True))
-    rows = label_rows([name for name, _ in files], manifest, set(classes))
+    local = gather([folder])
+    rows = local.label(labels, classes)
 
     def read(position: int) -> LabelledImage:
-        name, path = files[position]
+        name, path = local.images[position]
         return LabelledImage(path, rows[position].label, name, rows[position].group)
 
-    return ImageSet(len(files), read)
+    return ImageSet(len(local.images), read, test_set=local.test_set)
 
 
 def _pairs(dataset: Indexed, classes: list[str] | None) -> ImageSet:
@@ -129,7 +132,7 @@ def _pairs(dataset: Indexed, classes: list[str] | None) -> ImageSet:
         name = _path_name(image, folder) if isinstance(image, str | Path) else _name(position)
         return LabelledImage(image, _label(label, classes, name), name)
 
-    return ImageSet(len(dataset), read, classes)
+    return ImageSet(len(dataset), read, classes, TestSet(labels_from="labels are those of the pairs"))
 
 
 def _common_folder(items: Sequence[object]) -> str | None:
@@ -152,7 +155,7 @@ def _maite(dataset: Indexed, classes: Sequence[str] | None) -> ImageSet:
         name = str(metadata["id"])
         return LabelledImage(image, _maite_label(target, names, name), name, channels_first=True)
 
-    return ImageSet(len(dataset), read, names)
+    return ImageSet(len(dataset), read, names, TestSet(labels_from="labels are the targets of the data set"))
 
 
 def _maite_label(target: object, names: Sequence[str] | None, image: str) -> str | None:
@@ -179,7 +182,8 @@ def _hugging_face(
         label = _label(row[label_column], names, name) if label_column is not None else None
         return LabelledImage(row[image_column], label, name)
 
-    return ImageSet(len(dataset), read, names)
+    source = f"labels are read from the column {label_column}" if label_column else "no labels: no column has them"
+    return ImageSet(len(dataset), read, names, TestSet(labels_from=source))
 
 
 def _image_column(features: Mapping[str, object]) -> str:

@@ -37,6 +37,7 @@ class PlannedJob:
     seed: int
     design: DesignKind
     budget: int | None
+    test_set: list[str]
 
 
 def describe_plan(
@@ -67,6 +68,7 @@ def describe_plan(
         may_be_one_sequence=may_be_one_sequence(images, classes),
         folders_suffice=folders_suffice(images),
         failures=failures or [],
+        test_set=job.test_set,
         design=design_of(job.design, job.budget, job.methods),
         renderings=renderings_of_design(job.design, job.budget, job.methods, len(images)),
         sensitivity=sensitivity_of(truths, job.methods, job.kind),

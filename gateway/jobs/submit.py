@@ -12,7 +12,7 @@ from functools import partial
 from gateway.context import Context, read_stored
 from gateway.database.sessions import reading
 from gateway.intake.archives import Member
-from gateway.intake.intake import WITHOUT_LABELS, group, relabel, take_in
+from gateway.intake.intake import MANIFEST, WITHOUT_LABELS, Intake, group, relabel, take_in
 from gateway.intake.mask_files import MaskShelf, SentMasks
 from gateway.intake.masks import OBJECT_READER, MaskReader, mask_reader
 from gateway.intake.sources import KeptImage, NamedFile, SourceFile, truths_of
@@ -31,16 +31,23 @@ from shared.problems import InvalidInput
 from shared.schemas.jobs import ImageFailure, JobDetail, JobSpec, ManifestImage
 from shared.schemas.plans import JobPlan
 from shared.storage import image_key
+from shared.testsets import UNWANTED, MaskKind, TestSet, label_images
+
+OF_REQUEST = "labels are those that the request has for each image"
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A parsed request. The images are files, or a manifest of uploaded images."""
+    """A parsed request. The images are files, or a manifest of uploaded images.
+
+    `by_name`: the labels of the manifest's images are found as those of files are, by their names.
+    """
 
     spec: JobSpec
     files: Sequence[NamedFile] = ()
     masks: Sequence[NamedFile] = ()
     uploaded: Sequence[ManifestImage] | None = None
+    by_name: bool = False
     manifest: bytes | None = None
     idempotency_key: str | None = None
 
@@ -53,13 +60,14 @@ def submit(context: Context, owner: str, submission: Submission) -> JobDetail:
     """
     spec = submission.spec
     job_plan = _plan(context, owner, spec)
-    sources = _label(_sources(context, owner, submission, job_plan), spec, job_plan)
+    intake = _label(_sources(context, owner, submission, job_plan), spec, job_plan)
+    sources = intake.sources
     usable = sum(not source.failure for source in sources)
     job_plan = with_backgrounds(job_plan, sources, spec.seed, partial(_find, context, owner), uploaded=True)
     job_plan = with_design(job_plan, spec, context.profile.defaults.values, usable)
     spec, screening = planned_rounds(spec, job_plan, sources)
     profile = context.profile.profile.name
-    order = jobs.Order(spec, job_plan, profile, sources, submission.idempotency_key, screening)
+    order = jobs.Order(spec, job_plan, profile, sources, submission.idempotency_key, screening, _lines(intake))
     with context.sessions.begin() as session:
         images.record_images(session, owner, [source.image for source in sources if source.image is not None])
         images.record_masks(session, owner, [source.mask for source in sources if source.mask is not None])
@@ -69,19 +77,18 @@ def submit(context: Context, owner: str, submission: Submission) -> JobDetail:
         return jobs.show(session, owner, job_id)
 
 
-def plan_submission(
-    context: Context, owner: str, submission: Submission, sources: Sequence[SourceFile] | None = None
-) -> JobPlan:
+def plan_submission(context: Context, owner: str, submission: Submission, intake: Intake | None = None) -> JobPlan:
     """The plan of the job that `submit` would create. Writes nothing, and refuses what `submit` refuses.
 
-    Images of a manifest that are not uploaded yet are the exception: they are counted, not refused. `sources`: what
+    Images of a manifest that are not uploaded yet are the exception: they are counted, not refused. `intake`: what
     `read_sources` gave, if it was called before.
     """
     spec = submission.spec
     job_plan = _plan(context, owner, spec)
-    if sources is None:
-        sources = _existing_sources(context, owner, submission, job_plan.classes)
-    sources = _label(sources, spec, job_plan)
+    if intake is None:
+        intake = _existing_sources(context, owner, submission, job_plan.classes)
+    intake = _label(intake, spec, job_plan)
+    sources = intake.sources
     usable = [source for source in sources if not source.failure]
     job_plan = with_backgrounds(job_plan, sources, spec.seed, partial(_find, context, owner), uploaded=False)
     job_plan = with_design(job_plan, spec, context.profile.defaults.values, len(usable))
@@ -96,12 +103,13 @@ def plan_submission(
         seed=spec.seed,
         design=spec.design,
         budget=spec.budget,
+        test_set=_lines(intake),
     )
     images = [_planned_image(source) for source in usable]
     return describe_plan(job, images, context.settings.working_side, _failures(sources)[: jobs.MAX_FAILURES])
 
 
-def read_sources(context: Context, owner: str, submission: Submission) -> list[SourceFile]:
+def read_sources(context: Context, owner: str, submission: Submission) -> Intake:
     """The images of a dry run with their own labels and masks, which no model was compared with. Writes nothing.
 
     Raises as `submit`, but not for a wrong choice of methods or models.
@@ -111,6 +119,12 @@ def read_sources(context: Context, owner: str, submission: Submission) -> list[S
     except InvalidInput:
         classes = list(submission.spec.classes or ())
     return _existing_sources(context, owner, submission, classes)
+
+
+def _lines(intake: Intake) -> list[str]:
+    """What the test set is, one line each; see `shared.testsets`."""
+    usable = [source for source in intake.sources if not source.failure]
+    return intake.test_set.lines(len(usable), sum(bool(truths_of(source)) for source in usable))
 
 
 def _planned_image(source: SourceFile) -> PlannedImage:
@@ -156,7 +170,7 @@ def _find(context: Context, owner: str, backgrounds: Sequence[Background]) -> di
     return stored_files
 
 
-def _sources(context: Context, owner: str, submission: Submission, job_plan: Plan) -> list[SourceFile]:
+def _sources(context: Context, owner: str, submission: Submission, job_plan: Plan) -> Intake:
     _refuse_loose_masks(submission)
     place = images.ProtectedStore(context.sessions, context.store)
     entries, reader = submission.uploaded, _reader(submission.spec)
@@ -165,14 +179,25 @@ def _sources(context: Context, owner: str, submission: Submission, job_plan: Pla
     with context.sessions.begin() as session:
         sources = images.from_manifest(session, owner, entries)
         masks = {} if reader is None else images.masks_of_manifest(session, owner, entries, reader.coloured)
-    return _with_masks(context, entries, sources, masks, reader, place)
+    return Intake(_with_masks(context, entries, sources, masks, reader, place), TestSet(labels_from=OF_REQUEST))
 
 
-def _existing_sources(context: Context, owner: str, submission: Submission, classes: Sequence[str]) -> list[SourceFile]:
+def _existing_sources(context: Context, owner: str, submission: Submission, classes: Sequence[str]) -> Intake:
     _refuse_loose_masks(submission)
     entries, reader = submission.uploaded, _reader(submission.spec)
     if entries is None:
         return _uploaded_sources(context, submission, classes, _DryRunPlace())
+    test_set = TestSet(labels_from=OF_REQUEST)
+    if submission.by_name:
+        known, table = {*classes, *submission.spec.label_map}, submission.manifest
+        names = [entry.name for entry in entries]
+        rows = label_images(
+            test_set, names, known, None if table is None else (MANIFEST, table), _mask_kind(submission)
+        )
+        entries = [
+            entry.model_copy(update={"label": row.label, "group": row.group})
+            for entry, row in zip(entries, rows, strict=True)
+        ]
     mask_digests = list({entry.mask for entry in entries if entry.mask is not None})
     with reading(context.sessions) as session:
         uploaded = images.find_all(session, owner, list({entry.digest for entry in entries}))
@@ -182,7 +207,7 @@ def _existing_sources(context: Context, owner: str, submission: Submission, clas
         SourceFile(entry.name, entry.label, image, group=entry.group, upload=entry.digest)
         for entry, image in zip(entries, existing, strict=True)
     ]
-    return _with_masks(context, entries, sources, masks, reader, _DryRunPlace())
+    return Intake(_with_masks(context, entries, sources, masks, reader, _DryRunPlace()), test_set)
 
 
 def _with_masks(
@@ -204,12 +229,18 @@ def _with_masks(
 
 def _uploaded_sources(
     context: Context, submission: Submission, classes: Sequence[str], place: images.ProtectedStore | _DryRunPlace
-) -> list[SourceFile]:
+) -> Intake:
     spec = submission.spec
     labels = {*classes, *spec.label_map}
     reader = _reader(spec)
     masks = None if reader is None else SentMasks(reader, submission.masks, spec.object_masks)
     return take_in(submission.files, submission.manifest, labels, place, context.limits, masks)
+
+
+def _mask_kind(submission: Submission) -> MaskKind:
+    if submission.spec.masks is not None:
+        return "truth"
+    return "objects" if submission.spec.object_masks else "none"
 
 
 def _reader(spec: JobSpec) -> MaskReader | None:
@@ -240,13 +271,15 @@ def _without_classes(source: SourceFile) -> SourceFile:
     return source if source.mask is None else replace(source, mask=replace(source.mask, classes=()))
 
 
-def _label(sources: Sequence[SourceFile], spec: JobSpec, job_plan: Plan) -> list[SourceFile]:
+def _label(intake: Intake, spec: JobSpec, job_plan: Plan) -> Intake:
     """The source images with their groups, and with labels that all models know."""
-    sources = group(sources, spec.group_by)
+    sources, test_set = group(intake.sources, spec.group_by), intake.test_set
     if spec.object_masks:
         sources = [_without_classes(source) for source in sources]
     if spec.ground_truth == "none" or spec.masks is not None:
-        return [replace(source, label=None) for source in sources]
+        labels_from = UNWANTED if spec.masks is None else "the ground truth is the masks"
+        sources = [replace(source, label=None) for source in sources]
+        return Intake(sources, replace(test_set, labels_from=labels_from))
     if job_plan.kind == "segmentation" and any(source.label is not None for source in sources):
         names = ", ".join(repr(model.name) for model in job_plan.models)
         raise InvalidInput(
@@ -254,4 +287,6 @@ def _label(sources: Sequence[SourceFile], spec: JobSpec, job_plan: Plan) -> list
             f"{WITHOUT_LABELS} to test whether predictions stay the same"
         )
     lists = class_lists(job_plan.models)
-    return relabel(sources, spec.label_map, {"`classes`": spec.classes, **lists} if spec.classes else lists)
+    lists = {"`classes`": spec.classes, **lists} if spec.classes else lists
+    sources, note = relabel(sources, spec.label_map, lists)
+    return Intake(sources, replace(test_set, labels_from=test_set.labels_from + note))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fastapi import APIRouter, Request, Response
@@ -23,7 +22,6 @@ from gateway.suites import suites
 from gateway.web.form_fields import NO_LABELS, field_of, for_form
 from gateway.web.rendering import render
 from shared.characters import visible
-from shared.manifests import ManifestRow, folder_labels
 from shared.problems import InvalidInput, Malformed, Problem, TooLarge
 from shared.schemas.jobs import JobSpec
 from shared.schemas.masks import MaskSpec
@@ -171,23 +169,12 @@ async def with_mask_file(filled: JobForm, form: FormData) -> JobForm:
 
 
 async def submission_of(form: FormData, filled: JobForm) -> Submission:
-    """The job that the form describes. Without a manifest, the folders of the files are their labels."""
+    """The job that the form describes."""
     masks, files = _files(form, "masks"), _files(form, "images")
     if masks and not filled.classes:
         raise InvalidInput("the masks need a description of their values; add it below them, or remove the masks")
     manifest = await part_of(form, "manifest", MAX_MANIFEST_BYTES) or None
-    if manifest is None and not masks:
-        manifest = folder_manifest([file.name for file in files])
     return Submission(spec=filled.spec(), files=files, masks=masks, manifest=manifest)
-
-
-def folder_manifest(names: Sequence[str]) -> bytes | None:
-    """The labels of files by their folders, as a browser sends them; None if the folders are no classes."""
-    labels = folder_labels(names, ()) if names else []
-    if len(set(names)) < len(names) or not all(labels):
-        return None
-    rows = [ManifestRow(file=name, label=label) for name, label in zip(names, labels, strict=True)]
-    return "".join(row.model_dump_json(exclude_none=True) + "\n" for row in rows).encode()
 
 
 def _files(form: FormData, name: str) -> list[NamedFile]:

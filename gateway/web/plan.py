@@ -26,7 +26,6 @@ from gateway.models_under_test import models
 from gateway.web import home
 from gateway.web.form_fields import field_of, for_form
 from gateway.web.rendering import render
-from shared.manifests import match_rows, parse_manifest
 from shared.problems import InvalidInput, Problem
 from shared.schemas.base import Contract
 from shared.schemas.jobs import JobSpec, ManifestImage
@@ -96,27 +95,20 @@ async def _planned(form: FormData, filled: home.JobForm) -> Submission:
     if not listed:
         return await home.submission_of(form, filled)
     images = parse(ListedImages, listed, "the list of images").images
-    names = [image.name for image in images]
-    manifest = await part_of(form, "manifest", MAX_MANIFEST_BYTES) or home.folder_manifest(names)
-    if manifest:
-        rows = match_rows(parse_manifest(manifest), names)
-        images = [
-            image.model_copy(update={"label": row.label, "group": row.group})
-            for image, row in zip(images, rows, strict=True)
-        ]
-    return Submission(spec=filled.spec(), uploaded=images)
+    manifest = await part_of(form, "manifest", MAX_MANIFEST_BYTES) or None
+    return Submission(spec=filled.spec(), uploaded=images, by_name=True, manifest=manifest)
 
 
 def _preview(context: Context, owner: str, submission: Submission) -> Preview:
     """The plan; without it, the classes that the models do not know, and what else is wrong."""
     read = Preview()
     try:
-        sources = read_sources(context, owner, submission)
-        usable = [source for source in sources if not source.failure]
+        intake = read_sources(context, owner, submission)
+        usable = [source for source in intake.sources if not source.failure]
         masks = submission.spec.masks is not None
         read = replace(read, masked=_masked(usable)) if masks else replace(read, labels=_labels(usable, submission))
         read = replace(read, matches=_matches(context, owner, submission.spec, read))
-        return replace(read, plan=plan_submission(context, owner, submission, sources))
+        return replace(read, plan=plan_submission(context, owner, submission, intake))
     except Problem as problem:
         field = "label_map" if "unknown_labels" in problem.members else field_of(for_form(problem))
         return replace(read, problem=for_form(problem).detail, field=field)

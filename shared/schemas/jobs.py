@@ -113,9 +113,7 @@ class JobSpec(Contract):
     ] = False
     ground_truth: Annotated[
         Literal["auto", "none"],
-        Field(
-            description="auto: from the manifest, else from class folders of an archive, else absent; none: ignore both"
-        ),
+        Field(description="auto: from a manifest or another table, class files or class folders; none: ignore them"),
     ] = "auto"
     group_by: Annotated[
         Literal["image", "folder"],

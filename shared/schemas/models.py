@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
 from shared.characters import refuse_deceptive
 from shared.schemas.base import KIND, Contract, Kind
@@ -25,6 +25,22 @@ PROCESSOR_NAME = "preprocessor_config.json"
 SAFETENSORS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 INDEX_NAME = "model.safetensors.index.json"
 JSON_NAMES = frozenset({DESCRIPTION_NAME, CONFIG_NAME, PROCESSOR_NAME, INDEX_NAME})
+
+
+def names_in_order(value: JsonValue) -> JsonValue:
+    """The names of the Hub's `id2label` (index → name) in their order; anything else as it is.
+
+    Raises ValueError if indices are skipped.
+    """
+    if not isinstance(value, dict) or not value or not all(map(str.isdecimal, value)):
+        return value
+    if not all(isinstance(name, str) for name in value.values()):
+        return value
+    by_index = {int(index): name for index, name in value.items()}
+    if missing := [index for index in range(len(by_index)) if index not in by_index]:
+        raise ValueError(f"the index {missing[0]} has no name; name every output from 0 on")
+    return [by_index[index] for index in range(len(by_index))]
+
 
 Index = Annotated[int, Field(ge=0, lt=MAX_CLASSES)]
 Side = Annotated[int, Field(ge=1, le=4_096, description="pixels")]
@@ -44,9 +60,10 @@ ClassNames = Annotated[
     Field(
         min_length=1,
         max_length=MAX_CLASSES,
-        description="your names of the model's outputs: a list in their order, or class → index (or indices, whose "
-        "probabilities are added); outputs that are not named keep the model's own names",
+        description="your names of the model's outputs: a list in their order, index → class, or class → index (or "
+        "indices, whose probabilities are added); outputs that are not named keep the model's own names",
     ),
+    BeforeValidator(names_in_order),
 ]
 
 

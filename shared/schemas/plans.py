@@ -34,6 +34,7 @@ class JobPlan(Contract):
     sequences, and `folders_suffice` that `group_by` folder gives each class of 12 or more images at least 12 groups.
     `may_be_one_sequence`: at least 90 % of the images are numbered in one run, and their names do not say whether they
     are frames of one video.
+    `test_set` says in a line each what is used of the files, what is left out and why, and where labels come from.
     `repeated` counts the images with the pixels of an earlier one; they count as independent unless they share a
     group.
     """
@@ -58,6 +59,7 @@ class JobPlan(Contract):
     folders_suffice: bool = False
     repeated: int = 0
     failures: list[ImageFailure]
+    test_set: list[str] = Field(default_factory=list)
     design: Design = Field(default_factory=Design)
     renderings: list[PlannedRenderings] = Field(default_factory=list)
     sensitivity: Sensitivity
