@@ -65,6 +65,7 @@ class _Server:
         self._headers = IDENTITY | ({"Authorization": f"Bearer {key}"} if key else {})
         self._transport = transport
         self._slots = asyncio.Semaphore(endpoint.concurrency)
+        self._tls = httpx.create_ssl_context(trust_env=False)  # reads the certificates of all authorities, so only once
         self.classes = list(endpoint.classes)
 
     async def _answers(
@@ -89,9 +90,12 @@ class _Server:
         answers = await asyncio.gather(*(answers_to(batch) for batch in chunks(images, self._endpoint.max_batch)))
         return [answer for batch in answers for answer in batch]
 
+    def _client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(verify=self._tls, transport=self._transport, trust_env=False)
+
     async def _ask(self, images: Sequence[bytes], deadline: float, most: int) -> bytes:
         payload = {"images": [base64.b64encode(image).decode() for image in images]}
-        async with self._slots, httpx.AsyncClient(transport=self._transport, trust_env=False) as client:
+        async with self._slots, self._client() as client:
             for attempt in range(1, ATTEMPTS + 1):
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
