@@ -6,14 +6,18 @@ import importlib
 import os
 import shutil
 import signal
+import ssl
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
-from sqlalchemy import make_url
+from sqlalchemy import Engine, create_engine, make_url
 
+import gateway.database.sessions
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
 from tests.support.databases import execute, postgres_database
 from tests.support.log_lines import log as log
@@ -46,6 +50,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         )
         if database == "postgres" and not item.nodeid.startswith(both):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _certificates_read_once() -> Iterator[None]:
+    """Each client of httpx reads the certificates of all authorities: 40 ms of CPU, though tests talk to loopback."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", cache(ssl.create_default_context))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _statements_compiled_once() -> Iterator[None]:
+    """SQLAlchemy compiles a statement for each engine anew; those of SQLite share a dialect and what it compiled."""
+    shared = create_engine("sqlite://", query_cache_size=5_000)
+    shared.connect().close()  # initialises the dialect
+
+    def create(url: str, **options: Any) -> Engine:
+        engine = create_engine(url, **options)
+        if engine.dialect.name == "sqlite":
+            engine.dialect, engine._compiled_cache = shared.dialect, shared._compiled_cache
+        return engine
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gateway.database.sessions, "create_engine", create)
+        yield
+    shared.dispose()
 
 
 @pytest.fixture(scope="session")

@@ -91,10 +91,12 @@ class _Server:
         answers = await asyncio.gather(*(answers_to(batch) for batch in chunks(images, self._endpoint.max_batch)))
         return [answer for batch in answers for answer in batch]
 
+    def _client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(verify=self._tls, transport=self._transport, trust_env=False)
+
     async def _ask(self, images: Sequence[bytes], deadline: float, most: int) -> bytes:
         payload = {"images": [base64.b64encode(image).decode() for image in images]}
-        connections = httpx.AsyncClient(transport=self._transport, trust_env=False, verify=self._tls)
-        async with self._slots, connections as client:
+        async with self._slots, self._client() as client:
             for attempt in range(1, ATTEMPTS + 1):
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:

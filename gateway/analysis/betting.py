@@ -12,6 +12,7 @@ of the average is, too, and it reaches 1/α with probability at most α (Markov)
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,12 +31,18 @@ _LEVELS_AT_A_TIME = 64
 _SHRINKAGE = 12  # imagined values without gain
 _STAKES = 1_000  # constant bets to choose from
 _UNKNOWN = 1.05  # factor: the images that a bet needs more if it has to learn the differences first
+_REMEMBERED = 1_024  # cells without a changed prediction are alike, and a report that is built again asks for the same
 _REACHED = 1e-12  # logarithm of wealth short of the target by rounding
 
 
 def betting_interval(differences: Floats, level: float) -> tuple[float, float]:
     """The candidate means that no bet refutes at `level`, from n differences of independent images in any order."""
-    unit = _unit(differences)
+    return _interval(_bytes(differences), level)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _interval(differences: bytes, level: float) -> tuple[float, float]:
+    unit = _unit(np.frombuffer(differences))
     low = _largest_refuted(unit, (1 - level) / 2)
     high = 1 - _largest_refuted(1 - unit, (1 - level) / 2)
     return 2 * low - 1, 2 * high - 1
@@ -46,7 +53,12 @@ def betting_p(differences: Floats, beyond: float) -> float:
 
     P(p ≤ α) ≤ P(refuted at α) ≤ α, and the interval at level 1 − p lies beyond ±`beyond`. The grid is 1 … 1e-9.
     """
-    unit = _unit(differences)
+    return _p(_bytes(differences), beyond)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _p(differences: bytes, beyond: float) -> float:
+    unit = _unit(np.frombuffer(differences))
     higher = unit if unit.mean() > 0.5 else 1 - unit  # no bet against the sample mean refutes anything
     return _p_beyond(higher[:, np.newaxis, np.newaxis], beyond)
 
@@ -162,6 +174,10 @@ def _wealth(unit: Floats, orders: Integers, means: Floats, goal: Floats, left: F
         if left is not None:
             gain += surplus
     return wealth
+
+
+def _bytes(differences: Floats) -> bytes:
+    return np.asarray(differences, np.float64).tobytes()
 
 
 def _unit(differences: Floats) -> Floats:
