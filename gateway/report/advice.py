@@ -9,7 +9,7 @@ from gateway.analysis.limits import LEAST_SOURCES
 from gateway.report.settling import confirming_step
 from shared.schemas.effects import CellEffect
 from shared.schemas.results import Funnel, JobResults, ModelResults
-from shared.verdicts import lost_images, verdict_of
+from shared.verdicts import any_testable, lost_images, verdict_of
 from shared.wording import change_in_words, class_in_words, more_images, points
 
 
@@ -53,6 +53,8 @@ def next_steps(results: JobResults) -> list[str]:
     ]
     if not results.results:
         return []
+    if not any_testable(results):
+        return ["Correct what the first sentence names, then submit the job again."]
     if weaknesses:
         return [*_after_weaknesses(results, weaknesses), *_settling(results)]
     return [*_settling(results), *_without_weaknesses(results)]
