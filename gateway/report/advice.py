@@ -9,7 +9,7 @@ from gateway.analysis.limits import LEAST_SOURCES
 from gateway.report.settling import confirming_step
 from shared.schemas.effects import CellEffect
 from shared.schemas.results import Funnel, JobResults, ModelResults
-from shared.verdicts import lost_images, verdict_of
+from shared.verdicts import any_testable, lost_images, verdict_of
 from shared.wording import change_in_words, class_in_words, more_images, nothing_compared, points
 
 
@@ -25,7 +25,7 @@ def tested_sentence(results: JobResults) -> str:
 
     If no edit was accepted, why.
     """
-    if nothing := nothing_compared(results):
+    if any_testable(results) and (nothing := nothing_compared(results)):
         return nothing
     models = list(dict.fromkeys(result.model for result in results.results))
     names = f"{', '.join(models[:-1])} and {models[-1]}" if len(models) > 1 else "".join(models)
@@ -58,6 +58,8 @@ def next_steps(results: JobResults) -> list[str]:
     ]
     if not results.results:
         return []
+    if not any_testable(results):
+        return ["Correct what the first sentence names, then submit the job again."]
     if weaknesses:
         return [*_after_weaknesses(results, weaknesses), *_settling(results)]
     return [*_settling(results), *_without_weaknesses(results)]

@@ -209,7 +209,7 @@ class _Columns:
         label = rows.label(predictions.get(rows.source.id), self._relation)
         if (original := predictions.get(rows.source.id)) and label is not None:
             score = _score(original, label, self._relation)
-            self._originals.add(numbers.group, None if score is None else score.rank)
+            self._originals.add(numbers.group, None if score is None else score.rank, label, original.predicted)
         edit_numbers: dict[tuple[tuple[str, str], ...], int] = {}
         for triple in edits:
             edit = triple.edit

@@ -10,7 +10,7 @@ from shared.schemas.base import TASK_DESCRIPTION, Contract
 from shared.schemas.designs import DesignResults
 from shared.schemas.effects import CellEffect, Metric
 from shared.schemas.estimates import EditCluster, FailurePoints, Rate, Realism, VarianceComponents
-from shared.schemas.metrics import ClassConfusion, PaperMetrics, SegmentationMetrics
+from shared.schemas.metrics import ClassConfusion, OriginalsCheck, PaperMetrics, SegmentationMetrics
 from shared.schemas.review_results import Calibration, MethodReviews
 from shared.schemas.sensitivity import Sensitivity
 from shared.schemas.service import ServiceInfo
@@ -29,7 +29,8 @@ class ModelResults(Contract):
     the image's mean IoU for cells of all classes; it has `segmentation` in place of `metrics` and `confusion`, which is
     None in results from before it was measured, too. `variance` is None under
     12 source images, for segmenters, and in results from before it was estimated. `clusters` are empty for segmenters,
-    under methods whose changes the user chooses, and where no class has enough edits.
+    under methods whose changes the user chooses, and where no class has enough edits. `originals`: None for segmenters,
+    without ground truth, and in results from before it was checked.
     """
 
     model: str
@@ -41,6 +42,7 @@ class ModelResults(Contract):
     counterfactuals: int
     left_out: int
     cells: list[CellEffect]
+    originals: OriginalsCheck | None = None
     metrics: PaperMetrics | None = None
     segmentation: SegmentationMetrics | None = None
     confusion: ClassConfusion | None = None
