@@ -207,8 +207,8 @@ def repaired_plant(label: str, value: str, as_it_is: Scores, with_value: Mapping
     regained = newly_lost = None
     if loss.interval and loss.interval.low > 0:
         if as_it_is.dtype == np.bool_:
-            rights = (scores.astype(np.bool_) for scores in (as_it_is, before, repaired))
-            regained, newly_lost = recovery(*rights, np.arange(len(as_it_is)))
+            scenes = np.arange(len(as_it_is))
+            regained, newly_lost = recovery(as_it_is == 1, before == 1, repaired == 1, scenes)
             share = (regained.value, regained.low, regained.high)
         else:
             was, is_now, could = (scores.astype(np.float64) for scores in (before, repaired, as_it_is))

@@ -75,7 +75,8 @@ def test_a_repair_wins_back_the_night_and_says_against_what(gateway: Gateway, re
     assert result.won_back.share > 0.8
     regained = result.won_back.regained
     assert regained is not None
-    assert 0 < regained.low <= result.won_back.share == regained.value <= regained.high
+    assert result.won_back.share == regained.value
+    assert 0 < regained.low <= result.won_back.share <= regained.high
     (edits,) = [figures for figures in result.sets if figures.set == "counterfactuals"]
     assert edits.against_best_control.difference > 0.3
     assert edits.against_best_control.interval is not None
