@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,6 +29,8 @@ from diffusion_service.editors.instruct_pix2pix import (
 )
 from diffusion_service.editors.one_step import load_one_step
 from diffusion_service.geometry import to_source
+from diffusion_service.once import Once
+from diffusion_service.replies import of_source
 from diffusion_service.stable_diffusion import NOT_FINITE, StableDiffusion
 from shared.images import Pixels, decode, encode
 from shared.problems import InvalidInput, NotFinite, UnusableReply
@@ -34,6 +38,7 @@ from shared.profile_instruct import FormField, Instruct, InstructPipeline, Instr
 from shared.schemas.base import ImagePayload
 from shared.schemas.instructions import InstructReply, InstructRequest
 
+CACHED_SOURCES = 16  # decoded; the edits of each come in requests of their own
 TOO_LONG = "the instruction is too long for the text encoder; use fewer words"
 NO_OBJECT = "there is no object to leave out; send a mask of it, or edit the region 'all'"
 # Submits items with a key to the service's batcher, as `DiffusionModel` does; results that are not finite are None.
@@ -170,6 +175,7 @@ class Instructor:
     ) -> None:
         """Load the engine; `networks` are the base's. Raises ValueError and OSError as the editors do."""
         self._regions = profile.regions
+        self._sources = Once[bytes, Pixels](CACHED_SOURCES)
         self._engine: InstructEngine
         match profile:
             case InstructPix2Pix():
@@ -196,7 +202,8 @@ class Instructor:
             raise InvalidInput(
                 f"this editor cannot edit the region {request.region!r}; use {' or '.join(map(repr, self._regions))}"
             )
-        source = await asyncio.to_thread(decode, request.source.png)
+        png = request.source.png
+        source = await asyncio.to_thread(lambda: self._sources.get(sha256(png).digest(), partial(decode, png)))
         if request.region == "all":
             keep = None
         elif request.mask is not None:
@@ -228,6 +235,6 @@ def _reply(edited: EditedImages, keep: Pixels | None) -> InstructReply:
             for image in edited.images
         ],
         refusals=[image if isinstance(image, str) else "" for image in edited.images],
-        keep_mask=None if keep is None else ImagePayload(png=encode(keep)),
+        keep_mask=None if keep is None else of_source(keep),
         evaluations=edited.evaluations,
     )

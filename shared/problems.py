@@ -153,7 +153,7 @@ class TooLarge(Problem):
 
 
 class Overloaded(Problem):
-    """The key's limit is reached, another upload is in progress, or a service's queue is full.
+    """The key's limit is reached, another upload is in progress, or a service's queue is full or too long.
 
     Wait for `Retry-After` (`retry_after` seconds), as the client does.
     """

@@ -99,6 +99,7 @@ class MakeBatcher(Protocol):
         max_batch: int,
         at_once: int = 1,
         on_stop: Callable[[], None] | None = None,
+        kind: Callable[[Key], Hashable] = lambda _: None,
     ) -> MicroBatcher[Key, Item, Result]:
         """`max_batch` is the profile's; the environment's `CONTRAFACT_MAX_BATCH` overrides it. See `MicroBatcher`."""
         ...
@@ -229,6 +230,7 @@ class ModelService(Generic[Model]):
         max_batch: int,
         at_once: int = 1,
         on_stop: Callable[[], None] | None = None,
+        kind: Callable[[Key], Hashable] = lambda _: None,
     ) -> MicroBatcher[Key, Item, Result]:
         """See `MakeBatcher`."""
         settings = self._settings
@@ -239,7 +241,7 @@ class ModelService(Generic[Model]):
             settings.deterministic,
             at_once,
         )
-        batcher = MicroBatcher(run, policy, self._metrics, self._turns, self._health, on_stop)
+        batcher = MicroBatcher(run, policy, self._metrics, self._turns, self._health, on_stop, kind)
         self._batchers.add(batcher)
         return batcher
 

@@ -61,14 +61,14 @@ def test_a_model_under_test_never_computes_while_another_thread_uses_tf32() -> N
         with plain_float_32("cuda:0"):
             seen.append(matrices.fp32_precision)
 
-    def release() -> None:
+    def end() -> None:
         scored.set()
         second.set()
 
-    with background(partial(score, scoring, scored), release=scored.set):
+    with background(partial(score, scoring, scored), release=end):
         assert scoring.wait(HANG_SECONDS)
         # Two scorers whose blocks overlap used to leave the process in TF32: the second restored the first one's value.
-        with background(partial(score, first, second), predict, release=release):
+        with background(partial(score, first, second), predict, release=end):
             assert not seen
             assert not first.is_set()
     assert seen == [before]
