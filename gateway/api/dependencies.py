@@ -13,7 +13,7 @@ from shared.problems import InvalidInput
 from shared.schemas.problems import ProblemDocument
 
 # Not `"model": ProblemDocument`: FastAPI would build a validator for each status of each route, 0.4 s of the start.
-PROBLEM = {
+PROBLEM: dict[str, object] = {
     "content": {
         "application/problem+json": {},
         "application/json": {"schema": {"$ref": f"#/components/schemas/{ProblemDocument.__name__}"}},
