@@ -11,7 +11,10 @@ from typing import Literal
 import httpx
 from PIL import Image
 
+from contrafact import plan_text
 from contrafact.client import Client
+from contrafact.command_line import messages
+from contrafact.job_progress import follow_job
 from contrafact.outcome import Outcome, is_flipped
 from contrafact.testing import InProcessOptions, JobFailed
 from embedded.library.datasets import ImageSet, LabelledImage, read_dataset
@@ -24,6 +27,7 @@ from shared.problems import InvalidInput, NotReady, Problem, TooLarge, from_repl
 from shared.schemas.jobs import JobDetail, JobRequest, ManifestImage, MethodChoice, MethodInfo
 from shared.schemas.result_rows import CounterfactualView
 
+UNUSABLE = (InvalidInput, TooLarge, FileNotFoundError, PermissionError)  # one image; the others go on
 PICTURED = 48  # counterfactuals whose pictures an outcome holds
 PICTURE_SIDE = 384
 START_SECONDS = 600.0  # of a service, before it answers at all
@@ -59,22 +63,34 @@ def _run_job(
 ) -> JobDetail:
     """Create the job and follow it to its end."""
     name = _add(client, subject, options)
-    job = client.create(_request(client, name, images, options))
+    request = _request(client, name, images, options)
+    plan = client.plan(request)
+    lines = images.test_set.lines(plan.images, plan.labelled)
+    messages.print(plan_text.plan(plan.model_copy(update={"test_set": lines})))
+    job = client.create(request)
     with _cancelled_on_error(client, job):
+        if options.on_progress is None:
+            return follow_job(client, job)
         for current in client.follow(job.id):
             job = current
-            if options.on_progress is not None:
-                options.on_progress(job)
+            options.on_progress(job)
     return job
 
 
 def _try(subject: InProcessModel, images: ImageSet) -> None:
-    """Run the model on the first image, so that its own errors are raised here rather than fail every image."""
-    first = images.read(0)
-    with _named(first):
-        pixels = pixels_of(first.image, channels_first=first.channels_first)
-    rows = subject.predict([pixels])
-    refuse_other_rows(rows, 1, len(subject.classes))
+    """Run the model on the first usable image, so that its errors are raised here rather than fail every image."""
+    problem: Problem | None = None
+    for position in range(images.length):
+        first = images.read(position)
+        try:
+            pixels = pixels_of(first.image, channels_first=first.channels_first)
+        except UNUSABLE as error:
+            problem = problem or _named(first, error)
+            continue
+        refuse_other_rows(subject.predict([pixels]), 1, len(subject.classes))
+        return
+    if problem is not None:
+        raise problem
 
 
 def _cancel_left_over(client: Client, name: str) -> None:
@@ -98,12 +114,18 @@ def _add(client: Client, subject: InProcessModel | Upload | Alias, options: InPr
 
 
 def _request(client: Client, name: str, images: ImageSet, options: InProcessOptions) -> JobRequest:
-    rows = []
+    rows, problem = [], None
     for position in range(images.length):
         row = images.read(position)
-        with _named(row):
+        try:
             digest = client.upload(png_of(row.image, channels_first=row.channels_first))
+        except UNUSABLE as error:
+            problem = _named(row, error)
+            images.test_set.left_out[row.name] = str(error)
+            continue
         rows.append(ManifestImage(digest=digest, label=row.label, name=row.name, group=row.group))
+    if problem is not None and not rows:
+        raise problem
     methods = _methods(client, options)
     return JobRequest(
         task_description=options.task,
@@ -117,13 +139,10 @@ def _request(client: Client, name: str, images: ImageSet, options: InProcessOpti
     )
 
 
-@contextmanager
-def _named(image: LabelledImage) -> Iterator[None]:
-    """Begin the problem of an image that cannot be used with its name."""
-    try:
-        yield
-    except (InvalidInput, TooLarge) as problem:
-        raise problem.about(image.name) from problem
+def _named(image: LabelledImage, error: Exception) -> Problem:
+    """The problem of an image that cannot be used, which begins with its name."""
+    problem = error if isinstance(error, Problem) else InvalidInput(str(error))
+    return problem.about(image.name)
 
 
 def _methods(client: Client, options: InProcessOptions) -> list[MethodChoice] | None:
