@@ -115,11 +115,12 @@ def submit_job(
             manifest = None if labels is None else labels.read_bytes()
             key = key or _key_of_archive(spec, archive, manifest)
             with show_upload(console, archive.name, archive.stat().st_size) as progress:
-                return client.create_from_archive(spec, archive, manifest, key, progress)
+                detail = client.create_from_archive(spec, archive, manifest, key, progress)
+            _print_lines(console, client.plan_of(detail.id).test_set)
+            return detail
     local = gather(paths)
     request = _request(spec, local, _usable(local, client.upload, "uploading", console), labels, known_classes)
-    for line in _lines(request, local):
-        console.print(line, markup=False, soft_wrap=True)
+    _print_lines(console, _lines(request, local))
     return client.create(request, key or _derived_key(request.model_dump_json(exclude_unset=True)))
 
 
@@ -163,8 +164,7 @@ def _archive_of(paths: Sequence[Path], spec: JobSpec, console: Console) -> Itera
         yield paths[0]
     elif spec.masks is not None or spec.object_masks:
         local = gather(paths)
-        for line in local.test_set.lines(len(local.images), 0)[1:]:
-            console.print(line, markup=False, soft_wrap=True)
+        _print_lines(console, local.test_set.lines(len(local.images), 0)[1:])
         with _pack([*local.images, *local.aside]) as archive:
             yield archive
     else:
@@ -202,6 +202,11 @@ def _request(
         if digest is not None
     ]
     return JobRequest(**spec.model_dump(exclude_unset=True), images=images)
+
+
+def _print_lines(console: Console, lines: Sequence[str]) -> None:
+    for line in lines:
+        console.print(f"test set  {line}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _lines(request: JobRequest, local: LocalSet) -> list[str]:

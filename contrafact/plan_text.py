@@ -24,7 +24,7 @@ def plan(job_plan: JobPlan) -> RenderableType:
         f"models    {', '.join(job_plan.models) or 'none'}",
         f"images    {job_plan.images}, {job_plan.labelled} with ground truth"
         + (f"; {job_plan.missing} to upload" if job_plan.missing else ""),
-        *test_set(job_plan),
+        *(f"test set  {line}" for line in job_plan.test_set[1:]),
         *_design(job_plan.design),
         *checks(job_plan),
         *(
@@ -37,11 +37,6 @@ def plan(job_plan: JobPlan) -> RenderableType:
         *(f"unusable  {failure.name or failure.position}: {failure.reason}" for failure in job_plan.failures),
     ]
     return Group(Text("\n".join(lines)), sensitivity(job_plan.sensitivity))
-
-
-def test_set(job_plan: JobPlan) -> list[str]:
-    """Lines on what is left out of the test set, and where its labels come from."""
-    return [f"test set  {line}" for line in job_plan.test_set]
 
 
 def checks(job_plan: JobPlan) -> list[str]:

@@ -154,12 +154,7 @@ def _print_plan(client: Client, detail: JobDetail) -> None:
     """Print the job's size, and what its plan says on checks that are off, scaling, groups and power."""
     messages.print(f"job {detail.id} of {detail.images} images, {detail.labelled} with ground truth")
     plan = client.plan_of(detail.id)
-    for line in [
-        *plan_text.test_set(plan),
-        *plan_text.checks(plan),
-        *plan_text.scaling(plan),
-        *plan_text.grouping(plan),
-    ]:
+    for line in [*plan_text.checks(plan), *plan_text.scaling(plan), *plan_text.grouping(plan)]:
         messages.print(line, markup=False, soft_wrap=True)
     messages.print(plan_text.sensitivity(plan.sensitivity))
 

@@ -76,11 +76,11 @@ def test(
             `nn.Module`; a transformers model or image-classification pipeline; a MAITE model; the path of an ONNX
             file or of a folder in Hub layout; a Hub id (`org/name` or `org/name@revision`); or a model under test of
             the profile, by name.
-        dataset: A folder (its `manifest.csv` or `manifest.jsonl`, or else its class folders, are the ground truth); a
-            list of (image, label); a torch data set of such pairs; a Hugging Face data set with one column of images
-            (see `label_column`); or a MAITE data set. An image is a path, a PIL image, an array (height × width ×
-            channels) or a tensor (channels first), of uint8 or floats from 0 to 1. A label is the name of a class, its
-            index, or None.
+        dataset: A folder (its manifest, `metadata.csv`, `labels.csv`, class files or class folders are the ground
+            truth, as for `contrafact submit`); a list of (image, label); a torch data set of such pairs; a Hugging
+            Face data set with one column of images (see `label_column`); or a MAITE data set. An image is a path, a PIL
+            image, an array (height × width × channels) or a tensor (channels first), of uint8 or floats from 0 to 1. A
+            label is the name of a class, its index, or None.
         task: What the model does, in a sentence.
         methods: Names, or choices with parameters; default: the profile's.
         factors: Only these factors change, such as `["weather"]`, in methods that have the parameter.
@@ -101,7 +101,10 @@ def test(
         seed: Seed of the job.
         profile: A shipped profile, or the path of a TOML file.
         directory: Where everything is kept. A later call on it takes captions and renderings from there.
-        on_progress: Called with the job, about once a second.
+        on_progress: Called with the job, about once a second; default: progress is shown on stderr.
+
+    Before the job starts, stderr says what is used of the data set, what is left out, where labels come from, and
+    which drops the images can show. An image that cannot be read is left out.
 
     Raises ValueError for a model or data set that cannot be used, what the model raises on the first image,
     `contrafact.Problem` for a request that the system refuses, JobFailed, and ImportError where the system is missing.

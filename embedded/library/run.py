@@ -5,14 +5,17 @@ from __future__ import annotations
 import io
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Literal
+from typing import Literal, TypeVar
 
 import httpx
 from PIL import Image
 
+from contrafact import plan_text
 from contrafact.client import Client
+from contrafact.command_line import messages
+from contrafact.job_progress import follow_job
 from contrafact.outcome import Outcome, is_flipped
 from contrafact.testing import InProcessOptions, JobFailed
 from embedded.library.datasets import ImageSet, LabelledImage, read_dataset
@@ -26,6 +29,9 @@ from shared.problems import InvalidInput, NotReady, Problem, TooLarge, from_repl
 from shared.schemas.jobs import JobDetail, JobRequest, ManifestImage, MethodChoice, MethodInfo
 from shared.schemas.result_rows import CounterfactualView
 
+Content = TypeVar("Content")
+
+UNUSABLE = (InvalidInput, TooLarge, FileNotFoundError, PermissionError)  # one image; the others go on
 PICTURED = 48  # counterfactuals whose pictures an outcome holds
 PICTURE_SIDE = 384
 START_SECONDS = 600.0  # of a service, before it answers at all
@@ -70,19 +76,30 @@ def _run_job(
 ) -> JobDetail:
     """Create the job and follow it to its end."""
     name = _add(client, subject, options)
-    job = client.create(_request(client, name, images, options))
+    request = _request(client, name, images, options)
+    plan = client.plan(request)
+    lines = images.test_set.lines(plan.images, plan.labelled)
+    messages.print(plan_text.plan(plan.model_copy(update={"test_set": lines})))
+    job = client.create(request)
     with _cancelled_on_error(client, job):
+        if options.on_progress is None:
+            return follow_job(client, job)
         for current in client.follow(job.id):
             job = current
-            if options.on_progress is not None:
-                options.on_progress(job)
+            options.on_progress(job)
     return job
 
 
 def _first_pixels(images: ImageSet) -> Pixels:
-    first = images.read(0)
-    with _named(first):
-        return pixels_of(first.image, channels_first=first.channels_first)
+    """The pixels of the first usable image. Raises the problem of the first image if none is."""
+    first: Problem | None = None
+    for position in range(images.length):
+        image = images.read(position)
+        try:
+            return _read(image, pixels_of)
+        except UNUSABLE as error:
+            first = first or _named(image, error)
+    raise first or InvalidInput("the data set has no images")
 
 
 def _cancel_left_over(client: Client, name: str) -> None:
@@ -106,12 +123,18 @@ def _add(client: Client, subject: InProcessModel | Upload | Alias, options: InPr
 
 
 def _request(client: Client, name: str, images: ImageSet, options: InProcessOptions) -> JobRequest:
-    rows = []
+    rows, problem = [], None
     for position in range(images.length):
         row = images.read(position)
-        with _named(row):
-            digest = client.upload(png_of(row.image, channels_first=row.channels_first))
+        try:
+            digest = client.upload(_read(row, png_of))
+        except UNUSABLE as error:
+            problem = _named(row, error)
+            images.test_set.left_out[row.name] = str(error)
+            continue
         rows.append(ManifestImage(digest=digest, label=row.label, name=row.name, group=row.group))
+    if problem is not None and not rows:
+        raise problem
     methods = _methods(client, options)
     return JobRequest(
         task_description=options.task,
@@ -125,15 +148,18 @@ def _request(client: Client, name: str, images: ImageSet, options: InProcessOpti
     )
 
 
-@contextmanager
-def _named(image: LabelledImage) -> Iterator[None]:
-    """Begin the problem of an image that cannot be used with its name."""
+def _read(image: LabelledImage, read: Callable[..., Content]) -> Content:
+    """What `read` makes of an image. Raises ValueError with its name for what is no image at all."""
     try:
-        yield
-    except (InvalidInput, TooLarge) as problem:
-        raise problem.about(image.name) from problem
+        return read(image.image, channels_first=image.channels_first)
     except ValueError as error:
         raise ValueError(f"{image.name!r}: {error}") from error
+
+
+def _named(image: LabelledImage, error: Exception) -> Problem:
+    """The problem of an image that cannot be used, which begins with its name."""
+    problem = error if isinstance(error, Problem) else InvalidInput(str(error))
+    return problem.about(image.name)
 
 
 def _methods(client: Client, options: InProcessOptions) -> list[MethodChoice] | None:

@@ -62,19 +62,24 @@ def surroundings(caller: str) -> tuple[str, torch.dtype, bool]:
     return caller, torch.get_default_dtype(), LOADING.locked()
 
 
-class Floats(torch.utils.data.Dataset[tuple[torch.Tensor, str]]):
-    """The images as tensors of torch's default dtype. Reading all of them takes as long as loading a service."""
+class Floats(torch.utils.data.Dataset[tuple[torch.Tensor | Path, str]]):
+    """A file that does not exist, then the images as tensors of torch's default dtype.
+
+    Reading all of them takes as long as loading a service.
+    """
 
     def __init__(self, seen: Surroundings) -> None:
         self._seen = seen
 
     def __len__(self) -> int:
-        return len(IMAGES)
+        return len(IMAGES) + 1
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, str]:
+    def __getitem__(self, index: int) -> tuple[torch.Tensor | Path, str]:
         self._seen.add(surroundings("data set"))
+        if index == 0:
+            return Path("nowhere.png"), "dark"
         time.sleep(0.2)
-        values = np.moveaxis(IMAGES[index], -1, 0) / 255
+        values = np.moveaxis(IMAGES[index - 1], -1, 0) / 255
         return torch.from_numpy(values).to(torch.get_default_dtype()), "dark"
 
 
@@ -108,7 +113,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory, progress: list[JobDetail],
 
 
 def test_the_weakness_is_found(outcome: Outcome, progress: list[JobDetail]) -> None:
-    """The least severity leaves every image below the model's threshold."""
+    """The least severity leaves every image below the model's threshold. The file that cannot be read is left out."""
     cells = {(finding.effect.cell.label, finding.effect.cell.value) for finding in outcome.findings}
     assert cells == {("dark", f"brightness {severity}") for severity in (2, 3, 4, 5)}
     assert {finding.effect.standing for finding in outcome.findings} == {"weakness"}
