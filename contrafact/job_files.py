@@ -28,6 +28,7 @@ from shared.seeds import derive_digest
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp"})
 FILES_AT_ONCE = 4
+LOOKED_AT = 16  # images that a dry run sends, so that the gateway can see whether its profile knows such images
 _LISTED = 5  # files in a message
 NamedPath = tuple[str, Path]  # the file's name in the job, and where it is
 
@@ -47,6 +48,7 @@ def spec_of(
     values: Sequence[str] = (),
     budget: int | None = None,
     object_masks: bool = False,
+    outside_domain: bool = False,
 ) -> JobSpec:
     """The job's spec. The gateway's defaults apply to options left out. `masks` is a JSON file."""
     spec: dict[str, object] = {"task_description": task, "seed": seed}
@@ -66,6 +68,8 @@ def spec_of(
         spec["group_by"] = group_by
     if design != "free" or values or budget is not None:
         spec |= {"design": design, "values": list(values), "budget": budget}
+    if outside_domain:
+        spec["outside_domain"] = True
     if object_masks:
         spec["object_masks"] = True
     if masks is not None:
@@ -141,9 +145,9 @@ def plan_job(
     known_classes: Collection[str],
     console: Console,
 ) -> JobPlan:
-    """The plan of the job that `submit_job` would start. Sends an archive for checking, but uploads no single files.
+    """The plan of the job that `submit_job` would start. Sends an archive, or a few of the single files, for checking.
 
-    Single files are decoded on this machine. Raises what `submit_job` raises.
+    Single files are decoded on this machine. Nothing is stored. Raises what `submit_job` raises.
     """
     manifest = read_manifest(paths, labels, console)
     with _archive_of(paths, spec) as archive:
@@ -152,7 +156,17 @@ def plan_job(
                 return client.plan_from_archive(spec, archive, manifest, progress)
     files, rows = _labelled_files(paths, manifest, known_classes)
     digests = _of_each(files, _check, "reading", console)
-    return client.plan(_request(spec, files, rows, digests))
+    plan = client.plan(_request(spec, files, rows, digests))
+    return plan.model_copy(update={"outside_domain": _outside_domain(client, spec, files, rows)})
+
+
+def _outside_domain(client: Client, spec: JobSpec, files: Sequence[NamedPath], rows: Sequence[ManifestRow]) -> str:
+    """What the plan of a few of the images says of the profile's domain. Raises InvalidInput for images outside."""
+    step = -(-len(files) // LOOKED_AT)
+    labelled = any(row.label or row.group for row in rows)
+    lines = [row.model_dump_json(exclude_none=True) for row in rows[::step]]
+    with _pack(files[::step]) as archive:
+        return client.plan_from_archive(spec, archive, "\n".join(lines).encode() if labelled else None).outside_domain
 
 
 @contextmanager
@@ -161,19 +175,19 @@ def _archive_of(paths: Sequence[Path], spec: JobSpec) -> Iterator[Path | None]:
     if _is_one_archive(paths):
         yield paths[0]
     elif spec.masks is not None or spec.object_masks:
-        with _pack(paths) as archive:
+        with _pack(image_files(paths)) as archive:
             yield archive
     else:
         yield None
 
 
 @contextmanager
-def _pack(paths: Sequence[Path]) -> Iterator[Path]:
-    """A temporary zip of the images and masks, stored without compression."""
+def _pack(files: Sequence[NamedPath]) -> Iterator[Path]:
+    """A temporary zip of images and masks, stored without compression."""
     with tempfile.TemporaryDirectory() as directory:
         archive = Path(directory, "images.zip")
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as target:
-            for name, path in image_files(paths):
+            for name, path in files:
                 target.write(path, name)
         yield archive
 

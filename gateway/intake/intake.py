@@ -77,7 +77,7 @@ def take_in(
     if masks is not None and shelf is not None:
         shelf.take_all(read_file(file, limits) for file in masks.files)
         incoming = shelf.take_out(incoming)
-    sources = [_take_one(member, store, limits) for member in incoming]
+    sources = [take_one(member, store, limits) for member in incoming]
     sources = [source for source in sources if source.name.startswith(aside.originals)]  # the note may come last
     if archive is not None and masks is not None:
         sources = images_beside_masks(sources)
@@ -206,7 +206,8 @@ def _is_export(member: Member) -> bool:
     return True
 
 
-def _take_one(member: Member, store: ImageStore, limits: IntakeLimits) -> SourceFile:
+def take_one(member: Member, store: ImageStore, limits: IntakeLimits) -> SourceFile:
+    """The file as a source image, stored or failed."""
     if member.data is None:
         return SourceFile(member.name, None, None, member.problem)
     try:

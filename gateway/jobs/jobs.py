@@ -39,7 +39,10 @@ MAX_FAILURES = 20
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The input of a new job: the spec, its plan, the source images in their order, an adaptive job's first round."""
+    """The input of a new job: the spec, its plan, the source images in their order, an adaptive job's first round.
+
+    `outside_domain`: what the report says of images that are not of the profile's domain.
+    """
 
     spec: JobSpec
     plan: Plan
@@ -47,6 +50,7 @@ class Order:
     sources: Sequence[SourceFile]
     idempotency_key: str | None = None
     screening: RoundPlan | None = None
+    outside_domain: str = ""
 
     @property
     def hash(self) -> str:
@@ -140,6 +144,7 @@ def plan_of(session: Session, owner: str, job_id: str, working_side: int) -> Job
         seed=job.seed,
         design=job.stored_spec.design,
         budget=job.stored_spec.budget,
+        outside_domain=job.stored_spec.outside_domain_note,
     )
     return describe_plan(planned, images, working_side)
 
@@ -234,7 +239,7 @@ def _job_row(job_id: str, owner: str, order: Order) -> JobColumns:
         "uploaded_models": digests_of(order.plan.models),
         "profile": order.profile,
         "seed": order.spec.seed,
-        "spec": order.spec.model_dump(mode="json"),
+        "spec": order.spec.model_dump(mode="json") | {"outside_domain_note": order.outside_domain},
         "idempotency_key": order.idempotency_key,
         "request_hash": order.hash,
     }

@@ -36,6 +36,7 @@ class JobPlan(Contract):
     are frames of one video.
     `repeated` counts the images with the pixels of an earlier one; they count as independent unless they share a
     group.
+    `outside_domain` says that images are not of the kind that the profile's models know; empty if they are.
     """
 
     task_description: Annotated[str, Field(validation_alias=TASK_DESCRIPTION)]
@@ -58,6 +59,7 @@ class JobPlan(Contract):
     folders_suffice: bool = False
     repeated: int = 0
     failures: list[ImageFailure]
+    outside_domain: str = ""
     design: Design = Field(default_factory=Design)
     renderings: list[PlannedRenderings] = Field(default_factory=list)
     sensitivity: Sensitivity
