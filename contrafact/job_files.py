@@ -29,6 +29,7 @@ from shared.seeds import derive_digest
 from shared.testsets import UNWANTED
 
 FILES_AT_ONCE = 4
+LOOKED_AT = 16  # images that a dry run sends, so that the gateway can see whether its profile knows such images
 _LISTED = 5  # files in a message
 
 
@@ -47,6 +48,7 @@ def spec_of(
     values: Sequence[str] = (),
     budget: int | None = None,
     object_masks: bool = False,
+    outside_domain: bool = False,
 ) -> JobSpec:
     """The job's spec. The gateway's defaults apply to options left out. `masks` is a JSON file."""
     spec: dict[str, object] = {"task_description": task, "seed": seed}
@@ -66,6 +68,8 @@ def spec_of(
         spec["group_by"] = group_by
     if design != "free" or values or budget is not None:
         spec |= {"design": design, "values": list(values), "budget": budget}
+    if outside_domain:
+        spec["outside_domain"] = True
     if object_masks:
         spec["object_masks"] = True
     if masks is not None:
@@ -143,9 +147,9 @@ def plan_job(
     known_classes: Collection[str],
     console: Console,
 ) -> JobPlan:
-    """The plan of the job that `submit_job` would start. Sends an archive for checking, but uploads no single files.
+    """The plan of the job that `submit_job` would start. Sends an archive, or a few of the single files, for checking.
 
-    Single files are decoded on this machine. Raises what `submit_job` raises.
+    Single files are decoded on this machine. Nothing is stored. Raises what `submit_job` raises.
     """
     with _archive_of(paths, spec, console) as archive:
         if archive is not None:
@@ -154,7 +158,20 @@ def plan_job(
                 return client.plan_from_archive(spec, archive, manifest, progress)
     local = gather(paths)
     request = _request(spec, local, _usable(local, _check, "reading", console), labels, known_classes)
-    return client.plan(request).model_copy(update={"test_set": _lines(request, local)})
+    outside = _outside_domain(client, spec, local.images, request)
+    return client.plan(request).model_copy(update={"test_set": _lines(request, local), "outside_domain": outside})
+
+
+def _outside_domain(client: Client, spec: JobSpec, files: Sequence[NamedPath], request: JobRequest) -> str:
+    """What the plan of a few of the images says of the profile's domain. Raises InvalidInput for images outside."""
+    usable = {image.name: image for image in request.images}
+    sample = [file for file in files if file[0] in usable][:: -(-len(usable) // LOOKED_AT)]
+    rows = [usable[name] for name, _ in sample]
+    named = [{"file": row.name, "label": row.label, "group": row.group} for row in rows]
+    lines = [json.dumps({key: value for key, value in row.items() if value is not None}) for row in named]
+    labelled = any(row.label or row.group for row in rows)
+    with _pack(sample) as archive:
+        return client.plan_from_archive(spec, archive, "\n".join(lines).encode() if labelled else None).outside_domain
 
 
 @contextmanager
@@ -164,7 +181,8 @@ def _archive_of(paths: Sequence[Path], spec: JobSpec, console: Console) -> Itera
         yield paths[0]
     elif spec.masks is not None or spec.object_masks:
         local = gather(paths)
-        _print_lines(console, local.test_set.lines(len(local.images), 0)[1:])
+        for line in local.test_set.lines(len(local.images), 0)[1:]:
+            console.print(line, markup=False, soft_wrap=True)
         with _pack([*local.images, *local.aside]) as archive:
             yield archive
     else:

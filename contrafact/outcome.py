@@ -139,7 +139,9 @@ class Outcome:
 
     def __repr__(self) -> str:
         head = f"Outcome(job={self.job!r}, directory={self.directory!r}, failures={self.failures!r})"
-        return "\n".join([head, *(f"  {verdict}" for verdict in self.verdicts)])
+        outside = self.metrics.outside_domain
+        warning = [f"  Do not rely on these results: {outside}"] if outside else []
+        return "\n".join([head, *warning, *(f"  {verdict}" for verdict in self.verdicts)])
 
     def to_dataframe(self, table: Table = "counterfactuals") -> pandas.DataFrame:
         """A pandas table: a row per counterfactual and model, or with `"cells"` a row per cell with its effect.

@@ -75,7 +75,9 @@ def _without_findings(results: JobResults, of: ModelResults) -> Iterator[str]:
 
 
 def _missing_sources(results: JobResults) -> Iterator[str]:
-    """The number of source images without results, and the reasons."""
+    """Images that the profile does not know, the number of source images without results, and the reasons."""
+    if results.outside_domain:
+        yield f"Do not rely on these results: {results.outside_domain}"
     if results.sources_failed:
         yield f"{results.sources_failed} of {results.sources} source images failed:"
         yield from (f"  {failure.count}: {failure.reason}" for failure in results.failure_reasons)

@@ -39,6 +39,7 @@ class InProcessOptions:
     inputs: Inputs
     name: str
     seed: int
+    outside_domain: bool
     profile: str
     directory: Path
     on_progress: Callable[[JobDetail], None] | None
@@ -63,6 +64,7 @@ def test(
     inputs: Inputs = "arrays",
     name: str = "model",
     seed: int = 0,
+    outside_domain: bool = False,
     profile: str = "tiny",
     directory: Path | str = "contrafact-test",
     on_progress: Callable[[JobDetail], None] | None = None,
@@ -99,6 +101,8 @@ def test(
         inputs: What a function gets: arrays (height × width × 3, uint8), or PIL images.
         name: The model's name in results.
         seed: Seed of the job.
+        outside_domain: Test images that the profile's models do not know, such as photographs with `tiny`. Otherwise a
+            data set of mostly such images is refused.
         profile: A shipped profile, or the path of a TOML file.
         directory: Where everything is kept. A later call on it takes captions and renderings from there.
         on_progress: Called with the job, about once a second; default: progress is shown on stderr.
@@ -130,6 +134,7 @@ def test(
         inputs=inputs,
         name=name,
         seed=seed,
+        outside_domain=outside_domain,
         profile=profile,
         directory=Path(directory),
         on_progress=on_progress,

@@ -94,7 +94,7 @@ def take_in(
     if masks is not None and shelf is not None:
         shelf.take_all(read_file(file, limits) for file in masks.files)
         incoming = shelf.take_out(incoming, aside.test_set.left_out)
-    sources = [_take_one(member, store, limits) for member in incoming]
+    sources = [take_one(member, store, limits) for member in incoming]
     if aside.originals:  # the note may come last
         sources = [source for source in sources if source.name.startswith(aside.originals)]
         aside.test_set.left_out.clear()
@@ -247,7 +247,8 @@ def _is_export(member: Member) -> bool:
     return True
 
 
-def _take_one(member: Member, store: ImageStore, limits: IntakeLimits) -> SourceFile:
+def take_one(member: Member, store: ImageStore, limits: IntakeLimits) -> SourceFile:
+    """The file as a source image, stored or failed."""
     if member.data is None:
         return SourceFile(member.name, None, None, member.problem)
     try:

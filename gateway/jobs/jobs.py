@@ -42,7 +42,8 @@ MAX_FAILURES = 20
 class Order:
     """The input of a new job: the spec, its plan, the source images in their order, an adaptive job's first round.
 
-    `test_set`: what is used of the files and where labels come from, in lines.
+    `test_set`: what is used of the files and where labels come from, in lines. `outside_domain`: what the report says
+    of images that are not of the profile's domain.
     """
 
     spec: JobSpec
@@ -52,6 +53,7 @@ class Order:
     idempotency_key: str | None = None
     screening: RoundPlan | None = None
     test_set: Sequence[str] = ()
+    outside_domain: str = ""
 
     @property
     def hash(self) -> str:
@@ -147,6 +149,7 @@ def plan_of(session: Session, owner: str, job_id: str, working_side: int) -> Job
         design=job.stored_spec.design,
         budget=job.stored_spec.budget,
         test_set=_test_set(session, job_id),
+        outside_domain=job.stored_spec.outside_domain_note,
     )
     return describe_plan(planned, images, working_side)
 
@@ -248,7 +251,7 @@ def _job_row(job_id: str, owner: str, order: Order) -> JobColumns:
         "uploaded_models": digests_of(order.plan.models),
         "profile": order.profile,
         "seed": order.spec.seed,
-        "spec": order.spec.model_dump(mode="json"),
+        "spec": order.spec.model_dump(mode="json") | {"outside_domain_note": order.outside_domain},
         "idempotency_key": order.idempotency_key,
         "request_hash": order.hash,
     }

@@ -5,21 +5,22 @@ A dry run makes the same checks and returns the plan; it writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from gateway.context import Context, read_stored
 from gateway.database.sessions import reading
 from gateway.intake.archives import Member
-from gateway.intake.intake import MANIFEST, WITHOUT_LABELS, Intake, group, relabel, take_in
+from gateway.intake.intake import MANIFEST, WITHOUT_LABELS, Intake, group, relabel, take_in, take_one
 from gateway.intake.mask_files import MaskShelf, SentMasks
 from gateway.intake.masks import OBJECT_READER, MaskReader, mask_reader
-from gateway.intake.sources import KeptImage, NamedFile, SourceFile, truths_of
+from gateway.intake.sources import KeptImage, NamedFile, SourceFile, read_file, truths_of
 from gateway.jobs import jobs
 from gateway.jobs.backgrounds import check_compositions, with_backgrounds
 from gateway.jobs.choices import Plan, plan
 from gateway.jobs.designs import with_design
+from gateway.jobs.domain import SampledImages, outside_domain
 from gateway.jobs.model_choice import class_lists
 from gateway.jobs.plans import PlannedJob, describe_plan
 from gateway.jobs.rounds import planned_rounds
@@ -40,7 +41,8 @@ OF_REQUEST = "labels are those that the request has for each image"
 class Submission:
     """A parsed request. The images are files, or a manifest of uploaded images.
 
-    `by_name`: the labels of the manifest's images are found as those of files are, by their names.
+    With a manifest, `files` are some of its images that are not uploaded, for a dry run to look at. `by_name`: the
+    labels of the manifest's images are found as those of files are, by their names.
     """
 
     spec: JobSpec
@@ -50,6 +52,14 @@ class Submission:
     by_name: bool = False
     manifest: bytes | None = None
     idempotency_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadImages:
+    """The test set of a dry run; `copies`: small images of some, by digest, None if they are in the store."""
+
+    intake: Intake
+    copies: Mapping[str, bytes] | None
 
 
 def submit(context: Context, owner: str, submission: Submission) -> JobDetail:
@@ -63,11 +73,13 @@ def submit(context: Context, owner: str, submission: Submission) -> JobDetail:
     intake = _label(_sources(context, owner, submission, job_plan), spec, job_plan)
     sources = intake.sources
     usable = sum(not source.failure for source in sources)
+    read = partial(_read_image, context)
+    outside = outside_domain(context, job_plan.methods, spec.outside_domain, _digests(sources), read)
     job_plan = with_backgrounds(job_plan, sources, spec.seed, partial(_find, context, owner), uploaded=True)
     job_plan = with_design(job_plan, spec, context.profile.defaults.values, usable)
     spec, screening = planned_rounds(spec, job_plan, sources)
     profile = context.profile.profile.name
-    order = jobs.Order(spec, job_plan, profile, sources, submission.idempotency_key, screening, _lines(intake))
+    order = jobs.Order(spec, job_plan, profile, sources, submission.idempotency_key, screening, _lines(intake), outside)
     with context.sessions.begin() as session:
         images.record_images(session, owner, [source.image for source in sources if source.image is not None])
         images.record_masks(session, owner, [source.mask for source in sources if source.mask is not None])
@@ -77,19 +89,20 @@ def submit(context: Context, owner: str, submission: Submission) -> JobDetail:
         return jobs.show(session, owner, job_id)
 
 
-def plan_submission(context: Context, owner: str, submission: Submission, intake: Intake | None = None) -> JobPlan:
+def plan_submission(context: Context, owner: str, submission: Submission, read: ReadImages | None = None) -> JobPlan:
     """The plan of the job that `submit` would create. Writes nothing, and refuses what `submit` refuses.
 
-    Images of a manifest that are not uploaded yet are the exception: they are counted, not refused. `intake`: what
-    `read_sources` gave, if it was called before.
+    Images of a manifest that are not uploaded yet are the exception: they are counted, not refused. `read`: what
+    `read_images` gave, if it was called before.
     """
     spec = submission.spec
     job_plan = _plan(context, owner, spec)
-    if intake is None:
-        intake = _existing_sources(context, owner, submission, job_plan.classes)
-    intake = _label(intake, spec, job_plan)
+    if read is None:
+        read = _existing_images(context, owner, submission, job_plan.classes)
+    intake = _label(read.intake, spec, job_plan)
     sources = intake.sources
     usable = [source for source in sources if not source.failure]
+    outside = outside_domain(context, job_plan.methods, spec.outside_domain, *_readable(context, read))
     job_plan = with_backgrounds(job_plan, sources, spec.seed, partial(_find, context, owner), uploaded=False)
     job_plan = with_design(job_plan, spec, context.profile.defaults.values, len(usable))
     spec, _ = planned_rounds(spec, job_plan, sources)
@@ -104,12 +117,13 @@ def plan_submission(context: Context, owner: str, submission: Submission, intake
         design=spec.design,
         budget=spec.budget,
         test_set=_lines(intake),
+        outside_domain=outside,
     )
     images = [_planned_image(source) for source in usable]
     return describe_plan(job, images, context.settings.working_side, _failures(sources)[: jobs.MAX_FAILURES])
 
 
-def read_sources(context: Context, owner: str, submission: Submission) -> Intake:
+def read_images(context: Context, owner: str, submission: Submission) -> ReadImages:
     """The images of a dry run with their own labels and masks, which no model was compared with. Writes nothing.
 
     Raises as `submit`, but not for a wrong choice of methods or models.
@@ -118,7 +132,7 @@ def read_sources(context: Context, owner: str, submission: Submission) -> Intake
         classes = _plan(context, owner, submission.spec).classes
     except InvalidInput:
         classes = list(submission.spec.classes or ())
-    return _existing_sources(context, owner, submission, classes)
+    return _existing_images(context, owner, submission, classes)
 
 
 def _lines(intake: Intake) -> list[str]:
@@ -142,14 +156,19 @@ def _failures(sources: Sequence[SourceFile]) -> list[ImageFailure]:
     ]
 
 
-class _DryRunPlace:
-    """The image store of a dry run: every image exists, and none is stored."""
+def _digests(sources: Sequence[SourceFile]) -> list[str]:
+    return [source.image.digest for source in sources if source.image is not None]
 
-    def exists(self, key: str) -> bool:
-        return True
 
-    def put(self, key: str, data: bytes) -> None:
-        raise AssertionError("a dry run stores no images")
+def _read_image(context: Context, digest: str) -> bytes:
+    return read_stored(context, image_key(digest))
+
+
+def _readable(context: Context, read: ReadImages) -> tuple[Collection[str], Callable[[str], bytes]]:
+    """The images of a dry run to look at: copies of those sent, or those uploaded before."""
+    if read.copies is None:
+        return _digests(read.intake.sources), partial(_read_image, context)
+    return read.copies, read.copies.__getitem__
 
 
 def _plan(context: Context, owner: str, spec: JobSpec) -> Plan:
@@ -182,11 +201,12 @@ def _sources(context: Context, owner: str, submission: Submission, job_plan: Pla
     return Intake(_with_masks(context, entries, sources, masks, reader, place), TestSet(labels_from=OF_REQUEST))
 
 
-def _existing_sources(context: Context, owner: str, submission: Submission, classes: Sequence[str]) -> Intake:
+def _existing_images(context: Context, owner: str, submission: Submission, classes: Sequence[str]) -> ReadImages:
     _refuse_loose_masks(submission)
     entries, reader = submission.uploaded, _reader(submission.spec)
+    place = SampledImages()
     if entries is None:
-        return _uploaded_sources(context, submission, classes, _DryRunPlace())
+        return ReadImages(_uploaded_sources(context, submission, classes, place), place.copies)
     test_set = TestSet(labels_from=OF_REQUEST)
     if submission.by_name:
         known, table = {*classes, *submission.spec.label_map}, submission.manifest
@@ -207,7 +227,10 @@ def _existing_sources(context: Context, owner: str, submission: Submission, clas
         SourceFile(entry.name, entry.label, image, group=entry.group, upload=entry.digest)
         for entry, image in zip(entries, existing, strict=True)
     ]
-    return Intake(_with_masks(context, entries, sources, masks, reader, _DryRunPlace()), test_set)
+    sources = _with_masks(context, entries, sources, masks, reader, place)
+    for file in submission.files:
+        take_one(read_file(file, context.limits), place, context.limits)
+    return ReadImages(Intake(sources, test_set), place.copies if submission.files else None)
 
 
 def _with_masks(
@@ -216,7 +239,7 @@ def _with_masks(
     sources: list[SourceFile],
     masks: Mapping[str, KeptImage],
     reader: MaskReader | None,
-    place: images.ProtectedStore | _DryRunPlace,
+    place: images.ProtectedStore | SampledImages,
 ) -> list[SourceFile]:
     """The source images of a JSON manifest with their masks from the object store."""
     if reader is None:
@@ -228,7 +251,7 @@ def _with_masks(
 
 
 def _uploaded_sources(
-    context: Context, submission: Submission, classes: Sequence[str], place: images.ProtectedStore | _DryRunPlace
+    context: Context, submission: Submission, classes: Sequence[str], place: images.ProtectedStore | SampledImages
 ) -> Intake:
     spec = submission.spec
     labels = {*classes, *spec.label_map}

@@ -45,6 +45,8 @@ def _head(results: JobResults) -> Iterator[str]:
     yield f"# {plain(results.made.task_description)}\n"
     yield from (f"**{sentence(line)}**\n" for line in not_testable_sentences(results))
     yield f"{plain(tested_sentence(results))}\n"
+    if results.outside_domain:
+        yield f"**Do not rely on these results:** {sentence(results.outside_domain)}\n"
     if results.sources_failed:
         reasons = "; ".join(f"{reason.count} for: {plain(reason.reason)}" for reason in results.failure_reasons)
         yield f"**{results.sources_failed} of {results.sources} source images failed** ({reasons}).\n"

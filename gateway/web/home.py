@@ -19,14 +19,17 @@ from gateway.jobs.choices import methods_listing
 from gateway.jobs.submit import Submission, submit
 from gateway.models_under_test import models
 from gateway.suites import suites
-from gateway.web.form_fields import NO_LABELS, field_of, for_form
+from gateway.web.form_fields import ALL_THE_SAME, NO_LABELS, field_of, for_form
 from gateway.web.rendering import render
 from shared.characters import visible
 from shared.problems import InvalidInput, Malformed, Problem, TooLarge
 from shared.schemas.jobs import JobSpec
 from shared.schemas.masks import MaskSpec
 
-FIELDS = ("task", "images", "manifest", "ground_truth", "label_map", "masks", "classes", "methods", "shifts", "models")
+FIELDS = (
+    "task", "images", "outside_domain", "manifest", "ground_truth", "label_map", "masks", "classes", "methods",
+    "shifts", "models",
+)  # fmt: skip
 MAX_CHOICES = 200  # ticked boxes and other fields
 MAX_FIELD_BYTES = 64 * 1024  # of a text field, and of the file of classes
 JOBS_PER_PAGE = 20
@@ -41,7 +44,7 @@ class JobForm:
     """The form's text fields and ticked boxes.
 
     `shifts`: a phrase on each line; `classes`: JSON of a `MaskSpec`; `label_map`: "label = class" on each line;
-    `labelled`: whether manifest and folders are labels.
+    `labelled`: whether manifest and folders are labels; `outside_domain`: whether to take images of any kind.
     """
 
     task: str = ""
@@ -51,6 +54,7 @@ class JobForm:
     classes: str = ""
     label_map: str = ""
     labelled: bool = True
+    outside_domain: bool = False
 
     def spec(self) -> JobSpec:
         """The job's spec. Raises InvalidInput and Malformed."""
@@ -66,6 +70,7 @@ class JobForm:
             "models": self.models or None,
             "label_map": self._labels(),
             "ground_truth": "auto" if self.labelled else "none",
+            "outside_domain": self.outside_domain,
         }
         spec = validate(JobSpec, fields, "the form")
         if not self.classes:
@@ -133,6 +138,7 @@ def _page(
         models=descriptions,
         filled=form,
         no_labels=NO_LABELS,
+        all_the_same=ALL_THE_SAME,
         problem=problem.detail if problem else "",
         field=field_of(problem) if problem else "",
     )
@@ -149,6 +155,7 @@ def job_form(form: FormData) -> JobForm:
         classes="\n".join(texts["classes"]).strip(),
         label_map="\n".join(texts["label_map"]).strip(),
         labelled="none" not in texts["ground_truth"],
+        outside_domain="true" in texts["outside_domain"],
     )
 
 

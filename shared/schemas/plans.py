@@ -37,6 +37,7 @@ class JobPlan(Contract):
     `test_set` says in a line each what is used of the files, what is left out and why, and where labels come from.
     `repeated` counts the images with the pixels of an earlier one; they count as independent unless they share a
     group.
+    `outside_domain` says that images are not of the kind that the profile's models know; empty if they are.
     """
 
     task_description: Annotated[str, Field(validation_alias=TASK_DESCRIPTION)]
@@ -60,6 +61,7 @@ class JobPlan(Contract):
     repeated: int = 0
     failures: list[ImageFailure]
     test_set: list[str] = Field(default_factory=list)
+    outside_domain: str = ""
     design: Design = Field(default_factory=Design)
     renderings: list[PlannedRenderings] = Field(default_factory=list)
     sensitivity: Sensitivity

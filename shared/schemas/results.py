@@ -143,6 +143,7 @@ class JobResults(Contract):
     miss; "caption (weather)" refuses nothing for that factor only.
     `not_clustered`: why some or all edits are in no cluster, unless the reason is that there are too few.
     `realism` has an entry for each method with accepted counterfactuals; it is empty in reports of older versions.
+    `outside_domain`: says that images are not of the kind that the profile's models know; empty if they are.
     `not_corroborated`: why findings lack the comparison with the job's own images, if a service failed.
     """
 
@@ -165,4 +166,5 @@ class JobResults(Contract):
     review_first: int = 0
     not_corroborated: str = ""
     not_clustered: str = ""
+    outside_domain: str = ""
     made: HowMade

@@ -52,7 +52,7 @@ pixels = np.full((48, 48, 3), 80, np.uint8)
 contrafact.test(
     lambda images: ["dark"] * len(images), Broken([(pixels + number, "dark") for number in range(12)]),
     task="tell dark pictures from bright ones", classes=["dark", "bright"], directory=sys.argv[1],
-    methods=["dillema"], on_progress=on_progress,
+    methods=["dillema"], outside_domain=True, on_progress=on_progress,
 )
 """
 
