@@ -37,7 +37,7 @@ Edit = tuple[int, int]  # of an image
 
 
 @dataclass(slots=True)
-class Site:
+class SlowService:
     """An editor behind a batcher, and the edits that it has made and the job has kept."""
 
     seconds: float
@@ -59,7 +59,7 @@ class Site:
         return MicroBatcher(self.run, BatchPolicy(max_batch=1, max_wait=0.0), metrics)
 
 
-async def simulate(calls: Calls, site: Site, images: int, edits: int, in_flight: int) -> float:
+async def simulate(calls: Calls, site: SlowService, images: int, edits: int, in_flight: int) -> float:
     """Run a job. Returns its time in the editor's seconds."""
     batcher, started = site.batcher(), time.monotonic()
     work = [work_on_image, work_on_edits][calls == "edit"]
@@ -96,14 +96,14 @@ async def simulate(calls: Calls, site: Site, images: int, edits: int, in_flight:
     return (time.monotonic() - started) * site.scale
 
 
-async def work_on_image(batcher: MicroBatcher[object, Edit, Edit], site: Site, image: int, edits: int) -> None:
+async def work_on_image(batcher: MicroBatcher[object, Edit, Edit], site: SlowService, image: int, edits: int) -> None:
     """One call for all edits, with one deadline: as it was."""
     deadline = time.monotonic() + DEADLINE_SECONDS / site.scale
     made = [await batcher.submit((image, number), key=(image, number), deadline=deadline) for number in range(edits)]
     site.kept |= set(made)
 
 
-async def work_on_edits(batcher: MicroBatcher[object, Edit, Edit], site: Site, image: int, edits: int) -> None:
+async def work_on_edits(batcher: MicroBatcher[object, Edit, Edit], site: SlowService, image: int, edits: int) -> None:
     """A call for each edit that is not kept yet, all at the same time."""
     missing = [(image, number) for number in range(edits) if (image, number) not in site.kept]
     outcomes = await asyncio.gather(*(_call(batcher, site, edit) for edit in missing), return_exceptions=True)
@@ -112,7 +112,7 @@ async def work_on_edits(batcher: MicroBatcher[object, Edit, Edit], site: Site, i
             raise outcome
 
 
-async def _call(batcher: MicroBatcher[object, Edit, Edit], site: Site, edit: Edit) -> None:
+async def _call(batcher: MicroBatcher[object, Edit, Edit], site: SlowService, edit: Edit) -> None:
     until = time.monotonic() + WAIT_SECONDS / site.scale
     while True:
         try:
@@ -136,9 +136,9 @@ def main() -> None:
     parser.add_argument("--calls", nargs="+", choices=("image", "edit"), default=("image", "edit"))
     parser.add_argument("--scale", type=float, default=100.0)
     options = parser.parse_args()
-    cases = [(calls, Site(seconds, options.scale)) for seconds in SECONDS for calls in options.calls]
+    cases = [(calls, SlowService(seconds, options.scale)) for seconds in SECONDS for calls in options.calls]
 
-    def run(case: tuple[Calls, Site]) -> float:
+    def run(case: tuple[Calls, SlowService]) -> float:
         return asyncio.run(simulate(*case, options.images, options.edits, options.in_flight))
 
     with ThreadPoolExecutor(len(cases)) as threads:

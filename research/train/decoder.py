@@ -52,7 +52,7 @@ def reconstruction_loss(output: Tensor, target: Tensor) -> Tensor:
     return error.abs().mean() + 2 * error.square().mean() + 0.3 * (across.abs().mean() + down.abs().mean())
 
 
-class _Crops:
+class _PairsOfCrops:
     """Random crops of pictures of both domains in turn, mirrored or not, by step, and the decoder's loss on them."""
 
     def __init__(self, args: argparse.Namespace, on: torch.device) -> None:
@@ -182,7 +182,7 @@ def main() -> None:
         args.run, args.minutes * 60, args.batch, args.rate, weight_decay=0.01, ema=args.ema, checkpoint_every=120,
         steps=args.steps,
     )  # fmt: skip
-    progress = train(model, _Crops(args, on).loss, recipe)
+    progress = train(model, _PairsOfCrops(args, on).loss, recipe)
     kept = ("pictures", "crop", "regenerated", "perceptual")
     record = recipe_record(recipe, progress) | {name: getattr(args, name) for name in kept}
     record |= {f"held_out_psnr_db_{domain}": value for domain, value in measure(model, args.count, on).items()}

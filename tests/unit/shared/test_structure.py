@@ -63,7 +63,8 @@ def test_no_two_classes_of_a_package_share_a_name(package: str) -> None:
 # What the client imports of shared, and what these import: what must be the same on both sides. It reads the user's
 # files (archives, manifests), writes calibrations into a profile (its sections), and prints what pages show (wording).
 CLIENT_USES = {
-    *("archives", "characters", "chunks", "http_statuses", "manifests", "markdown", "package", "problems"),
+    *("archives", "certificates", "characters", "chunks", "class_names", "http_statuses", "manifests", "markdown"),
+    *("package", "problems", "testsets"),
     *("profile_diffusion", "profile_evaluator", "profile_instruct", "profile_unets", "profiles", "repair_tables"),
     *("schemas", "seeds", "stages", "verdicts", "weights", "wording"),
 }

@@ -193,7 +193,8 @@ def test_a_parameter_that_the_other_job_did_not_have_is_no_part_of_the_request(g
         session.execute(text("UPDATE jobs SET methods = :older WHERE id = 'drawn'"), {"older": older})
     job = gateway.client.post("/jobs/drawn/doses", json={}).json()["id"]
     with gateway.context.sessions() as session:
-        request = JobSpec.model_validate(session.get_one(Job, job).spec)
+        stored = session.get_one(Job, job).spec
+    request = JobSpec.model_validate({name: stored[name] for name in JobSpec.model_fields if name in stored})
     assert request.methods is not None
     editor = request.methods[0].parameters["controlled"]
     assert isinstance(editor, dict)

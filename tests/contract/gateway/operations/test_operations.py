@@ -32,6 +32,7 @@ from shared.asgi import AccessLog
 from shared.batch_metrics import BatchMetrics
 from shared.probes import operations_port
 from shared.problems import NotReady
+from shared.server_replies import UNUSABLE_REPLIES
 from shared.storage import DirectoryStore
 from tests.support.databases import ON_SQLITE
 from tests.support.extras import run
@@ -242,6 +243,7 @@ def test_every_metric_is_described_and_every_described_one_exists() -> None:
     registry = CollectorRegistry()
     AccessLog(FastAPI(), "none", registry)
     BatchMetrics("none", registry)
+    registry.register(UNUSABLE_REPLIES)
     counted = [metric.name for source in (registry, REGISTRY) for metric in source.collect()]
     exported = {name for name in counted if name.startswith("contrafact_")} | {
         "contrafact_jobs",

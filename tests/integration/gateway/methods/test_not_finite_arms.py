@@ -21,26 +21,32 @@ from tests.support.work_site import Site, work_until
 
 
 class Overflowing(SmallServices):
-    """Some renderings are not finite: `overflows` sees each, and the smallest seed of its request."""
+    """Of the renderings that `may_overflow`, those with the seed of the first one are not finite."""
 
-    def __init__(self, overflows: Callable[[Rendering, int], bool]) -> None:
-        self._overflows = overflows
+    def __init__(self, may_overflow: Callable[[Rendering], bool]) -> None:
+        self._may_overflow = may_overflow
+        self._seeds: list[int] = []
         super().__init__()
 
     def _renderings(self, request: RenderRequest) -> RenderReply:
-        least = min(rendering.seed for rendering in request.renderings)
         reply = super()._renderings(request)
         pairs = zip(request.renderings, reply.images, strict=True)
-        images = [None if self._overflows(rendering, least) else image for rendering, image in pairs]
+        images = [None if self._overflows(rendering) else image for rendering, image in pairs]
         return reply.model_copy(update={"images": images})
+
+    def _overflows(self, rendering: Rendering) -> bool:
+        if not self._may_overflow(rendering):
+            return False
+        self._seeds.append(rendering.seed)
+        return rendering.seed == self._seeds[0]
 
 
 @contextmanager
 def job_with(
-    overflows: Callable[[Rendering, int], bool], sessions: Sessions, directory: Path
+    may_overflow: Callable[[Rendering], bool], sessions: Sessions, directory: Path
 ) -> Iterator[list[Counterfactual]]:
     """The rows of a finished job of one image with two edits."""
-    small = Overflowing(overflows)
+    small = Overflowing(may_overflow)
     with serve(small) as url:
         site = Site(sessions, DirectoryStore(directory / "objects"), small, url)
         site.add_job(images=1)
@@ -55,10 +61,7 @@ def job_with(
 
 @ON_SQLITE
 def test_a_null_arm_that_is_not_finite_refuses_its_edit_and_has_no_row(sessions: Sessions, tmp_path: Path) -> None:
-    def overflows(rendering: Rendering, least: int) -> bool:
-        return rendering.prompt == CAPTION and rendering.seed == least
-
-    with job_with(overflows, sessions, tmp_path) as rows:
+    with job_with(lambda rendering: rendering.prompt == CAPTION, sessions, tmp_path) as rows:
         edits = [row for row in rows if row.arm == "edit"]
         nulls = [row for row in rows if row.arm == "null"]
     (refused,) = [row for row in edits if not row.accepted]
@@ -71,10 +74,7 @@ def test_a_null_arm_that_is_not_finite_refuses_its_edit_and_has_no_row(sessions:
 
 @ON_SQLITE
 def test_an_edit_that_is_not_finite_is_refused_and_its_neighbour_stays(sessions: Sessions, tmp_path: Path) -> None:
-    def overflows(rendering: Rendering, least: int) -> bool:
-        return rendering.prompt != CAPTION and rendering.seed == least
-
-    with job_with(overflows, sessions, tmp_path) as rows:
+    with job_with(lambda rendering: rendering.prompt != CAPTION, sessions, tmp_path) as rows:
         edits = [row for row in rows if row.arm == "edit"]
     assert sorted((row.accepted, row.check, row.image_digest is None) for row in edits) == [
         (False, "not finite", True),
