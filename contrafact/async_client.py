@@ -12,11 +12,13 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import partial, wraps
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import httpx
 
 from contrafact.client import Client
+from shared.certificates import trusted
 
 CALLS_AT_ONCE = 32  # further calls wait for a thread
 Parameters = ParamSpec("Parameters")
@@ -46,10 +48,10 @@ class AsyncClient:
     Use it in the event loop in which it was made. `async with` closes it.
     """
 
-    def __init__(self, base_url: str, api_key: str | None = None) -> None:
-        """Call it inside a running event loop."""
+    def __init__(self, base_url: str, api_key: str | None = None, *, ca_file: Path | str = "") -> None:
+        """Call it inside a running event loop. `ca_file` as in `Client`."""
         self._loop = asyncio.get_running_loop()
-        self._transport = httpx.AsyncHTTPTransport(trust_env=False)
+        self._transport = httpx.AsyncHTTPTransport(trust_env=False, verify=trusted(ca_file))
         self._client = Client(base_url, api_key, transport=_LoopTransport(self._loop, self._transport))
         self._threads = ThreadPoolExecutor(CALLS_AT_ONCE, thread_name_prefix="contrafact-async")
 

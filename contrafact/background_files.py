@@ -10,7 +10,8 @@ from pydantic import JsonValue
 from rich.console import Console
 
 from contrafact.client import Client
-from contrafact.job_files import image_files, upload_images
+from contrafact.job_files import upload_images
+from contrafact.testset_files import gather
 from shared.schemas.compositions import MOST_BACKGROUNDS
 from shared.schemas.jobs import MethodChoice
 
@@ -29,7 +30,7 @@ def with_backgrounds(
         return list(methods)
     if METHOD not in [method.name for method in methods]:
         raise ValueError("--backgrounds are for the method compose; add --method compose")
-    files = image_files([folder])
+    files = gather([folder]).images
     if len(files) > MOST_BACKGROUNDS:
         raise ValueError(
             f"{folder} has {len(files)} images, and a job takes {MOST_BACKGROUNDS} backgrounds; choose some"

@@ -5,6 +5,7 @@ Exit codes: 0 done; 1 the job failed or was cancelled; 2 wrong usage; 3 the gate
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -37,11 +38,24 @@ from shared.schemas.reports import ReportFormat
 FORMAT_OF_SUFFIX: dict[str, ReportFormat] = {".md": "md", ".markdown": "md", ".json": "json"}
 
 app = typer.Typer(
-    help="Test a vision model with counterfactual images. Data on stdout, everything else on stderr.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def trust(
+    ca_file: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="PEM of the certificate authorities to trust; or SSL_CERT_FILE"),
+    ] = None,
+) -> None:
+    """Test a vision model with counterfactual images. Data on stdout, everything else on stderr."""
+    if ca_file is not None:
+        os.environ["SSL_CERT_FILE"] = str(ca_file)
+
+
 app.command()(serve)
 app.command()(submit)
 

@@ -75,10 +75,15 @@ class Client:
     """A client of one gateway. Methods raise the gateway's problems as subclasses of `shared.problems.Problem`."""
 
     def __init__(
-        self, base_url: str, api_key: str | None = None, *, transport: httpx.BaseTransport | None = None
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        *,
+        ca_file: Path | str = "",
+        transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """`transport` sends the requests; default: httpx's own."""
-        self._gateway = Connection(base_url, api_key, transport)
+        """`ca_file`: PEM of certificate authorities to trust, too. `transport` sends the requests; default: httpx's."""
+        self._gateway = Connection(base_url, api_key, transport, ca_file)
 
     def close(self) -> None:
         """Close the connections."""

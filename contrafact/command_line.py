@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from rich.console import Console, RenderableType
 
 from contrafact.client import Client, Unreachable
+from contrafact.option_names import in_options
 from shared.problems import NotReady, Problem, validation_sentence
 
 messages = Console(stderr=True)
@@ -28,7 +29,11 @@ WIDTH_OUTSIDE_TERMINALS = 160
 @contextmanager
 def open_client(url: str, api_key: str) -> Iterator[Client]:
     """Open a client. A problem inside the block prints a message and exits with its code."""
-    client = Client(url, api_key or None)
+    try:
+        client = Client(url, api_key or None)
+    except ValueError as error:
+        messages.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(2) from error
     try:
         yield client
     except ValidationError as error:
@@ -38,7 +43,7 @@ def open_client(url: str, api_key: str) -> Iterator[Client]:
         messages.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
         raise typer.Exit(2) from error
     except Problem as problem:
-        messages.print(f"error: {problem.detail}", style="red", markup=False, soft_wrap=True)
+        messages.print(f"error: {in_options(problem.detail)}", style="red", markup=False, soft_wrap=True)
         raise typer.Exit(4 if isinstance(problem, Unreachable | NotReady) else 3) from problem
     finally:
         client.close()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import httpx
 
+from shared.certificates import tls_fault, trusted
 from shared.problems import DependencyFailed, NotReady, Overloaded, from_reply
 from shared.schemas.base import Contract
 
@@ -39,11 +41,23 @@ class Unreachable(DependencyFailed):
 class Connection:
     """A connection to one gateway. Raises the gateway's problems as subclasses of `shared.problems.Problem`."""
 
-    def __init__(self, base_url: str, api_key: str | None = None, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        transport: httpx.BaseTransport | None = None,
+        ca_file: Path | str = "",
+    ) -> None:
+        """Raises ValueError if the certificates in `ca_file` or `SSL_CERT_FILE` cannot be read."""
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         timeout = httpx.Timeout(60.0, connect=5.0, read=600.0)
         self.http = httpx.Client(
-            base_url=base_url, headers=headers, timeout=timeout, trust_env=False, transport=transport
+            base_url=base_url,
+            headers=headers,
+            timeout=timeout,
+            trust_env=False,
+            transport=transport,
+            verify=trusted(ca_file),
         )
 
     def get(self, reply_type: type[Reply], path: str, parameters: Parameters | None = None) -> Reply:
@@ -119,15 +133,16 @@ class Connection:
     def _send_once(self, request: httpx.Request) -> httpx.Response:
         try:
             return self.http.send(request)
-        except httpx.ConnectError as error:
-            raise Unreachable(
-                f"nothing answers at {self.http.base_url}; start `contrafact serve`, or set CONTRAFACT_URL"
-            ) from error
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
 
     def _unreachable(self, error: httpx.TransportError) -> Unreachable:
-        return Unreachable(f"the connection to {self.http.base_url} broke off: {error!r}")
+        url = self.http.base_url
+        if fault := tls_fault(error):
+            return Unreachable(f"{url} cannot be reached: {fault}")
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+            return Unreachable(f"nothing answers at {url}; start `contrafact serve`, or set CONTRAFACT_URL")
+        return Unreachable(f"the connection to {url} broke off: {error!r}")
 
 
 def repeat_until_ready(call: Callable[[], Reply], on_wait: Callable[[NotReady], None] = lambda _: None) -> Reply:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import tempfile
 import zipfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,19 +17,20 @@ from rich.console import Console
 
 from contrafact.client import Client
 from contrafact.progress_display import show_progress, show_upload
+from contrafact.testset_files import LocalSet, NamedPath, gather
 from shared.archives import is_archive
-from shared.manifests import ManifestRow, folder_labels, is_manifest, match_rows, parse_manifest, refuse_masks
-from shared.problems import InvalidInput, Problem, TooLarge, quote
+from shared.class_names import read_label_map
+from shared.problems import InvalidInput, Problem, TooLarge
 from shared.schemas.designs import DesignKind
 from shared.schemas.jobs import JobDetail, JobRequest, JobSpec, ManifestImage, MethodChoice, MethodInfo
 from shared.schemas.masks import MaskSpec
 from shared.schemas.plans import JobPlan
 from shared.seeds import derive_digest
+from shared.testsets import UNWANTED
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp"})
 FILES_AT_ONCE = 4
+LOOKED_AT = 16  # images that a dry run sends, so that the gateway can see whether its profile knows such images
 _LISTED = 5  # files in a message
-NamedPath = tuple[str, Path]  # the file's name in the job, and where it is
 
 
 def spec_of(
@@ -47,6 +48,7 @@ def spec_of(
     values: Sequence[str] = (),
     budget: int | None = None,
     object_masks: bool = False,
+    outside_domain: bool = False,
 ) -> JobSpec:
     """The job's spec. The gateway's defaults apply to options left out. `masks` is a JSON file."""
     spec: dict[str, object] = {"task_description": task, "seed": seed}
@@ -57,7 +59,7 @@ def spec_of(
     if reference_models:
         spec["reference_models"] = list(reference_models)
     if label_map:
-        spec["label_map"] = dict(parse_pair(text) for text in label_map)
+        spec["label_map"] = dict(pair for text in label_map for pair in _label_pairs(text))
     if no_labels:
         spec["ground_truth"] = "none"
     if calibration is not None:
@@ -66,6 +68,8 @@ def spec_of(
         spec["group_by"] = group_by
     if design != "free" or values or budget is not None:
         spec |= {"design": design, "values": list(values), "budget": budget}
+    if outside_domain:
+        spec["outside_domain"] = True
     if object_masks:
         spec["object_masks"] = True
     if masks is not None:
@@ -110,15 +114,17 @@ def submit_job(
     Without a `key`, the idempotency key is derived from the request: repeating a command whose reply was lost returns
     the same job. Raises ValueError for contradictory options, and `shared.problems.Problem`.
     """
-    manifest = read_manifest(paths, labels, console)
-    with _archive_of(paths, spec) as archive:
+    with _archive_of(paths, spec, console) as archive:
         if archive is not None:
+            manifest = None if labels is None else labels.read_bytes()
             key = key or _key_of_archive(spec, archive, manifest)
             with show_upload(console, archive.name, archive.stat().st_size) as progress:
-                return client.create_from_archive(spec, archive, manifest, key, progress)
-    files, rows = _labelled_files(paths, manifest, known_classes)
-    digests = upload_images(client, files, console)
-    request = _request(spec, files, rows, digests)
+                detail = client.create_from_archive(spec, archive, manifest, key, progress)
+            _print_lines(console, client.plan_of(detail.id).test_set)
+            return detail
+    local = gather(paths)
+    request = _request(spec, local, _usable(local, client.upload, "uploading", console), labels, known_classes)
+    _print_lines(console, _lines(request, local))
     return client.create(request, key or _derived_key(request.model_dump_json(exclude_unset=True)))
 
 
@@ -141,39 +147,55 @@ def plan_job(
     known_classes: Collection[str],
     console: Console,
 ) -> JobPlan:
-    """The plan of the job that `submit_job` would start. Sends an archive for checking, but uploads no single files.
+    """The plan of the job that `submit_job` would start. Sends an archive, or a few of the single files, for checking.
 
-    Single files are decoded on this machine. Raises what `submit_job` raises.
+    Single files are decoded on this machine. Nothing is stored. Raises what `submit_job` raises.
     """
-    manifest = read_manifest(paths, labels, console)
-    with _archive_of(paths, spec) as archive:
+    with _archive_of(paths, spec, console) as archive:
         if archive is not None:
+            manifest = None if labels is None else labels.read_bytes()
             with show_upload(console, archive.name, archive.stat().st_size) as progress:
                 return client.plan_from_archive(spec, archive, manifest, progress)
-    files, rows = _labelled_files(paths, manifest, known_classes)
-    digests = _of_each(files, _check, "reading", console)
-    return client.plan(_request(spec, files, rows, digests))
+    local = gather(paths)
+    request = _request(spec, local, _usable(local, _check, "reading", console), labels, known_classes)
+    outside = _outside_domain(client, spec, local.images, request)
+    return client.plan(request).model_copy(update={"test_set": _lines(request, local), "outside_domain": outside})
+
+
+def _outside_domain(client: Client, spec: JobSpec, files: Sequence[NamedPath], request: JobRequest) -> str:
+    """What the plan of a few of the images says of the profile's domain. Raises InvalidInput for images outside."""
+    usable = {image.name: image for image in request.images}
+    sample = [file for file in files if file[0] in usable][:: -(-len(usable) // LOOKED_AT)]
+    rows = [usable[name] for name, _ in sample]
+    named = [{"file": row.name, "label": row.label, "group": row.group} for row in rows]
+    lines = [json.dumps({key: value for key, value in row.items() if value is not None}) for row in named]
+    labelled = any(row.label or row.group for row in rows)
+    with _pack(sample) as archive:
+        return client.plan_from_archive(spec, archive, "\n".join(lines).encode() if labelled else None).outside_domain
 
 
 @contextmanager
-def _archive_of(paths: Sequence[Path], spec: JobSpec) -> Iterator[Path | None]:
+def _archive_of(paths: Sequence[Path], spec: JobSpec, console: Console) -> Iterator[Path | None]:
     """The archive to send: the given one, a temporary zip of images with masks, or None to upload files one by one."""
     if _is_one_archive(paths):
         yield paths[0]
     elif spec.masks is not None or spec.object_masks:
-        with _pack(paths) as archive:
+        local = gather(paths)
+        for line in local.test_set.lines(len(local.images), 0)[1:]:
+            console.print(line, markup=False, soft_wrap=True)
+        with _pack([*local.images, *local.aside]) as archive:
             yield archive
     else:
         yield None
 
 
 @contextmanager
-def _pack(paths: Sequence[Path]) -> Iterator[Path]:
-    """A temporary zip of the images and masks, stored without compression."""
+def _pack(files: Sequence[NamedPath]) -> Iterator[Path]:
+    """A temporary zip of the files, stored without compression."""
     with tempfile.TemporaryDirectory() as directory:
         archive = Path(directory, "images.zip")
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as target:
-            for name, path in image_files(paths):
+            for name, path in files:
                 target.write(path, name)
         yield archive
 
@@ -185,74 +207,30 @@ def _is_one_archive(paths: Sequence[Path]) -> bool:
         return is_archive(file)
 
 
-def _labelled_files(
-    paths: Sequence[Path], manifest: bytes | None, known_classes: Collection[str]
-) -> tuple[list[NamedPath], list[ManifestRow]]:
-    """The image files, each with its row of the manifest. Without a manifest, the folder's name is the label."""
-    files = image_files(paths)
-    return files, label_rows([name for name, _ in files], manifest, known_classes)
-
-
-def label_rows(names: Sequence[str], manifest: bytes | None, known_classes: Collection[str]) -> list[ManifestRow]:
-    """The row of each file, from the manifest or else from class folders. Raises InvalidInput and Malformed."""
-    if manifest is None:
-        labels = folder_labels(names, known_classes)
-        return [ManifestRow(file=name, label=label) for name, label in zip(names, labels, strict=True)]
-    rows = match_rows(parse_manifest(manifest), names)
-    refuse_masks(rows)
-    return rows
-
-
-def read_manifest(paths: Sequence[Path], labels: Path | None, console: Console) -> bytes | None:
-    """The manifest `labels`, or the only `manifest.csv` or `manifest.jsonl` among the paths or in their folders.
-
-    The console names it in the second case. None if there is none. Raises InvalidInput if there are several, as for an
-    archive.
-    """
-    sent = (file for path in paths for file in (_visible_files(path) if path.is_dir() else [path]))
-    inside = [file for file in sent if is_manifest(file.name)]
-    manifests = {file.resolve(): file for file in [*inside, *([labels] if labels else [])]}
-    if len(manifests) > 1:
-        raise InvalidInput(f"there is more than one manifest: {quote([*map(str, manifests.values())])}; keep one")
-    for file in manifests.values():
-        if labels is None:
-            console.print(f"labels are read from {file}", markup=False, soft_wrap=True)
-        return file.read_bytes()
-    return None
-
-
-def _visible_files(folder: Path) -> Iterator[Path]:
-    """The files below a folder, without hidden ones and those of hidden folders."""
-    for file in sorted(folder.rglob("*")):
-        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(folder).parts):
-            yield file
-
-
 def _request(
-    spec: JobSpec, files: Sequence[NamedPath], rows: Sequence[ManifestRow], digests: Sequence[str]
+    spec: JobSpec, local: LocalSet, digests: Sequence[str | None], labels: Path | None, known_classes: Collection[str]
 ) -> JobRequest:
+    """The request with the images that have a digest."""
+    rows = local.label(labels, {*known_classes, *spec.label_map})
+    if spec.ground_truth == "none":
+        local.test_set.labels_from = UNWANTED
     images = [
         ManifestImage(digest=digest, label=row.label, name=name, group=row.group)
-        for digest, row, (name, _) in zip(digests, rows, files, strict=True)
+        for digest, row, (name, _) in zip(digests, rows, local.images, strict=True)
+        if digest is not None
     ]
     return JobRequest(**spec.model_dump(exclude_unset=True), images=images)
 
 
-def image_files(paths: Sequence[Path]) -> list[NamedPath]:
-    """Names and paths of the images, sorted by name; folders are searched recursively. Manifests are left out."""
-    files: list[NamedPath] = []
-    for path in paths:
-        if path.is_file():
-            files += [] if is_manifest(path.name) else [(path.name, path)]
-            continue
-        images = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
-        parent = path.resolve().parent
-        files += [
-            (file.resolve().relative_to(parent).as_posix(), file) for file in images if not file.name.startswith(".")
-        ]
-    if not files:
-        raise ValueError(f"there are no PNG, JPEG or WebP images in {', '.join(map(str, paths))}")
-    return files
+def _print_lines(console: Console, lines: Sequence[str]) -> None:
+    for line in lines:
+        console.print(f"test set  {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _lines(request: JobRequest, local: LocalSet) -> list[str]:
+    """What is used of the test set, what is left out, and where labels come from."""
+    labelled = 0 if request.ground_truth == "none" else sum(image.label is not None for image in request.images)
+    return local.test_set.lines(len(request.images), labelled)
 
 
 def upload_images(client: Client, files: Sequence[NamedPath], console: Console) -> list[str]:
@@ -260,7 +238,21 @@ def upload_images(client: Client, files: Sequence[NamedPath], console: Console) 
 
     Raises InvalidInput that names the files which the gateway cannot use as images, once all are sent.
     """
-    return _of_each(files, client.upload, "uploading", console)
+    replies = _of_each(files, client.upload, "uploading", console)
+    if any(isinstance(reply, Problem) for reply in replies):
+        raise _unusable(files, replies)
+    return [reply for reply in replies if isinstance(reply, str)]
+
+
+def _usable(local: LocalSet, digest_of: Callable[[Path], str], doing: str, console: Console) -> list[str | None]:
+    """The digest of each image; None for one that is left out as unusable. Raises InvalidInput if none is usable."""
+    replies = _of_each(local.images, digest_of, doing, console)
+    if all(isinstance(reply, Problem) for reply in replies):
+        raise _unusable(local.images, replies)
+    for (name, _), reply in zip(local.images, replies, strict=True):
+        if isinstance(reply, Problem):
+            local.test_set.left_out[name] = reply.detail
+    return [reply if isinstance(reply, str) else None for reply in replies]
 
 
 def _check(path: Path) -> str:
@@ -272,26 +264,32 @@ def _check(path: Path) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _of_each(files: Sequence[NamedPath], digest_of: Callable[[Path], str], doing: str, console: Console) -> list[str]:
-    """The digests of the files. Raises InvalidInput with the reasons why `digest_of` refused some."""
+def _of_each(
+    files: Sequence[NamedPath], digest_of: Callable[[Path], str], doing: str, console: Console
+) -> list[str | Problem]:
+    """The digest of each file, or the reason why `digest_of` refused it."""
 
     def digest_or_problem(file: NamedPath) -> str | Problem:
-        name, path = file
         try:
-            return digest_of(path)
+            return digest_of(file[1])
         except (InvalidInput, TooLarge) as problem:
-            return problem.about(name)
+            return problem
+        except (FileNotFoundError, PermissionError) as error:
+            return InvalidInput(f"the file cannot be read ({error.strerror})")
 
     with show_progress(console, doing, len(files)) as display, ThreadPoolExecutor(FILES_AT_ONCE) as pool:
         replies = []
         for reply in pool.map(digest_or_problem, files):
             replies.append(reply)
             display.advance()
-    if refused := [reply for reply in replies if isinstance(reply, Problem)]:
-        reasons = "; ".join(problem.detail for problem in refused[:_LISTED])
-        more = f"; and {len(refused) - _LISTED} more" if len(refused) > _LISTED else ""
-        raise InvalidInput(f"{len(refused)} of {len(files)} files cannot be used: {reasons}{more}")
-    return [reply for reply in replies if isinstance(reply, str)]
+    return replies
+
+
+def _unusable(files: Sequence[NamedPath], replies: Sequence[str | Problem]) -> InvalidInput:
+    pairs = zip(files, replies, strict=True)
+    reasons = [f"{name!r}: {reply.detail}" for (name, _), reply in pairs if isinstance(reply, Problem)]
+    more = f"; and {len(reasons) - _LISTED} more" if len(reasons) > _LISTED else ""
+    return InvalidInput(f"{len(reasons)} of {len(files)} files cannot be used: {'; '.join(reasons[:_LISTED])}{more}")
 
 
 def _value(text: str) -> JsonValue:
@@ -300,6 +298,12 @@ def _value(text: str) -> JsonValue:
     except ValueError:
         return text
     return value
+
+
+def _label_pairs(text: str) -> Iterable[tuple[str, str]]:
+    """The pair `LABEL=CLASS`, or those of a file. Raises ValueError, and Malformed for a file that is no text."""
+    file = Path(text)
+    return read_label_map(file.read_bytes(), file.name).items() if file.is_file() else [parse_pair(text)]
 
 
 def parse_pair(text: str) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,7 +23,8 @@ BATCH = 500  # MLflow takes 1,000 metrics in a call
 def log_to_mlflow(job: TrackedJob, uri: str, experiment: str = EXPERIMENT) -> str:
     """Store the job as a finished run of an experiment, which is created if it is missing; return the run's id.
 
-    Raises ValueError for what MLflow refuses; then the run, if there is one, is marked as failed.
+    Raises ValueError for what MLflow refuses and for files that cannot be sent. After any error the run, if there is
+    one, is marked as failed, after Ctrl-C as killed.
     """
     try:
         client = MlflowClient(tracking_uri=uri)
@@ -33,11 +35,23 @@ def log_to_mlflow(job: TrackedJob, uri: str, experiment: str = EXPERIMENT) -> st
         raise ValueError(f"MLflow at {uri} refused the run: {error.message}") from error
     try:
         _fill(client, run_id, job)
+        client.set_terminated(run_id)
     except MlflowException as error:
-        client.set_terminated(run_id, "FAILED")
+        _end(client, run_id, "FAILED")
         raise ValueError(f"MLflow at {uri} refused the run {run_id}: {error.message}") from error
-    client.set_terminated(run_id)
+    except OSError as error:
+        _end(client, run_id, "FAILED")
+        raise ValueError(f"the files of the run {run_id} cannot be sent to MLflow at {uri}: {error}") from error
+    except BaseException as error:
+        _end(client, run_id, "FAILED" if isinstance(error, Exception) else "KILLED")
+        raise
     return run_id
+
+
+def _end(client: MlflowClient, run_id: str, status: str) -> None:
+    """Set a run's final status. A server that cannot be reached is no second error."""
+    with suppress(Exception):
+        client.set_terminated(run_id, status)
 
 
 def _fill(client: MlflowClient, run_id: str, job: TrackedJob) -> None:

@@ -13,6 +13,7 @@ from contrafact import printing
 from contrafact.command_line import URL, Json, Key, Url, messages, open_client, print_output
 from contrafact.jatic import jatic_metadata_beside, jatic_spec
 from contrafact.progress_display import show_upload
+from shared.class_names import read_class_names
 from shared.schemas.models import ModelSpec, is_model_file
 
 models = typer.Typer(help="Models under test: list them, add your own.", invoke_without_command=True)
@@ -56,7 +57,10 @@ def add(
     kind: Annotated[
         str | None, typer.Option("--kind", "--task", help="classification (default) or segmentation")
     ] = None,
-    output: Annotated[str | None, typer.Option(help="what an ONNX model returns: logits or probabilities")] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(help="what an ONNX model returns: logits or probabilities (default: as it shows itself)"),
+    ] = None,
     licence: str = "",
     description: str = "",
     as_json: Json = False,
@@ -70,7 +74,7 @@ def add(
     with open_client(url, api_key) as client:
         fields: dict[str, JsonValue] = {"name": name, "licence": licence, "description": description}
         if classes is not None:
-            fields["classes"] = _class_names(classes)
+            fields["classes"] = read_class_names(classes.read_bytes(), classes.name)
         if preprocessing is not None:
             fields["preprocessing"] = json.loads(preprocessing.read_text(encoding="utf-8"))
         fields |= {name: value for name, value in (("kind", kind), ("output", output)) if value is not None}
@@ -136,11 +140,3 @@ def _described(spec: ModelSpec, files: list[Path]) -> ModelSpec:
         return spec
     known = jatic_spec(metadata, spec.name, classes=spec.classes if isinstance(spec.classes, list) else None)
     return ModelSpec.model_validate(known.model_dump(exclude_unset=True) | spec.model_dump(exclude_unset=True))
-
-
-def _class_names(path: Path) -> JsonValue:
-    text = path.read_text(encoding="utf-8")
-    if text.lstrip().startswith(("{", "[")):
-        names: JsonValue = json.loads(text)
-        return names
-    return [line.strip() for line in text.splitlines() if line.strip()]

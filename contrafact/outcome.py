@@ -16,6 +16,7 @@ from shared.schemas.jobs import ImageFailure
 from shared.schemas.result_rows import CounterfactualView, ModelOpinion, PredictionView
 from shared.schemas.results import JobResults
 from shared.verdicts import VerdictKind, verdict_of, verdict_sentence
+from shared.wording import nothing_accepted
 
 if TYPE_CHECKING:
     import pandas
@@ -47,8 +48,9 @@ class OutcomeVerdict:
     """What the cells of one model under test under one method show together, as the report says it.
 
     `kind`: "weakness"; "not settled" (a suspected drop that no test established); "no weakness" (cells were tested, and
-    neither holds); "too few images"; "nothing compared" (no edit was accepted). `effects`: the weaknesses, strongest
-    first, or the suspected drops, those that lost the most images first; empty for the other kinds.
+    neither holds); "too few images"; "nothing compared" (no edit was accepted); "not testable" (the model is not right
+    on the originals; `sentence` says what to check). `effects`: the weaknesses, strongest first, or the suspected
+    drops, those that lost the most images first; empty for the other kinds.
     """
 
     model: str
@@ -130,12 +132,16 @@ class Outcome:
             verdict = verdict_of(self.metrics, results)
             effects = {"weakness": verdict.weaknesses, "not settled": verdict.unsettled}.get(verdict.kind, [])
             text = verdict_sentence(verdict, results.metric)
+            if verdict.kind == "nothing compared":
+                text = f"{text} {nothing_accepted(self.metrics, results.method)}"
             verdicts.append(OutcomeVerdict(results.model, results.method, verdict.kind, effects, text))
         return verdicts
 
     def __repr__(self) -> str:
         head = f"Outcome(job={self.job!r}, directory={self.directory!r}, failures={self.failures!r})"
-        return "\n".join([head, *(f"  {verdict}" for verdict in self.verdicts)])
+        outside = self.metrics.outside_domain
+        warning = [f"  Do not rely on these results: {outside}"] if outside else []
+        return "\n".join([head, *warning, *(f"  {verdict}" for verdict in self.verdicts)])
 
     def to_dataframe(self, table: Table = "counterfactuals") -> pandas.DataFrame:
         """A pandas table: a row per counterfactual and model, or with `"cells"` a row per cell with its effect.

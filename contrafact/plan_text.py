@@ -24,6 +24,8 @@ def plan(job_plan: JobPlan) -> RenderableType:
         f"models    {', '.join(job_plan.models) or 'none'}",
         f"images    {job_plan.images}, {job_plan.labelled} with ground truth"
         + (f"; {job_plan.missing} to upload" if job_plan.missing else ""),
+        *(f"test set  {line}" for line in job_plan.test_set[1:]),
+        *domain(job_plan),
         *_design(job_plan.design),
         *checks(job_plan),
         *(
@@ -36,6 +38,11 @@ def plan(job_plan: JobPlan) -> RenderableType:
         *(f"unusable  {failure.name or failure.position}: {failure.reason}" for failure in job_plan.failures),
     ]
     return Group(Text("\n".join(lines)), sensitivity(job_plan.sensitivity))
+
+
+def domain(job_plan: JobPlan) -> list[str]:
+    """A line on images that the profile does not know, if there are any."""
+    return [f"domain    {job_plan.outside_domain}"] if job_plan.outside_domain else []
 
 
 def checks(job_plan: JobPlan) -> list[str]:

@@ -18,13 +18,14 @@ from shared.schemas.result_rows import CounterfactualView, PredictionView
 from shared.schemas.results import JobResults, ModelResults
 from shared.schemas.reviews import ReviewView
 from shared.stages import in_flight, stage_words
-from shared.verdicts import not_settled_sentence, verdict_of
+from shared.verdicts import any_testable, not_settled_sentence, not_testable_sentences, originals_hints, verdict_of
 from shared.wording import (
     NO_FINDING,
     NO_PAIR_COUNTS,
     checks_off_lines,
     interval,
     nothing_accepted,
+    nothing_compared,
     p_value,
     percent,
     points,
@@ -37,11 +38,16 @@ PROVISIONAL = "Provisional: the error rates of the automatic checks are unknown 
 def findings(results: JobResults) -> RenderableType:
     """Findings per model under test and method: a table and sentences, or a line that says there are none.
 
-    The most frequent reasons of failures come first. If every image failed, nothing follows them.
+    The most frequent reasons of failures come first. If every image failed, nothing follows them. If no edit was
+    accepted, the first line says why.
     """
-    lines: list[RenderableType] = [Text(line) for line in _missing_sources(results)]
+    lines: list[RenderableType] = [Text(line, style="bold") for line in not_testable_sentences(results)]
+    lines += [Text(line) for line in _missing_sources(results)]
     if results.sources == results.sources_failed + results.sources_cancelled:
         return Group(*lines)
+    lines += [Text(hint) for hint in originals_hints(results)]
+    if any_testable(results) and (nothing := nothing_compared(results)):
+        return Group(*lines, Text(nothing), Text(_check_notes(results)))
     for model_results in results.results:
         lines.append(Text(f"{model_results.model} under {model_results.method}", style="bold"))
         lines.append(Text(_accuracy_line(model_results)))
@@ -59,13 +65,19 @@ def findings(results: JobResults) -> RenderableType:
 
 def _without_findings(results: JobResults, of: ModelResults) -> Iterator[str]:
     """Why a model has no finding, and what is not settled."""
+    verdict = verdict_of(results, of)
+    if verdict.kind == "not testable":
+        yield "No verdict: see above."
+        return
     yield nothing_accepted(results, of.method) or (NO_FINDING if of.counterfactuals else NO_PAIR_COUNTS)
-    if not_settled := not_settled_sentence(verdict_of(results, of), of.metric):
+    if not_settled := not_settled_sentence(verdict, of.metric):
         yield not_settled
 
 
 def _missing_sources(results: JobResults) -> Iterator[str]:
-    """The number of source images without results, and the reasons."""
+    """Images that the profile does not know, the number of source images without results, and the reasons."""
+    if results.outside_domain:
+        yield f"Do not rely on these results: {results.outside_domain}"
     if results.sources_failed:
         yield f"{results.sources_failed} of {results.sources} source images failed:"
         yield from (f"  {failure.count}: {failure.reason}" for failure in results.failure_reasons)
@@ -256,6 +268,8 @@ def _accuracy_line(results: ModelResults) -> str:
     accuracy = results.metrics.accuracy[0] if results.metrics and results.metrics.accuracy else None
     if accuracy is None or accuracy.originals.value is None or accuracy.counterfactuals.value is None:
         return images
+    if results.relation == "metamorphic":
+        return f"{images}; without ground truth: {accuracy.counterfactuals.value:.1%} predicted as their originals"
     return (
         f"{images}; accuracy {accuracy.originals.value:.1%} on originals, "
         f"{accuracy.counterfactuals.value:.1%} on counterfactuals"

@@ -32,7 +32,12 @@ ReferenceModels = Annotated[
 Parameters = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="parameter (METHOD.NAME=VALUE with several)")
 ]
-LabelMap = Annotated[list[str] | None, typer.Option(metavar="LABEL=CLASS", help="map your label to the model's class")]
+LabelMap = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="LABEL=CLASS|FILE", help="map your label to the model's class; a file has a pair on each line"
+    ),
+]
 NoLabels = Annotated[bool, typer.Option("--no-labels", help="ignore folder names; test without ground truth")]
 GroupBy = Annotated[
     Literal["image", "folder"],
@@ -66,6 +71,10 @@ Backgrounds = Annotated[
 Calibration = Annotated[
     str | None, typer.Option(metavar="DATA", help="data set similar to yours on which the checks were calibrated")
 ]
+OutsideDomain = Annotated[
+    bool,
+    typer.Option("--outside-domain", help="test images that the profile does not know, as tiny no photographs"),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="start nothing; print the plan and the power")]
 IdempotencyKey = Annotated[str | None, typer.Option("--key", help="idempotency key; default: derived from the request")]
 Repeat = Annotated[bool, typer.Option("--again", help="start another job even if the same request has started one")]
@@ -91,6 +100,7 @@ def submit(
     object_masks: ObjectMasks = False,
     backgrounds: Backgrounds = None,
     calibration: Calibration = None,
+    outside_domain: OutsideDomain = False,
     seed: int = 0,
     dry_run: DryRun = False,
     idempotency_key: IdempotencyKey = None,
@@ -121,6 +131,7 @@ def submit(
             value or (),
             budget,
             object_masks,
+            outside_domain,
         )
         if dry_run:
             plan = plan_job(client, spec, images, labels, classes, messages)
@@ -146,10 +157,10 @@ def _finish(client: Client, detail: JobDetail, wait: bool, as_json: bool) -> Non
 
 
 def _print_plan(client: Client, detail: JobDetail) -> None:
-    """Print the job's size, and what its plan says on checks that are off, scaling, groups and power."""
+    """Print the job's size, and what its plan says on domain, checks that are off, scaling, groups and power."""
     messages.print(f"job {detail.id} of {detail.images} images, {detail.labelled} with ground truth")
     plan = client.plan_of(detail.id)
-    for line in [*plan_text.checks(plan), *plan_text.scaling(plan), *plan_text.grouping(plan)]:
+    for line in [*plan_text.domain(plan), *plan_text.checks(plan), *plan_text.scaling(plan), *plan_text.grouping(plan)]:
         messages.print(line, markup=False, soft_wrap=True)
     messages.print(plan_text.sensitivity(plan.sensitivity))
 

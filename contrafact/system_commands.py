@@ -58,4 +58,4 @@ def replace_process(module: str, arguments: Sequence[str]) -> NoReturn:
     if find_spec(own_module(package)) is None:
         messages.print(f"error: this needs the package `{package}`, which is not installed here", style="red")
         raise typer.Exit(2)
-    os.execv(sys.executable, [sys.executable, "-m", own_module(module), *arguments])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", own_module(module), *arguments])

@@ -11,9 +11,8 @@ from typing import Any, Literal
 from contrafact.outcome import Outcome
 from shared.schemas.designs import ChosenValue
 from shared.schemas.jobs import JobDetail, MethodChoice
-from shared.schemas.models import Preprocessing
+from shared.schemas.models import Output, Preprocessing
 
-Output = Literal["probabilities", "logits"]
 Inputs = Literal["arrays", "pil"]
 
 
@@ -40,6 +39,7 @@ class InProcessOptions:
     inputs: Inputs
     name: str
     seed: int
+    outside_domain: bool
     profile: str
     directory: Path
     on_progress: Callable[[JobDetail], None] | None
@@ -64,22 +64,25 @@ def test(
     inputs: Inputs = "arrays",
     name: str = "model",
     seed: int = 0,
+    outside_domain: bool = False,
     profile: str = "tiny",
     directory: Path | str = "contrafact-test",
     on_progress: Callable[[JobDetail], None] | None = None,
 ) -> Outcome:
     """Find changes of the world that break a classifier. Runs the whole system in this process until the job ends.
 
+    Calls in several threads run one after another.
+
     Args:
         model: A function of a list of images that returns probabilities (images × classes) or predicted labels; an
             `nn.Module`; a transformers model or image-classification pipeline; a MAITE model; the path of an ONNX
             file or of a folder in Hub layout; a Hub id (`org/name` or `org/name@revision`); or a model under test of
             the profile, by name.
-        dataset: A folder (its `manifest.csv` or `manifest.jsonl`, or else its class folders, are the ground truth); a
-            list of (image, label); a torch data set of such pairs; a Hugging Face data set with one column of images
-            (see `label_column`); or a MAITE data set. An image is a path, a PIL image, an array (height × width ×
-            channels) or a tensor (channels first), of uint8 or floats from 0 to 1. A label is the name of a class, its
-            index, or None.
+        dataset: A folder (its manifest, `metadata.csv`, `labels.csv`, class files or class folders are the ground
+            truth, as for `contrafact submit`); a list of (image, label); a torch data set of such pairs; a Hugging
+            Face data set with one column of images (see `label_column`); or a MAITE data set. An image is a path, a PIL
+            image, an array (height × width × channels) or a tensor (channels first), of uint8 or floats from 0 to 1. A
+            label is the name of a class, its index, or None.
         task: What the model does, in a sentence.
         methods: Names, or choices with parameters; default: the profile's.
         factors: Only these factors change, such as `["weather"]`, in methods that have the parameter.
@@ -90,16 +93,22 @@ def test(
         label_column: The column of a Hugging Face data set with the labels: a ClassLabel, names of classes, or their
             indices with `classes`. Default: the only ClassLabel column, or `label`; without one, a warning says so.
         label_map: Maps labels of the images to classes of the model.
-        output: What the model returns; default: logits of modules and ONNX files, probabilities of functions.
+        output: What the model returns; default: probabilities of functions. Modules and ONNX files show it: they return
+            probabilities if their outputs for several images sum to 1, else logits.
         preprocess: For modules: turns a PIL image into the tensor of one image, or is a transformers image processor.
         preprocessing: For ONNX files: how an image becomes their input.
         input_size: Height and width of a JATIC_ONNX model whose metadata leaves them open.
         inputs: What a function gets: arrays (height × width × 3, uint8), or PIL images.
         name: The model's name in results.
         seed: Seed of the job.
+        outside_domain: Test images that the profile's models do not know, such as photographs with `tiny`. Otherwise a
+            data set of mostly such images is refused.
         profile: A shipped profile, or the path of a TOML file.
         directory: Where everything is kept. A later call on it takes captions and renderings from there.
-        on_progress: Called with the job, about once a second.
+        on_progress: Called with the job, about once a second; default: progress is shown on stderr.
+
+    Before the job starts, stderr says what is used of the data set, what is left out, where labels come from, and
+    which drops the images can show. An image that cannot be read is left out.
 
     Raises ValueError for a model or data set that cannot be used, what the model raises on the first image,
     `contrafact.Problem` for a request that the system refuses, JobFailed, and ImportError where the system is missing.
@@ -125,6 +134,7 @@ def test(
         inputs=inputs,
         name=name,
         seed=seed,
+        outside_domain=outside_domain,
         profile=profile,
         directory=Path(directory),
         on_progress=on_progress,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -16,8 +17,8 @@ from shared.schemas.results import JobResults, ModelResults
 FORMATS: tuple[ReportFormat, ...] = ("html", "md", "json")
 COUNTED = {"verdict": "counted"}
 DIGEST_CHARACTERS = 36  # what MLflow takes
-MAX_NAME = 240  # MLflow takes 250 characters
-NOT_IN_NAMES = re.compile(r"[^\w\-. /]", re.ASCII)
+PART_CHARACTERS = 55  # of a metric's name, which has four parts and an end: MLflow takes 250 characters
+NOT_IN_NAMES = re.compile(r"[^\w\-. ]")  # what MLflow refuses, and its separator; letters of any script are allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def metrics(results: JobResults) -> dict[str, float]:
     values: dict[str, float] = {}
     for result in results.results:
         for name, value in _metrics_of(result):
-            values[_free_name(name, values)] = value
+            values[name] = value
     return values
 
 
@@ -116,14 +117,15 @@ ENDS = (("", "value"), (" low", "low"), (" high", "high"))
 
 
 def _part(name: str) -> str:
-    """A name without the characters that trackers refuse or take for a separator."""
-    return NOT_IN_NAMES.sub("_", name.replace("/", "_"))[:60].strip() or "_"
+    """A name without the characters that trackers refuse or take for a separator.
 
-
-def _free_name(name: str, taken: Iterable[str]) -> str:
-    """The name, or with a number appended if it is taken."""
-    names = [name, *(f"{name[:MAX_NAME]} {number}" for number in range(2, 1_000))]
-    return next(candidate for candidate in names if candidate not in taken)
+    A name that is written otherwise ends in a digest of the original, so it is the same in every run and no other's.
+    """
+    allowed = NOT_IN_NAMES.sub("_", unicodedata.normalize("NFC", name)).strip()
+    if allowed == name and len(name) <= PART_CHARACTERS and name.strip("."):  # trackers take dots for folders
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{allowed[: PART_CHARACTERS - 9].strip('. ') or '_'} {digest}"
 
 
 def tracked_data(job: str, source: str, views: Iterable[CounterfactualView]) -> TrackedData:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,13 +29,16 @@ from diffusion_service.editors.instruct_pix2pix import (
 )
 from diffusion_service.editors.one_step import load_one_step
 from diffusion_service.geometry import to_source
+from diffusion_service.once import Once
+from diffusion_service.replies import of_source
 from diffusion_service.stable_diffusion import NOT_FINITE, StableDiffusion
 from shared.images import Pixels, decode, encode
-from shared.problems import InvalidInput, NotFinite
+from shared.problems import InvalidInput, NotFinite, UnusableReply
 from shared.profile_instruct import FormField, Instruct, InstructPipeline, InstructPix2Pix, InstructServer, OneStep
 from shared.schemas.base import ImagePayload
 from shared.schemas.instructions import InstructReply, InstructRequest
 
+CACHED_SOURCES = 16  # decoded; the edits of each come in requests of their own
 TOO_LONG = "the instruction is too long for the text encoder; use fewer words"
 NO_OBJECT = "there is no object to leave out; send a mask of it, or edit the region 'all'"
 # Submits items with a key to the service's batcher, as `DiffusionModel` does; results that are not finite are None.
@@ -135,7 +140,11 @@ class ServerEngine:
     async def edit(
         self, request: InstructRequest, source: Pixels, keep: Pixels | None, deadline: float
     ) -> EditedImages:
-        """An edit that the server refuses is refused; any other failure of one is that of the request."""
+        """An edit that the server refuses is refused; any other failure of one is that of the request.
+
+        So is an edit whose reply is unusable, if that of another edit is usable: then the server's settings are right.
+        """
+        unusable: list[UnusableReply] = []
 
         async def edit_one(instruction: str, seed: int) -> EditedImage:
             values: dict[FormField, int | float] = {"seed": seed, "steps": request.steps, "guidance": request.guidance}
@@ -143,10 +152,16 @@ class ServerEngine:
                 return await self._server.edit(source, keep, instruction, values, deadline)
             except InvalidInput as refusal:
                 return refusal.detail
+            except UnusableReply as problem:
+                unusable.append(problem)
+                return problem.detail
 
         tasks = [asyncio.ensure_future(edit_one(edit.instruction, edit.seed)) for edit in request.edits]
         try:
-            return EditedImages(list(await asyncio.gather(*tasks)), 0)
+            images = list(await asyncio.gather(*tasks))
+            if unusable and all(isinstance(image, str) for image in images):
+                raise unusable[0]
+            return EditedImages(images, 0)
         finally:
             for task in tasks:
                 task.cancel()
@@ -160,6 +175,7 @@ class Instructor:
     ) -> None:
         """Load the engine; `networks` are the base's. Raises ValueError and OSError as the editors do."""
         self._regions = profile.regions
+        self._sources = Once[bytes, Pixels](CACHED_SOURCES)
         self._engine: InstructEngine
         match profile:
             case InstructPix2Pix():
@@ -186,7 +202,8 @@ class Instructor:
             raise InvalidInput(
                 f"this editor cannot edit the region {request.region!r}; use {' or '.join(map(repr, self._regions))}"
             )
-        source = await asyncio.to_thread(decode, request.source.png)
+        png = request.source.png
+        source = await asyncio.to_thread(lambda: self._sources.get(sha256(png).digest(), partial(decode, png)))
         if request.region == "all":
             keep = None
         elif request.mask is not None:
@@ -218,6 +235,6 @@ def _reply(edited: EditedImages, keep: Pixels | None) -> InstructReply:
             for image in edited.images
         ],
         refusals=[image if isinstance(image, str) else "" for image in edited.images],
-        keep_mask=None if keep is None else ImagePayload(png=encode(keep)),
+        keep_mask=None if keep is None else of_source(keep),
         evaluations=edited.evaluations,
     )

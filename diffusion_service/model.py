@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
+from hashlib import sha256
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,7 +25,8 @@ from diffusion_service.editors.prompt_to_prompt import EditItem, EditKey, Prompt
 from diffusion_service.few_steps import FewStepDiffusion, few_steps_of, load_networks
 from diffusion_service.geometry import fit, to_source
 from diffusion_service.hed import HedDetector
-from diffusion_service.instruct import Instructor
+from diffusion_service.instruct import CACHED_SOURCES, Instructor
+from diffusion_service.once import Once
 from diffusion_service.palettes import palette
 from diffusion_service.replies import edit_reply, render_reply
 from diffusion_service.segmentation import NOT_FINITE as SEGMENTER_NOT_FINITE
@@ -32,7 +34,7 @@ from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import NOT_FINITE, StableDiffusion
 from shared.devices import info_in_tf32
 from shared.images import Pixels, decode, digest, encode
-from shared.problems import InvalidInput, NotFinite, OutOfMemory
+from shared.problems import InvalidInput, NotFinite, OutOfMemory, Problem
 from shared.profile_diffusion import Diffusion
 from shared.schemas.base import ImagePayload
 from shared.schemas.compositions import ComposeReply, ComposeRequest
@@ -83,6 +85,8 @@ class DiffusionModel:
         self._controlnet = ControlNetEditor(networks, _control_images(profile, device), few_step)
         images = self._controlnet.images
         self._inverter = Inverter(networks, partial(_edit_control, images), images.keep, fixed_shapes=deterministic)
+        self._inverting: dict[tuple[InversionKey, InversionItem], asyncio.Future[Inversion | Problem | None]] = {}
+        self._sources = Once[bytes, Source](CACHED_SOURCES)
         self._prompt_to_prompt = PromptToPromptEditor(networks, fixed_shapes=deterministic)
         side = _warm_up_side(networks)
         self._warm_up(side, few_step)
@@ -90,14 +94,14 @@ class DiffusionModel:
         self._instructor = Instructor(profile.instruct, networks, few, device, self._run) if profile.instruct else None
         if self._instructor is not None:
             self._instructor.warm_up(side)
-        self._batcher = make_batcher(_compute, profile.max_batch, batches_at_once)
+        self._batcher = make_batcher(_compute, profile.max_batch, batches_at_once, kind=_editor_of)
 
     async def render(self, request: RenderRequest, deadline: float) -> RenderReply:
         """Render all images of a request. Raises InvalidInput for a source or prompt that cannot be rendered.
 
         Images that are not finite are null in the reply; raises NotFinite if all are.
         """
-        source = await asyncio.to_thread(lambda: self._controlnet.source(decode(request.source.png)))
+        source = await asyncio.to_thread(self._source, request.source)
         self._check_regions({rendering.region for rendering in request.renderings})
         controls = chosen_controls(request.control, request.control_scale, request.controls)
         self._check_kinds({control.kind for control in controls})
@@ -120,22 +124,45 @@ class DiffusionModel:
         reconstruction is not finite.
         """
         self._check_regions({request.control} - {"none", "empty"})
-        source = await asyncio.to_thread(lambda: self._controlnet.source(decode(request.source.png)))
+        source = await asyncio.to_thread(self._source, request.source)
         caption = self._networks.prompts.fit(request.caption)
         words = self._networks.prompts.words
         tokens = [
             positions(words(caption), words(phrase), f"the caption has no phrase “{phrase}” to show the attention to")
             for phrase in request.attention_to
         ]
-        (inversion,) = await self._run(
-            self._inverter.invert, _inversion_key(request, source), [InversionItem(source, caption)], deadline
-        )
-        if inversion is None:
-            raise NotFinite(NOT_FINITE)
+        inversion = await self._invert(_inversion_key(request, source), InversionItem(source, caption), deadline)
         edits = [_with_readable_caption(edit, request.caption, caption) for edit in request.edits]
         items = [EditItem(inversion, edit, fraction) for edit in edits for fraction in request.self_fractions]
         results = await self._run(self._prompt_to_prompt.edit, _edit_key(request, source), items, deadline)
         return await asyncio.to_thread(edit_reply, request, inversion, results, tokens)
+
+    def _source(self, image: ImagePayload) -> Source:
+        """A source image at the model's size, decoded once for the requests of its edits."""
+        return self._sources.get(sha256(image.png).digest(), lambda: self._controlnet.source(decode(image.png)))
+
+    async def _invert(self, key: InversionKey, item: InversionItem, deadline: float) -> Inversion:
+        """An inversion, computed once for all requests that wait for it; the inverter keeps it for later ones."""
+        while (waiting := self._inverting.get((key, item))) is not None:
+            await asyncio.wait([waiting])
+            shared = waiting.result()
+            if isinstance(shared, Problem):
+                raise shared
+            if shared is not None:
+                return shared
+        future = self._inverting[key, item] = asyncio.get_running_loop().create_future()
+        outcome: Inversion | Problem | None = None  # if this request ends early, one that waits computes the inversion
+        try:
+            (inversion,) = await self._run(self._inverter.invert, key, [item], deadline)
+            outcome = NotFinite(NOT_FINITE) if inversion is None else inversion
+        except InvalidInput as problem:
+            outcome = problem
+        finally:
+            del self._inverting[key, item]
+            future.set_result(outcome)
+        if isinstance(outcome, Problem):
+            raise outcome
+        return outcome
 
     async def corrupt(self, request: CorruptRequest) -> CorruptReply:
         """Corrupt on the CPU, outside of the networks' thread; raises InvalidInput for a source that is too small."""
@@ -239,6 +266,11 @@ def _warm_up_side(networks: StableDiffusion) -> int:
     if networks.device.type != "cpu" or networks.acceleration.compile != "off":
         return networks.resolution
     return min(networks.resolution, 2 * networks.multiple)
+
+
+def _editor_of(work: tuple[Callable[[Any, Sequence[Any]], Sequence[Any]], Hashable]) -> Hashable:
+    """What decides how long an item takes."""
+    return work[0]
 
 
 def _compute(work: tuple[Callable[[Any, Sequence[Any]], Sequence[Any]], Hashable], items: Sequence[Any]) -> Any:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
+
+# `python -m` looks for modules in the working directory first, which may have a folder named like one of ours.
+if __name__ == "__main__" and sys.path[0] == os.getcwd() != str(Path(__file__).resolve().parents[1]):
+    del sys.path[0]
 
 from embedded.directory import DirectoryInUse
 from embedded.run import end_process, run_embedded
@@ -19,7 +24,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000, help="the gateway's port on 127.0.0.1; 0 takes a free one")
     parser.add_argument("--profile", default="tiny", help="a shipped profile, or the path of a TOML file")
     parser.add_argument("--deterministic", action="store_true", help="fixed batch shapes: results repeat bit for bit")
-    parser.add_argument("--images-in-flight", type=int, default=8, help="source images processed at once")
+    parser.add_argument("--images-in-flight", type=int, help="source images processed at once (default: 8)")
     options = parser.parse_args()
     stop_signal = StopSignal()
     try:

@@ -77,15 +77,16 @@ def run_embedded(
     deterministic: bool = False,
     host: str = "127.0.0.1",
     port: int = 0,
-    images_in_flight: int = 8,
+    images_in_flight: int | None = None,
     service_urls: Mapping[ServiceName, str] | None = None,
     in_process: Mapping[str, InProcessModel] | None = None,
     drain_seconds: float = DRAIN_SECONDS,
 ) -> Iterator[Embedded]:
     """Run the system until the block ends. Then everything stops, and unfinished images wait for the next run.
 
-    `port` 0 takes a free one. With `service_urls`, these model services are used and none is started. `in_process` are
-    further models under test, by name: objects of this process. At the end, batches get `drain_seconds` to finish.
+    `port` 0 takes a free one. `images_in_flight` None: `CONTRAFACT_IMAGES_IN_FLIGHT`, or its default. With
+    `service_urls`, these model services are used and none is started. `in_process` are further models under test, by
+    name: objects of this process. At the end, batches get `drain_seconds` to finish.
     Raises `embedded.directory.DirectoryInUse`, `shared.profiles.ProfileError`, and OSError for a port that is taken.
     """
     directory = directory.resolve()
@@ -96,11 +97,11 @@ def run_embedded(
         stack.enter_context(logging_into(directory / LOG))
         gateway_port = ListeningPort(host, port)
         stack.callback(gateway_port.close)
+        settings = gateway_settings(directory, profile, images_in_flight)
+        engine = stack.enter_context(_engine(settings.database_url))  # first: if it fails, no thread loads weights
         if service_urls is None:
             configured = _service_settings(profile, deterministic, gateway_port.base_url, directory, drain_seconds)
             service_urls = stack.enter_context(_model_services(configured, in_process, first_start))
-        settings = _gateway_settings(directory, profile, images_in_flight)
-        engine = stack.enter_context(_engine(settings.database_url))
         sessions = open_sessions(engine)
         store = DirectoryStore(directory / "objects", gateway_port.base_url)
         celery = open_celery(settings.broker_url)
@@ -172,15 +173,13 @@ def share_cores(configured: ServiceSettings) -> tuple[int, int]:
     return at_once, configured.threads or max(1, cores // at_once)
 
 
-def _gateway_settings(directory: Path, profile: str, images_in_flight: int) -> Settings:
-    return Settings(
-        **stored_in(directory),
-        broker_url="memory://localhost",
-        profile=profile,
-        authentication=False,
-        images_in_flight=images_in_flight,
-        service_deadline_seconds=DEADLINE_SECONDS,
-    )
+def gateway_settings(directory: Path, profile: str, images_in_flight: int | None = None) -> Settings:
+    """Settings of gateway and worker: those of the environment, but for what one process on this machine determines."""
+    settings = Settings(**stored_in(directory), broker_url="memory://localhost", profile=profile, authentication=False)
+    chosen: dict[str, int | float] = {} if images_in_flight is None else {"images_in_flight": images_in_flight}
+    if "service_deadline_seconds" not in settings.model_fields_set:
+        chosen["service_deadline_seconds"] = DEADLINE_SECONDS
+    return settings.model_copy(update=chosen)
 
 
 @contextmanager
@@ -237,7 +236,7 @@ def _service_settings(
     at_once, threads = share_cores(configured)
     return ServiceSettings(
         profile=profile,
-        deterministic=deterministic,
+        deterministic=deterministic or configured.deterministic,
         threads=threads,
         batches_at_once=at_once,
         drain_seconds=drain_seconds,

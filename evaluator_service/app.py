@@ -1,4 +1,4 @@
-"""evaluator_service over HTTP: predictions, embeddings, structure, shapes, and the endpoints of every model service.
+"""evaluator_service over HTTP: predictions, embeddings, domain, structure, shapes, and what every model service has.
 
 Alone: `CONTRAFACT_PROFILE=tiny uvicorn --factory evaluator_service.app:create_app --port 8004`
 """
@@ -21,6 +21,8 @@ from shared.devices import Loading, choose_device, torch_service
 from shared.endpoints import MODELS, Services
 from shared.profile_evaluator import Evaluator
 from shared.schemas.evaluation import (
+    DomainReply,
+    DomainRequest,
     EmbedReply,
     EmbedRequest,
     EmbedTextsReply,
@@ -43,7 +45,7 @@ from shared.service import ModelService
 from shared.service_settings import ServiceSettings
 from shared.turns import ComputeTurns
 
-CODE_REVISION = "2"  # increase it whenever the same request gives another reply under the same weights
+CODE_REVISION = "3"  # increase it whenever the same request gives another reply under the same weights
 
 
 def load(loading: Loading[Evaluator], in_process: Mapping[str, InProcessModel] | None = None) -> EvaluatorModel:
@@ -100,6 +102,10 @@ def _add_endpoints(service: ModelService[EvaluatorModel]) -> None:
     @service.post(Services.second_embed)
     async def second_embeddings(request: EmbedRequest, deadline: float) -> EmbedReply:
         return await service.model.second_embed(request, deadline)
+
+    @service.post(Services.domain)
+    async def domain(request: DomainRequest, deadline: float) -> DomainReply:
+        return await service.model.domain(request, deadline)
 
     @service.post(Services.embed_texts)
     async def text_embeddings(request: EmbedTextsRequest, deadline: float) -> EmbedTextsReply:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from evaluator_service.domain import DomainJudge
 from evaluator_service.judge import RemoteJudge
 from evaluator_service.known_texts import KnownTexts
 from evaluator_service.models_under_test.endpoint import EndpointClassifier, EndpointSegmenter
@@ -26,7 +26,7 @@ from evaluator_service.models_under_test.uploads import RunningModel, UploadedMo
 from evaluator_service.shapes import shapes_reply
 from evaluator_service.similarity import Scorer, TextEmbedder
 from evaluator_service.structure import agreement
-from shared.devices import info_in_tf32, tensor_float_32
+from shared.devices import info_in_tf32, plain_float_32, tensor_float_32
 from shared.images import Pixels, decode, encode
 from shared.load_progress import reading
 from shared.memory_limit import container_memory
@@ -34,6 +34,8 @@ from shared.problems import InvalidInput, NotFinite, OutOfMemory
 from shared.profile_evaluator import Evaluator
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import (
+    DomainReply,
+    DomainRequest,
     EmbedReply,
     EmbedRequest,
     EmbedTextsReply,
@@ -64,7 +66,7 @@ WINDOWS = 4  # the number of requests for new texts that fill the queue
 class BatchKey:
     """Items with equal keys share a batch: the same kind of network, and the same network if there are several."""
 
-    kind: Literal["classifier", "segmenter", "image embedding", "text embedding", "sentence embedding"]
+    kind: Literal["classifier", "segmenter", "image embedding", "text embedding", "sentence embedding", "domain"]
     network: Any = None
     length: int = 0  # of padded sentences, in tokens
 
@@ -100,6 +102,8 @@ class EvaluatorModel:
         if profile.second_scorer is not None:
             self._second = Scorer(profile.second_scorer, device=device)
             self._second.embed_texts(["warm-up"])
+        domain = profile.domain
+        self._domain = None if domain is None else DomainJudge(self._scorer, domain.statistics)
         self._vision_judge = None if profile.judge is None else RemoteJudge.connect(profile.judge)
         self._batcher = make_batcher(self._compute, profile.max_batch, on_stop=uploads.close)
         window = self._batcher.policy.capacity // WINDOWS
@@ -161,6 +165,14 @@ class EvaluatorModel:
         )
         return EmbedReply(images=of_images, texts=of_texts, logit_scale=scorer.logit_scale)
 
+    async def domain(self, request: DomainRequest, deadline: float) -> DomainReply:
+        """The log odds of images to be outside the profile's domain; raises InvalidInput if it takes all images."""
+        if self._domain is None:
+            raise InvalidInput("this profile takes all images; describe its domain as [evaluator.domain]")
+        images = await _decode(request.images)
+        key = BatchKey("domain", self._domain)
+        return DomainReply(log_odds=await self._batcher.submit_all(images, key=key, deadline=deadline))
+
     async def embed_texts(self, request: EmbedTextsRequest, deadline: float) -> EmbedTextsReply:
         """Embeddings of texts by the text embedder; raises InvalidInput if the profile has none."""
         if self._text_embedder is None:
@@ -209,13 +221,17 @@ class EvaluatorModel:
         images = [item for item in items if not isinstance(item, str | tuple)]
         try:
             if key.kind == "segmenter":
-                with tensor_float_32(torch, self.device) if key.network is self._segmenter else nullcontext():
+                own = key.network is self._segmenter
+                with tensor_float_32(torch, self.device) if own else plain_float_32(self.device):
                     return list(key.network.label_maps(images))
             if key.kind == "classifier":
-                rows = key.network.probabilities(images)
+                with plain_float_32(self.device):
+                    rows = key.network.probabilities(images)
             elif key.kind == "sentence embedding":
                 assert self._text_embedder is not None
                 rows = self._text_embedder.embed(sentences, key.length)
+            elif key.kind == "domain":
+                return list(key.network.log_odds(images))
             else:
                 with tensor_float_32(torch, self.device):
                     scorer: Scorer = key.network

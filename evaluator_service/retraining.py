@@ -14,6 +14,7 @@ import shutil
 import tarfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -70,25 +71,30 @@ def augment(example: TrainingExample, seed: int) -> TrainingExample:
 
     Geometric operations also transform the mask (nearest neighbour); it is void outside of the image.
     """
+    image = torch.from_numpy(example.image).permute(2, 0, 1)[None].float() / 255
+    mask_or_void = np.full(example.image.shape[:2], VOID) if example.mask is None else example.mask
+    unlike_void = torch.from_numpy(VOID - mask_or_void.astype(np.float32))[None, None]  # padding is 0, hence void
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        augmented_image, augmented_mask = _flip_and_randaugment()(image, unlike_void)
+    pixels = (augmented_image[0].clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    mask = (VOID - augmented_mask[0, 0].round()).to(torch.uint8).numpy()
+    return TrainingExample(pixels, example.label, None if example.mask is None else mask)
+
+
+@cache
+def _flip_and_randaugment() -> Any:
+    """Built once, because building RandAugment's operations takes as long as applying them to an image."""
     from kornia.augmentation import AugmentationSequential, RandomHorizontalFlip  # slow imports that only one arm needs
     from kornia.augmentation.auto import RandAugment
     from kornia.constants import DataKey, Resample
 
-    image = torch.from_numpy(example.image).permute(2, 0, 1)[None].float() / 255
-    mask_or_void = np.full(example.image.shape[:2], VOID) if example.mask is None else example.mask
-    unlike_void = torch.from_numpy(VOID - mask_or_void.astype(np.float32))[None, None]  # padding is 0, hence void
-    change = AugmentationSequential(
+    return AugmentationSequential(
         RandomHorizontalFlip(p=0.5),
         RandAugment(n=2, m=9),
         data_keys=["input", "mask"],
         extra_args={DataKey.MASK: {"resample": Resample.NEAREST, "align_corners": None}},
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        augmented_image, augmented_mask = change(image, unlike_void)
-    pixels = (augmented_image[0].clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
-    mask = (VOID - augmented_mask[0, 0].round()).to(torch.uint8).numpy()
-    return TrainingExample(pixels, example.label, None if example.mask is None else mask)
 
 
 def train(

@@ -49,6 +49,16 @@ class Scorer:
         return _normalise(self._model.get_image_features(pixel_values=pixel_values).pooler_output)
 
     @torch.inference_mode()
+    def layer_statistics(self, images: Sequence[Pixels], layers: int = 2) -> NDArray[np.float64]:
+        """Mean and deviation over the patches of each channel of the first layers, images × (layers · 2 · width)."""
+        inputs = self._processor(images=[Image.fromarray(image) for image in images], return_tensors="pt")
+        pixel_values = inputs["pixel_values"].to(self._model.device, self._model.dtype)
+        states = self._model.vision_model(pixel_values=pixel_values, output_hidden_states=True).hidden_states
+        patches = [state.float() for state in states[1 : layers + 1]]
+        statistics = torch.cat([part for state in patches for part in (state.mean(1), state.std(1))], 1)
+        return np.asarray(statistics.double().cpu().numpy())
+
+    @torch.inference_mode()
     def embed_texts(self, texts: Sequence[str]) -> NDArray[np.float64]:
         """L2-normalised embeddings, texts × width. Texts are cut to the model's length (77 tokens with OpenAI's CLIP).
 

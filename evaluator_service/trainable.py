@@ -65,7 +65,8 @@ class Trainable(ABC):
         whole = weights.model_copy(update={"dtype": "float32"})
         self.model: nn.Module = load_hub_model(self.network, whole).to(device)
         at = {"subfolder": weights.subfolder, "revision": weights.hub_revision}
-        self._prepare = processors(weights.location, weights.subfolder, weights.hub_revision)
+        channels = getattr(self.model.config, "num_channels", None)
+        self._prepare = processors(weights.location, weights.subfolder, weights.hub_revision, channels=channels)
         self._processor = AutoImageProcessor.from_pretrained(weights.location, backend="pil", **at)
         names = own_names(self.model.config)
         self._outputs = NamedOutputs(len(names), names, self._description.classes)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from prometheus_client import CollectorRegistry
 
 from gateway.api import (
@@ -68,6 +68,7 @@ from shared.problem_replies import problem_reply
 from shared.schemas.base import Contract
 from shared.schemas.jobs import EventView, JobRequest, JobSpec
 from shared.schemas.models import ModelSpec
+from shared.schemas.problems import ProblemDocument
 
 logger = logging.getLogger("contrafact.gateway")
 
@@ -98,12 +99,11 @@ def create_app(context: Context | None = None) -> FastAPI:
         lifespan=partial(_lifespan, context, registry),
         docs_url=None,  # FastAPI's page loads scripts from a CDN
         redoc_url=None,
-        responses=PROBLEMS,
     )
     app.state.context = context
     app.state.facets, app.state.maps = JobFacets(), JobMaps()
     app.state.event_feed = EventFeed(context.sessions, context.stopping)
-    _add_routes(app)
+    app.router.routes.extend(_routes().routes)
     app.add_api_route("/metrics", partial(metrics_reply, registry), include_in_schema=False)
     problem_replies.install(app)
     for trouble in DATABASE_AWAY:
@@ -128,17 +128,21 @@ async def _lifespan(context: Context, registry: CollectorRegistry, _: FastAPI) -
         yield
 
 
-def _add_routes(app: FastAPI) -> None:
+@cache
+def _routes() -> APIRouter:
+    """All routes but `/metrics`. FastAPI prepares them once for all apps of a process, at the first request."""
+    router = APIRouter(responses=PROBLEMS)
     work = (jobs, results, comparisons, reviews, own_images, findings, studies, export, suites, repairs)
     apis = (*work, events, images, models, catalogue)
     images_shown = (gallery, image_map, image_pages, review, own_images_page, rate)
     viewed = (home, plan_page, pages, results_page, running, finding_notes, studies_page, compare, *images_shown)
     routed = (*apis, *viewed)
     for module in routed:
-        app.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])
-    app.include_router(login.router)
-    app.include_router(signed_downloads.router)
-    app.include_router(catalogue.health)
+        router.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])
+    router.include_router(login.router)
+    router.include_router(signed_downloads.router)
+    router.include_router(catalogue.health)
+    return router
 
 
 async def _on_database_trouble(request: Request, error: Exception) -> Response:
@@ -153,7 +157,7 @@ def _complete_openapi(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         document = plain()
         schemas = document["components"]["schemas"]
-        unseen: list[type[Contract]] = [JobSpec, JobRequest, EventView, ModelSpec]
+        unseen: list[type[Contract]] = [JobSpec, JobRequest, EventView, ModelSpec, ProblemDocument]
         for model in unseen:
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas |= schema.pop("$defs", {}) | {model.__name__: schema}

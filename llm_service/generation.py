@@ -14,6 +14,7 @@ from shared.completion import Completion
 from shared.problems import GenerationFailed
 from shared.schemas.language import GenerateReply, GenerateRequest
 from shared.seeds import derive_seed
+from shared.server_replies import beginning, count_unusable
 
 # Greedy decoding would repeat the same reply, so the retry of a greedy request samples.
 RETRY_TEMPERATURE = 0.7
@@ -40,9 +41,11 @@ async def generate(model: LanguageModel, request: GenerateRequest, deadline: flo
                 prompt_tokens=completion.prompt_tokens,
                 completion_tokens=completion.completion_tokens,
             )
+        count_unusable(model.name, "invalid reply")
         faults.append(fault)
+    quoted = beginning(completion.text or completion.instead)
     raise GenerationFailed(
-        f"the language model gave no valid reply in {len(faults)} attempts: {'; then '.join(faults)}",
+        f"{model.name} gave no valid reply in {len(faults)} attempts: {'; then '.join(faults)}{quoted}",
         members={"faults": list(faults)},
     )
 

@@ -6,7 +6,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -84,24 +84,47 @@ class BatchQueue(Generic[Key, Item, Result]):
             self._draining = True
             self._changed.notify_all()
 
-    def enter(self, entries: list[Entry[Key, Item, Result]], seconds_per_item: float) -> None:
-        """Add the entries, all or none. Raises NotReady while draining, and Overloaded beyond the capacity.
+    def enter(
+        self, entries: list[Entry[Key, Item, Result]], seconds_of: Callable[[Key], float], running: float
+    ) -> None:
+        """Add the entries, all or none. Raises NotReady while draining.
 
-        `seconds_per_item` estimates when there is room again.
+        Raises Overloaded beyond the capacity, or if the work that is `running` (in seconds), the items that go first
+        and the entries take longer than until the deadline: a caller that waits in vain would lose what runs last. What
+        goes first always enters. `seconds_of` estimates how long an item of a key takes.
         """
         with self._changed:
             if self._draining:
                 raise NotReady("the service is stopping; send the request to another replica", retry_after=1)
             waiting = len(self._entries)
             if waiting + len(entries) > self._policy.capacity:
-                self._metrics.count("refused", len(entries))
-                seconds = min(60.0, max(1.0, waiting * seconds_per_item))
-                raise Overloaded(
-                    f"the queue holds {waiting} of {self._policy.capacity} items; try again in {seconds:.0f} s",
-                    retry_after=seconds,
+                seconds = self._seconds(self._entries, seconds_of)
+                raise self._refusal(
+                    len(entries), f"the queue holds {waiting} of {self._policy.capacity} items", seconds
                 )
+            self._refuse_late(entries, seconds_of, running)
             self._set(sorted([*self._entries, *entries], key=lambda entry: entry.work_started))
             self._changed.notify_all()
+
+    def _refuse_late(
+        self, entries: list[Entry[Key, Item, Result]], seconds_of: Callable[[Key], float], running: float
+    ) -> None:
+        if not entries:
+            return
+        deadline, work_started = entries[0].deadline, entries[0].work_started  # equal for all of a submission
+        ahead = [entry for entry in self._entries if entry.work_started <= work_started]
+        seconds, left = running + self._seconds(ahead + entries, seconds_of), deadline - time.monotonic()
+        if ahead and seconds > left:
+            reason = f"the queue takes {seconds:.0f} s, and the deadline is in {max(0.0, left):.0f} s"
+            raise self._refusal(len(entries), reason, seconds - left)
+
+    def _seconds(self, entries: list[Entry[Key, Item, Result]], seconds_of: Callable[[Key], float]) -> float:
+        return sum(seconds_of(entry.key) for entry in entries) / self._policy.at_once
+
+    def _refusal(self, count: int, reason: str, seconds: float) -> Overloaded:
+        self._metrics.count("refused", count)
+        seconds = min(60.0, max(1.0, seconds))
+        return Overloaded(f"{reason}; try again in {seconds:.0f} s", retry_after=seconds)
 
     def leave(self, entries: list[Entry[Key, Item, Result]]) -> None:
         """Remove the entries of a caller that stopped waiting from the queue; a no-op for those that ran."""
@@ -134,10 +157,14 @@ class BatchQueue(Generic[Key, Item, Result]):
                     return True
                 self._changed.wait(remaining)
 
-    def take(self) -> list[Entry[Key, Item, Result]]:
-        """Remove the next batch from the queue and return it; empty if nobody waits any more."""
+    def take(self, seconds_of: Callable[[Key], float]) -> list[Entry[Key, Item, Result]]:
+        """Remove the next batch from the queue and return it; empty if nobody waits any more.
+
+        Items that would end after their deadline make way for those behind them, if there are any.
+        """
         with self._changed:
             self._forget_dead()
+            self._drop_late(seconds_of)
             if not self._entries:
                 return []
             key = self._entries[0].key
@@ -148,6 +175,17 @@ class BatchQueue(Generic[Key, Item, Result]):
         for entry in batch:
             self._metrics.wait_seconds.observe(now - entry.arrived)
         return batch
+
+    def _drop_late(self, seconds_of: Callable[[Key], float]) -> None:
+        now = time.monotonic()
+        in_time = [entry for entry in self._entries if now + seconds_of(entry.key) < entry.deadline]
+        if not in_time:  # nothing is gained, and the estimate may be wrong
+            return
+        for entry in self._entries:
+            if now + seconds_of(entry.key) >= entry.deadline:
+                self._metrics.count("expired")
+                entry.resolve(DeadlineExceeded("the deadline is too near for the model; allow more time or send less"))
+        self._set(in_time)
 
     def _forget_dead(self) -> None:
         now = time.monotonic()

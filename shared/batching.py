@@ -1,6 +1,6 @@
 """The micro-batcher: one or a few threads run a model on the compatible items that are waiting.
 
-    submit ──► queue (bounded; full → Overloaded) ──► batch of equal keys ──► run(key, items) in a model thread
+    submit ──► queue (full, or too long → Overloaded) ──► batch of equal keys ──► run(key, items) in a model thread
                  expired, cancelled: dropped before they run             out of memory, too long → halved and retried
                                                                          one item's fault → each item alone
                                                                          device failure → reported to `ModelHealth`
@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic
 
@@ -48,7 +48,8 @@ class MicroBatcher(Generic[Key, Item, Result]):
     fault fails. The batcher takes a turn from `turns` before it calls `run`: a process that embeds several services
     passes the same object to all of them, which bounds the number of batches that are computed concurrently. Device
     failures in `run` are reported to `health`; once it has a fault, items are refused. `on_stop` is called when the
-    batcher has drained, in the thread that ends last.
+    batcher has drained, in the thread that ends last. `kind` gives what an item's duration depends on most, by its key:
+    items that would wait beyond their deadline are refused at once.
     """
 
     def __init__(
@@ -59,8 +60,10 @@ class MicroBatcher(Generic[Key, Item, Result]):
         turns: ComputeTurns | None = None,
         health: ModelHealth | None = None,
         on_stop: Callable[[], None] | None = None,
+        kind: Callable[[Key], Hashable] = lambda _: None,
     ) -> None:
         self._run = run
+        self._kind = kind
         self._on_stop = on_stop
         self._running = policy.at_once
         self.policy = policy
@@ -69,7 +72,8 @@ class MicroBatcher(Generic[Key, Item, Result]):
         self._health = health or ModelHealth()
         self._queue = BatchQueue[Key, Item, Result](policy, metrics)
         self._ending = threading.Lock()
-        self._seconds_per_item = 0.0
+        self._seconds_per_item: dict[Hashable, float] = {}  # by kind
+        self._expected_ends: dict[int, float] = {}  # of the running batches, by thread
         self._threads = [
             threading.Thread(target=self._serve, name=f"model-{number}", daemon=True)
             for number in range(policy.at_once)
@@ -94,7 +98,7 @@ class MicroBatcher(Generic[Key, Item, Result]):
             Entry[Key, Item, Result](key, item, deadline, loop.create_future(), loop, work_started) for item in items
         ]
         self._health.refuse_broken()
-        self._queue.enter(entries, self._seconds_per_item)
+        self._queue.enter(entries, self._seconds_of, self._seconds_running())
         try:
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
                 return list(await asyncio.gather(*(entry.future for entry in entries)))
@@ -129,7 +133,7 @@ class MicroBatcher(Generic[Key, Item, Result]):
                 self._on_stop()
 
     def _run_next(self) -> None:
-        batch = self._queue.take()
+        batch = self._queue.take(self._seconds_of)
         if batch:
             self._run_batch(batch)
 
@@ -179,19 +183,35 @@ class MicroBatcher(Generic[Key, Item, Result]):
         if self.policy.deterministic:
             items += [items[-1]] * (self.policy.max_batch - len(items))
         self._metrics.batch_size.observe(len(batch))
-        with self._time(len(batch)), self._health.computing():
+        with self._time(batch[0].key, len(batch)), self._health.computing():
             results = self._run(batch[0].key, items)
         if len(results) != len(items):
             raise Problem(f"the model returned {len(results)} results for {len(items)} items")
         return results[: len(batch)]
 
     @contextmanager
-    def _time(self, size: int) -> Iterator[None]:
-        started = time.monotonic()
-        yield
+    def _time(self, key: Key, size: int) -> Iterator[None]:
+        started, thread = time.monotonic(), threading.get_ident()
+        self._expected_ends[thread] = started + size * self._seconds_of(key)
+        try:
+            yield
+        finally:
+            del self._expected_ends[thread]
         seconds = time.monotonic() - started
         self._metrics.run_seconds.observe(seconds)
-        self._seconds_per_item += 0.3 * (seconds / size - self._seconds_per_item)
+        kind, per_item = self._kind(key), seconds / size
+        known = self._seconds_per_item.get(kind, per_item)
+        self._seconds_per_item[kind] = known + 0.3 * (per_item - known)
+
+    def _seconds_of(self, key: Key) -> float:
+        """How long an item takes, by the latest batches of its kind; 0 before the first."""
+        return self._seconds_per_item.get(self._kind(key), 0.0)
+
+    def _seconds_running(self) -> float:
+        """How long until a thread is free, if its batch takes as long as expected."""
+        ends = list(self._expected_ends.values())
+        free = len(ends) < self.policy.at_once
+        return 0.0 if free else max(0.0, min(ends) - time.monotonic())
 
     def _answer(
         self, batch: list[Entry[Key, Item, Result]], outcomes: Sequence[Result | Exception], outcome: str

@@ -16,14 +16,19 @@ _DECEPTIVE = frozenset({"Cc", "Cs", "Zl", "Zp"})  # controls, surrogates, line a
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # of a spreadsheet, as the first character
 _DIRECTION_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+# Soft hyphen, zero-width space, word joiner, byte order mark, invisible operators, fillers, annotation marks.
+_INVISIBLE = frozenset(
+    "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180e\u200b\u2060\u2061\u2062\u2063\u2064\u206a\u206b\u206c\u206d\u206e\u206f"
+    "\u3164\ufeff\uffa0\ufff9\ufffa\ufffb"
+)
 
 
 def is_deceptive(character: str) -> bool:
     """Whether a character is invisible, breaks the line, or changes how its neighbours are shown.
 
-    Marks that right-to-left and joined scripts need (U+200E, U+200F, U+200D) are allowed.
+    Marks that right-to-left and joined scripts need (U+200C to U+200F, U+061C) are allowed.
     """
-    return character in _DIRECTION_CONTROLS or unicodedata.category(character) in _DECEPTIVE
+    return character in _DIRECTION_CONTROLS or character in _INVISIBLE or unicodedata.category(character) in _DECEPTIVE
 
 
 def visible(text: str) -> str:
@@ -36,6 +41,12 @@ def refuse_deceptive(text: str) -> str:
     if deceptive := next(filter(is_deceptive, text), None):
         raise ValueError(f"it holds the control character U+{ord(deceptive):04X}; leave it out")
     return text
+
+
+def identity(name: str) -> str:
+    """What names have in common that look the same: without case, widths, spaces around and marks that are not seen."""
+    shown = "".join(char for char in name if unicodedata.category(char) != "Cf")
+    return " ".join(unicodedata.normalize("NFKC", shown).casefold().split())
 
 
 def csv_cell(value: T) -> T | str:

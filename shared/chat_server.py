@@ -10,13 +10,14 @@ import re
 from collections.abc import Iterable, Sequence
 
 from openai import omit
-from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
+from openai.types.chat import ChatCompletion, ChatCompletionMessage, ChatCompletionMessageParam
 from openai.types.shared_params import ResponseFormatJSONSchema
 from pydantic import ValidationError
 
 from shared.completion import Completion
 from shared.openai_connection import OpenAIConnection
 from shared.problems import DependencyFailed, NotFinite
+from shared.server_replies import answer_in, reasoning_length, unusable
 from shared.weights import Server
 
 TOP_LOGPROBS = 10  # tokens among which "yes" and "no" are looked for
@@ -62,8 +63,10 @@ class ChatServer:
     def _completion(self, reply: ChatCompletion) -> Completion:
         try:
             choice, usage = reply.choices[0], reply.usage
+            message = choice.message
             return Completion(
-                text=choice.message.content or "",
+                text=answer_in(message.content or ""),
+                instead="" if message.content else _instead(message),
                 finished=choice.finish_reason != "length",
                 prompt_tokens=usage.prompt_tokens if usage else 0,
                 completion_tokens=usage.completion_tokens if usage else 0,
@@ -105,10 +108,10 @@ class ChatServer:
         return total, len(scored)
 
     async def yes(self, messages: Iterable[ChatCompletionMessageParam], deadline: float) -> float:
-        """The probability of "yes" against "no" as the first word of a reply, 0 to 1; raises as `complete` does.
+        """The probability of "yes" against "no" as the first word of an answer, 0 to 1; raises as `complete` does.
 
-        From the log-probabilities of the first token where the server returns them, else 0 or 1 by the word itself;
-        0.5 if the reply is neither.
+        From the log-probabilities of the answer's first token where the server returns them and they hold either word,
+        else 0 or 1 by the word itself. Raises UnusableReply if the answer is neither.
         """
         async with self._connection.problems(deadline):
             reply = await self._connection.client.chat.completions.create(
@@ -122,33 +125,45 @@ class ChatServer:
                 extra_headers=self._connection.headers,
             )
         completion = self._completion(reply)
-        probabilities = {True: 0.0, False: 0.0}
-        for token, logprob in _first_tokens(reply) or [(completion.text, 0.0)]:
-            answer = _yes_or_no(token)
-            if answer is not None:
-                probabilities[answer] += math.exp(min(logprob, 0.0))
-        total = sum(probabilities.values())
-        return probabilities[True] / total if total > 0 else 0.5
+        for candidates in (_first_tokens(reply), [(completion.text, 0.0)]):
+            probabilities = {True: 0.0, False: 0.0}
+            for token, logprob in candidates:
+                answer = _yes_or_no(token)
+                if answer is not None:
+                    probabilities[answer] += math.exp(min(logprob, 0.0))
+            total = sum(probabilities.values())
+            if total > 0:
+                return probabilities[True] / total
+        sentence = "answered a question for yes or no with neither; turn reasoning off there, or use another judge"
+        raise unusable(self.server.url, "neither yes nor no", sentence, completion.text or completion.instead)
 
 
 # The client does not validate replies: any part of one may be missing or of another type.
 _UNREADABLE = (AttributeError, IndexError, TypeError)
 
 
+def _instead(message: ChatCompletionMessage) -> str:
+    """A message's refusal or reasoning, which some servers send without a text."""
+    fields = ("refusal", "reasoning_content", "reasoning")
+    return next((text for name in fields if isinstance(text := getattr(message, name, None), str)), "")
+
+
 def _first_tokens(reply: ChatCompletion) -> list[tuple[str, float]]:
-    """The likeliest first tokens that are a word, with their log-probabilities; empty if the server returns none."""
+    """The likeliest first tokens of the answer that are a word, with their log-probabilities; empty without any."""
     try:
         positions = (reply.choices[0].logprobs and reply.choices[0].logprobs.content) or []
+        unread = reasoning_length("".join(position.token for position in positions))
         for position in positions:
-            if position.token.strip():  # a server may begin with a space or a line break
+            if unread <= 0 and position.token.strip():  # a server may begin with a space or a line break
                 return [(token.token, float(token.logprob)) for token in position.top_logprobs]
+            unread -= len(position.token)
     except (*_UNREADABLE, ValueError):
         return []
     return []
 
 
 def _yes_or_no(text: str) -> bool | None:
-    word = re.match(r"\W*(yes|no)\b", text, re.IGNORECASE)
+    word = re.match(r"\W*(?:(?:the )?answer(?: is)?\W+)?(yes|no)\b", text, re.IGNORECASE)
     return None if word is None else word[1].lower() == "yes"
 
 

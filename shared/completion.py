@@ -6,9 +6,13 @@ from pydantic import BaseModel
 
 
 class Completion(BaseModel):
-    """One reply. `finished` is False when it was cut off at the token limit."""
+    """One reply. `finished` is False when it was cut off at the token limit.
+
+    `instead`: what a server sent in place of a text, such as its refusal or only its reasoning.
+    """
 
     text: str
+    instead: str = ""
     finished: bool
     prompt_tokens: int
     completion_tokens: int

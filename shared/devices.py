@@ -5,6 +5,7 @@ Callers pass in the modules `torch` and `transformers`; this module does not imp
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from shared.weights import Section, Server
 
 Weights = TypeVar("Weights", bound=Section)
 CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
+_PRECISION = threading.Lock()  # held while something computes that depends on the process's precision of float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +100,30 @@ def unused_cuda(torch: ModuleType) -> str:
 def tensor_float_32(torch: ModuleType, device: str) -> Iterator[None]:
     """Let an NVIDIA GPU multiply float32 matrices in TF32 inside the block; other devices compute as before.
 
-    TF32 has float32's range and float16's precision. Use it for Contrafact's own scorers and segmenters, never for a
-    model under test. The setting applies to the whole process, so no other thread may use the device during the block.
+    TF32 has float32's range and float16's precision. Use it for Contrafact's own scorers and segmenters. A model under
+    test computes in `plain_float_32`: the setting applies to the whole process, so these blocks exclude each other.
     """
+    with plain_float_32(device):
+        if not device.startswith("cuda"):
+            yield
+            return
+        matrices = torch.backends.cuda.matmul
+        before = matrices.fp32_precision
+        matrices.fp32_precision = "tf32"
+        try:
+            yield
+        finally:
+            matrices.fp32_precision = before
+
+
+@contextmanager
+def plain_float_32(device: str) -> Iterator[None]:
+    """Keep other threads from changing the precision of float32 on an NVIDIA GPU inside the block."""
     if not device.startswith("cuda"):
         yield
         return
-    matrices = torch.backends.cuda.matmul
-    before = matrices.fp32_precision
-    matrices.fp32_precision = "tf32"
-    try:
+    with _PRECISION:
         yield
-    finally:
-        matrices.fp32_precision = before
 
 
 def info_in_tf32(info: WeightsInfo, device: str) -> WeightsInfo:

@@ -18,6 +18,8 @@ from shared.schemas.compositions import ComposeReply, ComposeRequest
 from shared.schemas.corruptions import CorruptReply, CorruptRequest
 from shared.schemas.diffusion import EditReply, EditRequest, RenderReply, RenderRequest
 from shared.schemas.evaluation import (
+    DomainReply,
+    DomainRequest,
     EmbedReply,
     EmbedRequest,
     EmbedTextsReply,
@@ -117,6 +119,7 @@ class Services(ABC):
     second_embed = Endpoint(
         "evaluator_service", "/v1/second-embeddings", EmbedRequest, EmbedReply, "checking", per_image="images"
     )
+    domain = Endpoint("evaluator_service", "/v1/domain", DomainRequest, DomainReply, "checking", per_image="log_odds")
     embed_texts = Endpoint("evaluator_service", "/v1/text-embeddings", EmbedTextsRequest, EmbedTextsReply, "proposing")
     structure = Endpoint(
         "evaluator_service", "/v1/structure", StructureRequest, StructureReply, "checking", per_image="agreements"

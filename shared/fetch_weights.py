@@ -33,7 +33,7 @@ from huggingface_hub.file_download import repo_folder_name
 
 from shared.http_statuses import RETRIED
 from shared.profile_diffusion import EdgeDetector
-from shared.profile_instruct import InstructPipeline, InstructPix2Pix, InstructServer
+from shared.profile_instruct import InstructPipeline, InstructPix2Pix, InstructServer, OneStep
 from shared.profile_unets import InputLayer, Lora, WholeUNet
 from shared.profiles import Profile, ProfileError, load_profile
 from shared.weights import Server, Weights
@@ -82,6 +82,8 @@ def hub_files(profile: Profile, servers: bool = False) -> list[HubFiles]:
     if pix2pix is not None:
         files += _pipeline_files(pix2pix.weights) if pix2pix.weights else []
         singles += [pix2pix.unet, pix2pix.conv_in, *pix2pix.loras]
+    elif isinstance(diffusion.instruct, OneStep):
+        singles += diffusion.instruct.loras
     elif isinstance(diffusion.instruct, InstructPipeline):
         files += _whole_pipeline(diffusion.instruct.weights)
     for single in singles:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 import zlib
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError, features
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -26,8 +27,19 @@ from shared.admission import Budget
 from shared.colour_profiles import in_srgb
 from shared.png_files import png_header, refuse_missing_rows
 from shared.problems import InvalidInput, Malformed, TooLarge
+from shared.tiff_files import check_tiff
 
-FORMATS = ("PNG", "JPEG", "WEBP")
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", *(("AVIF",) if features.check("avif") else ()))
+# Beginnings of files that people take for images, with what they are and what to do.
+_OTHER_FORMATS = (
+    (re.compile(rb".{4}ftyp(hei[cxms]|hev[cx]|mif1|msf1)", re.DOTALL), "HEIC, which cameras write", "save it as JPEG"),
+    (re.compile(rb".{4}ftypavi[fs]", re.DOTALL), "AVIF, which this Pillow cannot read", "save it as PNG"),
+    (re.compile(rb"GIF8"), "a GIF", "save it as PNG"),
+    (re.compile(rb"\0{3}\x0cjP  |\xff\x4f\xff\x51"), "JPEG 2000", "save it as PNG"),
+    (re.compile(rb"\0{3}\x0cJXL |\xff\x0a"), "JPEG XL", "save it as PNG"),
+    (re.compile(rb"8BPS"), "a Photoshop document", "save it as PNG"),
+    (re.compile(rb"version https://git-lfs"), "a pointer of Git LFS", "run git lfs pull"),
+)
 MAX_SHAPE = 50  # long side / short side; models scale the short side up to their size, and the long side with it
 MAX_JPEG_SCANS = 50  # decoding visits the whole image once per scan, and a scan may have only a hundred bytes
 # glibc returns blocks of more than 32 MiB to the system; each thread that decoded an image keeps smaller ones.
@@ -87,7 +99,7 @@ def canonical(
     """Decode an upload and convert it to canonical form.
 
     An image whose longer side exceeds `working_side` pixels is scaled down to it (RGB by Lanczos). Colours are
-    converted from the file's ICC profile to sRGB, 16 bits a channel to 8. Raises Malformed (not a PNG, JPEG or WebP, or
+    converted from the file's ICC profile to sRGB, 16 bits a channel to 8. Raises Malformed (none of `FORMATS`, or
     broken), TooLarge (pixels, scans, profile), InvalidInput (too elongated, animated, transparent pixels, unreadable
     profile). An alpha channel that is opaque everywhere is dropped. For `mode` "L" (masks) the image must be grey or a
     palette of indices, of 8 bits: values are kept as they are. `max_pixels`: width × height; default
@@ -114,10 +126,14 @@ def from_pillow(image: Image.Image) -> Pixels:
 
     Raises as `canonical` does for what it refuses of pixels and profile, and InvalidInput for 32 bits a channel.
     """
-    if image.mode in ("I", "F"):
-        raise InvalidInput(f"the image has 32 bits a channel (mode {image.mode}); scale it to 8 bits")
+    _refuse_32_bits(image)
     image.load()
     return _convert(image.copy(), "RGB", None, "picture").pixels
+
+
+def _refuse_32_bits(image: Image.Image) -> None:
+    if image.mode in ("I", "F"):
+        raise InvalidInput(f"the image has 32 bits a channel (mode {image.mode}); scale it to 8 bits")
 
 
 def digest(pixels: Pixels) -> str:
@@ -190,14 +206,23 @@ class _Decoded(NamedTuple):
 def _decode(data: bytes, mode: Mode, max_pixels: int | None, working_side: int | None, meaning: Meaning) -> _Decoded:
     max_pixels = max_image_pixels() if max_pixels is None else max_pixels
     try:
+        check_tiff(data, max_pixels)
         image = Image.open(io.BytesIO(data), formats=FORMATS)
         _check(image, data, max_pixels, meaning)
         with _DECODING.admit(image.width * image.height), closing(image):  # frees its memory before the next image
             return _load(image, data, mode, working_side, meaning)
     except UnidentifiedImageError as error:
-        raise Malformed("the file is not a PNG, JPEG or WebP image; convert it to one of these") from error
+        raise Malformed(_no_image(data)) from error
     except (OSError, SyntaxError, ValueError, EOFError, zlib.error) as error:
         raise Malformed(f"the image is broken ({error}); export it again") from error
+
+
+def _no_image(data: bytes) -> str:
+    """Why a file is no image that Contrafact decodes."""
+    for head, name, advice in _OTHER_FORMATS:
+        if head.match(data):
+            return f"the file is {name}, not a PNG, JPEG or WebP, BMP, TIFF or AVIF; {advice}"
+    return "the file is not a PNG, JPEG or WebP image, nor BMP, TIFF or AVIF; convert it to one of these"
 
 
 def _load(image: Image.Image, data: bytes, mode: Mode, working_side: int | None, meaning: Meaning) -> _Decoded:
@@ -234,6 +259,7 @@ def _check(image: Image.Image, data: bytes, max_pixels: int, meaning: Meaning) -
         raise TooLarge(f"the JPEG has more than {MAX_JPEG_SCANS} scans; save it again, not progressive")
     if image.format not in _JPEG and (frames := getattr(image, "n_frames", 1)) > 1:
         raise InvalidInput(f"the file holds {frames} pictures (it is animated); send one as a file")
+    _refuse_32_bits(image)
     # Pillow opens 16-bit colour PNGs as RGB with 8 bits; only the header states the true bit depth.
     if (header := png_header(data)) is not None and header.bits == 16:
         if meaning == "values":

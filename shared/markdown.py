@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-_MARKS = re.compile(r"([\\`*_{}\[\]<>#|~&])")
+# A forge looks for mentions, issues and links in the text of the rendered page, so a backslash does not stop it.
+_LIVE = r"@|#(?=\d)|(?<=http):(?=//)|(?<=https):(?=//)|(?<=ftp):(?=//)|(?<=mailto):|(?<=xmpp):|(?<=www)\."
+_MARKS = re.compile(rf"(?P<live>{_LIVE})|[\\`*_{{}}\[\]<>#|~&]", re.IGNORECASE)
 
 
 def plain(text: str) -> str:
-    """Text on one line, without meaning as Markdown or HTML."""
-    return _MARKS.sub(r"\\\1", " ".join(text.split()))
+    """Text on one line, without meaning as Markdown or HTML, and without mentions and links of a forge."""
+    return _MARKS.sub(
+        lambda mark: f"<span>{mark[0]}</span>" if mark["live"] else f"\\{mark[0]}", " ".join(text.split())
+    )
 
 
 def code(text: str) -> str:

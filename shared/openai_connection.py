@@ -15,6 +15,7 @@ from json import JSONDecodeError
 import httpx
 from openai import APIConnectionError, APIStatusError, AsyncOpenAI, Omit, omit
 
+from shared.certificates import tls_fault, trusted
 from shared.http_statuses import refuses_content
 from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput
 from shared.reply_limits import IDENTITY, LimitedStream, refuse_compression
@@ -33,7 +34,7 @@ class OpenAIConnection:
     """
 
     def __init__(self, server: Server, max_bytes: int = MOST_BYTES) -> None:
-        """Raises ValueError if the environment lacks the server's key."""
+        """Raises ValueError if the environment lacks the server's key, or its `ca_file` cannot be read."""
         key = os.environ.get(server.api_key_variable, "") if server.api_key_variable else ""
         if server.api_key_variable and not key:
             raise ValueError(f"set the environment variable {server.api_key_variable} to the key of {server.url}")
@@ -49,7 +50,9 @@ class OpenAIConnection:
             assert isinstance(reply.stream, httpx.AsyncByteStream)
             reply.stream = LimitedStream(reply.stream, max_bytes, server.url)
 
-        http_client = httpx.AsyncClient(limits=limits, headers=IDENTITY, event_hooks={"response": [limit]})
+        http_client = httpx.AsyncClient(
+            limits=limits, headers=IDENTITY, event_hooks={"response": [limit]}, verify=trusted(server.ca_file)
+        )
         self.client = AsyncOpenAI(
             base_url=server.url,
             api_key=key or "none",
@@ -74,6 +77,7 @@ class OpenAIConnection:
             refused = f"{url} refused ({error.status_code}): {error.response.text[:500]}"
             raise (InvalidInput if refuses_content(error.status_code) else DependencyFailed)(refused) from error
         except APIConnectionError as error:
-            raise DependencyFailed(f"{url} failed {ATTEMPTS} times, last: {error.__cause__ or error}") from error
+            fault = tls_fault(error) or error.__cause__ or error
+            raise DependencyFailed(f"{url} failed {ATTEMPTS} times, last: {fault}") from error
         except JSONDecodeError as error:
             raise DependencyFailed(f"{url} did not return JSON: {error}") from error

@@ -11,7 +11,8 @@
     ├── TooLarge               413  too-large
     ├── Overloaded             429  overloaded           the queue is full; Retry-After says when to come back
     ├── DependencyFailed       502  dependency-failed    a service or store behind this one failed
-    │   └── GenerationFailed   502  generation-failed    the language model gave no valid value, twice
+    │   └── UnusableReply      502  unusable-reply       a model's reply is no answer; another try gives the same
+    │       └── GenerationFailed  502  generation-failed  the language model gave no valid value, twice
     ├── NotReady               503  not-ready            weights are still loading, or the service is stopping
     ├── NotFinite              500  not-finite           the network's output has NaN or infinity
     ├── OutOfMemory            503  out-of-memory        one item alone does not fit the device
@@ -37,6 +38,7 @@ from shared.http_statuses import retry_seconds
 PREFIX = "urn:contrafact:problem:"
 MEDIA_TYPE = "application/problem+json"
 MAX_LISTED_ERRORS = 20
+BEGINS = ". The reply begins: "  # before the quoted words of an unusable reply; what precedes them is its reason
 
 
 class Problem(Exception):
@@ -151,7 +153,7 @@ class TooLarge(Problem):
 
 
 class Overloaded(Problem):
-    """The key's limit is reached, another upload is in progress, or a service's queue is full.
+    """The key's limit is reached, another upload is in progress, or a service's queue is full or too long.
 
     Wait for `Retry-After` (`retry_after` seconds), as the client does.
     """
@@ -168,7 +170,16 @@ class DependencyFailed(Problem):
     status, name, title = 502, "dependency-failed", "A dependency failed"
 
 
-class GenerationFailed(DependencyFailed):
+class UnusableReply(DependencyFailed):
+    """A model server's reply is no answer: it is empty, or holds reasoning, markup or text where an answer belongs.
+
+    `detail` names the server and quotes the first words. Change the server's settings, then retry the job.
+    """
+
+    name, title = "unusable-reply", "Unusable reply"
+
+
+class GenerationFailed(UnusableReply):
     """The language model gave no value that satisfies the schema, in two attempts.
 
     If this happens often, take a larger model.

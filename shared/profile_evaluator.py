@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from shared.schemas.base import KIND, Kind
 from shared.schemas.masks import MAX_MASK_CLASSES
 from shared.schemas.service import WeightsInfo
 from shared.seeds import derive_digest
-from shared.weights import MaxBatch, Section, Server, Weights
+from shared.weights import REPOSITORY, MaxBatch, Section, Server, Weights
 
 ClassName = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -31,6 +32,7 @@ class ModelEndpoint(Section):
 
     `classes` are its classes in the order of its outputs. `revision` says which weights it runs; change it when they
     change, since recorded predictions are keyed by it. `api_key_variable` names the environment variable with the key.
+    `ca_file`: PEM of certificate authorities to trust, too.
     """
 
     url: Annotated[str, Field(pattern=r"^https?://")]
@@ -40,6 +42,7 @@ class ModelEndpoint(Section):
     licence: str
     description: str = ""
     api_key_variable: str = ""
+    ca_file: str = ""
     max_batch: MaxBatch = 16
     concurrency: Annotated[int, Field(ge=1, le=256)] = 4
 
@@ -110,13 +113,32 @@ class ShapeJudge(Weights):
         return [weights, settings]
 
 
+class Domain(Section):
+    """`[evaluator.domain]`: the only images that the profile's models know. Jobs of other images are refused.
+
+    `name` says what the images are, `instead` what to use for others. `statistics` is the file that
+    `python -m research.photographs.domain` writes; it belongs to the scorer's weights. A relative path is relative to
+    the profile's folder. A profile without this table takes all images.
+    """
+
+    name: Annotated[str, Field(min_length=1)]
+    instead: Annotated[str, Field(min_length=1)]
+    statistics: Path
+
+    @field_validator("statistics", mode="after")
+    @classmethod
+    def _absolute(cls, path: Path, info: ValidationInfo) -> Path:
+        return Path(info.context["root"] if info.context else REPOSITORY, path).resolve()
+
+
 class Evaluator(Section):
     """`[evaluator]`: the scorer of the checks (a CLIP other than the generator's), and the models under test.
 
     `text_embedder` is a sentence-embedding model in transformers' layout with mean pooling, for the text checks;
     `segmenter` checks the images of segmentation jobs. `second_scorer`, of another family than the scorer, scores every
     rendered image too, for effects under its verdicts. `judge` is a vision-language model behind an OpenAI-compatible
-    server, which answers yes-or-no questions on rendered images for jobs that ask it.
+    server, which answers yes-or-no questions on rendered images for jobs that ask it. `domain` says which images the
+    profile is for.
     """
 
     scorer: Weights
@@ -124,6 +146,7 @@ class Evaluator(Section):
     text_embedder: Weights | None = None
     segmenter: ShapeJudge | None = None
     judge: Server | None = None
+    domain: Domain | None = None
     models_under_test: dict[str, ModelUnderTest] = Field(default_factory=dict)
     endpoints: dict[str, ModelEndpoint] = Field(default_factory=dict)
     max_batch: MaxBatch = 16

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import httpx
 
+from shared.certificates import tls_fault, trusted
 from shared.problems import NotReady
 from shared.weights import Server
 
@@ -18,9 +19,11 @@ async def refuse_unready(server: Server) -> None:
     """
     root = server.url.rstrip("/").removesuffix("/v1")
     try:
-        async with httpx.AsyncClient(timeout=SECONDS) as client:
+        async with httpx.AsyncClient(timeout=SECONDS, verify=trusted(server.ca_file)) as client:
             reply = await client.get(f"{root}/health")
     except httpx.HTTPError as error:
+        if fault := tls_fault(error):
+            raise NotReady(f"the server at {server.url} cannot be used: {fault}", retry_after=RETRY_AFTER) from error
         raise NotReady(
             f"the server at {server.url} does not answer: start it, or correct the profile's `url` "
             f"({type(error).__name__})",

@@ -36,7 +36,7 @@ from fastapi import FastAPI, Request
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.responses import Response
 
-from shared import __version__, problem_replies
+from shared import __version__, problem_replies, server_replies
 from shared import logging as json_logging
 from shared.asgi import AccessLog, BoundedRequests
 from shared.batch_metrics import BatchMetrics
@@ -59,7 +59,7 @@ from shared.service_openapi import Schemas, describe_request, extend_openapi, pr
 from shared.service_requests import DEADLINE_HEADER, parse, read_deadline
 from shared.service_settings import ServiceSettings
 from shared.turns import START_TIME_HEADER, ComputeTurns, start_time_from, work_started
-from shared.weights import Server
+from shared.weights import FROM_SERVER, Server
 
 # Loaders patch module creation for the whole process while they run ("meta" parameters). Two loaders at a time would
 # leave models without weights.
@@ -99,6 +99,7 @@ class MakeBatcher(Protocol):
         max_batch: int,
         at_once: int = 1,
         on_stop: Callable[[], None] | None = None,
+        kind: Callable[[Key], Hashable] = lambda _: None,
     ) -> MicroBatcher[Key, Item, Result]:
         """`max_batch` is the profile's; the environment's `CONTRAFACT_MAX_BATCH` overrides it. See `MicroBatcher`."""
         ...
@@ -128,6 +129,7 @@ class ModelService(Generic[Model]):
         self._server, self._runtimes = server, runtimes
         self._metrics = BatchMetrics(name, self.registry)
         add_memory_metrics(self.registry)
+        self.registry.register(server_replies.UNUSABLE_REPLIES)
         self._health = ModelHealth(settings.max_batch_seconds)
         self._stopping = threading.Event()
         # Weak, because uploaded models come and go; the thread of a batcher in use keeps it alive.
@@ -158,6 +160,8 @@ class ModelService(Generic[Model]):
             identity += [f"batch {size}" for size in sorted({batcher.policy.max_batch for batcher in self._batchers})]
         for item in weights:
             identity += [item.role, item.id, item.revision, item.dtype]
+        if any(item.dtype == FROM_SERVER for item in weights):
+            identity.append(f"replies {server_replies.REVISION}")
         identity += _library_versions()
         return ServiceInfo(
             service=self.name,
@@ -226,6 +230,7 @@ class ModelService(Generic[Model]):
         max_batch: int,
         at_once: int = 1,
         on_stop: Callable[[], None] | None = None,
+        kind: Callable[[Key], Hashable] = lambda _: None,
     ) -> MicroBatcher[Key, Item, Result]:
         """See `MakeBatcher`."""
         settings = self._settings
@@ -236,7 +241,7 @@ class ModelService(Generic[Model]):
             settings.deterministic,
             at_once,
         )
-        batcher = MicroBatcher(run, policy, self._metrics, self._turns, self._health, on_stop)
+        batcher = MicroBatcher(run, policy, self._metrics, self._turns, self._health, on_stop, kind)
         self._batchers.add(batcher)
         return batcher
 

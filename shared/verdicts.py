@@ -20,7 +20,7 @@ from shared.wording import (
 )
 
 SELDOM = 0.05  # probability below which chance does not explain a drop
-VerdictKind = Literal["weakness", "not settled", "no weakness", "nothing compared", "too few images"]
+VerdictKind = Literal["weakness", "not settled", "no weakness", "nothing compared", "too few images", "not testable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,8 @@ class ModelVerdict:
 
     `weakness`: a cell is a weakness. `not settled`: none is, and a cell has a suspected drop. `no weakness`: cells
     were tested, and neither holds. `nothing compared`: no edit was accepted. `too few images`: no cell could be tested,
-    and none has a suspected drop.
+    and none has a suspected drop. `not testable`: the model is not right on the originals, or nothing else was found
+    and it is not shown to be; `originals` says why.
 
     `weaknesses`: the strongest first. `tested` and `untested` are all cells. `unsettled`: cells without a finding whose
     drop `is_suspected`; the first lost the most images, so that one lost image of one does not come before 9 of 10.
@@ -40,6 +41,7 @@ class ModelVerdict:
     tested: list[CellEffect]
     untested: list[CellEffect]
     unsettled: list[CellEffect]
+    originals: str = ""
 
 
 def is_suspected(difference: float, interval: Interval | None, n: int, margin: float = BEYOND) -> bool:
@@ -84,7 +86,35 @@ def verdict_of(results: JobResults, of: ModelResults) -> ModelVerdict:
         kind = "no weakness"
     elif nothing_accepted(results, of.method):
         kind = "nothing compared"
-    return ModelVerdict(kind, weaknesses, tested, untested, unsettled)
+    standing = of.originals.standing if of.originals else "sound"
+    if standing == "unsound" or (standing == "open" and kind == "no weakness"):
+        kind = "not testable"
+    return ModelVerdict(kind, weaknesses, tested, untested, unsettled, of.originals.sentence if of.originals else "")
+
+
+def not_testable_sentences(results: JobResults) -> list[str]:
+    """For each model without a verdict, why: "`street` has no verdict. Not testable: …"."""
+    sentences = {
+        of.model: f"`{of.model}` has no verdict. {verdict.originals}"
+        for of in results.results
+        if (verdict := verdict_of(results, of)).kind == "not testable"
+    }
+    return list(sentences.values())
+
+
+def any_testable(results: JobResults) -> bool:
+    """Whether a model may have a verdict, or no model was under test."""
+    return not results.results or any(verdict_of(results, of).kind != "not testable" for of in results.results)
+
+
+def originals_hints(results: JobResults) -> list[str]:
+    """What else is to be said of models on their originals: "`street`: Right on 64 % (…) of the originals. If …"."""
+    hints = {
+        of.model: f"`{of.model}`: {verdict.originals}"
+        for of in results.results
+        if (verdict := verdict_of(results, of)).kind != "not testable" and verdict.originals
+    }
+    return list(hints.values())
 
 
 def lost_images(effect: CellEffect) -> float:
@@ -106,6 +136,8 @@ def most_severe(results: JobResults, among: Sequence[ModelResults]) -> ModelResu
 
 def verdict_sentence(verdict: ModelVerdict, metric: Metric = "accuracy") -> str:
     """The verdict in words, classes between backticks: "1 weakness, first: `bus` with weather changed to night."."""
+    if verdict.kind == "not testable":
+        return verdict.originals
     if verdict.kind == "weakness":
         count, first = len(verdict.weaknesses), verdict.weaknesses[0].cell
         weaknesses = f"{count} weakness{'' if count == 1 else 'es'}, first"

@@ -114,7 +114,8 @@ class Server(Section):
 
     `url` is the API's root (`http://host:8000/v1`). `api_key_variable` names the environment variable with the key.
     `revision` says which weights the server runs; change it when they change, since recorded calls are keyed by it.
-    `gigabytes` are those of the weights; `cache` describes the additional memory.
+    `gigabytes` are those of the weights; `cache` describes the additional memory. `ca_file`: PEM of certificate
+    authorities to trust, too; engine `tgi` knows those of `SSL_CERT_FILE` only.
     """
 
     url: Annotated[str, Field(pattern=r"^https?://")]
@@ -123,6 +124,7 @@ class Server(Section):
     licence: str
     gigabytes: Annotated[float, Field(gt=0)]
     api_key_variable: str = ""
+    ca_file: str = ""
     concurrency: Annotated[int, Field(ge=1)] = 16
     cache: KeyValueCache | None = None
 

@@ -29,8 +29,20 @@ def nothing_accepted(results: JobResults, method: str) -> str:
         return "No edit was proposed for these images."
     refusals = [*funnel.refused_by_text, *funnel.refused_by_image]
     commonest = max(refusals, key=lambda refusal: refusal.count, default=None)
+    reason = f": {funnel.refusal.removesuffix('.')}" if funnel.refusal else ""
+    if commonest and commonest.count == funnel.proposed:
+        edits = "The one proposed edit was" if funnel.proposed == 1 else f"All {funnel.proposed} proposed edits were"
+        return f"{edits} refused for one reason, {commonest.check}{reason}."
     most = f"; most often ({commonest.count}) for: {commonest.check}" if commonest else ""
     return f"None of {funnel.proposed} proposed edits was accepted{most}."
+
+
+def nothing_compared(results: JobResults) -> str:
+    """Why no edit of a job was accepted, as its first sentence; empty if one was, or no image is done."""
+    if results.sources == results.sources_failed + results.sources_cancelled:
+        return ""
+    reasons = [nothing_accepted(results, funnel.method) for funnel in results.funnels]
+    return f"Nothing was compared. {' '.join(dict.fromkeys(reasons))}" if reasons and all(reasons) else ""
 
 
 def class_in_words(cell: Cell, mark: str = "") -> str:

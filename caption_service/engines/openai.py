@@ -11,6 +11,7 @@ from shared.problems import InvalidInput
 from shared.profiles import Caption
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionRequest
+from shared.server_replies import caption_in
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionUserMessageParam
@@ -28,7 +29,10 @@ class RemoteCaptioner:
         self.weights = [server.server.info("captioner")]
 
     async def caption(self, request: CaptionRequest, deadline: float) -> list[str]:
-        """Return the captions of the images. The protocol has no beam search, so `beams` above 1 is refused."""
+        """Return the captions of the images. The protocol has no beam search, so `beams` above 1 is refused.
+
+        Raises UnusableReply for a reply that is no caption, and what `ChatServer.complete` raises.
+        """
         if request.beams > 1:
             raise InvalidInput("an OpenAI-compatible server has no beam search: set beams to 1")
         tasks = [
@@ -60,7 +64,8 @@ class RemoteCaptioner:
             max_tokens=request.max_tokens,
             min_tokens=request.min_tokens,
         )
-        return reply.text.strip()
+        url = self._server.server.url
+        return caption_in(reply.text, finished=reply.finished, server=url, instead=reply.instead)
 
 
 def connect_openai(loading: Loading[Caption]) -> RemoteCaptioner:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import re
 
 import numpy as np
 from openai import omit
@@ -17,11 +18,13 @@ from PIL import Image
 from diffusion_service.geometry import fit_area, fit_by_stretching, to_model, to_source
 from shared.images import Pixels, decode, encode
 from shared.openai_connection import OpenAIConnection
-from shared.problems import DependencyFailed, Problem
+from shared.problems import Problem, UnusableReply
 from shared.profile_instruct import FormField, InstructServer
+from shared.server_replies import count_unusable, unusable
 
 MOST_BYTES = 256 * 1024**2  # of a reply: a PNG of 52 megapixels in base64, even of noise, and a margin
 MULTIPLE = 32  # pixels; sizes of a `resolution`, which every supported model takes
+_DATA_URL = re.compile(r"data:image/[\w+.-]+;base64,")  # before the image, from some servers
 LEAST_SHAPE = 0.9  # of the server's aspect ratio to the source's, or the reverse; sizes are rounded to multiples
 
 
@@ -44,8 +47,8 @@ class ImageServer:
 
         Both are sent at the profile's `resolution`, if it has one. Kept pixels are pasted back, because not every
         server honours the mask, and none keeps them exactly. Raises DeadlineExceeded, InvalidInput (the server refuses
-        the content), and DependencyFailed, also for a reply without an image, with one of another shape, or of more
-        than `MOST_BYTES`.
+        the content), DependencyFailed, also for a reply of more than `MOST_BYTES`, and UnusableReply for a reply
+        without an image, or with one of another shape.
         """
         profile = self._profile
         form = {profile.fields[name]: value for name, value in values.items() if name in profile.fields}
@@ -71,21 +74,21 @@ class ImageServer:
         try:
             data = (reply.data or [])[0].b64_json
             assert data is not None
-            return decode(base64.b64decode(data, validate=True))
+            encoded = _DATA_URL.sub("", data, count=1)
+            return decode(base64.b64decode(encoded, validate=True))
         except (AttributeError, IndexError, TypeError, AssertionError) as error:
-            raise DependencyFailed(
-                f"{url} returned no `b64_json`; set `options` of [diffusion.instruct] so that it does: "
-                f"{str(reply)[:200]}"
-            ) from error
+            sentence = "returned no `b64_json`; set `options` of [diffusion.instruct] so that it does"
+            raise unusable(url, "no image", sentence, str(reply)) from error
         except (binascii.Error, Problem) as error:
-            raise DependencyFailed(f"{url} returned no image that can be read: {error}") from error
+            raise unusable(url, "no image", f"returned no image that can be read: {error}", data or "") from error
 
     def _at_source_size(self, edited: Pixels, source: Pixels) -> Pixels:
-        """The image at the source's size. Raises DependencyFailed if its shape is another: it was cropped or padded."""
+        """The image at the source's size. Raises UnusableReply if its shape is another: it was cropped or padded."""
         (height, width), (edited_height, edited_width) = source.shape[:2], edited.shape[:2]
         shape = edited_width * height / (edited_height * width)
         if min(shape, 1 / shape) < LEAST_SHAPE:
-            raise DependencyFailed(
+            count_unusable(self._profile.server.url, "another shape")
+            raise UnusableReply(
                 f"{self._profile.server.url} returned {edited_width} × {edited_height} pixels for {width} × {height}; "
                 "set the size in `options` of [diffusion.instruct], or use a server that keeps the shape"
             )

@@ -6,21 +6,25 @@ library has to be installed.
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
-from rich.console import Console
+from pydantic import TypeAdapter, ValidationError
 
 from contrafact.arrays import as_array
-from contrafact.job_files import image_files, label_rows, read_manifest
+from contrafact.testset_files import gather
+from shared.schemas.masks import Label
+from shared.testsets import TestSet
 
 LABEL = "label"
 CLASS_LABEL = "ClassLabel"  # the kind of a Hugging Face column with the indices of classes and their names
+LABEL_TYPE: TypeAdapter[str | None] = TypeAdapter(Label | None)
 LIKELY_LABELS = (LABEL, "labels", "class", "target", "category")  # in any case: "Label"
 
 
@@ -45,11 +49,15 @@ class LabelledImage:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """`length` images, each read by `read(position)`; `classes` in the order of the data set's own indices, if any."""
+    """`length` images, each read by `read(position)`; `classes` in the order of the data set's own indices, if any.
+
+    `test_set`: what is left out of a folder, and where labels come from.
+    """
 
     length: int
     read: Callable[[int], LabelledImage]
     classes: list[str] | None = None
+    test_set: TestSet = field(default_factory=TestSet)
 
 
 def read_dataset(
@@ -100,15 +108,14 @@ def index_names(candidate: object) -> list[str] | None:
 def _folder(folder: Path, classes: Sequence[str], labels: Path | None) -> ImageSet:
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}; give a folder of images, or a list")
-    files = image_files([folder])
-    manifest = read_manifest([folder], labels, Console(stderr=True))
-    rows = label_rows([name for name, _ in files], manifest, set(classes))
+    local = gather([folder])
+    rows = local.label(labels, classes)
 
     def read(position: int) -> LabelledImage:
-        name, path = files[position]
+        name, path = local.images[position]
         return LabelledImage(path, rows[position].label, name, rows[position].group)
 
-    return ImageSet(len(files), read)
+    return ImageSet(len(local.images), read, test_set=local.test_set)
 
 
 def _pairs(dataset: Indexed, classes: list[str] | None) -> ImageSet:
@@ -117,12 +124,15 @@ def _pairs(dataset: Indexed, classes: list[str] | None) -> ImageSet:
     def read(position: int) -> LabelledImage:
         item = dataset[position]
         if not isinstance(item, tuple | list) or len(item) != 2:
-            raise ValueError("each item of the data set must be a pair (image, label); the label may be None")
+            raise ValueError(
+                f"item {position} of the data set is {_description(item)}; each must be a pair (image, label), whose "
+                "label may be None"
+            )
         image, label = item
         name = _path_name(image, folder) if isinstance(image, str | Path) else _name(position)
-        return LabelledImage(image, _label(label, classes), name)
+        return LabelledImage(image, _label(label, classes, name), name)
 
-    return ImageSet(len(dataset), read, classes)
+    return ImageSet(len(dataset), read, classes, TestSet(labels_from="labels are those of the pairs"))
 
 
 def _common_folder(items: Sequence[object]) -> str | None:
@@ -142,11 +152,18 @@ def _maite(dataset: Indexed, classes: Sequence[str] | None) -> ImageSet:
 
     def read(position: int) -> LabelledImage:
         image, target, metadata = cast(tuple[object, object, Mapping[str, object]], dataset[position])
-        scores = as_array(target)
-        label = _label(int(scores.argmax()), names) if scores.size and scores.max() > 0 else None
-        return LabelledImage(image, label, str(metadata["id"]), channels_first=True)
+        name = str(metadata["id"])
+        return LabelledImage(image, _maite_label(target, names, name), name, channels_first=True)
 
-    return ImageSet(len(dataset), read, names)
+    return ImageSet(len(dataset), read, names, TestSet(labels_from="labels are the targets of the data set"))
+
+
+def _maite_label(target: object, names: Sequence[str] | None, image: str) -> str | None:
+    """The class of a target, which has a score for each class; no class has a positive score without ground truth."""
+    scores = as_array(target)
+    if scores.ndim != 1 or scores.dtype.kind not in "biuf":
+        raise ValueError(f"{image!r}: a target is {_description(target)}; give one score for each class")
+    return _label(int(scores.argmax()), names, image) if scores.size and scores.max() > 0 else None
 
 
 def _hugging_face(
@@ -161,10 +178,12 @@ def _hugging_face(
 
     def read(position: int) -> LabelledImage:
         row = cast(Mapping[str, object], dataset[position])
-        label = _label(row[label_column], names) if label_column is not None else None
-        return LabelledImage(row[image_column], label, _name(position))
+        name = _name(position)
+        label = _label(row[label_column], names, name) if label_column is not None else None
+        return LabelledImage(row[image_column], label, name)
 
-    return ImageSet(len(dataset), read, names)
+    source = f"labels are read from the column {label_column}" if label_column else "no labels: no column has them"
+    return ImageSet(len(dataset), read, names, TestSet(labels_from=source))
 
 
 def _image_column(features: Mapping[str, object]) -> str:
@@ -243,20 +262,43 @@ def _own_classes(dataset: object) -> list[str] | None:
     return [str(name) for name in classes] if isinstance(classes, list | tuple) else None
 
 
-def _label(label: object, classes: Sequence[str] | None) -> str | None:
-    """The name of a label; -1 is none. Raises ValueError for an index without names."""
+def _label(label: object, classes: Sequence[str] | None, image: str) -> str | None:
+    """The name of an image's label; -1 is none. Raises ValueError for an index without names, and for odd labels."""
+    if hasattr(label, "item") and math.prod(getattr(label, "shape", ())) == 1:
+        label = cast(Any, label).item()  # a number of NumPy or torch
     if label is None or isinstance(label, str):
-        return label
-    if hasattr(label, "item"):
-        label = label.item()
+        return _usable(label, image)
     if not isinstance(label, Integral):
-        raise ValueError(f"a label is {label!r}; give the name of a class, its index, or None")
+        raise ValueError(f"{image!r}: a label is {_description(label)}; give the name of a class, its index, or None")
     index = int(label)
     if index == -1:
         return None
     if classes is None or not 0 <= index < len(classes):
-        raise ValueError(f"label {index} has no name; give `classes`, in the order of the labels")
+        raise ValueError(f"{image!r}: label {index} has no name; give `classes`, in the order of the labels")
     return classes[index]
+
+
+def _usable(label: str | None, image: str) -> str | None:
+    """The label. Raises ValueError for one that the system refuses, such as an empty one."""
+    try:
+        return LABEL_TYPE.validate_python(label)
+    except ValidationError as error:
+        reason = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+        raise ValueError(
+            f"{image!r}: the label {str(label)[:100]!r} cannot be used: {reason}; the label may be None"
+        ) from error
+
+
+def _description(value: object) -> str:
+    """A short description of what was given: a number itself, else its type with shape, length or keys."""
+    kind = type(value).__name__
+    if isinstance(value, bool | int | float):
+        return repr(value)
+    if hasattr(value, "shape"):
+        return f"a {kind} of shape {tuple(value.shape)}"
+    if isinstance(value, Mapping):
+        return f"a {kind} with {', '.join(map(repr, list(value)[:5]))}"
+    return f"a {kind} of {len(value)}" if isinstance(value, list | tuple | set | bytes) else f"a {kind}"
 
 
 def _name(position: int) -> str:

@@ -26,7 +26,13 @@ def pixels_of(image: object, *, channels_first: bool | None = None) -> Pixels:
         return decode(Path(image).read_bytes())
     if isinstance(image, Image.Image):
         return from_pillow(image)
-    return _from_array(as_array(image), is_tensor(image) if channels_first is None else channels_first)
+    try:
+        array = as_array(image)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise _not_an_image(image) from error
+    if array.dtype.kind not in "biuf":
+        raise _not_an_image(image)
+    return _from_array(array, is_tensor(image) if channels_first is None else channels_first)
 
 
 def png_of(image: object, *, channels_first: bool | None = None) -> bytes:
@@ -34,6 +40,12 @@ def png_of(image: object, *, channels_first: bool | None = None) -> bytes:
     if isinstance(image, str | Path):
         return Path(image).read_bytes()
     return encode(pixels_of(image, channels_first=channels_first))
+
+
+def _not_an_image(image: object) -> ValueError:
+    return ValueError(
+        f"an image is given as {type(image).__name__}; give a path, a PIL image, or an array or tensor of numbers"
+    )
 
 
 def _from_array(array: NDArray[np.generic], channels_first: bool) -> Pixels:
@@ -44,6 +56,8 @@ def _from_array(array: NDArray[np.generic], channels_first: bool) -> Pixels:
     if array.ndim != 3 or array.shape[2] not in (1, 3):
         order = "channels × height × width" if channels_first else "height × width × channels"
         raise ValueError(f"an image has shape {array.shape}, read as {order}; it must have 1 or 3 channels")
+    if array.size == 0:
+        raise ValueError(f"an image of shape {array.shape} has no pixels; leave it out")
     if np.issubdtype(array.dtype, np.floating):
         values = array.astype(np.float64)
         if not (np.isfinite(values).all() and values.min() >= 0 and values.max() <= LARGEST_UNIT):

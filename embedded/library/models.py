@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,15 +23,18 @@ from PIL import Image
 
 from contrafact.arrays import as_array, channels_first_like
 from contrafact.jatic import jatic_metadata_beside, jatic_spec
-from contrafact.testing import InProcessOptions, Output
+from contrafact.testing import InProcessOptions
 from embedded.library.datasets import ImageSet, index_names, is_maite
+from embedded.library.images import pixels_of
+from evaluator_service.models_under_test.hub import own_names
 from evaluator_service.models_under_test.in_process import InProcessModel
-from evaluator_service.models_under_test.outputs import softmax
+from evaluator_service.models_under_test.outputs import NamedOutputs, output_of, softmax
 from shared.images import Pixels
-from shared.schemas.models import CONFIG_NAME, INDEX_NAME, PROCESSOR_NAME, ModelSpec, is_model_file
+from shared.problems import InvalidInput
+from shared.schemas.models import CONFIG_NAME, INDEX_NAME, PROCESSOR_NAME, ModelSpec, Output, is_model_file
 
 HUB_ID = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?")
-Outputs = Callable[[Sequence[Pixels]], NDArray[np.generic]]
+Outputs = Callable[[Sequence[Pixels]], object]
 
 
 @dataclass(frozen=True)
@@ -54,18 +57,22 @@ def prepare_model(model: object, images: ImageSet, options: InProcessOptions) ->
     if isinstance(model, str | Path):
         return _model_from_text(model, options)
     if isinstance(model, transformers.Pipeline):
-        return _in_process(_class_names(options, _config_names(model.model)), _pipeline(model))
+        own = own_names(model.model.config)
+        names = _class_names(options, own)
+        return _in_process(names, _pipeline(model, own, names))
     if is_maite(model) and callable(model):
         names = _class_names(options, index_names(model) or images.classes)
         outputs = _maite(model, images.read(0).image)
         return _in_process(names, _rows(outputs, names, options.output or "probabilities"))
     if isinstance(model, transformers.PreTrainedModel):
         processor = options.preprocess or transformers.AutoImageProcessor.from_pretrained(model.name_or_path)
-        names = _class_names(options, _config_names(model))
-        return _in_process(names, _rows(_module(model, processor), names, options.output or "logits"))
+        names = _class_names(options, own_names(model.config))
+        outputs = _module(model, processor)
+        return _in_process(names, _rows(outputs, names, _output_of_module(outputs, images, options.output)))
     if isinstance(model, torch.nn.Module):
         names = _class_names(options, images.classes)
-        return _in_process(names, _rows(_module(model, options.preprocess), names, options.output or "logits"))
+        outputs = _module(model, options.preprocess)
+        return _in_process(names, _rows(outputs, names, _output_of_module(outputs, images, options.output)))
     if not callable(model):
         raise ValueError(f"a {type(model).__name__} is no model; give a function, a module, a path or a name")
     names = _class_names(options, images.classes)
@@ -83,7 +90,7 @@ def _model_from_text(model: str | Path, options: InProcessOptions) -> Upload | A
         metadata = jatic_metadata_beside(path) if options.preprocessing is None else None
         if metadata is not None:
             return Upload(jatic_spec(metadata, options.name, classes=classes, side=options.input_size), [path])
-        described = {"output": options.output or "logits", "preprocessing": options.preprocessing}
+        described = {"output": options.output, "preprocessing": options.preprocessing}
         return Upload(spec.model_copy(update=described), [path])
     if isinstance(model, Path) or path.suffix == ".onnx":
         raise ValueError(f"there is no model at {model}")
@@ -100,9 +107,13 @@ def fetched_folder(hub_id: str) -> Path:
     return Path(snapshot_download(hub["id"], revision=hub["revision"], allow_patterns=patterns))
 
 
-def _in_process(classes: list[str], predict: Callable[[Sequence[Pixels]], NDArray[np.float64]]) -> InProcessModel:
-    """The model under a revision of its own: its weights may change from call to call, so no prediction is reused."""
-    return InProcessModel(classes, predict, revision=uuid.uuid4().hex)
+def _in_process(names: list[str], predict: Callable[[Sequence[Pixels]], NDArray[np.float64]]) -> InProcessModel:
+    """The model under a revision of its own: its weights may change from call to call, so no prediction is reused.
+
+    `names` are those of the outputs of `predict`; outputs of one name are one class.
+    """
+    outputs = NamedOutputs(len(names), None, names)
+    return InProcessModel(outputs.classes, lambda images: outputs.merge(predict(images)), revision=uuid.uuid4().hex)
 
 
 def _class_names(options: InProcessOptions, known_names: Sequence[str] | None) -> list[str]:
@@ -112,20 +123,27 @@ def _class_names(options: InProcessOptions, known_names: Sequence[str] | None) -
     return names
 
 
-def _config_names(model: Any) -> list[str]:
-    return [model.config.id2label[index] for index in range(len(model.config.id2label))]
+def _pipeline(
+    pipeline: Any, own: Sequence[str], names: Sequence[str]
+) -> Callable[[Sequence[Pixels]], NDArray[np.float64]]:
+    """The probabilities of a pipeline's outputs. Its answers carry its `own` names; the test calls them `names`.
 
-
-def _pipeline(pipeline: Any) -> Callable[[Sequence[Pixels]], NDArray[np.float64]]:
-    names = _config_names(pipeline.model)
-    place = {name: index for index, name in enumerate(names)}
+    Raises ValueError if `names` tell outputs apart that have one name in the answers.
+    """
+    place = {name: index for index, name in enumerate(own)}
+    for name, new in zip(own, names, strict=False):
+        if names[place[name]] != new:
+            raise ValueError(
+                f"the pipeline calls two outputs {name!r}, so `classes` cannot tell them apart; test `pipeline.model` "
+                "with preprocess=pipeline.image_processor"
+            )
 
     def predict(images: Sequence[Pixels]) -> NDArray[np.float64]:
-        rows = np.zeros((len(images), len(names)))
-        answers = pipeline([Image.fromarray(image) for image in images], top_k=len(names))
+        rows = np.zeros((len(images), len(own)))
+        answers = pipeline([Image.fromarray(image) for image in images], top_k=len(own))
         for row, answer in zip(rows, answers, strict=True):
             for entry in answer:
-                row[place[entry["label"]]] = entry["score"]
+                row[place[entry["label"]]] += entry["score"]  # several outputs may have one name
         return rows
 
     return predict
@@ -135,7 +153,7 @@ def _module(module: torch.nn.Module, preprocess: Callable[..., Any] | None) -> O
     """The outputs of a module. Without `preprocess` it gets images as they are, as floats from 0 to 1."""
     processor = isinstance(preprocess, transformers.BaseImageProcessor | transformers.ProcessorMixin)
 
-    def outputs(images: Sequence[Pixels]) -> NDArray[np.generic]:
+    def outputs(images: Sequence[Pixels]) -> object:
         parameter = next(module.parameters(), torch.zeros(()))
         pictures = [Image.fromarray(image) for image in images]
         with _evaluation_mode(module):
@@ -148,22 +166,33 @@ def _module(module: torch.nn.Module, preprocess: Callable[..., Any] | None) -> O
                 if len({tensor.shape for tensor in tensors}) > 1:
                     raise ValueError("the images differ in size; give `preprocess`, which resizes them")
                 answer = module(torch.stack(tensors).to(parameter.device, parameter.dtype))
-        logits: torch.Tensor = getattr(answer, "logits", answer)
-        return as_array(logits)
+        return getattr(answer, "logits", answer)
 
     return outputs
 
 
+def _output_of_module(outputs: Outputs, images: ImageSet, declared: Output | None) -> Output:
+    """What a module returns, by its answers to variants of the first image. Raises InvalidInput as `output_of` does."""
+    first = images.read(0)
+    pixels = pixels_of(first.image, channels_first=first.channels_first)
+    variants = (pixels, 255 - pixels, pixels // 2, np.ascontiguousarray(pixels[::-1]))
+    answers = [_readable(outputs([variant])) for variant in variants]
+    if any(answer.ndim != 2 for answer in answers):
+        return declared or "logits"
+    return output_of(np.concatenate(answers).astype(np.float64), declared, "")
+
+
 @contextmanager
 def _evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients inside the block; restores the mode afterwards."""
-    training = module.training
+    """Evaluation mode without gradients inside the block; restores the mode of every submodule afterwards."""
+    modes = [(part, part.training) for part in module.modules()]  # a frozen BatchNorm is in another than its parent
     module.eval()
     try:
         with torch.inference_mode():
             yield
     finally:
-        module.train(training)
+        for part, training in modes:
+            part.training = training
 
 
 def _unit_tensor(picture: Image.Image) -> torch.Tensor:
@@ -174,18 +203,17 @@ def _maite(model: Callable[..., Any], image: object) -> Outputs:
     """The outputs of a MAITE model. It gets what its data set has, such as `image`, or arrays of uint8 for files."""
     like = np.empty(0, np.uint8) if isinstance(image, str | Path | Image.Image) else cast(ArrayLike, image)
 
-    def outputs(images: Sequence[Pixels]) -> NDArray[np.generic]:
+    def outputs(images: Sequence[Pixels]) -> object:
         batch = [channels_first_like(like, image) for image in images]
         with _evaluation_mode(model) if isinstance(model, torch.nn.Module) else nullcontext():
-            return np.stack([as_array(row) for row in model(batch)])
+            return [as_array(row) for row in model(batch)]
 
     return outputs
 
 
 def _function(function: Callable[..., Any], inputs: str) -> Outputs:
-    def outputs(images: Sequence[Pixels]) -> NDArray[np.generic]:
-        batch = [Image.fromarray(image) for image in images] if inputs == "pil" else list(images)
-        return as_array(function(batch))
+    def outputs(images: Sequence[Pixels]) -> object:
+        return function([Image.fromarray(image) for image in images] if inputs == "pil" else list(images))
 
     return outputs
 
@@ -194,7 +222,7 @@ def _rows(outputs: Outputs, classes: list[str], output: Output) -> Callable[[Seq
     """Probabilities from what a model returns: rows of probabilities or logits, or one label per image."""
 
     def predict(images: Sequence[Pixels]) -> NDArray[np.float64]:
-        answer = outputs(images)
+        answer = _readable(outputs(images))
         if answer.ndim == 1:
             return _one_hot(answer, classes)
         rows = answer.astype(np.float64)
@@ -203,11 +231,26 @@ def _rows(outputs: Outputs, classes: list[str], output: Output) -> Callable[[Seq
     return predict
 
 
+def _readable(answer: object) -> NDArray[np.generic]:
+    """A model's answer as an array of numbers, or of one label per image. Raises InvalidInput for anything else."""
+    try:
+        array = as_array(answer)
+    except (TypeError, ValueError, RuntimeError):  # rows of several lengths
+        array = None
+    if array is None or array.ndim == 0 or (array.ndim > 1 and not np.issubdtype(array.dtype, np.number)):
+        keys = f" of {', '.join(map(repr, list(answer)[:5]))}" if isinstance(answer, Mapping) else ""
+        raise InvalidInput(
+            f"the model returned a {type(answer).__name__}{keys} that is no array; return images × classes (such as "
+            "`lambda images: model(images)[0]`), or one label per image"
+        )
+    return array
+
+
 def _one_hot(labels: NDArray[np.generic], classes: list[str]) -> NDArray[np.float64]:
-    """Probability 1 of each image's label, a name or an index. Raises ValueError for a label that is no class."""
+    """Probability 1 of each image's label, a name or an index. Raises InvalidInput for a label that is no class."""
     place = {name: index for index, name in enumerate(classes)}
     integers = np.issubdtype(labels.dtype, np.integer)
     indices = [int(label) if integers else place.get(str(label), -1) for label in labels]
     if unknown := [label for label, index in zip(labels, indices, strict=True) if not 0 <= index < len(classes)]:
-        raise ValueError(f"the model returned the label {unknown[0]!r}; its classes are {', '.join(classes[:20])}")
+        raise InvalidInput(f"the model returned the label {unknown[0]!r}; its classes are {', '.join(classes[:20])}")
     return np.eye(len(classes))[indices]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import io
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Literal
+from typing import Literal, TypeVar
 
 import httpx
 from PIL import Image
 
+from contrafact import plan_text
 from contrafact.client import Client
+from contrafact.command_line import messages
+from contrafact.job_progress import follow_job
 from contrafact.outcome import Outcome, is_flipped
 from contrafact.testing import InProcessOptions, JobFailed
 from embedded.library.datasets import ImageSet, LabelledImage, read_dataset
@@ -20,24 +24,37 @@ from embedded.library.models import Alias, Upload, prepare_model
 from embedded.run import LOG, Embedded, run_embedded
 from evaluator_service.models_under_test.in_process import InProcessModel, refuse_other_rows
 from shared.endpoints import INFO
+from shared.images import Pixels
 from shared.problems import InvalidInput, NotReady, Problem, TooLarge, from_reply
 from shared.schemas.jobs import JobDetail, JobRequest, ManifestImage, MethodChoice, MethodInfo
 from shared.schemas.result_rows import CounterfactualView
 
+Content = TypeVar("Content")
+
+UNUSABLE = (InvalidInput, TooLarge, FileNotFoundError, PermissionError)  # one image; the others go on
 PICTURED = 48  # counterfactuals whose pictures an outcome holds
 PICTURE_SIDE = 384
 START_SECONDS = 600.0  # of a service, before it answers at all
 LAST_REPLY_SECONDS = 10.0
 POLL_SECONDS = 0.2
 LAST_BATCH_SECONDS = 600.0  # a batch may still compute for a cancelled job
+# One test at a time: loaders set torch's default dtype for the whole process, and migrations keep global state. A test
+# may run inside another's `on_progress`.
+RUNNING = threading.RLock()
 
 
 def run_test(model: object, dataset: object, options: InProcessOptions) -> Outcome:
-    """Test a model; see `contrafact.test`."""
+    """Test a model; see `contrafact.test`. Waits while another thread runs a test."""
+    with RUNNING:
+        return _run_test(model, dataset, options)
+
+
+def _run_test(model: object, dataset: object, options: InProcessOptions) -> Outcome:
     images = read_dataset(dataset, options.classes, options.labels, options.label_column)
+    first = _first_pixels(images)
     subject = prepare_model(model, images, options)
-    if isinstance(subject, InProcessModel):
-        _try(subject, images)
+    if isinstance(subject, InProcessModel):  # its own errors are raised here rather than fail every image
+        refuse_other_rows(subject.predict([first]), 1, len(subject.classes))
     objects = {options.name: subject} if isinstance(subject, InProcessModel) else {}
     with (
         run_embedded(
@@ -59,22 +76,30 @@ def _run_job(
 ) -> JobDetail:
     """Create the job and follow it to its end."""
     name = _add(client, subject, options)
-    job = client.create(_request(client, name, images, options))
+    request = _request(client, name, images, options)
+    plan = client.plan(request)
+    lines = images.test_set.lines(plan.images, plan.labelled)
+    messages.print(plan_text.plan(plan.model_copy(update={"test_set": lines})))
+    job = client.create(request)
     with _cancelled_on_error(client, job):
+        if options.on_progress is None:
+            return follow_job(client, job)
         for current in client.follow(job.id):
             job = current
-            if options.on_progress is not None:
-                options.on_progress(job)
+            options.on_progress(job)
     return job
 
 
-def _try(subject: InProcessModel, images: ImageSet) -> None:
-    """Run the model on the first image, so that its own errors are raised here rather than fail every image."""
-    first = images.read(0)
-    with _named(first):
-        pixels = pixels_of(first.image, channels_first=first.channels_first)
-    rows = subject.predict([pixels])
-    refuse_other_rows(rows, 1, len(subject.classes))
+def _first_pixels(images: ImageSet) -> Pixels:
+    """The pixels of the first usable image. Raises the problem of the first image if none is."""
+    first: Problem | None = None
+    for position in range(images.length):
+        image = images.read(position)
+        try:
+            return _read(image, pixels_of)
+        except UNUSABLE as error:
+            first = first or _named(image, error)
+    raise first or InvalidInput("the data set has no images")
 
 
 def _cancel_left_over(client: Client, name: str) -> None:
@@ -98,12 +123,18 @@ def _add(client: Client, subject: InProcessModel | Upload | Alias, options: InPr
 
 
 def _request(client: Client, name: str, images: ImageSet, options: InProcessOptions) -> JobRequest:
-    rows = []
+    rows, problem = [], None
     for position in range(images.length):
         row = images.read(position)
-        with _named(row):
-            digest = client.upload(png_of(row.image, channels_first=row.channels_first))
+        try:
+            digest = client.upload(_read(row, png_of))
+        except UNUSABLE as error:
+            problem = _named(row, error)
+            images.test_set.left_out[row.name] = str(error)
+            continue
         rows.append(ManifestImage(digest=digest, label=row.label, name=row.name, group=row.group))
+    if problem is not None and not rows:
+        raise problem
     methods = _methods(client, options)
     return JobRequest(
         task_description=options.task,
@@ -111,19 +142,25 @@ def _request(client: Client, name: str, images: ImageSet, options: InProcessOpti
         images=rows,
         label_map=dict(options.label_map),
         seed=options.seed,
+        outside_domain=options.outside_domain,
         design="free" if options.values is None else "balanced",
         values=tuple(options.values or ()),
         **({} if methods is None else {"methods": methods}),
     )
 
 
-@contextmanager
-def _named(image: LabelledImage) -> Iterator[None]:
-    """Begin the problem of an image that cannot be used with its name."""
+def _read(image: LabelledImage, read: Callable[..., Content]) -> Content:
+    """What `read` makes of an image. Raises ValueError with its name for what is no image at all."""
     try:
-        yield
-    except (InvalidInput, TooLarge) as problem:
-        raise problem.about(image.name) from problem
+        return read(image.image, channels_first=image.channels_first)
+    except ValueError as error:
+        raise ValueError(f"{image.name!r}: {error}") from error
+
+
+def _named(image: LabelledImage, error: Exception) -> Problem:
+    """The problem of an image that cannot be used, which begins with its name."""
+    problem = error if isinstance(error, Problem) else InvalidInput(str(error))
+    return problem.about(image.name)
 
 
 def _methods(client: Client, options: InProcessOptions) -> list[MethodChoice] | None:

@@ -14,8 +14,11 @@ from evaluator_service.models_under_test.hub import load_hub_model, own_names
 from evaluator_service.models_under_test.outputs import ClassNames, NamedOutputs
 from evaluator_service.models_under_test.preprocessing import processors
 from shared.images import Pixels
+from shared.problems import InvalidInput
 from shared.schemas.base import Kind
 from shared.weights import Weights
+
+MULTI_LABEL = "multi_label_classification"
 
 
 class ImageClassifier:
@@ -29,8 +32,15 @@ class ImageClassifier:
         `classes` override the model's own names. Raises InvalidInput, and what `from_pretrained` raises.
         """
         self._model = load_hub_model(AutoModelForImageClassification, weights).to(device).eval()
-        self._prepare = processors(weights.location, weights.subfolder, weights.hub_revision)
-        names = own_names(self._model.config)
+        config = self._model.config
+        if getattr(config, "problem_type", None) == MULTI_LABEL:
+            raise InvalidInput(
+                f'config.json says that several classes may be true at once ("problem_type": "{MULTI_LABEL}"); only '
+                'models that choose one class can be tested. If this one does, set "single_label_classification"'
+            )
+        at = (weights.location, weights.subfolder, weights.hub_revision)
+        self._prepare = processors(*at, channels=getattr(config, "num_channels", None))
+        names = own_names(config)
         self._outputs = NamedOutputs(len(names), names, classes)
         self.classes = self._outputs.classes
 

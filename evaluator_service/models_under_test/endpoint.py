@@ -24,6 +24,7 @@ import httpx
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
+from shared.certificates import tls_fault, trusted
 from shared.chunks import chunks
 from shared.http_statuses import RETRIED, refuses_content, retry_seconds
 from shared.images import Pixels, decode
@@ -41,7 +42,7 @@ _HEAD_BYTES = 64 * 1024
 _NUMBER_BYTES = 64
 _PIXEL_BYTES = 8  # "255, " and a margin
 _GREY, _PALETTE = 0, 3
-_REFUSAL_BYTES = 300  # the part of a refusal that is quoted
+_REFUSAL_BYTES = 300  # the part of an error or refusal that is quoted
 Answer = TypeVar("Answer")
 
 
@@ -57,13 +58,14 @@ class _Server:
     """A server with its API key; requests are batched and retried."""
 
     def __init__(self, endpoint: ModelEndpoint, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        """Raises ValueError if the environment lacks the endpoint's key."""
+        """Raises ValueError if the environment lacks the endpoint's key, or its `ca_file` cannot be read."""
         key = os.environ.get(endpoint.api_key_variable, "") if endpoint.api_key_variable else ""
         if endpoint.api_key_variable and not key:
             raise ValueError(f"set the environment variable {endpoint.api_key_variable} to the key of {endpoint.url}")
         self._endpoint = endpoint
         self._headers = IDENTITY | ({"Authorization": f"Bearer {key}"} if key else {})
         self._transport = transport
+        self._tls = trusted(endpoint.ca_file)
         self._slots = asyncio.Semaphore(endpoint.concurrency)
         self.classes = list(endpoint.classes)
 
@@ -89,9 +91,12 @@ class _Server:
         answers = await asyncio.gather(*(answers_to(batch) for batch in chunks(images, self._endpoint.max_batch)))
         return [answer for batch in answers for answer in batch]
 
+    def _client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(verify=self._tls, transport=self._transport, trust_env=False)
+
     async def _ask(self, images: Sequence[bytes], deadline: float, most: int) -> bytes:
         payload = {"images": [base64.b64encode(image).decode() for image in images]}
-        async with self._slots, httpx.AsyncClient(transport=self._transport, trust_env=False) as client:
+        async with self._slots, self._client() as client:
             for attempt in range(1, ATTEMPTS + 1):
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
@@ -102,14 +107,16 @@ class _Server:
                 except (TimeoutError, httpx.TimeoutException):
                     break
                 except httpx.TransportError as error:
+                    if fault := tls_fault(error):
+                        raise self._dependency_failed(f"cannot be reached: {fault}") from error
                     failure, retry_after = f"{type(error).__name__}: {error}", ""
                 else:
                     if status == 200:
                         return body
-                    failure = f"status {status}"
+                    reason = body.decode(errors="replace").strip()
+                    failure = f"status {status}{f': {reason}' if reason else ''}"
                     if refuses_content(status):
-                        reason = body.decode(errors="replace").strip()
-                        raise InvalidInput(f"the model at {self._endpoint.url} refuses the image: {failure}: {reason}")
+                        raise InvalidInput(f"the model at {self._endpoint.url} refuses the image: {failure}")
                     if status not in RETRIED:
                         raise self._dependency_failed(f"refused: {failure}")
                 if attempt == ATTEMPTS:
@@ -122,7 +129,7 @@ class _Server:
     async def _ask_once(
         self, client: httpx.AsyncClient, payload: dict[str, list[str]], seconds: float, max_bytes: int
     ) -> tuple[int, bytes, str]:
-        """Status, body (its beginning if it is a refusal) and `Retry-After` of one reply.
+        """Status, body (its beginning unless it is 200) and `Retry-After` of one reply.
 
         Raises DependencyFailed beyond `max_bytes`.
         """
@@ -132,7 +139,7 @@ class _Server:
                 refuse_compression(reply, f"the model at {url}")
                 async for chunk in limited(reply.aiter_bytes(), max_bytes, f"the model at {url}"):
                     body += chunk
-            elif refuses_content(reply.status_code):
+            else:
                 with suppress(httpx.DecodingError):  # the status is enough
                     async for chunk in reply.aiter_bytes():
                         body += chunk

@@ -39,10 +39,9 @@ def refuse_large_tensors(folder: Path, description: ModelDescription, bound: Ten
     Raises OutOfMemory for a tensor beyond the bound, and what `check_onnx` and `preparation` raise.
     """
     data = (folder / ONNX_NAME).read_bytes()
-    check_onnx(data)
+    model = check_onnx(data)
     prepare, _ = preparation(folder, description, whole=False)
     shape = (bound.max_batch, *prepare([sample_image()]).shape[1:])
-    model = onnx.load_model_from_string(data)
     _drop_contents(model)
     _fix_inputs(model, shape)
     try:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
@@ -14,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from evaluator_service.models_under_test.hub import names_by_index
-from evaluator_service.models_under_test.onnx_check import check_onnx
-from evaluator_service.models_under_test.outputs import NamedOutputs, softmax
+from evaluator_service.models_under_test.onnx_check import check_onnx, last_operator
+from evaluator_service.models_under_test.outputs import NamedOutputs, output_of, softmax
 from evaluator_service.models_under_test.preprocessing import Prepare, from_description, processors
 from evaluator_service.models_under_test.segmentation import MAX_CLASSES, label_maps_of
 from shared.chunks import chunks
@@ -42,10 +43,10 @@ class OnnxClassifier:
     def __init__(self, folder: Path, description: ModelDescription, *, device: str) -> None:
         """Check and load `model.onnx` of a folder. Raises InvalidInput, and what onnxruntime raises."""
         self._file = _OnnxFile(folder, description, _CLASSIFIED, device)
-        self._output: Literal["logits", "probabilities"] = description.output
-        if self._output == "probabilities" and not np.isclose(self._file.sample.sum(), 1, atol=1e-2):
-            raise InvalidInput('the outputs of the model do not sum to 1; set "output": "logits"')
-        self._outputs = NamedOutputs(self._file.sample.shape[1], _own_names(folder), description.classes)
+        rows = np.concatenate([self._file.rows([image]) for image in _trial_images()])
+        self._output = output_of(rows, description.output, self._file.last_operator)
+        names = _own_names(folder) or self._file.names
+        self._outputs = NamedOutputs(rows.shape[1], names, description.classes)
         self.classes = self._outputs.classes
 
     def probabilities(self, images: Sequence[Pixels]) -> NDArray[np.float64]:
@@ -65,7 +66,7 @@ class OnnxSegmenter:
         outputs = self._file.sample.shape[1]
         if outputs > MAX_CLASSES:
             raise InvalidInput(f"the segmenter has {outputs} classes; at most {MAX_CLASSES} are supported")
-        self._outputs = NamedOutputs(outputs, _own_names(folder), description.classes)
+        self._outputs = NamedOutputs(outputs, _own_names(folder) or self._file.names, description.classes)
         self.classes = self._outputs.classes
 
     def label_maps(self, images: Sequence[Pixels]) -> list[NDArray[np.uint8]]:
@@ -75,16 +76,24 @@ class OnnxSegmenter:
 
 
 class _OnnxFile:
-    """A loaded file with its preprocessing; `sample` is its output for a grey image."""
+    """A loaded file with its preprocessing; `sample` is its output for a grey image.
+
+    `last_operator` computes its output; `names` are those of its classes in its metadata, if it has any.
+    """
 
     def __init__(self, folder: Path, description: ModelDescription, shape: Sequence[str], device: str) -> None:
         """`shape` names the dimensions of its output."""
         data = (folder / ONNX_NAME).read_bytes()
-        check_onnx(data)
+        model = check_onnx(data)
+        operators = {output.name: last_operator(model, output.name) for output in model.graph.output}
+        self.names = _names_in_metadata(model)
+        del model  # it is as large as the file
         self._session = _session(data, device)
         self._prepare, layout = preparation(folder, description, whole=shape == _SEGMENTED)
-        self._input, self._type, self._batch = _input(self._session, layout)
+        channels = self._prepare([sample_image()]).shape[1 if layout == "nchw" else 3]
+        self._input, self._type, self._batch = _input(self._session, layout, channels)
         self._output = _output_name(self._session)
+        self.last_operator = operators[self._output]
         self._shape = shape
         self.sample = self.rows([sample_image()])
 
@@ -110,6 +119,12 @@ class _OnnxFile:
 def sample_image() -> Pixels:
     """A grey image of odd size."""
     return np.full((_SAMPLE_SIDE, _SAMPLE_SIDE, 3), 127, np.uint8)
+
+
+def _trial_images() -> list[Pixels]:
+    """Grey, noise, noise of much contrast, and dark noise."""
+    noise = np.random.default_rng(0).integers(0, 256, (_SAMPLE_SIDE, _SAMPLE_SIDE, 3), dtype=np.uint8)
+    return [sample_image(), noise, 255 * (noise // 128), noise // 8]
 
 
 def _session(data: bytes, device: str) -> Any:
@@ -146,6 +161,16 @@ def _own_names(folder: Path) -> list[str] | None:
     return None if labels is None else names_by_index(labels)
 
 
+def _names_in_metadata(model: onnx.ModelProto) -> list[str] | None:
+    """The names of classes that Ultralytics' exports keep in the file: `names`, a dict by index, in Python's syntax."""
+    text = next((entry.value for entry in model.metadata_props if entry.key == "names"), "")
+    try:
+        names = dict(ast.literal_eval(text))
+        return [str(names[index]) for index in range(len(names))] or None
+    except (SyntaxError, ValueError, TypeError, LookupError, MemoryError, RecursionError):  # another exporter's
+        return None
+
+
 def preparation(folder: Path, description: ModelDescription, whole: bool) -> tuple[Prepare, str]:
     """The model's preprocessing and the layout that it produces; `whole` refuses preprocessing that crops."""
     if description.preprocessing is not None:
@@ -160,15 +185,22 @@ def preparation(folder: Path, description: ModelDescription, whole: bool) -> tup
     )
 
 
-def _input(session: Any, layout: str) -> tuple[str, type[np.floating], int]:
-    """Name and type of the one input, and its fixed batch size (0: any)."""
+def _input(session: Any, layout: str, prepared: int) -> tuple[str, type[np.floating], int]:
+    """Name and type of the one input, and its fixed batch size (0: any). `prepared`: channels of the images for it."""
     inputs = session.get_inputs()
     if len(inputs) != 1 or inputs[0].type not in _FLOATS or len(inputs[0].shape) != 4:
         actual = ", ".join(f"{item.name} {item.type} {item.shape}" for item in inputs)
         raise InvalidInput(f"the model must have one input, a batch of float pictures of 4 dimensions; it has {actual}")
     batch, channels = inputs[0].shape[0], inputs[0].shape[1 if layout == "nchw" else 3]
-    if isinstance(channels, int) and channels != 3:
-        raise InvalidInput(f"the model's input {inputs[0].shape} has {channels} channels in layout {layout}, not 3")
+    if isinstance(channels, int) and channels != prepared:
+        remedy = {
+            1: 'give its `preprocessing` with "channels": "grey"',
+            3: 'give its `preprocessing` with "channels": "rgb" or "bgr"',
+        }.get(channels, "check the layout in its `preprocessing`, or export a model that takes RGB or grey images")
+        raise InvalidInput(
+            f"the model's input {inputs[0].shape} has {channels} channels in layout {layout}, and its images have "
+            f"{prepared}; {remedy}"
+        )
     return inputs[0].name, _FLOATS[inputs[0].type], batch if isinstance(batch, int) else 0
 
 

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from shared.problems import InvalidInput
+from shared.schemas.models import Output
 
 NOT_FINITE = "the model answered NaN or infinity; check its weights and its preprocessing"
 ClassNames = Sequence[str] | Mapping[str, int | Sequence[int]]
@@ -44,6 +45,32 @@ class NamedOutputs:
     def index_map(self) -> NDArray[np.int64]:
         """Output index → class index."""
         return self._columns
+
+
+def output_of(rows: NDArray[np.floating], declared: Output | None, last_operator: str) -> Output:
+    """What a classifier returns, by its answers to several images (images × outputs) and the end of its graph.
+
+    Raises InvalidInput if `declared` contradicts them, and for a model whose outputs are neither.
+    """
+    if not np.isfinite(rows).all():  # refused elsewhere
+        return declared or "logits"
+    if last_operator == "Sigmoid":
+        raise InvalidInput(
+            "the model ends in Sigmoid, which scores each class alone; export it without that layer, or with Softmax"
+        )
+    are_probabilities = rows.min() >= -1e-6 and np.allclose(rows.sum(axis=1), 1, atol=1e-2)
+    if last_operator == "Softmax" and not are_probabilities:
+        raise InvalidInput(
+            "the model ends in Softmax, but its outputs do not sum to 1 over the classes; correct the axis of Softmax"
+        )
+    if declared == "probabilities" and not are_probabilities:
+        raise InvalidInput("the outputs of the model do not sum to 1; set `output` to logits")
+    if declared == "logits" and are_probabilities:
+        reason = "it ends in Softmax" if last_operator == "Softmax" else f"they sum to 1 for {len(rows)} images"
+        raise InvalidInput(
+            f"the outputs of the model are probabilities, not logits ({reason}); set `output` to probabilities"
+        )
+    return "probabilities" if are_probabilities else "logits"
 
 
 def softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:

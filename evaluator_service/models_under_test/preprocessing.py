@@ -16,6 +16,7 @@ from shared.schemas.models import Preprocessing
 
 Prepare = Callable[[Sequence[Pixels]], NDArray[np.float32]]
 MAX_SIDE = 4_096
+RGB = 3
 MAX_RESIZED_PIXELS = 64_000_000
 _RESAMPLE = {
     "nearest": Image.Resampling.NEAREST,
@@ -25,21 +26,30 @@ _RESAMPLE = {
 }
 
 
-def processors(location: str, subfolder: str = "", revision: str | None = None, *, whole: bool = False) -> Prepare:
-    """Images (height × width × 3) → batch × 3 × height × width, by the image processor stored with the weights.
+def processors(
+    location: str,
+    subfolder: str = "",
+    revision: str | None = None,
+    *,
+    whole: bool = False,
+    channels: int | None = None,
+) -> Prepare:
+    """Images (height × width × 3) → batch × channels × height × width, by the processor stored with the weights.
 
-    It uses the PIL backend, because the other needs torchvision and rounds differently. Raises InvalidInput if the
-    resulting sizes differ, and with `whole` if it crops or pads: a segmenter's map would then not match the image.
+    It uses the PIL backend, because the other needs torchvision and rounds differently. `channels` are those that the
+    model's configuration names; a model with one gets grey images. Raises InvalidInput if the resulting sizes differ,
+    and with `whole` if it crops or pads: a segmenter's map would then not match the image.
     """
     processor = AutoImageProcessor.from_pretrained(location, backend="pil", subfolder=subfolder, revision=revision)
     if whole and (getattr(processor, "do_center_crop", False) or getattr(processor, "do_pad", False)):
         raise InvalidInput("the image processor crops or pads; set do_center_crop and do_pad to false for a segmenter")
     edge = _largest_side(processor)
+    mode = "L" if _channels(processor, channels) == 1 else "RGB"
 
     def prepare(images: Sequence[Pixels]) -> NDArray[np.float32]:
         for image in images:
             _refuse_huge(image.shape[1], image.shape[0], edge)
-        arrays = [_process(processor, image) for image in images]
+        arrays = [_process(processor, Image.fromarray(image).convert(mode)) for image in images]
         if len({array.shape for array in arrays}) > 1:
             raise InvalidInput("the image processor keeps sizes that differ; give it a size, so that images can batch")
         return np.concatenate(arrays)
@@ -49,10 +59,15 @@ def processors(location: str, subfolder: str = "", revision: str | None = None, 
 
 def from_description(how: Preprocessing) -> Prepare:
     """As `processors`, from a description; the layout is `how.layout`."""
-    mean, std = np.array(how.mean, np.float32), np.array(how.std, np.float32)
+    count = 1 if how.channels == "grey" else 3
+    mean, std = np.array(how.mean[:count], np.float32), np.array(how.std[:count], np.float32)
 
     def prepare(images: Sequence[Pixels]) -> NDArray[np.float32]:
-        batch = np.stack([np.asarray(_fit(Image.fromarray(image), how)) for image in images]).astype(np.float32)
+        grey = how.channels == "grey"
+        pictures = [Image.fromarray(image).convert("L" if grey else "RGB") for image in images]
+        batch = np.stack([np.asarray(_fit(picture, how)) for picture in pictures]).astype(np.float32)
+        if grey:
+            batch = batch[..., None]
         if how.channels == "bgr":
             batch = batch[..., ::-1]
         batch = (batch * np.float32(how.scale) - mean) / std
@@ -61,9 +76,24 @@ def from_description(how: Preprocessing) -> Prepare:
     return prepare
 
 
-def _process(processor: Any, image: Pixels) -> NDArray[np.float32]:
+def _process(processor: Any, image: Image.Image) -> NDArray[np.float32]:
     """Process one image; "pt" is the only kind of tensor that every processor supports."""
-    return np.asarray(processor(images=Image.fromarray(image), return_tensors="pt")["pixel_values"].float().numpy())
+    return np.asarray(processor(images=image, return_tensors="pt")["pixel_values"].float().numpy())
+
+
+def _channels(processor: Any, channels: int | None) -> int:
+    """The channels of a model's images. Raises InvalidInput unless it takes RGB or grey ones, as its processor does."""
+    mean = getattr(processor, "image_mean", None) if getattr(processor, "do_normalize", None) else None
+    normalised = len(mean) if isinstance(mean, list | tuple) else None
+    if channels is not None and normalised not in (None, channels):
+        raise InvalidInput(
+            f"config.json says that the model takes {channels} channels (num_channels), and preprocessor_config.json "
+            f"has {normalised} means; correct the wrong one"
+        )
+    needed = channels or normalised or RGB
+    if needed not in (1, RGB):
+        raise InvalidInput(f"the model takes images of {needed} channels; only RGB and grey models can be tested")
+    return needed
 
 
 def _largest_side(processor: Any) -> int:

@@ -33,7 +33,9 @@ class ImageSegmenter:
     def __init__(self, weights: Weights, *, device: str, classes: ClassNames | None = None) -> None:
         """Load weights and preprocessing; see `ImageClassifier`. Outputs of one name are one class."""
         self._model = load_hub_model(AutoModelForSemanticSegmentation, weights).to(device).eval()
-        self._prepare = processors(weights.location, weights.subfolder, weights.hub_revision, whole=True)
+        at = (weights.location, weights.subfolder, weights.hub_revision)
+        channels = getattr(self._model.config, "num_channels", None)
+        self._prepare = processors(*at, whole=True, channels=channels)
         names = own_names(self._model.config)
         self._outputs = NamedOutputs(len(names), names, classes)
         self.classes = self._outputs.classes

@@ -30,6 +30,7 @@ from evaluator_service.models_under_test.quarantine import Quarantine
 from evaluator_service.models_under_test.sandbox import ProcessKilled, Sandbox
 from evaluator_service.models_under_test.spawner import Spawner
 from shared.batching import MicroBatcher
+from shared.certificates import trusted
 from shared.images import Pixels
 from shared.problems import DependencyFailed, DeviceFailed, InvalidInput, ModelStopped, NotFinite, NotFound, TooLarge
 from shared.schemas.evaluation import UploadedModel
@@ -198,7 +199,9 @@ class UploadedModels:
         hasher, size = hashlib.sha256(), 0
         try:
             with (
-                httpx.Client(timeout=FETCH_TIMEOUT, trust_env=False, transport=self._transport) as client,
+                httpx.Client(
+                    timeout=FETCH_TIMEOUT, trust_env=False, transport=self._transport, verify=trusted()
+                ) as client,
                 client.stream("GET", upload.url) as reply,
             ):
                 if reply.status_code == 404:

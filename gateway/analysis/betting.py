@@ -12,6 +12,7 @@ of the average is, too, and it reaches 1/α with probability at most α (Markov)
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,12 +31,18 @@ _LEVELS_AT_A_TIME = 64
 _SHRINKAGE = 12  # imagined values without gain
 _STAKES = 1_000  # constant bets to choose from
 _UNKNOWN = 1.05  # factor: the images that a bet needs more if it has to learn the differences first
+_REMEMBERED = 1_024  # cells without a changed prediction are alike, and a report that is built again asks for the same
 _REACHED = 1e-12  # logarithm of wealth short of the target by rounding
 
 
 def betting_interval(differences: Floats, level: float) -> tuple[float, float]:
     """The candidate means that no bet refutes at `level`, from n differences of independent images in any order."""
-    unit = _unit(differences)
+    return _interval(_bytes(differences), level)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _interval(differences: bytes, level: float) -> tuple[float, float]:
+    unit = _unit(np.frombuffer(differences))
     low = _largest_refuted(unit, (1 - level) / 2)
     high = 1 - _largest_refuted(1 - unit, (1 - level) / 2)
     return 2 * low - 1, 2 * high - 1
@@ -46,7 +53,12 @@ def betting_p(differences: Floats, beyond: float) -> float:
 
     P(p ≤ α) ≤ P(refuted at α) ≤ α, and the interval at level 1 − p lies beyond ±`beyond`. The grid is 1 … 1e-9.
     """
-    unit = _unit(differences)
+    return _p(_bytes(differences), beyond)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _p(differences: bytes, beyond: float) -> float:
+    unit = _unit(np.frombuffer(differences))
     higher = unit if unit.mean() > 0.5 else 1 - unit  # no bet against the sample mean refutes anything
     return _p_beyond(higher[:, np.newaxis, np.newaxis], beyond)
 
@@ -107,9 +119,9 @@ def images_to_refute(differences: Floats, beyond: float, alpha: float) -> int:
     its mean growth per image; the bets of `betting_p`, which do not know the differences, need about 5 % more images.
     """
     unit, mean = _unit(differences), (1 + beyond) / 2
-    surplus = (unit if unit.mean() > 0.5 else 1 - unit) - mean
+    surplus, counts = np.unique((unit if unit.mean() > 0.5 else 1 - unit) - mean, return_counts=True)
     stakes = np.linspace(0, 1 / mean, _STAKES, endpoint=False)[1:, np.newaxis]
-    growth = float(np.log1p(stakes * surplus).mean(axis=1).max())
+    growth = float((np.log1p(stakes * surplus) @ counts).max()) / len(unit)
     return math.ceil(_UNKNOWN * math.log(2 / alpha) / growth)
 
 
@@ -148,19 +160,24 @@ def _wealth(unit: Floats, orders: Integers, means: Floats, goal: Floats, left: F
     remaining = np.arange(len(unit), 0, -1) if left is None else left
     wealth = np.zeros((orders.shape[1], *np.broadcast_shapes(unit.shape[1:], means.shape, goal.shape)))
     squares = means * (1 - means) + wealth  # one pseudo-observation of the largest possible variance
-    gain = np.zeros_like(wealth)
+    gain, most = np.zeros_like(wealth), 1 / means
     for index, places in enumerate(orders):
         missing = np.maximum(goal - wealth, 0)
         stake = np.sqrt(2 * missing / remaining[index] * (index + 1) / squares)
         if left is not None:
             growth = np.maximum(gain, 0) / (index + _SHRINKAGE) * (index + 1) / squares
             stake = np.where(missing > _REACHED, np.maximum(stake, growth), 0)
-        stake = np.minimum(stake, 1 / means)
+        stake = np.minimum(stake, most)
         surplus = unit[places] - means
         wealth += np.log(np.maximum(1 + stake * surplus, 1e-300))
         squares += surplus**2
-        gain += surplus
+        if left is not None:
+            gain += surplus
     return wealth
+
+
+def _bytes(differences: Floats) -> bytes:
+    return np.asarray(differences, np.float64).tobytes()
 
 
 def _unit(differences: Floats) -> Floats:

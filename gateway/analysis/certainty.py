@@ -93,9 +93,8 @@ def p_beyond(differences: Floats, beyond: float, seed: int) -> float:
     side of ±`beyond`. It does not assume symmetry: when several edits share a null arm, differences are skewed even
     without an effect.
     """
-    by_betting = betting_p(differences, beyond)
     if not is_mixed(differences):
-        return by_betting
+        return betting_p(differences, beyond)
     ratios, error = _studentize(differences, seed)
     distance = (abs(float(differences.mean())) - beyond) / error if error else 0.0
     if distance <= 0:
@@ -103,7 +102,7 @@ def p_beyond(differences: Floats, beyond: float, seed: int) -> float:
     exceeds = (ratios >= distance) if differences.mean() > 0 else (-ratios >= distance)
     by_bootstrap = min(1.0, 2 * (int(exceeds.sum()) + 1) / (RESAMPLES + 1))
     smallest = 1 - BOOTSTRAP_UP_TO
-    return by_bootstrap if by_bootstrap > smallest else min(smallest, by_betting)
+    return by_bootstrap if by_bootstrap > smallest else min(smallest, betting_p(differences, beyond))
 
 
 def is_mixed(differences: Floats) -> bool:

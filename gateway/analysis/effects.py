@@ -87,11 +87,15 @@ class Predictions:
 class Originals(NamedTuple):
     """One model's ranks of the true class (1 = correct) for all n source images that it predicts on, and their groups.
 
-    Source images without an accepted counterfactual are among them.
+    Source images without an accepted counterfactual are among them. `truth` and `predicted` number classes, by the
+    names in `classes`; all three are empty in a job without ground truth.
     """
 
     rank: Integers
     group: Integers
+    truth: Integers = np.zeros(0, np.int64)
+    predicted: Integers = np.zeros(0, np.int64)
+    classes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,10 +33,13 @@ class EditOutcome:
         return not (self.rejected_by or self.lost_to)
 
 
-def funnel(method: str, edits: Sequence[EditOutcome], *, shapes: bool = False, recaption: bool = False) -> Funnel:
+def funnel(
+    method: str, edits: Sequence[EditOutcome], *, shapes: bool = False, recaption: bool = False, refusal: str = ""
+) -> Funnel:
     """The funnel of one method's edits (without null arms). Checks are sorted by count, then name.
 
-    `shapes`, `recaption`: whether the method checks the shapes of rendered images, and their new captions.
+    `shapes`, `recaption`: whether the method checks the shapes of rendered images, and their new captions. `refusal`:
+    if no edit was accepted, the most frequent reason.
     """
     accepted = np.array([not edit.rejected_by for edit in edits], bool)
     counted = np.array([edit.counted for edit in edits], bool)
@@ -52,6 +55,7 @@ def funnel(method: str, edits: Sequence[EditOutcome], *, shapes: bool = False, r
         accepted=clustered_rate(accepted, groups),
         lost_to_arm=_check_counts(edit.lost_to for edit in edits if edit.lost_to and not edit.rejected_by),
         counted=clustered_rate(counted, groups),
+        refusal=refusal,
     )
 
 

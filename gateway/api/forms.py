@@ -49,7 +49,7 @@ REQUEST_BODY: JsonObject = {
                             "type": "array",
                             "minItems": 1,
                             "items": {"type": "string", "format": "binary"},
-                            "description": "PNG, JPEG or WebP files, or one zip, tar or tar.gz of them",
+                            "description": "image files, or one zip, tar or tar.gz of them",
                         },
                         "masks": {
                             "type": "array",

@@ -38,7 +38,7 @@ ONE_HOUR = "private, max-age=3600"  # of a generated image the provenance change
 @router.put(
     "/images/{digest}",
     openapi_extra=BODY,
-    responses=problems(s400="not a PNG, JPEG or WebP, or broken", s413="too many bytes or pixels"),
+    responses=problems(s400="not an image that is decoded, or broken", s413="too many bytes or pixels"),
 )
 async def upload_image(
     digest: UploadDigest, request: Request, gateway: Gateway, owner: Owner, mask: AsMask = False

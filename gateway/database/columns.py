@@ -80,7 +80,10 @@ class ContractColumn(TypeDecorator[Message]):
 
 
 class StoredSpec(Contract):
-    """The fields of `tables.Job.spec` that are read after the submission; `revision` is that of a run of a suite."""
+    """The fields of `tables.Job.spec` that are read after the submission; `revision` is that of a run of a suite.
+
+    `outside_domain_note`: what the report says of images outside the profile's domain.
+    """
 
     model_config = ConfigDict(extra="ignore")
 
@@ -90,6 +93,8 @@ class StoredSpec(Contract):
     reference_models: list[str] = Field(default_factory=list)
     design: DesignKind = "free"
     budget: int | None = None
+    outside_domain: bool = False
+    outside_domain_note: str = ""
     revision: str = ""
 
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from shared.archives import is_tar
 from shared.characters import is_deceptive
 from shared.problems import Malformed, TooLarge
+from shared.testsets import is_hidden
 
 MAX_NAME_CHARACTERS = 1_000
 MAX_RATIO = 100  # unpacked to packed bytes; photographs hardly shrink, and flat drawings stay below 50
 RATIO_FREE_BYTES = 64 * 1024**2  # below this the ratio is not checked
-_JUNK = {"__macosx", "thumbs.db", "desktop.ini"}
 _NESTED = (b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07")
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError)  # of one file
 UNREADABLE = (*DAMAGE, tarfile.TarError, OSError, ValueError, RecursionError, NotImplementedError)  # the archive
@@ -64,11 +64,25 @@ class Content:
 class Meter:
     """Counts the files and bytes of one archive and enforces the limits."""
 
-    def __init__(self, packed_bytes: int, limits: ArchiveLimits, refuse: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        packed_bytes: int,
+        limits: ArchiveLimits,
+        refuse: Callable[[str], None],
+        hidden: Callable[[str], None],
+    ) -> None:
         self.limits = limits
         self.refuse = refuse
+        self._hidden = hidden
         self.most = min(limits.total_bytes, max(RATIO_FREE_BYTES, MAX_RATIO * packed_bytes))
         self.bytes = self.files = 0
+
+    def wanted(self, name: str) -> bool:
+        """Whether the file is not hidden; reports it otherwise."""
+        if is_hidden(name):
+            self._hidden(name)
+            return False
+        return True
 
     def spend(self, size: int) -> None:
         self.foresee(size)
@@ -106,7 +120,3 @@ def check_name(raw: str) -> str:
     if any(map(is_deceptive, name)):
         raise Malformed(f"the archive holds the path {name!r} with control characters; rename it")
     return name
-
-
-def is_junk(name: str) -> bool:
-    return any(part.startswith(".") or part.lower() in _JUNK for part in name.split("/"))

@@ -29,9 +29,11 @@ class Member:
     problem: str = ""
 
 
-def members(file: IO[bytes], limits: ArchiveLimits) -> Iterator[Member]:
+def members(
+    file: IO[bytes], limits: ArchiveLimits, hidden: Callable[[str], None] = lambda name: None
+) -> Iterator[Member]:
     """The files of an archive with their contents, each in memory while it is yielded; otherwise as `open_members`."""
-    for member in open_members(file, limits):
+    for member in open_members(file, limits, hidden=hidden):
         if member.content is None:
             yield Member(member.name, None, member.problem)
             continue
@@ -42,15 +44,18 @@ def members(file: IO[bytes], limits: ArchiveLimits) -> Iterator[Member]:
 
 
 def open_members(
-    file: IO[bytes], limits: ArchiveLimits, refuse: Callable[[str], None] = lambda name: None
+    file: IO[bytes],
+    limits: ArchiveLimits,
+    refuse: Callable[[str], None] = lambda name: None,
+    hidden: Callable[[str], None] = lambda name: None,
 ) -> Iterator[OpenMember]:
-    """The files of a zip, tar or tar.gz in the archive's order, without hidden files and operating systems' junk.
+    """The files of a zip, tar or tar.gz in the archive's order, without those that `shared.testsets` calls hidden.
 
-    `refuse` is called with each file's name before its content is read, and may raise. Raises `Malformed` for an
-    unreadable archive and `TooLarge` beyond the limits, perhaps after some members.
+    `refuse` is called with each file's name before its content is read, and may raise; `hidden` with the names of those
+    left out. Raises `Malformed` for an unreadable archive and `TooLarge` beyond the limits, perhaps after some members.
     """
     head = beginning(file)
-    meter = Meter(_size(file), limits, refuse)
+    meter = Meter(_size(file), limits, refuse, hidden)
     try:
         if head.startswith(b"PK"):
             yield from zip_members(file, meter)

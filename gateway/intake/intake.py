@@ -3,16 +3,16 @@
     file or member ──decode, under limits──► canonical PNG in the object store ──► SourceFile(digest, label)
                    └─ not usable ──────────► SourceFile(failure), a failed source image; the others go on
 
-Labels come from the manifest, or else from the class folders of an archive. Masks are matched by stem or by the
-manifest (`gateway.intake.masks`); an image with an unusable mask fails. In an archive that Contrafact exported, the
-originals are the source images and the manifest has their labels.
+What is an image, what is left out, and where labels come from, `shared.testsets` decides. Masks are matched by stem or
+by the manifest (`gateway.intake.masks`); an image with an unusable mask fails. In an archive that Contrafact exported,
+the originals are the source images and the manifest has their labels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import ValidationError
 
@@ -21,6 +21,8 @@ from gateway.intake.archives import Member, members
 from gateway.intake.mask_files import MaskShelf, SentMasks, images_beside_masks
 from gateway.intake.masks import is_mask, refuse_masks_without_spec
 from gateway.intake.sources import (
+    LISTED,
+    SEND_IMAGES,
     ImageStore,
     IntakeLimits,
     NamedFile,
@@ -30,31 +32,46 @@ from gateway.intake.sources import (
     refuse_if_unusable,
 )
 from shared.archives import is_archive
-from shared.manifests import (
-    MANIFEST_NAMES,
-    ManifestRow,
-    folder_labels,
-    is_manifest,
-    match_rows,
-    parse_manifest,
-    refuse_masks,
-)
+from shared.class_names import names_of_labels, normal_form
 from shared.problems import InvalidInput, TooLarge, quote
 from shared.schemas.exports import MASKS, NOTE_NAME, ORIGINALS, ExportNote
 from shared.schemas.jobs import MAX_CLASSES
 from shared.schemas.masks import MAX_LABEL_CHARACTERS
+from shared.testsets import (
+    HEAD_BYTES,
+    HIDDEN,
+    MANIFEST_NAMES,
+    MAX_TABLE_BYTES,
+    MaskKind,
+    TestSet,
+    is_manifest,
+    label_images,
+    part_of,
+)
 
 # What a refusal advises to a client; the job form has words of its own for them (`gateway.web.form_fields`).
 MAP_LABELS = "Map them with `label_map`"
+MANIFEST = "the manifest"  # the name of one that is sent beside the images
 WITHOUT_LABELS = 'send `"ground_truth": "none"`'
+
+
+class Intake(NamedTuple):
+    """The source images of a job, and what else its test set has."""
+
+    sources: list[SourceFile]
+    test_set: TestSet
 
 
 @dataclass(slots=True)
 class _Aside:
-    """Files of an archive other than images and masks: manifests, and the folder of originals in an export."""
+    """The other files of a test set, and the folder of originals in an archive that Contrafact exported, else ""."""
 
-    manifests: list[Member] = field(default_factory=list)
+    test_set: TestSet = field(default_factory=TestSet)
     originals: str = ""
+
+    def hide(self, name: str) -> None:
+        """Leave a hidden file of an archive out."""
+        self.test_set.left_out[name] = HIDDEN
 
 
 def take_in(
@@ -64,38 +81,29 @@ def take_in(
     store: ImageStore,
     limits: IntakeLimits,
     masks: SentMasks | None = None,
-) -> list[SourceFile]:
+) -> Intake:
     """The source images of a job, in the order of the files, or of the archive's members if an archive was sent.
 
-    A single folder counts as a class only if `known_classes` has its name. With `masks`, files in a folder `masks` are
-    masks, and folders are classes only if the masks are not the ground truth. Raises InvalidInput if no image is
-    usable, and the errors of archive and manifest.
+    `known_classes` helps to tell class folders from others. With `masks`, files in a folder `masks` are masks, and
+    folders are classes only if the masks are not the ground truth. Raises InvalidInput if no image is usable, and the
+    errors of archive and manifest.
     """
     archive, aside = _archive_of(files), _Aside()
     shelf = None if masks is None else MaskShelf(masks.reader, store, limits)
     incoming = _members_of(files, archive, limits, masks is not None, aside)
     if masks is not None and shelf is not None:
         shelf.take_all(read_file(file, limits) for file in masks.files)
-        incoming = shelf.take_out(incoming)
-    sources = [_take_one(member, store, limits) for member in incoming]
-    sources = [source for source in sources if source.name.startswith(aside.originals)]  # the note may come last
+        incoming = shelf.take_out(incoming, aside.test_set.left_out)
+    sources = [take_one(member, store, limits) for member in incoming]
+    if aside.originals:  # the note may come last
+        sources = [source for source in sources if source.name.startswith(aside.originals)]
+        aside.test_set.left_out.clear()
     if archive is not None and masks is not None:
         sources = images_beside_masks(sources)
     _refuse_unusable(sources, aside, limits)
     if archive is not None and masks is None:
         refuse_masks_without_spec(source.name for source in sources)
-    rows = _manifest_rows(sources, manifest, aside.manifests)
-    if rows is not None:
-        sources = [replace(source, group=row.group) for source, row in zip(sources, rows, strict=True)]
-    classes = None if archive is None else known_classes
-    if masks is None or shelf is None:
-        return _label(sources, rows, classes)
-    if aside.originals:
-        shelf.keep_only(aside.originals.removesuffix(ORIGINALS) + MASKS + ORIGINALS)
-    if masks.labelled:
-        labels = _labels(sources, rows, classes)
-        sources = [replace(source, label=label) for source, label in zip(sources, labels, strict=True)]
-    return shelf.assign_to(sources, rows, masks.labelled)
+    return Intake(_with_truths(sources, aside, manifest, known_classes, masks, shelf), aside.test_set)
 
 
 def _refuse_unusable(sources: Sequence[SourceFile], aside: _Aside, limits: IntakeLimits) -> None:
@@ -103,16 +111,33 @@ def _refuse_unusable(sources: Sequence[SourceFile], aside: _Aside, limits: Intak
         raise InvalidInput("this export holds no originals; export the job with its originals to test them again")
     if len(sources) > limits.images:
         raise TooLarge(f"{len(sources):,} images are more than the {limits.images:,} of one job; send several jobs")
+    left_out = {name: why for name, why in aside.test_set.left_out.items() if why != HIDDEN}
+    if not sources and left_out:
+        reasons = "; ".join(f"{name!r}: {why}" for name, why in list(left_out.items())[:LISTED])
+        raise InvalidInput(f"none of the {len(left_out)} files can be used: {reasons}; {SEND_IMAGES}")
     refuse_if_unusable(sources)
 
 
-def _label(
-    sources: Sequence[SourceFile], rows: Sequence[ManifestRow] | None, known_classes: Collection[str] | None
+def _with_truths(
+    sources: Sequence[SourceFile],
+    aside: _Aside,
+    manifest: bytes | None,
+    known_classes: Collection[str],
+    masks: SentMasks | None,
+    shelf: MaskShelf | None,
 ) -> list[SourceFile]:
-    """The sources with their labels. `known_classes` is None for files without folders."""
-    refuse_masks(rows or ())
-    labels = _labels(sources, rows, known_classes)
-    return [replace(source, label=label) for source, label in zip(sources, labels, strict=True)]
+    """The sources with their groups, and with labels or masks."""
+    kind: MaskKind = "none" if masks is None else "objects" if masks.labelled else "truth"
+    table = None if manifest is None else (MANIFEST, manifest)
+    rows = label_images(aside.test_set, [source.name for source in sources], known_classes, table, kind)
+    sources = [replace(source, group=row.group) for source, row in zip(sources, rows, strict=True)]
+    if masks is None or masks.labelled:
+        sources = [replace(source, label=row.label) for source, row in zip(sources, rows, strict=True)]
+    if masks is None or shelf is None:
+        return sources
+    if aside.originals:
+        shelf.keep_only(aside.originals.removesuffix(ORIGINALS) + MASKS + ORIGINALS)
+    return shelf.assign_to(sources, rows, masks.labelled)
 
 
 def group(sources: Sequence[SourceFile], group_by: Literal["image", "folder"]) -> list[SourceFile]:
@@ -135,20 +160,26 @@ def group(sources: Sequence[SourceFile], group_by: Literal["image", "folder"]) -
 
 
 def relabel(
-    sources: Sequence[SourceFile], label_map: Mapping[str, str], classes: Mapping[str, Collection[str]]
-) -> list[SourceFile]:
+    sources: Sequence[SourceFile], label_map: Mapping[str, str], classes: Mapping[str, Sequence[str]]
+) -> tuple[list[SourceFile], str]:
     """Apply the label map, then check every label against all lists in `classes` (owner of the list → list).
 
-    Raises InvalidInput, which lists unknown labels, and TooLarge for more labels than a label set may have.
+    Labels that no list has may be the same names in another normal form, ImageNet's ids, or indices of classes
+    (`shared.class_names`); the second value then says so. Raises InvalidInput, which lists unknown labels, and
+    TooLarge for more labels than a label set may have.
     """
-    mapped = [replace(source, label=label_map.get(source.label or "", source.label)) for source in sources]
-    used = {source.label for source in mapped if source.label is not None}
+    normal = {normal_form(label): name for label, name in label_map.items()}
+    labels = {source.label for source in sources if source.label is not None}
+    mapped = {label: label_map.get(label, normal.get(normal_form(label), label)) for label in labels}
+    names, note = names_of_labels(set(mapped.values()), list(classes.values()))
+    mapped = {label: names.get(name, name) for label, name in mapped.items()}
+    used = set(mapped.values())
     if len(used) > MAX_CLASSES:
         raise TooLarge(f"the images have {len(used):,} different labels, more than {MAX_CLASSES:,}; send several jobs")
     if long := next((label for label in used if len(label) > MAX_LABEL_CHARACTERS), None):
         raise InvalidInput(f"the label {long[:40]!r}… has more than {MAX_LABEL_CHARACTERS} characters; shorten it")
     refuse_unknown_labels(used, classes, f"{MAP_LABELS}, or {WITHOUT_LABELS} to test without labels")
-    return mapped
+    return [replace(source, label=mapped.get(source.label or "")) for source in sources], note
 
 
 def refuse_unknown_labels(used: Collection[str], classes: Mapping[str, Collection[str]], advice: str) -> None:
@@ -174,22 +205,32 @@ def _archive_of(files: Sequence[NamedFile]) -> NamedFile | None:
 def _members_of(
     files: Sequence[NamedFile], archive: NamedFile | None, limits: IntakeLimits, has_masks: bool, aside: _Aside
 ) -> Iterable[Member]:
+    """The files that may be images or masks; the others are set aside."""
     if archive is None:
-        return (read_file(file, limits) for file in files)
+        return _set_aside((read_file(file, limits) for file in files), aside, sent_as_images=True)
     most = limits.images * (2 if has_masks else 1) + len(MANIFEST_NAMES)
     archive_limits = ArchiveLimits(most, limits.image_bytes, limits.archive_bytes)
-    return _set_aside(members(archive.content, archive_limits), aside)
+    return _set_aside(members(archive.content, archive_limits, aside.hide), aside)
 
 
-def _set_aside(incoming: Iterable[Member], aside: _Aside) -> Iterator[Member]:
-    """Yield possible images and masks; collect the other files in `aside`."""
+def _set_aside(incoming: Iterable[Member], aside: _Aside, sent_as_images: bool = False) -> Iterator[Member]:
+    """Yield possible images and masks; sort the other files. Whoever sends files as images means them, too."""
+    test_set = aside.test_set
     for member in incoming:
-        if is_manifest(member.name):
-            aside.manifests.append(member)
-        elif member.name.rpartition("/")[2] == NOTE_NAME and not aside.originals and _is_export(member):
-            aside.originals = member.name.removesuffix(NOTE_NAME) + ORIGINALS
-        elif member.name.startswith(aside.originals) or is_mask(member.name):
-            yield member
+        name, base = member.name, member.name.rpartition("/")[2]
+        if base == NOTE_NAME and not aside.originals and _is_export(member):
+            aside.originals = name.removesuffix(NOTE_NAME) + ORIGINALS
+            continue
+        part = part_of(name, (member.data or b"")[:HEAD_BYTES])
+        if part == "image" or (sent_as_images and part == ""):
+            if name.startswith(aside.originals) or is_mask(name):
+                yield member
+        elif is_manifest(name) and (member.data is None or len(member.data) > MAX_TABLE_BYTES):
+            raise TooLarge("the manifest in the archive is too large or damaged; send it as the part `manifest`")
+        elif member.data is None:
+            test_set.left_out[name] = member.problem
+        else:
+            test_set.take_aside(name, part, member.data)
 
 
 def _is_export(member: Member) -> bool:
@@ -206,31 +247,11 @@ def _is_export(member: Member) -> bool:
     return True
 
 
-def _take_one(member: Member, store: ImageStore, limits: IntakeLimits) -> SourceFile:
+def take_one(member: Member, store: ImageStore, limits: IntakeLimits) -> SourceFile:
+    """The file as a source image, stored or failed."""
     if member.data is None:
         return SourceFile(member.name, None, None, member.problem)
     try:
         return SourceFile(member.name, None, keep_image(store, member.data, limits))
     except (InvalidInput, TooLarge) as problem:
         return SourceFile(member.name, None, None, problem.detail)
-
-
-def _manifest_rows(
-    sources: Sequence[SourceFile], manifest: bytes | None, inner_manifests: Sequence[Member]
-) -> list[ManifestRow] | None:
-    """The manifest's row of each source; None without a manifest."""
-    manifests = [data for data in (manifest, *(inner.data for inner in inner_manifests)) if data is not None]
-    if len(manifests) != len(inner_manifests) + (manifest is not None):
-        raise TooLarge("the manifest in the archive is too large or damaged; send it as the part `manifest`")
-    if len(manifests) > 1:
-        raise InvalidInput("there is more than one manifest; send one")
-    return match_rows(parse_manifest(manifests[0]), [source.name for source in sources]) if manifests else None
-
-
-def _labels(
-    sources: Sequence[SourceFile], rows: Sequence[ManifestRow] | None, known_classes: Collection[str] | None
-) -> list[str | None]:
-    if rows is not None:
-        return [row.label for row in rows]
-    names = [source.name for source in sources]
-    return [None] * len(names) if known_classes is None else folder_labels(names, known_classes)

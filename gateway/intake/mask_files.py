@@ -61,11 +61,14 @@ class MaskShelf:
                 raise InvalidInput(f"there are two masks named {member.name!r}; give each its own name")
             self.take(member)
 
-    def take_out(self, incoming: Iterable[Member]) -> Iterator[Member]:
-        """Yield the files that may be images; read and store those in folders of masks."""
+    def take_out(self, incoming: Iterable[Member], left_out: dict[str, str]) -> Iterator[Member]:
+        """Yield the files that may be images; read and store those in folders of masks, or note why they are not."""
         for member in incoming:
             if is_mask(member.name):
-                self.take(member)
+                if self._reader.reads(member.name):
+                    self.take(member)
+                else:
+                    left_out[member.name] = "masks of Cityscapes in values that the spec does not describe"
             else:
                 yield member
 

@@ -9,6 +9,7 @@ takes the value at the centre of each pixel (`shared.images.decode_mask`), so va
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,6 +24,9 @@ from shared.problems import InvalidInput, quote
 from shared.schemas.masks import MaskSpec
 
 FOLDERS = {"mask": "masks", "image": "images"}
+# Cityscapes has leftImg8bit/val/CITY/NAME_leftImg8bit.png beside gtFine/val/CITY/NAME_gtFine_labelIds.png and others.
+CITYSCAPES = {"mask": ("gtfine", "gtcoarse"), "image": ("leftimg8bit", "rightimg8bit")}
+_CITYSCAPES_MASK = re.compile(r"(?P<stem>.+)_gt(Fine|Coarse)_(?P<values>[A-Za-z]+)$")
 _PALETTE, _GREY = 3, 0
 _UNKNOWN = 254
 
@@ -57,6 +61,16 @@ class MaskReader:
         if (places == _UNKNOWN).any():
             raise InvalidInput(self._unknown(values.pixels, places))
         return FileValues(places, values.file_size)
+
+    def reads(self, name: str) -> bool:
+        """Whether a mask has the values of the spec: Cityscapes has several of each image, in other values."""
+        match = _CITYSCAPES_MASK.match(name.rpartition(".")[0])
+        if match is None:
+            return True
+        if self.coloured:
+            return match["values"] == "color"
+        train_ids = "road" in self.classes and self.places.get(0) == self.classes.index("road")
+        return match["values"] == ("labelTrainIds" if train_ids else "labelIds")
 
     def _place(self, values: np.ndarray) -> Pixels:
         if not self.coloured:
@@ -108,21 +122,23 @@ def mask_values(data: bytes, max_pixels: int, working_side: int | None = None) -
 
 def is_mask(name: str) -> bool:
     """Whether a file of an archive lies in a folder of masks."""
-    return FOLDERS["mask"] in name.lower().split("/")[:-1]
+    return not {FOLDERS["mask"], *CITYSCAPES["mask"]}.isdisjoint(name.lower().split("/")[:-1])
 
 
 def is_image(name: str) -> bool:
     """Whether a file of an archive lies in a folder of images."""
-    return FOLDERS["image"] in name.lower().split("/")[:-1]
+    return not {FOLDERS["image"], *CITYSCAPES["image"]}.isdisjoint(name.lower().split("/")[:-1])
 
 
 def refuse_masks_without_spec(names: Iterable[str]) -> None:
     """Raise InvalidInput for an archive with images and a folder of masks but without a mask spec."""
-    folders = {name.lower().rpartition("/")[0].rpartition("/")[2] for name in names}
-    if FOLDERS["mask"] in folders and folders - {FOLDERS["mask"]} in ({FOLDERS["image"]}, {""}):
+    paths = [name.lower().split("/")[:-1] for name in names]
+    folders = {path[-1] if path else "" for path in paths}
+    masked = FOLDERS["mask"] in folders and folders - {FOLDERS["mask"]} in ({FOLDERS["image"]}, {""})
+    if masked or any(folder in path for path in paths for folder in CITYSCAPES["mask"]):
         raise InvalidInput(
-            "the archive has images and a folder `masks`, but the spec does not say what the masks mean: give "
-            '`masks`, for example {"classes": [{"name": "road", "index": 0}, {"name": "car", "index": 1}]}'
+            "the archive has images and a folder `masks` (or `gtFine`), but the spec does not say what the masks mean: "
+            'give `masks`, for example {"classes": [{"name": "road", "index": 0}, {"name": "car", "index": 1}]}'
         )
 
 
@@ -160,10 +176,14 @@ def _by_stem(images: Sequence[str], masks: Sequence[str]) -> list[str | None]:
 
 
 def _stem(name: str) -> str:
-    """The name without its suffix and without the folders `images` and `masks`."""
+    """The name without its suffix and without the folders `images` and `masks`, or those and endings of Cityscapes."""
     *folders, file = name.split("/")
-    meaningful = [folder for folder in folders if folder.lower() not in FOLDERS.values()]
-    return "/".join([*meaningful, file.rpartition(".")[0] or file])
+    left_out = {*FOLDERS.values(), *CITYSCAPES["image"], *CITYSCAPES["mask"]}
+    meaningful = [folder for folder in folders if folder.lower() not in left_out]
+    stem = file.rpartition(".")[0] or file
+    match = _CITYSCAPES_MASK.match(stem)
+    stem = stem.removesuffix("_leftImg8bit").removesuffix("_rightImg8bit") if match is None else match["stem"]
+    return "/".join([*meaningful, stem])
 
 
 def _header(data: bytes) -> PngHeader:

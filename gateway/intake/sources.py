@@ -14,7 +14,8 @@ from shared.images import CanonicalImage, Mode, canonical
 from shared.problems import InvalidInput, TooLarge
 from shared.storage import image_key
 
-_LISTED = 5
+SEND_IMAGES = "send PNG, JPEG, WebP, BMP or TIFF images"
+LISTED = 5
 
 
 class ImageStore(Protocol):
@@ -145,7 +146,7 @@ def read_file(file: NamedFile, limits: IntakeLimits) -> Member:
 def refuse_if_unusable(sources: Sequence[SourceFile]) -> None:
     """Raise InvalidInput, with the first reasons, if no source image is usable."""
     if not sources:
-        raise InvalidInput("the archive holds no files; put PNG, JPEG or WebP images into it")
+        raise InvalidInput(f"the archive holds no files; {SEND_IMAGES}")
     if all(source.failure for source in sources):
-        reasons = "; ".join(f"{source.name!r}: {source.failure}" for source in sources[:_LISTED])
+        reasons = "; ".join(f"{source.name!r}: {source.failure}" for source in sources[:LISTED])
         raise InvalidInput(f"none of the {len(sources)} images can be used: {reasons}")

@@ -14,7 +14,6 @@ from gateway.intake.archive_members import (
     Meter,
     OpenMember,
     check_name,
-    is_junk,
     unreadable,
 )
 from shared.problems import Malformed
@@ -39,7 +38,7 @@ def tar_members(file: IO[bytes] | gzip.GzipFile, meter: Meter) -> Iterator[OpenM
         for info in archive:
             name = check_name(info.name)
             meter.count()
-            if info.isdir() or is_junk(name):
+            if info.isdir() or not meter.wanted(name):
                 continue
             meter.refuse(name)
             if problem := meter.too_large(info.size):

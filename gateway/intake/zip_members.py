@@ -14,7 +14,6 @@ from gateway.intake.archive_members import (
     Meter,
     OpenMember,
     check_name,
-    is_junk,
 )
 from shared.problems import Malformed, TooLarge
 
@@ -39,7 +38,7 @@ def zip_members(file: IO[bytes], meter: Meter) -> Iterator[OpenMember]:
                 raise Malformed(f"the archive holds {name!r}, which is encrypted; pack it without a password")
             if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise Malformed(f"the archive holds {name!r} in an unusual compression; pack it with deflate")
-            if not is_junk(name):
+            if meter.wanted(name):
                 meter.refuse(name)
                 yield from _zip_member(archive, info, name, meter)
 

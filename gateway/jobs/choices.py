@@ -25,6 +25,8 @@ from shared.schemas.profiles import ProfilesReply, ProfileView
 from shared.schemas.validity import VALIDITY, signals_of
 from shared.weights import Server, Weights
 
+LABEL_BY_RANK = 0.0  # the threshold of `label` where the profile has none
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -131,6 +133,7 @@ def methods_listing(profile: Profile) -> MethodsReply:
 def method_defaults(name: str, profile: Profile, request: JsonObject | None = None) -> JsonObject:
     """The profile's parameters of a method, with the thresholds of its checks where the method takes them.
 
+    A profile without a threshold for `label` gets 0, at which an image that loses the rank of its class is refused.
     Where few-step weights render by default, steps and guidance are theirs, unless the request names others.
     """
     defaults: JsonObject = {}
@@ -143,7 +146,10 @@ def method_defaults(name: str, profile: Profile, request: JsonObject | None = No
     if second and name in METHODS and "second_thresholds" in METHODS[name].parameters.model_fields:
         limits = profile.second_thresholds or UNCALIBRATED
         defaults["second_thresholds"] = {check: dict(values) for check, values in limits.items()}
-    return defaults | profile.methods.get(name, {}) | _few_steps(name, profile, request or {})
+    defaults |= profile.methods.get(name, {}) | _few_steps(name, profile, request or {})
+    if isinstance(thresholds := defaults.get("thresholds"), dict):
+        defaults["thresholds"] = {"label": {"default": LABEL_BY_RANK}, **thresholds}
+    return defaults
 
 
 def _caption_defaults(name: str, profile: Profile) -> JsonObject:
@@ -242,6 +248,8 @@ def _method(
         calibrated |= {"thresholds": limits, "arm_thresholds": {**(own if isinstance(own, dict) else {}), **limits}}
     if calibration is not None and name in calibration.validity_model:
         calibrated["validity"] = calibration.validity_model[name]
+    if "thresholds" not in {**calibrated, **request}:
+        _check_thresholds(name, defaults, profile)
     try:
         parameters = METHODS[name].parameters.model_validate({**defaults, **calibrated, **request})
     except ValidationError as error:
@@ -271,6 +279,18 @@ def _check_signals(method: JobMethod, profile: Profile) -> None:
         raise InvalidInput(
             f"method {method.name!r} has a threshold for `validity` and no model of it; name a `calibration` that has "
             "one, or give the parameter `validity`"
+        )
+
+
+def _check_thresholds(name: str, defaults: JsonObject, profile: Profile) -> None:
+    """Raise InvalidInput if the profile lacks thresholds without which the method accepts nearly every image."""
+    thresholds = defaults.get("thresholds")
+    set_by_profile = thresholds if isinstance(thresholds, dict) else {}
+    if missing := [check for check in METHODS[name].needs_thresholds if check not in set_by_profile]:
+        raise InvalidInput(
+            f"method {name!r} needs thresholds of {', '.join(missing)}, which belong to the scorer's weights, and "
+            f"profile {profile.profile.name!r} has none; set them in [methods.{name}.thresholds] of a profile of your "
+            "own or in the parameter `thresholds`, or choose another method"
         )
 
 

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from gateway.analysis.priority import turns
 from gateway.database.columns import JobColumns, SourceImageColumns
-from gateway.database.events import add_event
+from gateway.database.events import add_event, events_after
 from gateway.database.owner_tables import Image
 from gateway.database.pagination import SortKey, page_of
 from gateway.database.sessions import insert_missing
@@ -28,6 +28,7 @@ from gateway.jobs.sequences import PlannedImage
 from gateway.operations.deletion import mark_deleted
 from gateway.queue import job_states
 from shared.problems import Conflict, NotFound
+from shared.schemas.base import JsonObject
 from shared.schemas.designs import RoundPlan
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.jobs import ImageFailure, JobDetail, JobsPage, JobSpec, JobView
@@ -39,7 +40,11 @@ MAX_FAILURES = 20
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The input of a new job: the spec, its plan, the source images in their order, an adaptive job's first round."""
+    """The input of a new job: the spec, its plan, the source images in their order, an adaptive job's first round.
+
+    `test_set`: what is used of the files and where labels come from, in lines. `outside_domain`: what the report says
+    of images that are not of the profile's domain.
+    """
 
     spec: JobSpec
     plan: Plan
@@ -47,6 +52,8 @@ class Order:
     sources: Sequence[SourceFile]
     idempotency_key: str | None = None
     screening: RoundPlan | None = None
+    test_set: Sequence[str] = ()
+    outside_domain: str = ""
 
     @property
     def hash(self) -> str:
@@ -91,7 +98,8 @@ def create(session: Session, owner: str, order: Order) -> tuple[str, bool]:
         "labelled": sum((source.label is not None) + (_mask(source) is not None) for source in order.sources),
         "failed": sum(source.image is None for source in order.sources),
     }
-    add_event(session, job_id, "job", {"state": "running", "images": len(order.sources)}, counts)
+    started: JsonObject = {"state": "running", "images": len(order.sources), "test_set": list(order.test_set)}
+    add_event(session, job_id, "job", started, counts)
     return job_id, True
 
 
@@ -140,8 +148,17 @@ def plan_of(session: Session, owner: str, job_id: str, working_side: int) -> Job
         seed=job.seed,
         design=job.stored_spec.design,
         budget=job.stored_spec.budget,
+        test_set=_test_set(session, job_id),
+        outside_domain=job.stored_spec.outside_domain_note,
     )
     return describe_plan(planned, images, working_side)
+
+
+def _test_set(session: Session, job_id: str) -> list[str]:
+    """The lines on the test set, which the job's first event has; none for older jobs and for suites' runs."""
+    first = next(iter(events_after(session, job_id, 0, 1)), None)
+    lines = first.payload.get("test_set") if first is not None else None
+    return [line for line in lines if isinstance(line, str)] if isinstance(lines, list) else []
 
 
 def listing(session: Session, owner: str, cursor: str | None, limit: int) -> JobsPage:
@@ -234,7 +251,7 @@ def _job_row(job_id: str, owner: str, order: Order) -> JobColumns:
         "uploaded_models": digests_of(order.plan.models),
         "profile": order.profile,
         "seed": order.spec.seed,
-        "spec": order.spec.model_dump(mode="json"),
+        "spec": order.spec.model_dump(mode="json") | {"outside_domain_note": order.outside_domain},
         "idempotency_key": order.idempotency_key,
         "request_hash": order.hash,
     }

@@ -26,7 +26,7 @@ from shared.schemas.plans import JobPlan
 
 @dataclass(frozen=True, slots=True)
 class PlannedJob:
-    """What a job's plan says that does not depend on its images. `classes` may be empty: those of the images."""
+    """What a job's plan says apart from counts of its images. `classes` may be empty: those of the images."""
 
     task_description: str
     kind: Kind
@@ -37,6 +37,8 @@ class PlannedJob:
     seed: int
     design: DesignKind
     budget: int | None
+    test_set: list[str]
+    outside_domain: str
 
 
 def describe_plan(
@@ -67,6 +69,8 @@ def describe_plan(
         may_be_one_sequence=may_be_one_sequence(images, classes),
         folders_suffice=folders_suffice(images),
         failures=failures or [],
+        test_set=job.test_set,
+        outside_domain=job.outside_domain,
         design=design_of(job.design, job.budget, job.methods),
         renderings=renderings_of_design(job.design, job.budget, job.methods, len(images)),
         sensitivity=sensitivity_of(truths, job.methods, job.kind),

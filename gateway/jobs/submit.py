@@ -5,21 +5,22 @@ A dry run makes the same checks and returns the plan; it writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from gateway.context import Context, read_stored
 from gateway.database.sessions import reading
 from gateway.intake.archives import Member
-from gateway.intake.intake import WITHOUT_LABELS, group, relabel, take_in
+from gateway.intake.intake import MANIFEST, WITHOUT_LABELS, Intake, group, relabel, take_in, take_one
 from gateway.intake.mask_files import MaskShelf, SentMasks
 from gateway.intake.masks import OBJECT_READER, MaskReader, mask_reader
-from gateway.intake.sources import KeptImage, NamedFile, SourceFile, truths_of
+from gateway.intake.sources import KeptImage, NamedFile, SourceFile, read_file, truths_of
 from gateway.jobs import jobs
 from gateway.jobs.backgrounds import check_compositions, with_backgrounds
 from gateway.jobs.choices import Plan, plan
 from gateway.jobs.designs import with_design
+from gateway.jobs.domain import SampledImages, outside_domain
 from gateway.jobs.model_choice import class_lists
 from gateway.jobs.plans import PlannedJob, describe_plan
 from gateway.jobs.rounds import planned_rounds
@@ -31,18 +32,34 @@ from shared.problems import InvalidInput
 from shared.schemas.jobs import ImageFailure, JobDetail, JobSpec, ManifestImage
 from shared.schemas.plans import JobPlan
 from shared.storage import image_key
+from shared.testsets import UNWANTED, MaskKind, TestSet, label_images
+
+OF_REQUEST = "labels are those that the request has for each image"
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A parsed request. The images are files, or a manifest of uploaded images."""
+    """A parsed request. The images are files, or a manifest of uploaded images.
+
+    With a manifest, `files` are some of its images that are not uploaded, for a dry run to look at. `by_name`: the
+    labels of the manifest's images are found as those of files are, by their names.
+    """
 
     spec: JobSpec
     files: Sequence[NamedFile] = ()
     masks: Sequence[NamedFile] = ()
     uploaded: Sequence[ManifestImage] | None = None
+    by_name: bool = False
     manifest: bytes | None = None
     idempotency_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadImages:
+    """The test set of a dry run; `copies`: small images of some, by digest, None if they are in the store."""
+
+    intake: Intake
+    copies: Mapping[str, bytes] | None
 
 
 def submit(context: Context, owner: str, submission: Submission) -> JobDetail:
@@ -53,13 +70,16 @@ def submit(context: Context, owner: str, submission: Submission) -> JobDetail:
     """
     spec = submission.spec
     job_plan = _plan(context, owner, spec)
-    sources = _label(_sources(context, owner, submission, job_plan), spec, job_plan)
+    intake = _label(_sources(context, owner, submission, job_plan), spec, job_plan)
+    sources = intake.sources
     usable = sum(not source.failure for source in sources)
+    read = partial(_read_image, context)
+    outside = outside_domain(context, job_plan.methods, spec.outside_domain, _digests(sources), read)
     job_plan = with_backgrounds(job_plan, sources, spec.seed, partial(_find, context, owner), uploaded=True)
     job_plan = with_design(job_plan, spec, context.profile.defaults.values, usable)
     spec, screening = planned_rounds(spec, job_plan, sources)
     profile = context.profile.profile.name
-    order = jobs.Order(spec, job_plan, profile, sources, submission.idempotency_key, screening)
+    order = jobs.Order(spec, job_plan, profile, sources, submission.idempotency_key, screening, _lines(intake), outside)
     with context.sessions.begin() as session:
         images.record_images(session, owner, [source.image for source in sources if source.image is not None])
         images.record_masks(session, owner, [source.mask for source in sources if source.mask is not None])
@@ -69,20 +89,20 @@ def submit(context: Context, owner: str, submission: Submission) -> JobDetail:
         return jobs.show(session, owner, job_id)
 
 
-def plan_submission(
-    context: Context, owner: str, submission: Submission, sources: Sequence[SourceFile] | None = None
-) -> JobPlan:
+def plan_submission(context: Context, owner: str, submission: Submission, read: ReadImages | None = None) -> JobPlan:
     """The plan of the job that `submit` would create. Writes nothing, and refuses what `submit` refuses.
 
-    Images of a manifest that are not uploaded yet are the exception: they are counted, not refused. `sources`: what
-    `read_sources` gave, if it was called before.
+    Images of a manifest that are not uploaded yet are the exception: they are counted, not refused. `read`: what
+    `read_images` gave, if it was called before.
     """
     spec = submission.spec
     job_plan = _plan(context, owner, spec)
-    if sources is None:
-        sources = _existing_sources(context, owner, submission, job_plan.classes)
-    sources = _label(sources, spec, job_plan)
+    if read is None:
+        read = _existing_images(context, owner, submission, job_plan.classes)
+    intake = _label(read.intake, spec, job_plan)
+    sources = intake.sources
     usable = [source for source in sources if not source.failure]
+    outside = outside_domain(context, job_plan.methods, spec.outside_domain, *_readable(context, read))
     job_plan = with_backgrounds(job_plan, sources, spec.seed, partial(_find, context, owner), uploaded=False)
     job_plan = with_design(job_plan, spec, context.profile.defaults.values, len(usable))
     spec, _ = planned_rounds(spec, job_plan, sources)
@@ -96,12 +116,14 @@ def plan_submission(
         seed=spec.seed,
         design=spec.design,
         budget=spec.budget,
+        test_set=_lines(intake),
+        outside_domain=outside,
     )
     images = [_planned_image(source) for source in usable]
     return describe_plan(job, images, context.settings.working_side, _failures(sources)[: jobs.MAX_FAILURES])
 
 
-def read_sources(context: Context, owner: str, submission: Submission) -> list[SourceFile]:
+def read_images(context: Context, owner: str, submission: Submission) -> ReadImages:
     """The images of a dry run with their own labels and masks, which no model was compared with. Writes nothing.
 
     Raises as `submit`, but not for a wrong choice of methods or models.
@@ -110,7 +132,13 @@ def read_sources(context: Context, owner: str, submission: Submission) -> list[S
         classes = _plan(context, owner, submission.spec).classes
     except InvalidInput:
         classes = list(submission.spec.classes or ())
-    return _existing_sources(context, owner, submission, classes)
+    return _existing_images(context, owner, submission, classes)
+
+
+def _lines(intake: Intake) -> list[str]:
+    """What the test set is, one line each; see `shared.testsets`."""
+    usable = [source for source in intake.sources if not source.failure]
+    return intake.test_set.lines(len(usable), sum(bool(truths_of(source)) for source in usable))
 
 
 def _planned_image(source: SourceFile) -> PlannedImage:
@@ -128,14 +156,19 @@ def _failures(sources: Sequence[SourceFile]) -> list[ImageFailure]:
     ]
 
 
-class _DryRunPlace:
-    """The image store of a dry run: every image exists, and none is stored."""
+def _digests(sources: Sequence[SourceFile]) -> list[str]:
+    return [source.image.digest for source in sources if source.image is not None]
 
-    def exists(self, key: str) -> bool:
-        return True
 
-    def put(self, key: str, data: bytes) -> None:
-        raise AssertionError("a dry run stores no images")
+def _read_image(context: Context, digest: str) -> bytes:
+    return read_stored(context, image_key(digest))
+
+
+def _readable(context: Context, read: ReadImages) -> tuple[Collection[str], Callable[[str], bytes]]:
+    """The images of a dry run to look at: copies of those sent, or those uploaded before."""
+    if read.copies is None:
+        return _digests(read.intake.sources), partial(_read_image, context)
+    return read.copies, read.copies.__getitem__
 
 
 def _plan(context: Context, owner: str, spec: JobSpec) -> Plan:
@@ -156,7 +189,7 @@ def _find(context: Context, owner: str, backgrounds: Sequence[Background]) -> di
     return stored_files
 
 
-def _sources(context: Context, owner: str, submission: Submission, job_plan: Plan) -> list[SourceFile]:
+def _sources(context: Context, owner: str, submission: Submission, job_plan: Plan) -> Intake:
     _refuse_loose_masks(submission)
     place = images.ProtectedStore(context.sessions, context.store)
     entries, reader = submission.uploaded, _reader(submission.spec)
@@ -165,14 +198,26 @@ def _sources(context: Context, owner: str, submission: Submission, job_plan: Pla
     with context.sessions.begin() as session:
         sources = images.from_manifest(session, owner, entries)
         masks = {} if reader is None else images.masks_of_manifest(session, owner, entries, reader.coloured)
-    return _with_masks(context, entries, sources, masks, reader, place)
+    return Intake(_with_masks(context, entries, sources, masks, reader, place), TestSet(labels_from=OF_REQUEST))
 
 
-def _existing_sources(context: Context, owner: str, submission: Submission, classes: Sequence[str]) -> list[SourceFile]:
+def _existing_images(context: Context, owner: str, submission: Submission, classes: Sequence[str]) -> ReadImages:
     _refuse_loose_masks(submission)
     entries, reader = submission.uploaded, _reader(submission.spec)
+    place = SampledImages()
     if entries is None:
-        return _uploaded_sources(context, submission, classes, _DryRunPlace())
+        return ReadImages(_uploaded_sources(context, submission, classes, place), place.copies)
+    test_set = TestSet(labels_from=OF_REQUEST)
+    if submission.by_name:
+        known, table = {*classes, *submission.spec.label_map}, submission.manifest
+        names = [entry.name for entry in entries]
+        rows = label_images(
+            test_set, names, known, None if table is None else (MANIFEST, table), _mask_kind(submission)
+        )
+        entries = [
+            entry.model_copy(update={"label": row.label, "group": row.group})
+            for entry, row in zip(entries, rows, strict=True)
+        ]
     mask_digests = list({entry.mask for entry in entries if entry.mask is not None})
     with reading(context.sessions) as session:
         uploaded = images.find_all(session, owner, list({entry.digest for entry in entries}))
@@ -182,7 +227,10 @@ def _existing_sources(context: Context, owner: str, submission: Submission, clas
         SourceFile(entry.name, entry.label, image, group=entry.group, upload=entry.digest)
         for entry, image in zip(entries, existing, strict=True)
     ]
-    return _with_masks(context, entries, sources, masks, reader, _DryRunPlace())
+    sources = _with_masks(context, entries, sources, masks, reader, place)
+    for file in submission.files:
+        take_one(read_file(file, context.limits), place, context.limits)
+    return ReadImages(Intake(sources, test_set), place.copies if submission.files else None)
 
 
 def _with_masks(
@@ -191,7 +239,7 @@ def _with_masks(
     sources: list[SourceFile],
     masks: Mapping[str, KeptImage],
     reader: MaskReader | None,
-    place: images.ProtectedStore | _DryRunPlace,
+    place: images.ProtectedStore | SampledImages,
 ) -> list[SourceFile]:
     """The source images of a JSON manifest with their masks from the object store."""
     if reader is None:
@@ -203,13 +251,19 @@ def _with_masks(
 
 
 def _uploaded_sources(
-    context: Context, submission: Submission, classes: Sequence[str], place: images.ProtectedStore | _DryRunPlace
-) -> list[SourceFile]:
+    context: Context, submission: Submission, classes: Sequence[str], place: images.ProtectedStore | SampledImages
+) -> Intake:
     spec = submission.spec
     labels = {*classes, *spec.label_map}
     reader = _reader(spec)
     masks = None if reader is None else SentMasks(reader, submission.masks, spec.object_masks)
     return take_in(submission.files, submission.manifest, labels, place, context.limits, masks)
+
+
+def _mask_kind(submission: Submission) -> MaskKind:
+    if submission.spec.masks is not None:
+        return "truth"
+    return "objects" if submission.spec.object_masks else "none"
 
 
 def _reader(spec: JobSpec) -> MaskReader | None:
@@ -240,13 +294,15 @@ def _without_classes(source: SourceFile) -> SourceFile:
     return source if source.mask is None else replace(source, mask=replace(source.mask, classes=()))
 
 
-def _label(sources: Sequence[SourceFile], spec: JobSpec, job_plan: Plan) -> list[SourceFile]:
+def _label(intake: Intake, spec: JobSpec, job_plan: Plan) -> Intake:
     """The source images with their groups, and with labels that all models know."""
-    sources = group(sources, spec.group_by)
+    sources, test_set = group(intake.sources, spec.group_by), intake.test_set
     if spec.object_masks:
         sources = [_without_classes(source) for source in sources]
     if spec.ground_truth == "none" or spec.masks is not None:
-        return [replace(source, label=None) for source in sources]
+        labels_from = UNWANTED if spec.masks is None else "the ground truth is the masks"
+        sources = [replace(source, label=None) for source in sources]
+        return Intake(sources, replace(test_set, labels_from=labels_from))
     if job_plan.kind == "segmentation" and any(source.label is not None for source in sources):
         names = ", ".join(repr(model.name) for model in job_plan.models)
         raise InvalidInput(
@@ -254,4 +310,6 @@ def _label(sources: Sequence[SourceFile], spec: JobSpec, job_plan: Plan) -> list
             f"{WITHOUT_LABELS} to test whether predictions stay the same"
         )
     lists = class_lists(job_plan.models)
-    return relabel(sources, spec.label_map, {"`classes`": spec.classes, **lists} if spec.classes else lists)
+    lists = {"`classes`": spec.classes, **lists} if spec.classes else lists
+    sources, note = relabel(sources, spec.label_map, lists)
+    return Intake(sources, replace(test_set, labels_from=test_set.labels_from + note))

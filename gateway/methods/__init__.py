@@ -35,9 +35,9 @@ class MethodSpec:
     `JobMethod`, since that of doses depends on their parameters.
     `needs`: optional weights that it requires, by their names in the profile. `checked`: whether its images are
     checked, so that the errors of the checks count. `checks` judge them, in order, each at a threshold of the profile
-    or of `default_thresholds`; a check without either only scores. `confirmed_by`: the method whose editor is unrelated
-    to its own, and which therefore tests its findings again. `listed`: whether users choose it for their jobs.
-    `null_arm` says what its null arms are.
+    or of `default_thresholds`; a check without either only scores. A profile without thresholds for `needs_thresholds`
+    refuses the method. `confirmed_by`: the method whose editor is unrelated to its own, and which therefore tests its
+    findings again. `listed`: whether users choose it for their jobs. `null_arm` says what its null arms are.
     """
 
     function: Method
@@ -51,6 +51,7 @@ class MethodSpec:
     checked: bool = True
     checks: tuple[str, ...] = CHECKS
     default_thresholds: Thresholds = field(default_factory=dict)
+    needs_thresholds: tuple[str, ...] = ()
     digital_source: DigitalSource = GENERATED
     confirmed_by: ConfirmingMethod | None = None
     listed: bool = True
@@ -80,6 +81,7 @@ METHODS: dict[str, MethodSpec] = {
         needs=("text_embedder",),
         checks=lance.LANCE_CHECKS,
         default_thresholds=lance.DEFAULT_THRESHOLDS,
+        needs_thresholds=lance.PAPER_CHECKS,
         digital_source="compositeWithTrainedAlgorithmicMedia",
         confirmed_by="dillema",
     ),
@@ -95,6 +97,7 @@ METHODS: dict[str, MethodSpec] = {
         needs=("masked_words",),
         checks=lance_r.WORD_CHECKS,
         default_thresholds=lance.DEFAULT_THRESHOLDS,
+        needs_thresholds=lance.PAPER_CHECKS,
         digital_source="compositeWithTrainedAlgorithmicMedia",
         confirmed_by="dillema",
     ),

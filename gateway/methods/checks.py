@@ -5,7 +5,8 @@ Checks run in order. The first that fails names the verdict; all scores are kept
 structure   the source's edges in the region that must stay are still there (evaluator: structure agreement)
 caption     the image is closer to the new caption than to the old one (difference of the scorer's cosines)
 label       the scorer's most probable class (zero-shot over the label set) is the ground truth, with a high enough
-            probability; skipped without ground truth or label set
+            probability; at a threshold of 0 its rank alone decides, relative to the source (`label_lost`); skipped
+            without ground truth or label set
 recaption   if the job sets it: a new caption of the image names the class, as a caption of the source does
             (`recaption.py`); skipped if the source's caption names no class
 shapes      in segmentation jobs: the profile's segmenter, never a model under test, segments the classes where the mask
@@ -42,7 +43,7 @@ from gateway.methods.counterfactual import (
     Thresholds,
     Verdict,
 )
-from gateway.methods.image_scores import label_set, score_images
+from gateway.methods.image_scores import label_lost, label_set, score_images
 from gateway.methods.recaption import NewCaption, recaption_images
 from gateway.methods.second_scorer import with_second
 from shared.endpoints import Services
@@ -191,7 +192,7 @@ def judge(scores: Scores, edit: Edit, thresholds: Thresholds, checks: Sequence[s
         if check not in scores or check not in thresholds:
             continue
         lowest = limit_of(edit, thresholds[check])
-        if scores[check] < lowest or (check == "label" and scores["label_margin"] <= 0):
+        if scores[check] < lowest or (check == "label" and label_lost(scores, lowest)):
             return Verdict(False, check, _reason(check, scores, lowest))
     return ACCEPTED
 
@@ -249,6 +250,11 @@ _REASONS = {
 
 
 def _reason(check: str, scores: Scores, lowest: float) -> str:
-    if check == "label" and scores["label_margin"] <= 0:
+    if check == "label" and label_lost(scores, lowest):
+        if scores.get("label_rank_limit", 1) > 1 and lowest <= 0:
+            return (
+                f"the ground truth is only class {scores['label_rank']:.0f} by probability; expected at least class "
+                f"{scores['label_rank_limit']:.0f}"
+            )
         return f"another class is more probable than the ground truth, which has a probability of {scores[check]:.0%}"
     return _REASONS[check].format(score=scores[check], lowest=lowest)

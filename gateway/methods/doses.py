@@ -7,7 +7,8 @@ For each edit of a source image:
 2 check the class and the shapes; the checks that ask whether the image shows the edit only score, because a smaller
   dose may show less of it
 3 undo the edit: take the image at full dose for the source, and edit it back to the source's caption, or by the
-  opposite instruction
+  opposite instruction, under another seed: from the noise that made a picture, many editors copy it with a halo
+  (diffusers #14824)
 4 check that image as any edit; it is compared with the source image itself
 
 A dose scales one parameter of the editor, or words an instruction by degree; 1 is the other job's own value. The
@@ -37,6 +38,7 @@ from shared.schemas.diffusion import CONTROL_SCALE_LIMITS, GUIDANCE_LIMITS, Cont
 from shared.schemas.doses import FULL_DOSE, MOST_DOSED_EDITS, DoseOption, DoseParameter
 from shared.schemas.instructions import LONGEST_INSTRUCTION
 from shared.schemas.jobs import Digest
+from shared.seeds import derive_seed
 
 EditorParameters = ControlledParameters | EditingParameters | InstructedParameters
 P = TypeVar("P", bound=EditorParameters)
@@ -97,7 +99,7 @@ def _undo(source: _Source, parameters: DosesParameters, dosed: DosedEdit) -> lis
     editor = parameters.at_dose(FULL_DOSE)
     if not isinstance(editor, InstructedParameters):
         editor = editor.model_copy(update={"reference": "null"})
-    edit = dosed.undone()
+    edit, dosed = dosed.undone(), dosed.model_copy(update={"seed": derive_seed("undone", dosed.seed)})
     compared = _render(source, parameters, editor, dosed, edit, FULL_DOSE)
     arms = [replace(arm, null_check=None) for arm in compared.edits]
     value = parameters.value_at(FULL_DOSE, dosed)
@@ -142,7 +144,7 @@ def _judge_kept(arm: RenderedArm[Any], edit: Edit, editor: EditorParameters, che
 
 # --- The parameters, and the values that cells are named by.
 
-REVISION = "1"  # raise it whenever the same replies would give other counterfactuals
+REVISION = "2"  # raise it whenever the same replies would give other counterfactuals
 LIMITS = {"guidance": GUIDANCE_LIMITS, "image_guidance": GUIDANCE_LIMITS, "control_scale": CONTROL_SCALE_LIMITS}
 # What follows an instruction at each dose of its wording.
 DEGREES = {

@@ -22,6 +22,8 @@ _ZERO = 1e-6  # a shorter difference of unit vectors has no direction
 TEMPLATES = ("a photo of a {}.", "a picture of a {}.", "There is a {}.", "a {}", "{}")
 MAX_PROMPTS = 200  # a larger label set is embedded by the first template only
 MAX_TEXTS = 256  # per message
+MANY_CLASSES = 100  # of a larger label set the first five count, as on ImageNet
+FIRST_OF_MANY = 5
 
 
 def score_images(
@@ -46,8 +48,11 @@ def score_images(
     word          with `words`: cosine of image and new phrase minus that of image and old phrase, least over changes
     label         zero-shot probability of the ground truth (0 to 1)
     label_margin  `label` minus the greatest probability of another class
+    label_rank    the place of the ground truth among the classes by probability, 1 for the most probable
+    label_rank_limit  the last place at which it counts as kept: 1 (5 with over 100 classes), or its place in the source
+                  if that is later, since a scorer that misjudges the source says little about the image
 
-    A null arm has `likeness`, `label` and `label_margin` only. The latter two need a ground truth and a label set.
+    A null arm has `likeness` and the scores of the label only. The latter need a ground truth and a label set.
     Sends one request to embed the images, and others for the class prompts, which are equal for all images.
     """
     changes = [change for edit in edits if edit and words for change in edit.changes]
@@ -98,13 +103,24 @@ class _Embedded:
         return min(float(image @ (words[change.to_phrase] - words[change.from_phrase])) for change in edit.changes)
 
     def label_scores(self, image: Vector) -> Scores:
-        """The probability of the ground truth, and its lead over the most probable other class."""
+        """The probability of the ground truth, its lead over the next class, its rank and the last rank that counts."""
         if not len(self.classes):
             return {}
         probabilities = np.asarray(softmax(self.logit_scale * (self.classes @ image)))
         other_probabilities = np.delete(probabilities, self.truth)
         truth = float(probabilities[self.truth])
-        return {"label": truth, "label_margin": truth - float(other_probabilities.max())}
+        first = FIRST_OF_MANY if len(self.classes) > MANY_CLASSES else 1
+        return {
+            "label": truth,
+            "label_margin": truth - float(other_probabilities.max()),
+            "label_rank": self._rank(image),
+            "label_rank_limit": max(float(first), self._rank(self.source)),
+        }
+
+    def _rank(self, image: Vector) -> float:
+        """The place of the ground truth among the classes; a class that is as close comes before it."""
+        cosines = self.classes @ image
+        return 1.0 + np.count_nonzero(np.delete(cosines, self.truth) >= cosines[self.truth])
 
 
 def _embed(
@@ -161,3 +177,14 @@ def label_set(source: MethodImage, task: TaskDescription) -> list[str]:
         return []
     classes = list(dict.fromkeys((*task.classes, source.ground_truth)))
     return classes if len(classes) > 1 else []
+
+
+def label_lost(scores: Scores, lowest: float) -> bool:
+    """Whether the ground truth ranks too low, at the threshold `lowest` of its probability.
+
+    Above 0 it must be the most probable class. At 0, the threshold where nobody has measured one, it must be among the
+    first `label_rank_limit` of the classes. Scores of older versions have no rank.
+    """
+    if lowest > 0 or "label_rank" not in scores:
+        return scores["label_margin"] <= 0
+    return scores["label_rank"] > scores["label_rank_limit"]

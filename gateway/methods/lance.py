@@ -307,8 +307,7 @@ def sweep_fractions(inputs: Inputs[SweepParameters], caption: str, edits: Sequen
     return invert_and_edit(inputs, caption, edits, sorted(set(inputs.parameters.self_fractions)))
 
 
-# Step 5's checks, in order: the first whose score is below τ refuses an image. The paper's are `likeness`, `match` and
-# `direction`.
+# Step 5's checks, in order: the first whose score is below τ refuses an image.
 LANCE_CHECKS = (
     "likeness",  # cosine of image and source image
     "match",  # cosine of image and new caption
@@ -319,6 +318,7 @@ LANCE_CHECKS = (
     "things",  # in segmentation jobs: each thing kept its place
     "direction",  # φ
 )
+PAPER_CHECKS = ("likeness", "match", "direction")
 
 
 DEFAULT_THRESHOLDS: Thresholds = {"caption": {"default": 0.0}, "word": {"default": 0.0}}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gateway.methods.counterfactual import Edit, Scores, Thresholds
+from gateway.methods.image_scores import label_lost
 
 # Without calibrated ones: the ground truth is the most probable class, and the new caption fits better than the old.
 UNCALIBRATED: Thresholds = {"label": {"default": 0.0}, "caption": {"default": 0.0}}
@@ -42,4 +43,4 @@ def with_second(
 
 def _passes(check: str, scores: Scores, by_factor: Mapping[str, float], factors: Sequence[str]) -> bool:
     lowest = max((by_factor.get(factor, by_factor["default"]) for factor in factors), default=by_factor["default"])
-    return scores[check] >= lowest and not (check == "label" and scores["label_margin"] <= 0)
+    return scores[check] >= lowest and not (check == "label" and label_lost(scores, lowest))

@@ -26,11 +26,11 @@ from shared.problems import (
     DeadlineExceeded,
     DependencyFailed,
     DeviceFailed,
-    GenerationFailed,
     ModelStopped,
     NotReady,
     OutOfMemory,
     Problem,
+    UnusableReply,
 )
 
 OPEN_AFTER = 3  # images that fail without a success in between; from then on there is one call per pause
@@ -179,6 +179,6 @@ class Breaker:
 
 
 def _may_be_the_service(problem: Problem) -> bool:
-    if isinstance(problem, GenerationFailed):
+    if isinstance(problem, UnusableReply):
         return False
     return isinstance(problem, OutOfMemory | DeviceFailed | DependencyFailed | DeadlineExceeded)

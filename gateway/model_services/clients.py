@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
-from concurrent.futures import CancelledError
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
+from contextvars import copy_context
 
 import httpx
 from pydantic import ValidationError
@@ -25,11 +26,11 @@ from shared.logging import REQUEST_ID_HEADER, mask, request_id
 from shared.problems import (
     DeadlineExceeded,
     DependencyFailed,
-    GenerationFailed,
     NotReady,
     OutOfMemory,
     Overloaded,
     Problem,
+    UnusableReply,
     from_reply,
 )
 from shared.schemas.evaluation import ModelsReply
@@ -84,6 +85,30 @@ class ModelServices(Services):
             reply = self._patiently(endpoint.service, "POST", endpoint.path, body, endpoint.deadline)
             replies.append(_read(endpoint.reply, reply, endpoint.service))
         return join(endpoint, replies)
+
+    def call_each(
+        self, endpoint: Endpoint[Request, Reply], requests: Sequence[Request]
+    ) -> Iterator[tuple[int, Reply | Problem]]:
+        """Make calls at the same time, so that the service can batch them, each with its own deadline and retries.
+
+        Yields the place of each request with its reply or problem as soon as it has one. Ends once all calls have.
+        """
+        if len(requests) == 1:
+            yield 0, self._outcome(endpoint, requests[0])
+            return
+        with ThreadPoolExecutor(len(requests), thread_name_prefix="call") as threads:
+            calls = {
+                threads.submit(copy_context().run, self._outcome, endpoint, request): place
+                for place, request in enumerate(requests)
+            }
+            for call in as_completed(calls):
+                yield calls[call], call.result()
+
+    def _outcome(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply | Problem:
+        try:
+            return self.call(endpoint, request)
+        except Problem as problem:
+            return problem.with_traceback(None)  # it keeps the frames of the call, and so the bodies
 
     def info(self, service: ServiceName) -> ServiceInfo:
         """The service's current description of itself."""
@@ -182,7 +207,7 @@ def is_passing(problem: Problem) -> bool:
     An invalid reply, or an image that is too large for the device, would fail again. If a service fails for many
     images, `breaker` decides which failures count.
     """
-    if isinstance(problem, GenerationFailed | OutOfMemory):
+    if isinstance(problem, UnusableReply | OutOfMemory):
         return False
     return isinstance(problem, Overloaded | NotReady | DependencyFailed | DeadlineExceeded)
 

@@ -14,6 +14,8 @@ from concurrent.futures import Future
 import anyio
 import httpx
 
+from shared.certificates import trusted
+
 CLOSE_SECONDS = 5.0
 
 
@@ -21,7 +23,7 @@ class HttpThread:
     """One connection pool. The thread starts with the first request."""
 
     def __init__(self, timeout: httpx.Timeout, limits: httpx.Limits) -> None:
-        self.client = httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False)
+        self.client = httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False, verify=trusted())
         self._in_flight: dict[asyncio.Task[httpx.Response | None], anyio.CancelScope] = {}
         self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from pydantic import JsonValue
@@ -23,15 +23,17 @@ from gateway.metrics import RECORDED
 from gateway.model_services.clients import ModelServices
 from gateway.model_services.image_shelf import ImageShelf
 from gateway.model_services.recurring import RecurringReplies
+from gateway.model_services.single_edits import join, split
 from gateway.model_services.vectors import with_vectors, without_vectors
 from shared.endpoints import Endpoint, Reply, Request, Services
-from shared.problems import GenerationFailed
-from shared.schemas.base import Contract, JsonObject
+from shared.problems import GenerationFailed, NotFinite, Problem
+from shared.schemas.base import Contract
 from shared.schemas.evaluation import EmbedRequest, PredictRequest, SegmentRequest
 from shared.schemas.jobs import Stage
 from shared.schemas.service import ServiceInfo, ServiceName
 from shared.seeds import derive_digest
 from shared.storage import ObjectMissing, call_key
+from shared.weights import FROM_SERVER
 
 _FAILED = "generation failed"  # the only key of a recorded call without a valid reply; no reply has such a field
 
@@ -73,42 +75,78 @@ class RecordedServices(Services):
     def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:
         """The recorded reply. Without one, calls the service and records its reply.
 
-        GenerationFailed is recorded too, and raised on each repeat: a seeded language model would write the same again.
+        A request for several images is a call per image (`single_edits`). Calls without a recorded reply are made
+        together, and each reply is recorded as it arrives. Raises the first problem once all of them have ended; images
+        that are not finite are null in the reply, unless all are. GenerationFailed is recorded too, and raised on each
+        repeat: a seeded language model would write the same again. That of an external server is not, since its
+        operator may change what it writes, such as its reasoning.
         """
         self._check()
-        body = self._recorded_form(request)
+        requests = split(request)
+        bodies = [self._recorded_form(one) for one in requests]
         info = self._services.description(endpoint.service)
-        recorded = self._find(endpoint, self._key(endpoint, body, info.revision))
-        RECORDED.labels(endpoint.path, "made" if recorded is None else "found").inc()
-        if recorded is not None:
+        replies = [self._find(endpoint, self._key(endpoint, body, info.revision)) for body in bodies]
+        missing = [index for index, reply in enumerate(replies) if reply is None]
+        for outcome, count in (("made", len(missing)), ("found", len(replies) - len(missing))):
+            RECORDED.labels(endpoint.path, outcome).inc(count)
+        if len(missing) < len(replies):
             self.used[endpoint.service, info.revision] = info
-            return recorded
-        self._enter(endpoint.stage)
-        started = time.monotonic()
-        try:
-            with self._guard(_name(endpoint, request)):
-                reply = self._services.call(endpoint, request)
-        except GenerationFailed as problem:
-            failure: JsonObject = {_FAILED: problem.detail}
-            key = self._key(endpoint, body, info.revision)
-            self._store(endpoint, key, self._source_of(request), info.revision, failure, time.monotonic() - started)
-            raise
-        seconds = time.monotonic() - started
-        info = self._services.description(endpoint.service)  # it differs if the service was replaced meanwhile
-        key, source = self._key(endpoint, body, info.revision), self._source_of(request)
-        self._record(endpoint, key, source, info.revision, reply, seconds)
-        self.used[endpoint.service, info.revision] = info
-        return reply
+        if missing:
+            self._enter(endpoint.stage)
+            self._make(endpoint, requests, bodies, replies)
+        return join(replies)
+
+    def _make(
+        self,
+        endpoint: Endpoint[Request, Reply],
+        requests: Sequence[Request],
+        bodies: Sequence[str],
+        replies: list[Reply | None],
+    ) -> None:
+        """Make the calls whose reply is missing, record each reply and enter it. Raises as `call`.
+
+        The guard gets to know a problem only if the service answers none of the calls.
+        """
+        missing = [index for index, reply in enumerate(replies) if reply is None]
+        source = self._source_of(requests[0])
+        problems: dict[int, Problem] = {}
+        with self._guard(_name(endpoint, requests[0])):
+            ended = time.monotonic()
+            for place, reply in self._services.call_each(endpoint, [requests[index] for index in missing]):
+                began, ended = ended, time.monotonic()
+                index, seconds = missing[place], ended - began
+                info = self._services.description(endpoint.service)  # it differs if the service was replaced meanwhile
+                key = self._key(endpoint, bodies[index], info.revision)
+                external = any(weights.dtype == FROM_SERVER for weights in info.weights)
+                if isinstance(reply, GenerationFailed) and not external:
+                    self._store(endpoint, key, source, info.revision, {_FAILED: reply.detail}, seconds)
+                if isinstance(reply, Problem):
+                    problems[index] = reply
+                    continue
+                self._record(endpoint, key, source, info.revision, reply, seconds)
+                self.used[endpoint.service, info.revision] = info
+                replies[index] = reply
+            in_order = [problems[index] for index in sorted(problems)]
+            fatal = [problem for problem in in_order if not isinstance(problem, NotFinite)]
+            if len(fatal) == len(missing):
+                raise fatal[0]
+        if fatal or all(reply is None for reply in replies):
+            raise (fatal or in_order)[0]
 
     def agrees(self, endpoint: Endpoint[Request, Reply], request: Request, reply: Reply) -> bool | None:
         """Whether a reply equals the recorded one, pixel by pixel; None if none is recorded for these weights."""
         revision = self._services.revision(endpoint.service)
         try:
-            recorded = self._find(endpoint, self._key(endpoint, self._recorded_form(request), revision))
+            found = [
+                self._find(endpoint, self._key(endpoint, self._recorded_form(one), revision)) for one in split(request)
+            ]
         except GenerationFailed:
             return False
+        recorded = [reply for reply in found if reply is not None]
         noting = _Noting(self._shelf)
-        return None if recorded is None else _by_digest(recorded, noting) == _by_digest(reply, noting)
+        if len(recorded) < len(found):
+            return None
+        return _by_digest(join(recorded), noting) == _by_digest(reply, noting)
 
     def _source_of(self, request: Contract) -> str | None:
         """The source image of a call; for embeddings that begin with another image (an edit undone), that one.

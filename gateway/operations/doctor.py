@@ -27,6 +27,7 @@ from gateway.operations.weights_check import device_of, memory, needed_weights, 
 from gateway.settings import Settings
 from gateway.storage.object_store import open_store
 from shared.celery_app import broker_fault, open_celery
+from shared.certificates import tls_fault, trusted
 from shared.endpoints import INFO, READYZ
 from shared.logging import mask
 from shared.problems import Problem, from_reply
@@ -223,8 +224,10 @@ def _ask(name: ServiceName, url: str, clocks: list[Clock]) -> ServiceInfo | str:
     """A service's description of itself, or its fault in words."""
     variable = f"CONTRAFACT_{name.removesuffix('_service').upper()}_URL"
     try:
-        reply = httpx.get(f"{url}{INFO.path}", timeout=PROBE_SECONDS, trust_env=False)
+        reply = httpx.get(f"{url}{INFO.path}", timeout=PROBE_SECONDS, trust_env=False, verify=trusted())
     except (httpx.HTTPError, httpx.InvalidURL) as error:
+        if fault := tls_fault(error):
+            return f"{mask(url)} cannot be reached: {fault}"
         return f"nothing answers at {mask(url)}: start the service, or set {variable} ({mask(str(error))})"
     _read_clock(clocks, name, reply)
     if reply.status_code != 200:
@@ -241,7 +244,7 @@ def _ask(name: ServiceName, url: str, clocks: list[Clock]) -> ServiceInfo | str:
 def _unready(url: str) -> str:
     """Why a loaded service is not ready (the server that its profile names is away); empty if it is ready."""
     try:
-        reply = httpx.get(f"{url}{READYZ}", timeout=PROBE_SECONDS, trust_env=False)
+        reply = httpx.get(f"{url}{READYZ}", timeout=PROBE_SECONDS, trust_env=False, verify=trusted())
     except httpx.HTTPError as error:
         return f"nothing answers at {mask(url)} any more ({mask(str(error))}): read the service's log"
     return f"not ready: {from_reply(reply.status_code, reply.content).detail}" if reply.status_code == 503 else ""

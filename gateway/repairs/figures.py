@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import t
 
-from gateway.analysis.certainty import LEVEL, RESAMPLES, cluster_interval, mean_interval
+from gateway.analysis.certainty import LEVEL, cluster_interval, clustered_rate, mean_interval
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.releases import Pairs
@@ -211,7 +213,7 @@ def _cells(order: RepairOrder, measured: _Measured, seed: int) -> list[CellFigur
 
 
 def _recovered_share(measured: _Measured, rows: Mapping[SetName, Integers], seed: int) -> WonBack | None:
-    """The share of the lost accuracy that the repair regains.
+    """What the repair regains of the lost accuracy.
 
     None below 12 source images (or groups), or without a certain loss.
     """
@@ -225,19 +227,48 @@ def _recovered_share(measured: _Measured, rows: Mapping[SetName, Integers], seed
     loss = pair(unedited, before[edits], source[edits], derive_seed(seed, "loss"), group)
     if loss.interval is None or loss.interval.low <= 0:
         return None
+    if measured.metric == "accuracy":
+        regained, newly_lost = recovery(unedited == 1, before[edits] == 1, repaired[edits] == 1, group)
+        return WonBack(
+            share=regained.value or 0.0,
+            low=regained.low,
+            high=regained.high,
+            loss=loss,
+            regained=regained,
+            newly_lost=newly_lost,
+        )
     lost = Pairs(source[edits], unedited, before[edits], group).differences()
     gained = Pairs(source[edits], repaired[edits], before[edits], group).differences()
-    low, high = share_interval(gained, lost, derive_seed(seed, "won back"))
+    low, high = share_interval(gained, lost) or (None, None)
     return WonBack(share=float(gained.sum() / lost.sum()), low=low, high=high, loss=loss)
 
 
-def share_interval(gained: Floats, lost: Floats, seed: int) -> tuple[float, float]:
-    """The 95 % interval of Σ gained / Σ lost, by resampling source images. Samples without a loss are left out."""
-    samples = np.random.default_rng(seed).integers(len(lost), size=(RESAMPLES, len(lost)))
-    sums = lost[samples].sum(axis=1)
-    shares = gained[samples].sum(axis=1)[sums > 0] / sums[sums > 0]
-    low, high = np.quantile(shares, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
+def recovery(
+    unedited: NDArray[np.bool_], before: NDArray[np.bool_], repaired: NDArray[np.bool_], group: Integers
+) -> tuple[Rate, Rate]:
+    """How many of the lost images are regained, and how many of the right ones newly lost, with clustered intervals.
+
+    Each of n images: whether the model was right on its original, is right on it before the repair, and after it.
+    """
+    lost = unedited & ~before
+    return clustered_rate(repaired[lost], group[lost]), clustered_rate(~repaired[before], group[before])
+
+
+def share_interval(gained: Floats, lost: Floats) -> tuple[float, float] | None:
+    """Fieller's 95 % interval of Σ gained / Σ lost over n ≥ 2 independent source images.
+
+    None if it is unbounded, since the sum of what was lost may be 0.
+    """
+    n = len(lost)
+    quantile = float(t.ppf((1 + LEVEL) / 2, n - 1)) ** 2 / n
+    covariance = np.cov(gained, lost)
+    square = float(lost.mean()) ** 2 - quantile * float(covariance[1, 1])
+    if square <= 0:
+        return None
+    mixed = float(gained.mean() * lost.mean()) - quantile * float(covariance[0, 1])
+    constant = float(gained.mean()) ** 2 - quantile * float(covariance[0, 0])
+    half = math.sqrt(max(0.0, mixed**2 - square * constant)) / square
+    return mixed / square - half, mixed / square + half
 
 
 def _sentence(figures: SetFigures, metric: Metric) -> str:
@@ -268,8 +299,18 @@ def _recovery_sentence(won: WonBack | None) -> str:
             "There is nothing to win back: the counterfactuals of held-out source images show no certain drop in "
             "accuracy."
         )
+    points_lost = f"of the {points(won.loss.difference)} points that the counterfactuals cost the model"
+    if won.regained is None or won.newly_lost is None:
+        limits = "" if won.low is None or won.high is None else f" (95 % interval {won.low:.0%} to {won.high:.0%})"
+        return f"Won back: {won.share:.0%}{limits} {points_lost}; {won.loss.sources} source images."
+    lost = won.newly_lost
+    newly = f" Newly lost: {_of(lost)} of those that were right." if lost.n else ""
     return (
-        f"Won back: {won.share:.0%} (95 % interval {won.low:.0%} to {won.high:.0%}) of the "
-        f"{points(won.loss.difference)} points that the counterfactuals cost the model; "
-        f"{won.loss.sources} source images."
+        f"Won back: {_of(won.regained)} of the counterfactuals that were lost are regained, of "
+        f"{won.regained.sources} source images.{newly}"
     )
+
+
+def _of(rate: Rate) -> str:
+    """ "14 of 18 (78 %; 95 % interval 54 % to 92 %)"."""
+    return f"{rate.count} of {rate.n} ({rate.value or 0:.0%}; 95 % interval {rate.low:.0%} to {rate.high:.0%})"

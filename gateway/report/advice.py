@@ -9,8 +9,8 @@ from gateway.analysis.limits import LEAST_SOURCES
 from gateway.report.settling import confirming_step
 from shared.schemas.effects import CellEffect
 from shared.schemas.results import Funnel, JobResults, ModelResults
-from shared.verdicts import lost_images, verdict_of
-from shared.wording import change_in_words, class_in_words, more_images, points
+from shared.verdicts import any_testable, lost_images, verdict_of
+from shared.wording import change_in_words, class_in_words, more_images, nothing_compared, points
 
 
 class Weakness(NamedTuple):
@@ -21,7 +21,12 @@ class Weakness(NamedTuple):
 
 
 def tested_sentence(results: JobResults) -> str:
-    """What was tested: "street-classifier on 70 source images and 179 counterfactuals of them (dillema)."."""
+    """What was tested: "street-classifier on 70 source images and 179 counterfactuals of them (dillema).".
+
+    If no edit was accepted, why.
+    """
+    if any_testable(results) and (nothing := nothing_compared(results)):
+        return nothing
     models = list(dict.fromkeys(result.model for result in results.results))
     names = f"{', '.join(models[:-1])} and {models[-1]}" if len(models) > 1 else "".join(models)
     images = f"{results.sources:,} source image{'' if results.sources == 1 else 's'}"
@@ -53,6 +58,8 @@ def next_steps(results: JobResults) -> list[str]:
     ]
     if not results.results:
         return []
+    if not any_testable(results):
+        return ["Correct what the first sentence names, then submit the job again."]
     if weaknesses:
         return [*_after_weaknesses(results, weaknesses), *_settling(results)]
     return [*_settling(results), *_without_weaknesses(results)]

@@ -15,7 +15,7 @@ from shared.schemas.effects import CellEffect
 from shared.schemas.estimates import Rate
 from shared.schemas.metrics import SegmentationScores
 from shared.schemas.results import Funnel, JobResults, ModelResults
-from shared.verdicts import verdict_of, verdict_sentence
+from shared.verdicts import any_testable, not_testable_sentences, originals_hints, verdict_of, verdict_sentence
 from shared.wording import (
     NO_FINDING,
     NO_PAIR_COUNTS,
@@ -43,7 +43,10 @@ def report_markdown(results: JobResults) -> str:
 
 def _head(results: JobResults) -> Iterator[str]:
     yield f"# {plain(results.made.task_description)}\n"
+    yield from (f"**{sentence(line)}**\n" for line in not_testable_sentences(results))
     yield f"{plain(tested_sentence(results))}\n"
+    if results.outside_domain:
+        yield f"**Do not rely on these results:** {sentence(results.outside_domain)}\n"
     if results.sources_failed:
         reasons = "; ".join(f"{reason.count} for: {plain(reason.reason)}" for reason in results.failure_reasons)
         yield f"**{results.sources_failed} of {results.sources} source images failed** ({reasons}).\n"
@@ -51,6 +54,7 @@ def _head(results: JobResults) -> Iterator[str]:
         yield f"**Cancelled:** {results.sources_cancelled} of {results.sources} source images were not finished.\n"
     yield from table(["model", "method", "verdict"], (_verdict(results, result) for result in results.results))
     yield ""
+    yield from (f"* {sentence(hint)}" for hint in originals_hints(results))
     yield from (f"* Checks that are off: {sentence(line)}" for line in checks_off_lines(results.checks_off))
     yield from (f"* {sentence(review_sentence(reviews))}" for reviews in results.reviews)
     if results.provisional and counts_pairs(results):
@@ -75,7 +79,7 @@ def _findings(results: JobResults) -> Iterator[str]:
     more_findings = sum(len(result.findings) for result in results.results) - len(pairs[:MAX_FINDINGS])
     if more_findings:
         yield f"\n{more_findings} more findings are in the report."
-    if not any(result.findings for result in results.results):
+    if any_testable(results) and not any(result.findings for result in results.results):
         reasons = dict.fromkeys(nothing_accepted(results, result.method) for result in results.results)
         yield from (plain(reason) for reason in reasons if reason)
         yield NO_FINDING if counts_pairs(results) else NO_PAIR_COUNTS
@@ -139,12 +143,15 @@ def _accuracy(results: JobResults) -> Iterator[str]:
 
 
 def _accuracy_row(result: ModelResults) -> list[str]:
+    """The figures of a model. Without ground truth there is no accuracy, only changed predictions."""
     names = [plain(result.model), plain(result.method)]
     if result.segmentation is not None:
         arms = (result.segmentation.originals, result.segmentation.nulls, result.segmentation.counterfactuals)
         return [*names, *map(_overlap, arms), f"lost classes: {_rate(result.segmentation.lost)}"]
     if result.metrics is None or not result.metrics.accuracy:
         return []
+    if result.relation == "metamorphic":
+        return [*names, "no ground truth", "–", "–", _rate(result.metrics.flips)]
     accuracy = result.metrics.accuracy[0]
     rates = (accuracy.originals, accuracy.nulls, accuracy.counterfactuals, result.metrics.flips)
     return [*names, *map(_rate, rates)]

@@ -17,7 +17,7 @@ from gateway.results.wording import chosen_by, weakness_in_words
 from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.estimates import Rate, VarianceComponents
 from shared.schemas.result_rows import ChangeView, ModelOpinion, PredictionView
-from shared.verdicts import lowest_effect_sentence, not_settled_sentence, open_cells_sentence, verdict_of
+from shared.verdicts import any_testable, lowest_effect_sentence, not_settled_sentence, open_cells_sentence, verdict_of
 from shared.wording import (
     NO_FINDING,
     NO_PAIR_COUNTS,
@@ -224,6 +224,7 @@ GLOBALS = {
     "NO_PAIR_COUNTS": NO_PAIR_COUNTS,
     "counts_pairs": counts_pairs,
     "no_link": no_link,
+    "any_testable": any_testable,
     "verdict_of": verdict_of,
     "not_settled_sentence": not_settled_sentence,
     "lowest_effect_sentence": lowest_effect_sentence,

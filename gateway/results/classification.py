@@ -22,7 +22,7 @@ from gateway.database.tables import Job
 from gateway.jobs.sensitivity import GroupedTruth
 from gateway.results.counting import CountingColumns
 from gateway.results.edit_phrases import EditPhrases, PhraseColumns
-from gateway.results.failure_reasons import failure_reasons
+from gateway.results.failure_reasons import failure_reasons, refusal_reason
 from gateway.results.original_ranks import OriginalColumns
 from gateway.results.pairing import Compared, CounterfactualRow, PredictionRow, Triple, triples
 from gateway.results.reviewed_edits import ReviewedJob, load_reviews
@@ -36,12 +36,16 @@ from shared.schemas.results import FailureReason, Relation
 
 @dataclass(slots=True)
 class MethodRows:
-    """The outcome of each edit of a method, the network evaluations of all its renderings, and those of its arms."""
+    """The outcome of each edit of a method, the network evaluations of all its renderings, and those of its arms.
+
+    `refusal`: if no edit was accepted, the most frequent reason.
+    """
 
     edits: list[EditOutcome] = field(default_factory=list)
     evaluations: int = 0
     arms: int = 0
     arm_evaluations: int = 0
+    refusal: str = ""
 
     def add(self, row: CounterfactualRow, group: int) -> None:
         """Count an edit or null arm of a source image in this group."""
@@ -136,6 +140,9 @@ def load_rows(session: Session, job_id: str) -> JobRows:
             predictions = rows.predictions_of(model)
             for method in methods:
                 by_pair[model, method].add(numbers, rows, edits[method], predictions)
+    for method, method_rows in methods.items():
+        if all(edit.rejected_by for edit in method_rows.edits):
+            method_rows.refusal = refusal_reason(session, job_id, method)
     return JobRows(
         job,
         relation,
@@ -202,7 +209,7 @@ class _Columns:
         label = rows.label(predictions.get(rows.source.id), self._relation)
         if (original := predictions.get(rows.source.id)) and label is not None:
             score = _score(original, label, self._relation)
-            self._originals.add(numbers.group, None if score is None else score.rank)
+            self._originals.add(numbers.group, None if score is None else score.rank, label, original.predicted)
         edit_numbers: dict[tuple[tuple[str, str], ...], int] = {}
         for triple in edits:
             edit = triple.edit

@@ -1,24 +1,44 @@
-"""Why source images of a job failed."""
+"""Why source images of a job failed, and why its edits were refused."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from gateway.database.tables import SourceImage
+from gateway.database.tables import Counterfactual, SourceImage
+from shared.problems import BEGINS
 from shared.schemas.results import FailureReason
 
 REASONS_SHOWN = 5
 
 
 def failure_reasons(session: Session, job_id: str) -> list[FailureReason]:
-    """The most frequent reasons, the most frequent one first."""
+    """The most frequent reasons, the most frequent one first. Reasons that differ in what they quote are one."""
     count = func.count()
     rows = session.execute(
         select(SourceImage.failure, count)
         .where(SourceImage.job_id == job_id, SourceImage.state == "failed")
         .group_by(SourceImage.failure)
         .order_by(count.desc(), SourceImage.failure)
-        .limit(REASONS_SHOWN)
     )
-    return [FailureReason(reason=reason, count=number) for reason, number in rows]
+    counts, quoting = Counter[str](), dict[str, str]()
+    for reason, number in rows:
+        unquoted = reason.split(BEGINS)[0]
+        counts[unquoted] += number
+        quoting.setdefault(unquoted, reason)
+    return [FailureReason(reason=quoting[name], count=number) for name, number in counts.most_common(REASONS_SHOWN)]
+
+
+def refusal_reason(session: Session, job_id: str, method: str) -> str:
+    """The most frequent reason for which the edits of a method were refused; empty without any."""
+    c = Counterfactual
+    query = (
+        select(c.reason)
+        .where(c.job_id == job_id, c.method == method, c.arm == "edit", c.accepted.is_(False), c.reason != "")
+        .group_by(c.reason)
+        .order_by(func.count().desc(), c.reason)
+        .limit(1)
+    )
+    return session.scalar(query) or ""

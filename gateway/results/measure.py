@@ -28,6 +28,7 @@ from gateway.results.class_colours import class_colours
 from gateway.results.classification import JobRows, MethodRows, ModelRows
 from gateway.results.confusion import class_confusion
 from gateway.results.estimands import counted_cells, with_bounds, with_others, with_second_scorer
+from gateway.results.originals import check_originals
 from gateway.results.panel import with_panel
 from gateway.results.rounds import cells_of_rounds
 from gateway.results.segmentation import SegmentedRows, by_source, segmentation_metrics
@@ -76,6 +77,7 @@ def measure(
         references=references,
         funnels=[_funnel(job, method, rows.methods[method.name]) for method in job.methods],
         costs=[_cost(method, method_rows) for method, method_rows in rows.methods.items()],
+        outside_domain=job.stored_spec.outside_domain_note,
         made=_provenance(job, services, seed),
     )
 
@@ -164,6 +166,7 @@ def _funnel(job: Job, method: JobMethod, rows: MethodRows) -> Funnel:
         rows.edits,
         shapes=job.kind == "segmentation" and METHODS[method.name].checked,
         recaption=isinstance(parameters, CheckParameters) and parameters.recaption,
+        refusal=rows.refusal,
     )
 
 
@@ -177,6 +180,7 @@ def _model_results(
     rounds: Sequence[RoundPlan],
 ) -> ModelResults:
     outcomes, relation = rows.outcomes, all_rows.relation
+    labelled = relation == "labelled"
     measured = partial(differences, outcomes)
     cells = cells_of_rounds(counted_cells(outcomes.cells, measured), rounds)
     whole = measured(np.arange(len(outcomes.source)))
@@ -196,6 +200,7 @@ def _model_results(
         counterfactuals=whole.counterfactuals,
         left_out=rows.left_out,
         cells=with_sentences(effects, cells, relation),
+        originals=check_originals(rows.originals, len(all_rows.job.classes), all_rows.job.seed) if labelled else None,
         metrics=paper_metrics(outcomes, rows.originals, derive_seed(seed, "metrics")),
         confusion=class_confusion(rows),
         failure_points=failure_points(outcomes) if method == "corruptions" else [],

@@ -21,7 +21,7 @@ from gateway.studies.raters import MAX_RATERS
 from gateway.studies.ratings import load_scores
 from gateway.studies.results import sync_reviews
 from gateway.studies.studies import find
-from shared.characters import csv_cell, is_deceptive
+from shared.characters import csv_cell, identity, is_deceptive
 from shared.problems import InvalidInput, Malformed
 from shared.schemas.studies import ATTENTION, AnswersStored
 
@@ -58,15 +58,18 @@ def answers_csv(session: Session, owner: str, study_id: str) -> str:
 def upload_answers(session: Session, owner: str, study_id: str, data: bytes) -> AnswersStored:
     """Store the ratings of a CSV file, all or none; a rater's earlier rating of an item is replaced.
 
-    `rater` is any name; an invited rater's id adds to their ratings. Raises NotFound, Malformed and InvalidInput.
+    `rater` is any name; names that differ only in case, spaces or invisible marks are one rater's. The id of an
+    invited rater adds to their ratings. Raises NotFound, Malformed and InvalidInput.
     """
     study = find(session, owner, study_id)
     rows = list(_read(study, data))
     items = set(session.scalars(select(StudyItem.id).where(StudyItem.study_id == study_id)))
     ratings: dict[tuple[str, str], dict[str, str]] = {}
-    for line, rater, item, answers in rows:
+    names: dict[str, str] = {}
+    for line, name, item, answers in rows:
         if item not in items:
             raise InvalidInput(f"line {line}: the study has no item {item[:50]!r}; take the ids from items.csv")
+        rater = names.setdefault(identity(name), name)
         if (rater, item) in ratings:
             raise InvalidInput(f"line {line}: rater {rater[:50]!r} has rated item {item} before; keep one line")
         try:
@@ -99,9 +102,12 @@ def _rater_ids(session: Session, study: Study, names: Iterable[str]) -> dict[str
     names = list(names)
     r = StudyRater
     known = {row.name or row.id: row.id for row in session.scalars(select(r).where(r.study_id == study.id))}
+    alike = {identity(name): id for name, id in known.items()}
+    known |= {name: alike[identity(name)] for name in names if name not in known and identity(name) in alike}
     new = {name: uuid.uuid4().hex for name in names if name not in known}
-    if len(known) + len(new) > MAX_RATERS:
-        raise InvalidInput(f"a study has at most {MAX_RATERS:,} raters; this file makes them {len(known) + len(new):,}")
+    count = len(set(known.values())) + len(new)
+    if count > MAX_RATERS:
+        raise InvalidInput(f"a study has at most {MAX_RATERS:,} raters; this file makes them {count:,}")
     rows: list[Mapping[str, object]] = [{"id": id, "study_id": study.id, "name": name} for name, id in new.items()]
     if rows:
         insert_missing(session, StudyRater, rows)
@@ -125,7 +131,7 @@ def _read(study: Study, data: bytes) -> Iterable[tuple[int, str, str, dict[str, 
                 raise InvalidInput(f"line {reader.line_num} has {len(cells)} columns, not {len(header)}")
             values = dict(zip(header, cells, strict=True))
             rater = values["rater"].strip().removeprefix("'")
-            if not rater or len(rater) > MAX_NAME or any(map(is_deceptive, rater)):
+            if not identity(rater) or len(rater) > MAX_NAME or any(map(is_deceptive, rater)):
                 raise InvalidInput(
                     f"line {reader.line_num}: a rater has 1 to {MAX_NAME} characters and no control characters"
                 )

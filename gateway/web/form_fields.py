@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from gateway.intake.intake import MAP_LABELS, WITHOUT_LABELS
+from gateway.jobs.domain import FORCE
 from shared.problems import Problem
 
 # The field, and the words by which a refusal names it; the first match counts.
@@ -22,10 +23,12 @@ _WORDS = (
 )
 FIELDS = tuple(name for name, _ in _WORDS)
 NO_LABELS = "The images have no labels"
+ALL_THE_SAME = "Test them all the same"
 # Advice to a client of the HTTP API, and what to do in the form instead.
 _ADVICE = {
     MAP_LABELS: "Give each a class of the model under “Names of classes”",
     WITHOUT_LABELS: f"tick “{NO_LABELS}”",
+    FORCE: f"or tick “{ALL_THE_SAME}”",
     "send it as the part `manifest`": "choose it under “Labels”",
     "name `models`": "tick one of the models",
     "give `masks` in it": "fill in “Meaning of their values”",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fastapi import APIRouter, Request, Response
@@ -20,15 +19,17 @@ from gateway.jobs.choices import methods_listing
 from gateway.jobs.submit import Submission, submit
 from gateway.models_under_test import models
 from gateway.suites import suites
-from gateway.web.form_fields import NO_LABELS, field_of, for_form
+from gateway.web.form_fields import ALL_THE_SAME, NO_LABELS, field_of, for_form
 from gateway.web.rendering import render
 from shared.characters import visible
-from shared.manifests import ManifestRow, folder_labels
 from shared.problems import InvalidInput, Malformed, Problem, TooLarge
 from shared.schemas.jobs import JobSpec
 from shared.schemas.masks import MaskSpec
 
-FIELDS = ("task", "images", "manifest", "ground_truth", "label_map", "masks", "classes", "methods", "shifts", "models")
+FIELDS = (
+    "task", "images", "outside_domain", "manifest", "ground_truth", "label_map", "masks", "classes", "methods",
+    "shifts", "models",
+)  # fmt: skip
 MAX_CHOICES = 200  # ticked boxes and other fields
 MAX_FIELD_BYTES = 64 * 1024  # of a text field, and of the file of classes
 JOBS_PER_PAGE = 20
@@ -43,7 +44,7 @@ class JobForm:
     """The form's text fields and ticked boxes.
 
     `shifts`: a phrase on each line; `classes`: JSON of a `MaskSpec`; `label_map`: "label = class" on each line;
-    `labelled`: whether manifest and folders are labels.
+    `labelled`: whether manifest and folders are labels; `outside_domain`: whether to take images of any kind.
     """
 
     task: str = ""
@@ -53,6 +54,7 @@ class JobForm:
     classes: str = ""
     label_map: str = ""
     labelled: bool = True
+    outside_domain: bool = False
 
     def spec(self) -> JobSpec:
         """The job's spec. Raises InvalidInput and Malformed."""
@@ -68,6 +70,7 @@ class JobForm:
             "models": self.models or None,
             "label_map": self._labels(),
             "ground_truth": "auto" if self.labelled else "none",
+            "outside_domain": self.outside_domain,
         }
         spec = validate(JobSpec, fields, "the form")
         if not self.classes:
@@ -135,6 +138,7 @@ def _page(
         models=descriptions,
         filled=form,
         no_labels=NO_LABELS,
+        all_the_same=ALL_THE_SAME,
         problem=problem.detail if problem else "",
         field=field_of(problem) if problem else "",
     )
@@ -151,6 +155,7 @@ def job_form(form: FormData) -> JobForm:
         classes="\n".join(texts["classes"]).strip(),
         label_map="\n".join(texts["label_map"]).strip(),
         labelled="none" not in texts["ground_truth"],
+        outside_domain="true" in texts["outside_domain"],
     )
 
 
@@ -171,23 +176,12 @@ async def with_mask_file(filled: JobForm, form: FormData) -> JobForm:
 
 
 async def submission_of(form: FormData, filled: JobForm) -> Submission:
-    """The job that the form describes. Without a manifest, the folders of the files are their labels."""
+    """The job that the form describes."""
     masks, files = _files(form, "masks"), _files(form, "images")
     if masks and not filled.classes:
         raise InvalidInput("the masks need a description of their values; add it below them, or remove the masks")
     manifest = await part_of(form, "manifest", MAX_MANIFEST_BYTES) or None
-    if manifest is None and not masks:
-        manifest = folder_manifest([file.name for file in files])
     return Submission(spec=filled.spec(), files=files, masks=masks, manifest=manifest)
-
-
-def folder_manifest(names: Sequence[str]) -> bytes | None:
-    """The labels of files by their folders, as a browser sends them; None if the folders are no classes."""
-    labels = folder_labels(names, ()) if names else []
-    if len(set(names)) < len(names) or not all(labels):
-        return None
-    rows = [ManifestRow(file=name, label=label) for name, label in zip(names, labels, strict=True)]
-    return "".join(row.model_dump_json(exclude_none=True) + "\n" for row in rows).encode()
 
 
 def _files(form: FormData, name: str) -> list[NamedFile]:

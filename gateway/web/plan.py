@@ -1,6 +1,6 @@
 """The plan of the job that the form describes, before it starts: labels, what it renders and what its images can show.
 
-A script asks for it whenever the form changes. It names the images without sending them, where it can read their names.
+A script asks for it whenever the form changes. It names the images and sends a few, where it can read their names.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
 
 from gateway.api.dependencies import Gateway, Owner
-from gateway.api.forms import MANY_IMAGES, MAX_FILES, MAX_MANIFEST_BYTES, parse, part_of, read_form
+from gateway.api.forms import MANY_IMAGES, MAX_FILES, MAX_MANIFEST_BYTES, files_of, parse, part_of, read_form
 from gateway.context import Context
 from gateway.intake.sources import SourceFile
 from gateway.jobs.model_choice import choose_models
-from gateway.jobs.submit import Submission, plan_submission, read_sources
+from gateway.jobs.submit import Submission, plan_submission, read_images
 from gateway.models_under_test import models
 from gateway.web import home
 from gateway.web.form_fields import field_of, for_form
 from gateway.web.rendering import render
-from shared.manifests import match_rows, parse_manifest
 from shared.problems import InvalidInput, Problem
 from shared.schemas.base import Contract
 from shared.schemas.jobs import JobSpec, ManifestImage
@@ -39,7 +38,7 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 class ListedImages(Contract):
-    """The images of the form by name, in their order; they are not sent."""
+    """The images of the form by name, in their order; a few of them are sent."""
 
     images: Annotated[list[ManifestImage], Field(min_length=1, max_length=MAX_FILES)]
 
@@ -96,27 +95,21 @@ async def _planned(form: FormData, filled: home.JobForm) -> Submission:
     if not listed:
         return await home.submission_of(form, filled)
     images = parse(ListedImages, listed, "the list of images").images
-    names = [image.name for image in images]
-    manifest = await part_of(form, "manifest", MAX_MANIFEST_BYTES) or home.folder_manifest(names)
-    if manifest:
-        rows = match_rows(parse_manifest(manifest), names)
-        images = [
-            image.model_copy(update={"label": row.label, "group": row.group})
-            for image, row in zip(images, rows, strict=True)
-        ]
-    return Submission(spec=filled.spec(), uploaded=images)
+    manifest = await part_of(form, "manifest", MAX_MANIFEST_BYTES) or None
+    files = files_of(form, "images")
+    return Submission(spec=filled.spec(), uploaded=images, files=files, by_name=True, manifest=manifest)
 
 
 def _preview(context: Context, owner: str, submission: Submission) -> Preview:
     """The plan; without it, the classes that the models do not know, and what else is wrong."""
     read = Preview()
     try:
-        sources = read_sources(context, owner, submission)
-        usable = [source for source in sources if not source.failure]
+        images = read_images(context, owner, submission)
+        usable = [source for source in images.intake.sources if not source.failure]
         masks = submission.spec.masks is not None
         read = replace(read, masked=_masked(usable)) if masks else replace(read, labels=_labels(usable, submission))
         read = replace(read, matches=_matches(context, owner, submission.spec, read))
-        return replace(read, plan=plan_submission(context, owner, submission, sources))
+        return replace(read, plan=plan_submission(context, owner, submission, images))
     except Problem as problem:
         field = "label_map" if "unknown_labels" in problem.members else field_of(for_form(problem))
         return replace(read, problem=for_form(problem).detail, field=field)

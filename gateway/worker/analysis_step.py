@@ -29,6 +29,9 @@ from shared.profiles import CheckCalibration
 from shared.schemas.designs import RoundPlan
 from shared.schemas.results import JobResults
 from shared.storage import ObjectStore
+from shared.wording import nothing_compared
+
+UNANSWERED = {"invalid reply", "editor"}  # checks that refuse an edit to which a model gave no usable reply
 
 
 def analyse(
@@ -110,9 +113,12 @@ def start_round(sessions: Sessions, lease: Lease, plan: RoundPlan) -> None:
 
 
 def failure_of(results: JobResults) -> str:
-    """Why a job has failed: no source image succeeded. Empty if at least one did."""
+    """Why a job has failed: no source image succeeded, or no model's reply was of use. Empty for other jobs."""
     if results.sources > results.sources_failed + results.sources_cancelled:
-        return ""
+        refused = {
+            check.check for funnel in results.funnels for check in (*funnel.refused_by_text, *funnel.refused_by_image)
+        }
+        return nothing_compared(results) if refused and refused <= UNANSWERED else ""
     failed = f"none of the {results.sources} source images succeeded"
     if not results.failure_reasons:
         return failed

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -48,6 +49,7 @@ from gateway.storage.object_store import open_store
 from gateway.worker import image_step
 from gateway.worker.analysis_step import analyse
 from gateway.worker.held_leases import HeldLeases, LeaseLost, Stopping
+from gateway.worker.originals_step import OriginalsGate
 from shared import logging as json_logging
 from shared.celery_app import broker_fault, open_celery
 from shared.probes import operations_port
@@ -77,6 +79,7 @@ class Worker:
         self._celery = celery
         self._breaker = Breaker(settings.pause_seconds, settings.max_hold_seconds)
         self._recurring = RecurringReplies()
+        self._originals = OriginalsGate(sessions)
         self._leases = HeldLeases(sessions, settings.lease_seconds, settings.lease_renewal_seconds)
         self._changing = threading.Lock()
         self._steps = 0
@@ -172,6 +175,8 @@ class Worker:
             self._recurring,
             lambda name: self._breaker.call(name, subject),
         )
+        if self._originals.refuses(work, services, shelf, self._link):
+            work = replace(work, values=())
         image_result = image_step.call(work, services, shelf, self._link)
         with self._sessions.begin() as session:
             if not image_step.apply(session, lease, work, image_result):

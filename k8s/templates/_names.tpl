@@ -111,6 +111,24 @@ still end during an update; and 10 for the steps at the start and the operator's
 {{- add (mul $gateways .Values.gateway.databaseConnections) (mul $workers .Values.worker.databaseConnections) 10 }}
 {{- end }}
 
+{{/*
+A container's variables: the chart's, then `extraEnv` and those of its service, which must not name the same; call with
+(list $ variables own).
+*/}}
+{{- define "contrafact.variables" -}}
+{{- $variables := fromYamlArray (index . 1) }}
+{{- range concat (index . 0).Values.extraEnv (index . 2) }}
+{{- $name := .name }}
+{{- range $variables }}
+{{- if eq .name $name }}
+{{- fail (printf "extraEnv names %s, which the chart sets itself or which is named twice; values.yaml has a value for what may change" $name) }}
+{{- end }}
+{{- end }}
+{{- $variables = append $variables . }}
+{{- end }}
+{{- toYaml $variables }}
+{{- end }}
+
 {{/* Of every pod of ours. */}}
 {{- define "contrafact.pod" -}}
 automountServiceAccountToken: false

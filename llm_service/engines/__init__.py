@@ -19,6 +19,11 @@ class LanguageModel(Protocol):
     """The interface of every engine's language model."""
 
     @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        ...
+
+    @property
     def device(self) -> str:
         """Where the model runs."""
         ...

@@ -22,6 +22,7 @@ class RemoteLanguageModel:
 
     def __init__(self, server: ChatServer) -> None:
         self._server = server
+        self.name = f"the language model at {server.server.url}"
         self.device = "server"
         self.weights = [server.server.info("language")]
 

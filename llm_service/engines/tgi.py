@@ -17,6 +17,7 @@ from shared.http_statuses import refuses_content
 from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput
 from shared.profiles import Language
 from shared.schemas.language import GenerateRequest
+from shared.server_replies import answer_in
 from shared.weights import Server
 
 
@@ -27,6 +28,7 @@ class TgiLanguageModel:
         self._server = server
         self._key = os.environ.get(server.api_key_variable) if server.api_key_variable else None
         self._slots = asyncio.Semaphore(server.concurrency)
+        self.name = f"the language model at {server.url}"
         self.device = "server"
         self.weights = [server.info("language")]
 
@@ -44,7 +46,7 @@ class TgiLanguageModel:
         )
         choice = reply.choices[0]
         return Completion(
-            text=choice.message.content or "",
+            text=answer_in(choice.message.content or ""),
             finished=choice.finish_reason != "length",
             prompt_tokens=reply.usage.prompt_tokens,
             completion_tokens=reply.usage.completion_tokens,
@@ -83,6 +85,8 @@ class TgiLanguageModel:
 
 
 def connect_tgi(loading: Loading[Language]) -> TgiLanguageModel:
-    """Create a client of the profile's server; no weights are loaded."""
+    """Create a client of the profile's server; no weights are loaded. Raises ValueError for a server with `ca_file`."""
     assert loading.weights.server is not None
+    if loading.weights.server.ca_file:
+        raise ValueError("engine tgi takes no `ca_file`: set SSL_CERT_FILE in its place, or use engine openai")
     return TgiLanguageModel(loading.weights.server)

@@ -70,6 +70,7 @@ class TransformersLanguageModel:
         self._longest: int = config.max_position_embeddings
         self._fixed = fixed
         self._control_words = control_words(tokenizer)
+        self.name = "the language model"
         self.device = str(model.device)
         self.weights = weights
         self._warm_up()

@@ -8,8 +8,8 @@ generator's artefacts. Everything is computed once, into `runs/cache/`.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -180,4 +180,6 @@ def _generator_digest() -> str:
 if __name__ == "__main__":
     cv2.setNumThreads(1)
     torch.set_num_threads(1)
-    print(oracle_pictures(sys.argv[1]).starts)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("oracle", choices=list(ORACLES), help="the oracle that learns from them")
+    print(oracle_pictures(parser.parse_args().oracle).starts)

@@ -7,8 +7,8 @@ The cache's name carries a digest of a few renders, so that a changed renderer i
 
 from __future__ import annotations
 
+import argparse
 import hashlib
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -22,7 +22,7 @@ from torch import Tensor
 from research.pictures.augmentation import SIDE, as_pixel_values, vary
 from research.pictures.rendered_once import Pixels, render_once
 from research.system.folders import RUNS
-from tinyworld.domain.scenes import Split, targets
+from tinyworld.domain.scenes import SPLITS, Split, targets
 from tinyworld.objects.render import render
 from tinyworld.objects.world import FACTORS, Scene, sample_scene, scene_factors
 
@@ -95,5 +95,8 @@ def _renderer_digest() -> str:
 
 if __name__ == "__main__":
     cv2.setNumThreads(1)
-    requested_split: Split = sys.argv[1]  # type: ignore[assignment]
-    pictures(requested_split, int(sys.argv[2]), split_scene(requested_split))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("split", choices=SPLITS, help="whose scenes are rendered")
+    parser.add_argument("count", type=int, help="the number of scenes, from the first one on")
+    options = parser.parse_args()
+    pictures(options.split, options.count, split_scene(options.split))

@@ -29,6 +29,8 @@ from shared.schemas.base import Contract, ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.schemas.diffusion import EditEvaluations, EditReply, EditRequest
 from shared.schemas.evaluation import (
+    DomainReply,
+    DomainRequest,
     EmbedReply,
     EmbedRequest,
     ModelsReply,
@@ -140,6 +142,10 @@ def evaluator_service() -> FastAPI:
             images = [_class_of(image.png) for image in request.images]
             texts = [next((n for n, name in enumerate(CLASSES) if name in text), 0) for text in request.texts]
             return EmbedReply(images=[_AXES[n] for n in images], texts=[_AXES[n] for n in texts], logit_scale=10.0)
+
+        @service.post(Services.domain)
+        async def domain(request: DomainRequest, deadline: float) -> DomainReply:
+            return DomainReply(log_odds=[-9.0] * len(request.images))
 
         @service.post(Services.structure)
         async def structure(request: StructureRequest, deadline: float) -> StructureReply:

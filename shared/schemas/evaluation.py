@@ -140,6 +140,18 @@ class EmbedReply(Contract):
     logit_scale: float
 
 
+class DomainRequest(Contract):
+    """`POST /v1/domain`: whether images are of the kind that the profile's models know."""
+
+    images: Images
+
+
+class DomainReply(Contract):
+    """The log odds of each image to be outside the profile's domain; above 0 it is."""
+
+    log_odds: list[float]
+
+
 class EmbedTextsRequest(Contract):
     """`POST /v1/text-embeddings`: embeddings of words, phrases and sentences by a language-only model.
 

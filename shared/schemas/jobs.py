@@ -113,9 +113,7 @@ class JobSpec(Contract):
     ] = False
     ground_truth: Annotated[
         Literal["auto", "none"],
-        Field(
-            description="auto: from the manifest, else from class folders of an archive, else absent; none: ignore both"
-        ),
+        Field(description="auto: from a manifest or another table, class files or class folders; none: ignore them"),
     ] = "auto"
     group_by: Annotated[
         Literal["image", "folder"],
@@ -142,6 +140,13 @@ class JobSpec(Contract):
     design: DesignOption = "free"
     values: ValuesOption = ()
     budget: BudgetOption = None
+    outside_domain: Annotated[
+        bool,
+        Field(
+            description="test images that are not of the kind that the profile's models know, such as photographs with "
+            "profile `tiny`; without it, a job of mostly such images is refused"
+        ),
+    ] = False
     seed: Annotated[int, Field(ge=0, lt=2**53)] = 0
 
     @model_validator(mode="after")

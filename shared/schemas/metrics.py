@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -27,6 +27,37 @@ class Accuracy(Contract):
     delta_null: float | None
     all_originals: Rate | None = None
     delta_all: float | None = None
+
+
+OriginalsStanding = Literal["sound", "open", "unsound"]
+
+
+class ExchangedClass(Contract):
+    """A class that a model predicts where it means another one."""
+
+    predicted: str
+    meant: str
+
+
+class OriginalsCheck(Contract):
+    """A classifier on all originals with a ground truth that it knows: without being right there, it gets no verdict.
+
+    `right` counts the right predictions; `chance` is the share (0 … 1) expected if predictions had nothing to do with
+    labels. `sound`: it agrees with its labels more often than with shuffled ones. `unsound`: surely not, since `order`
+    exchanges classes so that it is right, or `only` one class is predicted for everything, or the upper limit is near
+    or below chance. `open`: neither is shown; then the model is tested, but is not said to have no weakness. A sound
+    model may have an `order`, too, if some of its classes are exchanged. `right_in_order`: how often it is right with
+    the exchange, on the half of the images that did not choose it. `sentence`: what is wrong or doubtful, "" if nothing
+    is.
+    """
+
+    right: Rate
+    chance: float
+    standing: OriginalsStanding
+    only: str = ""
+    order: list[ExchangedClass] = Field(default_factory=list)
+    right_in_order: Rate | None = None
+    sentence: str = ""
 
 
 class AllOrNone(Contract):

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
 from shared.characters import refuse_deceptive
 from shared.schemas.base import KIND, Contract, Kind
@@ -26,8 +26,25 @@ SAFETENSORS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 INDEX_NAME = "model.safetensors.index.json"
 JSON_NAMES = frozenset({DESCRIPTION_NAME, CONFIG_NAME, PROCESSOR_NAME, INDEX_NAME})
 
+
+def names_in_order(value: JsonValue) -> JsonValue:
+    """The names of the Hub's `id2label` (index → name) in their order; anything else as it is.
+
+    Raises ValueError if indices are skipped.
+    """
+    if not isinstance(value, dict) or not value or not all(map(str.isdecimal, value)):
+        return value
+    if not all(isinstance(name, str) for name in value.values()):
+        return value
+    by_index = {int(index): name for index, name in value.items()}
+    if missing := [index for index in range(len(by_index)) if index not in by_index]:
+        raise ValueError(f"the index {missing[0]} has no name; name every output from 0 on")
+    return [by_index[index] for index in range(len(by_index))]
+
+
 Index = Annotated[int, Field(ge=0, lt=MAX_CLASSES)]
 Side = Annotated[int, Field(ge=1, le=4_096, description="pixels")]
+Output = Literal["logits", "probabilities"]
 Triple = tuple[float, float, float]
 Text = Annotated[str, AfterValidator(refuse_deceptive)]
 NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
@@ -43,9 +60,10 @@ ClassNames = Annotated[
     Field(
         min_length=1,
         max_length=MAX_CLASSES,
-        description="your names of the model's outputs: a list in their order, or class → index (or indices, whose "
-        "probabilities are added); outputs that are not named keep the model's own names",
+        description="your names of the model's outputs: a list in their order, index → class, or class → index (or "
+        "indices, whose probabilities are added); outputs that are not named keep the model's own names",
     ),
+    BeforeValidator(names_in_order),
 ]
 
 
@@ -58,7 +76,8 @@ class Preprocessing(Contract):
     """How an image becomes an ONNX model's input: resize, crop, then `(pixel · scale − mean) / std` per channel.
 
     `stretch` resizes to `height` × `width`; `crop` resizes the shorter side to `shortest_edge` (default: the larger of
-    height and width) and cuts `height` × `width` out of the middle. `mean` and `std` are in the order of `channels`.
+    height and width) and cuts `height` × `width` out of the middle. `mean` and `std` are in the order of `channels`;
+    a model with one channel gets the `grey` image, and its mean and std three times.
     """
 
     height: Side
@@ -69,7 +88,7 @@ class Preprocessing(Contract):
     scale: Annotated[float, Field(gt=0, le=255, allow_inf_nan=False)] = 1 / 255
     mean: Annotated[Triple, Field(description="each from -1000 to 1000")] = (0.0, 0.0, 0.0)
     std: Annotated[Triple, Field(description="each above 0")] = (1.0, 1.0, 1.0)
-    channels: Literal["rgb", "bgr"] = "rgb"
+    channels: Literal["rgb", "bgr", "grey"] = "rgb"
     layout: Literal["nchw", "nhwc"] = "nchw"
 
     @model_validator(mode="after")
@@ -82,6 +101,8 @@ class Preprocessing(Contract):
             raise ValueError("mean must be three numbers from -1000 to 1000")
         if not all(1e-6 <= value <= 1000 for value in self.std):
             raise ValueError("std must be three numbers from 0.000001 to 1000")
+        if self.channels == "grey" and (len(set(self.mean)) > 1 or len(set(self.std)) > 1):
+            raise ValueError("a grey image has one mean and one std; give each three times")
         return self
 
 
@@ -91,8 +112,12 @@ class ModelDescription(Contract):
     kind: Annotated[Kind, Field(validation_alias=KIND, description="what the model does")] = "classification"
     classes: ClassNames | None = None
     output: Annotated[
-        Literal["logits", "probabilities"], Field(description="the output of an ONNX model; Hub models return logits")
-    ] = "logits"
+        Output | None,
+        Field(
+            description="the output of an ONNX classifier; default: probabilities if it ends in Softmax or its outputs "
+            "for several images sum to 1, else logits. Hub models return logits"
+        ),
+    ] = None
     preprocessing: Annotated[
         Preprocessing | None, Field(description="required for an ONNX model without preprocessor_config.json")
     ] = None

@@ -34,8 +34,10 @@ class JobPlan(Contract):
     sequences, and `folders_suffice` that `group_by` folder gives each class of 12 or more images at least 12 groups.
     `may_be_one_sequence`: at least 90 % of the images are numbered in one run, and their names do not say whether they
     are frames of one video.
+    `test_set` says in a line each what is used of the files, what is left out and why, and where labels come from.
     `repeated` counts the images with the pixels of an earlier one; they count as independent unless they share a
     group.
+    `outside_domain` says that images are not of the kind that the profile's models know; empty if they are.
     """
 
     task_description: Annotated[str, Field(validation_alias=TASK_DESCRIPTION)]
@@ -58,6 +60,8 @@ class JobPlan(Contract):
     folders_suffice: bool = False
     repeated: int = 0
     failures: list[ImageFailure]
+    test_set: list[str] = Field(default_factory=list)
+    outside_domain: str = ""
     design: Design = Field(default_factory=Design)
     renderings: list[PlannedRenderings] = Field(default_factory=list)
     sensitivity: Sensitivity

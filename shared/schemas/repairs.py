@@ -229,16 +229,23 @@ class CellFigures(Contract):
 
 
 class WonBack(Contract):
-    """The share of the accuracy lost on counterfactuals that the repair recovers: 1 is all of it.
+    """What the repair regains of the accuracy lost on counterfactuals of held-out sources.
 
-    Σ(repaired − before) / Σ(correct on the original − correct on its counterfactuals, both before) over held-out
-    sources; the 95 % interval resamples source images.
+    Of a classifier, `regained` counts the counterfactuals that are right after the repair, among those that were lost
+    before (wrong, and right on the original); `newly_lost` counts those that are wrong after it, among those that were
+    right. `share`, `low` and `high` repeat `regained`.
+
+    Of a segmenter, `share` is Σ(repaired − before) / Σ(original − before), which may exceed 1, with Fieller's 95 %
+    interval over source images, None if it is unbounded. So it is in results of older versions, for classifiers too,
+    with a bootstrap interval that is too short.
     """
 
     share: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     loss: Paired
+    regained: Rate | None = None
+    newly_lost: Rate | None = None
 
 
 class RepairResult(Contract):

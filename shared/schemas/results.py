@@ -10,7 +10,7 @@ from shared.schemas.base import TASK_DESCRIPTION, Contract
 from shared.schemas.designs import DesignResults
 from shared.schemas.effects import CellEffect, Metric
 from shared.schemas.estimates import EditCluster, FailurePoints, Rate, Realism, VarianceComponents
-from shared.schemas.metrics import ClassConfusion, PaperMetrics, SegmentationMetrics
+from shared.schemas.metrics import ClassConfusion, OriginalsCheck, PaperMetrics, SegmentationMetrics
 from shared.schemas.review_results import Calibration, MethodReviews
 from shared.schemas.sensitivity import Sensitivity
 from shared.schemas.service import ServiceInfo
@@ -29,7 +29,8 @@ class ModelResults(Contract):
     the image's mean IoU for cells of all classes; it has `segmentation` in place of `metrics` and `confusion`, which is
     None in results from before it was measured, too. `variance` is None under
     12 source images, for segmenters, and in results from before it was estimated. `clusters` are empty for segmenters,
-    under methods whose changes the user chooses, and where no class has enough edits.
+    under methods whose changes the user chooses, and where no class has enough edits. `originals`: None for segmenters,
+    without ground truth, and in results from before it was checked.
     """
 
     model: str
@@ -41,6 +42,7 @@ class ModelResults(Contract):
     counterfactuals: int
     left_out: int
     cells: list[CellEffect]
+    originals: OriginalsCheck | None = None
     metrics: PaperMetrics | None = None
     segmentation: SegmentationMetrics | None = None
     confusion: ClassConfusion | None = None
@@ -71,6 +73,7 @@ class Funnel(Contract):
     `lost_to_arm`: accepted edits that do not count because the arm that they are measured against (the sham arm, or
     else the null arm) fails a check, by that check. `counted` are the others; None in results from before null arms
     were checked.
+    `refusal`: if no edit was accepted, the most frequent reason.
     """
 
     method: str
@@ -83,6 +86,7 @@ class Funnel(Contract):
     accepted: Rate
     lost_to_arm: list[CheckCount] = Field(default_factory=list)
     counted: Rate | None = None
+    refusal: str = ""
 
 
 class Cost(Contract):
@@ -139,6 +143,7 @@ class JobResults(Contract):
     miss; "caption (weather)" refuses nothing for that factor only.
     `not_clustered`: why some or all edits are in no cluster, unless the reason is that there are too few.
     `realism` has an entry for each method with accepted counterfactuals; it is empty in reports of older versions.
+    `outside_domain`: says that images are not of the kind that the profile's models know; empty if they are.
     `not_corroborated`: why findings lack the comparison with the job's own images, if a service failed.
     """
 
@@ -161,4 +166,5 @@ class JobResults(Contract):
     review_first: int = 0
     not_corroborated: str = ""
     not_clustered: str = ""
+    outside_domain: str = ""
     made: HowMade

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +24,7 @@ from shared.images import encode
 from shared.schemas.jobs import JobDetail
 from shared.schemas.service import SERVICES
 from shared.service import LOADING
+from tests.support.threads import run_together
 
 IMAGES = [np.full((48, 48, 3), 80 + number, np.uint8) for number in range(14)]
 BRIGHTER = MethodChoice(name="corruptions", parameters={"corruptions": ["brightness"]})
@@ -49,7 +52,7 @@ pixels = np.full((48, 48, 3), 80, np.uint8)
 contrafact.test(
     lambda images: ["dark"] * len(images), Broken([(pixels + number, "dark") for number in range(12)]),
     task="tell dark pictures from bright ones", classes=["dark", "bright"], directory=sys.argv[1],
-    methods=["dillema"], on_progress=on_progress,
+    methods=["dillema"], outside_domain=True, on_progress=on_progress,
 )
 """
 
@@ -59,19 +62,24 @@ def surroundings(caller: str) -> tuple[str, torch.dtype, bool]:
     return caller, torch.get_default_dtype(), LOADING.locked()
 
 
-class Floats(torch.utils.data.Dataset[tuple[torch.Tensor, str]]):
-    """The images as tensors of torch's default dtype. Reading all of them takes as long as loading a service."""
+class Floats(torch.utils.data.Dataset[tuple[torch.Tensor | Path, str]]):
+    """A file that does not exist, then the images as tensors of torch's default dtype.
+
+    Reading all of them takes as long as loading a service.
+    """
 
     def __init__(self, seen: Surroundings) -> None:
         self._seen = seen
 
     def __len__(self) -> int:
-        return len(IMAGES)
+        return len(IMAGES) + 1
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, str]:
+    def __getitem__(self, index: int) -> tuple[torch.Tensor | Path, str]:
         self._seen.add(surroundings("data set"))
+        if index == 0:
+            return Path("nowhere.png"), "dark"
         time.sleep(0.2)
-        values = np.moveaxis(IMAGES[index], -1, 0) / 255
+        values = np.moveaxis(IMAGES[index - 1], -1, 0) / 255
         return torch.from_numpy(values).to(torch.get_default_dtype()), "dark"
 
 
@@ -105,7 +113,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory, progress: list[JobDetail],
 
 
 def test_the_weakness_is_found(outcome: Outcome, progress: list[JobDetail]) -> None:
-    """The least severity leaves every image below the model's threshold."""
+    """The least severity leaves every image below the model's threshold. The file that cannot be read is left out."""
     cells = {(finding.effect.cell.label, finding.effect.cell.value) for finding in outcome.findings}
     assert cells == {("dark", f"brightness {severity}") for severity in (2, 3, 4, 5)}
     assert {finding.effect.standing for finding in outcome.findings} == {"weakness"}
@@ -127,6 +135,28 @@ def test_a_process_ends_with_the_caller_s_own_error(broken: str, tmp_path: Path)
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.stderr.splitlines()[-1] == f"RuntimeError: broken {broken}"
     assert done.returncode == 1
+
+
+@pytest.mark.slow
+def test_two_calls_at_once_run_one_after_another(tmp_path: Path) -> None:
+    """One failed in a migration of the other's database, and left a thread that loaded weights."""
+
+    jobs = []
+
+    def call(name: str) -> None:
+        outcome = contrafact.test(
+            lambda images: ["dark"] * len(images),
+            [(image, "dark") for image in IMAGES[:2]],
+            task="tell dark pictures from bright ones",
+            methods=[BRIGHTER],
+            classes=["dark", "bright"],
+            directory=tmp_path / name,
+        )
+        jobs.append(outcome.job)
+
+    run_together(partial(call, "a"), partial(call, "b"))
+    assert len(set(jobs)) == 2
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith(("load-", "serve "))]
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import jsonschema
 import pytest
 import yaml
+from pydantic_settings import BaseSettings
 
 from evaluator_service.models_under_test.messages import default_memory_mib
 from evaluator_service.trainer_settings import TrainerSettings
@@ -35,6 +36,20 @@ EVALUATOR_BYTES = 2**30  # of the service itself with the tiny models, measured 
 ENV_EXAMPLE = (ROOT / ".env.example").read_text(encoding="utf-8")
 
 Service = dict[str, Any]
+GATEWAY_SETTINGS = {f"CONTRAFACT_{field.upper()}" for field in Settings.model_fields}
+# Addresses of the other containers and keys to them, what the choice of files decides, and what health checks need.
+FIXED = set(
+    re.findall(
+        r"\w+",
+        """
+        CONTRAFACT_DATABASE_URL CONTRAFACT_BROKER_URL CONTRAFACT_OBJECT_STORE CONTRAFACT_S3_ENDPOINT
+        CONTRAFACT_S3_ACCESS_KEY CONTRAFACT_S3_SECRET_KEY CONTRAFACT_S3_SECURE CONTRAFACT_CAPTION_URL
+        CONTRAFACT_LLM_URL CONTRAFACT_DIFFUSION_URL CONTRAFACT_EVALUATOR_URL CONTRAFACT_GATEWAY_URL
+        CONTRAFACT_MODEL_ORIGIN CONTRAFACT_QUARANTINE CONTRAFACT_DEVICE CONTRAFACT_AUTHENTICATION
+        CONTRAFACT_METRICS_PORT
+        """,
+    )
+)
 
 
 @pytest.fixture(params=FILES)
@@ -127,6 +142,35 @@ def test_settings_are_those_of_the_code(services: dict[str, Service], monkeypatc
         if isinstance(settings, Settings):
             assert settings.deployed
             assert settings.authentication
+
+
+def test_every_setting_can_be_chosen_or_is_fixed() -> None:
+    """Some settings reached no container."""
+    kinds: dict[str, type[BaseSettings]] = dict.fromkeys(("gateway", "worker"), Settings)
+    kinds |= {"trainer": TrainerSettings, **dict.fromkeys(MODEL_SERVICES, ServiceSettings)}
+    names = {f"CONTRAFACT_{field.upper()}" for kind in kinds.values() for field in kind.model_fields}
+    services = yaml.load(BASE.read_text(encoding="utf-8"), yaml.CSafeLoader)["services"]
+    for container, kind in kinds.items():
+        settings = {f"CONTRAFACT_{field.upper()}" for field in kind.model_fields} - FIXED
+        if container != "evaluator-service":
+            settings -= {name for name in names if name.startswith("CONTRAFACT_UPLOAD_")} - GATEWAY_SETTINGS
+        environment = services[container]["environment"]
+        assert {name for name in settings if f"${{{name}:-" not in environment.get(name, "")} == set(), container
+    settings_page = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
+    assert {name for name in FIXED if f"`{name}`" not in settings_page} == set()
+
+
+def test_defaults_are_those_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    defaults = dict(re.findall(r"\$\{(CONTRAFACT_\w+):-([^${}]+)\}", BASE.read_text(encoding="utf-8")))
+    del defaults["CONTRAFACT_THREADS"]  # services share a machine
+    for name, value in defaults.items():
+        monkeypatch.setenv(name, value)
+    kinds: list[type[BaseSettings]] = [Settings, ServiceSettings, TrainerSettings]
+    for kind in kinds:
+        settings = kind()
+        for name, field in kind.model_fields.items():
+            if f"CONTRAFACT_{name.upper()}" in defaults:
+                assert getattr(settings, name) == field.default, name
 
 
 @pytest.mark.slow

@@ -24,6 +24,8 @@ from tests.support.chart_objects import (
     Object,
     containers,
     environment,
+    example_values,
+    installed,
     kind,
     objects,
     pods,
@@ -108,6 +110,28 @@ def test_variables_are_settings_of_the_code(release: Object, monkeypatch: pytest
                     if not value.startswith("secret "):
                         patch.setenv(key, value)
                 settings()
+
+
+def test_every_setting_is_set_or_can_be() -> None:
+    """Settings that reached no container did nothing."""
+    tiny = example_values("tiny")
+    (plain,) = installed([tiny])
+    named = {name for _, pod in pods(plain) for container in containers(pod) for name in environment(container)}
+    kinds = (Settings, ServiceSettings, TrainerSettings)
+    settings = {f"CONTRAFACT_{field.upper()}" for settings in kinds for field in settings.model_fields}
+    extra = [{"name": name, "value": "77"} for name in sorted(settings - named)]
+    own = [{"name": "OF_ONE_SERVICE", "value": "1"}]
+    (release,) = installed([tiny | {"extraEnv": extra, "services": {"diffusion": {"extraEnv": own}}}])
+    read = {"gateway", "worker", "trainer", *(f"{name}-service" for name in SERVICES)}
+    found = set()
+    for _, pod in pods(release):
+        for container in containers(pod):
+            if container["name"] in read:
+                found.add(container["name"])
+                variables = environment(container)
+                assert {item["name"] for item in extra if variables.get(item["name"]) != "77"} == set()
+                assert ("OF_ONE_SERVICE" in variables) == (container["name"] == "diffusion-service")
+    assert found == read
 
 
 def test_models_compute_with_the_cores_that_they_request(release: Object) -> None:
@@ -356,6 +380,9 @@ def test_wrong_values_are_refused_with_what_to_do() -> None:
         (tiny | {"gateways": 3}, "gateways"),
         (tiny | {"services": {"caption": {"gpu": 1}}}, "gpu"),
         (tiny | {"services": {"caption": {"dtype": "int8"}}}, "dtype"),
+        (tiny | {"profile": "modern"}, "set services.caption.sidecars"),
+        (tiny | {"extraEnv": [{"name": "CONTRAFACT_PROFILE", "value": "paper"}]}, "CONTRAFACT_PROFILE"),
+        (tiny | {"extraEnv": [{"name": "CONTRAFACT_MAX_BATCH", "value": 4}]}, "extraEnv"),
     ]
     for (values, sentence), outcome in zip(cases, install([values for values, _ in cases]), strict=True):
         assert sentence in outcome.get("refused", ""), (values, outcome.get("refused"))

@@ -60,7 +60,9 @@ def main_container(release: Object, deployment: str) -> Object:
 @pytest.fixture(scope="module")
 def modern() -> dict[str, Object]:
     """The modern profiles with GPUs, other values at their defaults."""
-    gpus = {name: {"gpus": 1} for name in ("diffusion", "evaluator")}
+    gpus: Object = {name: {"gpus": 1} for name in ("diffusion", "evaluator")}
+    for name in ("caption", "llm", "evaluator"):
+        gpus[name] = gpus.get(name, {}) | {"sidecars": [{"name": "vllm", "image": "vllm/vllm-openai:v0.33.0"}]}
     names = ("modern", "modern-80gb")
     releases = installed([example_values("tiny") | {"profile": name, "services": gpus} for name in names])
     return dict(zip(names, releases, strict=True))

@@ -20,6 +20,8 @@ from shared.images import encode
 from tests.support.gateway_under_test import serve_gateway
 from tests.support.hostile.small_services import APPS, serve_small, write_weights
 
+pytestmark = pytest.mark.slow  # not even imported by `make test`
+
 EVERY_DAY, LONG = 2, 30  # examples of an operation, beside those that walk along the borders of its schema
 SMALL = {"steps": 2, "max_tokens": 40, "min_tokens": 4, "beams": 2}  # what a schema allows, but a test has no time for
 BOUNDED = {"type": "string", "maxLength": 4}
@@ -212,14 +214,12 @@ def _excluded(check: str, body: str) -> bool:
     return any(exclusion.check == check and exclusion.words in body for exclusion in EXCLUSIONS)
 
 
-@pytest.mark.slow
 def test_a_service_keeps_what_its_document_promises(client: httpx.Client) -> None:
     wrong, requests = failures(client, EVERY_DAY)
     assert not wrong, "\n\n".join(wrong[:20])
     assert requests > 50
 
 
-@pytest.mark.slow
 def test_it_keeps_it_for_long(client: httpx.Client) -> None:
     wrong, requests = failures(client, LONG)
     assert not wrong, "\n\n".join(wrong[:20])

@@ -15,7 +15,9 @@ import httpx
 import psutil
 import pytest
 
+from evaluator_service.models_under_test import uploads
 from evaluator_service.models_under_test.quarantine import MAX_MARKS, Quarantine
+from evaluator_service.models_under_test.spawner import Spawner
 from evaluator_service.models_under_test.uploads import CACHED, guard
 from shared.problems import ModelStopped
 from shared.schemas.evaluation import UploadedModel
@@ -49,9 +51,26 @@ def store() -> Iterator[PackageStore]:
         yield served
 
 
+class SharedSpawner(Spawner):
+    """Stays when an evaluator ends: what it imports takes longer than most tests."""
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def spawner() -> Iterator[Spawner]:
+    shared = SharedSpawner()
+    yield shared
+    Spawner.close(shared)
+
+
 @pytest.fixture
-def attack(profile: Path, store: PackageStore, tmp_path: Path) -> Callable[..., None]:
+def attack(
+    profile: Path, store: PackageStore, spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., None]:
     """Run a scenario against an evaluator with these settings, which must be healthy at the end."""
+    monkeypatch.setattr(uploads, "Spawner", lambda: spawner)
 
     def run(scenario: Scenario, **settings: object) -> None:
         async def whole() -> None:
@@ -310,8 +329,9 @@ def test_a_model_whose_memory_grows_with_the_image_is_refused_before_a_job(
 
 @pytest.mark.slow
 def test_no_more_processes_stay_than_are_cached_and_none_after_the_end(
-    attack: Callable[..., None], store: PackageStore
+    attack: Callable[..., None], store: PackageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(uploads, "Spawner", Spawner)
     before, started = descendants(), set[int]()
 
     async def scenario(served: Evaluator) -> None:

@@ -44,10 +44,10 @@ class Day:
         with self.site.sessions.begin() as session:
             session.execute(update(SourceImage).values(not_before=None))
 
-    def until_done(self, worker: Worker) -> list[SourceImage]:
+    def until_done(self, worker: Worker, state: str = "done") -> list[SourceImage]:
         def over() -> bool:
             worker.step()
-            return self.site.state() == "done"
+            return self.site.state() == state
 
         wait_for(over)
         return self.site.images()

@@ -19,13 +19,13 @@ from gateway.database.sessions import Sessions
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, Prediction, SourceImage
 from gateway.methods import read_method
 from gateway.report.build import build_report
-from shared.images import CanonicalImage, from_array
+from shared.images import CanonicalImage, decode, from_array
 from shared.schemas.jobs import JobState
 from shared.seeds import derive_id, derive_seed
 from shared.storage import ObjectStore, image_key
 from tests.support.gateway_under_test import Gateway, serve_gateway
 from tests.support.job_counts import store_counts
-from tests.support.snapshots import Snapshot, take_snapshot
+from tests.support.snapshots import Snapshot, put_unsynced, take_snapshot
 from tinyworld.objects.captions import caption
 from tinyworld.objects.render import render
 from tinyworld.objects.world import CLASSES, EDIT_FACTOR, Scene, sample_scene
@@ -81,12 +81,8 @@ def _draw_job(sessions: Sessions, store: ObjectStore, job_id: str, per_class: in
                 seed=7,
             )
         )
-    index = 0
     for position in range(per_class * len(LABELS)):
-        while (scene := sample_scene("demo", index)).label != LABELS[position % 3] or scene.time == "night":
-            index += 1
-        index += 1
-        _add_source(sessions, store, job_id, position, scene)
+        _add_source(sessions, store, job_id, position, _scene(position)[1])
     with sessions.begin() as session:
         store_counts(session, job_id)
 
@@ -96,7 +92,7 @@ def add_night_buses(sessions: Sessions, store: ObjectStore, count: int, job_id: 
     scenes = [scene for index in range(40 * count) if (scene := sample_scene("demo", index)).label == "bus"]
     ids = []
     for number, scene in enumerate(scene.changed(time="night", weather="clear") for scene in scenes[:count]):
-        image, position = from_array(render(scene).image), 10_000 + number
+        image, position = _picture(scene), 10_000 + number
         source = SourceImage(
             id=derive_id("source image", job_id, position),
             job_id=job_id,
@@ -148,6 +144,15 @@ def serve_drawn_job(directory: Path, database_url: str | None = None, *, per_cla
         yield gateway
 
 
+@cache
+def _scene(position: int) -> tuple[int, Scene]:
+    """The next scene by day of the class whose turn it is after that of the position before, with its number."""
+    index = _scene(position - 1)[0] + 1 if position else 0
+    while (scene := sample_scene("demo", index)).label != LABELS[position % 3] or scene.time == "night":
+        index += 1
+    return index, scene
+
+
 @dataclass(frozen=True)
 class _Arm:
     """A counterfactual's row and image, if it was rendered, and the scene that the image shows."""
@@ -158,7 +163,7 @@ class _Arm:
 
 
 def _add_source(sessions: Sessions, store: ObjectStore, job_id: str, position: int, scene: Scene) -> None:
-    image = from_array(render(scene).image)
+    image = _picture(scene)
     source = SourceImage(
         id=derive_id("source image", job_id, position),
         job_id=job_id,
@@ -176,21 +181,31 @@ def _add_source(sessions: Sessions, store: ObjectStore, job_id: str, position: i
     ]
     predictions = [_prediction(source, None, scene, model) for model in MODELS]
     predictions += [_prediction(source, arm.row.id, arm.scene, m) for arm in arms if arm.row.accepted for m in MODELS]
+    stored = {image.digest: image for image in (image, *(arm.image for arm in arms if arm.image))}
+    for digest, shown in stored.items():
+        put_unsynced(store, image_key(digest), shown.png)
     with sessions.begin() as session:
-        for stored in (image, *(arm.image for arm in arms if arm.image)):
-            store.put(image_key(stored.digest), stored.png)
-            session.merge(Image(digest=stored.digest, width=128, height=128, bytes=len(stored.png)))
-            session.flush()
-            session.merge(OwnedImage(owner_id=LOCAL_OWNER, digest=stored.digest))
-        for rows in ([source], [arm.row for arm in arms], predictions):
+        there = set(session.scalars(select(Image.digest).where(Image.digest.in_(stored))))
+        new = [shown for digest, shown in stored.items() if digest not in there]
+        images = [Image(digest=shown.digest, width=128, height=128, bytes=len(shown.png)) for shown in new]
+        owned = [OwnedImage(owner_id=LOCAL_OWNER, digest=shown.digest) for shown in new]
+        for rows in (images, owned, [source], [arm.row for arm in arms], predictions):
             session.add_all(rows)
             session.flush()
 
 
+@cache  # jobs of any name and size share their scenes
+def _picture(scene: Scene, noise: int | None = None) -> CanonicalImage:
+    """A scene, with a little noise of this seed if there is one."""
+    if noise is None:
+        return from_array(render(scene).image)
+    added = np.random.default_rng(noise).normal(0, 4, (128, 128, 3))
+    return from_array(np.clip(decode(_picture(scene).png) + added, 0, 255).astype(np.uint8))
+
+
 def _null_arm(source: SourceImage, scene: Scene, ordinal: int) -> _Arm:
     """The source image with a little noise."""
-    noise = np.random.default_rng(source.position).normal(0, 4, (128, 128, 3))
-    image = from_array(np.clip(render(scene).image + noise, 0, 255).astype(np.uint8))
+    image = _picture(scene, noise=source.position)
     row = _row(source, ordinal, "null", arm="null", image_digest=image.digest, accepted=True)
     return _Arm(row, image, scene)
 
@@ -198,7 +213,7 @@ def _null_arm(source: SourceImage, scene: Scene, ordinal: int) -> _Arm:
 def _edit(source: SourceImage, scene: Scene, ordinal: int, field: str, value: str, null_ordinal: int) -> _Arm:
     """The scene with one field changed; checks reject every few."""
     changed = scene.changed(**{field: value})
-    image = from_array(render(changed).image)
+    image = _picture(changed)
     check, reason = REFUSED.get((4 * source.position + ordinal) % 17, ("", ""))
     before = str(getattr(scene, field))
     factor = EDIT_FACTOR[field]

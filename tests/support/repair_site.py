@@ -34,6 +34,7 @@ from shared.schemas.models import ModelSpec
 from shared.schemas.repairs import RepairLease
 from shared.storage import ObjectStore, image_key, model_key
 from tests.support.job_counts import store_counts
+from tests.support.snapshots import put_unsynced
 
 CLASSES = ["car", "bus", "boat"]
 SIDE = 32
@@ -152,7 +153,7 @@ def add_arms(session: Session, job: str, position: int, images: Mapping[str, Can
 
 def keep(session: Session, store: ObjectStore, image: CanonicalImage) -> None:
     """Its object and its rows."""
-    store.put(image_key(image.digest), image.png)
+    put_unsynced(store, image_key(image.digest), image.png)
     session.merge(Image(digest=image.digest, mode=image.mode, width=SIDE, height=SIDE, bytes=len(image.png)))
     session.flush()
     session.merge(OwnedImage(owner_id=LOCAL_OWNER, digest=image.digest))
@@ -199,7 +200,7 @@ def weights_in(package: bytes) -> dict[str, Tensor]:
 
 def work_off(sessions: Sessions, store: ObjectStore, settings: Settings, trainer: Trainer | None = None) -> None:
     """What worker and trainer do with the repairs that are there, in turn, until all are settled."""
-    trained = (trainer or Trainer(store, "tiny", "cpu", beat_seconds=0.2)).work
+    trained = (trainer or Trainer(store, "tiny", "cpu", beat_seconds=1)).work
     check_repairs(sessions, store, trained, settings)  # gives out, and the message is worked off at once
     check_repairs(sessions, store, _refuse, settings)  # takes in
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 from sqlalchemy.orm import Session
 
@@ -14,6 +16,7 @@ from shared.images import CanonicalImage, from_array
 from shared.label_maps import OTHER, Map, confusion, pack_counts
 from shared.storage import ObjectStore, image_key
 from tests.support.job_counts import store_counts
+from tests.support.snapshots import Snapshot, put_unsynced, take_snapshot
 
 CLASSES = ["sky", "straße, naß", 'a "quoted" car', "tram"]
 MODEL = "segmenter"
@@ -25,6 +28,15 @@ def add_segmented_job(
     sessions: Sessions, store: ObjectStore, job: str = "segmented", *, sources: int = 14, masks: bool = True
 ) -> None:
     """A job with a report: each source image has a null arm and two edits. With masks, the last image has none."""
+    _snapshot(job, sources, masks).restore(sessions, store)
+
+
+@cache
+def _snapshot(job: str, sources: int, masks: bool) -> Snapshot:
+    return take_snapshot(lambda sessions, store: _fill(sessions, store, job, sources, masks))
+
+
+def _fill(sessions: Sessions, store: ObjectStore, job: str, sources: int, masks: bool) -> None:
     with sessions.begin() as session:
         session.merge(Owner(id=LOCAL_OWNER, name="local"))
         session.flush()
@@ -122,7 +134,7 @@ def _prediction(
 
 def _keep(session: Session, store: ObjectStore, pixels: Map) -> CanonicalImage:
     image = from_array(np.asarray(pixels, np.uint8))
-    store.put(image_key(image.digest), image.png)
+    put_unsynced(store, image_key(image.digest), image.png)
     session.merge(Image(digest=image.digest, mode=image.mode, width=SIDE, height=SIDE, bytes=len(image.png)))
     session.flush()
     session.merge(OwnedImage(owner_id=LOCAL_OWNER, digest=image.digest))

@@ -28,15 +28,20 @@ class Snapshot:
     def restore(self, sessions: Sessions, store: ObjectStore) -> None:
         """Add the rows and objects to a migrated database and its store; those that are there already stay."""
         for key, data in self.objects.items():
-            if isinstance(store, DirectoryStore):  # `put` waits for the disk, which tests need not
-                (path := store._path(key)).parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(data)
-            else:
-                store.put(key, data)
+            put_unsynced(store, key, data)
         with sessions.begin() as session:
             insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
             for table, rows in self.rows:
                 session.execute(insert(table).on_conflict_do_nothing(), rows)
+
+
+def put_unsynced(store: ObjectStore, key: str, data: bytes) -> None:
+    """Store an object, without the wait of `put` for the disk where the store is a directory."""
+    if isinstance(store, DirectoryStore):
+        (path := store._path(key)).parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    else:
+        store.put(key, data)
 
 
 def take_snapshot(fill: Callable[[Sessions, DirectoryStore], None]) -> Snapshot:

@@ -63,8 +63,7 @@ class Layer:
     def average(self) -> tuple[Floats, Floats]:
         """Colours weighted by opacity (0 to 255, h x w x 3) and opacity (0 to 1, h x w x 1) at half the side."""
         half = (self.side // 2, self.side // 2)
-        weighted = cv2.bitwise_and(self.pixels[..., :3], self.pixels[..., :3], mask=self.alpha)
-        colours = cv2.resize(weighted, half, interpolation=cv2.INTER_AREA)
+        colours = cv2.resize(self.pixels, half, interpolation=cv2.INTER_AREA)[..., :3]  # black where nothing is
         alpha = cv2.resize(self.alpha, half, interpolation=cv2.INTER_AREA)
         return colours.astype(np.float32), alpha.astype(np.float32)[..., None] / 255
 

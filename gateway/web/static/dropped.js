@@ -1,9 +1,11 @@
 // Reads dropped files and folders, and sorts them into images, masks and labels.
-const IMAGE = /\.(png|jpe?g|webp)$/i;
+const IMAGE = /\.(a?png|jpe?g?|jfif|webp|bmp|tiff?|avif)$/i; // what the gateway decodes
 export const ARCHIVE = /\.(zip|tar|tgz|gz)$/i;
 const MANIFEST = /(^|\/)manifest\.(csv|jsonl)$/i;
-const TABLE = /\.(csv|jsonl)$/i;
+const TABLE = /\.(csv|tsv|jsonl)$/i;
 const COLUMNS = ["file", "label", "mask", "group"]; // of a manifest, as shared/manifests.py has them
+const FILE = /^(file_?name|image|image_path|path|filepath|img|image_?id|id)$/; // of other people's tables
+const LABEL = /^(labels?|class|class_name|category|target|predictionstring)$/;
 const JUNK = /(^|\/)(\.|__MACOSX|Thumbs\.db)/i;
 const MASK = /(^|\/)masks\//i;
 
@@ -34,10 +36,10 @@ export const dropped = async (transfer) => {
 // The files of an input, with their paths if a folder was chosen.
 export const named = (files) => [...files].map((file) => ({ file, name: file.webkitRelativePath || file.name }));
 
-// Whether the file's first line is that of a manifest: a header with `file` and a label or mask, or an object with them.
+// Whether the file's first line names the columns of files and labels: as our manifest does, or other people's tables.
 const isManifest = async (file) => {
   const [line] = (await file.slice(0, 8192).text()).replace(/^\uFEFF/, "").split(/\r?\n/, 1);
-  let columns = line.split(",").map((name) => name.replaceAll('"', "").trim().toLowerCase());
+  let columns = line.split(/[,;\t]/).map((name) => name.replaceAll('"', "").trim().toLowerCase());
   if (line.startsWith("{")) {
     try {
       columns = Object.keys(JSON.parse(line));
@@ -45,7 +47,8 @@ const isManifest = async (file) => {
       return false;
     }
   }
-  return columns.includes("file") && columns.length > 1 && columns.every((name) => COLUMNS.includes(name));
+  if (columns.includes("file")) return columns.length > 1 && columns.every((name) => COLUMNS.includes(name));
+  return columns.some((name) => FILE.test(name)) && columns.some((name) => LABEL.test(name));
 };
 
 // {images, masks, manifests, other} of named files, in the order of their names. `manifests`: those called so, else the

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AliasChoices, Field
 
-from gateway.repairs.figures import pair, share_interval
+from gateway.repairs.figures import pair, recovery, share_interval
 from research.system.packed import read_text, write_text
 from shared.schemas.base import Contract
 from shared.schemas.estimates import Rate
@@ -39,8 +39,10 @@ Scores = NDArray[np.bool_] | NDArray[np.float64]
 class RepairedPlant(Contract):
     """Renderer truth on one planted weakness; differences in −1 … 1 over scenes of the planted class.
 
-    Scores are the accuracy over scenes, or for segmenters the mean IoU of the planted class. `won_back`: `won` as a
-    share of `true_loss`, with a 95 % interval from resampled scenes; None if the loss is not significant.
+    Scores are the accuracy over scenes, or for segmenters the mean IoU of the planted class. `won_back`, None if the
+    loss is not significant: of a classifier the share of the lost scenes that are regained (`regained`; `newly_lost`
+    counts apart), of a segmenter `won` as a share of `true_loss`, with Fieller's 95 % interval. Records without
+    `regained` have that share with a bootstrap interval, which is too short with few scenes or a share near 1.
     """
 
     label: str
@@ -54,6 +56,8 @@ class RepairedPlant(Contract):
     won_back: float | None
     won_back_low: float | None = None
     won_back_high: float | None = None
+    regained: Rate | None = None
+    newly_lost: Rate | None = None
     best_control: TrainedArm
     over_best_control: Paired
 
@@ -199,10 +203,17 @@ def repaired_plant(label: str, value: str, as_it_is: Scores, with_value: Mapping
     after: dict[Arm, float] = {arm: float(with_value[arm].mean()) for arm in TRAINED}
     best = best_control(after)
     loss, won = _pair(as_it_is, before, value), _pair(repaired, before, value)
-    share = None
+    share: tuple[float | None, float | None, float | None] = (None, None, None)
+    regained = newly_lost = None
     if loss.interval and loss.interval.low > 0:
-        was, is_now, could = (scores.astype(np.float64) for scores in (before, repaired, as_it_is))
-        share = share_interval(is_now - was, could - was, derive_seed("won back", label, value))
+        if as_it_is.dtype == np.bool_:
+            scenes = np.arange(len(as_it_is))
+            regained, newly_lost = recovery(as_it_is == 1, before == 1, repaired == 1, scenes)
+            share = (regained.value, regained.low, regained.high)
+        else:
+            was, is_now, could = (scores.astype(np.float64) for scores in (before, repaired, as_it_is))
+            limits = share_interval(is_now - was, could - was) or (None, None)
+            share = (won.difference / loss.difference, *limits)
     return RepairedPlant(
         label=label,
         value=value,
@@ -212,9 +223,11 @@ def repaired_plant(label: str, value: str, as_it_is: Scores, with_value: Mapping
         after=after,
         true_loss=loss,
         won=won,
-        won_back=None if share is None else won.difference / loss.difference,
-        won_back_low=None if share is None else share[0],
-        won_back_high=None if share is None else share[1],
+        won_back=share[0],
+        won_back_low=share[1],
+        won_back_high=share[2],
+        regained=regained,
+        newly_lost=newly_lost,
         best_control=best,
         over_best_control=_pair(repaired, with_value[best], value),
     )

@@ -116,7 +116,6 @@ def test_archives_manifests_and_keys(url: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_manifest_in_a_folder_is_read_as_in_an_archive(url: str, testset: Path, tmp_path: Path) -> None:
-    (testset / "car" / "notes.txt").unlink()  # an archive's file that is no image is a failed image
     manifest = testset / "manifest.csv"
     manifest.write_text("file,label,group\ncar/1.png,bus,a\ncar/2.png,,a\nbus/1.png,,\n")
     shutil.make_archive(str(tmp_path / "set"), "zip", testset)
@@ -124,9 +123,13 @@ def test_the_manifest_in_a_folder_is_read_as_in_an_archive(url: str, testset: Pa
     stdout, stderr = contrafact(url, *submit)
     archive = contrafact(url, "submit", tmp_path / "set.zip", *TASK, "--no-models", "--json")[0]
     assert [json.loads(reply)["labelled"] for reply in (stdout, archive)] == [1, 1]
-    assert f"labels are read from {manifest}" in stderr
-    assert f"labels are read from {manifest}" in contrafact(url, *submit, "--dry-run")[1]
-    assert "read from" not in contrafact(url, *submit, "--labels", manifest)[1]
+    assert "labels are read from 'testset/manifest.csv'" in stderr
+    assert "1 left out, no image: 'testset/car/notes.txt'" in stderr
+    planned = json.loads(contrafact(url, *submit, "--dry-run")[0])["test_set"]
+    assert planned[0] == "3 images used, 1 with ground truth"
+    sent = json.loads(contrafact(url, "submit", tmp_path / "set.zip", *TASK, "--no-models", "--json", "--dry-run")[0])
+    assert [line.replace("testset/", "") for line in planned] == sent["test_set"]
+    assert f"labels are read from '{manifest}'" in contrafact(url, *submit, "--labels", manifest)[1]
     images = sorted(testset.glob("*/*.png"))
     manifest.write_text("file,label\n1.png,car\n2.png,car\n")
     beside = contrafact(url, "submit", images[1], images[2], manifest, *TASK, "--no-models", "--json")[0]
@@ -166,14 +169,16 @@ def test_mistakes_end_with_a_sentence_and_a_code(url: str, testset: Path, tmp_pa
     assert "nothing answers" in contrafact("http://127.0.0.1:9", "list", code=4)[1]
 
 
-def test_files_that_are_no_images_are_named(url: str, testset: Path) -> None:
+def test_files_that_are_no_images_are_left_out_and_named(url: str, testset: Path) -> None:
     for name in ("bad.png", "worse.png"):
         (testset / "bus" / name).write_bytes(b"junk")
-    for options in ([], ["--dry-run"]):
-        stderr = contrafact(url, "submit", testset, *TASK, *options, code=3)[1]
-        assert "2 of 5 files" in stderr
-        assert "'testset/bus/bad.png'" in stderr
-        assert "'testset/bus/worse.png'" in stderr
+    plan = json.loads(contrafact(url, "submit", testset, *TASK, "--dry-run", "--json")[0])
+    assert (plan["images"], plan["labelled"]) == (3, 3)
+    assert any("2 left out" in line and "'testset/bus/bad.png'" in line for line in plan["test_set"])
+    for file in testset.rglob("*.png"):
+        file.write_bytes(b"junk")
+    stderr = contrafact(url, "submit", testset, *TASK, "--dry-run", code=3)[1]
+    assert "5 of 5 files cannot be used" in stderr
 
 
 @pytest.mark.slow

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import posixpath
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -96,10 +98,20 @@ def test_names_that_trackers_would_refuse_are_written_otherwise_and_stay_apart(g
     def labelled(label: str) -> CellEffect:
         return effect.model_copy(update={"cell": effect.cell.model_copy(update={"label": label})})
 
-    result = results.results[0].model_copy(update={"cells": [labelled("a/b"), labelled("a:b"), labelled("é" * 300)]})
-    names = list(metrics(results.model_copy(update={"results": [result]})))
-    assert sum(name.partition("/a_b/")[2].startswith("weather to night/effect") for name in names) == 2
-    assert all(len(name) <= 250 and name.isascii() for name in names)
+    def names(*labels: str) -> list[str]:
+        result = results.results[0].model_copy(update={"cells": list(map(labelled, labels))})
+        names = list(metrics(results.model_copy(update={"results": [result]})))
+        return [name for name in names if name.endswith("/effect")]
+
+    labels = ["a/b", "a:b", "a_b", "é" * 300, "車", "船", "कि", "की", "..", *(f"x/{number}" for number in range(1_100))]
+    together = names(*labels)
+    assert len(set(together)) == len(labels)
+    assert together == [name for label in labels[:9] for name in names(label)] + together[9:], "whatever is beside them"
+    assert [name.split("/")[2] for name in together[2:6]] == ["a_b", together[3].split("/")[2], "車", "船"]
+    for name in together:  # MLflow's rule
+        assert len(name) <= 250
+        assert re.fullmatch(r"[/\w.\- ]*", name)
+        assert posixpath.normpath(name) == name
 
 
 def test_the_digest_is_of_images_and_labels_in_any_order(gateway: Gateway, tracked: TrackedJob) -> None:
@@ -131,6 +143,31 @@ def test_a_run_of_mlflow(gateway: Gateway, tracked: TrackedJob, tmp_path: Path) 
     assert stored["parameters"]["task description"] == "classify the main thing in the picture"
     assert set(stored["files"]) == {*tracked.files, "dataset.jsonl"}
     assert stored["page"] == tracked.files["report.html"].decode()
+
+
+UNSENDABLE = """
+import sys
+from contrafact.mlflow_tracker import log_to_mlflow
+from contrafact.tracked_job import TrackedData, TrackedJob
+from mlflow.tracking import MlflowClient
+uri = sys.argv[1]
+for name, error in (("no-such-folder/report.html", ValueError), ("report.html", TypeError)):
+    files = {name: b"" if error is ValueError else "no bytes"}
+    try:
+        log_to_mlflow(TrackedJob("job", {}, {}, files, TrackedData("data", "d" * 36, "here", 0, b"")), uri)
+    except error as raised:
+        assert type(raised) is error, raised
+client = MlflowClient(tracking_uri=uri)
+print([run.info.status for run in client.search_runs([client.get_experiment_by_name("contrafact").experiment_id])])
+"""
+
+
+@pytest.mark.slow
+@NEEDS_MLFLOW
+def test_a_run_of_mlflow_that_cannot_be_filled_has_failed(tmp_path: Path) -> None:
+    """It stayed RUNNING after any error but MLflow's own."""
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    assert program(tmp_path, "-c", UNSENDABLE, uri).splitlines()[-1] == "['FAILED', 'FAILED']"
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
@@ -64,6 +65,31 @@ def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
             assert only_inverted.reconstruction == reply.reconstruction
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_requests_for_single_edits_share_one_inversion(folder: Path, at_once: int) -> None:
+    async def scenario() -> None:
+        app = create_app(settings(folder / "small.toml", batches_at_once=at_once, max_wait_seconds=0.2))
+        async with serving(app) as client:
+            source = photo(32, 32)
+            whole = await call(client, Services.edit, request(source, NIGHT, BLUE, CAPTION))
+            other = photo(32, 32)
+            before = await computed_items(client)
+            singles = await asyncio.gather(
+                *(call(client, Services.edit, request(other, prompt)) for prompt in (NIGHT, BLUE, CAPTION))
+            )
+            assert await computed_items(client) - before == 1 + 3
+            assert len({reply.reconstruction.png for reply in singles}) == 1
+            assert len(whole.images) == len(singles)
+
+    asyncio.run(scenario())
+
+
+async def computed_items(client: httpx.AsyncClient) -> float:
+    """The items of all batches so far."""
+    lines = (await client.get("/metrics")).text.splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("contrafact_batch_size_sum"))
 
 
 @pytest.mark.slow

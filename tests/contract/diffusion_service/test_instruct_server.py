@@ -23,7 +23,7 @@ from diffusion_service.instruct import ServerEngine
 from shared.images import Pixels, encode
 from shared.openai_connection import ATTEMPTS
 from shared.openai_connection import MOST_BYTES as TEXT_BYTES
-from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, Problem
+from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, Problem, UnusableReply
 from shared.profile_instruct import InstructServer
 from shared.schemas.base import ImagePayload
 from shared.schemas.corruptions import Corruption
@@ -180,6 +180,27 @@ def test_bad_replies_are_problems(reply: Response, problem: type[Problem], reque
     with pytest.raises(problem, match=message):
         run_against(peer, edited)
     assert peer.requests == requests
+
+
+def test_an_image_may_come_as_a_data_url() -> None:
+    source = base64.b64encode(encode(SOURCE)).decode()
+    peer = EditingServer(answer([{"b64_json": f"data:image/png;base64,{source}"}]))
+    assert np.array_equal(run_against(peer, edited), SOURCE)
+
+
+def test_an_unusable_reply_refuses_its_edit_if_another_edit_has_an_image() -> None:
+    request = InstructRequest(
+        source=ImagePayload(png=encode(SOURCE)),
+        edits=[InstructedEdit(instruction=text, seed=1) for text in ("let there be fog", "more fog")],
+    )
+
+    async def use(profile: InstructServer) -> Any:
+        return await ServerEngine(profile).edit(request, SOURCE, None, time.monotonic() + 60)
+
+    one, other = run_against(EditingServer(DATED), use).images
+    assert "b64_json" in (one if isinstance(one, str) else other)
+    with pytest.raises(UnusableReply, match=r"http://127\.0\.0\.1:\d+/v1 .*b64_json"):
+        run_against(EditingServer(DATED, DATED), use)
 
 
 def test_a_reply_may_be_as_large_as_the_largest_image() -> None:

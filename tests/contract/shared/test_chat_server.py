@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from shared.chat_server import ChatServer
 from shared.completion import Completion
 from shared.openai_connection import ATTEMPTS, MOST_BYTES
-from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, NotFinite, Problem
+from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, NotFinite, Problem, UnusableReply
 from shared.weights import Server
 from tests.support.language_servers import listening
 
@@ -264,10 +264,30 @@ def test_yes_is_weighed_against_no_by_their_probabilities() -> None:
     assert judged(("Yes", 0.5), (" yes", 0.1), ("No", 0.2), ("Nothing", 0.1)) == pytest.approx(0.75)
 
 
-@pytest.mark.parametrize(("text", "probability"), [("Yes.", 1.0), ("no", 0.0), ("It is a bus", 0.5), ("Nobody", 0.5)])
+@pytest.mark.parametrize(
+    ("text", "probability"),
+    [("Yes.", 1.0), ("no", 0.0), ("**No**", 0.0), ("Answer: yes", 1.0), ("<think>\nno bus?\n</think>\n\nYes", 1.0)],
+)
 def test_without_probabilities_the_word_counts(text: str, probability: float) -> None:
     assert judged(text=text) == probability
 
 
-def test_an_answer_that_is_neither_is_even() -> None:
-    assert judged(("A", 0.9), ("The", 0.1), text="A bus", first="A") == 0.5
+@pytest.mark.parametrize("text", ["It is a bus", "Nobody", "", "<think>\nOkay, yes"])
+def test_an_answer_that_is_neither_is_refused(text: str) -> None:
+    with pytest.raises(UnusableReply, match=r"http://127\.0\.0\.1:\d+/v1 .*" + text[:5]):
+        judged(text=text)
+    with pytest.raises(UnusableReply):
+        judged(("A", 0.9), ("The", 0.1), text=text, first="A")
+
+
+def test_the_answer_is_weighed_after_the_reasoning() -> None:
+    def token(text: str, **candidates: float) -> dict[str, Any]:
+        top = [{"token": word, "logprob": math.log(p), "bytes": None} for word, p in candidates.items()]
+        return {"token": text, "logprob": 0.0, "bytes": None, "top_logprobs": top}
+
+    content = [token("<think>", no=0.9), token("no?", no=0.9), token("</think>\n"), token("Yes", yes=0.6, no=0.2)]
+    message = {"content": "<think>no?</think>\nYes"}
+    choice = {"message": message, "finish_reason": "stop", "logprobs": {"content": content}}
+    ask = [{"role": "user", "content": "Is it a bus?"}]
+    server = RecordingServer(JSONResponse({"choices": [choice]}))
+    assert run_against(server, lambda chat: chat.yes(ask, time.monotonic() + 60)) == pytest.approx(0.75)

@@ -88,7 +88,7 @@ def test_everything_is_fetched_but_code_and_pickles(profile: Path, hub: SmallHub
     assert code == 1
     assert "us/captioner at 0123" in text
     code, text = fetch(profile, home, address)
-    assert (code, "11 sets" in text) == (0, True), text
+    assert (code, "12 sets" in text) == (0, True), text
     assert hub.tokens == {"hf_ours"}
     assert not [file for file in hub.served if file.endswith((".bin", ".py")) or "everything-in-one" in file]
     assert "us/diffusion/unet/config.json" in hub.served
@@ -263,7 +263,7 @@ def test_of_a_whole_unet_in_one_file_that_file_is_fetched() -> None:
 def test_a_subfolder_of_weights_is_all_that_is_fetched(tmp_path: Path, profile: Path) -> None:
     files = [item for item in hub_files(load_profile(str(profile))) if item.repository == "us/diffusion"]
     controlnet = [item for item in files if all(pattern.startswith("controlnet/") for pattern in item.patterns)]
-    assert len(files) == 3, "base, few steps, control"
+    assert len(files) == 4, "base, few steps, instruct, control"
     assert controlnet == [HubFiles("us/diffusion", COMMIT, controlnet[0].patterns)]
 
 

@@ -164,7 +164,7 @@ ZIPS = [
     Pack("size that is too small", lambda: _sizes(3), 422, "none of the 1 images"),
     Pack("wrong checksum", lambda: _zeros(1, break_checksum=True), 422, "damaged inside the archive"),
     Pack("size of 4 GB", lambda: _sizes(2**32 - 2), 422, "larger than 67,108,864 bytes"),
-    Pack("no pictures", lambda: zipped(("a.txt", b"x"), ("b.exe", b"MZ")), 422, "none of the 2 images"),
+    Pack("no pictures", lambda: zipped(("a.txt", b"x"), ("b.exe", b"MZ")), 422, "none of the 2 files"),
     Pack("program before it", lambda: b"MZ" + zipped(("a.png", picture())), 422, "none of the 1 images"),
 ]
 

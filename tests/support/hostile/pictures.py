@@ -114,6 +114,12 @@ def _vast() -> bytes:
     return SIGNATURE + header(30_000, 30_000, 1, GREY) + chunk(b"IDAT", deflated(64 * 1024**2)) + chunk(b"IEND", b"")
 
 
+def _tiff_file(*tags: tuple[int, int, int, int]) -> bytes:
+    """A TIFF without pixels, of (tag, type, count, value) entries."""
+    packed = b"".join(struct.pack("<HHII", *tag) for tag in tags)
+    return b"II*\0" + struct.pack("<IH", 8, len(tags)) + packed + bytes(1_000)
+
+
 def _wrong_crc() -> bytes:
     return SIGNATURE + chunk(b"IHDR", struct.pack(">IIBBBBB", 4, 4, 8, RGB, 0, 0, 0), crc=1) + saved(ramp())[33:]
 
@@ -133,8 +139,20 @@ REFUSED = [
     RefusedPicture("GIF", lambda: saved(ramp(), "GIF"), 400, NO_IMAGE),
     RefusedPicture("animated GIF", lambda: _animated("GIF"), 400, NO_IMAGE),
     RefusedPicture("GIF that is JavaScript", lambda: b"GIF89a=1;alert(1)//" + bytes(50), 400, NO_IMAGE),
-    RefusedPicture("BMP", lambda: saved(ramp(), "BMP"), 400, NO_IMAGE),
-    RefusedPicture("TIFF", lambda: saved(ramp(), "TIFF"), 400, NO_IMAGE),
+    RefusedPicture("HEIC", lambda: b"\0\0\0\x18ftypheic" + bytes(60), 400, "save it as JPEG"),
+    RefusedPicture(
+        "TIFF whose tags overlap",
+        lambda: _tiff_file(*((9_000 + n, 7, 900, 8) for n in range(100))),
+        413,
+        "larger than the file",
+    ),
+    RefusedPicture("TIFF of 65,535 tags", lambda: b"II*\0\x08\0\0\0\xff\xff", 413, "more than 200"),
+    RefusedPicture("TIFF of two pictures", lambda: _animated("TIFF"), 422, "several pictures"),
+    RefusedPicture(
+        "TIFF of one huge tile", lambda: _tiff_file((322, 4, 1, 2**17), (323, 4, 1, 2**17)), 413, "tiles of"
+    ),
+    RefusedPicture("TIFF cut off", lambda: saved(ramp(), "TIFF")[:9], 400, "cut off"),
+    RefusedPicture("BigTIFF", lambda: b"II+\0" + bytes(60), 400, "BigTIFF"),
     RefusedPicture("icon", lambda: saved(ramp(), "ICO"), 400, NO_IMAGE),
     RefusedPicture("PPM that claims a terapixel", lambda: b"P6 1000000 1000000 255\n" + bytes(9), 400, NO_IMAGE),
     RefusedPicture(

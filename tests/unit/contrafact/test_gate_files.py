@@ -83,6 +83,16 @@ def test_names_are_text_in_xml_and_markdown() -> None:
     assert not re.search(r"(?<!\\)<img|(?<!\\)\*\*night|(?<!\\)\[x]", re.sub(r"`[^`]*`", "", page))
 
 
+def test_names_mention_nobody_and_link_nowhere() -> None:
+    """A class named `@org/team` notified the team in every pull request."""
+    label = "@org/team a@b.example #12 https://evil.example HTTP://a www.evil.example mailto:x"
+    page = gate_markdown(results([comparison("held", label)]), label)
+    outside_code = re.sub(r"`[^`]*`", "", page)
+    assert outside_code.count("<span>@</span>") == 4
+    assert not re.search(r"@\w|#\d|https?://|www\.|mailto:", outside_code, re.IGNORECASE)
+    assert label in re.sub(r"</?span>", "", page)
+
+
 def test_breaches_come_first_and_long_tables_end() -> None:
     cells = [comparison("held", f"class {n}") for n in range(2 * MAX_ROWS)] + [comparison("drop")]
     page = gate_markdown(results(cells), "night")

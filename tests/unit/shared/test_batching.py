@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 from shared.batch_metrics import BatchMetrics
-from shared.batch_queue import BatchPolicy
+from shared.batch_queue import BatchPolicy, BatchQueue, Entry
 from shared.batching import MicroBatcher
 from shared.problems import DeadlineExceeded, NotReady, OutOfMemory, Overloaded
 from tests.support.batching import PATIENCE, Recorder, batcher, soon
@@ -288,3 +288,47 @@ def test_a_batcher_that_has_drained_says_so_once_and_leaves_the_gauge_to_the_oth
     asyncio.run(scenario())
     assert calls == [3]
     assert 'contrafact_waiting{service="test"} 0.0' in generate_latest(registry).decode()
+
+
+TAKES = {"edit": 10.0, "mask": 0.0}
+
+
+def test_what_would_come_too_late_is_refused_at_once_and_tried_again_when_there_is_time() -> None:
+    async def main() -> None:
+        queue = BatchQueue[str, int, int](BatchPolicy(), BatchMetrics("test", CollectorRegistry()))
+
+        def enter(key: str, seconds: float, started: float = 1.0, running: float = 0.0) -> Entry[str, int, int]:
+            loop = asyncio.get_running_loop()
+            entry = Entry[str, int, int](key, 1, soon(seconds), loop.create_future(), loop, started)
+            queue.enter([entry], TAKES.__getitem__, running)
+            return entry
+
+        enter("edit", 5)  # nothing is before it: the estimate may be wrong
+        enter("edit", 25)
+        with pytest.raises(Overloaded) as refusal:
+            enter("edit", 25)
+        assert 4 < (refusal.value.retry_after or 0) < 6
+        with pytest.raises(Overloaded):
+            enter("edit", 35, running=6.0)
+        enter("mask", 25)
+        enter("edit", 25, started=0.0)  # older work goes first
+
+    asyncio.run(main())
+
+
+def test_a_model_never_starts_what_would_come_too_late_while_others_wait() -> None:
+    async def main() -> None:
+        queue = BatchQueue[str, int, int](BatchPolicy(), BatchMetrics("test", CollectorRegistry()))
+        loop = asyncio.get_running_loop()
+        late, later, in_time = (
+            Entry[str, int, int]("edit", 1, soon(seconds), loop.create_future(), loop, 1.0) for seconds in (5, 6, 30)
+        )
+        for entry in (late, in_time):
+            queue.enter([entry], lambda _: 0.0, 0.0)
+        assert queue.take(TAKES.__getitem__) == [in_time]
+        with pytest.raises(DeadlineExceeded):
+            await late.future
+        queue.enter([later], lambda _: 0.0, 0.0)
+        assert queue.take(TAKES.__getitem__) == [later], "the estimate may be wrong"
+
+    asyncio.run(main())

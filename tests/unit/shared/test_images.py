@@ -105,10 +105,21 @@ def test_pixels_are_limited_before_decoding() -> None:
         images.canonical(saved(gradient()), max_pixels=100)
 
 
-@pytest.mark.parametrize("format", ["GIF", "BMP", "TIFF", "PPM"])
+@pytest.mark.parametrize("format", ["GIF", "JPEG2000", "PPM"])
 def test_other_formats_are_refused(format: str) -> None:
     with pytest.raises(Malformed, match="PNG"):
         images.canonical(saved(gradient(), format))
+
+
+def test_bmp_tiff_and_avif_are_read() -> None:
+    expected = images.canonical(saved(gradient())).digest
+    for format, options in (("BMP", {}), ("TIFF", {}), ("TIFF", {"compression": "tiff_lzw"})):
+        assert images.canonical(saved(gradient(), format, **options)).digest == expected
+    assert images.canonical(saved(gradient(), "AVIF")).file_size == gradient().size
+    with pytest.raises(InvalidInput, match="32 bits a channel"):
+        images.canonical(saved(Image.new("F", (4, 4)), "TIFF"))
+    with pytest.raises(TooLarge, match="more than 100;"):
+        images.canonical(saved(gradient(), "TIFF"), max_pixels=100)
 
 
 def test_masks_keep_indices_and_refuse_colour() -> None:
@@ -127,7 +138,7 @@ def test_masks_keep_indices_and_refuse_colour() -> None:
 @given(st.data())
 @settings(deadline=None, max_examples=150)
 def test_damaged_files_are_problems_never_crashes(data: st.DataObject) -> None:
-    format = data.draw(st.sampled_from(["PNG", "JPEG", "WEBP"]))
+    format = data.draw(st.sampled_from(["PNG", "JPEG", "WEBP", "BMP", "TIFF"]))
     exif = Image.Exif()
     exif[0x0112] = 3
     damaged = bytearray(saved(gradient(), format, exif=exif, icc_profile=rgb_profile(DISPLAY_P3)))

@@ -5,9 +5,18 @@ from __future__ import annotations
 import pytest
 
 from shared.schemas.effects import CellEffect, Standing
-from shared.schemas.estimates import Interval
+from shared.schemas.estimates import Interval, Rate
+from shared.schemas.metrics import OriginalsCheck, OriginalsStanding
 from shared.schemas.results import JobResults
-from shared.verdicts import VerdictKind, is_suspected, most_severe, verdict_of, verdict_sentence
+from shared.verdicts import (
+    VerdictKind,
+    is_suspected,
+    most_severe,
+    not_testable_sentences,
+    originals_hints,
+    verdict_of,
+    verdict_sentence,
+)
 from shared.wording import points
 from tests.support.figures import effect, job_results, results
 
@@ -55,6 +64,32 @@ LOST, HELD = cell("night", -100, 8), cell("fog", -5, 8)
 def test_a_suspected_drop_is_no_pass(figures: JobResults, kind: VerdictKind) -> None:
     """A green "No weakness found" stood above −100 points on 8 of 8 images, and above −50 on 16 among 10 cells."""
     assert verdict_of(figures, figures.results[0]).kind == kind
+
+
+RATE = Rate(count=9, n=20, value=0.45, low=0.25, high=0.66)
+
+
+@pytest.mark.parametrize(
+    ("standing", "cells", "kind"),
+    [
+        ("unsound", [TESTED], "not testable"),
+        ("unsound", [cell("night", -60, 20, "weakness")], "not testable"),
+        ("open", [TESTED], "not testable"),
+        ("open", [cell("night", -60, 20, "weakness")], "weakness"),
+        ("open", [LOST], "not settled"),
+        ("sound", [TESTED], "no weakness"),
+    ],
+)
+def test_a_model_that_is_not_right_on_the_originals_gets_no_verdict(
+    standing: OriginalsStanding, cells: list[CellEffect], kind: VerdictKind
+) -> None:
+    """A model that was right on 0 % of the originals had "No weakness found in 15 tested cells"."""
+    check = OriginalsCheck(right=RATE, chance=0.5, standing=standing, sentence="" if standing == "sound" else "Why.")
+    figures = job_results(results("dillema", *cells).model_copy(update={"originals": check}))
+    assert verdict_of(figures, figures.results[0]).kind == kind
+    assert not_testable_sentences(figures) == (["`m` has no verdict. Why."] if kind == "not testable" else [])
+    hinted = standing != "sound" and kind != "not testable"
+    assert originals_hints(figures) == (["`m`: Why."] if hinted else [])
 
 
 def test_the_most_severe_verdict_has_a_weakness_or_else_lost_the_most_images() -> None:

@@ -1,19 +1,18 @@
-"""Rates and their intervals, against statsmodels and the summed binomial distribution."""
+"""Rates and their intervals, against SciPy and the summed binomial distribution."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import binom
-from statsmodels.stats.proportion import proportion_confint
+from scipy.stats import binom, binomtest
 
 from research.statistics.rates import fraction_text, rate_text, wilson
 
 
 @pytest.mark.parametrize(("count", "n"), [(0, 1), (1, 1), (0, 7), (7, 7), (5, 11), (498, 1000), (4, 100_000)])
-def test_wilson_equals_statsmodels(count: int, n: int) -> None:
+def test_wilson_equals_that_of_scipy(count: int, n: int) -> None:
     rate = wilson(count, n)
-    low, high = proportion_confint(count, n, alpha=0.05, method="wilson")
+    low, high = binomtest(count, n).proportion_ci(0.95, method="wilson")
     assert rate.value == count / n
     assert (rate.low, rate.high) == pytest.approx((low, high), abs=1e-9)
 

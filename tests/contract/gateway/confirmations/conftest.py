@@ -27,6 +27,14 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield served
 
 
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """As `gateway`, for tests of a module that only read, or are refused."""
+    with serve_gateway(tmp_path_factory.mktemp("unchanged")) as served:
+        _finished().restore(served.context.sessions, served.context.store)
+        yield served
+
+
 @cache
 def _finished() -> Snapshot:
     def fill(sessions: Sessions, store: ObjectStore) -> None:

@@ -346,23 +346,27 @@ def test_a_dose_that_an_editor_of_instructions_does_not_take_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("method", "request_", "status", "words"),
+    ("request_", "status", "words"),
     [
-        ("corruptions", {}, 422, "no dose"),
-        ("reconstruction", {}, 422, "no dose"),
-        ("dillema", {"method": "lance"}, 409, "no weakness"),
-        ("dillema", {"parameter": "self_fraction"}, 422, "self_fraction"),
-        ("dillema", {"doses": [0.1, 1]}, 422, "guidance"),
-        ("dillema", {"doses": [0.5, 1.5]}, 422, "1"),
+        ({"method": "lance"}, 409, "no weakness"),
+        ({"parameter": "self_fraction"}, 422, "self_fraction"),
+        ({"doses": [0.1, 1]}, 422, "guidance"),
+        ({"doses": [0.5, 1.5]}, 422, "1"),
     ],
 )
-def test_what_has_no_dose_is_refused_with_what_to_change(
-    gateway: Gateway, method: str, request_: dict[str, object], status: int, words: str
+def test_what_dillema_has_no_dose_of_is_refused_with_what_to_change(
+    unchanged: Gateway, request_: dict[str, object], status: int, words: str
 ) -> None:
+    reply = unchanged.client.post("/jobs/drawn/doses", json=request_)
+    assert reply.status_code == status, reply.text
+    assert words in str(reply.json())
+
+
+@pytest.mark.parametrize("method", ["corruptions", "reconstruction"])
+def test_methods_without_doses_are_refused(gateway: Gateway, method: str) -> None:
     with gateway.context.sessions.begin() as session:
-        if method != "dillema":
-            session.get_one(Job, "drawn").methods = [read_method(method, {})]
-            session.execute(update(Counterfactual).values(method=method))
+        session.get_one(Job, "drawn").methods = [read_method(method, {})]
+        session.execute(update(Counterfactual).values(method=method))
     if method == "corruptions":
         with gateway.context.sessions.begin() as session:
             for field in ("night", "rain", "snow", "beach"):
@@ -373,11 +377,10 @@ def test_what_has_no_dose_is_refused_with_what_to_change(
                 row.changes = [
                     {**change, "to_value": f"{change['to_value']} 3", "from_value": ""} for change in row.changes
                 ]
-    if method != "dillema":
-        build_report(gateway.context.sessions, gateway.context.store, "drawn", [])
-    reply = gateway.client.post("/jobs/drawn/doses", json=request_)
-    assert reply.status_code == status, reply.text
-    assert words in str(reply.json())
+    build_report(gateway.context.sessions, gateway.context.store, "drawn", [])
+    reply = gateway.client.post("/jobs/drawn/doses", json={})
+    assert reply.status_code == 422, reply.text
+    assert "no dose" in str(reply.json())
 
 
 @pytest.mark.slow
@@ -388,11 +391,11 @@ def test_edits_with_several_changes_have_no_dose_and_the_refusal_says_how_to_get
     assert "edits_per_counterfactual" in reply.json()["detail"]
 
 
-def test_an_unknown_job_is_not_found(gateway: Gateway) -> None:
-    assert gateway.client.post("/jobs/nothing/doses", json={}).status_code == 404
+def test_an_unknown_job_is_not_found(unchanged: Gateway) -> None:
+    assert unchanged.client.post("/jobs/nothing/doses", json={}).status_code == 404
 
 
-def test_users_do_not_choose_the_method(gateway: Gateway) -> None:
-    listed = [method["name"] for method in gateway.client.get("/methods").json()["methods"]]
+def test_users_do_not_choose_the_method(unchanged: Gateway) -> None:
+    listed = [method["name"] for method in unchanged.client.get("/methods").json()["methods"]]
     assert "doses" not in listed
     assert "dillema" in listed

@@ -261,7 +261,7 @@ def test_the_command_line_reads_the_metadata_of_jatic_beside_an_onnx_file(tmp_pa
         assert (from_metadata["preprocessing"]["height"], from_metadata["preprocessing"]["width"]) == (32, 24)
         given = description("renamed", "--classes", tmp_path / "classes.txt", "--output", "logits")
         assert given["classes"] == ["Auto", "Bus", "Boot"]
-        assert "output" not in given, "logits are the default: options come before the metadata"
+        assert given["output"] == "logits", "options come before the metadata"
         assert given["preprocessing"] == from_metadata["preprocessing"]
 
 

@@ -73,7 +73,10 @@ def test_a_repair_wins_back_the_night_and_says_against_what(gateway: Gateway, re
     assert sets["counterfactuals"]["repaired"].n == 42
     assert result.won_back is not None
     assert result.won_back.share > 0.8
-    assert 0 < result.won_back.low <= result.won_back.share <= result.won_back.high
+    regained = result.won_back.regained
+    assert regained is not None
+    assert result.won_back.share == regained.value
+    assert 0 < regained.low <= result.won_back.share <= regained.high
     (edits,) = [figures for figures in result.sets if figures.set == "counterfactuals"]
     assert edits.against_best_control.difference > 0.3
     assert edits.against_best_control.interval is not None

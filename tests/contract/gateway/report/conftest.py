@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
+from gateway.database.sessions import Sessions, open_engine, open_sessions
 from gateway.report.build import build_report
 from shared.schemas.results import JobResults
 from shared.storage import DirectoryStore
 from tests.support.drawn_job import add_drawn_job
+from tests.support.snapshots import migrated_bytes
 
 Measured = tuple[Sessions, DirectoryStore, JobResults, str]
 
@@ -17,8 +18,8 @@ Measured = tuple[Sessions, DirectoryStore, JobResults, str]
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     """A drawn job with its report."""
     directory = tmp_path_factory.mktemp("drawn")
+    (directory / "contrafact.db").write_bytes(migrated_bytes())
     engine = open_engine(f"sqlite:///{directory}/contrafact.db")
-    migrate(engine)
     sessions, store = open_sessions(engine), DirectoryStore(directory / "objects")
     add_drawn_job(sessions, store)
     results = build_report(sessions, store, "drawn")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert, select
 
-from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
+from gateway.database.sessions import Sessions, open_engine, open_sessions
 from gateway.database.tables import Counterfactual, Job, Prediction
 from gateway.methods import read_method
 from gateway.report.build import build_report
@@ -17,12 +17,13 @@ from shared.schemas.effects import CheckErrors
 from shared.storage import DirectoryStore
 from tests.support.drawn_job import add_drawn_job
 from tests.support.service_infos import evaluator_with_scorer
+from tests.support.snapshots import migrated_bytes
 
 
 def add_calibrated_job(tmp_path: Path) -> tuple[Sessions, DirectoryStore]:
     """A drawn job whose spec says that its images are like tinyworld."""
+    (tmp_path / "contrafact.db").write_bytes(migrated_bytes())
     engine = open_engine(f"sqlite:///{tmp_path}/contrafact.db")
-    migrate(engine)
     sessions, store = open_sessions(engine), DirectoryStore(tmp_path / "objects")
     add_drawn_job(sessions, store)
     with sessions.begin() as session:

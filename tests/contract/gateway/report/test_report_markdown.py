@@ -9,7 +9,8 @@ import numpy as np
 
 from gateway.analysis.findings import assess
 from gateway.database.sessions import Sessions
-from gateway.report.build import build_report
+from gateway.database.tables import Job
+from gateway.report.build import build_report, report_key
 from gateway.report.markdown import report_markdown
 from shared.schemas.effects import CellEffect
 from shared.schemas.results import JobResults
@@ -49,6 +50,17 @@ def test_a_report_of_an_empty_job_is_markdown_too(measured: Measured) -> None:
     sessions, store, _, _ = measured
     add_drawn_job(sessions, store, "none", per_class=0)
     assert NO_PAIR_COUNTS in report_markdown(build_report(sessions, store, "none"))
+
+
+def test_a_forced_job_of_images_that_the_profile_does_not_know_says_so_first(measured: Measured) -> None:
+    sessions, store, _, _ = measured
+    add_drawn_job(sessions, store, "forced", per_class=1)
+    with sessions.begin() as session:
+        session.get_one(Job, "forced").spec = {"outside_domain_note": "3 of 3 images looked at are something else."}
+    page = report_markdown(build_report(sessions, store, "forced"))
+    assert page.index("3 of 3 images looked at") < page.index("| model")
+    html = store.get(report_key("forced", "report")).decode()
+    assert html.index("3 of 3 images looked at") < html.index('class="verdicts"')
 
 
 def test_many_models_and_findings_fit_into_a_comment(measured: Measured) -> None:

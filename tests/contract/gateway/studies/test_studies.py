@@ -244,6 +244,25 @@ def test_csv_goes_out_and_in_and_formulas_are_disarmed(gateway: Gateway) -> None
     assert gateway.client.get(address).json()["answered"] == 3
 
 
+def test_names_that_look_the_same_are_one_rater(gateway: Gateway) -> None:
+    """`A`, `a` and `A` with a mark that nobody sees were three raters."""
+    questions = [{"name": "good", "text": "Is it good?"}]
+    study = make_study(gateway, {"questions": questions, "controls": 0, "attention": 0, "per_method": 3})
+    address = f"/studies/{study['id']}/answers.csv"
+    header, items = ["rater", "item", "good"], list(items_of(gateway, study["id"]))
+    rows = [[name, item, "yes"] for name, item in zip(("A", "a", "A\u200d"), items, strict=True)]
+    for sent in (rows, [[" a ", items[0], "no"]]):
+        assert gateway.client.put(address, content=csv_of(header, sent)).json()["raters"] == 1
+    stored = csv.DictReader(io.StringIO(gateway.client.get(address).text))
+    assert {(row["rater"], row["item"]): row["good"] for row in stored} == {
+        ("A", item): "no" if item == items[0] else "yes" for item in items
+    }
+    for names, words in ((["A\u200b"], "control characters"), (["A", "a"], "has rated item")):
+        reply = gateway.client.put(address, content=csv_of(header, [[name, items[1], "yes"] for name in names]))
+        assert reply.status_code == 422
+        assert words in reply.json()["detail"]
+
+
 @pytest.mark.parametrize(
     ("content", "status", "words"),
     [

@@ -10,8 +10,8 @@ from playwright.sync_api import Browser
 from tests.support.browser import headless
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """Headless Chromium."""
+    """Headless Chromium. While it runs, nothing in this folder can call `asyncio.run`: Playwright's loop is running."""
     with headless() as browser:
         yield browser

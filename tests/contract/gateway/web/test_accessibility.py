@@ -10,7 +10,7 @@ from playwright.sync_api import Browser
 from gateway.report.build import build_report
 from tests.support.browser import needs_browser, open_page, overflow, violations
 from tests.support.compared_jobs import add_compared_jobs
-from tests.support.gateway_under_test import serve_gateway
+from tests.support.gateway_under_test import Gateway, serve_gateway
 
 pytestmark = needs_browser
 
@@ -42,7 +42,7 @@ def test_a_page_is_accessible_and_fits(name: str, dark: bool, phone: bool, base_
         assert overflow(page) <= 0
 
 
-def test_what_axe_refuses_is_reported(base_url: str, browser: Browser) -> None:
-    with open_page(browser, base_url + "/") as page:
+def test_what_axe_refuses_is_reported(gateway: Gateway, browser: Browser) -> None:
+    with open_page(browser, str(gateway.client.base_url)) as page:
         page.evaluate("document.querySelector('main').insertAdjacentHTML('beforeend', '<img src=\"/mark.svg\">')")
         assert any(line.startswith("image-alt") for line in violations(page))

@@ -11,8 +11,8 @@ from sqlalchemy import update
 from gateway.database.tables import Job, Prediction, SourceImage
 from gateway.report.build import build_report
 from tests.support.browser import needs_browser, open_page, overflow
-from tests.support.drawn_job import serve_drawn_job
-from tests.support.gateway_under_test import Gateway
+from tests.support.drawn_job import add_drawn_job
+from tests.support.gateway_under_test import Gateway, serve_gateway
 from tests.support.job_counts import store_counts
 from tests.support.pages import home_of
 
@@ -24,7 +24,8 @@ PAGES = ("view", "gallery", "overview", "report")
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A gateway with a finished job `drawn`, whose buses have the long name."""
-    with serve_drawn_job(tmp_path_factory.mktemp("long"), per_class=12) as served:
+    with serve_gateway(tmp_path_factory.mktemp("long")) as served:
+        add_drawn_job(served.context.sessions, served.context.store, per_class=12)
         with served.context.sessions.begin() as session:
             job = session.get_one(Job, "drawn")
             job.classes = [LONG if name == "bus" else name for name in job.classes or []]

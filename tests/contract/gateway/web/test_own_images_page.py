@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from playwright.sync_api import Browser
 
-from tests.support.browser import headless, needs_browser, open_page, overflow, violations
+from tests.support.browser import needs_browser, open_page, overflow, violations
 from tests.support.compared_findings import digests_of, write_compared_report
 from tests.support.drawn_job import add_drawn_job, add_night_buses, serve_drawn_job
 
@@ -82,10 +83,10 @@ def test_a_job_without_compared_findings_says_what_it_needs(client: httpx.Client
 
 @pytest.mark.slow
 @needs_browser
-def test_keys_mark_and_go_back(client: httpx.Client) -> None:
+def test_keys_mark_and_go_back(client: httpx.Client, browser: Browser) -> None:
     """Each answer is one key; the mark that a key stores is the one that the API has."""
     address = str(client.base_url).rstrip("/")
-    with headless() as browser, open_page(browser, address + PAGE) as tab:
+    with open_page(browser, address + PAGE) as tab:
         assert not violations(tab)
         shown = []
         for key in "ynu":
@@ -96,7 +97,7 @@ def test_keys_mark_and_go_back(client: httpx.Client) -> None:
             tab.keyboard.press("b")
         assert tab.locator("#review").get_attribute("action") == shown[-1]
         assert tab.locator("button[aria-pressed=true]").get_attribute("value") == "unsure"
-    with headless() as browser, open_page(browser, address + PAGE, phone=True, dark=True) as tab:
+    with open_page(browser, address + PAGE, phone=True, dark=True) as tab:
         assert not violations(tab)
         assert overflow(tab) <= 0
     (value,) = client.get("/jobs/drawn/own-images").json()["values"]

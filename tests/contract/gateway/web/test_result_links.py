@@ -15,7 +15,7 @@ from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
 from gateway.methods import read_method
 from gateway.report.build import build_report
 from tests.support.drawn_job import serve_drawn_job
-from tests.support.gateway_under_test import Gateway
+from tests.support.gateway_under_test import Gateway, serve_gateway
 from tests.support.segmented_job import add_segmented_job
 
 LINK = re.compile(r'<a [^>]*?href="(/jobs/\w+/gallery\?[^"]+)"([^>]*)>')
@@ -53,8 +53,13 @@ def complicate(gateway: Gateway, *, labelled: bool) -> None:
 def labelled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with serve_drawn_job(tmp_path_factory.mktemp("labelled"), per_class=20) as gateway:
         complicate(gateway, labelled=True)
+        yield gateway
+
+
+@pytest.fixture(scope="module")
+def segmented(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with serve_gateway(tmp_path_factory.mktemp("segmented")) as gateway:
         add_segmented_job(gateway.context.sessions, gateway.context.store)
-        add_segmented_job(gateway.context.sessions, gateway.context.store, "unmasked", masks=False)
         yield gateway
 
 
@@ -112,8 +117,10 @@ def test_every_link_of_a_classifiers_results(labelled: Gateway, query: str) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("job", ["segmented", "unmasked"])
-def test_every_link_of_a_segmenters_results(labelled: Gateway, job: str) -> None:
-    links = follow_all(labelled.client, f"/jobs/{job}/overview")
+def test_every_link_of_a_segmenters_results(segmented: Gateway, job: str) -> None:
+    if job == "unmasked":
+        add_segmented_job(segmented.context.sessions, segmented.context.store, job, masks=False)
+    links = follow_all(segmented.client, f"/jobs/{job}/overview")
     parts = ["pixels=", "on=original", "on=null", "unchecked=shapes", "arm_check=structure", "scored=all+classes"]
     for part in (*parts, *(["scored=tram"] if job == "unmasked" else ["class=tram"])):
         assert any(part in address for address in links), part
@@ -129,13 +136,13 @@ def test_every_link_without_ground_truth(tmp_path: Path, query: str) -> None:
         assert any("predicted_original=" in address for address in links)
 
 
-def test_a_link_leads_to_the_very_images(labelled: Gateway) -> None:
+def test_a_link_leads_to_the_very_images(segmented: Gateway) -> None:
     """Those whose pixels of one class the segmenter takes for another on the null arm, counted from the rows."""
-    text = labelled.client.get("/jobs/segmented/overview").text
+    text = segmented.client.get("/jobs/segmented/overview").text
     link = next(address for address in links_of(text) if "on=null" in address and address.count("pixels=") == 2)
-    listed = labelled.client.get(link.replace("/gallery", "/results") + "&limit=200").json()["counterfactuals"]
+    listed = segmented.client.get(link.replace("/gallery", "/results") + "&limit=200").json()["counterfactuals"]
     places = httpx.URL(link).params.get_list("pixels")
-    with labelled.context.sessions() as session:
+    with segmented.context.sessions() as session:
         classes = session.get_one(Job, "segmented").classes
         row, column = map(classes.index, places)
         nulls = set()

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 from sqlalchemy import select
 
 from gateway.database.sessions import reading
 from gateway.database.tables import Job, SourceImage
 from gateway.jobs import jobs
 from gateway.jobs.pace import pace_of
-from tests.support.browser import headless, needs_browser, open_page, violations
+from tests.support.browser import needs_browser, open_page, violations
 from tests.support.drawn_job import add_drawn_job
 from tests.support.gateway_under_test import Gateway, serve_gateway
 
@@ -61,9 +61,9 @@ def test_the_newest_counterfactuals_come_first(site: Gateway) -> None:
 
 @pytest.mark.slow
 @needs_browser
-def test_the_page_shows_them_by_itself(site: Gateway) -> None:
+def test_the_page_shows_them_by_itself(site: Gateway, browser: Browser) -> None:
     address = f"{str(site.client.base_url).rstrip('/')}/jobs/running/view"
-    with headless() as browser, open_page(browser, address, phone=True) as page:
+    with open_page(browser, address, phone=True) as page:
         expect(page.locator("#newest .pair").first).to_be_visible()
         expect(page.locator("#progress")).to_contain_text("min left")
         assert not violations(page)

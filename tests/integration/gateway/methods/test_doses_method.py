@@ -74,6 +74,7 @@ def test_each_dose_has_its_own_null_arm_and_the_image_at_full_dose_is_edited_bac
     assert full is not None
     assert (undone.source.png, undone.guidance, undone.renderings[0].prompt) == (full.png, 6, CAPTION)
     assert undone.renderings[0].region == "structure"
+    assert undone.renderings[0].seed == rows[6].seed != 7, "from its own noise a picture is copied with a halo"
     values = [row.edit.changes[0].to_value for row in rows if row.edit]
     assert values == ["rain (dose 0.5)", "rain (dose 1)", "rain (dose 1.5)", "rain (undone)"]
     assert [row.edit.changes[0].from_value for row in rows if row.edit] == [""] * 4
@@ -144,7 +145,7 @@ def test_several_edits_of_an_image_are_numbered_on_and_those_of_other_images_are
     rows = rows_of(services, parameters_of("guidance", "controlled", edits, guidance=6))
     assert [row.ordinal for row in rows] == list(range(14))
     assert [row.null_ordinal for row in rows if row.arm == "edit"] == [1, 3, 5, None, 8, 10, 12, None]
-    assert [row.seed for row in rows] == [7] * 7 + [8] * 7
+    assert [row.seed for row in rows if not row.lineage["dose"]["undone"]] == [7] * 6 + [8] * 6
 
 
 INSTRUCTED = {**EDIT, "instruction": "Make it rain."}
@@ -164,6 +165,8 @@ def test_instructed_edits_are_dosed_by_guidance_and_undone_by_the_opposite_instr
     assert full is not None
     assert undone.source.png == full.png
     assert (undone.guidance, undone.edits[0].instruction) == (6, "Change rainy to sunny.")
+    assert {edit.seed for edit in undone.edits} == {rows[6].seed}
+    assert rows[6].seed != 7
     assert [(row.arm, row.null_ordinal) for row in rows] == [
         *[("edit", 1), ("null", None), ("edit", 3), ("null", None), ("edit", 5), ("null", None)],
         ("edit", None),

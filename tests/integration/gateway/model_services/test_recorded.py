@@ -6,7 +6,9 @@ import io
 import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,23 +17,47 @@ from sqlalchemy import select
 
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Image, OwnedImage, Owner, RecordedCall
+from gateway.model_services.breaker import Breaker, Subject
 from gateway.model_services.clients import BrokenOff, ModelServices
 from gateway.model_services.image_shelf import ImageShelf
 from gateway.model_services.recorded import RecordedServices
 from gateway.model_services.recurring import RecurringReplies
+from shared.endpoints import Endpoint, Services
 from shared.images import encode
-from shared.problems import GenerationFailed, InvalidInput, NotReady, Overloaded
+from shared.problems import DeadlineExceeded, GenerationFailed, InvalidInput, NotFinite, NotReady, Overloaded
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionRequest
-from shared.schemas.diffusion import Rendering, RenderReply, RenderRequest
+from shared.schemas.diffusion import EditRequest, PromptEdit, Protection, Rendering, RenderReply, RenderRequest
 from shared.schemas.evaluation import EmbedReply, EmbedRequest, PredictRequest
+from shared.schemas.instructions import InstructedEdit, InstructRequest
 from shared.schemas.language import GenerateRequest, Message
-from shared.schemas.service import SERVICES
+from shared.schemas.service import SERVICES, WeightsInfo
 from shared.storage import DirectoryStore, call_key, image_key
+from shared.weights import FROM_SERVER
 from tests.support.small_services import SmallServices, serve
 from tests.support.threads import background
 
 SOURCE = ImagePayload(png=encode(np.random.default_rng(0).integers(0, 255, (16, 16, 3)).astype(np.uint8)))
+NOISE = InstructRequest(
+    source=SOURCE,
+    mask=SOURCE,
+    edits=[InstructedEdit(instruction=text, seed=1) for text in ("Let it snow.", "Refuse.", "Let it rain.")],
+)
+EDITS = EditRequest(
+    source=SOURCE,
+    caption="a car",
+    edits=[PromptEdit(prompt=prompt) for prompt in ("a car at night", "a car in fog", "a car")],
+    self_fractions=[0.4, 0.8],
+)
+ARMS = RenderRequest(
+    source=SOURCE,
+    renderings=[
+        Rendering(prompt="a car at night", seed=1),
+        Rendering(prompt="a car in fog", region="structure", seed=1),
+        Rendering(prompt="a car", seed=1),
+    ],
+    protection=Protection(classes=("car",)),
+)
 RENDER = RenderRequest(source=SOURCE, renderings=[Rendering(prompt="a car at night", seed=1)])
 
 
@@ -45,10 +71,12 @@ class Bench:
             session.add_all([Owner(id="ann", name="Ann"), Owner(id="bob", name="Bob")])
 
     def services(
-        self, owner: str = "ann", source: str | None = None, recurring: RecurringReplies | None = None
+        self, owner: str = "ann", source: str | None = None, recurring: RecurringReplies | None = None, **options: Any
     ) -> RecordedServices:
         shelf = ImageShelf(self.store, self.sessions, owner)
-        return RecordedServices(self.plain, self.sessions, shelf, owner, source_digest=source, recurring=recurring)
+        return RecordedServices(
+            self.plain, self.sessions, shelf, owner, source_digest=source, recurring=recurring, **options
+        )
 
     def calls(self) -> list[RecordedCall]:
         with self.sessions() as session:
@@ -122,6 +150,49 @@ def test_what_another_image_has_recorded_is_read_once(wide: Bench) -> None:
     replies.append(wide.services(source="3" * 64, recurring=recurring).embed(prompts))
     assert replies == replies[:1] * 3
     assert wide.small.calls["embed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "request_"), [(Services.render, ARMS), (Services.edit, EDITS), (Services.instruct, NOISE)]
+)
+def test_each_edit_is_a_call_of_its_own_and_the_reply_is_that_to_the_whole_request(
+    bench: Bench, endpoint: Endpoint[Any, Any], request_: Any
+) -> None:
+    whole = bench.plain.call(endpoint, request_)
+    assert bench.services().call(endpoint, request_) == whole
+    assert len(bench.calls()) == 3
+    assert bench.services().call(endpoint, request_) == whole
+    assert bench.services().agrees(endpoint, request_, whole)
+    assert sum(bench.small.calls.values()) == 1 + 3
+
+
+def test_edits_that_are_finished_are_kept_when_others_fail(bench: Bench) -> None:
+    bench.small.troubles = [DeadlineExceeded("the deadline passed in the queue")]
+    with pytest.raises(DeadlineExceeded):
+        bench.services().render(ARMS)
+    assert len(bench.calls()) == 2
+    assert bench.services().render(ARMS) == bench.plain.render(ARMS)
+    assert bench.small.calls["render"] == 3 + 1
+
+
+def test_an_edit_that_is_not_finite_is_null_unless_all_are(bench: Bench) -> None:
+    bench.small.troubles = [NotFinite("NaN"), NotFinite("NaN")]
+    reply = bench.services().render(ARMS)
+    assert sum(image is None for image in reply.images) == 2
+    bench.small.troubles = [NotFinite("NaN")] * 3
+    with pytest.raises(NotFinite):
+        bench.services("bob").render(ARMS)
+
+
+def test_a_service_that_answers_some_edits_is_not_failing(bench: Bench) -> None:
+    breaker = Breaker(pause=60.0, longest=3600.0)
+    for number in range(4):
+        arms = ARMS.model_copy(update={"negative_prompt": str(number)})
+        services = bench.services(guard=partial(breaker.call, subject=Subject(str(number), 256)))
+        bench.small.troubles = [DeadlineExceeded("late")]
+        with pytest.raises(DeadlineExceeded):
+            services.render(arms)
+    assert len(bench.calls()) == 4 * 2
 
 
 def test_another_seed_owner_or_weights_is_another_call(bench: Bench) -> None:
@@ -204,3 +275,14 @@ def test_a_question_without_a_valid_reply_is_not_asked_again(bench: Bench) -> No
             bench.services().generate(request)
     assert bench.small.calls["generate"] == 0
     assert bench.services().generate(request.model_copy(update={"seed": 2})).value
+
+
+def test_a_server_without_a_valid_reply_is_asked_again(bench: Bench) -> None:
+    """A job that was submitted again after the server's reasoning was off got the old failure."""
+    schema = {"type": "object", "properties": {"keywords": {"type": "array", "maxItems": 3}}}
+    request = GenerateRequest(messages=[Message(role="user", content="A bus.")], json_schema=schema, seed=1)
+    bench.small.weights = [WeightsInfo(role="language", id="m", revision="1", dtype=FROM_SERVER, licence="none")]
+    bench.small.troubles = [GenerationFailed("not JSON")]
+    with pytest.raises(GenerationFailed, match="not JSON"):
+        bench.services().generate(request)
+    assert bench.services().generate(request).value

@@ -18,7 +18,15 @@ from gateway.database.tables import Counterfactual, Job
 from gateway.jobs.progress import progress
 from gateway.queue import job_states
 from shared.problem_replies import problem_reply
-from shared.problems import DependencyFailed, DeviceFailed, GenerationFailed, OutOfMemory, Problem
+from shared.problems import (
+    BEGINS,
+    DependencyFailed,
+    DeviceFailed,
+    GenerationFailed,
+    OutOfMemory,
+    Problem,
+    UnusableReply,
+)
 from tests.support.bad_days import HASTY, Answer, Day
 from tests.support.databases import ON_SQLITE
 from tests.support.work_site import wait_for
@@ -149,12 +157,35 @@ def test_a_language_model_without_valid_replies_refuses_edits_and_no_image(day: 
         return problem_reply(GenerationFailed("no valid reply in 2 attempts"))
 
     day.answer = no_keywords
-    images = day.until_done(day.worker())
+    images = day.until_done(day.worker(), "failed")
     assert {(image.state, image.attempts) for image in images} == {("done", 0)}
     assert len(questions) == len(set(questions)) == 2
     with day.site.sessions() as session:
         edits = session.execute(select(Counterfactual.arm, Counterfactual.check, Counterfactual.image_digest)).all()
+        failure = session.get_one(Job, "job").failure
     assert [tuple(edit) for edit in edits] == [("edit", "invalid reply", None)] * 2
+    sentence = "All 2 proposed edits were refused for one reason, invalid reply: no valid reply in 2 attempts."
+    assert failure == f"Nothing was compared. {sentence}"
+    page = day.site.report()
+    assert page.index(sentence) < page.index("<main")
+
+
+@ON_SQLITE
+def test_captions_that_are_none_fail_the_job_without_a_wait(day: Day) -> None:
+    """Reasoning became the caption, was rendered and accepted; a null became an error of pydantic."""
+    day.site.add_job(images=2)
+    replies = iter(range(100))
+
+    def thinks(body: bytes) -> Response | None:
+        if b"renderings" in body or b"messages" in body:
+            return None
+        return problem_reply(UnusableReply(f"http://v/v1 gave no caption{BEGINS}'<think> {next(replies)}'"))
+
+    day.answer = thinks
+    images = day.until_done(day.worker(), "failed")
+    assert {(image.state, image.attempts) for image in images} == {("failed", HASTY.max_attempts)}
+    with day.site.sessions() as session:
+        assert "(2 of 2): http://v/v1 gave no caption" in session.get_one(Job, "job").failure
 
 
 @ON_SQLITE

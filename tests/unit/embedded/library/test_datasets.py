@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 from embedded.library.datasets import ImageSet, read_dataset
 from embedded.library.images import pixels_of
 from shared.problems import InvalidInput
+from shared.testsets import HIDDEN
 
 IMAGES = np.random.default_rng(7).integers(0, 256, (4, 6, 5, 3), dtype=np.uint8)
 LABELS = ["car", "bus", "car", "bus"]
@@ -159,18 +160,17 @@ def test_a_manifest_labels_a_folder(tmp_path: Path) -> None:
     assert read_dataset(folder, None, tmp_path / "labels.csv").read(0).label == "bus"
 
 
-def test_a_manifest_in_a_folder_overrides_class_folders(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_manifest_in_a_folder_overrides_class_folders(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     manifest = folder / "manifest.jsonl"
     names = [read_dataset(folder, CLASSES, None).read(position).name for position in range(len(IMAGES))]
     manifest.write_text("".join(json.dumps({"file": name, "label": "truck"}) + "\n" for name in names))
-    labels = [label for _, label in pairs(read_dataset(folder, CLASSES, None))]
-    assert labels == ["truck"] * len(IMAGES)
-    assert str(manifest) in capfd.readouterr().err
+    images = read_dataset(folder, CLASSES, None)
+    assert [label for _, label in pairs(images)] == ["truck"] * len(IMAGES)
+    assert f"{folder.name}/manifest.jsonl" in images.test_set.labels_from
     (folder / ".hidden").mkdir()
     (folder / ".hidden" / "manifest.csv").write_text("")
-    read_dataset(folder, CLASSES, manifest)
-    assert capfd.readouterr().err == ""
+    assert read_dataset(folder, CLASSES, manifest).test_set.left_out == {f"{folder.name}/.hidden": HIDDEN}
     (folder / "bus" / "manifest.csv").write_text("")
     with pytest.raises(InvalidInput, match="more than one manifest"):
         read_dataset(folder, CLASSES, None)
@@ -190,7 +190,12 @@ def test_names_are_those_of_the_files_and_data(tmp_path: Path) -> None:
     [
         ([], "empty"),
         ([(IMAGES[0], 1)], "classes"),
-        ([IMAGES[0]], "pair"),
+        ([IMAGES[0]], "item 0 .* pair"),
+        ([{"image": IMAGES[0], "label": "car"}], "item 0 .* a dict with 'image', 'label'"),
+        ([(IMAGES[0], [0, 1])], "'000000': a label is a list of 2"),
+        ([(IMAGES[0], torch.eye(2)[1])], "'000000': a label is a Tensor of shape"),
+        ([(IMAGES[0], float("nan"))], "'000000': a label is nan"),
+        ([(IMAGES[0], "")], "'000000': the label ''"),
         (datasets.DatasetDict({"train": hugging_face()}), "'train'"),
         ("no-such-folder", "no folder"),
         (7, "no data set"),

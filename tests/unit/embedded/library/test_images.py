@@ -111,6 +111,11 @@ def test_images_of_32_bits_are_refused(mode: str) -> None:
         (torch.from_numpy(PIXELS), "channels × height × width"),
         (PIXELS / 255 - 0.5, "before normalisation"),
         (PIXELS.astype(np.int64), "int64"),
+        ({"bytes": b"", "path": None}, "given as dict"),
+        ((PIXELS, "car"), "given as tuple"),
+        (None, "given as NoneType"),
+        (PIXELS[:0], "no pixels"),
+        (PIXELS[:0] / 255, "no pixels"),
     ],
 )
 def test_an_ambiguous_image_is_refused(image: object, words: str) -> None:

@@ -135,9 +135,12 @@ def test_labels_are_certain_predictions() -> None:
 
 def test_a_module_predicts_in_evaluation_mode_and_keeps_its_own() -> None:
     for module in (Brightness().train(), MaiteModule().train()):
+        frozen = torch.nn.BatchNorm2d(3).eval()
+        module.add_module("frozen", frozen)
         in_process(module).probabilities(IMAGES)
         assert module.trained == 0
         assert module.training
+        assert not frozen.training
 
 
 class StackingModel(Brightness):
@@ -177,10 +180,10 @@ def test_a_maite_model_that_stacks_tensors_gets_them_from_a_data_set_of_tensors(
     assert np.allclose(prepared.probabilities(IMAGES), EXPECTED, atol=0.01)  # bfloat16 has 8 bits
 
 
-def small_resnet() -> ResNetForImageClassification:
+def small_resnet(names: Sequence[str] = CLASSES) -> ResNetForImageClassification:
     torch.manual_seed(0)
     config = ResNetConfig(
-        embedding_size=8, hidden_sizes=[8], depths=[1], layer_type="basic", id2label={0: "dark", 1: "bright"}
+        embedding_size=8, hidden_sizes=[8], depths=[1], layer_type="basic", id2label=dict(enumerate(names))
     )
     return ResNetForImageClassification(config).eval()
 
@@ -195,6 +198,40 @@ def test_a_pipeline_and_its_model_agree() -> None:
     assert np.allclose(by_model.probabilities(IMAGES), of_pipeline.probabilities(IMAGES), atol=1e-5)
 
 
+def test_a_module_that_ends_in_softmax_is_not_normalised_twice() -> None:
+    module = torch.nn.Sequential(Brightness(), torch.nn.Softmax(dim=1))
+    for output in (None, "probabilities"):
+        assert np.allclose(in_process(module, output=output).probabilities(IMAGES), EXPECTED, atol=1e-5)
+    with pytest.raises(InvalidInput, match="probabilities, not logits"):
+        in_process(module, output="logits")
+
+
+TWO_CRANES = ["crane", "dark", "crane"]  # as ImageNet has a bird and a machine of that name
+
+
+def test_outputs_of_one_name_are_one_class() -> None:
+    probabilities = np.array([[0.3, 0.3, 0.4]])
+    for model in (lambda images: probabilities, lambda images: [2]):
+        prepared = in_process(model, classes=TWO_CRANES)
+        assert prepared.classes == ["crane", "dark"]
+        assert np.argmax(prepared.probabilities(IMAGES[:1])) == 0
+    assert np.allclose(
+        in_process(lambda images: probabilities, classes=TWO_CRANES).probabilities(IMAGES[:1]), [0.7, 0.3]
+    )
+
+
+def test_a_pipeline_with_two_outputs_of_one_name() -> None:
+    model = small_resnet(TWO_CRANES)
+    processor = ViTImageProcessor(size={"height": 16, "width": 16})
+    cranes = pipeline("image-classification", model=model, image_processor=processor, device="cpu")
+    by_model = in_process(model, preprocess=processor, classes=None)
+    assert np.allclose(
+        by_model.probabilities(IMAGES), in_process(cranes, classes=None).probabilities(IMAGES), atol=1e-5
+    )
+    with pytest.raises(ValueError, match=r"pipeline\.model"):
+        in_process(cranes, classes=["crane bird", "dark", "crane machine"])
+
+
 def test_two_calls_never_share_recorded_predictions() -> None:
     assert in_process(by_arrays).revision != in_process(by_arrays).revision
 
@@ -206,6 +243,8 @@ def test_two_calls_never_share_recorded_predictions() -> None:
         (lambda images: by_arrays(images)[:1], "shape"),
         (lambda images: 1 / 0, "ZeroDivisionError"),
         (lambda images: ["grey"] * len(images), "grey"),
+        (lambda images: {"out": by_arrays(images)}, "a dict of 'out'"),
+        (lambda images: (by_arrays(images), [0.5]), "a tuple that is no array"),
     ],
 )
 def test_a_model_that_answers_nonsense_is_refused(model: object, words: str) -> None:

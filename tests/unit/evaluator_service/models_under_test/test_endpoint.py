@@ -72,6 +72,14 @@ def test_an_endpoint_that_answers_nonsense_is_a_failed_dependency(reply: httpx.R
         asyncio.run(endpoint(lambda request: reply).probabilities([b"one"], time.monotonic() + 120))
 
 
+def test_an_endpoint_that_fails_is_quoted() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(500, headers={"Retry-After": "0"}, text="RuntimeError: weights.pt is missing\n")
+
+    with pytest.raises(DependencyFailed, match=r"status 500: RuntimeError: weights\.pt is missing$"):
+        asyncio.run(endpoint(answer).probabilities([b"one"], time.monotonic() + 120))
+
+
 @pytest.mark.parametrize("status", [400, 413, 415, 422])
 def test_an_endpoint_that_refuses_an_image_makes_it_invalid_input_and_is_not_asked_again(status: int) -> None:
     requests: list[httpx.Request] = []

@@ -64,9 +64,11 @@ def models(store: Store, tmp_path: Path) -> Iterator[UploadedModels]:
     models.close()
 
 
-def make_batcher(run: Any, max_batch: int, at_once: int = 1, on_stop: Any = None) -> MicroBatcher[Any, Any, Any]:
+def make_batcher(
+    run: Any, max_batch: int, at_once: int = 1, on_stop: Any = None, kind: Any = lambda _: None
+) -> MicroBatcher[Any, Any, Any]:
     metrics = BatchMetrics("test", CollectorRegistry())
-    return MicroBatcher(run, BatchPolicy(max_batch, at_once=at_once), metrics, on_stop=on_stop)
+    return MicroBatcher(run, BatchPolicy(max_batch, at_once=at_once), metrics, on_stop=on_stop, kind=kind)
 
 
 @pytest.mark.slow

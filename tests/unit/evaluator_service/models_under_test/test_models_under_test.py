@@ -30,13 +30,15 @@ def classifier(folder: Path) -> Classifier:
     return model
 
 
-def tiny(nodes: list[onnx.NodeProto], *, weights: onnx.TensorProto | None = None, **more: Any) -> bytes:
-    """pixels (batch × 3 × 4 × 4) → `logits`, by these nodes."""
-    weight = weights or numpy_helper.from_array(np.ones((48, 3), np.float32), "weight")
+def tiny(
+    nodes: list[onnx.NodeProto], *, weights: onnx.TensorProto | None = None, channels: int = 3, **more: Any
+) -> bytes:
+    """pixels (batch × channels × 4 × 4) → `logits`, by these nodes."""
+    weight = weights or numpy_helper.from_array(np.ones((16 * channels, 3), np.float32), "weight")
     graph = helper.make_graph(
         nodes,
         "tiny",
-        [helper.make_tensor_value_info("pixels", TensorProto.FLOAT, ["batch", 3, 4, 4])],
+        [helper.make_tensor_value_info("pixels", TensorProto.FLOAT, ["batch", channels, 4, 4])],
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 3])],
         [weight],
     )
@@ -113,6 +115,71 @@ def test_names_of_outputs() -> None:
     assert np.isfinite(merged).all(axis=1).tolist() == [False, True], "NaN stays in its row"
 
 
+def ending_in(operator: str, **attributes: Any) -> bytes:
+    """Three outputs that differ, through this operator."""
+    weight = np.repeat(np.array([[0.1, -0.1, 0.05]], np.float32), 48, axis=0)
+    nodes = [
+        FLATTEN,
+        helper.make_node("Gemm", ["flat", "weight"], ["scores"]),
+        helper.make_node(operator, ["scores"], ["copied"], **attributes),
+        helper.make_node("Identity", ["copied"], ["logits"]),
+    ]
+    return tiny(nodes, weights=numpy_helper.from_array(weight, "weight"), opset_imports=OPSETS)
+
+
+def test_what_an_onnx_file_returns_is_seen_and_never_contradicted(tmp_path: Path) -> None:
+    """A model that ends in Softmax was taken as one that returns logits: no probability was above 0.58."""
+    three = {"classes": list("abc"), "preprocessing": {"height": 4, "width": 4}}
+    white = [np.full((4, 4, 3), 255, np.uint8)]
+    expected = np.exp([4.8, -4.8, 2.4]) / np.exp([4.8, -4.8, 2.4]).sum()
+    for number, operator in enumerate(("Softmax", "LogSoftmax", "Identity")):
+        model = classifier(written(tmp_path / str(number), {"model.onnx": ending_in(operator)}, **three))
+        assert np.allclose(model.probabilities(white), expected, atol=1e-5), operator
+    refused: list[tuple[bytes, dict[str, Any], str]] = [
+        (ending_in("Softmax"), {"output": "logits"}, "ends in Softmax.*to probabilities"),
+        (ending_in("Identity"), {"output": "probabilities"}, "do not sum to 1.*to logits"),
+        (ending_in("Softmax", axis=0), {}, "axis of Softmax"),
+        (ending_in("Sigmoid"), {}, "ends in Sigmoid"),
+    ]
+    for number, (data, description, words) in enumerate(refused):
+        with pytest.raises(InvalidInput, match=words):
+            classifier(written(tmp_path / f"refused {number}", {"model.onnx": data}, **three, **description))
+
+
+def test_models_of_grey_images(resnet: Path, tmp_path: Path) -> None:
+    data = tiny([FLATTEN, GEMM], channels=1, opset_imports=OPSETS)
+    how = {"height": 4, "width": 4, "mean": [0.5] * 3}
+    with pytest.raises(InvalidInput, match='"channels": "grey"'):
+        classifier(written(tmp_path / "rgb", {"model.onnx": data}, classes=list("abc"), preprocessing=how))
+    grey = {**how, "channels": "grey"}
+    classifier(written(tmp_path / "grey", {"model.onnx": data}, classes=list("abc"), preprocessing=grey))
+    row = from_description(Preprocessing.model_validate(grey))([np.full((9, 9, 3), 255, np.uint8)])
+    assert np.array_equal(row, np.full((1, 1, 4, 4), 0.5))
+    with pytest.raises(ValueError, match="three times"):
+        Preprocessing.model_validate({**grey, "std": [1, 2, 3]})
+    config = (resnet / "preprocessor_config.json").read_bytes()
+    written(tmp_path / "one", {"preprocessor_config.json": changed(config, image_mean=[0.5], image_std=[0.5])})
+    assert processors(str(tmp_path / "one"), channels=1)(PICTURES[2:]).shape[:2] == (1, 1)
+    with pytest.raises(InvalidInput, match="num_channels"):
+        processors(str(resnet), channels=1)
+
+
+def test_a_file_names_its_own_classes(tmp_path: Path) -> None:
+    model = onnx.load_model_from_string(tiny([FLATTEN, GEMM], opset_imports=OPSETS))
+    helper.set_model_props(model, {"names": "{0: 'car', 1: 'bus', 2: 'truck'}", "task": "classify"})
+    files = {"model.onnx": model.SerializeToString()}
+    how = {"preprocessing": {"height": 4, "width": 4}}
+    assert classifier(written(tmp_path / "own", files, **how)).classes == ["car", "bus", "truck"]
+    assert classifier(written(tmp_path / "given", files, classes=list("abc"), **how)).classes == list("abc")
+
+
+def test_a_model_of_several_true_classes_is_refused(resnet: Path, tmp_path: Path) -> None:
+    files = {path.name: path.read_bytes() for path in resnet.iterdir()}
+    files["config.json"] = changed(files["config.json"], problem_type="multi_label_classification")
+    with pytest.raises(InvalidInput, match="single_label_classification"):
+        classifier(written(tmp_path, files))
+
+
 def external() -> onnx.TensorProto:
     tensor = numpy_helper.from_array(np.ones((48, 3), np.float32), "weight")
     onnx.external_data_helper.set_external_data(tensor, "/etc/passwd")
@@ -144,6 +211,31 @@ def branching(inner: onnx.NodeProto) -> list[onnx.NodeProto]:
 def test_onnx_files_that_reach_out_or_never_end_are_refused(data: bytes, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         check_onnx(data)
+
+
+def test_functions_are_counted_as_they_expand() -> None:
+    """2.2 kB with 2^33 calls cost 240 seconds before a limit ended them."""
+
+    def function(name: str, called: list[str]) -> onnx.FunctionProto:
+        domains = ["" if operator == "Identity" else "own" for operator in called]
+        nodes = [
+            helper.make_node(operator, ["x"], ["y" if not place else f"y{place}"], domain=domain)
+            for place, (operator, domain) in enumerate(zip(called, domains, strict=True))
+        ]
+        return helper.make_function("own", name, ["x"], ["y"], nodes, [OPSETS[0], helper.make_opsetid("own", 1)])
+
+    def calling(functions: list[onnx.FunctionProto]) -> bytes:
+        nodes = [FLATTEN, GEMM, helper.make_node(functions[-1].name, ["flat"], ["unused"], domain="own")]
+        return tiny(nodes, functions=functions, opset_imports=[*OPSETS, helper.make_opsetid("own", 1)])
+
+    def nested(depth: int) -> list[onnx.FunctionProto]:
+        return [function("f0", ["Identity"] * 2), *(function(f"f{n}", [f"f{n - 1}"] * 2) for n in range(1, depth))]
+
+    assert len(calling(nested(33))) < 5_000
+    check_onnx(calling(nested(10)))
+    for functions, words in ((nested(33), "more than 100,000"), ([function("f0", ["f0"])], "calls itself")):
+        with pytest.raises(InvalidInput, match=words):
+            check_onnx(calling(functions))
 
 
 def test_an_onnx_file_is_a_classifier_of_pictures_or_refused(tmp_path: Path) -> None:

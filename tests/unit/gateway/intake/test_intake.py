@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from dataclasses import replace
 
 import numpy as np
@@ -13,15 +14,15 @@ from hypothesis import strategies as st
 from gateway.intake.intake import relabel, take_in
 from gateway.intake.sources import SourceFile, keep_image
 from shared.images import decode, encode
-from shared.manifests import folder_labels
 from shared.problems import InvalidInput, Problem, TooLarge
 from shared.storage import DirectoryStore, image_key
+from shared.testsets import folder_labels
 from tests.support.gateway_under_test import picture
-from tests.support.sent_files import LIMITS, archive, sent
+from tests.support.sent_files import LIMITS, archive, sent, sources_of
 
 
 def test_images_are_kept_in_canonical_form_in_their_order(store: DirectoryStore) -> None:
-    sources = take_in(
+    sources = sources_of(
         [sent("b.png", picture(2)), sent("a.png", picture(1)), sent("b.png", picture(2))], None, (), store, LIMITS
     )
     assert [source.name for source in sources] == ["b.png", "a.png", "b.png"]  # equal images at two positions are two
@@ -35,14 +36,14 @@ def test_images_are_kept_in_canonical_form_in_their_order(store: DirectoryStore)
 def test_one_bad_image_fails_alone_and_only_bad_ones_are_refused(store: DirectoryStore) -> None:
     noise = encode(np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8))
     bad = [sent("text.png", b"hello"), sent("cut.png", noise[: len(noise) // 2]), sent("vast.png", picture(size=101))]
-    good, *failed = take_in([sent("a.png", picture()), *bad], None, (), store, LIMITS)
+    good, *failed = sources_of([sent("a.png", picture()), *bad], None, (), store, LIMITS)
     assert good.image is not None
     assert [source.image for source in failed] == [None] * 3
     assert "PNG" in failed[0].failure
     assert "broken" in failed[1].failure
     assert "more than 10000" in failed[2].failure
     with pytest.raises(InvalidInput, match=r"'text\.png'"):
-        take_in(bad, None, (), store, LIMITS)
+        sources_of(bad, None, (), store, LIMITS)
 
 
 def test_a_large_image_is_scaled_down_to_the_working_side(store: DirectoryStore) -> None:
@@ -56,7 +57,7 @@ def test_a_large_image_is_scaled_down_to_the_working_side(store: DirectoryStore)
 
 
 def test_a_large_file_fails_alone(store: DirectoryStore) -> None:
-    sources = take_in([sent("a.png", picture()), sent("b.png", bytes(100_001))], None, (), store, LIMITS)
+    sources = sources_of([sent("a.png", picture()), sent("b.png", bytes(100_001))], None, (), store, LIMITS)
     assert "larger than 100,000 bytes" in sources[1].failure
     with pytest.raises(TooLarge):
         keep_image(store, bytes(100_001), LIMITS)
@@ -76,36 +77,36 @@ def test_a_large_file_fails_alone(store: DirectoryStore) -> None:
 def test_class_folders_are_labels_only_when_they_look_like_classes(
     names: list[str], classes: tuple[str, ...], labels: list[str | None]
 ) -> None:
-    assert folder_labels(names, classes) == labels
+    assert folder_labels(names, classes)[0] == labels
 
 
 def test_a_manifest_wins_over_folders_wherever_it_comes_from(store: DirectoryStore) -> None:
     files = {"x/1.png": picture(1), "y/2.png": picture(2)}
     rows = b"file,label\nx/1.png,car\ny/2.png,\n"
-    outside = take_in([archive(files)], rows, (), store, LIMITS)
-    inside = take_in([archive({**files, "manifest.csv": rows})], None, (), store, LIMITS)
+    outside = sources_of([archive(files)], rows, (), store, LIMITS)
+    inside = sources_of([archive({**files, "manifest.csv": rows})], None, (), store, LIMITS)
     assert [source.label for source in outside] == ["car", None]
     assert inside == outside
     with pytest.raises(InvalidInput, match="more than one manifest"):
-        take_in([archive({**files, "manifest.csv": rows})], rows, (), store, LIMITS)
+        sources_of([archive({**files, "manifest.csv": rows})], rows, (), store, LIMITS)
 
 
 def test_archives_come_alone_and_not_empty(store: DirectoryStore) -> None:
     with pytest.raises(InvalidInput, match=r"'set\.zip' is an archive"):
-        take_in([sent("a.png", picture()), archive({"b.png": picture()})], None, (), store, LIMITS)
+        sources_of([sent("a.png", picture()), archive({"b.png": picture()})], None, (), store, LIMITS)
     with pytest.raises(InvalidInput, match="holds no files"):
-        take_in([archive({".hidden": b"x"})], None, (), store, LIMITS)
+        sources_of([archive({".hidden": b"x"})], None, (), store, LIMITS)
     with pytest.raises(InvalidInput, match="no images"):
-        take_in([], None, (), store, LIMITS)
+        sources_of([], None, (), store, LIMITS)
     with pytest.raises(TooLarge):
-        take_in([archive({f"{i}.png": picture() for i in range(23)})], None, (), store, LIMITS)
+        sources_of([archive({f"{i}.png": picture() for i in range(23)})], None, (), store, LIMITS)
     with pytest.raises(TooLarge, match="21 images"):
-        take_in([archive({f"{i}.png": picture() for i in range(21)})], None, (), store, LIMITS)
+        sources_of([archive({f"{i}.png": picture() for i in range(21)})], None, (), store, LIMITS)
 
 
 def test_labels_that_a_model_does_not_know_are_listed() -> None:
     sources = [SourceFile("a", "automobile", None), SourceFile("b", None, None), SourceFile("c", "bus", None)]
-    assert [source.label for source in relabel(sources, {"automobile": "car"}, {"m": ["car", "bus"]})] == [
+    assert [source.label for source in relabel(sources, {"automobile": "car"}, {"m": ["car", "bus"]})[0]] == [
         "car",
         None,
         "bus",
@@ -130,10 +131,29 @@ def test_any_bytes_are_images_or_problems(
     )
     files = [sent(name, data.draw(content)) for name in names]
     try:
-        sources = take_in(files, None, (), store, LIMITS)
+        sources = sources_of(files, None, (), store, LIMITS)
     except Problem as problem:
         assert problem.status in (400, 413, 422)  # noqa: PT017
         return
     assert [len(source.name) for source in sources] == [len(name) for name in names]
     assert not any("\0" in source.name for source in sources)
     assert all((source.image is None) == bool(source.failure) for source in sources)
+
+
+def test_a_file_beside_the_class_folders_of_an_archive_leaves_their_labels(store: DirectoryStore) -> None:
+    files = {"bus/1.png": picture(1), "car/1.png": picture(2), "README.txt": b"exported", "bus/.x/1.png": picture(3)}
+    sources, test_set = take_in([archive(files)], None, (), store, LIMITS)
+    assert [source.label for source in sources] == ["bus", "car"]
+    assert set(test_set.left_out) == {"README.txt", "bus/.x/1.png"}
+    with pytest.raises(InvalidInput, match=r"none of the 1 files can be used: 'README\.txt': no image"):
+        take_in([archive({"README.txt": b"exported"})], None, (), store, LIMITS)
+
+
+def test_labels_in_another_normal_form_or_by_index_are_those_of_the_model() -> None:
+    form = unicodedata.normalize
+    sources = [SourceFile("a", form("NFD", "é"), None)]
+    assert relabel(sources, {}, {"m": [form("NFC", "é")]})[0][0].label == form("NFC", "é")
+    assert relabel(sources, {form("NFC", "é"): "bus"}, {"m": ["bus"]})[0][0].label == "bus"
+    numbered, note = relabel([SourceFile("a", "0", None), SourceFile("b", "1", None)], {}, {"m": ["car", "bus"]})
+    assert [source.label for source in numbered] == ["car", "bus"]
+    assert "numbers" in note

@@ -24,7 +24,7 @@ from shared.problems import InvalidInput, Problem
 from shared.schemas.masks import MaskSpec
 from shared.storage import DirectoryStore, image_key
 from tests.support.hostile.png import saved
-from tests.support.sent_files import LIMITS, archive
+from tests.support.sent_files import LIMITS, archive, sources_of
 
 BY_INDEX = MaskSpec.model_validate(
     {"classes": [{"name": "road", "index": 0}, {"name": "car", "index": 3, "thing": True}], "void": [7]}
@@ -160,7 +160,7 @@ def test_one_bad_mask_fails_its_image_and_no_other(tmp_path: Path) -> None:
         "masks/e.png": encode(np.full((4, 6), 7, np.uint8)),
     }
     reader = mask_reader(BY_INDEX, {})
-    sources = take_in([archive(files)], None, (), store, LIMITS, SentMasks(reader))
+    sources = sources_of([archive(files)], None, (), store, LIMITS, SentMasks(reader))
     assert [bool(source.image) for source in sources] == [True, False, False, False, False, True]
     sentences = ("has 4×6 pixels, the image 6×4", "have no class", "must be a PNG", "all of its pixels are void")
     for source, sentence in zip(sources[1:5], sentences, strict=True):
@@ -172,18 +172,37 @@ def test_one_bad_mask_fails_its_image_and_no_other(tmp_path: Path) -> None:
     assert sources[5].mask is None
 
 
+def test_cityscapes_is_read_as_it_is_downloaded(tmp_path: Path) -> None:
+    picture, mask = encode(np.zeros((4, 6, 3), np.uint8)), encode(np.full((4, 6), 7, np.uint8))
+    files = {"c/leftImg8bit/val/ulm/ulm_0_leftImg8bit.png": picture, "c/README": b"Cityscapes"}
+    kinds = ("labelIds", "labelTrainIds", "color", "instanceIds")
+    files |= {f"c/gtFine/val/ulm/ulm_0_gtFine_{kind}.png": mask for kind in kinds}
+    spec = MaskSpec.model_validate({"classes": [{"name": "road", "index": 7}, {"name": "car", "index": 26}]})
+    (source,), test_set = take_in(
+        [archive(files)], None, (), DirectoryStore(tmp_path), LIMITS, SentMasks(mask_reader(spec, {}))
+    )
+    assert source.mask is not None
+    assert source.mask.classes == ("road",)
+    assert len(test_set.left_out) == 4
+    train_ids = mask_reader(BY_INDEX, {})
+    assert train_ids.reads("c/gtFine/val/ulm/ulm_0_gtFine_labelTrainIds.png")
+    assert not train_ids.reads("c/gtFine/val/ulm/ulm_0_gtFine_labelIds.png")
+    with pytest.raises(InvalidInput, match="gtFine"):
+        sources_of([archive(files)], None, (), DirectoryStore(tmp_path), LIMITS)
+
+
 def test_masks_come_as_parts_and_by_the_manifest(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     picture, mask = encode(np.zeros((4, 4, 3), np.uint8)), encode(np.zeros((4, 4), np.uint8))
     images = [NamedFile(name, io.BytesIO(picture)) for name in ("a.png", "b.png")]
     sent = SentMasks(mask_reader(BY_INDEX, {}), [NamedFile("b.png", io.BytesIO(mask))])
-    assert [source.mask is not None for source in take_in(images, None, (), store, LIMITS, sent)] == [False, True]
+    assert [source.mask is not None for source in sources_of(images, None, (), store, LIMITS, sent)] == [False, True]
     rows = b"file,mask\na.png,b.png\nb.png,\n"
-    assert [source.mask is not None for source in take_in(images, rows, (), store, LIMITS, sent)] == [True, False]
+    assert [source.mask is not None for source in sources_of(images, rows, (), store, LIMITS, sent)] == [True, False]
     with pytest.raises(InvalidInput, match="masks"):
-        take_in(images, b"file,label,mask\na.png,car,b.png\nb.png,,\n", (), store, LIMITS, sent)
+        sources_of(images, b"file,label,mask\na.png,car,b.png\nb.png,,\n", (), store, LIMITS, sent)
     with pytest.raises(InvalidInput, match="none was sent"):
-        take_in(images, None, (), store, LIMITS, SentMasks(sent.reader))
+        sources_of(images, None, (), store, LIMITS, SentMasks(sent.reader))
 
 
 def test_a_mask_is_scaled_with_its_image_and_its_values_are_never_mixed(tmp_path: Path) -> None:
@@ -192,7 +211,7 @@ def test_a_mask_is_scaled_with_its_image_and_its_values_are_never_mixed(tmp_path
     files = {"images/a.png": encode(np.zeros((60, 90, 3), np.uint8)), "masks/a.png": encode(values)}
     files |= {"images/b.png": encode(np.zeros((60, 90, 3), np.uint8)), "masks/b.png": encode(values[:, :60])}
     files |= {"images/c.png": encode(np.zeros((60, 90, 3), np.uint8)), "masks/c.png": encode(values[::2, ::2])}
-    scaled, *others = take_in([archive(files)], None, (), store, limits, SentMasks(mask_reader(BY_INDEX, {})))
+    scaled, *others = sources_of([archive(files)], None, (), store, limits, SentMasks(mask_reader(BY_INDEX, {})))
     assert scaled.image is not None
     assert scaled.mask is not None
     assert (scaled.image.width, scaled.image.height, scaled.image.file_size) == (30, 20, (90, 60))
@@ -231,7 +250,7 @@ def test_a_mask_is_never_silently_misplaced_by_the_orientation_of_its_photograph
         "masks/a.png": encode(np.zeros((height, width), np.uint8)),
         "images/b.png": encode(np.zeros((4, 6, 3), np.uint8)),
     }
-    sources = take_in(
+    sources = sources_of(
         [archive(files)], None, (), DirectoryStore(tmp_path), LIMITS, SentMasks(mask_reader(BY_INDEX, {}))
     )
     source = next(source for source in sources if source.name.endswith("a.jpg"))
@@ -243,6 +262,6 @@ def test_a_mask_is_never_silently_misplaced_by_the_orientation_of_its_photograph
 def test_an_archive_of_masks_without_a_spec_is_no_archive_of_classes(tmp_path: Path) -> None:
     picture = encode(np.zeros((4, 4, 3), np.uint8))
     with pytest.raises(InvalidInput, match="masks"):
-        take_in(
+        sources_of(
             [archive({"images/a.png": picture, "masks/a.png": picture})], None, (), DirectoryStore(tmp_path), LIMITS
         )

@@ -12,8 +12,12 @@ from shared.problems import InvalidInput
 from shared.profiles import load_profile, shipped_profiles
 from shared.schemas.jobs import JobSpec
 
-# The drawn roads have no text embedder and no masked words; `paper` has no editor for instructions.
-LACKING = {("tiny-roads", "lance"), ("tiny-roads", "lance-r"), ("paper", "instruct")}
+# The drawn roads have no text embedder and no masked words, `paper` no editor for instructions, the modern ones no
+# thresholds for LANCE.
+LACKING = {
+    ("paper", "instruct"),
+    *((profile, method) for profile in ("tiny-roads", "modern", "modern-80gb") for method in ("lance", "lance-r")),
+}
 
 
 def spec_of(name: str, **parameters: object) -> JobSpec:
@@ -57,9 +61,15 @@ def test_the_profile_of_the_papers_has_their_inversion_and_the_authors_prompt_to
 
 def test_beams_that_a_server_does_not_have_are_refused_in_the_plan() -> None:
     with pytest.raises(InvalidInput, match="caption_beams"):
-        plan(spec_of("lance", caption_beams=5), load_profile("modern"), [])
+        plan(spec_of("shifts", caption_beams=5), load_profile("modern"), [])
     (lance,) = plan(spec_of("lance", caption_beams=5), load_profile("paper"), []).methods
     assert getattr(lance.parameters, "caption_beams", 0) == 5
+
+
+def test_thresholds_of_the_job_replace_those_that_a_profile_lacks_for_lance() -> None:
+    limits = {"likeness": {"default": 0.5}, "match": {"default": 0.0}, "direction": {"default": 0.1}}
+    (lance,) = plan(spec_of("lance", thresholds=limits), load_profile("modern"), []).methods
+    assert limits.items() <= lance.thresholds.items()
 
 
 def test_signals_of_models_that_the_profile_lacks_are_refused_in_the_plan() -> None:

@@ -9,12 +9,18 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
-from gateway.methods.checks import check_images, judge, skipped_checks
+from gateway.jobs.choices import plan
+from gateway.methods import METHODS
+from gateway.methods.checks import check_images, judge, judge_arm, skipped_checks
 from gateway.methods.counterfactual import Change, Edit, Factor, MethodImage, TaskDescription
 from gateway.methods.image_scores import TEMPLATES
+from shared.problems import InvalidInput
+from shared.profiles import load_profile, shipped_profiles
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import RenderReply
 from shared.schemas.evaluation import EmbedReply, EmbedRequest, StructureReply, StructureRequest
+from shared.schemas.jobs import JobSpec
+from shared.schemas.thresholds import IMAGE_CHECKS
 
 SOURCE = MethodImage("image", ImagePayload(png=b"source"), "bus")
 TASK = TaskDescription("name the vehicle", ("bus", "car"))
@@ -26,6 +32,7 @@ THRESHOLDS = {
 }
 SCORES = {
     "structure", "caption", "caption_gain", "fit", "likeness", "match", "direction", "label", "label_margin",
+    "label_rank", "label_rank_limit",
 }  # fmt: skip
 # The space of these tests: axis 0 is "is at night", axis 1 "is a bus", axis 2 "is a car".
 IMAGES = {
@@ -34,7 +41,9 @@ IMAGES = {
     b"day bus": (0.1, 0.9, 0.1),
     b"night car": (0.9, 0.1, 0.9),
     b"lost": (0.9, 0.9, 0.1),
+    b"rather a car": (0.0, 0.6, 0.8),
 }
+BY_RANK = {"label": {"default": 0.0}}
 
 
 class Scorer:
@@ -152,6 +161,54 @@ def test_the_label_check_is_left_out_by_name_where_nothing_is_known(source: Meth
     assert "label" not in scores
     assert skipped_checks(source, task) == ("label",)
     assert skipped_checks(SOURCE, TASK) == ()
+
+
+@pytest.mark.parametrize("profile", shipped_profiles())
+@pytest.mark.parametrize(
+    "name", [name for name, method in METHODS.items() if "thresholds" in method.parameters.model_fields]
+)
+def test_a_picture_of_another_class_is_refused_under_every_profile(profile: str, name: str) -> None:
+    """`paper` and `modern` accepted P(truth) = 0.001, since they have no threshold for `label`.
+
+    Of the methods without thresholds, `compose` pastes the source's own pixels, and `doses` repeats another method.
+    """
+    spec = JobSpec.model_validate({"task": "name it", "models": [], "methods": [{"name": name}]})
+    try:
+        (method,) = plan(spec, load_profile(profile), []).methods
+    except InvalidInput:  # test_every_profile_plans_every_method says where
+        return
+    kept = {**dict.fromkeys(IMAGE_CHECKS, 1.0), "label_margin": 0.9, "label_rank": 1.0, "label_rank_limit": 1.0}
+    swapped = kept | {"label": 0.001, "label_margin": -0.99, "label_rank": 8.0}
+    checks = METHODS[name].checks
+    assert judge(kept, edit(), method.thresholds, checks).accepted
+    assert judge(swapped, edit(), method.thresholds, checks).check == "label"
+    assert judge_arm(swapped, edit(), method.thresholds_for_arms, checks).check == "label", "nor counts its null arm"
+
+
+@pytest.mark.parametrize(
+    ("classes", "check_of_verdict"),
+    [
+        (["car"], "label"),
+        ([*(f"car {n}" for n in range(4)), *(f"night {n}" for n in range(95))], "label"),
+        ([*(f"car {n}" for n in range(4)), *(f"night {n}" for n in range(96))], ""),
+        ([*(f"car {n}" for n in range(5)), *(f"night {n}" for n in range(96))], "label"),
+    ],
+)
+def test_the_first_class_counts_and_the_first_five_of_over_a_hundred(classes: list[str], check_of_verdict: str) -> None:
+    task = TaskDescription("name it", ("bus", *classes))
+    [(verdict, _)] = check(b"rather a car", task=task, thresholds=BY_RANK)
+    assert verdict.check == check_of_verdict
+
+
+def test_a_source_that_the_scorer_misjudges_lowers_the_rank_that_counts() -> None:
+    source = MethodImage("image", ImagePayload(png=b"rather a car"), "bus")
+    task = TaskDescription("name it", ("bus", "car", "night"))
+    (still, scores), (worse, _) = check(b"rather a car", b"night car", source=source, task=task, thresholds=BY_RANK)
+    assert (scores["label_rank"], scores["label_rank_limit"]) == (2.0, 2.0)
+    assert still.accepted
+    assert worse.check == "label"
+    [(strict, _)] = check(b"rather a car", source=source, task=task, thresholds={"label": {"default": 0.01}})
+    assert strict.check == "label", "a threshold was measured together with the first rank"
 
 
 def test_thresholds_are_by_factor_and_the_strictest_counts() -> None:

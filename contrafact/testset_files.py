@@ -1,0 +1,144 @@
+"""A test set on this machine: its images, what is left out of it, and where its labels come from."""
+
+from __future__ import annotations
+
+import os
+import stat
+import unicodedata
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shared.archives import is_archive
+from shared.characters import visible
+from shared.manifests import ManifestRow
+from shared.testsets import (
+    HEAD_BYTES,
+    HIDDEN,
+    MAX_CLASS_FILE_BYTES,
+    MAX_TABLE_BYTES,
+    NO_IMAGE,
+    Part,
+    TestSet,
+    is_hidden,
+    label_images,
+    part_of,
+)
+
+NO_TARGET = "a link to nothing (fetch its file, for example with `dvc pull` or `git annex get`)"
+ARCHIVE = "an archive, which is given alone or unpacked"
+LOOP = "a link to a folder that it lies in"
+NamedPath = tuple[str, Path]  # the file's name in the job, and where it is
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSet:
+    """The images of a test set, and its other files. `aside`: where the tables and class files are."""
+
+    images: list[NamedPath]
+    test_set: TestSet
+    aside: list[NamedPath]
+
+    def label(self, labels: Path | None, known_classes: Collection[str]) -> list[ManifestRow]:
+        """The row of each image; `labels` is a manifest. Raises InvalidInput and Malformed."""
+        names = [name for name, _ in self.images]
+        if labels is None:
+            return label_images(self.test_set, names, known_classes)
+        for name, path in self.aside:
+            if path.samefile(labels):  # it is named and lies in the folder
+                self.test_set.tables.pop(name, None)
+        return label_images(self.test_set, names, known_classes, (str(labels), labels.read_bytes()))
+
+
+def gather(paths: Sequence[Path]) -> LocalSet:
+    """The files of a test set, sorted by name: files and folders, which are searched, links included.
+
+    Of files named one by one, those in several folders are named from the folder that they share. Raises ValueError if
+    there are no images.
+    """
+    found = LocalSet([], TestSet(), [])
+    loose = [path for path in paths if not path.is_dir()]
+    root = _common_folder([path for path in loose if _is_image(path)])
+    for path in paths:
+        if not path.is_dir():
+            _take(found, _below(root, path) if _is_image(path) else path.name, path)
+            continue
+        name = os.path.basename(os.path.abspath(path))
+        for below, file, problem in _walk(path, f"{name}/" if name else "", frozenset()):
+            if problem:
+                found.test_set.left_out[below] = problem
+            else:
+                _take(found, below, file)
+    if not found.images:
+        left_out = "; ".join(found.test_set.lines(0, 0)[1:])
+        raise ValueError(f"there are no images in {', '.join(map(str, paths))}" + (f": {left_out}" if left_out else ""))
+    return found
+
+
+def _walk(folder: Path, name: str, above: frozenset[str]) -> Iterator[tuple[str, Path, str]]:
+    """Name, place and "" of each file below a folder; or a problem, also of whole folders that are left out."""
+    above |= {os.path.realpath(folder)}
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError as error:
+        yield name, folder, f"it cannot be read ({error.strerror})"
+        return
+    for entry in entries:
+        below, path = visible(unicodedata.normalize("NFC", name + entry.name)), Path(entry.path)
+        if is_hidden(entry.name):
+            yield below, path, HIDDEN
+        elif entry.is_dir():
+            if os.path.realpath(path) in above:
+                yield below, path, LOOP
+            else:
+                yield from _walk(path, f"{below}/", above)
+        else:
+            yield below, path, ""
+
+
+def _take(found: LocalSet, name: str, path: Path) -> None:
+    """Sort one file into the test set."""
+    name, test_set = visible(unicodedata.normalize("NFC", name)), found.test_set
+    try:
+        part = _part(name, path)
+        if part == "image":
+            found.images.append((name, path))
+        elif part and path.stat().st_size <= (MAX_TABLE_BYTES if part == "table" else MAX_CLASS_FILE_BYTES):
+            test_set.take_aside(name, part, path.read_bytes())
+            found.aside.append((name, path))
+        else:
+            test_set.left_out[name] = ARCHIVE if path.is_file() and _is_archive(path) else NO_IMAGE
+    except FileNotFoundError:
+        test_set.left_out[name] = NO_TARGET
+    except OSError as error:
+        test_set.left_out[name] = f"it cannot be read ({error.strerror})"
+
+
+def _part(name: str, path: Path) -> Part:
+    """What a file is. Raises OSError for one that cannot be read, and for links to nothing."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        return ""
+    if part := part_of(name):
+        return part
+    with path.open("rb") as file:
+        return part_of(name, file.read(HEAD_BYTES))
+
+
+def _is_image(path: Path) -> bool:
+    try:
+        return _part(path.name, path) == "image"
+    except OSError:
+        return False
+
+
+def _is_archive(path: Path) -> bool:
+    with path.open("rb") as file:
+        return is_archive(file)
+
+
+def _common_folder(files: Sequence[Path]) -> str:
+    return os.path.commonpath([os.path.dirname(os.path.abspath(file)) for file in files]) if files else ""
+
+
+def _below(root: str, file: Path) -> str:
+    return Path(os.path.relpath(os.path.abspath(file), root)).as_posix()

@@ -1,0 +1,130 @@
+"""Whether a classifier is right on the originals. If it is not, no cell can show what an edit costs it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from gateway.analysis.certainty import clustered_rate, effective_trials
+from gateway.analysis.effects import Integers, Originals
+from shared.schemas.estimates import Rate
+from shared.schemas.metrics import OriginalsStanding
+
+QUANTILE = 1.96  # of the normal distribution, one-sided 2.5 %
+SOUND = 0.1  # of the way from chance to always right: a model that is surely below it is not testable
+EXCHANGED = 0.8  # accuracy with classes exchanged from which the exchange explains what is wrong
+LEAST_OTHERS = 6  # images of other classes from which a single predicted class is no chance
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedOriginals:
+    """A model on the originals; classes are numbers of `Originals`.
+
+    `chance`: the share that would be right if predictions had nothing to do with labels. `only`: the class that it
+    predicts for everything; None if there are several. `order`: predicted class → the class meant, where exchanging
+    them makes the model right; empty without such an exchange. `in_order`: how often it is right then, on the half of
+    the images that did not choose the exchange.
+    """
+
+    right: Rate
+    chance: float
+    standing: OriginalsStanding
+    only: int | None
+    order: dict[int, int]
+    in_order: Rate | None
+
+
+def judge_originals(originals: Originals, known: int, seed: int) -> JudgedOriginals | None:
+    """How a model that knows `known` classes stands on its originals; None without labels.
+
+    `sound`: it is right more often than by chance, and agrees with its labels more often than with shuffled ones
+    (one-sided, 2.5 %). Otherwise `unsound`: an exchange of classes makes it right; it predicts one class for
+    everything; or the upper limit of its accuracy is below chance plus a tenth of the way to 1. `open`: neither is
+    shown. Chance is the agreement of unrelated labels and predictions with these frequencies (Cohen's), at least one in
+    as many as there are classes.
+    """
+    truth, predicted = originals.truth, originals.predicted
+    if not len(truth):
+        return None
+    right = clustered_rate(truth == predicted, originals.group)
+    chance = _chance(truth, predicted, known)
+    order, in_order = _exchange(originals, seed)
+    only = _only_class(truth, predicted)
+    standing: OriginalsStanding = "open"
+    above = right.low > chance if len(np.unique(truth)) == 1 else _agrees(originals) and right.count > chance * right.n
+    if above:
+        standing = "sound"
+    elif order or only is not None or right.high < chance + SOUND * (1 - chance):
+        standing = "unsound"
+    return JudgedOriginals(right, chance, standing, only, order, in_order)
+
+
+def _chance(truth: Integers, predicted: Integers, known: int) -> float:
+    size = int(max(truth.max(), predicted.max())) + 1
+    classes = np.bincount(truth, minlength=size) / len(truth)
+    present = int(np.count_nonzero(classes))
+    if present == 1:  # then a model that is always right agrees by chance, too
+        return 1 / max(2, known)
+    return max(float(classes @ np.bincount(predicted, minlength=size)) / len(truth), 1 / present)
+
+
+def _agrees(originals: Originals) -> bool:
+    """Whether predictions agree with the labels more often than with labels shuffled among the images.
+
+    Normal approximation with the exact mean and variance of a permutation (Hoeffding 1951); images of one group count
+    as their effective number. False if all labels are equal.
+    """
+    truth, predicted = originals.truth, originals.predicted
+    n, size = len(truth), int(max(truth.max(), predicted.max())) + 1
+    labels, said = np.bincount(truth, minlength=size), np.bincount(predicted, minlength=size)
+    expected = float(labels @ said) / n
+    centred = np.eye(size) - said[:, None] / n - labels[None, :] / n + expected / n
+    variance = float((np.outer(labels, said) * centred**2).sum()) / max(1, n - 1)
+    hits = truth == predicted
+    design = effective_trials(hits, originals.group) / n
+    return variance > 1e-9 and (hits.sum() - expected) * math.sqrt(design) > QUANTILE * math.sqrt(variance)
+
+
+def _only_class(truth: Integers, predicted: Integers) -> int | None:
+    """The class predicted for everything, if enough images have another label."""
+    said = int(predicted[0])
+    return said if (predicted == said).all() and np.count_nonzero(truth != said) >= LEAST_OTHERS else None
+
+
+def _exchange(originals: Originals, seed: int) -> tuple[dict[int, int], Rate | None]:
+    """The exchange of predicted classes that makes the model right most often on one half of the groups.
+
+    It counts only if the other half confirms it: with it the model is right on four fifths of these images, surely
+    on more than half, and more often than without, beyond the limits of both rates.
+    """
+    truth, predicted, group = originals.truth, originals.predicted, originals.group
+    groups = np.unique(group)
+    chosen = np.random.default_rng(seed).permutation(groups)[: len(groups) // 2]
+    first = np.isin(group, chosen)
+    if not first.any() or first.all():
+        return {}, None
+    size = int(max(truth.max(), predicted.max())) + 1
+    counts = np.zeros((size, size), np.int64)
+    np.add.at(counts, (predicted[first], truth[first]), 1)
+    meant = linear_sum_assignment(counts, maximize=True)[1]
+    said = np.flatnonzero(counts[np.arange(size), meant])
+    order = {int(name): int(meant[name]) for name in said if meant[name] != name}
+    if not order:
+        return {}, None
+    exchanged = _apply(predicted, order)
+    before, after = (
+        clustered_rate(classes[~first] == truth[~first], group[~first]) for classes in (predicted, exchanged)
+    )
+    confirmed = (after.value or 0) >= EXCHANGED and after.low > max(before.high, 0.5)
+    return (order, after) if confirmed else ({}, None)
+
+
+def _apply(predicted: Integers, order: dict[int, int]) -> NDArray[np.int64]:
+    exchanged = predicted.astype(np.int64)
+    for said, meant in order.items():
+        exchanged[predicted == said] = meant
+    return exchanged

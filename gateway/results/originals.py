@@ -1,0 +1,71 @@
+"""What is said of a classifier that is wrong on its originals, or less often right than one would hope."""
+
+from __future__ import annotations
+
+from gateway.analysis.effects import Originals
+from gateway.analysis.originals import judge_originals
+from shared.schemas.estimates import Rate
+from shared.schemas.metrics import ExchangedClass, OriginalsCheck
+from shared.seeds import derive_seed
+
+HINT_BELOW = 0.8  # accuracy below which the preprocessing may be wrong
+MOST_EXCHANGES = 8  # named in a sentence
+_CAUSES = "the order of the classes, the label map, and the preprocessing (rescale, mean and std, channels, size)"
+
+
+def check_originals(originals: Originals, known: int, seed: int) -> OriginalsCheck | None:
+    """The check of a model that knows `known` classes, with its sentence; None without labelled originals."""
+    judged = judge_originals(originals, known, derive_seed("originals", seed))
+    if judged is None:
+        return None
+    names = originals.classes
+    check = OriginalsCheck(
+        right=judged.right,
+        chance=judged.chance,
+        standing=judged.standing,
+        only="" if judged.only is None else names[judged.only],
+        order=[ExchangedClass(predicted=names[said], meant=names[meant]) for said, meant in judged.order.items()],
+        right_in_order=judged.in_order,
+    )
+    return check.model_copy(update={"sentence": sentence_of(check)})
+
+
+def sentence_of(check: OriginalsCheck) -> str:
+    """What to say first of such a model; "" if it is sound and right on most originals."""
+    right = _share(check.right)
+    if check.standing == "unsound":
+        return f"Not testable: {_fault(check, right)}"
+    if check.standing == "open":
+        return (
+            f"Not shown to be better than chance ({check.chance:.0%}) on the originals: right on {right}. Check "
+            f"{_CAUSES}, or submit more images."
+        )
+    if check.order:
+        return f"Right on {right} of the originals, but {_exchanged(check)}"
+    if (check.right.value or 0) < HINT_BELOW:
+        return f"Right on {right} of the originals. If you know it to be better, check {_CAUSES}."
+    return ""
+
+
+def _fault(check: OriginalsCheck, right: str) -> str:
+    if check.order:
+        return f"right on {right} of the originals, because {_exchanged(check)} Then submit again."
+    if check.only:
+        return (
+            f"it says `{check.only}` for each of the {check.right.n} originals, whatever their label. Check {_CAUSES}."
+        )
+    return f"right on {right} of the originals, where chance is {check.chance:.0%}. Check {_CAUSES}."
+
+
+def _exchanged(check: OriginalsCheck) -> str:
+    pairs = [f"`{pair.predicted}` for `{pair.meant}`" for pair in check.order[:MOST_EXCHANGES]]
+    more = f" and {len(check.order) - MOST_EXCHANGES} more" if len(check.order) > MOST_EXCHANGES else ""
+    confirmed = _share(check.right_in_order) if check.right_in_order else ""
+    return (
+        f"classes are exchanged: it says {', '.join(pairs)}{more}. With these exchanged it is right on {confirmed} of "
+        "the images that did not choose the exchange. Correct the order of the classes or the label map."
+    )
+
+
+def _share(rate: Rate) -> str:
+    return f"{rate.value or 0:.0%} ({rate.count} of {rate.n})"

@@ -1,0 +1,105 @@
+"""Read the replies of models behind external servers: take off known wrappers, refuse what is no answer.
+
+Known are a block of reasoning before the answer (also without its opening tag, which some chat templates put into the
+prompt), the channels of gpt-oss, the token that ends a turn, a code fence around the whole reply, and an introduction
+("Here is the caption:"). Anything else that is no answer raises UnusableReply, with the server and the reply's first
+words, and is counted in `contrafact_unusable_replies`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from prometheus_client import Counter
+
+from shared.problems import BEGINS, UnusableReply
+
+REVISION = "1"  # increase it whenever the same reply of a server is read differently
+UNUSABLE_REPLIES = Counter(
+    "contrafact_unusable_replies",
+    "Replies of models that are no answer, by model (a server's address) and fault",
+    ["model", "fault"],
+    registry=None,
+)
+_QUOTED = 80  # characters
+_TAGS = r"(?:think|thinking|thought|reasoning)"
+_END_OF_REASONING = re.compile(rf"</{_TAGS}>\s*", re.IGNORECASE)
+_FINAL = "<|channel|>final<|message|>"
+_END = re.compile(r"(?:<\|(?:im_end|eot_id|end|endoftext|return|end_of_text)\|>|</s>|<end_of_turn>)+\Z")
+_FENCE = re.compile(r"```[\w-]*\n(.*)```", re.DOTALL)
+_INTRODUCTION = re.compile(
+    r"(?:(?:sure|certainly|of course|okay)[,!.] )?here(?:'s|’s| is) (?:a|the|your) (?:[\w-]+ ){0,3}?"
+    r"(?:caption|description)(?: (?:of|for) (?:the|this|your) (?:image|picture|photo))?:\s+"
+    r"|(?:caption|description|final answer|answer):\s+",
+    re.IGNORECASE,
+)
+_QUOTES = re.compile(r"([\"“])([^\"“”]*)[\"”]")
+_MARKUP = re.compile(rf"</?{_TAGS}>|<\|[^|>\s]{{1,40}}\|>|```", re.IGNORECASE)
+_DECLINES = re.compile(
+    r"(?:i(?:'|’)m sorry|i am sorry|sorry,|i can(?:'|’|no)t|i(?:'|’)m unable|i am unable|as an ai)\b", re.I
+)
+_SENTENCES = re.compile(r".*[.!?][\"”')]?(?=\s|\Z)", re.DOTALL)
+
+
+def answer_in(text: str) -> str:
+    """The reply without reasoning, channels, the end of the turn, and a fence around all of it; others stay as is."""
+    answer = text.strip()
+    if end := _END.search(answer, max(0, len(answer) - 40)):
+        answer = answer[: end.start()].rstrip()
+    if answer.startswith("<|channel|>"):
+        answer = answer.rpartition(_FINAL)[2]
+    answer = answer[reasoning_length(answer) :]
+    fenced = _FENCE.fullmatch(answer)
+    answer = fenced[1].strip() if fenced and "```" not in fenced[1] else answer
+    return text if answer == text.strip() else answer
+
+
+def reasoning_length(text: str) -> int:
+    """How many characters of reasoning come before the answer."""
+    if text.lstrip().startswith(("{", "[", "```")):  # JSON may hold anything in its strings
+        return 0
+    ends = [match.end() for match in _END_OF_REASONING.finditer(text)]
+    return ends[-1] if ends else 0
+
+
+def caption_in(text: str, *, finished: bool, server: str, instead: str = "") -> str:
+    """The caption in the answer of `server`; if it was cut off, its whole sentences.
+
+    `instead`: what the server sent in place of a text. Raises UnusableReply.
+    """
+    caption = text.strip()
+    introduction = _INTRODUCTION.match(caption)
+    caption = caption[introduction.end() :] if introduction else caption
+    quoted = _QUOTES.fullmatch(caption)
+    caption = quoted[2].strip() if quoted else caption
+    if not caption:
+        raise unusable(server, "empty", "gave an empty caption; check its model and its chat template", instead)
+    if _MARKUP.search(caption):
+        advice = "gave a caption with reasoning or markup; turn reasoning off there, or parse it there"
+        raise unusable(server, "markup", advice, text)
+    if _DECLINES.match(caption):
+        raise unusable(server, "declined", "declined to write a caption", text)
+    if finished:
+        return caption
+    whole = _SENTENCES.match(caption)
+    if whole is None:
+        advice = "gave a caption that is cut off in its first sentence; raise `caption_max_tokens`, or ask for less in"
+        raise unusable(server, "cut off", f"{advice} the profile's `instruction`", text)
+    return whole[0]
+
+
+def unusable(model: str, fault: str, sentence: str, reply: str) -> UnusableReply:
+    """Count an unusable reply. The problem to raise says `sentence` of the model and quotes the first words."""
+    count_unusable(model, fault)
+    return UnusableReply(f"{model} {sentence}{beginning(reply)}")
+
+
+def count_unusable(model: str, fault: str) -> None:
+    """Count an unusable reply of a model, by one or two words of what is wrong with it."""
+    UNUSABLE_REPLIES.labels(model, fault).inc()
+
+
+def beginning(reply: str) -> str:
+    """A sentence that quotes the first words of a reply; empty for one without words."""
+    words = " ".join(reply.split())
+    return f"{BEGINS}{words if len(words) <= _QUOTED else f'{words[:_QUOTED]}…'!r}" if words else ""

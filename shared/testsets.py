@@ -1,0 +1,315 @@
+"""What a test set is, in a folder, an archive, a form or a list: which files are images, and where labels come from.
+
+    files ── part_of ──► image
+                         table        manifest.csv, metadata.csv, labels.csv …   ─┐ label_images: the label of each
+                         class file   0001.cls or 0001.json beside 0001.jpg      ─┘ image, or from its folders
+                         all others are left out, with a reason
+
+Every way into the system asks here, so that a folder, its zip and its list have the same images and labels. The module
+reads no image: what cannot be decoded is found later, and left out or failed with its reason.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from pydantic import TypeAdapter
+
+from shared.manifests import Manifest, ManifestRow, clean_name, match_rows, parse_manifest, refuse_masks
+from shared.problems import InvalidInput, Problem, quote
+from shared.schemas.masks import Label
+
+Part = Literal["image", "table", "class file", ""]
+MaskKind = Literal["none", "truth", "objects"]  # what the masks of a job are: none, its ground truth, or objects
+
+MAX_TABLES = 100
+MAX_TABLE_BYTES = 32 * 1024**2
+MAX_CLASS_FILE_BYTES = 64 * 1024
+MANIFEST_NAMES = ("manifest.csv", "manifest.jsonl")
+HUB_NAMES = ("metadata.csv", "metadata.jsonl")  # each holds for the images below its folder
+LABEL_NAMES = re.compile(r"(labels|annotations|_annotations|loc_val_solution|val_annotations)\.(csv|tsv|jsonl|txt)")
+# Those that Contrafact decodes, and others that are images without doubt, whose refusal says what to do.
+_DECODED = ("png", "apng", "jpg", "jpeg", "jpe", "jfif", "pjpeg", "webp", "bmp", "dib", "tif", "tiff", "avif")
+_OTHERS = ("gif", "heic", "heif", "jp2", "jxl", "psd", "ico", "ppm", "pgm", "tga", "exr", "dng", "cr2", "nef", "arw")
+IMAGE_SUFFIXES = frozenset((*_DECODED, *_OTHERS))
+NO_IMAGE = "no image"
+UNWANTED = "no labels, as the spec says"
+HIDDEN = "hidden, or kept by the operating system"
+_TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
+_LISTS = ("train.txt", "val.txt", "test.txt")  # Caffe's: a file and the index of its class on each line
+_JUNK = {"__macosx", "thumbs.db", "desktop.ini", "@eadir"}
+_IMAGE_HEADS = (
+    re.compile(
+        rb"\x89PNG|\xff\xd8\xff|GIF8|BM.{4}\0{4}|II\*\0|MM\0\*|RIFF.{4}WEBP|8BPS|\xff\x0a|\0{3}\x0c(JXL |jP  )", re.S
+    ),
+    re.compile(rb".{4}ftyp(avif|avis|heic|heix|heim|hevc|mif1|msf1)", re.S),
+)
+HEAD_BYTES = 32  # of a file, which `part_of` needs
+_SYNSET = re.compile(r"n\d{8}")  # WordNet's id of a class, as ImageNet names folders
+_SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "eval"}
+_LABEL_KEYS = ("label", "cls", "class", "class_name")  # of a JSON file beside an image
+_LABEL: TypeAdapter[str] = TypeAdapter(Label)
+_LISTED = 3
+
+
+def part_of(name: str, head: bytes = b"") -> Part:
+    """What a file of a test set is, by its name and first bytes; "" for one that is left out."""
+    base = name.rpartition("/")[2].lower()
+    suffix = base.rpartition(".")[2] if "." in base else ""
+    if suffix in IMAGE_SUFFIXES or any(pattern.match(head) for pattern in _IMAGE_HEADS):
+        return "image"
+    if base.endswith(_TABLE_SUFFIXES) or LABEL_NAMES.fullmatch(base) or base in _LISTS:
+        return "table"
+    return "class file" if suffix in ("cls", "json") else ""
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file is hidden, lies in a hidden folder, or is one that operating systems leave behind."""
+    return any(part.startswith(".") or part.lower() in _JUNK for part in name.split("/"))
+
+
+def is_manifest(name: str) -> bool:
+    """Whether a file is our own manifest, by its name; it may lie in subfolders."""
+    return name.rpartition("/")[2].lower() in MANIFEST_NAMES
+
+
+@dataclass(slots=True)
+class TestSet:
+    """The files of a test set other than its images, as they are gathered, and what becomes of all of them.
+
+    `left_out`: name → why. `labels_from`: a sentence, once `label_images` has run.
+    """
+
+    tables: dict[str, bytes] = field(default_factory=dict)
+    class_files: dict[str, bytes] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    labels_from: str = ""
+
+    __test__ = False  # no class of tests
+
+    def take_aside(self, name: str, part: Part, data: bytes) -> None:
+        """Keep a table or class file; leave out what is neither. Raises InvalidInput for very many tables."""
+        if part == "table":
+            if len(self.tables) == MAX_TABLES:
+                raise InvalidInput(f"there are more than {MAX_TABLES} tables; keep the one with the labels")
+            self.tables[name] = data
+        elif part == "class file" and len(data) <= MAX_CLASS_FILE_BYTES:
+            self.class_files[name] = data
+        else:
+            self.left_out[name] = NO_IMAGE
+
+    def lines(self, used: int, labelled: int) -> list[str]:
+        """One line each: what is used, what is left out and why, and where labels come from."""
+        reasons: dict[str, list[str]] = {}
+        for name, why in self.left_out.items():
+            reasons.setdefault(why, []).append(name)
+        return [
+            f"{used:,} image{'' if used == 1 else 's'} used, {labelled:,} with ground truth",
+            *(f"{len(names):,} left out, {why}: {quote(names, _LISTED)}" for why, names in reasons.items()),
+            *([self.labels_from] if self.labels_from else []),
+        ]
+
+
+def label_images(
+    test_set: TestSet,
+    names: Sequence[str],
+    known_classes: Collection[str],
+    manifest: tuple[str, bytes] | None = None,
+    masks: MaskKind = "none",
+) -> list[ManifestRow]:
+    """The label, mask and group of each image: from the first of these that there is.
+
+    1. `manifest` (its name and content), or our own manifest among the tables;
+    2. `metadata.csv` or `metadata.jsonl` of the Hub, or a table called `labels`, `annotations` and the like;
+    3. class files beside the images, as in WebDataset;
+    4. class folders (`folder_labels`);
+    5. the only other table that names images and their labels.
+
+    Where `masks` are the ground truth, only 1 counts. What was read, and tables that were not, are noted in `test_set`.
+    Raises InvalidInput and Malformed for a manifest that does not fit, and if it names masks and there are to be none.
+    """
+    own = [(name, data) for name, data in test_set.tables.items() if is_manifest(name)]
+    chosen = [*([manifest] if manifest else []), *own]
+    if len(chosen) > 1:
+        raise InvalidInput(f"there is more than one manifest: {quote([name for name, _ in chosen])}; keep one")
+    rows = None
+    if chosen:
+        name, data = chosen[0]
+        table = parse_manifest(data)
+        rows = _noted(test_set, names, match_rows(table, names, [*test_set.left_out]), [(name, table)])
+    elif masks == "truth":
+        rows = [_row(name, None) for name in names]
+    rows = rows or _from_tables(test_set, names) or _from_class_files(test_set, names)
+    if rows is None:
+        labels, test_set.labels_from = folder_labels(names, known_classes)
+        rows = None if any(labels) else _from_other_table(test_set, names)
+        rows = rows or [_row(name, label) for name, label in zip(names, labels, strict=True)]
+    for name in (*test_set.tables, *test_set.class_files):
+        test_set.left_out.setdefault(name, NO_IMAGE)
+    if masks == "none":
+        refuse_masks(rows)
+    return rows
+
+
+def folder_labels(names: Sequence[str], known_classes: Collection[str]) -> tuple[list[str | None], str]:
+    """The label of each image from the folders that it lies in, and a sentence on where labels come from or why not."""
+    paths = [clean_name(name).split("/")[:-1] for name in names]
+    known = {unicodedata.normalize("NFC", name) for name in known_classes}
+    deepest = [
+        next((part for part in reversed(path) if part in known or _SYNSET.fullmatch(part)), None) for path in paths
+    ]
+    beside = [len(path) <= len(_common(paths)) for path in paths]
+    if any(deepest) and all(label or alone for label, alone in zip(deepest, beside, strict=True)):
+        return _said(deepest, names)
+    leaves = [path[-1] if path else None for path in paths]
+    folders = {leaf for leaf, alone in zip(leaves, beside, strict=True) if leaf and not alone}
+    if len(folders) > 1 and not any(beside) and not all(folder.lower() in _SPLITS for folder in folders):
+        return _said(leaves, names)
+    none: list[str | None] = [None] * len(names)
+    if len(folders) > 1 and not any(beside):
+        return none, f"no labels: the folders {quote(sorted(folders))} are parts of a data set, not classes"
+    if len(folders) > 1:
+        strays = [name for name, alone in zip(names, beside, strict=True) if alone]
+        return none, (
+            f"no labels: {quote(strays, _LISTED)} lie{'s' if len(strays) == 1 else ''} beside the folders "
+            f"{quote(sorted(folders), _LISTED)}, which would be the classes; move it away, or give a manifest"
+        )
+    if len(set(leaves)) == 1 and leaves[0]:
+        return none, (
+            f"no labels: all images lie in one folder, {leaves[0]!r}, which is no class of the models; put them into a "
+            "folder for each class, or give a manifest (file,label)"
+        )
+    return none, "no labels: there is no manifest (file,label), and the images lie in no class folders"
+
+
+def _said(labels: Sequence[str | None], names: Sequence[str]) -> tuple[list[str | None], str]:
+    classes = sorted({label for label in labels if label})
+    without = [name for name, label in zip(names, labels, strict=True) if label is None]
+    rest = f"; without one: {quote(without, _LISTED)}" if without else ""
+    return list(labels), f"labels from the class folders {quote(classes)}{rest}"
+
+
+def _common(paths: Sequence[list[str]]) -> list[str]:
+    """The folders that all paths share."""
+    first, last = min(paths), max(paths)
+    same = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    return first[:same]
+
+
+def _row(name: str, label: str | None) -> ManifestRow:
+    return ManifestRow.model_construct(file=name, label=label, mask=None, group=None)
+
+
+def _from_tables(test_set: TestSet, names: Sequence[str]) -> list[ManifestRow] | None:
+    """Rows from `metadata.csv` of each folder, or else from the only table whose name says that it has labels."""
+    bases = {name: name.rpartition("/")[2].lower() for name in test_set.tables}
+    hub = _readable(test_set, [name for name in bases if bases[name] in HUB_NAMES])
+    merged = {f"{_folder(name)}{file}": row for name, table in hub for file, row in table.rows.items()}
+    if hub and any(rows := match_rows(Manifest(merged, ours=False), names)):
+        return _noted(test_set, names, rows, hub)
+    tables = _matching(test_set, names, [name for name in bases if LABEL_NAMES.fullmatch(bases[name])])
+    if len(tables) > 1:
+        raise InvalidInput(
+            f"{quote([name for name, _, _ in tables])} may each hold the labels; give the right one as the manifest"
+        )
+    return _noted(test_set, names, tables[0][2], [tables[0][:2]]) if tables else None
+
+
+def _from_other_table(test_set: TestSet, names: Sequence[str]) -> list[ManifestRow] | None:
+    """Rows from the only other table that names at least one of the images."""
+    tables = _matching(test_set, names, [name for name in test_set.tables if name not in test_set.left_out])
+    if len(tables) > 1:
+        test_set.labels_from += f"; {quote([name for name, _, _ in tables])} may each hold them: name one manifest.csv"
+    return _noted(test_set, names, tables[0][2], [tables[0][:2]]) if len(tables) == 1 else None
+
+
+def _matching(
+    test_set: TestSet, names: Sequence[str], tables: Sequence[str]
+) -> list[tuple[str, Manifest, list[ManifestRow | None]]]:
+    """Those tables with labels that name at least one of the images, with the row of each image."""
+    matching = []
+    for name, table in _readable(test_set, tables):
+        rows = match_rows(replace(table, ours=False), names)
+        if any(rows):
+            matching.append((name, table, rows))
+        else:
+            test_set.left_out[name] = "a table that names none of the images"
+    return matching
+
+
+def _readable(test_set: TestSet, tables: Sequence[str]) -> list[tuple[str, Manifest]]:
+    """The tables that have labels. The others are left out with a reason."""
+    readable = []
+    for name in tables:
+        try:
+            table = parse_manifest(test_set.tables[name])
+        except Problem as problem:
+            test_set.left_out[name] = f"no table of labels ({problem.detail})"
+            continue
+        if any(row.label or row.group for row in table.rows.values()):
+            readable.append((name, table))
+        else:
+            columns = f"; its other columns are {quote(table.ignored)}" if table.ignored else ""
+            test_set.left_out[name] = f"a table without a column of labels, such as `label`{columns}"
+    return readable
+
+
+def _folder(name: str) -> str:
+    return "".join(name.rpartition("/")[:2])
+
+
+def _noted(
+    test_set: TestSet, names: Sequence[str], rows: Sequence[ManifestRow | None], tables: Sequence[tuple[str, Manifest]]
+) -> list[ManifestRow]:
+    """The rows of the images. Notes in the test set which tables they are from and what of these was not used."""
+    first = tables[0][1]
+    column = f", column `{first.label_column}`" if first.label_column not in ("", "label") else ""
+    ignored = f"; ignored columns: {', '.join(first.ignored)}" if first.ignored else ""
+    without = [name for name, row in zip(names, rows, strict=True) if row is None]
+    missing = f"; no row for {quote(without, _LISTED)}" if without else ""
+    spare = sum(len(table.rows) for _, table in tables) - (len(names) - len(without))
+    more = f"; {spare:,} rows for files that are not here" if spare > 0 and not first.ours else ""
+    for name, _ in tables:
+        test_set.tables.pop(name, None)
+    words = "labels are read" if any(row and (row.label or row.mask) for row in rows) else "no labels: none are"
+    test_set.labels_from = (
+        f"{words} from {quote([name for name, _ in tables], _LISTED)}{column}{ignored}{missing}{more}"
+    )
+    return [row or _row(name, None) for name, row in zip(names, rows, strict=True)]
+
+
+def _from_class_files(test_set: TestSet, names: Sequence[str]) -> list[ManifestRow] | None:
+    """Rows from `0001.cls` or `0001.json` beside `0001.jpg`, as in WebDataset."""
+    for suffix in ("cls", "json"):
+        labels: dict[str, str] = {}
+        for name, data in test_set.class_files.items():
+            if name.lower().endswith(f".{suffix}") and (label := _label_in(data, suffix)) is not None:
+                labels[_sample(name)] = label
+        if any(_sample(name) in labels for name in names):
+            test_set.class_files = {n: data for n, data in test_set.class_files.items() if _sample(n) not in labels}
+            test_set.labels_from = f"labels are read from the .{suffix} file beside each image"
+            return [_row(name, labels.get(_sample(name))) for name in names]
+    return None
+
+
+def _sample(name: str) -> str:
+    """The sample of WebDataset that a file belongs to: its name up to the first dot."""
+    folder, _, base = name.rpartition("/")
+    return f"{folder}/{base.partition('.')[0]}"
+
+
+def _label_in(data: bytes, suffix: str) -> str | None:
+    """The label in a class file: the text of a .cls, or the member `label` or the like of a JSON object."""
+    try:
+        text = data.decode("utf-8-sig").strip()
+        value = text if suffix == "cls" else json.loads(text)
+        if isinstance(value, dict):
+            value = next((value[key] for key in _LABEL_KEYS if key in value), None)
+        return _LABEL.validate_python(str(value) if type(value) is int else value)
+    except (ValueError, RecursionError):
+        return None

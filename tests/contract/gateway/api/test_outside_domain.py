@@ -1,0 +1,89 @@
+"""Jobs of images that the profile's models do not know. The evaluator answers by arithmetic: white is outside."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from contrafact.cli import app
+from tests.support.archives import zipped
+from tests.support.gateway_under_test import Gateway, picture
+
+TASK = "classify the vehicle"
+WHITE = picture(255)
+
+
+def digest_of(png: bytes) -> str:
+    return hashlib.sha256(png).hexdigest()
+
+
+def ask(gateway: Gateway, *pictures: bytes, dry_run: bool = True, **spec: Any) -> httpx.Response:
+    files = {"images": ("set.zip", zipped({f"{number}.png": data for number, data in enumerate(pictures)}))}
+    data = {"spec": json.dumps({"task": TASK, **spec})}
+    return gateway.client.post("/jobs", params={"dry_run": dry_run}, files=files, data=data)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_job_of_other_images_is_refused_unless_it_is_forced(gateway: Gateway, dry_run: bool) -> None:
+    refused = ask(gateway, WHITE, dry_run=dry_run)
+    assert refused.status_code == 422
+    for words in ("profile tiny", "photographs", "outside_domain", "--outside-domain"):
+        assert words in refused.json()["detail"]
+    forced = ask(gateway, WHITE, dry_run=dry_run, outside_domain=True).json()
+    plan = forced if dry_run else gateway.client.get(f"/jobs/{forced['id']}/plan").json()
+    assert "the image is something else" in plan["outside_domain"]
+
+
+def test_one_odd_image_is_mentioned_and_does_not_stop_the_job(gateway: Gateway) -> None:
+    drawn = [picture(shade) for shade in range(20, 23)]
+    assert "1 of 4" in ask(gateway, WHITE, *drawn).json()["outside_domain"]
+    assert ask(gateway, *drawn).json()["outside_domain"] == ""
+    assert ask(gateway, WHITE, picture(255, 17), drawn[0]).status_code == 422
+
+
+def test_methods_without_a_generator_take_all_images(gateway: Gateway) -> None:
+    assert ask(gateway, WHITE, methods=["corruptions"]).json()["outside_domain"] == ""
+    assert ask(gateway, WHITE, methods=["corruptions", "dillema"]).status_code == 422
+
+
+def test_uploaded_images_are_looked_at(gateway: Gateway) -> None:
+    gateway.client.put(f"/images/{digest_of(WHITE)}", content=WHITE)
+    request = {"task": TASK, "images": [{"digest": digest_of(WHITE)}]}
+    assert gateway.client.post("/jobs?dry_run=true", json=request).status_code == 422
+    assert gateway.client.post("/jobs", json=request).status_code == 422
+
+
+def test_the_command_line_refuses_files_before_it_uploads_them(gateway: Gateway, tmp_path: Path) -> None:
+    for number in range(40):
+        path = tmp_path / "cats" / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(picture(255, 16 + number))
+    command = ["submit", str(tmp_path / "cats"), "--task", TASK, "--url", str(gateway.client.base_url)]
+    stored = sum(1 for _ in gateway.context.store.iterate())
+    refused = CliRunner().invoke(app, [*command, "--dry-run"])
+    assert (refused.exit_code, "--outside-domain" in refused.output) == (3, True)
+    assert sum(1 for _ in gateway.context.store.iterate()) == stored
+    forced = CliRunner().invoke(app, [*command, "--dry-run", "--outside-domain"])
+    assert "14 of 14 images looked at are something else" in " ".join(forced.output.split())
+    assert CliRunner().invoke(app, command).exit_code == 3
+    assert CliRunner().invoke(app, [*command, "--outside-domain"]).exit_code == 0
+
+
+def test_the_form_refuses_beside_its_files_and_has_a_box(gateway: Gateway) -> None:
+    fields = {"task": TASK, "methods": "dillema"}
+    files = {"images": ("cat.png", WHITE)}
+    refused = gateway.client.post("/", data=fields, files=files, headers={"Accept": "application/json"}).json()
+    assert (refused["field"], "Test them all the same" in refused["detail"]) == ("images", True)
+    listed = json.dumps({"images": [{"digest": "0" * 64, "name": "cat.png"}]})
+    fragment = gateway.client.post("/plan", data={**fields, "listed": listed}, files=files).text
+    assert 'data-field="images"' in fragment
+    unseen = gateway.client.post("/plan", data={**fields, "listed": listed}, files={"manifest": ("", b"")})
+    assert 'data-ready="true"' in unseen.text
+    forced = gateway.client.post("/", data={**fields, "outside_domain": "true"}, files=files)
+    assert forced.status_code == 303

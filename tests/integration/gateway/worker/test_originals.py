@@ -1,0 +1,60 @@
+"""The originals are predicted first: a job whose models are all wrong on them renders nothing, and says why."""
+
+from __future__ import annotations
+
+from sqlalchemy import func, select
+
+from gateway.database.tables import Counterfactual, SourceImage
+from gateway.model_services.clients import ModelServices
+from gateway.report.markdown import report_markdown
+from shared.schemas.base import ImagePayload
+from shared.schemas.evaluation import PredictRequest
+from shared.schemas.service import SERVICES
+from shared.storage import image_key
+from shared.verdicts import verdict_of
+from tests.support.small_services import CLASSES
+from tests.support.work_site import Site
+
+IMAGES = 15
+
+
+def exchange_labels(site: Site, model: str) -> None:
+    """Give every image of the job the class after the one that the model predicts."""
+    services = ModelServices(dict.fromkeys(SERVICES, site.url), deadline=60, wait=1)
+    site.clients.append(services)
+    with site.sessions.begin() as session:
+        for image in session.scalars(select(SourceImage)):
+            png = site.store.get(image_key(image.digest or ""))
+            reply = services.predict(PredictRequest(model=model, images=[ImagePayload(png=png)]))
+            predicted = reply.classes[reply.probabilities[0].index(max(reply.probabilities[0]))]
+            image.ground_truth = CLASSES[(CLASSES.index(predicted) + 1) % len(CLASSES)]
+
+
+def counterfactuals(site: Site) -> int:
+    with site.sessions() as session:
+        return session.scalar(select(func.count()).select_from(Counterfactual)) or 0
+
+
+def test_a_model_that_is_never_right_gets_no_verdict_and_nothing_is_rendered(site: Site) -> None:
+    """It had "✓ No weakness found in 15 tested cells"."""
+    site.add_job(images=IMAGES, models=("m1",))
+    exchange_labels(site, "m1")
+    site.worker().step()
+    assert (site.state(), counterfactuals(site)) == ("done", 0)
+    assert not site.small.calls["render"]
+    results = site.metrics()
+    (of_model,) = results.results
+    assert verdict_of(results, of_model).kind == "not testable"
+    assert of_model.originals is not None
+    assert (of_model.originals.right.count, of_model.originals.right.n) == (0, IMAGES)
+    first = report_markdown(results).splitlines()[2]
+    assert first.startswith("**`m1` has no verdict.")
+    assert all(word in first for word in ("order of the classes", "label map")), first
+    assert "No verdict" in site.report()
+
+
+def test_one_sound_model_is_enough_to_render(site: Site) -> None:
+    site.add_job(images=IMAGES, models=("m1", "m2"))
+    exchange_labels(site, "m1")
+    site.worker().step()
+    assert counterfactuals(site)

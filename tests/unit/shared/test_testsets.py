@@ -1,0 +1,102 @@
+"""What a test set is: which files are images, what is left out, and where labels come from."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+
+from shared.problems import InvalidInput
+from shared.testsets import TestSet, folder_labels, label_images, part_of
+
+PNG = b"\x89PNG\r\n\x1a\n"
+NFC, NFD = (unicodedata.normalize(form, "bus_é.png") for form in ("NFC", "NFD"))
+
+
+def labelled(
+    images: list[str], others: dict[str, str] | None = None, known: tuple[str, ...] = ("bus", "car")
+) -> tuple[list[str | None], list[str]]:
+    """The labels of these images beside other files, and what is said of them."""
+    test_set = TestSet()
+    for name, text in (others or {}).items():
+        test_set.take_aside(name, part_of(name), text.encode())
+    labels = [row.label for row in label_images(test_set, images, known)]
+    return labels, test_set.lines(len(images), len(labels) - labels.count(None))
+
+
+def test_an_image_is_known_by_its_suffix_or_its_first_bytes() -> None:
+    for name in ("a.jfif", "a.JPG", "a.tif", "a.avif", "a.heic"):
+        assert part_of(name) == "image", name
+    assert part_of("store/0a1b", PNG) == "image"
+    assert part_of("LICENSE", b"MIT") == ""
+    assert part_of("README.md", b"# Set") == ""
+
+
+def test_what_is_left_out_and_where_labels_come_from_is_said() -> None:
+    labels, lines = labelled(["set/bus/1.png", "set/car/1.png"], {"set/README.txt": "hello"})
+    assert labels == ["bus", "car"]
+    assert lines[0] == "2 images used, 2 with ground truth"
+    assert "1 left out" in lines[1]
+    assert "set/README.txt" in lines[1]
+    assert "class folders 'bus', 'car'" in lines[2]
+
+
+def test_an_image_beside_the_class_folders_takes_no_label_from_the_others() -> None:
+    labels, lines = labelled(["set/bus/1.png", "set/car/1.png", "set/cover.png"])
+    assert labels == ["bus", "car", None]
+    assert "'set/cover.png'" in lines[-1]
+    labels, lines = labelled(["set/x/1.png", "set/y/1.png", "set/cover.png"])
+    assert labels == [None] * 3
+    assert "no labels: 'set/cover.png'" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("names", "labels"),
+    [
+        (["s/train/n01443537/images/a.JPEG", "s/train/n02085620/images/b.JPEG"], ["n01443537", "n02085620"]),
+        (["s/bus/day/1.png", "s/car/night/2.png"], ["bus", "car"]),
+        (["s/train/1.png", "s/val/2.png"], [None, None]),
+        (["bus/1.png", "tram/2.png"], ["bus", "tram"]),
+    ],
+)
+def test_a_class_folder_may_have_folders(names: list[str], labels: list[str | None]) -> None:
+    assert folder_labels(names, ("bus", "car"))[0] == labels
+
+
+@pytest.mark.parametrize(
+    ("table", "text", "labels"),
+    [
+        ("s/metadata.csv", "file_name,label,text\nx/a.png,bus,one\nx/b.png,car,two\n", ["bus", "car"]),
+        ("s/x/metadata.jsonl", '{"file_name": "a.png", "label": 1}\n{"file_name": "b.png"}', ["1", None]),
+        ("s/labels.csv", "id;class\na;bus\nb;car\n", ["bus", "car"]),
+        ("s/LOC_val_solution.csv", "ImageId,PredictionString\na,n01443537 1 2 3 4\n", ["n01443537", None]),
+        ("s/val_annotations.txt", "a.png\tn01443537\t0\t32\t44\t62\n", ["n01443537", None]),
+        ("s/val.txt", "a.png 65\nb.png 3\n", ["65", "3"]),
+        ("s/manifest.csv", "file,label\nx\\a.png,bus\n./x//B.png,car\n", ["bus", "car"]),
+        ("s/manifest.csv", "file,label\nC:\\old\\x\\a.png,bus\nC:\\old\\x\\b.png,car\n", ["bus", "car"]),
+        ("s/x/a.json", '{"label": "bus"}', ["bus", None]),
+        ("s/x/b.cls", "7\n", [None, "7"]),
+        ("s/coco.json", '{"images": []}', [None, None]),
+        ("s/metadata.csv", "file_name,text\nx/a.png,bus\n", [None, None]),
+    ],
+)
+def test_tables_and_class_files_as_others_write_them(table: str, text: str, labels: list[str | None]) -> None:
+    read, lines = labelled(["s/x/a.png", "s/x/b.png"], {table: text})
+    assert read == labels
+    assert any(table in line or table.rpartition(".")[2] in line for line in lines[1:])
+
+
+def test_names_in_two_normal_forms_are_one_name() -> None:
+    assert labelled([NFD], {"manifest.csv": f"file,label\n{NFC},bus\n"})[0] == ["bus"]
+
+
+def test_a_table_of_predictions_does_not_replace_class_folders() -> None:
+    predictions = {"predictions.csv": "file,label\nbus/1.png,car\ncar/1.png,bus\n"}
+    assert labelled(["bus/1.png", "car/1.png"], predictions)[0] == ["bus", "car"]
+
+
+def test_a_manifest_of_other_folders_is_not_taken_for_this_one() -> None:
+    with pytest.raises(InvalidInput, match=r"not sent: '/x/bus/1\.png'"):
+        labelled(["set/car/1.png"], {"manifest.csv": "file,label\n/x/bus/1.png,bus\n"})
+    with pytest.raises(InvalidInput, match=r"labels\.csv.* may each hold the labels"):
+        labelled(["a.png"], {"labels.csv": "file,label\na.png,bus\n", "annotations.csv": "file,label\na.png,car\n"})
