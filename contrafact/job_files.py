@@ -170,6 +170,9 @@ def _outside_domain(client: Client, spec: JobSpec, files: Sequence[NamedPath], r
     named = [{"file": row.name, "label": row.label, "group": row.group} for row in rows]
     lines = [json.dumps({key: value for key, value in row.items() if value is not None}) for row in named]
     labelled = any(row.label or row.group for row in rows)
+    spec = spec.model_copy(
+        update={"design": "free", "values": (), "budget": None}
+    )  # those of the job may need all images
     with _pack(sample) as archive:
         return client.plan_from_archive(spec, archive, "\n".join(lines).encode() if labelled else None).outside_domain
 

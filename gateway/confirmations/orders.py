@@ -72,7 +72,7 @@ def confirm(context: Context, owner: str, job_id: str, request: ConfirmationRequ
             design="balanced" if request.confirm_with == "dillema" else "free",
             seed=job.seed,
             confirms=job.id,
-            outside_domain=job.stored_spec.outside_domain,
+            outside_domain=True,  # these images were accepted before
         )
         images = [manifest_image(source) for source in findings.sources]
     # Findings that a new report changes have other images or phrases, so they are tested by another job.

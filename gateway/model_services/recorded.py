@@ -20,13 +20,13 @@ from gateway.database.sessions import Sessions, insert_missing, reading
 from gateway.database.table_base import utc_now
 from gateway.database.tables import RecordedCall
 from gateway.metrics import RECORDED
-from gateway.model_services.clients import ModelServices
+from gateway.model_services.clients import BrokenOff, ModelServices
 from gateway.model_services.image_shelf import ImageShelf
 from gateway.model_services.recurring import RecurringReplies
-from gateway.model_services.single_edits import join, split
+from gateway.model_services.single_edits import join, refuse_unusable, split
 from gateway.model_services.vectors import with_vectors, without_vectors
 from shared.endpoints import Endpoint, Reply, Request, Services
-from shared.problems import GenerationFailed, NotFinite, Problem
+from shared.problems import GenerationFailed, NotFinite, NotReady, Problem
 from shared.schemas.base import Contract
 from shared.schemas.evaluation import EmbedRequest, PredictRequest, SegmentRequest
 from shared.schemas.jobs import Stage
@@ -93,7 +93,7 @@ class RecordedServices(Services):
             self.used[endpoint.service, info.revision] = info
         if missing:
             self._enter(endpoint.stage)
-            self._make(endpoint, requests, bodies, replies)
+            self._make(endpoint, requests, bodies, replies, info)
         return join(replies)
 
     def _make(
@@ -102,10 +102,11 @@ class RecordedServices(Services):
         requests: Sequence[Request],
         bodies: Sequence[str],
         replies: list[Reply | None],
+        info: ServiceInfo,
     ) -> None:
         """Make the calls whose reply is missing, record each reply and enter it. Raises as `call`.
 
-        The guard gets to know a problem only if the service answers none of the calls.
+        The guard gets to know a problem only if no call gives an image. `info` is the service's description before.
         """
         missing = [index for index, reply in enumerate(replies) if reply is None]
         source = self._source_of(requests[0])
@@ -115,20 +116,25 @@ class RecordedServices(Services):
             for place, reply in self._services.call_each(endpoint, [requests[index] for index in missing]):
                 began, ended = ended, time.monotonic()
                 index, seconds = missing[place], ended - began
-                info = self._services.description(endpoint.service)  # it differs if the service was replaced meanwhile
-                key = self._key(endpoint, bodies[index], info.revision)
-                external = any(weights.dtype == FROM_SERVER for weights in info.weights)
-                if isinstance(reply, GenerationFailed) and not external:
-                    self._store(endpoint, key, source, info.revision, {_FAILED: reply.detail}, seconds)
                 if isinstance(reply, Problem):
                     problems[index] = reply
+                    external = any(weights.dtype == FROM_SERVER for weights in info.weights)
+                    if isinstance(reply, GenerationFailed) and not external:
+                        key = self._key(endpoint, bodies[index], info.revision)
+                        self._store(endpoint, key, source, info.revision, {_FAILED: reply.detail}, seconds)
                     continue
-                self._record(endpoint, key, source, info.revision, reply, seconds)
+                if not any(isinstance(problem, BrokenOff | NotReady) for problem in problems.values()):
+                    # It differs if the service was replaced meanwhile. One that broke off may be gone: it is not asked.
+                    info = self._services.description(endpoint.service)
+                self._record(
+                    endpoint, self._key(endpoint, bodies[index], info.revision), source, info.revision, reply, seconds
+                )
                 self.used[endpoint.service, info.revision] = info
                 replies[index] = reply
+            refuse_unusable(replies, problems)
             in_order = [problems[index] for index in sorted(problems)]
             fatal = [problem for problem in in_order if not isinstance(problem, NotFinite)]
-            if len(fatal) == len(missing):
+            if fatal and all(replies[index] is None for index in missing):
                 raise fatal[0]
         if fatal or all(reply is None for reply in replies):
             raise (fatal or in_order)[0]

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from shared.endpoints import Reply, Request
+from shared.problems import Problem, UnusableReply
 from shared.schemas.base import Contract
 from shared.schemas.diffusion import EditReply, EditRequest, RenderReply, RenderRequest
 from shared.schemas.instructions import InstructReply, InstructRequest
@@ -41,6 +42,16 @@ def join(replies: Sequence[Reply | None]) -> Reply:
         case _:
             raise TypeError(f"a {type(first).__name__} is not joined")
     return cast(Reply, joined)
+
+
+def refuse_unusable(replies: list[Reply | None], problems: dict[int, Problem]) -> None:
+    """Turn an editor's unusable replies into refusals of these edits, if another edit of the image has a picture."""
+    usable = next((one for one in replies if isinstance(one, InstructReply) and one.images[0] is not None), None)
+    if usable is None:
+        return
+    for index in [index for index, problem in problems.items() if isinstance(problem, UnusableReply)]:
+        refused = {"images": [None], "refusals": [problems.pop(index).detail], "evaluations": 0}
+        replies[index] = cast(Reply, usable.model_copy(update=refused))
 
 
 def _join_renderings(first: RenderReply, replies: Sequence[RenderReply | None]) -> RenderReply:

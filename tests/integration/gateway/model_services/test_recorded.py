@@ -24,7 +24,15 @@ from gateway.model_services.recorded import RecordedServices
 from gateway.model_services.recurring import RecurringReplies
 from shared.endpoints import Endpoint, Services
 from shared.images import encode
-from shared.problems import DeadlineExceeded, GenerationFailed, InvalidInput, NotFinite, NotReady, Overloaded
+from shared.problems import (
+    DeadlineExceeded,
+    GenerationFailed,
+    InvalidInput,
+    NotFinite,
+    NotReady,
+    Overloaded,
+    UnusableReply,
+)
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionRequest
 from shared.schemas.diffusion import EditRequest, PromptEdit, Protection, Rendering, RenderReply, RenderRequest
@@ -182,6 +190,36 @@ def test_an_edit_that_is_not_finite_is_null_unless_all_are(bench: Bench) -> None
     bench.small.troubles = [NotFinite("NaN")] * 3
     with pytest.raises(NotFinite):
         bench.services("bob").render(ARMS)
+
+
+def test_a_service_that_gives_no_image_is_failing_even_if_one_was_not_finite(bench: Bench) -> None:
+    breaker = Breaker(pause=60.0, longest=3600.0)
+    seen: list[BaseException] = []
+
+    @contextmanager
+    def guard(name: str) -> Iterator[None]:
+        try:
+            with breaker.call(name, Subject("one", 256)):
+                yield
+        except DeadlineExceeded as problem:
+            seen.append(problem)
+            raise
+
+    bench.small.troubles = [NotFinite("NaN"), NotFinite("NaN"), DeadlineExceeded("late")]
+    with pytest.raises(DeadlineExceeded):
+        bench.services(guard=guard).render(ARMS)
+    assert len(seen) == 1
+
+
+def test_an_unusable_reply_refuses_its_edit_only(bench: Bench) -> None:
+    bench.small.troubles = [UnusableReply("the editor sent a poem")]
+    reply = bench.services().instruct(NOISE.model_copy(update={"edits": [NOISE.edits[0], NOISE.edits[2]]}))
+    assert sorted(reply.refusals) == ["", "the editor sent a poem"]
+    assert sum(image is None for image in reply.images) == 1
+    assert len(bench.calls()) == 1
+    bench.small.troubles = [UnusableReply("a poem"), UnusableReply("a poem"), UnusableReply("a poem")]
+    with pytest.raises(UnusableReply):
+        bench.services("bob").instruct(NOISE)
 
 
 def test_a_service_that_answers_some_edits_is_not_failing(bench: Bench) -> None:
