@@ -87,7 +87,8 @@ def verdict_of(results: JobResults, of: ModelResults) -> ModelVerdict:
     elif nothing_accepted(results, of.method):
         kind = "nothing compared"
     standing = of.originals.standing if of.originals else "sound"
-    if standing == "unsound" or (standing == "open" and kind == "no weakness"):
+    exchanged = of.originals is not None and bool(of.originals.order)
+    if standing == "unsound" or ((standing == "open" or exchanged) and kind == "no weakness"):
         kind = "not testable"
     return ModelVerdict(kind, weaknesses, tested, untested, unsettled, of.originals.sentence if of.originals else "")
 

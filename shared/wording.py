@@ -21,10 +21,18 @@ def counts_pairs(results: JobResults) -> bool:
 
 
 def nothing_accepted(results: JobResults, method: str) -> str:
-    """A sentence on a method whose edits were all refused, or that proposed none; empty if some were accepted."""
+    """A sentence on a method none of whose edits counts, or that proposed none; empty if some do."""
     funnel = next((funnel for funnel in results.funnels if funnel.method == method), None)
-    if funnel is None or funnel.accepted.count:
+    if funnel is None:
         return ""
+    if funnel.accepted.count:
+        if funnel.counted is None or funnel.counted.count or not funnel.lost_to_arm:
+            return ""
+        arm = max(funnel.lost_to_arm, key=lambda refusal: refusal.count)
+        return (
+            f"None of the {funnel.accepted.count} accepted edits counts, since the pictures without the change that "
+            f"they are compared with are refused, most often ({arm.count}) for: {arm.check}."
+        )
     if not funnel.proposed:
         return "No edit was proposed for these images."
     refusals = [*funnel.refused_by_text, *funnel.refused_by_image]

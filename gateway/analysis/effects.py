@@ -88,7 +88,7 @@ class Originals(NamedTuple):
     """One model's ranks of the true class (1 = correct) for all n source images that it predicts on, and their groups.
 
     Source images without an accepted counterfactual are among them. `truth` and `predicted` number classes, by the
-    names in `classes`; all three are empty in a job without ground truth.
+    names in `classes`. Without ground truth a prediction is its own label.
     """
 
     rank: Integers

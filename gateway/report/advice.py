@@ -60,6 +60,8 @@ def next_steps(results: JobResults) -> list[str]:
         return []
     if not any_testable(results):
         return ["Correct what the first sentence names, then submit the job again."]
+    if nothing_compared(results):
+        return ["Look at the refused pictures, correct what the first sentence names, then submit the job again."]
     if weaknesses:
         return [*_after_weaknesses(results, weaknesses), *_settling(results)]
     return [*_settling(results), *_without_weaknesses(results)]

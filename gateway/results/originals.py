@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.analysis.effects import Originals
+from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.originals import judge_originals
 from shared.schemas.estimates import Rate
 from shared.schemas.metrics import ExchangedClass, OriginalsCheck
@@ -30,8 +31,23 @@ def check_originals(originals: Originals, known: int, seed: int) -> OriginalsChe
     return check.model_copy(update={"sentence": sentence_of(check)})
 
 
+def check_unlabelled(originals: Originals) -> OriginalsCheck | None:
+    """The check of a model without ground truth that says one class for all of at least 12 originals; else None."""
+    predicted = originals.predicted
+    if len(predicted) < LEAST_SOURCES or (predicted != predicted[0]).any():
+        return None
+    only = originals.classes[int(predicted[0])]
+    sentence = (
+        f"It says `{only}` for each of the {len(predicted)} originals, and without ground truth nothing shows whether "
+        "it tells images apart. Submit labels, or images of several classes."
+    )
+    return OriginalsCheck(standing="open", only=only, sentence=sentence)
+
+
 def sentence_of(check: OriginalsCheck) -> str:
     """What to say first of such a model; "" if it is sound and right on most originals."""
+    assert check.right is not None
+    assert check.chance is not None
     right = _share(check.right)
     if check.standing == "unsound":
         return f"Not testable: {_fault(check, right)}"
@@ -52,9 +68,9 @@ def _fault(check: OriginalsCheck, right: str) -> str:
         return f"right on {right} of the originals, because {_exchanged(check)} Then submit again."
     if check.only:
         return (
-            f"it says `{check.only}` for each of the {check.right.n} originals, whatever their label. Check {_CAUSES}."
+            f"it says `{check.only}` for each original, whatever its label, and is right on {right}. Check {_CAUSES}."
         )
-    return f"right on {right} of the originals, where chance is {check.chance:.0%}. Check {_CAUSES}."
+    return f"right on {right} of the originals, where chance is {check.chance or 0:.0%}. Check {_CAUSES}."
 
 
 def _exchanged(check: OriginalsCheck) -> str:

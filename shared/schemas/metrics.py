@@ -48,11 +48,11 @@ class OriginalsCheck(Contract):
     or below chance. `open`: neither is shown; then the model is tested, but is not said to have no weakness. A sound
     model may have an `order`, too, if some of its classes are exchanged. `right_in_order`: how often it is right with
     the exchange, on the half of the images that did not choose it. `sentence`: what is wrong or doubtful, "" if nothing
-    is.
+    is. Without ground truth `right` and `chance` are None, and a model that says `only` one class is `open`.
     """
 
-    right: Rate
-    chance: float
+    right: Rate | None = None
+    chance: float | None = None
     standing: OriginalsStanding
     only: str = ""
     order: list[ExchangedClass] = Field(default_factory=list)

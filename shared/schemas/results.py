@@ -52,7 +52,12 @@ class ModelResults(Contract):
 
     @property
     def findings(self) -> list[CellEffect]:
-        """Weaknesses first, then improvements, each by strength (`cells` is in this order already)."""
+        """Weaknesses first, then improvements, each by strength (`cells` is in this order already).
+
+        None of a model that is not right on its originals: what it loses there is nothing.
+        """
+        if self.originals is not None and self.originals.standing == "unsound":
+            return []
         return [cell for cell in self.cells if cell.standing in ("weakness", "improvement")]
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from shared.schemas.effects import CellEffect, Standing
 from shared.schemas.estimates import Interval, Rate
-from shared.schemas.metrics import OriginalsCheck, OriginalsStanding
-from shared.schemas.results import JobResults
+from shared.schemas.metrics import ExchangedClass, OriginalsCheck, OriginalsStanding
+from shared.schemas.results import CheckCount, JobResults
 from shared.verdicts import (
     VerdictKind,
     is_suspected,
@@ -17,7 +17,7 @@ from shared.verdicts import (
     verdict_of,
     verdict_sentence,
 )
-from shared.wording import points
+from shared.wording import nothing_accepted, points
 from tests.support.figures import effect, job_results, results
 
 
@@ -90,6 +90,29 @@ def test_a_model_that_is_not_right_on_the_originals_gets_no_verdict(
     assert not_testable_sentences(figures) == (["`m` has no verdict. Why."] if kind == "not testable" else [])
     hinted = standing != "sound" and kind != "not testable"
     assert originals_hints(figures) == (["`m`: Why."] if hinted else [])
+
+
+def test_exchanged_classes_let_no_model_pass_and_findings_of_an_untestable_one_are_none() -> None:
+    check = OriginalsCheck(
+        right=RATE, chance=0.5, standing="sound", order=[ExchangedClass(predicted="a", meant="b")], sentence="Why."
+    )
+    figures = job_results(results("dillema", TESTED).model_copy(update={"originals": check}))
+    assert verdict_of(figures, figures.results[0]).kind == "not testable"
+    weak = results("dillema", cell("night", -60, 20, "weakness"))
+    assert len(weak.findings) == 1
+    unsound = check.model_copy(update={"standing": "unsound"})
+    assert weak.model_copy(update={"originals": unsound}).findings == []
+
+
+def test_accepted_edits_whose_arms_are_all_refused_are_nothing_compared() -> None:
+    """The verdict was "too few images", and the advice to bring more."""
+    figures = job(accepted=9)
+    (funnel,) = figures.funnels
+    none = Rate(count=0, n=9, value=0.0, low=0.0, high=0.3)
+    lost = funnel.model_copy(update={"counted": none, "lost_to_arm": [CheckCount(check="label", count=9)]})
+    figures = figures.model_copy(update={"funnels": [lost]})
+    assert verdict_of(figures, figures.results[0]).kind == "nothing compared"
+    assert "label" in nothing_accepted(figures, "dillema")
 
 
 def test_the_most_severe_verdict_has_a_weakness_or_else_lost_the_most_images() -> None:

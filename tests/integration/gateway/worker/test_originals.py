@@ -46,6 +46,7 @@ def test_a_model_that_is_never_right_gets_no_verdict_and_nothing_is_rendered(sit
     (of_model,) = results.results
     assert verdict_of(results, of_model).kind == "not testable"
     assert of_model.originals is not None
+    assert of_model.originals.right is not None
     assert (of_model.originals.right.count, of_model.originals.right.n) == (0, IMAGES)
     first = report_markdown(results).splitlines()[2]
     assert first.startswith("**`m1` has no verdict.")

@@ -1,0 +1,22 @@
+"""What is said of models on their originals."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gateway.analysis.effects import Integers, Originals
+from gateway.results.originals import check_unlabelled
+
+
+def unlabelled(predicted: Integers) -> Originals:
+    """Each prediction is its own label, as in jobs without ground truth."""
+    return Originals(np.ones(len(predicted), np.int64), np.arange(len(predicted)), predicted, predicted, ("bus", "car"))
+
+
+def test_without_ground_truth_a_model_that_says_one_class_shows_nothing() -> None:
+    """It never changes its mind, so it had no weakness."""
+    check = check_unlabelled(unlabelled(np.zeros(20, np.int64)))
+    assert check is not None
+    assert (check.standing, check.right, check.only) == ("open", None, "bus")
+    assert check_unlabelled(unlabelled(np.arange(20) % 2)) is None
+    assert check_unlabelled(unlabelled(np.zeros(11, np.int64))) is None
