@@ -183,7 +183,7 @@ class MicroBatcher(Generic[Key, Item, Result]):
         if self.policy.deterministic:
             items += [items[-1]] * (self.policy.max_batch - len(items))
         self._metrics.batch_size.observe(len(batch))
-        with self._time(batch[0].key, len(batch)), self._health.computing():
+        with self._time(batch[0].key, len(items)), self._health.computing():
             results = self._run(batch[0].key, items)
         if len(results) != len(items):
             raise Problem(f"the model returned {len(results)} results for {len(items)} items")

@@ -22,9 +22,9 @@ UNUSABLE_REPLIES = Counter(
     registry=None,
 )
 _QUOTED = 80  # characters
-_TAGS = r"(?:think|thinking|thought|reasoning)"
+_TAGS = r"(?:think|thinking|thought|reasoning|analysis|seed:think)"
 _END_OF_REASONING = re.compile(rf"</{_TAGS}>\s*", re.IGNORECASE)
-_FINAL = "<|channel|>final<|message|>"
+_FINAL = re.compile(r".*<\|channel\|>final(?: ?<\|constrain\|>\w+)?<\|message\|>", re.DOTALL)
 _END = re.compile(r"(?:<\|(?:im_end|eot_id|end|endoftext|return|end_of_text)\|>|</s>|<end_of_turn>)+\Z")
 _FENCE = re.compile(r"```[\w-]*\n(.*)```", re.DOTALL)
 _INTRODUCTION = re.compile(
@@ -34,9 +34,12 @@ _INTRODUCTION = re.compile(
     re.IGNORECASE,
 )
 _QUOTES = re.compile(r"([\"“])([^\"“”]*)[\"”]")
-_MARKUP = re.compile(rf"</?{_TAGS}>|<\|[^|>\s]{{1,40}}\|>|```", re.IGNORECASE)
+_MARKUP = re.compile(rf"</?{_TAGS}>|<\|[^|>\s]{{1,40}}\|>|```|\[/?THINK\]|◁/?think▷|\A\s*[<{{]", re.IGNORECASE)
+_SERVICES = r"(?:help|assist|see|view|describe|identify|provide|process|analy[sz]e)"
 _DECLINES = re.compile(
-    r"(?:i(?:'|’)m sorry|i am sorry|sorry,|i can(?:'|’|no)t|i(?:'|’)m unable|i am unable|as an ai)\b", re.I
+    rf"(?:(?:i(?:'|’)m|i am)\s+(?:so )?sorry\b|sorry[,.]|i apologi[sz]e\b|as an ai(?: language model)?[,.]"
+    rf"|(?:i(?:'|’)m |i am )?(?:unable|not able) to {_SERVICES}\b|i (?:can(?:'|’)t|cannot|can not) {_SERVICES}\b)",
+    re.IGNORECASE,
 )
 _SENTENCES = re.compile(r".*[.!?][\"”')]?(?=\s|\Z)", re.DOTALL)
 
@@ -47,7 +50,7 @@ def answer_in(text: str) -> str:
     if end := _END.search(answer, max(0, len(answer) - 40)):
         answer = answer[: end.start()].rstrip()
     if answer.startswith("<|channel|>"):
-        answer = answer.rpartition(_FINAL)[2]
+        answer = _FINAL.sub("", answer)
     answer = answer[reasoning_length(answer) :]
     fenced = _FENCE.fullmatch(answer)
     answer = fenced[1].strip() if fenced and "```" not in fenced[1] else answer

@@ -92,6 +92,11 @@ def _output_names(outputs: int, model_names: Sequence[str] | None, user_names: C
             raise InvalidInput(
                 f"the model has {outputs} outputs, but `classes` names {len(user_names)}; name each once, in order"
             )
+        if model_names is not None and list(user_names) != list(model_names) and set(user_names) == set(model_names):
+            raise InvalidInput(
+                "`classes` names the model's own classes in another order than its files do; leave `classes` out, or "
+                'correct the id2label in its files; {"name": index} renames single outputs'
+            )
         return list(user_names)
     names = list(model_names) if model_names is not None else [f"output {index}" for index in range(outputs)]
     name_of_index: dict[int, str] = {}

@@ -17,6 +17,7 @@ BUS = "A red bus by a lake."
         f"Okay, the user wants a caption.\n</think>\n\n{BUS}",
         f"<think>a</think><think>b</think>{BUS}",
         f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>{BUS}<|return|>",
+        f"<|channel|>final <|constrain|>json<|message|>{BUS}<|return|>",
         f"```text\n{BUS}\n```",
         f"{BUS}<|im_end|>\n",
         f"Here is the caption: {BUS}",
@@ -31,14 +32,35 @@ def test_known_wrappers_are_taken_off_a_caption(reply: str) -> None:
 
 @pytest.mark.parametrize(
     "caption",
-    ["a sign that reads “stop”", "The answer: a bus", "A caption below a photo: a bus", 'a "bus" and a "tram"'],
+    [
+        "a sign that reads “stop”",
+        "The answer: a bus",
+        "A caption below a photo: a bus",
+        'a "bus" and a "tram"',
+        "I can't believe it's not butter is written on a tub",
+        "As an AI assistant robot waves, people walk by",
+    ],
 )
 def test_a_caption_that_only_resembles_a_wrapper_stays(caption: str) -> None:
     assert caption_in(answer_in(caption), finished=True, server="http://s") == caption
 
 
 @pytest.mark.parametrize(
-    "reply", ["", "<think>Is it", "a bus <|box_start|>(3,4)", "```\na bus", "I'm sorry, I can't help with that."]
+    "reply",
+    [
+        "",
+        "<think>Is it",
+        "a bus <|box_start|>(3,4)",
+        "```\na bus",
+        "I'm sorry, I can't help with that.",
+        "Sorry, I can't help with that.",
+        "I'm not able to see the image.",
+        "I apologize, but there is no image.",
+        "Unable to process the image.",
+        "[THINK]Is it a bus?[/THINK]a bus",
+        "<answer>a bus</answer>",
+        '{"caption": "a bus"}',
+    ],
 )
 def test_what_is_no_caption_is_refused(reply: str) -> None:
     with pytest.raises(UnusableReply, match=r"^http://s "):
