@@ -15,7 +15,9 @@ from gateway.analysis.certainty import LEVEL, cluster_interval, clustered_rate, 
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.releases import Pairs
-from gateway.analysis.segmentation import named_overlaps, scores, with_mean
+from gateway.analysis.segmentation import named_overlaps, scores
+from gateway.kinds import KINDS
+from gateway.kinds.task_kind import whole, with_mean
 from shared.label_maps import unpack_counts
 from shared.schemas.effects import Metric
 from shared.schemas.estimates import MeanOverlap, Rate
@@ -123,14 +125,12 @@ def _measure(order: RepairOrder, outcome: RepairOutcome) -> _Measured:
         for arm in ARMS
     }
     return _Measured(
-        metric="iou" if order.kind == "segmentation" else "accuracy",
+        metric=KINDS[order.kind].metric,
         classes=order.classes,
         source=_numbers(sources),
         group=_numbers(groups),
         by_class=by_class,
-        whole={
-            arm: np.array([list(scores_of_image.values())[-1] for scores_of_image in by_class[arm]]) for arm in ARMS
-        },
+        whole={arm: np.array([whole(scores_of_image) for scores_of_image in by_class[arm]]) for arm in ARMS},
         counts=counts,
     )
 

@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.own_images import LEAST_MARKED
-from gateway.analysis.segmentation import lost_classes
+from gateway.kinds.task_kind import lost_labels
 from gateway.methods import METHODS, NULL_ARM
 from gateway.results.wording import chosen_by, weakness_in_words
 from shared.schemas.effects import Cell, CellEffect
@@ -174,7 +174,7 @@ def describe_lost_classes(opinion: ModelOpinion) -> str:
         for view in (opinion.original, opinion.counterfactual)
     )
     return ", ".join(
-        f"{name} {percent(before[name])} → {percent(after.get(name))}" for name in lost_classes(before, after)
+        f"{name} {percent(before[name])} → {percent(after.get(name))}" for name in lost_labels(before, after)
     )
 
 

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from gateway.database.columns import StoredChange
 from gateway.database.tables import Counterfactual, Job, OwnImageMark, Prediction, SourceImage
+from gateway.kinds.task_kind import HELD, whole
 from gateway.results.cells import value_side
 from gateway.results.reviewed_edits import majority
 from shared.schemas.effects import Cell, CellEffect
@@ -118,13 +119,14 @@ def _right(session: Session, job_id: str, sample: Subquery) -> dict[str, dict[st
     """Whether each model is right on the images of a sample, by model and id."""
     p = Prediction
     originals = (
-        select(p.model, p.source_image_id, p.rank)
+        select(p.model, p.source_image_id, p.scores)
         .join(sample, sample.c.id == p.source_image_id)
-        .where(p.job_id == job_id, p.counterfactual_id.is_(None), p.rank.is_not(None))
+        .where(p.job_id == job_id, p.counterfactual_id.is_(None))
     )
     right: defaultdict[str, dict[str, bool]] = defaultdict(dict)
-    for model, source, rank in session.execute(originals):
-        right[model][source] = rank == 1
+    for model, source, scores in session.execute(originals):
+        if scores:
+            right[model][source] = whole(scores) >= HELD
     return dict(right)
 
 

@@ -15,6 +15,7 @@ from sqlalchemy import select
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Job, SourceImage
+from gateway.kinds.classification import CLASSIFICATION
 from gateway.model_services.clients import BrokenOff, is_passing
 from gateway.model_services.image_shelf import ImageShelf
 from gateway.model_services.recorded import RecordedServices
@@ -23,6 +24,7 @@ from gateway.results.original_ranks import OriginalColumns
 from gateway.results.originals import check_originals
 from gateway.worker.image_work import ImageWork
 from gateway.worker.messages import ModelInput, payloads, requests
+from shared.endpoints import Services
 from shared.problems import Problem
 from shared.seeds import derive_seed
 
@@ -61,7 +63,7 @@ class OriginalsGate:
         Under 12 labelled originals, which test no cell, it asks nothing. A request that a model refuses is left out:
         it fails the images that it belongs to, later. Raises what a service in trouble raises.
         """
-        if work.rendered is not None or work.segmentation is not None:
+        if work.rendered is not None or work.kind is not CLASSIFICATION:
             return False
         with self._changing:
             asking = self._asking.setdefault(work.job_id, threading.Lock())
@@ -131,7 +133,7 @@ def _predict(
     distinct = dict.fromkeys(image.digest for image in images)
     for batch in requests([ModelInput(None, digest) for digest in distinct], pixels):
         try:
-            reply = services.predict(model.request(payloads(batch, shelf), link))
+            reply = services.predict(model.request(Services.predict, payloads(batch, shelf), link))
         except Problem as problem:
             if isinstance(problem, BrokenOff) or is_passing(problem):
                 raise

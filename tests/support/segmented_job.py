@@ -7,9 +7,10 @@ from functools import cache
 import numpy as np
 from sqlalchemy.orm import Session
 
-from gateway.analysis.segmentation import lost_classes, named_overlaps
+from gateway.analysis.segmentation import named_overlaps
 from gateway.database.sessions import Sessions
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, Prediction, SourceImage
+from gateway.kinds.task_kind import lost_labels, with_mean
 from gateway.methods import read_method
 from gateway.report.build import build_report
 from shared.images import CanonicalImage, from_array
@@ -115,7 +116,7 @@ def _prediction(
     source: SourceImage, row: Counterfactual | None, found: Map, reference: Map | None, digest: str
 ) -> Prediction:
     counts = None if reference is None else confusion(reference, found, len(CLASSES))
-    overlaps = None if counts is None else named_overlaps(counts, CLASSES)
+    scores = {} if counts is None else with_mean(named_overlaps(counts, CLASSES))
     return Prediction(
         id=f"{source.id}-{'' if row is None else row.ordinal}-seen",
         job_id=source.job_id,
@@ -124,11 +125,10 @@ def _prediction(
         model=MODEL,
         predicted=CLASSES[int(found.clip(max=3)[0, 0])],
         probability=0.5,
-        flipped=None if row is None or overlaps is None else bool(lost_classes(overlaps, overlaps)),
-        top=[],
-        map_digest=digest,
-        overlaps=overlaps,
-        confusion=None if counts is None else pack_counts(counts),
+        flipped=None if row is None or counts is None else bool(lost_labels(scores, scores)),
+        scores=scores,
+        detail={"top": [], "confusion": None if counts is None else [*pack_counts(counts)]},
+        image_digest=digest,
     )
 
 

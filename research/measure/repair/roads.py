@@ -32,7 +32,8 @@ from numpy.typing import NDArray
 
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from gateway.analysis.certainty import clustered_rate
-from gateway.analysis.segmentation import image_overlap, named_overlaps, scores
+from gateway.analysis.segmentation import named_overlaps, scores
+from gateway.kinds.task_kind import whole, with_mean
 from research.judges.segmentation import instances
 from research.measure.repair.printing import road_table
 from research.measure.repair.records import (
@@ -178,8 +179,8 @@ class SegmenterResults:
 
     def overlaps(self, label: str | None = None) -> NDArray[np.float64]:
         """IoU per scene (n): of one class that every scene shows, or the mean over the classes of its mask."""
-        by_class = [named_overlaps(counts, LABELS) for counts in self.counts]
-        return np.array([image_overlap(ious) if label is None else ious[label] for ious in by_class], np.float64)
+        by_class = [with_mean(named_overlaps(counts, LABELS)) for counts in self.counts]
+        return np.array([whole(ious) if label is None else ious[label] for ious in by_class], np.float64)
 
     def figures(self) -> PixelFigures:
         """The figures over all pixels together."""

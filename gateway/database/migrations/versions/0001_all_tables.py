@@ -374,17 +374,14 @@ def upgrade() -> None:
         sa.Column("model", sa.String(length=200), nullable=False),
         sa.Column("predicted", sa.Text(), nullable=False),
         sa.Column("probability", sa.Double(), nullable=False),
-        sa.Column("ground_truth_probability", sa.Double()),
-        sa.Column("rank", sa.Integer()),
         sa.Column("flipped", sa.Boolean()),
-        sa.Column("top", _JSON, nullable=False),
-        sa.Column("map_digest", sa.String(length=64), sa.ForeignKey("images.digest")),
-        sa.Column("overlaps", _JSON),
-        sa.Column("confusion", _JSON),
+        sa.Column("scores", _JSON, nullable=False),
+        sa.Column("detail", _JSON, nullable=False),
+        sa.Column("image_digest", sa.String(length=64), sa.ForeignKey("images.digest")),
     )
     op.create_index("ix_predictions_counterfactual_id", "predictions", ["counterfactual_id"])
+    op.create_index("ix_predictions_image_digest", "predictions", ["image_digest"])
     op.create_index("ix_predictions_job_id_model", "predictions", ["job_id", "model"])
-    op.create_index("ix_predictions_map_digest", "predictions", ["map_digest"])
     op.create_index("ix_predictions_source_image_id", "predictions", ["source_image_id"])
     op.create_table(
         "reviews",
