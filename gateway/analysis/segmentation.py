@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ from scipy.stats import t
 from gateway.analysis.certainty import LEVEL
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.limits import LEAST_SOURCES
+from shared.label_maps import hits_and_union, overlaps
 from shared.schemas.estimates import Interval
 from shared.schemas.metrics import ConfusionMatrix, SegmentationScores
 
@@ -28,18 +28,6 @@ class PooledObstacle(NamedTuple):
     kind: Literal["few images", "rare class", "all alike"]
     groups: int
     rarest: int = 0
-
-
-def overlaps(counts: Integers) -> Floats:
-    """IoU of each class, TP / (TP + FP + FN), in 0 … 1; NaN for a class in neither reference nor prediction."""
-    hits, union = hits_and_union(counts)
-    return np.asarray(np.divide(hits, union, out=np.full(len(hits), np.nan), where=union > 0))
-
-
-def hits_and_union(counts: Integers) -> Integers:
-    """Pixels of each class (2 × classes): in both reference and prediction; in at least one of them."""
-    hits = np.diagonal(counts)
-    return np.stack([hits, counts.sum(axis=1) + counts[:, :-1].sum(axis=0) - hits])
 
 
 def class_pixels(counts: Integers) -> Integers:
@@ -89,13 +77,6 @@ def _deviations(groups: Integers) -> Floats:
     """The pooled difference without each group, less the mean of these."""
     without = _mean_overlap_differences(groups.sum(axis=0) - groups)
     return np.asarray((without - without.mean()).round(_DIGITS))
-
-
-def named_overlaps(counts: Integers, classes: Sequence[str]) -> dict[str, float]:
-    """IoU by name of the classes in the reference of one image."""
-    in_reference = counts.sum(axis=1) > 0
-    values = overlaps(counts)
-    return {name: float(values[index]) for index, name in enumerate(classes) if in_reference[index]}
 
 
 def scores(counts: Integers, images: int) -> SegmentationScores:

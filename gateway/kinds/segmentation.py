@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from gateway.analysis.segmentation import named_overlaps
-from gateway.kinds.task_kind import TOP, Scored, TaskKind, lost_labels, with_mean
+from gateway.kinds.task_kind import TOP, Scored, TaskKind
 from shared.endpoints import Services
 from shared.images import decode, encode
-from shared.label_maps import OTHER, VOID, Map, class_indices, confusion, pack_counts
+from shared.label_maps import OTHER, VOID, Map, class_indices, confusion, named_overlaps, pack_counts
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import SegmentReply
+from shared.scores import lost_labels, with_mean
 
 OTHER_NAME = "another class"
 

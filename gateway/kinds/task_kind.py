@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from shared.endpoints import Endpoint
 from shared.schemas.base import ImagePayload, JsonObject, Kind
 from shared.schemas.effects import Metric
-from shared.schemas.masks import ALL_CLASSES
 
-HELD = 0.5  # least score with which a label is right, detected, found
 TOP = 5  # classes that a prediction keeps
 
 Answer = TypeVar("Answer")
@@ -50,23 +48,3 @@ class TaskKind(Generic[Answer, Truth]):
     as_truth: Callable[[Answer], Truth]
     judge: Callable[[Answer, Truth | None, Sequence[str]], Scored]
     changed: Callable[[Scored, Scored], bool | None]
-
-
-def with_mean(scores: Mapping[str, float]) -> dict[str, float]:
-    """Scores by label, and their mean under `ALL_CLASSES`; empty if there are none."""
-    return {**scores, ALL_CLASSES: sum(scores.values()) / len(scores)} if scores else {}
-
-
-def whole(scores: Mapping[str, float]) -> float:
-    """The score of a whole image: the mean over its labels, or that of its only label."""
-    return scores[ALL_CLASSES] if ALL_CLASSES in scores else next(iter(scores.values()))
-
-
-def labels_of(scores: Mapping[str, float]) -> list[str]:
-    """The labels, with the mean over them at the end: databases keep their own order."""
-    return sorted(scores, key=lambda label: label == ALL_CLASSES)
-
-
-def lost_labels(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
-    """The labels that hold before but not after."""
-    return [name for name, score in before.items() if name != ALL_CLASSES and score >= HELD > after.get(name, 0.0)]

@@ -12,12 +12,12 @@ from sqlalchemy.orm import Session
 
 from gateway.database.columns import StoredChange
 from gateway.database.tables import Counterfactual, Job, OwnImageMark, Prediction, SourceImage
-from gateway.kinds.task_kind import HELD, whole
 from gateway.results.cells import value_side
 from gateway.results.reviewed_edits import majority
 from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.own_images import ShownMark
 from shared.schemas.results import JobResults
+from shared.scores import HELD, whole
 
 CAPTIONS = 8  # of each value; their mean is the value's text
 SAMPLE = 2_000  # images of each class; more narrow the intervals little, and each needs its vector

@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 
 from gateway.database.columns import StoredChange
 from gateway.database.tables import Counterfactual
-from gateway.kinds.task_kind import HELD, labels_of
 from shared.schemas.base import JsonObject
+from shared.scores import HELD, labels_of
 
 
 class CounterfactualRow(NamedTuple):

@@ -24,13 +24,13 @@ from gateway.analysis.segmentation import (
     pooled_interval_obstacle,
 )
 from gateway.analysis.segmentation import scores as pixel_scores
-from gateway.kinds.task_kind import lost_labels
 from gateway.results.pairing import PredictionRow
 from gateway.results.rows import CompletePair, KindRows
 from gateway.results.stream import Numbers
 from gateway.results.wording import pooled_obstacle_sentence
 from shared.label_maps import unpack_counts
 from shared.schemas.metrics import ConfusionPairs, SegmentationMetrics
+from shared.scores import lost_labels
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,13 @@ from functools import cache
 import numpy as np
 from sqlalchemy.orm import Session
 
-from gateway.analysis.segmentation import named_overlaps
 from gateway.database.sessions import Sessions
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, Prediction, SourceImage
-from gateway.kinds.task_kind import lost_labels, with_mean
 from gateway.methods import read_method
 from gateway.report.build import build_report
 from shared.images import CanonicalImage, from_array
-from shared.label_maps import OTHER, Map, confusion, pack_counts
+from shared.label_maps import OTHER, Map, confusion, named_overlaps, pack_counts
+from shared.scores import lost_labels, with_mean
 from shared.storage import ObjectStore, image_key
 from tests.support.job_counts import store_counts
 from tests.support.snapshots import Snapshot, put_unsynced, take_snapshot

@@ -8,18 +8,17 @@ from pydantic import JsonValue
 from sqlalchemy import select
 
 from gateway.analysis.effects import differences
-from gateway.analysis.segmentation import overlaps
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Job, Prediction, SourceImage
 from gateway.jobs.task_description import protected_classes
-from gateway.kinds.task_kind import with_mean
 from gateway.operations.housekeeping import Graces, run_housekeeping
 from gateway.results.failure_points import failure_points_page
 from gateway.results.filters import Filters, conditions
 from gateway.results.job_rows import load_rows
 from gateway.results.measure import measure
 from shared.images import decode
-from shared.label_maps import confusion
+from shared.label_maps import confusion, overlaps
 from shared.schemas.masks import ALL_CLASSES
+from shared.scores import with_mean
 from shared.storage import image_key
 from tests.support.databases import ON_SQLITE
 from tests.support.segmentation_jobs import MASKS, add_job, scenes

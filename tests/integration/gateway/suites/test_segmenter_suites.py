@@ -11,7 +11,6 @@ from sqlalchemy import delete, select, update
 
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Job, Prediction, SourceImage
 from gateway.jobs import jobs
-from gateway.kinds.task_kind import with_mean
 from gateway.operations.housekeeping import Graces, run_housekeeping
 from gateway.suites import suites
 from gateway.suites.runs import results
@@ -23,6 +22,7 @@ from shared.schemas.estimates import MeanOverlap
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.suites import CellComparison, RunResults, SuiteRequest
+from shared.scores import with_mean
 from shared.storage import image_key
 from tests.support.databases import ON_SQLITE
 from tests.support.json_values import value_at

@@ -13,16 +13,14 @@ from sklearn.metrics import confusion_matrix, jaccard_score, recall_score
 from gateway.analysis.segmentation import (
     LEAST_OF_POOLED_CLASS,
     class_pixels,
-    named_overlaps,
     normalise,
-    overlaps,
     pooled_difference,
     pooled_interval,
     pooled_interval_obstacle,
     scores,
 )
-from gateway.kinds.task_kind import lost_labels, whole, with_mean
-from shared.label_maps import OTHER, VOID, confusion, pack_counts, unpack_counts
+from shared.label_maps import OTHER, VOID, confusion, named_overlaps, overlaps, pack_counts, unpack_counts
+from shared.scores import lost_labels, whole, with_mean
 
 CLASSES = 4
 Maps = tuple[NDArray[np.uint8], NDArray[np.uint8]]

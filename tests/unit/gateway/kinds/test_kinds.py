@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from gateway.kinds import KINDS
-from gateway.kinds.task_kind import labels_of, whole, with_mean
 from shared.images import decode
 from shared.label_maps import OTHER, VOID
 from shared.schemas.base import Kind
 from shared.schemas.masks import ALL_CLASSES
+from shared.scores import labels_of, whole, with_mean
 
 CLASSES = ("sky", "road", "car")
 

@@ -11,14 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gateway.analysis.segmentation import named_overlaps
-from gateway.kinds.task_kind import with_mean
 from gateway.results.pairing import CounterfactualRow, PredictionRow, triples
 from gateway.results.rows import ModelColumns
 from gateway.results.segmentation import PixelDetail, PixelScores, segmentation_metrics
 from gateway.results.stream import Numbers, SourceRow, SourceRows
-from shared.label_maps import pack_counts
+from shared.label_maps import named_overlaps, pack_counts
 from shared.schemas.metrics import SegmentationMetrics
+from shared.scores import with_mean
 
 CLASSES = ("road", "car")
 Counts = NDArray[np.int64]
