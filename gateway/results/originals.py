@@ -5,6 +5,7 @@ from __future__ import annotations
 from gateway.analysis.effects import Originals
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.originals import judge_originals
+from gateway.results.classification import JobRows
 from shared.schemas.estimates import Rate
 from shared.schemas.metrics import ExchangedClass, OriginalsCheck
 from shared.seeds import derive_seed
@@ -12,6 +13,17 @@ from shared.seeds import derive_seed
 HINT_BELOW = 0.8  # accuracy below which the preprocessing may be wrong
 MOST_EXCHANGES = 8  # named in a sentence
 _CAUSES = "the order of the classes, the label map, and the preprocessing (rescale, mean and std, channels, size)"
+
+
+def check_of(rows: JobRows, model: str) -> OriginalsCheck | None:
+    """The check of a model of a job; None where nothing can be judged."""
+    job = rows.job
+    originals = next((pair_rows.originals for (name, _), pair_rows in rows.models.items() if name == model), None)
+    if originals is None:
+        return None
+    if rows.relation == "metamorphic":
+        return check_unlabelled(originals)
+    return check_originals(originals, len(job.classes), job.seed)
 
 
 def check_originals(originals: Originals, known: int, seed: int) -> OriginalsCheck | None:

@@ -14,6 +14,7 @@ from gateway.database.tables import Job
 from gateway.jobs.model_choice import models_by_name
 from gateway.models_under_test.models import all_models
 from gateway.results.classification import JobRows, load_rows
+from gateway.results.originals import check_of
 from gateway.suites import suites
 from gateway.suites.wording import comparison_sentence
 from shared.problems import Conflict
@@ -45,12 +46,15 @@ def results(
     run = _done(suites.find_run(session, owner, suite, run_id))
     rows = load_rows(session, run.id)
     release, left_out = _scores(rows)
+    untestable = _untestable(rows)
     baseline = None
     if baseline_id is None:
         places = against_null_arms(release, rows.relation)
     else:
         baseline = _done(suites.find_run(session, owner, suite, baseline_id))
-        baseline_scores, also_left_out = _scores(load_rows(session, baseline.id))
+        baseline_rows = load_rows(session, baseline.id)
+        baseline_scores, also_left_out = _scores(baseline_rows)
+        untestable = untestable or _untestable(baseline_rows)
         left_out = max(left_out, also_left_out)
         places = against_baseline(release, baseline_scores, rows.relation)
     metric: Metric = "iou" if run.kind == "segmentation" else "accuracy"
@@ -69,6 +73,7 @@ def results(
         left_out=left_out,
         cells=cells,
         breaches=[cell.sentence for cell in cells if cell.judgement == "drop"],
+        untestable=untestable,
     )
 
 
@@ -83,6 +88,13 @@ def _scores(rows: JobRows) -> tuple[dict[str, Scores], int]:
     scores |= {method: pair_rows.scores for (_, method), pair_rows in rows.segmented.items()}
     left_out = sum(pair_rows.left_out for pair_rows in rows.models.values())
     return scores, left_out + sum(pair_rows.left_out for pair_rows in rows.segmented.values())
+
+
+def _untestable(rows: JobRows) -> str:
+    """Why the figures of a run show nothing where nothing dropped: its model is not right on the originals."""
+    (model,) = rows.job.models
+    check = check_of(rows, model)
+    return "" if check is None or check.lets_pass else f"`{model}` has no verdict. {check.sentence}"
 
 
 def _done(run: Job) -> Job:

@@ -59,6 +59,11 @@ class OriginalsCheck(Contract):
     right_in_order: Rate | None = None
     sentence: str = ""
 
+    @property
+    def lets_pass(self) -> bool:
+        """Whether nothing found means that there is nothing: the model is right, and no classes are exchanged."""
+        return self.standing == "sound" and not self.order
+
 
 class AllOrNone(Contract):
     """DILLEMA's shares of correctly predicted source images whose first `k` counterfactuals all fail, or none of them.
