@@ -14,7 +14,6 @@ from gateway.database.tables import Job
 from gateway.jobs.model_choice import models_by_name
 from gateway.models_under_test.models import all_models
 from gateway.results.classification import JobRows, load_rows
-from gateway.results.originals import check_of
 from gateway.suites import suites
 from gateway.suites.wording import comparison_sentence
 from shared.problems import Conflict
@@ -93,7 +92,7 @@ def _scores(rows: JobRows) -> tuple[dict[str, Scores], int]:
 def _untestable(rows: JobRows) -> str:
     """Why the figures of a run show nothing where nothing dropped: its model is not right on the originals."""
     (model,) = rows.job.models
-    check = check_of(rows, model)
+    check = rows.checks[model]
     return "" if check is None or check.lets_pass else f"`{model}` has no verdict. {check.sentence}"
 
 
