@@ -131,8 +131,8 @@ def gate_markdown(results: RunResults, suite: str) -> str:
     lines += [""] if results.breaches else []
     if results.shows_nothing:
         lines += [f"**Error:** {sentence(nothing_tested(results))}", ""]
-    elif results.untestable:
-        lines += [sentence(results.untestable), ""]
+    elif results.untestable or results.doubtful:
+        lines += [sentence(f"{results.untestable} {results.doubtful}".strip()), ""]
     head = ["cell", "method", "judgement", "accuracy", "against", "difference", "95 % interval", "images"]
     if results.metric == "iou":
         head[3] = "IoU"
@@ -151,6 +151,8 @@ def _verdict(results: RunResults, suite: str) -> str:
         drops = _open_drops(results)
         if drops:
             return f"❔ {settled}, but {drops}"
+        if results.doubtful:
+            return f"❔ {settled}, but a model is in doubt"
         held = any(cell.judgement == "held" for cell in results.cells)
         return f"✅ {settled}" if held else f"❔ {settled}, but none is ruled out in any cell"
     count = len(results.breaches)

@@ -126,8 +126,8 @@ def gate(
     if results.shows_nothing:
         messages.print(f"error: {nothing_tested(results)}", style="red", soft_wrap=True, markup=False)
         raise typer.Exit(EXIT_NOTHING_TESTED)
-    if results.untestable:
-        messages.print(results.untestable, soft_wrap=True, markup=False)
+    if reserve := f"{results.untestable} {results.doubtful}".strip():
+        messages.print(reserve, soft_wrap=True, markup=False)
     raise typer.Exit(1 if results.breaches else 0)
 
 

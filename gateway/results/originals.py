@@ -14,7 +14,7 @@ import numpy as np
 from gateway.analysis.effects import Originals
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.original_masks import JudgedMasks, MaskedOriginals, judge_masks
-from gateway.analysis.originals import judge_originals
+from gateway.analysis.originals import JudgedOriginals, judge_originals
 from gateway.results.original_ranks import OriginalColumns
 from gateway.results.pairing import PredictionRow
 from shared.label_maps import unpack_counts
@@ -125,7 +125,7 @@ def check_originals(originals: Originals, known: int, seed: int) -> OriginalsChe
         order=[ExchangedClass(predicted=names[said], meant=names[meant]) for said, meant in judged.order.items()],
         right_in_order=judged.in_order,
     )
-    return check.model_copy(update={"sentence": _class_sentence(check, judged.right, judged.chance)})
+    return check.model_copy(update={"sentence": _class_sentence(check, judged, names)})
 
 
 def check_unlabelled(originals: Originals) -> OriginalsCheck | None:
@@ -159,15 +159,22 @@ def check_masks(judged: JudgedMasks, classes: Sequence[str]) -> OriginalsCheck:
     return check.model_copy(update={"sentence": _mask_sentence(check, judged)})
 
 
-def _class_sentence(check: OriginalsCheck, right: Rate, chance: float) -> str:
+def _class_sentence(check: OriginalsCheck, judged: JudgedOriginals, names: Sequence[str]) -> str:
     """What to say first of a classifier; "" if it is sound and right on most originals."""
-    share = _share(right)
+    right, chance, share = judged.right, judged.chance, _share(judged.right)
+    largest = f"`{names[judged.largest.number]}`"
     if check.standing == "unsound":
         return f"Not testable: {_fault(check, share, chance)}"
-    if check.standing == "open":
+    if check.standing == "open" and judged.largest.share == 1:
         return (
-            f"Not shown to be better than chance ({chance:.0%}) on the originals: right on {share}. Check {_CAUSES}, "
-            "or submit more images."
+            f"The originals have only one class: a model that always says {largest} could not be told apart. Right on "
+            f"{share}. Submit images of other classes, too."
+        )
+    if check.standing == "open":
+        bar = f"always saying {largest} ({judged.largest.share:.0%})" if judged.largest.share > chance else ""
+        return (
+            f"Not shown to be better than {bar or f'chance ({chance:.0%})'} on the originals: right on {share}. Check "
+            f"{_CAUSES}, or submit more images."
         )
     if check.order:
         return f"Right on {share} of the originals, but {_exchanged(check)}"

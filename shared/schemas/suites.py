@@ -148,7 +148,8 @@ class RunResults(Contract):
 
     `metric`: of segmenters it is IoU. `breaches` are the sentences of the cells that drop by more than `max_drop`
     points, worst first. `left_out` counts counterfactuals without a usable ground truth or prediction. `untestable`:
-    why no cell that held its ground shows anything, since the release, or its baseline, is not right on the originals.
+    why nothing could be tested, since the release, or its baseline, is not right on the originals. `doubtful`: what
+    the originals leave open of either, so that no breach is no pass without reserve.
     """
 
     suite: str
@@ -165,6 +166,7 @@ class RunResults(Contract):
     cells: list[CellComparison]
     breaches: list[str]
     untestable: str = ""
+    doubtful: str = ""
 
     @property
     def tested(self) -> list[CellComparison]:

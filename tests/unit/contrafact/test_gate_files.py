@@ -75,7 +75,8 @@ def test_a_green_mark_needs_a_cell_that_held_and_a_model_that_is_right() -> None
     held = results([comparison("held")])
     for gate, words in (
         (results([undecided]), "none is ruled out"),
-        (held.model_copy(update={"untestable": "`v2` has no verdict. Why."}), "nothing was tested"),
+        (held.model_copy(update={"untestable": "`v2`: Why."}), "nothing was tested"),
+        (held.model_copy(update={"doubtful": "`v2`: One class."}), "in doubt"),
     ):
         page = gate_markdown(gate, "night")
         assert words in page.splitlines()[0]
