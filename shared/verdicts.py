@@ -86,9 +86,8 @@ def verdict_of(results: JobResults, of: ModelResults) -> ModelVerdict:
         kind = "no weakness"
     elif nothing_accepted(results, of.method):
         kind = "nothing compared"
-    standing = of.originals.standing if of.originals else "sound"
-    exchanged = of.originals is not None and bool(of.originals.order)
-    if standing == "unsound" or ((standing == "open" or exchanged) and kind == "no weakness"):
+    check = of.originals
+    if check and (check.standing == "unsound" or (kind == "no weakness" and not check.lets_pass)):
         kind = "not testable"
     return ModelVerdict(kind, weaknesses, tested, untested, unsettled, of.originals.sentence if of.originals else "")
 

@@ -24,6 +24,7 @@ from gateway.results.counting import CountingColumns
 from gateway.results.edit_phrases import EditPhrases, PhraseColumns
 from gateway.results.failure_reasons import failure_reasons, refusal_reason
 from gateway.results.original_ranks import OriginalColumns
+from gateway.results.originals import judge_of
 from gateway.results.pairing import Compared, CounterfactualRow, PredictionRow, Triple, triples
 from gateway.results.reviewed_edits import ReviewedJob, load_reviews
 from gateway.results.screening import PairScores, ScreeningColumns
@@ -31,6 +32,7 @@ from gateway.results.second_scorer import SecondColumns
 from gateway.results.segmentation import SegmentedColumns, SegmentedRows
 from gateway.results.stream import Numbers, SourceRow, SourceRows, cells_of, number_sources, relation_of, stream_sources
 from shared.schemas.effects import Cell
+from shared.schemas.metrics import OriginalsCheck
 from shared.schemas.results import FailureReason, Relation
 
 
@@ -100,6 +102,7 @@ class JobRows:
     `truths` has an entry for each finished source image: its label, or the classes of its mask (() without ground
     truth), and its group. `failed` and `cancelled` count the other source images. `failure_reasons`: why source images
     failed. A segmentation job has `segmented` instead of `models`. `reviewed`: the reviews of its edits.
+    `checks`: how each model under test stands on the originals.
     """
 
     job: Job
@@ -112,6 +115,7 @@ class JobRows:
     models: dict[tuple[str, str], ModelRows]  # by model under test and method
     segmented: dict[tuple[str, str], SegmentedRows]
     reviewed: ReviewedJob
+    checks: dict[str, OriginalsCheck | None]
 
 
 def load_rows(session: Session, job_id: str) -> JobRows:
@@ -126,6 +130,7 @@ def load_rows(session: Session, job_id: str) -> JobRows:
     by_pair: dict[tuple[str, str], _Columns | SegmentedColumns] = {**columns, **segmented}
     reviewed = ReviewedJob(load_reviews(session, job_id), relation, methods, job.models)
     truths: list[GroupedTruth] = []
+    judges = {model: judge_of(job.kind, job.classes, relation, job.seed) for model in job.models}
     unfinished = Counter[str]()
     for numbers, rows in number_sources(stream_sources(session, job_id, relation)):
         if rows.source.state in ("failed", "cancelled"):
@@ -138,6 +143,7 @@ def load_rows(session: Session, job_id: str) -> JobRows:
         edits = _by_method(rows, methods)
         for model in job.models:
             predictions = rows.predictions_of(model)
+            judges[model].add(numbers.group, rows.source.ground_truth, predictions.get(rows.source.id))
             for method in methods:
                 by_pair[model, method].add(numbers, rows, edits[method], predictions)
     for method, method_rows in methods.items():
@@ -154,6 +160,7 @@ def load_rows(session: Session, job_id: str) -> JobRows:
         {pair: pair_columns.rows() for pair, pair_columns in columns.items()},
         {pair: pair_columns.rows() for pair, pair_columns in segmented.items()},
         reviewed,
+        {**{model: judge.check() for model, judge in judges.items()}, **job.stored_spec.refused},
     )
 
 

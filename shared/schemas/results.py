@@ -29,8 +29,8 @@ class ModelResults(Contract):
     the image's mean IoU for cells of all classes; it has `segmentation` in place of `metrics` and `confusion`, which is
     None in results from before it was measured, too. `variance` is None under
     12 source images, for segmenters, and in results from before it was estimated. `clusters` are empty for segmenters,
-    under methods whose changes the user chooses, and where no class has enough edits. `originals`: None for segmenters,
-    without ground truth, and in results from before it was checked.
+    under methods whose changes the user chooses, and where no class has enough edits. `originals`: None where nothing
+    can be judged, and in results from before it was checked.
     """
 
     model: str
