@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -52,6 +53,9 @@ _IMAGE_HEADS = (
 HEAD_BYTES = 32  # of a file, which `part_of` needs
 _SYNSET = re.compile(r"n\d{8}")  # WordNet's id of a class, as ImageNet names folders
 _SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "eval"}
+_MASK_FOLDERS = frozenset({"masks", "mask", "segmentationclass", "segmentationobject", "annotations", "labels"})
+_IMAGE_FOLDERS = frozenset({"images", "image", "imgs", "jpegimages", ""})
+_CITYSCAPES_MASKS = frozenset({"gtfine", "gtcoarse"})
 _LABEL_KEYS = ("label", "cls", "class", "class_name")  # of a JSON file beside an image
 _LABEL: TypeAdapter[str] = TypeAdapter(Label)
 _LISTED = 3
@@ -130,9 +134,12 @@ def label_images(
     4. class folders (`folder_labels`);
     5. the only other table that names images and their labels.
 
-    Where `masks` are the ground truth, only 1 counts. What was read, and tables that were not, are noted in `test_set`.
-    Raises InvalidInput and Malformed for a manifest that does not fit, and if it names masks and there are to be none.
+    Beside class folders, 2 and 3 count only if they label most of the images. Where `masks` are the ground truth, only
+    1 counts. What was read, and tables that were not, are noted in `test_set`. Raises InvalidInput and Malformed for a
+    manifest that does not fit, and for masks if there are to be none.
     """
+    if masks == "none":
+        _refuse_folders_of_masks(names)
     own = [(name, data) for name, data in test_set.tables.items() if is_manifest(name)]
     chosen = [*([manifest] if manifest else []), *own]
     if len(chosen) > 1:
@@ -144,10 +151,11 @@ def label_images(
         rows = _noted(test_set, names, match_rows(table, names, [*test_set.left_out]), [(name, table)])
     elif masks == "truth":
         rows = [_row(name, None) for name in names]
-    rows = rows or _from_tables(test_set, names) or _from_class_files(test_set, names)
     if rows is None:
         labels, test_set.labels_from = folder_labels(names, known_classes)
-        rows = None if any(labels) else _from_other_table(test_set, names)
+        needed = len(names) // 2 + 1 if any(labels) else 1
+        rows = _from_tables(test_set, names, needed) or _from_class_files(test_set, names, needed)
+        rows = rows or (None if any(labels) else _from_other_table(test_set, names))
         rows = rows or [_row(name, label) for name, label in zip(names, labels, strict=True)]
     for name in (*test_set.tables, *test_set.class_files):
         test_set.left_out.setdefault(name, NO_IMAGE)
@@ -201,18 +209,36 @@ def _common(paths: Sequence[list[str]]) -> list[str]:
     return first[:same]
 
 
+def _refuse_folders_of_masks(names: Sequence[str]) -> None:
+    """Raise InvalidInput for images beside a folder of masks: the two would be classes."""
+    paths = [clean_name(name).split("/")[:-1] for name in names]
+    root = len(_common(paths)) if paths else 0
+    paths = [["", *path[root:]] for path in paths]
+    masks = {path[-1] for path in paths if path[-1].lower() in _MASK_FOLDERS}
+    images = {path[-1].lower() for path in paths} - _MASK_FOLDERS
+    if not (masks and images and images <= _IMAGE_FOLDERS):
+        masks = {part for path in paths for part in path if part.lower() in _CITYSCAPES_MASKS}
+    if masks:
+        raise InvalidInput(
+            f"there are images and a folder {quote(sorted(masks))}, but the spec does not say what the masks mean: "
+            'give `masks`, for example {"classes": [{"name": "road", "index": 0}, {"name": "car", "index": 1}]}, with '
+            "the masks in a folder `masks`, or leave that folder out"
+        )
+
+
 def _row(name: str, label: str | None) -> ManifestRow:
     return ManifestRow.model_construct(file=name, label=label, mask=None, group=None)
 
 
-def _from_tables(test_set: TestSet, names: Sequence[str]) -> list[ManifestRow] | None:
+def _from_tables(test_set: TestSet, names: Sequence[str], needed: int) -> list[ManifestRow] | None:
     """Rows from `metadata.csv` of each folder, or else from the only table whose name says that it has labels."""
     bases = {name: name.rpartition("/")[2].lower() for name in test_set.tables}
     hub = _readable(test_set, [name for name in bases if bases[name] in HUB_NAMES])
     merged = {f"{_folder(name)}{file}": row for name, table in hub for file, row in table.rows.items()}
-    if hub and any(rows := match_rows(Manifest(merged, ours=False), names)):
+    rows = match_rows(Manifest(merged, ours=False), names) if hub else []
+    if hub and _count(test_set, [name for name, _ in hub], rows, needed):
         return _noted(test_set, names, rows, hub)
-    tables = _matching(test_set, names, [name for name in bases if LABEL_NAMES.fullmatch(bases[name])])
+    tables = _matching(test_set, names, [name for name in bases if LABEL_NAMES.fullmatch(bases[name])], needed)
     if len(tables) > 1:
         raise InvalidInput(
             f"{quote([name for name, _, _ in tables])} may each hold the labels; give the right one as the manifest"
@@ -222,24 +248,31 @@ def _from_tables(test_set: TestSet, names: Sequence[str]) -> list[ManifestRow] |
 
 def _from_other_table(test_set: TestSet, names: Sequence[str]) -> list[ManifestRow] | None:
     """Rows from the only other table that names at least one of the images."""
-    tables = _matching(test_set, names, [name for name in test_set.tables if name not in test_set.left_out])
+    tables = _matching(test_set, names, [name for name in test_set.tables if name not in test_set.left_out], 1)
     if len(tables) > 1:
         test_set.labels_from += f"; {quote([name for name, _, _ in tables])} may each hold them: name one manifest.csv"
     return _noted(test_set, names, tables[0][2], [tables[0][:2]]) if len(tables) == 1 else None
 
 
 def _matching(
-    test_set: TestSet, names: Sequence[str], tables: Sequence[str]
+    test_set: TestSet, names: Sequence[str], tables: Sequence[str], needed: int
 ) -> list[tuple[str, Manifest, list[ManifestRow | None]]]:
-    """Those tables with labels that name at least one of the images, with the row of each image."""
+    """Those tables with labels that name at least `needed` of the images, with the row of each image."""
     matching = []
     for name, table in _readable(test_set, tables):
         rows = match_rows(replace(table, ours=False), names)
-        if any(rows):
+        if _count(test_set, [name], rows, needed):
             matching.append((name, table, rows))
-        else:
-            test_set.left_out[name] = "a table that names none of the images"
     return matching
+
+
+def _count(test_set: TestSet, sources: Sequence[str], rows: Sequence[ManifestRow | None], needed: int) -> bool:
+    """Whether the `sources` of these rows name enough images to have the labels; they are left out otherwise."""
+    named = sum(row is not None for row in rows)
+    why = f"labels of {named:,} of {len(rows):,} images only; the others' are from their folders"
+    if named < needed:
+        test_set.left_out |= dict.fromkeys(sources, why if named else "a table that names none of the images")
+    return named >= needed
 
 
 def _readable(test_set: TestSet, tables: Sequence[str]) -> list[tuple[str, Manifest]]:
@@ -283,24 +316,33 @@ def _noted(
     return [row or _row(name, None) for name, row in zip(names, rows, strict=True)]
 
 
-def _from_class_files(test_set: TestSet, names: Sequence[str]) -> list[ManifestRow] | None:
+def _from_class_files(test_set: TestSet, names: Sequence[str], needed: int) -> list[ManifestRow] | None:
     """Rows from `0001.cls` or `0001.json` beside `0001.jpg`, as in WebDataset."""
     for suffix in ("cls", "json"):
-        labels: dict[str, str] = {}
+        files: dict[str, tuple[str, str]] = {}  # what is before the suffix → the file and its label
         for name, data in test_set.class_files.items():
             if name.lower().endswith(f".{suffix}") and (label := _label_in(data, suffix)) is not None:
-                labels[_sample(name)] = label
-        if any(_sample(name) in labels for name in names):
-            test_set.class_files = {n: data for n, data in test_set.class_files.items() if _sample(n) not in labels}
+                files[clean_name(name).rpartition(".")[0]] = (name, label)
+        of_images = [files.get(key) for key in _keys_of_class_files(names, files)]
+        rows = [None if file is None else _row(name, file[1]) for name, file in zip(names, of_images, strict=True)]
+        used = {file[0] for file in of_images if file is not None}
+        if used and _count(test_set, [*used], rows, needed):
+            test_set.class_files = {name: data for name, data in test_set.class_files.items() if name not in used}
             test_set.labels_from = f"labels are read from the .{suffix} file beside each image"
-            return [_row(name, labels.get(_sample(name))) for name in names]
+            return [row or _row(name, None) for name, row in zip(names, rows, strict=True)]
     return None
 
 
-def _sample(name: str) -> str:
-    """The sample of WebDataset that a file belongs to: its name up to the first dot."""
-    folder, _, base = name.rpartition("/")
-    return f"{folder}/{base.partition('.')[0]}"
+def _keys_of_class_files(names: Sequence[str], files: Collection[str]) -> list[str]:
+    """What the class file of each image is called, without its suffix: as the image, with or without its own suffix.
+
+    If there is none, WebDataset's sample, the name up to the first dot, where only one image belongs to it.
+    """
+    clean = [clean_name(name) for name in names]
+    exact = [next((key for key in (name.rpartition(".")[0], name) if key in files), "") for name in clean]
+    samples = ["".join((*name.rpartition("/")[:2], name.rpartition("/")[2].partition(".")[0])) for name in clean]
+    count = Counter(samples)
+    return [key or (sample if count[sample] == 1 else "") for key, sample in zip(exact, samples, strict=True)]
 
 
 def _label_in(data: bytes, suffix: str) -> str | None:

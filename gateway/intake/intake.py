@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from gateway.intake.archive_members import ArchiveLimits
 from gateway.intake.archives import Member, members
 from gateway.intake.mask_files import MaskShelf, SentMasks, images_beside_masks
-from gateway.intake.masks import is_mask, refuse_masks_without_spec
+from gateway.intake.masks import is_mask
 from gateway.intake.sources import (
     LISTED,
     SEND_IMAGES,
@@ -101,8 +101,6 @@ def take_in(
     if archive is not None and masks is not None:
         sources = images_beside_masks(sources)
     _refuse_unusable(sources, aside, limits)
-    if archive is not None and masks is None:
-        refuse_masks_without_spec(source.name for source in sources)
     return Intake(_with_truths(sources, aside, manifest, known_classes, masks, shelf), aside.test_set)
 
 
