@@ -32,7 +32,11 @@ COLUMNS = ("file", "label", "mask", "group")
 # Of other people's tables, in the order in which they count; Kaggle's ImageNet has `ImageId,PredictionString`.
 FILE_COLUMNS = ("file_name", "filename", "image", "image_path", "path", "filepath", "img", "image_id", "imageid", "id")
 LABEL_COLUMNS = ("label", "labels", "class", "class_name", "category", "target", "predictionstring")
+PREDICTED = re.compile(
+    r"pred(s|icted|iction|ictions)?([ _-].*)?|.*[ _-]pred(icted|iction)?|score|prob|probability|confidence"
+)
 _TWO_WORDS = "predictionstring"  # a class, then the boxes of its objects
+SEVERAL = "label_columns"  # the member of a refusal of several columns of labels
 _DELIMITERS = ",;\t"
 _IMAGE_NAME = re.compile(r".\.(png|jpe?g|jfif|webp|bmp|tiff?|avif)$", re.IGNORECASE)
 _ABSOLUTE = re.compile(r"(/|[A-Za-z]:)")
@@ -215,7 +219,8 @@ def _table(text: str) -> Manifest:
 def _columns(header: Sequence[str]) -> dict[str, str]:
     """What each column of a table means to us: `file`, `label`, `mask` or `group`. Others are left out.
 
-    Raises InvalidInput without a column of files, for unknown columns beside our own, or several of labels.
+    Raises InvalidInput without a column of files, for unknown columns beside our own, several of labels, and if only
+    predictions are left.
     """
     if "file" in header and not set(header) - set(COLUMNS) and len(set(header)) == len(header):
         return {name: name for name in header}
@@ -227,8 +232,17 @@ def _columns(header: Sequence[str]) -> dict[str, str]:
         )
     labels = [name for name in header if name in LABEL_COLUMNS]
     if len(labels) > 1:
-        raise InvalidInput(f"the columns {quote(labels)} of the manifest may all be its labels; keep one of them")
+        raise InvalidInput(
+            f"the columns {quote(labels)} of the manifest may all be its labels; keep one of them, or write a table "
+            "`file,label` and send it as the part `manifest`",
+            members={SEVERAL: [*labels]},
+        )
     named = {name: name for name in ("mask", "group") if name in header}
+    if not (labels or named) and (predicted := [name for name in header if PREDICTED.fullmatch(name)]):
+        raise InvalidInput(
+            f"the column {predicted[0]!r} of the manifest has predictions, which are no ground truth; labels are read "
+            "from a column such as `label`"
+        )
     return {files[0]: "file", **dict.fromkeys(labels, "label"), **named}
 
 

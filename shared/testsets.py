@@ -21,7 +21,16 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
-from shared.manifests import Manifest, ManifestRow, clean_name, match_rows, parse_manifest, refuse_masks
+from shared.manifests import (
+    PREDICTED,
+    SEVERAL,
+    Manifest,
+    ManifestRow,
+    clean_name,
+    match_rows,
+    parse_manifest,
+    refuse_masks,
+)
 from shared.problems import InvalidInput, Problem, quote
 from shared.schemas.masks import Label
 
@@ -40,10 +49,12 @@ _OTHERS = ("gif", "heic", "heif", "jp2", "jxl", "psd", "ico", "ppm", "pgm", "tga
 IMAGE_SUFFIXES = frozenset((*_DECODED, *_OTHERS))
 NO_IMAGE = "no image"
 UNWANTED = "no labels, as the spec says"
+EQUAL = "equal to an image that is used"
+EQUAL_UNLIKE = "equal to an image with another label"
 HIDDEN = "hidden, or kept by the operating system"
-_TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
 _LISTS = ("train.txt", "val.txt", "test.txt")  # Caffe's: a file and the index of its class on each line
-_JUNK = {"__macosx", "thumbs.db", "desktop.ini", "@eadir"}
+JUNK = {"__macosx", "thumbs.db", "desktop.ini", "@eadir"}
 _IMAGE_HEADS = (
     re.compile(
         rb"\x89PNG|\xff\xd8\xff|GIF8|BM.{4}\0{4}|II\*\0|MM\0\*|RIFF.{4}WEBP|8BPS|\xff\x0a|\0{3}\x0c(JXL |jP  )", re.S
@@ -58,6 +69,7 @@ _IMAGE_FOLDERS = frozenset({"images", "image", "imgs", "jpegimages", ""})
 _CITYSCAPES_MASKS = frozenset({"gtfine", "gtcoarse"})
 _LABEL_KEYS = ("label", "cls", "class", "class_name")  # of a JSON file beside an image
 _LABEL: TypeAdapter[str] = TypeAdapter(Label)
+_PREDICTIONS = re.compile(r"(.*[ _-])?(submission|prediction|pred|output|result)s?([ _-].*)?\.\w+")  # names of tables
 _LISTED = 3
 
 
@@ -65,16 +77,18 @@ def part_of(name: str, head: bytes = b"") -> Part:
     """What a file of a test set is, by its name and first bytes; "" for one that is left out."""
     base = name.rpartition("/")[2].lower()
     suffix = base.rpartition(".")[2] if "." in base else ""
-    if suffix in IMAGE_SUFFIXES or any(pattern.match(head) for pattern in _IMAGE_HEADS):
+    if suffix in IMAGE_SUFFIXES:
         return "image"
-    if base.endswith(_TABLE_SUFFIXES) or LABEL_NAMES.fullmatch(base) or base in _LISTS:
+    if base.endswith(TABLE_SUFFIXES) or LABEL_NAMES.fullmatch(base) or base in _LISTS:
         return "table"
+    if any(pattern.match(head) for pattern in _IMAGE_HEADS):
+        return "image"
     return "class file" if suffix in ("cls", "json") else ""
 
 
 def is_hidden(name: str) -> bool:
     """Whether a file is hidden, lies in a hidden folder, or is one that operating systems leave behind."""
-    return any(part.startswith(".") or part.lower() in _JUNK for part in name.split("/"))
+    return any((part.startswith(".") and part.strip(".")) or part.lower() in JUNK for part in name.split("/"))
 
 
 def is_manifest(name: str) -> bool:
@@ -152,16 +166,44 @@ def label_images(
     elif masks == "truth":
         rows = [_row(name, None) for name in names]
     if rows is None:
-        labels, test_set.labels_from = folder_labels(names, known_classes)
+        labels, folders = folder_labels(names, known_classes)
+        test_set.labels_from = folders
         needed = len(names) // 2 + 1 if any(labels) else 1
         rows = _from_tables(test_set, names, needed) or _from_class_files(test_set, names, needed)
         rows = rows or (None if any(labels) else _from_other_table(test_set, names))
+        if rows and any(labels) and not any(row.label for row in rows):  # a table of groups
+            rows = [row.model_copy(update={"label": label}) for row, label in zip(rows, labels, strict=True)]
+            test_set.labels_from = f"{folders}; {test_set.labels_from}"
         rows = rows or [_row(name, label) for name, label in zip(names, labels, strict=True)]
     for name in (*test_set.tables, *test_set.class_files):
         test_set.left_out.setdefault(name, NO_IMAGE)
     if masks == "none":
         refuse_masks(rows)
     return rows
+
+
+def distinct(
+    test_set: TestSet, names: Sequence[str], digests: Sequence[str | None], labels: Sequence[str | None]
+) -> list[int]:
+    """The positions of the images without those that are equal to another one, which `test_set` notes.
+
+    Equal images are no independent ones. The first is kept, or the first with a label; if their labels differ, none is.
+    Images without a digest are kept. Raises InvalidInput if no image is left.
+    """
+    alike: dict[str, list[int]] = {}
+    for position, digest in enumerate(digests):
+        alike.setdefault(digest or f"no digest {position}", []).append(position)
+    kept: list[int] = []
+    for positions in alike.values():
+        labelled = [position for position in positions if labels[position] is not None]
+        unlike = len({labels[position] for position in labelled}) > 1
+        first = None if unlike else (labelled or positions)[0]
+        kept += [] if first is None else [first]
+        others = [names[position] for position in positions if position != first]
+        test_set.left_out |= dict.fromkeys(others, EQUAL_UNLIKE if unlike else EQUAL)
+    if not kept:
+        raise InvalidInput(f"no image is left: each is {EQUAL_UNLIKE}; correct the labels")
+    return sorted(kept)
 
 
 def folder_labels(names: Sequence[str], known_classes: Collection[str]) -> tuple[list[str | None], str]:
@@ -247,8 +289,16 @@ def _from_tables(test_set: TestSet, names: Sequence[str], needed: int) -> list[M
 
 
 def _from_other_table(test_set: TestSet, names: Sequence[str]) -> list[ManifestRow] | None:
-    """Rows from the only other table that names at least one of the images."""
+    """Rows from the only other table that names at least one of the images, and has no predictions."""
     tables = _matching(test_set, names, [name for name in test_set.tables if name not in test_set.left_out], 1)
+    predictions = {
+        name
+        for name, table, _ in tables
+        if _PREDICTIONS.fullmatch(name.rpartition("/")[2].lower()) or any(map(PREDICTED.fullmatch, table.ignored))
+    }
+    why = "a table of predictions; if it has the labels, name it manifest.csv"
+    test_set.left_out |= dict.fromkeys(predictions, why)
+    tables = [table for table in tables if table[0] not in predictions]
     if len(tables) > 1:
         test_set.labels_from += f"; {quote([name for name, _, _ in tables])} may each hold them: name one manifest.csv"
     return _noted(test_set, names, tables[0][2], [tables[0][:2]]) if len(tables) == 1 else None
@@ -268,7 +318,7 @@ def _matching(
 
 def _count(test_set: TestSet, sources: Sequence[str], rows: Sequence[ManifestRow | None], needed: int) -> bool:
     """Whether the `sources` of these rows name enough images to have the labels; they are left out otherwise."""
-    named = sum(row is not None for row in rows)
+    named = sum(row is not None and bool(row.label or row.group) for row in rows)
     why = f"labels of {named:,} of {len(rows):,} images only; the others' are from their folders"
     if named < needed:
         test_set.left_out |= dict.fromkeys(sources, why if named else "a table that names none of the images")
@@ -276,12 +326,18 @@ def _count(test_set: TestSet, sources: Sequence[str], rows: Sequence[ManifestRow
 
 
 def _readable(test_set: TestSet, tables: Sequence[str]) -> list[tuple[str, Manifest]]:
-    """The tables that have labels. The others are left out with a reason."""
+    """The tables that have labels. The others are left out with a reason.
+
+    Raises InvalidInput if one that should have them has several columns of labels.
+    """
     readable = []
     for name in tables:
         try:
             table = parse_manifest(test_set.tables[name])
         except Problem as problem:
+            base = name.rpartition("/")[2].lower()
+            if SEVERAL in problem.members and (base in HUB_NAMES or LABEL_NAMES.fullmatch(base)):
+                raise problem.about(name) from problem
             test_set.left_out[name] = f"no table of labels ({problem.detail})"
             continue
         if any(row.label or row.group for row in table.rows.values()):
@@ -309,9 +365,10 @@ def _noted(
     more = f"; {spare:,} rows for files that are not here" if spare > 0 and not first.ours else ""
     for name, _ in tables:
         test_set.tables.pop(name, None)
-    words = "labels are read" if any(row and (row.label or row.mask) for row in rows) else "no labels: none are"
+    others = "groups are" if any(row and row.group for row in rows) else "no labels: none are"
+    words = "labels are" if any(row and (row.label or row.mask) for row in rows) else others
     test_set.labels_from = (
-        f"{words} from {quote([name for name, _ in tables], _LISTED)}{column}{ignored}{missing}{more}"
+        f"{words} read from {quote([name for name, _ in tables], _LISTED)}{column}{ignored}{missing}{more}"
     )
     return [row or _row(name, None) for name, row in zip(names, rows, strict=True)]
 
