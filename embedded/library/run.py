@@ -21,6 +21,7 @@ from contrafact.testing import InProcessOptions, JobFailed
 from embedded.library.datasets import ImageSet, read_dataset
 from embedded.library.images import UNUSABLE, first_pixels, named_problem, png_of, read_image
 from embedded.library.models import Alias, Upload, own_classes, prepare_model
+from embedded.log import quiet_libraries
 from embedded.run import LOG, Embedded, run_embedded
 from evaluator_service.models_under_test.in_process import InProcessModel, refuse_other_rows
 from shared.endpoints import INFO
@@ -47,7 +48,8 @@ def run_test(model: object, dataset: object, options: InProcessOptions) -> Outco
         messages.print("Another thread of this process runs a test; this one starts when that ends.", soft_wrap=True)
         RUNNING.acquire()
     try:
-        return _run_test(model, dataset, options)
+        with quiet_libraries():
+            return _run_test(model, dataset, options)
     finally:
         RUNNING.release()
 
