@@ -26,7 +26,7 @@ from shared.schemas.jobs import JobDetail, JobRequest, JobSpec, ManifestImage, M
 from shared.schemas.masks import MaskSpec
 from shared.schemas.plans import JobPlan
 from shared.seeds import derive_digest
-from shared.testsets import UNWANTED
+from shared.testsets import UNWANTED, distinct
 
 FILES_AT_ONCE = 4
 LOOKED_AT = 16  # images that a dry run sends, so that the gateway can see whether its profile knows such images
@@ -213,14 +213,16 @@ def _is_one_archive(paths: Sequence[Path]) -> bool:
 def _request(
     spec: JobSpec, local: LocalSet, digests: Sequence[str | None], labels: Path | None, known_classes: Collection[str]
 ) -> JobRequest:
-    """The request with the images that have a digest."""
+    """The request with the images that have a digest; of equal files, one."""
     rows = local.label(labels, {*known_classes, *spec.label_map})
     if spec.ground_truth == "none":
         local.test_set.labels_from = UNWANTED
+    names = [name for name, _ in local.images]
+    labels = [None if spec.ground_truth == "none" else spec.label_map.get(row.label or "", row.label) for row in rows]
     images = [
-        ManifestImage(digest=digest, label=row.label, name=name, group=row.group)
-        for digest, row, (name, _) in zip(digests, rows, local.images, strict=True)
-        if digest is not None
+        ManifestImage(digest=digest, label=rows[position].label, name=names[position], group=rows[position].group)
+        for position in distinct(local.test_set, names, digests, labels)
+        if (digest := digests[position]) is not None
     ]
     return JobRequest(**spec.model_dump(exclude_unset=True), images=images)
 
