@@ -1,4 +1,4 @@
-"""DILLEMA (Baresi, Hu, Stocco, Tonella: arXiv 2502.04378): counterfactuals by caption, language model and ControlNet.
+"""DILLEMA (Baresi, Hu, Mas'udi, Quattrocchi: arXiv 2502.04378): caption, language model and ControlNet.
 
 The paper's steps are the functions that `dillema` calls, in order:
 
