@@ -168,12 +168,14 @@ def retrained_class(judged_on: SetName, name: str) -> Reader:
 
 
 def distance(method: str) -> Reader:
-    """In place of FID: KID on the kit's features, or that of the report."""
+    """FID in the scorer's space, from 2,048 images on; else KID on the kit's features, or that of the report."""
 
     def read(measured: Measured) -> str:
+        realism = next((entry for entry in measured.results.realism if entry.method == method), None)
+        if realism is not None and realism.fid is not None:
+            return f"FID in the scorer's space: {realism.fid:.1f}"
         if method in measured.distances:
             return f"KID × 1000: {measured.distances[method]}"
-        realism = next((entry for entry in measured.results.realism if entry.method == method), None)
         if realism is None or realism.kid is None:
             return NOTHING
         value, low, high = (1000 * figure for figure in (realism.kid.value, realism.kid.low, realism.kid.high))
