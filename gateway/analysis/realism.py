@@ -75,8 +75,8 @@ def frechet_distance(real: Floats, generated: Floats) -> float:
     first, second = (np.atleast_2d(np.cov(side, rowvar=False)) for side in (real, generated))
     root = _square_root(first)
     shared = np.sqrt(np.clip(np.linalg.eigvalsh(root @ second @ root), 0, None)).sum()
-    distance = float(shift @ shift + np.trace(first) + np.trace(second) - 2 * shared)
-    return real.shape[1] * max(0.0, distance)
+    distance = shift @ shift + np.trace(first) + np.trace(second) - 2 * shared
+    return float(real.shape[1] * max(0.0, distance))
 
 
 def _square_root(covariance: Floats) -> Floats:

@@ -75,8 +75,8 @@ KITS: dict[KitName, Kit] = {
         printed=lance_printed.PRINTED,
         departures=(
             "Models are the Hub's conversions, not the checkpoints that the paper evaluates.",
-            "KID, and from 2,048 images on FID, on CLIP features in place of FID on Inception's, whose public weights are "
-            "a pickle.",
+            "KID, and from 2,048 images on FID, on CLIP features in place of FID on Inception's, whose public weights "
+            "are a pickle.",
         ),
     ),
     "dillema": Kit(
