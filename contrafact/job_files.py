@@ -112,7 +112,8 @@ def submit_job(
 
     Images with masks are sent as one archive, because a separate upload of a mask would lose its palette indices.
     Without a `key`, the idempotency key is derived from the request: repeating a command whose reply was lost returns
-    the same job. Raises ValueError for contradictory options, and `shared.problems.Problem`.
+    the same job. A design, which may refuse its budget, is planned before single files are uploaded. Raises ValueError
+    for contradictory options, and `shared.problems.Problem`.
     """
     with _archive_of(paths, spec, console) as archive:
         if archive is not None:
@@ -123,6 +124,8 @@ def submit_job(
             _print_lines(console, client.plan_of(detail.id).test_set)
             return detail
     local = gather(paths)
+    if spec.design != "free" or spec.budget is not None:
+        client.plan(_request(spec, local, _usable(local, _check, "reading", console), labels, known_classes))
     request = _request(spec, local, _usable(local, client.upload, "uploading", console), labels, known_classes)
     _print_lines(console, _lines(request, local))
     return client.create(request, key or _derived_key(request.model_dump_json(exclude_unset=True)))

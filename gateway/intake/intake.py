@@ -140,14 +140,16 @@ def _with_truths(
 
 
 def group(sources: Sequence[SourceFile], group_by: Literal["image", "folder"]) -> list[SourceFile]:
-    """The labelled sources. With `group_by` folder, a source without a group gets its folder as its group.
+    """The sources. With `group_by` folder, a source without a group gets its folder as its group.
 
     Raises InvalidInput if no image lies in a folder, or if the folders are the classes.
     """
     if group_by == "image":
         return list(sources)
     if all(source.label == source.name.rpartition("/")[0].rpartition("/")[2] for source in sources):
-        raise InvalidInput("`group_by` is folder, but the folders are the classes; name the groups in a manifest")
+        raise InvalidInput(
+            f"`group_by` is folder, but the folders are the classes; name the groups in a manifest, or {WITHOUT_LABELS}"
+        )
     folders = [source.name.rpartition("/")[0] for source in sources]
     if not any(folders):
         raise InvalidInput(

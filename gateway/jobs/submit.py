@@ -314,7 +314,10 @@ def _identity(source: SourceFile) -> str | None:
 
 def _with_labels(intake: Intake, spec: JobSpec, job_plan: Plan) -> tuple[list[SourceFile], TestSet]:
     """The source images with their groups, and with labels that all models know."""
-    sources, test_set = group(intake.sources, spec.group_by), intake.test_set
+    sources, test_set = intake.sources, intake.test_set
+    if spec.ground_truth == "none":  # first, so that folders which look like classes can be groups
+        sources = [replace(source, label=None) for source in sources]
+    sources = group(sources, spec.group_by)
     if spec.object_masks:
         sources = [_without_classes(source) for source in sources]
     if spec.ground_truth == "none" or spec.masks is not None:

@@ -22,7 +22,7 @@ from gateway.database.tables import Job
 from gateway.jobs.sensitivity import GroupedTruth
 from gateway.results.counting import CountingColumns
 from gateway.results.edit_phrases import EditPhrases, PhraseColumns
-from gateway.results.failure_reasons import failure_reasons, refusal_reason
+from gateway.results.failure_reasons import asked_again, failure_reasons, refusal_reason
 from gateway.results.original_ranks import OriginalColumns
 from gateway.results.originals import judge_of
 from gateway.results.pairing import Compared, CounterfactualRow, PredictionRow, Triple, triples
@@ -40,7 +40,7 @@ from shared.schemas.results import FailureReason, Relation
 class MethodRows:
     """The outcome of each edit of a method, the network evaluations of all its renderings, and those of its arms.
 
-    `refusal`: if no edit was accepted, the most frequent reason.
+    `refusal`: if no edit was accepted, the most frequent reason. `asked_again`: edits with a repeated question.
     """
 
     edits: list[EditOutcome] = field(default_factory=list)
@@ -48,6 +48,7 @@ class MethodRows:
     arms: int = 0
     arm_evaluations: int = 0
     refusal: str = ""
+    asked_again: int = 0
 
     def add(self, row: CounterfactualRow, group: int) -> None:
         """Count an edit or null arm of a source image in this group."""
@@ -147,6 +148,7 @@ def load_rows(session: Session, job_id: str) -> JobRows:
             for method in methods:
                 by_pair[model, method].add(numbers, rows, edits[method], predictions)
     for method, method_rows in methods.items():
+        method_rows.asked_again = asked_again(session, job_id, method)
         if all(edit.rejected_by for edit in method_rows.edits):
             method_rows.refusal = refusal_reason(session, job_id, method)
     return JobRows(

@@ -166,6 +166,7 @@ def _funnel(job: Job, method: JobMethod, rows: MethodRows) -> Funnel:
         shapes=job.kind == "segmentation" and METHODS[method.name].checked,
         recaption=isinstance(parameters, CheckParameters) and parameters.recaption,
         refusal=rows.refusal,
+        asked_again=rows.asked_again,
     )
 
 

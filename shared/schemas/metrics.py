@@ -13,10 +13,10 @@ from shared.schemas.estimates import Interval, MeanOverlap, ProbabilityChange, R
 class Accuracy(Contract):
     """acc@k: the truth is among the k most probable classes. Every original, null arm and counterfactual counts once.
 
-    `originals` are those with accepted counterfactuals. `delta` (LANCE eq. 3) is the mean over accepted counterfactuals
-    of (correct@k − its original's correct@k), in −1 … 1; `delta_null` the same of their null arms. None without
+    `originals` are those with accepted counterfactuals. `delta` is the mean over accepted counterfactuals of
+    (correct@k − its original's correct@k), in −1 … 1; `delta_null` the same of their null arms. None without
     counterfactuals. `all_originals` are all of the job's, and `delta_all` is acc@k of counterfactuals minus theirs
-    (LANCE, Table 2); None in results from before they were measured.
+    (LANCE, equation 3 and Table 2); None in results from before they were measured.
     """
 
     k: int

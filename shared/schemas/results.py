@@ -79,6 +79,7 @@ class Funnel(Contract):
     else the null arm) fails a check, by that check. `counted` are the others; None in results from before null arms
     were checked.
     `refusal`: if no edit was accepted, the most frequent reason.
+    `asked_again`: edits for which the language model was asked again, since its reply did not parse; missing if none.
     """
 
     method: str
@@ -92,6 +93,7 @@ class Funnel(Contract):
     lost_to_arm: list[CheckCount] = Field(default_factory=list)
     counted: Rate | None = None
     refusal: str = ""
+    asked_again: Annotated[int, Field(exclude_if=lambda count: not count)] = 0
 
 
 class Cost(Contract):

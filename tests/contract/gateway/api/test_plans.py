@@ -110,6 +110,7 @@ def test_groups_come_from_manifests_and_folders_and_are_asked_for(gateway: Gatew
     for image in images:
         image |= {"name": "bus/" + image["name"].rpartition("/")[2], "label": "bus"}
     assert plan(group_by="folder").status_code == 422
+    assert plan(group_by="folder", ground_truth="none").json()["groups"] == 2, "without labels no folder is a class"
 
 
 def test_a_plan_asks_whether_numbered_files_are_one_video(gateway: Gateway) -> None:
