@@ -88,10 +88,10 @@ class ModelServices(Services):
 
     def call_each(
         self, endpoint: Endpoint[Request, Reply], requests: Sequence[Request]
-    ) -> Iterator[tuple[int, Reply | Problem]]:
+    ) -> Iterator[tuple[int, Reply | Exception]]:
         """Make calls at the same time, so that the service can batch them, each with its own deadline and retries.
 
-        Yields the place of each request with its reply or problem as soon as it has one. Ends once all calls have.
+        Yields the place of each request with its reply or error as soon as it has one. Ends once all calls have.
         """
         if len(requests) == 1:
             yield 0, self._outcome(endpoint, requests[0])
@@ -104,11 +104,13 @@ class ModelServices(Services):
             for call in as_completed(calls):
                 yield calls[call], call.result()
 
-    def _outcome(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply | Problem:
+    def _outcome(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply | Exception:
         try:
             return self.call(endpoint, request)
         except Problem as problem:
             return problem.with_traceback(None)  # it keeps the frames of the call, and so the bodies
+        except Exception as error:  # as `Cancelled`; siblings that have their reply keep it
+            return error
 
     def info(self, service: ServiceName) -> ServiceInfo:
         """The service's current description of itself."""

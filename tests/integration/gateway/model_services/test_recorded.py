@@ -26,6 +26,7 @@ from shared.endpoints import Endpoint, Services
 from shared.images import encode
 from shared.problems import (
     DeadlineExceeded,
+    DependencyFailed,
     GenerationFailed,
     InvalidInput,
     NotFinite,
@@ -324,3 +325,37 @@ def test_a_server_without_a_valid_reply_is_asked_again(bench: Bench) -> None:
     with pytest.raises(GenerationFailed, match="not JSON"):
         bench.services().generate(request)
     assert bench.services().generate(request).value
+
+
+class FailingStore(DirectoryStore):
+    """Has no room for the first `failures` objects."""
+
+    failures = 0
+
+    def put(self, key: str, data: bytes) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise DependencyFailed("no space left on device")
+        super().put(key, data)
+
+
+def test_a_reply_that_cannot_be_recorded_does_not_lose_its_siblings(bench: Bench, tmp_path: Path) -> None:
+    bench.store = FailingStore(tmp_path / "small")
+    bench.store.failures = 1
+    with pytest.raises(DependencyFailed, match="no space left"):
+        bench.services().render(ARMS)
+    assert len(bench.calls()) == 2
+    assert bench.services().render(ARMS) == bench.plain.render(ARMS)
+    assert bench.small.calls["render"] == 3 + 1 + 1  # the plain one is of all three
+
+
+def test_edits_that_are_not_finite_are_rendered_once_unless_the_device_makes_nothing_else(bench: Bench) -> None:
+    bench.small.troubles = [NotFinite("NaN")]
+    reply = bench.services().render(ARMS)
+    assert bench.services().render(ARMS) == reply
+    assert bench.small.calls["render"] == 2
+    assert bench.services().agrees(Services.render, ARMS, bench.plain.render(ARMS)) is False
+    bench.small.troubles = [NotFinite("NaN")] * 3
+    with pytest.raises(NotFinite):
+        bench.services("bob").render(ARMS)
+    assert None not in bench.services("bob").render(ARMS).images
