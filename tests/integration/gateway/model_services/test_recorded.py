@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -17,6 +19,7 @@ from sqlalchemy import select
 
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Image, OwnedImage, Owner, RecordedCall
+from gateway.model_services import clients
 from gateway.model_services.breaker import Breaker, Subject
 from gateway.model_services.clients import BrokenOff, ModelServices
 from gateway.model_services.image_shelf import ImageShelf
@@ -347,6 +350,29 @@ def test_a_reply_that_cannot_be_recorded_does_not_lose_its_siblings(bench: Bench
     assert len(bench.calls()) == 2
     assert bench.services().render(ARMS) == bench.plain.render(ARMS)
     assert bench.small.calls["render"] == 3 + 1 + 1  # the plain one is of all three
+
+
+def test_a_worker_holds_the_source_of_a_bounded_number_of_calls(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    together, most, changing = 0, 0, threading.Lock()
+    render = SmallServices._renderings
+
+    def count(small: SmallServices, request: RenderRequest) -> RenderReply:
+        nonlocal together, most
+        with changing:
+            together, most = together + 1, max(most, together + 1)
+        time.sleep(0.05)
+        try:
+            return render(small, request)
+        finally:
+            with changing:
+                together -= 1
+
+    monkeypatch.setattr(SmallServices, "_renderings", count)
+    monkeypatch.setattr(clients, "BODY_BYTES", 2 * clients.COPIES * len(SOURCE.png))
+    many = RENDER.model_copy(update={"renderings": [Rendering(prompt="a car", seed=seed) for seed in range(8)]})
+    with serve(SmallServices()) as url, closing(ModelServices(dict.fromkeys(SERVICES, url))) as bench.plain:
+        assert len(bench.services().render(many).images) == 8
+    assert 0 < most <= 2
 
 
 def test_edits_that_are_not_finite_are_rendered_once_unless_the_device_makes_nothing_else(bench: Bench) -> None:
