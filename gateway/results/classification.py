@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import cast
 
 import numpy as np
 
@@ -30,7 +29,7 @@ class RankDetail:
         """As in `rows.Detail`."""
         for label in labels(original):
             assert original is not None
-            self._originals.add(numbers.group, _rank(original), label, original.predicted)
+            self._originals.add(numbers.group, original.rank, label, original.predicted)
         edit_numbers: dict[PhrasePairs, int] = {}
         for pair in pairs:
             (label,) = pair.original.scores
@@ -66,7 +65,7 @@ class _PredictionColumns:
         """Add a prediction; a class that is new gets the next of the `codes`."""
         p_truth = prediction.confidence("")
         self._p_truth.append(float("nan") if p_truth is None else p_truth)
-        self._rank.append(_rank(prediction))
+        self._rank.append(prediction.rank)
         self._predicted.append(codes.setdefault(prediction.predicted, len(codes)))
         self._confidence.append(prediction.probability)
 
@@ -74,7 +73,3 @@ class _PredictionColumns:
         """All of them; `order` gives the number of a class by its code."""
         predicted = order[np.asarray(self._predicted)] if self._predicted else np.zeros(0, np.int64)
         return Predictions(np.asarray(self._p_truth), np.asarray(self._rank), predicted, np.asarray(self._confidence))
-
-
-def _rank(prediction: PredictionRow) -> int:
-    return cast(int, prediction.detail["rank"])

@@ -14,13 +14,15 @@ from gateway.analysis.funnel import EditOutcome
 from gateway.database.tables import Job
 from gateway.jobs.sensitivity import GroupedTruth
 from gateway.results.classification import RankDetail
-from gateway.results.failure_reasons import failure_reasons, refusal_reason
+from gateway.results.failure_reasons import asked_again, failure_reasons, refusal_reason
+from gateway.results.originals import judge_of
 from gateway.results.pairing import CounterfactualRow, Triple, triples
 from gateway.results.reviewed_edits import ReviewedJob, load_reviews
 from gateway.results.rows import Detail, ModelColumns, ModelRows
 from gateway.results.segmentation import PixelDetail
 from gateway.results.stream import SourceRow, SourceRows, number_sources, relation_of, stream_sources
 from shared.schemas.base import Kind
+from shared.schemas.metrics import OriginalsCheck
 from shared.schemas.results import FailureReason, Relation
 
 # What each kind keeps of predictions beside their scores, given the classes of the job.
@@ -34,7 +36,7 @@ DETAILS: Mapping[Kind, Callable[[Sequence[str]], Detail]] = {
 class MethodRows:
     """The outcome of each edit of a method, the network evaluations of all its renderings, and those of its arms.
 
-    `refusal`: if no edit was accepted, the most frequent reason.
+    `refusal`: if no edit was accepted, the most frequent reason. `asked_again`: edits with a repeated question.
     """
 
     edits: list[EditOutcome] = field(default_factory=list)
@@ -42,6 +44,7 @@ class MethodRows:
     arms: int = 0
     arm_evaluations: int = 0
     refusal: str = ""
+    asked_again: int = 0
 
     def add(self, row: CounterfactualRow, group: int) -> None:
         """Count an edit or null arm of a source image in this group."""
@@ -75,7 +78,7 @@ class JobRows:
 
     `truths` has an entry for each finished source image: its label, or the classes of its mask (() without ground
     truth), and its group. `failed` and `cancelled` count the other source images. `failure_reasons`: why source images
-    failed. `reviewed`: the reviews of its edits.
+    failed. `reviewed`: the reviews of its edits. `checks`: how each model under test stands on the originals.
     """
 
     job: Job
@@ -87,6 +90,7 @@ class JobRows:
     methods: dict[str, MethodRows]
     models: dict[tuple[str, str], ModelRows]  # by model under test and method
     reviewed: ReviewedJob
+    checks: dict[str, OriginalsCheck | None]
 
 
 def load_rows(session: Session, job_id: str) -> JobRows:
@@ -99,6 +103,7 @@ def load_rows(session: Session, job_id: str) -> JobRows:
     }
     reviewed = ReviewedJob(load_reviews(session, job_id), methods, job.models)
     truths: list[GroupedTruth] = []
+    judges = {model: judge_of(job.kind, job.classes, relation, job.seed) for model in job.models}
     unfinished = Counter[str]()
     for numbers, rows in number_sources(stream_sources(session, job_id)):
         if rows.source.state in ("failed", "cancelled"):
@@ -111,9 +116,11 @@ def load_rows(session: Session, job_id: str) -> JobRows:
         edits = _by_method(rows, methods)
         for model in job.models:
             predictions = rows.predictions_of(model)
+            judges[model].add(numbers.group, predictions.get(rows.source.id))
             for method in methods:
                 columns[model, method].add(numbers, rows, edits[method], predictions)
     for method, method_rows in methods.items():
+        method_rows.asked_again = asked_again(session, job_id, method)
         if all(edit.rejected_by for edit in method_rows.edits):
             method_rows.refusal = refusal_reason(session, job_id, method)
     return JobRows(
@@ -126,6 +133,7 @@ def load_rows(session: Session, job_id: str) -> JobRows:
         methods,
         {pair: pair_columns.rows() for pair, pair_columns in columns.items()},
         reviewed,
+        {**{model: judge.check() for model, judge in judges.items()}, **job.stored_spec.refused},
     )
 
 

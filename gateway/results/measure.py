@@ -27,7 +27,6 @@ from gateway.results.class_colours import class_colours
 from gateway.results.confusion import class_confusion
 from gateway.results.estimands import counted_cells, with_bounds, with_others, with_second_scorer
 from gateway.results.job_rows import JobRows, MethodRows
-from gateway.results.originals import check_originals, check_unlabelled
 from gateway.results.panel import with_panel
 from gateway.results.rounds import cells_of_rounds
 from gateway.results.rows import ModelRows
@@ -162,6 +161,7 @@ def _funnel(job: Job, method: JobMethod, rows: MethodRows) -> Funnel:
         shapes=job.kind == "segmentation" and METHODS[method.name].checked,
         recaption=isinstance(parameters, CheckParameters) and parameters.recaption,
         refusal=rows.refusal,
+        asked_again=rows.asked_again,
     )
 
 
@@ -192,6 +192,7 @@ def _model_results(
         counterfactuals=whole.counterfactuals,
         left_out=rows.left_out,
         cells=with_sentences(effects, cells, all_rows.relation, metric),
+        originals=all_rows.checks[model],
     )
     if isinstance(scores, Outcomes):
         own = _figures_of_outcomes(rows, scores, all_rows, method, seed)
@@ -204,13 +205,9 @@ def _figures_of_outcomes(
     rows: ModelRows, outcomes: Outcomes, all_rows: JobRows, method: str, seed: int
 ) -> dict[str, object]:
     """The fields of `ModelResults` that classifiers alone have."""
-    job, labelled = all_rows.job, all_rows.relation == "labelled"
     nested = None if method == "doses" else nested_differences(outcomes)  # doses of an edit are not its seeds
     cost = all_rows.methods[method].cost()
     return {
-        "originals": check_originals(rows.originals, len(job.classes), job.seed)
-        if labelled
-        else check_unlabelled(rows.originals),
         "metrics": paper_metrics(outcomes, rows.originals, derive_seed(seed, "metrics")),
         "confusion": class_confusion(rows, outcomes),
         "failure_points": failure_points(outcomes) if method == "corruptions" else [],

@@ -76,6 +76,16 @@ class PredictionRow(NamedTuple):
     scores: dict[str, float]
     detail: JsonObject
 
+    @property
+    def rank(self) -> int:
+        """The rank of a classifier's truth; 1 is first."""
+        return cast(int, self.detail["rank"])
+
+    @property
+    def confusion(self) -> list[int]:
+        """A segmenter's pixels by class of the truth and predicted class (`shared.label_maps.pack_counts`)."""
+        return cast("list[int]", self.detail["confusion"])
+
     def holds(self, label: str) -> bool:
         """Whether the model is right, or detects the label."""
         return self.scores.get(label, 0.0) >= HELD

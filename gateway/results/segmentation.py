@@ -9,7 +9,6 @@ from array import array
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,12 +143,7 @@ class _PooledColumns:
         return PooledPairs(every, original, null, counterfactual, groups, self._behind)
 
     def _unpack(self, row: PredictionRow) -> Integers:
-        return unpack_counts(packed_counts(row), self._classes)
-
-
-def packed_counts(row: PredictionRow) -> list[int]:
-    """The confusion counts of a prediction, as `shared.label_maps.pack_counts` gives them."""
-    return cast("list[int]", row.detail["confusion"])
+        return unpack_counts(row.confusion, self._classes)
 
 
 def segmentation_metrics(scores: PixelScores, colours: Sequence[str], seed: int) -> SegmentationMetrics:

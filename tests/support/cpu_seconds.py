@@ -1,16 +1,19 @@
 """A plugin of pytest: what each test costs in CPU seconds, of this process and of the child processes that ended.
 
 A test has the cost of its own fixtures. Fixtures of a wider scope count for its folder. In CI a test outside the list
-of keystones in CONTRIBUTING.md is named if it costs more than `ALARM`, and fails the run beyond `LIMIT`: mark it slow,
-or make it cheaper.
+of keystones in CONTRIBUTING.md fails the run if it costs more than `ALARM`, then and alone: mark it slow, or make it
+cheaper.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
+import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -19,7 +22,6 @@ import pytest
 
 # CPU seconds. The rule is two (CONTRIBUTING.md); the first test in a process pays for what is kept.
 ALARM = 4.0
-LIMIT = 8.0  # twice the alarm, since processors differ: only this fails a run, so that noise does not
 _DEAREST = 15
 _ROOT = Path(__file__).parents[2]
 _OWN, _SHARED = "cpu_seconds", "shared_cpu_seconds"
@@ -77,6 +79,7 @@ class CpuSeconds:
         self.tests: dict[str, float] = {}
         self.folders: defaultdict[str, float] = defaultdict(float)
         self.workers = 0.0
+        self.too_dear: list[str] = []
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self) -> Iterator[None]:
@@ -117,16 +120,12 @@ class CpuSeconds:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if (output := getattr(session.config, "workeroutput", None)) is not None:
             output[_OWN] = spent()
-        elif self.alarms(session.config, LIMIT) and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def alarms(self, config: pytest.Config, seconds: float) -> list[str]:
-        """In CI, tests of the everyday suite over so many CPU seconds that are not keystones."""
-        if not os.environ.get("CI") or config.getoption("--part"):
-            return []
-        listed = keystones()
-        dear = [name for name, cost in self.tests.items() if cost > seconds]
-        return [name for name in dear if name.partition("[")[0] not in listed]
+        elif (
+            os.environ.get("CI") and session.exitstatus == pytest.ExitCode.OK and not session.config.getoption("--part")
+        ):
+            self.too_dear = too_dear(self.tests, keystones(), measure_alone)
+            if self.too_dear:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
         write = terminalreporter.write_line
@@ -139,8 +138,24 @@ class CpuSeconds:
         write(f"{tests:8.1f}  in tests; {everything:.1f} with imports and collection")
         for name, seconds in sorted(self.tests.items(), key=lambda test: -test[1])[:_DEAREST]:
             write(f"{seconds:8.1f}  {name}")
-        for name in self.alarms(config, ALARM):
-            write(f"over {ALARM:g} CPU seconds: mark {name} slow, make it cheaper, or add it to the keystones")
+        for name in self.too_dear:
+            write(
+                f"over {ALARM:g} CPU seconds, alone too: mark {name} slow, make it cheaper, or add it to the keystones"
+            )
+
+
+def too_dear(costs: Mapping[str, float], listed: Set[str], alone: Callable[[str], float]) -> list[str]:
+    """The tests over `ALARM` CPU seconds that are no keystones, then and `alone`: its neighbours may slow a test."""
+    dear = [name for name, cost in costs.items() if cost > ALARM and name.partition("[")[0] not in listed]
+    return [name for name in dear if alone(name) > ALARM]
+
+
+def measure_alone(test: str) -> float:
+    """The CPU seconds of a test that runs in a process of its own. Raises if it fails there."""
+    with tempfile.NamedTemporaryFile("r", encoding="utf-8") as file:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--cpu-seconds={file.name}", test]
+        subprocess.run(command, cwd=_ROOT, env={**os.environ, "CI": ""}, stdout=subprocess.DEVNULL, check=True)
+        return float(file.readline().partition("\t")[0])
 
 
 def _folder(nodeid: str) -> str:
