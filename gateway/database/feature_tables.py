@@ -13,6 +13,7 @@ from shared.schemas.finding_notes import FindingStatus
 from shared.schemas.jobs import JobState
 from shared.schemas.own_images import LONGEST_MARKED_VALUE, ShownMark
 from shared.schemas.repairs import RepairProgress, RepairRequest, RepairResult
+from shared.schemas.review_results import FailureMode
 from shared.schemas.reviews import ReviewVerdict
 from shared.schemas.suites import SuiteFilters
 
@@ -30,9 +31,9 @@ class Review(Table):
     """One person's review of a counterfactual, compared with its source image. A new review replaces the old one.
 
     `reviewer` is the id of their API key (`gateway.auth.keys.KeyView`), or `LOCAL_OWNER` without API keys.
-    `verdict`: whether the ground truth is still right, with `arm_shown` in the null or sham arm, too. `edit_shown` and
-    `realism` (1 to 5, 5 is like a photograph) are optional. Pages are sorted by (reviewed_at, counterfactual_id,
-    reviewer), newest first.
+    `verdict`: whether the ground truth is still right, with `arm_shown` in the null or sham arm, too. `edit_shown`,
+    `realism` (1 to 5, 5 is like a photograph) and `failure` are optional. Pages are sorted by (reviewed_at,
+    counterfactual_id, reviewer), newest first.
     """
 
     __tablename__ = "reviews"
@@ -51,6 +52,7 @@ class Review(Table):
     edit_shown: Mapped[bool | None]
     arm_shown: Mapped[bool] = mapped_column(default=False)
     realism: Mapped[int | None]
+    failure: Mapped[FailureMode | None] = mapped_column(String(20))
     note: Mapped[str] = mapped_column(Text, default="")
     reviewed_at: Mapped[datetime] = mapped_column(default=utc_now)
 

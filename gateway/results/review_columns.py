@@ -15,12 +15,14 @@ import numpy as np
 
 from gateway.analysis.reviews import OwnSample, RandomSample, Reviewed, Tally
 from shared.schemas.effects import Cell
+from shared.schemas.review_results import FailureMode
 
 
 class PooledReview(NamedTuple):
     """All reviews of one edit. `valid` is the majority of the decided reviews; None for a tie.
 
-    A review counts as valid if the ground truth still holds and the reviewer does not deny that the edit is shown.
+    A review counts as valid if the ground truth still holds, the reviewer does not deny that the edit is shown, and
+    names no failure. `failure`: the mode that most reviewers name.
     `pair_valid`: the same of the edit and its arm. Only reviewers who saw the arm can find the pair valid; an edit that
     is invalid alone makes it invalid. None: nobody who could say so has decided.
     """
@@ -31,6 +33,7 @@ class PooledReview(NamedTuple):
     pair_valid: bool | None
     edit_shown: bool | None
     realism: float | None
+    failure: FailureMode | None
 
     def verdict(self, sign: int) -> bool | None:
         """The verdict on an image that was lost (−1), or gained (1): an arm that lost the class gains."""

@@ -33,7 +33,7 @@ from gateway.results.pairing import PredictionRow, change, labels, triples
 from gateway.results.review_columns import PooledReview, ReviewColumns, Sample
 from gateway.results.stream import SourceRows, cells_of
 from shared.schemas.estimates import Estimate, Rate
-from shared.schemas.review_results import FlippedReviews, MethodReviews
+from shared.schemas.review_results import FAILURE_MODES, FailureMode, FailureShare, FlippedReviews, MethodReviews
 from shared.seeds import derive_seed
 
 
@@ -105,7 +105,9 @@ def first_to_review(session: Session, job_id: str) -> list[str]:
 def pool(method: str, accepted: bool, reviews: Sequence[Review]) -> PooledReview:
     """All reviews of one edit of a method, which the checks accepted or not."""
     decided = [review for review in reviews if review.verdict != "unsure"]
-    votes = [review.verdict == "valid" and review.edit_shown is not False for review in decided]
+    votes = [
+        review.verdict == "valid" and review.edit_shown is not False and review.failure is None for review in decided
+    ]
     of_pair = [vote for vote, review in zip(votes, decided, strict=True) if review.arm_shown or not vote]
     grades = [review.realism for review in reviews if review.realism is not None]
     return PooledReview(
@@ -115,7 +117,12 @@ def pool(method: str, accepted: bool, reviews: Sequence[Review]) -> PooledReview
         majority(of_pair),
         majority([review.edit_shown for review in reviews if review.edit_shown is not None]),
         sum(grades) / len(grades) if grades else None,
+        _most_named([review.failure for review in reviews if review.failure is not None]),
     )
+
+
+def _most_named(modes: Sequence[FailureMode]) -> FailureMode | None:
+    return max(FAILURE_MODES, key=modes.count) if modes else None
 
 
 def majority(votes: list[bool]) -> bool | None:
@@ -134,6 +141,7 @@ class ReviewedJob:
         self._samples = {key: Sample() for key in self._tallies}
         self._judged = {method: JudgedShares() for method in self._methods}
         self._edit_shown = {method: Sample() for method in self._methods}
+        self._failures = {(method, mode): Sample() for method in self._methods for mode in FAILURE_MODES}
         self._columns = {(model, method): ReviewColumns() for method in self._methods for model in self._models}
 
     def add(self, group: int, rows: SourceRows) -> None:
@@ -153,6 +161,8 @@ class ReviewedJob:
                 self._judged[row.method].add(row.judged, valid if is_sampled else None, group)
             if is_sampled and review is not None:
                 self._samples[key].add(bool(valid), group)
+                for mode in FAILURE_MODES if row.accepted else ():
+                    self._failures[row.method, mode].add(review.failure == mode, group)
                 if row.accepted and review.edit_shown is not None:
                     self._edit_shown[row.method].add(review.edit_shown, group)
             for model, predictions in by_model.items():
@@ -245,7 +255,13 @@ class ReviewedJob:
             edit_shown=_rate(self._edit_shown[method].random_sample()),
             realism=sum(grades) / len(grades) if grades else None,
             graded=len(grades),
+            failures=self._failure_shares(method),
         )
+
+    def _failure_shares(self, method: str) -> list[FailureShare]:
+        shares = ((mode, _rate(self._failures[method, mode].random_sample())) for mode in FAILURE_MODES)
+        named = [FailureShare(mode=mode, share=share) for mode, share in shares if share is not None and share.count]
+        return sorted(named, key=lambda failure: -failure.share.count)
 
     def _flipped_reviews(self, model: str, method: str, seed: int) -> FlippedReviews:
         reviewed = self._columns[model, method].reviewed()

@@ -56,6 +56,7 @@ def _view(row: Review) -> ReviewView:
         edit_shown=row.edit_shown,
         arm_shown=row.arm_shown,
         realism=row.realism,
+        failure=row.failure,
         note=row.note,
         reviewed_at=row.reviewed_at,
     )

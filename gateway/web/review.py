@@ -21,6 +21,7 @@ from gateway.reviews import reviews
 from gateway.reviews.calibration import Turn, next_turn
 from gateway.reviews.queue import NextUp, next_up
 from gateway.web.rendering import render
+from shared.schemas.review_results import FAILURE_MODES
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -61,6 +62,7 @@ def show_review(
         arm=arm,
         of_finding=of_finding,
         review=review,
+        failure_modes=FAILURE_MODES,
         sample=sample,
         path=path,
     )

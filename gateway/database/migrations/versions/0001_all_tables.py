@@ -397,6 +397,7 @@ def upgrade() -> None:
         sa.Column("edit_shown", sa.Boolean()),
         sa.Column("arm_shown", sa.Boolean(), nullable=False),
         sa.Column("realism", sa.Integer()),
+        sa.Column("failure", sa.String(length=20)),
         sa.Column("note", sa.Text(), nullable=False),
         sa.Column("reviewed_at", UtcDateTime(), nullable=False),
         sa.CheckConstraint("verdict IN ('valid', 'invalid', 'unsure')", name="verdict"),
