@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import fields
 
 import numpy as np
@@ -20,7 +21,8 @@ class RankDetail:
     """Implements `rows.Detail`, 150 bytes for each pair."""
 
     def __init__(self) -> None:
-        self._arms = [_PredictionColumns() for _ in range(4)]  # original, null arm, counterfactual, reference
+        self._arms = [_PredictionColumns() for _ in range(3)]  # original, null arm, counterfactual
+        self._reference: _PredictionColumns | None = None  # None: it is the null arm of all pairs so far
         self._codes: dict[str, int] = {}
         self._null_ordinal, self._edit, self._edits = array("q"), array("q"), 0
         self._phrases, self._originals = PhraseColumns(), OriginalColumns()
@@ -34,7 +36,11 @@ class RankDetail:
         for pair in pairs:
             (label,) = pair.original.scores
             self._null_ordinal.append(-1 if pair.edit.null_ordinal is None else pair.edit.null_ordinal)
-            for arm, prediction in zip(self._arms, pair[1:], strict=True):
+            if self._reference is None and pair.reference is not pair.null:
+                self._reference = deepcopy(self._arms[1])
+            if self._reference is not None:
+                self._reference.add(pair.reference, self._codes)
+            for arm, prediction in zip(self._arms, pair[1:4], strict=True):
                 arm.add(prediction, self._codes)
             phrases = self._phrases.add(label, pair.edit.changes)
             self._edit.append(self._edits + edit_numbers.setdefault(phrases, len(edit_numbers)))
@@ -43,7 +49,8 @@ class RankDetail:
     def rows(self, scores: Scores) -> KindRows:
         """As in `rows.Detail`."""
         order = np.argsort(np.argsort(list(self._codes)))  # numbers classes by name, not by first appearance
-        original, null, counterfactual, reference = (arm.predictions(order) for arm in self._arms)
+        original, null, counterfactual = (arm.predictions(order) for arm in self._arms)
+        reference = null if self._reference is None else self._reference.predictions(order)
         null_ordinal = np.asarray(self._null_ordinal)
         null_arm = scores.source * (null_ordinal.max(initial=0) + 2) + null_ordinal + 1
         outcomes = Outcomes(
