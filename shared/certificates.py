@@ -21,7 +21,7 @@ def trusted(ca_file: Path | str = "") -> ssl.SSLContext:
         context = httpx.create_ssl_context()
     except OSError as error:  # ssl.SSLError is one
         raise ValueError(f"the certificates of SSL_CERT_FILE or SSL_CERT_DIR cannot be read: {error}") from error
-    for file in filter(None, (os.environ.get(CA_FILE), ca_file)):
+    for file in [file for file in (os.environ.get(CA_FILE), ca_file) if file]:
         try:
             context.load_verify_locations(cafile=file)
         except OSError as error:
