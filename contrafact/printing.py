@@ -100,7 +100,7 @@ def _check_notes(results: JobResults) -> str:
 def _check_error_notes(results: JobResults) -> str:
     calibration = results.calibration
     of = "some methods" if calibration is not None and calibration.corrects else "these images"
-    lines = [f"Checks that are off: {line}" for line in checks_off_lines(results.checks_off)]
+    lines = [f"Checks that are off: {line}" for line in checks_off_lines(results.checks_off, results.funnels)]
     lines += [PROVISIONAL.format(of)] if results.provisional else []
     lines += [review_sentence(method_reviews) for method_reviews in results.reviews]
     if calibration is not None and calibration.not_used:

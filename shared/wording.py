@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from shared.schemas.effects import Cell, CellEffect, Metric
 from shared.schemas.estimates import Estimate, Interval, Rate
 from shared.schemas.masks import ALL_CLASSES
-from shared.schemas.results import JobResults
+from shared.schemas.results import Funnel, JobResults
 from shared.schemas.review_results import MethodReviews
 
 NO_FINDING = "No finding: no effect is both significant (Benjamini-Hochberg at 5 %) and beyond 5 points."
@@ -158,11 +158,13 @@ def review_sentence(reviews: MethodReviews) -> str:
     return "; ".join(clauses)
 
 
-def checks_off_lines(checks_off: Mapping[str, Sequence[str]]) -> list[str]:
+def checks_off_lines(checks_off: Mapping[str, Sequence[str]], funnels: Sequence[Funnel] = ()) -> list[str]:
     """A line for each method with checks that are off: "dillema: label, fit (weather) refuse nothing, because ..."."""
+    passed = {funnel.method: funnel.rendered for funnel in funnels if not funnel.refused_by_image}
     return [
-        f"{method}: {', '.join(checks)} refuse{'' if len(checks) > 1 else 's'} nothing, because the profile has no "
+        f"{method}: {', '.join(checks)} refuse{'' if len(checks) > 1 else 's'} nothing, because the job has no "
         "threshold that an image can miss; `contrafact calibrate` fits one"
+        + (f". No check refused any of its {passed[method]:,} images" if passed.get(method) else "")
         for method, checks in checks_off.items()
     ]
 
