@@ -88,7 +88,13 @@ def _missing_sources(results: JobResults) -> Iterator[str]:
 def _check_notes(results: JobResults) -> str:
     shapes = sum(funnel.shapes_unchecked or 0 for funnel in results.funnels)
     recaptions = sum(funnel.recaption_unchecked or 0 for funnel in results.funnels)
+    labels = sum(funnel.label_unchecked for funnel in results.funnels)
     notes = f"Shapes were not checked in {shapes} rendered images. " if shapes else ""
+    if labels:
+        notes += (
+            f"The label was not checked in {labels} rendered images: the scorer ranks it last of all classes in their "
+            "source images. "
+        )
     if recaptions:
         notes += (
             f"The caption check was skipped for {recaptions} rendered images: the captions of their source images do "

@@ -34,7 +34,7 @@ def nothing_accepted(results: JobResults, method: str) -> str:
             f"they are compared with are refused, most often ({arm.count}) for: {arm.check}."
         )
     if not funnel.proposed:
-        return "No edit was proposed for these images."
+        return _nothing_rendered(results) or "No edit was proposed for these images."
     refusals = [*funnel.refused_by_text, *funnel.refused_by_image]
     commonest = max(refusals, key=lambda refusal: refusal.count, default=None)
     reason = f": {funnel.refusal.removesuffix('.')}" if funnel.refusal else ""
@@ -43,6 +43,16 @@ def nothing_accepted(results: JobResults, method: str) -> str:
         return f"{edits} refused for one reason, {commonest.check}{reason}."
     most = f"; most often ({commonest.count}) for: {commonest.check}" if commonest else ""
     return f"None of {funnel.proposed} proposed edits was accepted{most}."
+
+
+def _nothing_rendered(results: JobResults) -> str:
+    """A sentence on a job that was refused before rendering; it names models that were added later, and are right."""
+    refused = {of.model for of in results.results if of.originals and of.originals.standing == "unsound"}
+    if not refused:
+        return ""
+    added = ", ".join(dict.fromkeys(f"`{of.model}`" for of in results.results if of.model not in refused))
+    again = f" Submit the images again to test {added}." if added else ""
+    return f"Nothing was rendered, because no model under test was right on the originals.{again}"
 
 
 def nothing_compared(results: JobResults) -> str:
