@@ -183,8 +183,10 @@ def label_lost(scores: Scores, lowest: float) -> bool:
     """Whether the ground truth ranks too low, at the threshold `lowest` of its probability.
 
     Above 0 it must be the most probable class. At 0, the threshold where nobody has measured one, it must be among the
-    first `label_rank_limit` of the classes. Scores of older versions have no rank.
+    first `label_rank_limit` of the classes. Below 0 there is no such rule. Scores of older versions have no rank.
     """
+    if lowest < 0:
+        return False
     if lowest > 0 or "label_rank" not in scores:
         return scores["label_margin"] <= 0
     return scores["label_rank"] > scores["label_rank_limit"]

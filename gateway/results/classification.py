@@ -22,7 +22,7 @@ from gateway.database.tables import Job
 from gateway.jobs.sensitivity import GroupedTruth
 from gateway.results.counting import CountingColumns
 from gateway.results.edit_phrases import EditPhrases, PhraseColumns
-from gateway.results.failure_reasons import asked_again, failure_reasons, refusal_reason
+from gateway.results.failure_reasons import asked_again, failure_reasons, label_unchecked, refusal_reason
 from gateway.results.original_ranks import OriginalColumns
 from gateway.results.originals import judge_of
 from gateway.results.pairing import Compared, CounterfactualRow, PredictionRow, Triple, triples
@@ -41,6 +41,7 @@ class MethodRows:
     """The outcome of each edit of a method, the network evaluations of all its renderings, and those of its arms.
 
     `refusal`: if no edit was accepted, the most frequent reason. `asked_again`: edits with a repeated question.
+    `label_unchecked`: rendered edits whose label can have any rank.
     """
 
     edits: list[EditOutcome] = field(default_factory=list)
@@ -49,6 +50,7 @@ class MethodRows:
     arm_evaluations: int = 0
     refusal: str = ""
     asked_again: int = 0
+    label_unchecked: int = 0
 
     def add(self, row: CounterfactualRow, group: int) -> None:
         """Count an edit or null arm of a source image in this group."""
@@ -149,6 +151,8 @@ def load_rows(session: Session, job_id: str) -> JobRows:
                 by_pair[model, method].add(numbers, rows, edits[method], predictions)
     for method, method_rows in methods.items():
         method_rows.asked_again = asked_again(session, job_id, method)
+        chosen = next(chosen for chosen in job.methods if chosen.name == method)
+        method_rows.label_unchecked = label_unchecked(session, job, chosen)
         if all(edit.rejected_by for edit in method_rows.edits):
             method_rows.refusal = refusal_reason(session, job_id, method)
     return JobRows(

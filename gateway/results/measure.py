@@ -167,6 +167,7 @@ def _funnel(job: Job, method: JobMethod, rows: MethodRows) -> Funnel:
         recaption=isinstance(parameters, CheckParameters) and parameters.recaption,
         refusal=rows.refusal,
         asked_again=rows.asked_again,
+        label_unchecked=rows.label_unchecked,
     )
 
 

@@ -33,6 +33,8 @@ from gateway.database.tables import Counterfactual, Job, JobService, Review, Sou
 from gateway.jobs import jobs
 from gateway.jobs.checks_off import checks_off
 from gateway.methods import METHODS, JobMethod
+from gateway.methods.checks import LABEL_BY_RANK, with_label_rank
+from gateway.methods.image_scores import label_lost
 from gateway.methods.inverted import SweepParameters
 from gateway.results.reviewed_edits import Reviews, load_reviews
 from shared.schemas.calibration import FittedValidity, JobCalibration, MethodCalibration
@@ -255,6 +257,11 @@ def scored_images(edits: Sequence[CheckedEdit], judged: JudgedSample, method: Jo
     return replace(images, passable=images.passable & (margins(images, limits, dict.fromkeys(limits, 1.0)) >= 0))
 
 
+def label_kept(scores: Mapping[str, float]) -> bool:
+    """Whether an image passes the label check where its rank alone decides."""
+    return "label_margin" not in scores or not label_lost(scores, LABEL_BY_RANK)
+
+
 def _validity(
     job: Job,
     method: JobMethod,
@@ -262,17 +269,23 @@ def _validity(
     judged: JudgedSample,
     thresholds: Mapping[str, Mapping[str, float]],
 ) -> FittedValidity | None:
-    """The validity model. Its check replaces the others, except where a method sweeps and those chose the images."""
+    """The validity model. Its check replaces the others but the rank of the label.
+
+    Where a method sweeps, the others chose the images and stay.
+    """
     sweeps = isinstance(method.parameters, SweepParameters)
     accepted = np.array([edit.accepted or edit.check == VALIDITY for edit in edits], np.bool_)
-    by_score = np.array([edit.accepted or edit.check in _BY_SCORE for edit in edits], np.bool_)
+    by_score = np.array(
+        [label_kept(edit.scores) and (edit.accepted or edit.check in _BY_SCORE) for edit in edits], np.bool_
+    )
     signals = signal_sample([edit.scores for edit in edits], [edit.kind for edit in edits], judged)
     seed = derive_seed("validity", job.id, method.name)
     fitted = fit_validity(judged, signals, accepted if sweeps else by_score, seed)
-    if fitted is None or not sweeps:
-        return fitted
-    sweep_thresholds = {check: dict(limits) for check, limits in thresholds.items()}
-    return fitted.model_copy(update={"thresholds": {**sweep_thresholds, **fitted.thresholds}})
+    if fitted is None:
+        return None
+    return fitted.model_copy(
+        update={"thresholds": with_label_rank({**(thresholds if sweeps else {}), **fitted.thresholds})}
+    )
 
 
 def signal_sample(

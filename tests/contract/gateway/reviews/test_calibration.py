@@ -200,7 +200,7 @@ def test_enough_reviews_fit_a_model_of_validity_that_the_profile_takes(gateway: 
     (method,) = calibration(gateway).methods
     assert method.validity is not None
     assert set(method.validity.model.signals) == {"structure"}
-    assert set(method.validity.thresholds) == {"validity"}
+    assert method.validity.thresholds.keys() == {"label", "validity"}
     assert method.validity.model.signals["structure"].weight > 0
     assert method.validity.model.auroc_of_scores.value == pytest.approx(method.separation["structure"], abs=0.1)
     profile = write_profile(tmp_path)
