@@ -7,7 +7,7 @@ import pytest
 from gateway.auth.keys import hash_of
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Study, StudyRater
-from gateway.studies.raters import admit
+from gateway.feedback.raters import admit
 from shared.problems import Overloaded
 from shared.schemas.studies import StudyRequest
 from tests.support.databases import ON_SQLITE

@@ -1,29 +1,116 @@
-"""Which pairs of images the raters of a study see: sampled edits, control items and attention checks.
+"""Human studies of a job: made, shown and deleted, and which pairs of images their raters see.
 
 Edits are taken in the order of their ids, which are digests: a random order, and that of the sample of reviews
-(`gateway.results.reviewed_edits`), so that the study's consensus extends that sample. Control items have an answer
-that is known beforehand: a null arm keeps its label, the null arm of an image without the class does not.
+(`gateway.feedback.reviews`), so that the study's consensus extends that sample. Control items have an answer that is
+known beforehand: a null arm keeps its label, the null arm of an image without the class does not.
 """
 
 from __future__ import annotations
 
 import secrets
+import uuid
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 
-from sqlalchemy import Select, or_, select
+from sqlalchemy import Select, delete, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
-from gateway.database.tables import Counterfactual, Image, Job, SourceImage, StudyItem
-from gateway.results.pairing import is_arm_of
-from shared.problems import InvalidInput
-from shared.schemas.studies import ItemKind, StudyRequest
+from gateway.database.tables import (
+    Counterfactual,
+    Image,
+    Job,
+    Review,
+    SourceImage,
+    Study,
+    StudyAnswer,
+    StudyItem,
+    StudyRater,
+)
+from gateway.feedback.ratings import load_ratings
+from gateway.jobs import jobs
+from shared.problems import Conflict, InvalidInput, NotFound
+from shared.schemas.studies import ItemKind, StudiesListing, StudyRequest, StudyView
 from shared.seeds import derive_seed
 
+MAX_STUDIES = 100  # of one job
 CANDIDATES = 200  # edits among which source images for control items are looked for
 
 
-def sample_items(session: Session, job: Job, study_id: str, request: StudyRequest) -> list[StudyItem]:
+def create(session: Session, owner: str, job_id: str, request: StudyRequest) -> str:
+    """Sample the items of a study and return its id. Raises NotFound, Conflict while the job runs, InvalidInput."""
+    job = jobs.find(session, owner, job_id)
+    if job.state == "running":
+        raise Conflict("the job is running; make a study when it is done, or cancel it first")
+    if len(_ids(session, job_id)) >= MAX_STUDIES:
+        raise InvalidInput(f"the job has {MAX_STUDIES} studies; delete one first")
+    study_id = uuid.uuid4().hex
+    items = _sample_items(session, job, study_id, request)
+    session.add(Study(id=study_id, job_id=job_id, request=request))
+    session.flush()
+    session.add_all(items)
+    return study_id
+
+
+def find(session: Session, owner: str, study_id: str) -> Study:
+    """The owner's study. Raises NotFound."""
+    studies = select(Study).join(Job, Study.job_id == Job.id).where(Study.id == study_id)
+    study = session.scalar(studies.where(Job.owner_id == owner, Job.deleted_at.is_(None)))
+    if study is None:
+        raise NotFound(f"there is no study {study_id!r}; GET /jobs/JOB/studies lists those of a job")
+    return study
+
+
+def show(session: Session, owner: str, study_id: str) -> StudyView:
+    """A study with its progress. Raises NotFound."""
+    study = find(session, owner, study_id)
+    ratings = load_ratings(session, study)
+    kinds = Counter(item.kind for item in ratings.items.values())
+    raters = session.scalars(select(StudyRater).where(StudyRater.study_id == study_id)).all()
+    answered = _answered(session, raters)
+    invited = [rater for rater in raters if rater.token_hash is not None]
+    return StudyView(
+        id=study.id,
+        job=study.job_id,
+        request=study.request,
+        items=kinds.pop("edit"),
+        control_items=dict(kinds),
+        checks=sorted(item.id for item in ratings.items.values() if item.kind != "edit"),
+        invited=len(invited),
+        finished=sum(answered.get(rater.id, 0) >= len(rater.items) for rater in invited),
+        answered=sum(answered.values()),
+        complete=len(ratings.complete),
+        created_at=study.created_at,
+    )
+
+
+def listing(session: Session, owner: str, job_id: str) -> StudiesListing:
+    """The studies of a job, newest first. Raises NotFound."""
+    jobs.find(session, owner, job_id)
+    return StudiesListing(studies=[show(session, owner, study_id) for study_id in _ids(session, job_id)])
+
+
+def remove(session: Session, owner: str, study_id: str) -> None:
+    """Delete a study with its answers, and the reviews that its consensus gave. Raises NotFound."""
+    study = find(session, owner, study_id)
+    reviews = Review.job_id == study.job_id, Review.reviewer == study.reviewer
+    session.execute(delete(Study).where(Study.id == study_id))  # first: it waits for a rater who is finishing
+    session.execute(delete(Review).where(*reviews))
+
+
+def _ids(session: Session, job_id: str) -> Sequence[str]:
+    newest = Study.created_at.desc(), Study.id
+    return session.scalars(select(Study.id).where(Study.job_id == job_id).order_by(*newest)).all()
+
+
+def _answered(session: Session, raters: Sequence[StudyRater]) -> dict[str, int]:
+    """How many items each rater has rated."""
+    a = StudyAnswer
+    counts = select(a.rater_id, func.count()).where(a.rater_id.in_([rater.id for rater in raters])).group_by(a.rater_id)
+    return {row[0]: row[1] for row in session.execute(counts)}
+
+
+def _sample_items(session: Session, job: Job, study_id: str, request: StudyRequest) -> list[StudyItem]:
     """The items of a new study. Raises InvalidInput if the job has no edits or control items of the requested kind."""
     names = [method.name for method in job.methods]
     if unknown := sorted(set(request.methods or ()) - set(names)):
@@ -71,9 +158,10 @@ def _nulls(session: Session, job: Job, edits: Sequence[Counterfactual]) -> Itera
     edit = Counterfactual
     arms = (
         select(edit, null.image_digest)
-        .join(null, is_arm_of(null, edit))
+        .join(null, null.source_image_id == edit.source_image_id)
         .where(edit.job_id == job.id, edit.arm == "edit", edit.method.in_({row.method for row in edits}))
-        .where(null.arm == "null", null.accepted, null.image_digest.is_not(None))
+        .where(null.arm == "null", null.method == edit.method, null.ordinal == edit.null_ordinal)
+        .where(null.accepted, null.image_digest.is_not(None))
         .order_by(edit.id.desc())  # from the other end, so that few pairs are seen twice
         .limit(CANDIDATES)
     )

@@ -30,11 +30,11 @@ from gateway.analysis.thresholds import VALID, Booleans, ScoredImages, margins
 from gateway.analysis.validity_model import SignalSample
 from gateway.database.columns import StoredChange
 from gateway.database.tables import Counterfactual, Job, JobService, Review, SourceImage
+from gateway.feedback.reviews import Reviews, load_reviews
 from gateway.jobs import jobs
 from gateway.jobs.checks_off import checks_off
 from gateway.methods import METHODS, JobMethod
 from gateway.methods.inverted import SweepParameters
-from gateway.results.reviewed_edits import Reviews, load_reviews
 from shared.schemas.calibration import FittedValidity, JobCalibration, MethodCalibration
 from shared.schemas.validity import SIGNALS, VALIDITY, EditKind, signal_value
 from shared.seeds import derive_seed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.studies.ratings import EXPECTED, score_raters
+from gateway.feedback.ratings import EXPECTED, score_raters
 from shared.schemas.studies import ItemKind, StudyRequest
 
 KINDS: Mapping[str, ItemKind] = {"a": "null", "b": "broken", "c": "null", "d": "broken", "e": "edit"}

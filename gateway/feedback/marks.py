@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from gateway.database.sessions import upsert
 from gateway.database.table_base import utc_now
 from gateway.database.tables import OwnImageMark, Report, SourceImage
+from gateway.feedback.reviews import majority
 from gateway.jobs import jobs
 from shared.chunks import chunks
 from shared.problems import InvalidInput, NotFound
@@ -21,6 +22,7 @@ from shared.schemas.own_images import (
     MarkRequest,
     MarkView,
     OwnImagesView,
+    ShownMark,
     ValueToMark,
 )
 
@@ -32,6 +34,14 @@ class Value(NamedTuple):
 
     factor: str
     name: str
+
+
+class Marked(NamedTuple):
+    """What a mark is about: an image, by digest, and a value of a factor."""
+
+    image: str
+    factor: str
+    value: str
 
 
 class NextMark(NamedTuple):
@@ -68,6 +78,17 @@ def listing(session: Session, owner: str, job_id: str) -> OwnImagesView:
         ]
         values.append(ValueToMark(factor=value.factor, value=value.name, classes=classes, images=listed))
     return OwnImagesView(job=job_id, values=values)
+
+
+def load_marks(session: Session, job_id: str) -> dict[Marked, ShownMark]:
+    """The majority mark of each image among sure reviewers; `unsure` for a tie, and if all were unsure."""
+    votes: defaultdict[Marked, list[bool]] = defaultdict(list)
+    for row in session.scalars(select(OwnImageMark).where(OwnImageMark.job_id == job_id)):
+        sure = votes[Marked(row.image_digest, row.factor, row.value)]
+        if row.shows != "unsure":
+            sure.append(row.shows == "yes")
+    words: dict[bool | None, ShownMark] = {True: "yes", False: "no", None: "unsure"}
+    return {marked: words[majority(sure)] for marked, sure in votes.items()}
 
 
 def record(session: Session, owner: str, reviewer: str, job_id: str, image: str, request: MarkRequest) -> MarkView:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.database.tables import Review
-from gateway.results.review_columns import OwnReviews
-from gateway.results.reviewed_edits import pool
+from gateway.feedback.reviews import pool
+from gateway.results.reviewed_edits import OwnReviews
 from shared.schemas.effects import Cell
 from shared.schemas.reviews import ReviewVerdict
 

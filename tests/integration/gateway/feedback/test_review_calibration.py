@@ -10,10 +10,9 @@ from sqlalchemy import select
 
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Counterfactual, Job, Report, Review
+from gateway.feedback.reviews import load_reviews, next_up
 from gateway.queue import job_states
 from gateway.report.build import build_report
-from gateway.results.reviewed_edits import load_reviews
-from gateway.reviews.queue import next_up
 from shared.schemas.results import JobResults
 from shared.storage import DirectoryStore
 from tests.support.drawn_job import add_reported_job

@@ -1,0 +1,238 @@
+"""People's reviews of counterfactuals: stored, pooled by edit, and which edit comes next.
+
+Edits are sampled in the order of their ids. Ids are digests, so this order is random. The random sample of a method
+consists of the reviewed edits whose ids precede the first unreviewed one; accepted and rejected edits have separate
+samples. Failures prioritised for review (the leading ones of the review list) are excluded.
+
+A reviewer first gets a sample of each finding's changed images, then the most informative failures. These are mixed
+with a random sample of accepted and rejected edits: a seed decides which of the three comes next, so that the order
+does not reveal the checks' verdict on an image.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import takewhile
+from typing import Literal, NamedTuple
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from gateway.analysis.reviews import LEAST_ACCEPTED, LEAST_REJECTED
+from gateway.database.pagination import SortKey, page_of
+from gateway.database.sessions import upsert
+from gateway.database.table_base import utc_now
+from gateway.database.tables import Counterfactual, Job, Report, Review
+from gateway.jobs import jobs
+from gateway.methods import METHODS
+from shared.problems import InvalidInput
+from shared.schemas.reviews import ReviewRequest, ReviewsPage, ReviewView
+from shared.seeds import derive_seed
+
+REVIEWABLE_SHARE = 0.1  # share of the rejected edits whose images are kept for review
+_TURNS: tuple[Literal["failure", "accepted", "rejected"], ...] = (
+    "failure",
+    "accepted",
+    "failure",
+    "accepted",
+    "rejected",
+)
+
+
+def record(
+    session: Session, owner: str, reviewer: str, job_id: str, counterfactual_id: str, review: ReviewRequest
+) -> ReviewView:
+    """Store a reviewer's review of a counterfactual. Replaces their earlier review.
+
+    Raises NotFound, and InvalidInput for an edit without an image.
+    """
+    edit = jobs.find_edit(session, owner, job_id, counterfactual_id)
+    if edit.image_digest is None:
+        raise InvalidInput(f"the check {edit.check!r} rejected this edit before rendering, so it has no image")
+    key = {"counterfactual_id": counterfactual_id, "reviewer": reviewer}
+    columns = {**review.model_dump(), "reviewed_at": utc_now()}
+    upsert(session, Review, key, columns, job_id=job_id)
+    return _view(session.get_one(Review, tuple(key.values()), populate_existing=True))
+
+
+def review_of(session: Session, reviewer: str, counterfactual_id: str) -> ReviewView | None:
+    """One reviewer's review of a counterfactual."""
+    row = session.get(Review, (counterfactual_id, reviewer))
+    return None if row is None else _view(row)
+
+
+def listing(session: Session, owner: str, job_id: str, cursor: str | None, limit: int) -> ReviewsPage:
+    """A page of a job's reviews, newest first. Raises NotFound."""
+    jobs.find(session, owner, job_id)
+    order: SortKey = {Review.reviewed_at: datetime, Review.counterfactual_id: str, Review.reviewer: str}
+    query = select(Review).where(Review.job_id == job_id)
+    rows, next_cursor = page_of(session, query, order, cursor, limit, descending=True)
+    return ReviewsPage(reviews=[_view(row) for row in rows], next=next_cursor)
+
+
+def _view(row: Review) -> ReviewView:
+    return ReviewView(
+        counterfactual=row.counterfactual_id,
+        reviewer=row.reviewer,
+        verdict=row.verdict,
+        edit_shown=row.edit_shown,
+        arm_shown=row.arm_shown,
+        realism=row.realism,
+        note=row.note,
+        reviewed_at=row.reviewed_at,
+    )
+
+
+class PooledReview(NamedTuple):
+    """All reviews of one edit. `valid` is the majority of the decided reviews; None for a tie.
+
+    A review counts as valid if the ground truth still holds and the reviewer does not deny that the edit is shown.
+    `pair_valid`: the same of the edit and its arm. Only reviewers who saw the arm can find the pair valid; an edit that
+    is invalid alone makes it invalid. None: nobody who could say so has decided.
+    """
+
+    method: str
+    accepted: bool
+    valid: bool | None
+    pair_valid: bool | None
+    edit_shown: bool | None
+    realism: float | None
+
+    def verdict(self, sign: int) -> bool | None:
+        """The verdict on an image that was lost (−1), or gained (1): an arm that lost the class gains."""
+        return self.valid if sign < 0 else self.pair_valid
+
+
+@dataclass(frozen=True, slots=True)
+class Reviews:
+    """The reviews of a job's edits, by id of the edit.
+
+    `prioritised`: the edits that were not sampled. `first_open`: the first edit without a review, by (method, accepted
+    by the checks).
+    """
+
+    by_edit: dict[str, PooledReview]
+    prioritised: frozenset[str]
+    first_open: dict[tuple[str, bool], str]
+
+    def is_sampled(self, name: str) -> bool:
+        """Whether an edit is in the random sample and has a decided review."""
+        review = self.by_edit.get(name)
+        if review is None or review.valid is None or name in self.prioritised:
+            return False
+        end = self.first_open.get((review.method, review.accepted))
+        return end is None or name < end
+
+    def is_prioritised(self, name: str) -> bool:
+        """Whether an edit was reviewed because it was listed first, and not at random."""
+        return name in self.prioritised
+
+    def missing(self, method: str, accepted: bool = True) -> int:
+        """The number of sampled edits that still need a decided review to estimate the method's validity."""
+        if (method, accepted) not in self.first_open:
+            return 0
+        size = sum(self.is_sampled(name) and review[:2] == (method, accepted) for name, review in self.by_edit.items())
+        return max(0, (LEAST_ACCEPTED if accepted else LEAST_REJECTED) - size)
+
+
+def load_reviews(session: Session, job_id: str) -> Reviews:
+    """All reviews of a job, in memory, because people write few."""
+    c = Counterfactual
+    by_edit: defaultdict[str, list[Review]] = defaultdict(list)
+    kinds: dict[str, tuple[str, bool]] = {}
+    rows = select(Review, c.method, c.accepted).join(c, Review.counterfactual_id == c.id)
+    for review, method, accepted in session.execute(rows.where(Review.job_id == job_id)):
+        by_edit[review.counterfactual_id].append(review)
+        kinds[review.counterfactual_id] = (method, accepted)
+    reviewed = select(Review.counterfactual_id).where(Review.job_id == job_id)
+    rendered = [c.job_id == job_id, c.arm == "edit", c.image_digest.is_not(None)]
+    first = select(c.method, c.accepted, func.min(c.id)).where(*rendered, c.id.not_in(reviewed))
+    return Reviews(
+        by_edit={name: pool(*kinds[name], reviews) for name, reviews in by_edit.items()},
+        prioritised=frozenset(takewhile(by_edit.__contains__, review_list(session, job_id))),
+        first_open={
+            (method, accepted): name for method, accepted, name in session.execute(first.group_by(c.method, c.accepted))
+        },
+    )
+
+
+def review_list(session: Session, job_id: str) -> list[str]:
+    """The ids of `metrics.review` in the job's current report; empty if it has none."""
+    ids = session.scalar(select(Report.metrics["review"]).where(Report.job_id == job_id))
+    return [str(name) for name in ids or ()]
+
+
+def first_to_review(session: Session, job_id: str) -> list[str]:
+    """The leading ids of the review list that are samples of the findings."""
+    count = session.scalar(select(Report.metrics["review_first"].as_integer()).where(Report.job_id == job_id))
+    return review_list(session, job_id)[: count or 0]
+
+
+def pool(method: str, accepted: bool, reviews: Sequence[Review]) -> PooledReview:
+    """All reviews of one edit of a method, which the checks accepted or not."""
+    decided = [review for review in reviews if review.verdict != "unsure"]
+    votes = [review.verdict == "valid" and review.edit_shown is not False for review in decided]
+    of_pair = [vote for vote, review in zip(votes, decided, strict=True) if review.arm_shown or not vote]
+    grades = [review.realism for review in reviews if review.realism is not None]
+    return PooledReview(
+        method,
+        accepted,
+        majority(votes),
+        majority(of_pair),
+        majority([review.edit_shown for review in reviews if review.edit_shown is not None]),
+        sum(grades) / len(grades) if grades else None,
+    )
+
+
+def majority(votes: list[bool]) -> bool | None:
+    """What most votes say; None for a tie, and without votes."""
+    yes = sum(votes)
+    return None if 2 * yes == len(votes) else 2 * yes > len(votes)
+
+
+class NextUp(NamedTuple):
+    """The next edit for a reviewer (None if none is left), and the edit that they reviewed last.
+
+    `reviewed`: the number of edits that they have reviewed. `missing`: the number of randomly sampled edits that still
+    need a decided review, so that the report can estimate the validity of unreviewed edits.
+    """
+
+    counterfactual: str | None
+    before: str | None
+    reviewed: int
+    missing: int
+
+
+def next_up(session: Session, job: Job, reviewer: str) -> NextUp:
+    """The next edit for a reviewer. They get an edit twice only if a finding rests on it and they saw it alone."""
+    c = Counterfactual
+    own_reviews = (Review.job_id == job.id, Review.reviewer == reviewer)
+    rows = select(Review.counterfactual_id, Review.arm_shown).where(*own_reviews).order_by(Review.reviewed_at)
+    with_arm = {row.counterfactual_id: row.arm_shown for row in session.execute(rows)}
+    reviewed = list(with_arm)
+    methods = [method.name for method in job.methods if METHODS[method.name].checked]
+    edits = [c.job_id == job.id, c.arm == "edit", c.image_digest.is_not(None), c.method.in_(methods)]
+    reviewed_ids = set(reviewed)
+    unreviewed = c.id.not_in(select(Review.counterfactual_id).where(*own_reviews))
+    rejected = session.scalar(select(func.count()).where(*edits, c.accepted.is_(False))) or 0
+    reviewable = select(c.id).where(*edits, c.accepted.is_(False)).order_by(c.id)
+    reviewable = reviewable.limit(max(LEAST_REJECTED, math.ceil(REVIEWABLE_SHARE * rejected)))
+    candidates = {
+        "failure": next((name for name in review_list(session, job.id) if name not in reviewed_ids), None),
+        "accepted": session.scalar(select(c.id).where(*edits, c.accepted, unreviewed).order_by(c.id).limit(1)),
+        "rejected": next((name for name in session.scalars(reviewable) if name not in reviewed_ids), None),
+    }
+    turn = _TURNS[derive_seed("review", job.id, reviewer, len(reviewed)) % len(_TURNS)]
+    first = next((name for name in first_to_review(session, job.id) if not with_arm.get(name)), None)
+    by_preference = [first, candidates[turn], *candidates.values()]
+    reviews = load_reviews(session, job.id)
+    return NextUp(
+        counterfactual=next((name for name in by_preference if name is not None), None),
+        before=reviewed[-1] if reviewed else None,
+        reviewed=len(reviewed),
+        missing=sum(reviews.missing(method, accepted) for method in methods for accepted in (True, False)),
+    )
