@@ -17,6 +17,7 @@ from shared.schemas.masks import MaskSpec
 from shared.schemas.service import ServiceInfo
 
 Message = TypeVar("Message", bound=Contract)
+AnswerKind = Literal["review", "mark", "note", "rating"]
 SourceImageState = Literal["pending", "leased", "done", "failed", "cancelled"]
 JSON_COLUMN = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 ID_PREFIX = (

@@ -8,7 +8,7 @@ scores, verdicts and predictions. Reviews that extend the sample may come from a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +29,8 @@ from gateway.analysis.calibration import (
 from gateway.analysis.thresholds import VALID, Booleans, ScoredImages, margins
 from gateway.analysis.validity_model import SignalSample
 from gateway.database.columns import StoredChange
-from gateway.database.tables import Counterfactual, Job, JobService, Review, SourceImage
+from gateway.database.tables import Answer, Counterfactual, Job, JobService, SourceImage
+from gateway.feedback.answers import Turn, is_answer
 from gateway.feedback.reviews import Reviews, load_reviews
 from gateway.jobs import jobs
 from gateway.jobs.checks_off import checks_off
@@ -45,18 +46,14 @@ _BY_SCORE = (
 )  # fmt: skip
 
 
-class Turn(NamedTuple):
-    """The next edit of the calibration sample, and how far its method's sample is.
+@dataclass(frozen=True)
+class SampleTurn(Turn[str]):
+    """The next edit of the calibration sample. The numbers are of its method's sample, and of all reviewers.
 
-    `counterfactual` is None if all are answered; `before` is the edit that the reviewer reviewed last. `more` and
-    `half_width` are as in `MethodCalibration`.
+    `rendered` and `half_width` are as in `MethodCalibration`.
     """
 
-    counterfactual: str | None
-    before: str | None
-    answered: int
     rendered: int
-    more: int
     half_width: float
 
 
@@ -130,25 +127,25 @@ def calibration_of(session: Session, owner: str, job_id: str) -> JobCalibration:
     )
 
 
-def next_turn(session: Session, job: Job, reviewer: str, method: str | None = None) -> Turn:
+def next_turn(session: Session, job: Job, reviewer: str, method: str | None = None) -> SampleTurn:
     """The next edit that nobody has reviewed, of the method with the fewest answers (or of `method`).
 
     It depends on no verdict, score or prediction.
     """
-    reviewed_by = select(Review.counterfactual_id).where(Review.job_id == job.id, Review.reviewer == reviewer)
-    before = session.scalar(reviewed_by.order_by(Review.reviewed_at.desc()).limit(1))
+    reviewed_by = select(Answer.item).where(is_answer(job.id, "review"), Answer.author == reviewer)
+    before = session.scalar(reviewed_by.order_by(Answer.answered_at.desc()).limit(1))
     reviews, rendered = load_reviews(session, job.id), _count_rendered(session, job.id)
     names = [name for name in (checked.name for checked in _checked_methods(job)) if method in (None, name)]
     samples = {name: _sample(reviews, name, rendered) for name in names}
     open_names = [name for name in names if _first_open(reviews, name) is not None]
     if not open_names:
         answered = sum(len(sample.verdicts) for sample in samples.values())
-        return Turn(None, before, answered, answered, 0, 0.0)
+        return SampleTurn(None, before, answered, answered, answered, 0.0)
     name = min(open_names, key=lambda name: len(samples[name].verdicts))
     sample = samples[name]
-    return Turn(
-        _first_open(reviews, name), before, len(sample.verdicts), sample.rendered, sample.more, sample.half_width
-    )
+    answered = len(sample.verdicts)
+    following = _first_open(reviews, name)
+    return SampleTurn(following, before, answered, answered + sample.more, sample.rendered, sample.half_width)
 
 
 def _checked_methods(job: Job) -> list[JobMethod]:
@@ -214,7 +211,7 @@ def _edits(session: Session, job_id: str, names: Mapping[str, bool]) -> list[_Ed
     """The named edits, in the order of their ids. Reads all reviewed edits of the job; people review few."""
     c, s = Counterfactual, SourceImage
     columns = select(c.id, c.source_image_id, s.group_name, c.accepted, c.check, c.scores, c.changes, s.ground_truth)
-    reviewed = select(Review.counterfactual_id).where(Review.job_id == job_id)
+    reviewed = select(Answer.item).where(is_answer(job_id, "review"))
     rows = session.execute(columns.join(s, c.source_image_id == s.id).where(c.id.in_(reviewed)).order_by(c.id))
     return [_Edit(*row) for row in rows if row.id in names]
 

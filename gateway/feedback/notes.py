@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from gateway.database.sessions import upsert
-from gateway.database.table_base import utc_now
-from gateway.database.tables import NotedFinding, Report
+from gateway.database.tables import Answer, Report
+from gateway.feedback.answers import is_answer, store_answer
 from gateway.jobs import jobs
 from shared.problems import NotFound
 from shared.schemas.effects import Cell, CellEffect
@@ -32,14 +31,10 @@ def record(
     session: Session, owner: str, author: str, job_id: str, finding: str, request: FindingNoteRequest
 ) -> FindingView:
     """Store a finding's status and note in place of earlier ones; remove them if both are empty. Raises NotFound."""
-    view = _find(session, owner, job_id, finding)
-    key = {"job_id": job_id, "finding": finding}
-    if request.status is None and not request.note:
-        session.execute(delete(NotedFinding).filter_by(**key))
-    else:
-        columns = {**request.model_dump(), "author": author, "noted_at": utc_now()}
-        about = {"model": view.model, "method": view.method, **view.effect.cell.model_dump()}
-        upsert(session, NotedFinding, key, columns, **about)
+    _find(session, owner, job_id, finding)
+    session.execute(delete(Answer).where(is_answer(job_id, "note"), Answer.item == finding))
+    if request.status is not None or request.note:
+        store_answer(session, job_id, "note", finding, author, request.model_dump())
     return _find(session, owner, job_id, finding)
 
 
@@ -57,13 +52,11 @@ def finding_id(model: str, method: str, cell: Cell) -> str:
 
 def load_notes(session: Session, job_id: str) -> dict[str, FindingNote]:
     """The notes of a job by the finding's id, also of cells that are no findings at present."""
-    rows = session.scalars(select(NotedFinding).where(NotedFinding.job_id == job_id))
-    return {row.finding: note_of(row) for row in rows}
-
-
-def note_of(row: NotedFinding) -> FindingNote:
-    """The note in a row."""
-    return FindingNote(status=row.status, note=row.note, author=row.author, noted_at=row.noted_at)
+    rows = session.scalars(select(Answer).where(is_answer(job_id, "note")).order_by(Answer.answered_at))
+    return {
+        row.item: FindingNote.model_validate({**row.content, "author": row.author, "noted_at": row.answered_at})
+        for row in rows
+    }
 
 
 def with_notes(results: JobResults, notes: Mapping[str, FindingNote]) -> JobResults:

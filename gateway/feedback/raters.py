@@ -23,10 +23,10 @@ from gateway.auth.keys import PREFIX, hash_of
 from gateway.auth.middleware import RATE_PATH
 from gateway.auth.rate_limits import MINUTE, is_within, moved_ahead
 from gateway.database.columns import StoredChange
-from gateway.database.sessions import insert_missing, upsert
-from gateway.database.table_base import utc_now
-from gateway.database.tables import Counterfactual, Job, SourceImage, Study, StudyAnswer, StudyItem, StudyRater
-from gateway.feedback.ratings import count_usable, load_scores, sync_reviews
+from gateway.database.sessions import insert_missing
+from gateway.database.tables import Answer, Counterfactual, Job, SourceImage, Study, StudyItem, StudyRater
+from gateway.feedback.answers import Turn, store_answer
+from gateway.feedback.ratings import count_usable, is_rating, load_answers, load_scores, sync_reviews
 from gateway.feedback.studies import find
 from shared.characters import csv_cell, identity, is_deceptive
 from shared.problems import InvalidInput, Malformed, NotFound, Overloaded
@@ -116,30 +116,16 @@ class ItemView:
         return question.text.replace("{label}", self.label).replace("{change}", self.change)
 
 
-@dataclass(frozen=True, slots=True)
-class RatingTurn:
-    """Where a rater is: the item to rate (None: finished), the one before it, and how many of all are rated."""
-
-    item: ItemView | None
-    before: str | None
-    answered: int
-    total: int
-
-
-def turn(session: Session, invited: Invited, item_id: str | None = None) -> RatingTurn:
+def turn(session: Session, invited: Invited, item_id: str | None = None) -> tuple[Turn[str], ItemView | None]:
     """The named item of a rater, or the first that they have not rated. Raises NotFound for another's item."""
-    rater = invited.rater
-    answered = _answered(session, rater)
-    if item_id is not None and item_id not in rater.items:
+    items = invited.rater.items
+    answered = load_answers(session, invited.study, rater=invited.rater.id)[invited.rater.id]
+    if item_id is not None and item_id not in items:
         raise NotFound("this link has no such item")
-    current = item_id or next((name for name in rater.items if name not in answered), None)
-    place = len(rater.items) if current is None else rater.items.index(current)
-    return RatingTurn(
-        item=None if current is None else view(session, invited.study, current, answered.get(current, {})),
-        before=rater.items[place - 1] if place else None,
-        answered=len(answered),
-        total=len(rater.items),
-    )
+    current = item_id or next((name for name in items if name not in answered), None)
+    place = len(items) if current is None else items.index(current)
+    item = None if current is None else view(session, invited.study, current, answered.get(current, {}))
+    return Turn(current, items[place - 1] if place else None, len(answered), len(items)), item
 
 
 def view(session: Session, study: Study, item_id: str, answers: Mapping[str, str] | None = None) -> ItemView:
@@ -182,11 +168,8 @@ def record(session: Session, invited: Invited, item_id: str, answers: Mapping[st
     rater, study = invited
     if item_id not in rater.items:
         raise NotFound("this link has no such item")
-    checked_answers = checked(study.request, answers)
-    key = {"item_id": item_id, "rater_id": rater.id}
-    columns = {"answers": checked_answers, "answered_at": utc_now()}
-    upsert(session, StudyAnswer, key, columns)
-    rated = session.scalar(select(func.count()).where(StudyAnswer.rater_id == rater.id))
+    store_answer(session, study.job_id, "rating", item_id, rater.id, {**checked(study.request, answers)}, study.id)
+    rated = session.scalar(select(func.count()).where(is_rating(study), Answer.author == rater.id))
     if rated == len(rater.items):
         sync_reviews(session, study)
 
@@ -212,11 +195,6 @@ def describe_changes(changes: list[StoredChange]) -> str:
     return "; ".join(f"{old} → {new}".strip() if new else f"without {old}" for old, new in pairs) or NOTHING
 
 
-def _answered(session: Session, rater: StudyRater) -> dict[str, dict[str, str]]:
-    rows = select(StudyAnswer.item_id, StudyAnswer.answers).where(StudyAnswer.rater_id == rater.id)
-    return {row[0]: row[1] for row in session.execute(rows)}
-
-
 def items_csv(session: Session, owner: str, study_id: str) -> str:
     """One line per item, in the order of their random ids: the paths of its images, and the questions about it."""
     study = find(session, owner, study_id)
@@ -235,11 +213,12 @@ def answers_csv(session: Session, owner: str, study_id: str) -> str:
     """One line per rating; `upload_answers` reads it again."""
     study = find(session, owner, study_id)
     names = [question.name for question in study.request.question_list]
-    a, r = StudyAnswer, StudyRater
-    answered = select(a.item_id, r.id, r.name, a.answers).join(r, a.rater_id == r.id).where(r.study_id == study_id)
-    rows = session.execute(answered.order_by(r.id, a.item_id))
+    answers = load_answers(session, study)
+    raters = session.scalars(select(StudyRater).where(StudyRater.study_id == study_id).order_by(StudyRater.id))
     ratings = [
-        [name or rater, item, *(answers.get(question, "") for question in names)] for item, rater, name, answers in rows
+        [rater.name or rater.id, item, *(given.get(name, "") for name in names)]
+        for rater in raters
+        for item, given in sorted(answers[rater.id].items())
     ]
     return _write([["rater", "item", *names], *ratings])
 
@@ -266,23 +245,26 @@ def upload_answers(session: Session, owner: str, study_id: str, data: bytes) -> 
         except InvalidInput as problem:
             raise InvalidInput(f"line {line}: {problem.detail}") from problem
     ids = _rater_ids(session, study, dict.fromkeys(rater for rater, _ in ratings))
-    _replace(session, {(ids[rater], item): answers for (rater, item), answers in ratings.items()})
+    _replace(session, study, {(ids[rater], item): answers for (rater, item), answers in ratings.items()})
     sync_reviews(session, study)
     scores = load_scores(session, study)
     unchecked = sum(scores[rater].unchecked for rater in ids.values())
     return AnswersStored(answers=len(ratings), raters=len(ids), unchecked_raters=unchecked)
 
 
-def _replace(session: Session, ratings: Mapping[tuple[str, str], dict[str, str]]) -> None:
+def _replace(session: Session, study: Study, ratings: Mapping[tuple[str, str], dict[str, str]]) -> None:
     """Write ratings, by rater and item, over earlier ones."""
     items: defaultdict[str, list[str]] = defaultdict(list)
     for rater, item in ratings:
         items[rater].append(item)
-    a = StudyAnswer
+    a = Answer
     for rater, rated in items.items():
-        session.execute(delete(a).where(a.rater_id == rater, a.item_id.in_(rated)))
+        session.execute(delete(a).where(is_rating(study), a.author == rater, a.item.in_(rated)))
     if ratings:
-        rows = [{"rater_id": rater, "item_id": item, "answers": answers} for (rater, item), answers in ratings.items()]
+        key = {"job_id": study.job_id, "kind": "rating", "study_id": study.id}
+        rows = [
+            {**key, "author": rater, "item": item, "content": answers} for (rater, item), answers in ratings.items()
+        ]
         session.execute(insert(a), rows)
 
 

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from typing import get_args
 
 import numpy as np
-from sqlalchemy import delete, func, literal, select
+from sqlalchemy import ColumnElement, and_, delete, func, literal, select
 from sqlalchemy.orm import Session
 
 from gateway.analysis.agreement import Scale, alpha, alpha_interval, consensus, mean_rating, score_controls
 from gateway.analysis.certainty import clustered_rate
 from gateway.analysis.effects import Integers
 from gateway.database.table_base import utc_now
-from gateway.database.tables import Counterfactual, Review, SourceImage, Study, StudyAnswer, StudyItem, StudyRater
-from shared.schemas.reviews import ReviewVerdict
+from gateway.database.tables import Answer, Counterfactual, SourceImage, Study, StudyItem, StudyRater
+from gateway.feedback.answers import is_answer
+from shared.schemas.reviews import ReviewRequest, ReviewVerdict
 from shared.schemas.studies import (
     ATTENTION,
     CHOICES,
@@ -107,7 +108,7 @@ def load_ratings(session: Session, study: Study) -> Ratings:
     rows = select(i.id, i.kind, c.id, c.method, s.group_name, s.id).join(c, i.counterfactual_id == c.id)
     rows = rows.join(s, c.source_image_id == s.id).where(i.study_id == study.id).order_by(c.id, i.id)
     items = {row[0]: RatedItem(row[0], row[1], row[2], row[3], row[4] or row[5]) for row in session.execute(rows).all()}
-    answers = _answers(session, study, tuple(get_args(ItemKind)))
+    answers = load_answers(session, study)
     scores, dropped = score_raters(study.request, {item.id: item.kind for item in items.values()}, answers)
     return Ratings(study.request, items, answers, scores, dropped)
 
@@ -116,30 +117,39 @@ def load_scores(session: Session, study: Study) -> dict[str, RaterScore]:
     """The score of each rater, from the answers about control items and attention checks alone."""
     i = StudyItem
     kinds = {row.id: row.kind for row in session.execute(select(i.id, i.kind).where(i.study_id == study.id))}
-    return score_raters(study.request, kinds, _answers(session, study, CHECKS))[0]
+    return score_raters(study.request, kinds, load_answers(session, study, CHECKS))[0]
 
 
 def count_usable(session: Session, study: Study, scores: Mapping[str, RaterScore]) -> dict[str, Counter[str]]:
     """How many raters who count answered each item, by their answer about the label ("" without such a question)."""
-    i, a, label = StudyItem, StudyAnswer, study.request.label_question
-    answer = literal("") if label is None else a.answers[label.name].as_string()
+    a, label = Answer, study.request.label_question
+    answer = literal("") if label is None else a.content[label.name].as_string()
     usable = [rater for rater, score in scores.items() if not score.excluded]
-    counted = select(a.item_id, answer.label("answer"), func.count()).join(i, a.item_id == i.id)
-    counted = counted.where(i.study_id == study.id, a.rater_id.in_(usable)).group_by(a.item_id, "answer")
+    counted = select(a.item, answer.label("answer"), func.count()).where(is_rating(study), a.author.in_(usable))
+    counted = counted.group_by(a.item, "answer")
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for item, choice, raters in session.execute(counted):
         counts[item][choice] = raters
     return counts
 
 
-def _answers(session: Session, study: Study, kinds: Sequence[ItemKind]) -> dict[str, dict[str, Answers]]:
-    """The answers about items of these kinds by rater, then by item; all raters of the study, by id."""
-    i, a = StudyItem, StudyAnswer
-    raters = session.scalars(select(StudyRater.id).where(StudyRater.study_id == study.id).order_by(StudyRater.id))
-    answers: dict[str, dict[str, Answers]] = {rater: {} for rater in raters}
-    of_study = select(a.rater_id, a.item_id, a.answers).join(i, a.item_id == i.id)
-    for rater, item, rating in session.execute(of_study.where(i.study_id == study.id, i.kind.in_(kinds))):
-        answers[rater][item] = rating
+def is_rating(study: Study) -> ColumnElement[bool]:
+    """Whether a row is a rating of an item of the study."""
+    return and_(is_answer(study.job_id, "rating"), Answer.study_id == study.id)
+
+
+def load_answers(
+    session: Session, study: Study, kinds: Sequence[ItemKind] = get_args(ItemKind), rater: str | None = None
+) -> dict[str, dict[str, Answers]]:
+    """The answers about items of these kinds by rater, then by item: those of all raters by id, or of one."""
+    i, a, r = StudyItem, Answer, StudyRater
+    raters = select(r.id).where(r.study_id == study.id).order_by(r.id)
+    ratings = select(a.author, a.item, a.content).join(i, a.item == i.id).where(is_rating(study), i.kind.in_(kinds))
+    if rater is not None:
+        raters, ratings = raters.where(r.id == rater), ratings.where(a.author == rater)
+    answers: dict[str, dict[str, Answers]] = {name: {} for name in session.scalars(raters)}
+    for name, item, content in session.execute(ratings):
+        answers[name][item] = {question: str(choice) for question, choice in content.items()}
     return answers
 
 
@@ -211,18 +221,17 @@ def sync_reviews(session: Session, study: Study) -> None:
     if session.scalar(locked) is None:
         return  # deleted meanwhile
     agreed_verdicts = _verdicts(session, study)
-    by_study = (Review.job_id == study.job_id, Review.reviewer == study.reviewer)
-    stored = {row.counterfactual_id: row for row in session.scalars(select(Review).where(*by_study))}
+    by_study = (is_answer(study.job_id, "review"), Answer.study_id == study.id)
+    stored = {row.item: row for row in session.scalars(select(Answer).where(*by_study))}
     if outdated := sorted(set(stored) - set(agreed_verdicts)):
-        session.execute(delete(Review).where(*by_study, Review.counterfactual_id.in_(outdated)))
+        session.execute(delete(Answer).where(*by_study, Answer.item.in_(outdated)))
+    key = {"job_id": study.job_id, "kind": "review", "author": study.reviewer, "study_id": study.id}
     for edit, verdict in agreed_verdicts.items():
+        review = ReviewRequest(verdict=verdict, note=f"consensus of study {study.id}").model_dump()
         if edit not in stored:
-            note = f"consensus of study {study.id}"
-            row = Review(counterfactual_id=edit, reviewer=study.reviewer, job_id=study.job_id, verdict=verdict)
-            row.note = note
-            session.add(row)
-        elif stored[edit].verdict != verdict:
-            stored[edit].verdict, stored[edit].reviewed_at = verdict, utc_now()
+            session.add(Answer(item=edit, content=review, **key))
+        elif stored[edit].content != review:
+            stored[edit].content, stored[edit].answered_at = review, utc_now()
 
 
 def _verdicts(session: Session, study: Study) -> dict[str, ReviewVerdict]:

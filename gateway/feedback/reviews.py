@@ -24,9 +24,8 @@ from sqlalchemy.orm import Session
 
 from gateway.analysis.reviews import LEAST_ACCEPTED, LEAST_REJECTED
 from gateway.database.pagination import SortKey, page_of
-from gateway.database.sessions import upsert
-from gateway.database.table_base import utc_now
-from gateway.database.tables import Counterfactual, Job, Report, Review
+from gateway.database.tables import Answer, Counterfactual, Job, Report
+from gateway.feedback.answers import Turn, is_answer, store_answer
 from gateway.jobs import jobs
 from gateway.methods import METHODS
 from shared.problems import InvalidInput
@@ -53,38 +52,27 @@ def record(
     edit = jobs.find_edit(session, owner, job_id, counterfactual_id)
     if edit.image_digest is None:
         raise InvalidInput(f"the check {edit.check!r} rejected this edit before rendering, so it has no image")
-    key = {"counterfactual_id": counterfactual_id, "reviewer": reviewer}
-    columns = {**review.model_dump(), "reviewed_at": utc_now()}
-    upsert(session, Review, key, columns, job_id=job_id)
-    return _view(session.get_one(Review, tuple(key.values()), populate_existing=True))
+    return _view(store_answer(session, job_id, "review", counterfactual_id, reviewer, review.model_dump()))
 
 
-def review_of(session: Session, reviewer: str, counterfactual_id: str) -> ReviewView | None:
+def review_of(session: Session, job_id: str, reviewer: str, counterfactual_id: str) -> ReviewView | None:
     """One reviewer's review of a counterfactual."""
-    row = session.get(Review, (counterfactual_id, reviewer))
+    row = session.get(Answer, (job_id, "review", counterfactual_id, reviewer))
     return None if row is None else _view(row)
 
 
 def listing(session: Session, owner: str, job_id: str, cursor: str | None, limit: int) -> ReviewsPage:
     """A page of a job's reviews, newest first. Raises NotFound."""
     jobs.find(session, owner, job_id)
-    order: SortKey = {Review.reviewed_at: datetime, Review.counterfactual_id: str, Review.reviewer: str}
-    query = select(Review).where(Review.job_id == job_id)
+    order: SortKey = {Answer.answered_at: datetime, Answer.item: str, Answer.author: str}
+    query = select(Answer).where(is_answer(job_id, "review"))
     rows, next_cursor = page_of(session, query, order, cursor, limit, descending=True)
     return ReviewsPage(reviews=[_view(row) for row in rows], next=next_cursor)
 
 
-def _view(row: Review) -> ReviewView:
-    return ReviewView(
-        counterfactual=row.counterfactual_id,
-        reviewer=row.reviewer,
-        verdict=row.verdict,
-        edit_shown=row.edit_shown,
-        arm_shown=row.arm_shown,
-        realism=row.realism,
-        note=row.note,
-        reviewed_at=row.reviewed_at,
-    )
+def _view(row: Answer) -> ReviewView:
+    about = {"counterfactual": row.item, "reviewer": row.author, "reviewed_at": row.answered_at}
+    return ReviewView.model_validate({**row.content, **about})
 
 
 class PooledReview(NamedTuple):
@@ -142,13 +130,13 @@ class Reviews:
 def load_reviews(session: Session, job_id: str) -> Reviews:
     """All reviews of a job, in memory, because people write few."""
     c = Counterfactual
-    by_edit: defaultdict[str, list[Review]] = defaultdict(list)
+    by_edit: defaultdict[str, list[ReviewRequest]] = defaultdict(list)
     kinds: dict[str, tuple[str, bool]] = {}
-    rows = select(Review, c.method, c.accepted).join(c, Review.counterfactual_id == c.id)
-    for review, method, accepted in session.execute(rows.where(Review.job_id == job_id)):
-        by_edit[review.counterfactual_id].append(review)
-        kinds[review.counterfactual_id] = (method, accepted)
-    reviewed = select(Review.counterfactual_id).where(Review.job_id == job_id)
+    rows = select(c.id, c.method, c.accepted, Answer.content).join(Answer, Answer.item == c.id)
+    for name, method, accepted, content in session.execute(rows.where(is_answer(job_id, "review"))):
+        by_edit[name].append(ReviewRequest.model_validate(content))
+        kinds[name] = (method, accepted)
+    reviewed = select(Answer.item).where(is_answer(job_id, "review"))
     rendered = [c.job_id == job_id, c.arm == "edit", c.image_digest.is_not(None)]
     first = select(c.method, c.accepted, func.min(c.id)).where(*rendered, c.id.not_in(reviewed))
     return Reviews(
@@ -172,7 +160,7 @@ def first_to_review(session: Session, job_id: str) -> list[str]:
     return review_list(session, job_id)[: count or 0]
 
 
-def pool(method: str, accepted: bool, reviews: Sequence[Review]) -> PooledReview:
+def pool(method: str, accepted: bool, reviews: Sequence[ReviewRequest]) -> PooledReview:
     """All reviews of one edit of a method, which the checks accepted or not."""
     decided = [review for review in reviews if review.verdict != "unsure"]
     votes = [review.verdict == "valid" and review.edit_shown is not False for review in decided]
@@ -194,30 +182,21 @@ def majority(votes: list[bool]) -> bool | None:
     return None if 2 * yes == len(votes) else 2 * yes > len(votes)
 
 
-class NextUp(NamedTuple):
-    """The next edit for a reviewer (None if none is left), and the edit that they reviewed last.
+def next_up(session: Session, job: Job, reviewer: str) -> Turn[str]:
+    """The next edit for a reviewer. They get an edit twice only if a finding rests on it and they saw it alone.
 
-    `reviewed`: the number of edits that they have reviewed. `missing`: the number of randomly sampled edits that still
-    need a decided review, so that the report can estimate the validity of unreviewed edits.
+    It takes the randomly sampled edits that still need a decided review until the report can estimate the validity of
+    unreviewed edits.
     """
-
-    counterfactual: str | None
-    before: str | None
-    reviewed: int
-    missing: int
-
-
-def next_up(session: Session, job: Job, reviewer: str) -> NextUp:
-    """The next edit for a reviewer. They get an edit twice only if a finding rests on it and they saw it alone."""
     c = Counterfactual
-    own_reviews = (Review.job_id == job.id, Review.reviewer == reviewer)
-    rows = select(Review.counterfactual_id, Review.arm_shown).where(*own_reviews).order_by(Review.reviewed_at)
-    with_arm = {row.counterfactual_id: row.arm_shown for row in session.execute(rows)}
+    own_reviews = (is_answer(job.id, "review"), Answer.author == reviewer)
+    rows = session.scalars(select(Answer).where(*own_reviews).order_by(Answer.answered_at))
+    with_arm = {row.item: bool(row.content["arm_shown"]) for row in rows}
     reviewed = list(with_arm)
     methods = [method.name for method in job.methods if METHODS[method.name].checked]
     edits = [c.job_id == job.id, c.arm == "edit", c.image_digest.is_not(None), c.method.in_(methods)]
     reviewed_ids = set(reviewed)
-    unreviewed = c.id.not_in(select(Review.counterfactual_id).where(*own_reviews))
+    unreviewed = c.id.not_in(select(Answer.item).where(*own_reviews))
     rejected = session.scalar(select(func.count()).where(*edits, c.accepted.is_(False))) or 0
     reviewable = select(c.id).where(*edits, c.accepted.is_(False)).order_by(c.id)
     reviewable = reviewable.limit(max(LEAST_REJECTED, math.ceil(REVIEWABLE_SHARE * rejected)))
@@ -226,13 +205,10 @@ def next_up(session: Session, job: Job, reviewer: str) -> NextUp:
         "accepted": session.scalar(select(c.id).where(*edits, c.accepted, unreviewed).order_by(c.id).limit(1)),
         "rejected": next((name for name in session.scalars(reviewable) if name not in reviewed_ids), None),
     }
-    turn = _TURNS[derive_seed("review", job.id, reviewer, len(reviewed)) % len(_TURNS)]
+    choice = _TURNS[derive_seed("review", job.id, reviewer, len(reviewed)) % len(_TURNS)]
     first = next((name for name in first_to_review(session, job.id) if not with_arm.get(name)), None)
-    by_preference = [first, candidates[turn], *candidates.values()]
+    by_preference = [first, candidates[choice], *candidates.values()]
     reviews = load_reviews(session, job.id)
-    return NextUp(
-        counterfactual=next((name for name in by_preference if name is not None), None),
-        before=reviewed[-1] if reviewed else None,
-        reviewed=len(reviewed),
-        missing=sum(reviews.missing(method, accepted) for method in methods for accepted in (True, False)),
-    )
+    missing = sum(reviews.missing(method, accepted) for method in methods for accepted in (True, False))
+    following = next((name for name in by_preference if name is not None), None)
+    return Turn(following, reviewed[-1] if reviewed else None, len(reviewed), len(reviewed) + missing)

@@ -13,20 +13,10 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 
-from sqlalchemy import Select, delete, func, or_, select
+from sqlalchemy import Select, delete, or_, select
 from sqlalchemy.orm import Session, aliased
 
-from gateway.database.tables import (
-    Counterfactual,
-    Image,
-    Job,
-    Review,
-    SourceImage,
-    Study,
-    StudyAnswer,
-    StudyItem,
-    StudyRater,
-)
+from gateway.database.tables import Counterfactual, Image, Job, SourceImage, Study, StudyItem, StudyRater
 from gateway.feedback.ratings import load_ratings
 from gateway.jobs import jobs
 from shared.problems import Conflict, InvalidInput, NotFound
@@ -66,9 +56,9 @@ def show(session: Session, owner: str, study_id: str) -> StudyView:
     study = find(session, owner, study_id)
     ratings = load_ratings(session, study)
     kinds = Counter(item.kind for item in ratings.items.values())
-    raters = session.scalars(select(StudyRater).where(StudyRater.study_id == study_id)).all()
-    answered = _answered(session, raters)
-    invited = [rater for rater in raters if rater.token_hash is not None]
+    answered = {rater: len(answers) for rater, answers in ratings.answers.items()}
+    of_study = select(StudyRater).where(StudyRater.study_id == study_id, StudyRater.token_hash.is_not(None))
+    invited = session.scalars(of_study).all()
     return StudyView(
         id=study.id,
         job=study.job_id,
@@ -77,7 +67,7 @@ def show(session: Session, owner: str, study_id: str) -> StudyView:
         control_items=dict(kinds),
         checks=sorted(item.id for item in ratings.items.values() if item.kind != "edit"),
         invited=len(invited),
-        finished=sum(answered.get(rater.id, 0) >= len(rater.items) for rater in invited),
+        finished=sum(answered[rater.id] >= len(rater.items) for rater in invited),
         answered=sum(answered.values()),
         complete=len(ratings.complete),
         created_at=study.created_at,
@@ -92,22 +82,15 @@ def listing(session: Session, owner: str, job_id: str) -> StudiesListing:
 
 def remove(session: Session, owner: str, study_id: str) -> None:
     """Delete a study with its answers, and the reviews that its consensus gave. Raises NotFound."""
-    study = find(session, owner, study_id)
-    reviews = Review.job_id == study.job_id, Review.reviewer == study.reviewer
-    session.execute(delete(Study).where(Study.id == study_id))  # first: it waits for a rater who is finishing
-    session.execute(delete(Review).where(*reviews))
+    find(session, owner, study_id)
+    # Raters first: a rater who answers locks their own row, then the study's.
+    session.execute(delete(StudyRater).where(StudyRater.study_id == study_id))
+    session.execute(delete(Study).where(Study.id == study_id))
 
 
 def _ids(session: Session, job_id: str) -> Sequence[str]:
     newest = Study.created_at.desc(), Study.id
     return session.scalars(select(Study.id).where(Study.job_id == job_id).order_by(*newest)).all()
-
-
-def _answered(session: Session, raters: Sequence[StudyRater]) -> dict[str, int]:
-    """How many items each rater has rated."""
-    a = StudyAnswer
-    counts = select(a.rater_id, func.count()).where(a.rater_id.in_([rater.id for rater in raters])).group_by(a.rater_id)
-    return {row[0]: row[1] for row in session.execute(counts)}
 
 
 def _sample_items(session: Session, job: Job, study_id: str, request: StudyRequest) -> list[StudyItem]:

@@ -20,10 +20,8 @@ from gateway.api.forms import refuse_other_types, validate
 from gateway.context import Context
 from gateway.database.sessions import reading
 from gateway.database.tables import Report
-from gateway.feedback import marks, notes, reviews
-from gateway.feedback.calibration import Turn, next_turn
-from gateway.feedback.marks import Value
-from gateway.feedback.reviews import NextUp, first_to_review, next_up
+from gateway.feedback import calibration, marks, notes, reviews
+from gateway.feedback.answers import Turn
 from gateway.jobs import jobs
 from gateway.results import counterfactuals
 from gateway.web.addresses import images_of_cell
@@ -53,13 +51,13 @@ def show_review(
     with reading(gateway.sessions) as session:
         row = jobs.find(session, owner, job)
         if sample is None:
-            turn: NextUp | Turn = next_up(session, row, reviewer)
+            turn: Turn[str] = reviews.next_up(session, row, reviewer)
         else:
-            turn = next_turn(session, row, reviewer, method)
-        id = counterfactual or turn.counterfactual
+            turn = calibration.next_turn(session, row, reviewer, method)
+        id = counterfactual or turn.item
         view = counterfactuals.detail(session, owner, job, id) if id else None
-        review = reviews.review_of(session, reviewer, id) if id else None
-        of_finding = sample is None and id in first_to_review(session, job)
+        review = reviews.review_of(session, job, reviewer, id) if id else None
+        of_finding = sample is None and id in reviews.first_to_review(session, job)
     arm = (view.sham_image or view.null_image) if view and of_finding else None
     chosen = {name: value for name, value in (("sample", sample), ("method", method)) if value is not None}
     path = f"/jobs/{job}/review" + (f"?{urlencode(chosen)}" if chosen else "")
@@ -91,20 +89,23 @@ def show_own_images(
     with reading(gateway.sessions) as session:
         row = jobs.find(session, owner, job)
         view = marks.listing(session, owner, job)
-    chosen = Value(factor, value) if value else None
+    chosen = (factor, value) if value else None
     path = f"/jobs/{job}/review/own-images"
-    turn = marks.next_mark(view, reviewer, chosen, image)
-    addresses = [(group, f"{path}?{_query(Value(group.factor, group.value))}") for group in view.values]
-    before = f"{path}?{_query(*turn.before)}" if turn.before else ""
-    following = f"{path}?{_query(chosen)}" if chosen and image is None else path
+    turn, mark = marks.next_mark(view, reviewer, chosen, image)
+    addresses: dict[marks.Value | None, str] = {
+        (group.factor, group.value): f"{path}?{urlencode({'factor': group.factor, 'value': group.value})}"
+        for group in view.values
+    }
     return render(
-        "own_images.html", job_id=job, job=row, turn=turn, values=addresses, before=before, following=following
+        "own_images.html",
+        job_id=job,
+        job=row,
+        turn=turn,
+        mark=mark,
+        addresses=addresses,
+        before=f"{path}?{urlencode(turn.before._asdict())}" if turn.before else "",
+        following=addresses.get(chosen, path) if image is None else path,
     )
-
-
-def _query(value: Value, image: str | None = None) -> str:
-    chosen = {"factor": value.factor, "value": value.name}
-    return urlencode({**chosen, "image": image} if image else chosen)
 
 
 @router.get("/jobs/{job}/notes")

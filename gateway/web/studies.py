@@ -238,7 +238,7 @@ def _rating_page(
 ) -> Response:
     with context.sessions.begin() as session:
         invited = raters.admit(session, token, context.settings.key_requests_per_minute)
-        turn = raters.turn(session, invited, item)
+        turn, view = raters.turn(session, invited, item)
         request = invited.study.request
         title = request.title or session.get_one(Job, invited.study.job_id).task_description
     page = render(
@@ -248,7 +248,8 @@ def _rating_page(
         title=title,
         questions=request.question_list,
         turn=turn,
-        chosen=chosen if chosen is not None else turn.item.answers if turn.item else {},
+        view=view,
+        chosen=chosen if chosen is not None else view.answers if view else {},
         problem=problem,
         choices=CHOICES,
         words=WORDS,

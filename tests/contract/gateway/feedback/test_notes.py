@@ -13,7 +13,8 @@ import pytest
 from contrafact.cli import app
 from contrafact.client import Client
 from gateway.auth.keys import create_key
-from gateway.database.tables import NotedFinding
+from gateway.database.tables import Answer
+from gateway.feedback import notes
 from gateway.report.build import build_report
 from shared.problems import NotFound
 from shared.schemas.finding_notes import FindingNoteRequest
@@ -63,13 +64,14 @@ def test_a_note_is_in_the_results_and_the_export_at_once_and_in_the_report_when_
 
 def test_a_new_note_replaces_the_old_one_and_an_empty_one_removes_it(gateway: Gateway, client: Client) -> None:
     finding = client.findings("drawn").findings[0].id
-    client.note_finding("drawn", finding, FindingNoteRequest(note="first"))
+    with gateway.context.sessions.begin() as session:
+        notes.record(session, "local", "ann", "drawn", finding, FindingNoteRequest(note="first"))
     client.note_finding("drawn", finding, FindingNoteRequest(status="fixed"))
     assert noted_in_results(gateway.client) == ["fixed: "]
     client.note_finding("drawn", finding, FindingNoteRequest())
     assert noted_in_results(gateway.client) == []
     with gateway.context.sessions() as session:
-        assert session.query(NotedFinding).all() == []
+        assert session.query(Answer).all() == []
 
 
 @pytest.mark.parametrize(

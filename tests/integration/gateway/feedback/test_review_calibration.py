@@ -9,11 +9,13 @@ import pytest
 from sqlalchemy import select
 
 from gateway.database.sessions import Sessions
-from gateway.database.tables import Counterfactual, Job, Report, Review
+from gateway.database.tables import Counterfactual, Job, Report
+from gateway.feedback.answers import store_answer
 from gateway.feedback.reviews import load_reviews, next_up
 from gateway.queue import job_states
 from gateway.report.build import build_report
 from shared.schemas.results import JobResults
+from shared.schemas.reviews import ReviewRequest
 from shared.storage import DirectoryStore
 from tests.support.drawn_job import add_reported_job
 from tests.support.work_site import Site
@@ -40,8 +42,8 @@ def review(
 ) -> None:
     with sessions.begin() as session:
         for name in names:
-            row = {"counterfactual_id": name, "reviewer": reviewer, "job_id": "drawn", "verdict": verdict, **columns}
-            session.merge(Review(**row))
+            content = ReviewRequest.model_validate({"verdict": verdict, **columns}).model_dump()
+            store_answer(session, "drawn", "review", name, reviewer, content)
 
 
 def test_too_few_reviews_say_how_many_more_it_takes(sessions: Sessions, store: DirectoryStore) -> None:
@@ -170,11 +172,11 @@ def test_a_finding_offers_a_sample_of_its_failures_and_says_how_many_are_valid(
     first = before.review[: before.review_first]
     for name in first:
         with sessions() as session:
-            following = next_up(session, session.get_one(Job, "drawn"), "ann").counterfactual
+            following = next_up(session, session.get_one(Job, "drawn"), "ann").item
         assert following == name, "these come first"
         review(sessions, [name], "invalid" if name == finding.changed.sample[0] else "valid", arm_shown=True)
     with sessions() as session:
-        assert next_up(session, session.get_one(Job, "drawn"), "ann").counterfactual not in first
+        assert next_up(session, session.get_one(Job, "drawn"), "ann").item not in first
     after = build_report(sessions, store, "drawn").results[0].findings[0]
     assert after.cell == finding.cell
     assert after.changed is not None

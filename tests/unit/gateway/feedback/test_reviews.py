@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.database.tables import Review
 from gateway.feedback.reviews import pool
 from gateway.results.reviewed_edits import OwnReviews
 from shared.schemas.effects import Cell
-from shared.schemas.reviews import ReviewVerdict
+from shared.schemas.reviews import ReviewRequest, ReviewVerdict
 
 CELL = Cell(label="bus", factor="weather", value="day", direction="from")
 
 
-def review(verdict: ReviewVerdict, arm_shown: bool) -> Review:
-    return Review(verdict=verdict, arm_shown=arm_shown, edit_shown=None, realism=None)
+def review(verdict: ReviewVerdict, arm_shown: bool) -> ReviewRequest:
+    return ReviewRequest(verdict=verdict, arm_shown=arm_shown)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +28,7 @@ def review(verdict: ReviewVerdict, arm_shown: bool) -> Review:
     ],
 )
 def test_only_reviewers_who_saw_the_arm_can_find_a_gain_valid(
-    reviews: list[Review], lost: bool | None, gained: bool | None
+    reviews: list[ReviewRequest], lost: bool | None, gained: bool | None
 ) -> None:
     pooled = pool("dillema", accepted=True, reviews=reviews)
     assert (pooled.verdict(-1), pooled.verdict(1)) == (lost, gained)
