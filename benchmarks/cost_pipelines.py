@@ -38,7 +38,7 @@ class LoopSettings:
         return f"{self.scheduler or 'own scheduler'}, {self.steps} steps, guidance {self.guidance:g}"
 
 
-# The published settings of DILLEMA: the paper names UniPC, its code uses 5 steps.
+# The settings of DILLEMA's published code; the paper prints no sampler.
 PUBLISHED_CODE = LoopSettings("published code", "UniPCMultistepScheduler", 5, 7.5)
 # The best settings for the tiny weights (research/docs/editing.md): the same loop at equal judged quality.
 TINY_TEACHER = LoopSettings("weights' own", None, 16, 2.5)

@@ -71,7 +71,7 @@ class InProcessCaptioner:
         self.device = loaded.device
         self.weights = [loaded.weights]
         self._run(BatchKey("", 0, 2, 1), [CaptionItem(np.zeros((64, 64, 3), np.uint8), GREEDY)])  # warm-up
-        self._batcher = make_batcher(self._run, 1 if self._one_by_one else max_batch)
+        self._batcher = make_batcher(self._run, 1 if self._one_by_one else max_batch, kind=lambda key: key[1:])
 
     async def caption(self, request: CaptionRequest, deadline: float) -> list[str]:
         """Return the captions of the images. Raises InvalidInput."""

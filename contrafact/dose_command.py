@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_c
 from contrafact.job_progress import follow_job, print_findings
 from shared.schemas.doses import DoseRequest
 from shared.schemas.jobs import JobDetail
+from shared.schemas.results import JobResults
 
 
 def dose(
@@ -40,11 +42,21 @@ def dose(
             print_output(dosed.model_dump_json() if as_json else dosed.id)
             return
         _add_curves(client, job, dosed)
+        metrics = client.results(job, {}, limit=1).metrics
         if as_json:
-            metrics = client.results(job, {}, limit=1).metrics
             print_output("null" if metrics is None else metrics.model_dump_json())
         else:
             print_findings(client, job)
+            for sentence in dict.fromkeys(_unchanged_edits(metrics)):
+                messages.print(sentence, markup=False, soft_wrap=True)
+
+
+def _unchanged_edits(metrics: JobResults | None) -> Iterator[str]:
+    """A sentence on each curve whose doses do not change the edit."""
+    for figures in metrics.results if metrics is not None else []:
+        for effect in figures.cells:
+            if effect.dose is not None and effect.dose.unchanged_edit:
+                yield f"{effect.cell.label}, {effect.cell.value}: {effect.dose.unchanged_edit}"
 
 
 def _add_curves(client: Client, job: str, dosed: JobDetail) -> None:

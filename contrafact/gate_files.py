@@ -18,15 +18,17 @@ SKIPPED: frozenset[Judgement] = frozenset({"undecided", "too few images"})
 ORDER: Sequence[Judgement] = ("drop", "undecided", "held", "too few images")
 
 
-def has_tested_cells(results: RunResults) -> bool:
-    """Whether any cell has enough source images."""
-    return any(cell.judgement != "too few images" for cell in results.cells)
-
-
 def nothing_tested(results: RunResults) -> str:
     """Why nothing could be tested, and what to change."""
+    if any(cell.judgement != "too few images" for cell in results.cells):
+        never = (
+            "neither the release nor its reference is ever right in a cell with enough source images. Check the order "
+            "of the classes, the label map, and the preprocessing."
+        )
+        return f"nothing could be tested: {results.untestable or never}"
     left_out = f" {results.left_out} counterfactuals have no usable prediction." if results.left_out else ""
-    return f"nothing could be tested: no cell has enough source images.{left_out} Freeze a suite of more images."
+    few = f"no cell has enough source images.{left_out} Freeze a suite of more images."
+    return f"nothing could be tested: {few} {results.untestable}".rstrip()
 
 
 def summary(results: RunResults) -> str:
@@ -59,13 +61,13 @@ def junit_document(results: RunResults, suite: str) -> bytes:
     """
     document = ElementTree.Element("testsuites", name="contrafact gate")
     cases = [_case(cell, suite) for cell in results.cells]
-    if not has_tested_cells(results):
+    if results.shows_nothing:
         error = ElementTree.Element("testcase", classname=_text(suite), name="images", time="0")
         ElementTree.SubElement(error, "error", type="nothing tested", message=_text(nothing_tested(results)))
         cases.append(error)
     counts = {
         "failures": sum(cell.judgement == "drop" for cell in results.cells),
-        "errors": int(not has_tested_cells(results)),
+        "errors": int(results.shows_nothing),
         "skipped": sum(cell.judgement in SKIPPED for cell in results.cells),
     }
     attributes = {"tests": str(len(cases)), **{name: str(count) for name, count in counts.items()}, "time": "0"}
@@ -127,8 +129,10 @@ def gate_markdown(results: RunResults, suite: str) -> str:
     lines = [f"## {_verdict(results, suite)}", "", plain(summary(results)) + ".", "", run_sentence(results), ""]
     lines += [f"* {sentence(breach)}" for breach in results.breaches]
     lines += [""] if results.breaches else []
-    if not has_tested_cells(results):
-        lines += [f"**Error:** {plain(nothing_tested(results))}", ""]
+    if results.shows_nothing:
+        lines += [f"**Error:** {sentence(nothing_tested(results))}", ""]
+    elif results.untestable or results.doubtful:
+        lines += [sentence(f"{results.untestable} {results.doubtful}".strip()), ""]
     head = ["cell", "method", "judgement", "accuracy", "against", "difference", "95 % interval", "images"]
     if results.metric == "iou":
         head[3] = "IoU"
@@ -140,12 +144,17 @@ def gate_markdown(results: RunResults, suite: str) -> str:
 
 
 def _verdict(results: RunResults, suite: str) -> str:
-    if not has_tested_cells(results):
+    if results.shows_nothing:
         return f"❔ {plain(suite)}: nothing was tested"
     if not results.breaches:
         settled = f"{plain(suite)}: no drop of more than {results.max_drop:g} points is shown"
         drops = _open_drops(results)
-        return f"❔ {settled}, but {drops}" if drops else f"✅ {settled}"
+        if drops:
+            return f"❔ {settled}, but {drops}"
+        if results.doubtful:
+            return f"❔ {settled}, but a model is in doubt"
+        held = any(cell.judgement == "held" for cell in results.cells)
+        return f"✅ {settled}" if held else f"❔ {settled}, but none is ruled out in any cell"
     count = len(results.breaches)
     return f"❌ {plain(suite)}: {count} drop{'s' if count > 1 else ''} of more than {results.max_drop:g} points"
 

@@ -26,7 +26,7 @@ from shared.schemas.jobs import JobDetail, JobRequest, JobSpec, ManifestImage, M
 from shared.schemas.masks import MaskSpec
 from shared.schemas.plans import JobPlan
 from shared.seeds import derive_digest
-from shared.testsets import UNWANTED
+from shared.testsets import UNWANTED, distinct
 
 FILES_AT_ONCE = 4
 LOOKED_AT = 16  # images that a dry run sends, so that the gateway can see whether its profile knows such images
@@ -112,7 +112,8 @@ def submit_job(
 
     Images with masks are sent as one archive, because a separate upload of a mask would lose its palette indices.
     Without a `key`, the idempotency key is derived from the request: repeating a command whose reply was lost returns
-    the same job. Raises ValueError for contradictory options, and `shared.problems.Problem`.
+    the same job. A design, which may refuse its budget, is planned before single files are uploaded. Raises ValueError
+    for contradictory options, and `shared.problems.Problem`.
     """
     with _archive_of(paths, spec, console) as archive:
         if archive is not None:
@@ -123,6 +124,8 @@ def submit_job(
             _print_lines(console, client.plan_of(detail.id).test_set)
             return detail
     local = gather(paths)
+    if spec.design != "free" or spec.budget is not None:
+        client.plan(_request(spec, local, _usable(local, _check, "reading", console), labels, known_classes))
     request = _request(spec, local, _usable(local, client.upload, "uploading", console), labels, known_classes)
     _print_lines(console, _lines(request, local))
     return client.create(request, key or _derived_key(request.model_dump_json(exclude_unset=True)))
@@ -213,14 +216,16 @@ def _is_one_archive(paths: Sequence[Path]) -> bool:
 def _request(
     spec: JobSpec, local: LocalSet, digests: Sequence[str | None], labels: Path | None, known_classes: Collection[str]
 ) -> JobRequest:
-    """The request with the images that have a digest."""
+    """The request with the images that have a digest; of equal files, one."""
     rows = local.label(labels, {*known_classes, *spec.label_map})
     if spec.ground_truth == "none":
         local.test_set.labels_from = UNWANTED
+    names = [name for name, _ in local.images]
+    labels = [None if spec.ground_truth == "none" else spec.label_map.get(row.label or "", row.label) for row in rows]
     images = [
-        ManifestImage(digest=digest, label=row.label, name=name, group=row.group)
-        for digest, row, (name, _) in zip(digests, rows, local.images, strict=True)
-        if digest is not None
+        ManifestImage(digest=digest, label=rows[position].label, name=names[position], group=rows[position].group)
+        for position in distinct(local.test_set, names, digests, labels)
+        if (digest := digests[position]) is not None
     ]
     return JobRequest(**spec.model_dump(exclude_unset=True), images=images)
 

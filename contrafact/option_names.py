@@ -6,6 +6,7 @@ from __future__ import annotations
 _OPTIONS = {
     'send `"ground_truth": "none"`': "give `--no-labels`",
     "the spec does not say what they mean; give `masks` in it": "nothing says what they mean; give `--masks FILE`",
+    "the spec does not say what the masks mean: give `masks`": "nothing says what the masks mean: give `--masks FILE`",
     "give `preprocessing` in the spec": "give `--preprocessing FILE`",
     "give `classes`, a list in their order": "give `--classes FILE`, a line for each in their order",
     "name `models`": "give `--model NAME`",

@@ -18,7 +18,6 @@ from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_c
 from contrafact.gate_files import (
     REVISION_CHARACTERS,
     gate_markdown,
-    has_tested_cells,
     junit_document,
     nothing_tested,
     run_sentence,
@@ -124,9 +123,11 @@ def gate(
         print(line)
     messages.print(f"{summary(results)}\n{run_sentence(results)} {page}", soft_wrap=True, markup=False)
     _write_files(results, suite, junit, markdown)
-    if not has_tested_cells(results):
+    if results.shows_nothing:
         messages.print(f"error: {nothing_tested(results)}", style="red", soft_wrap=True, markup=False)
         raise typer.Exit(EXIT_NOTHING_TESTED)
+    if reserve := f"{results.untestable} {results.doubtful}".strip():
+        messages.print(reserve, soft_wrap=True, markup=False)
     raise typer.Exit(1 if results.breaches else 0)
 
 

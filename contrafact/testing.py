@@ -78,18 +78,18 @@ def test(
             `nn.Module`; a transformers model or image-classification pipeline; a MAITE model; the path of an ONNX
             file or of a folder in Hub layout; a Hub id (`org/name` or `org/name@revision`); or a model under test of
             the profile, by name.
-        dataset: A folder (its manifest, `metadata.csv`, `labels.csv`, class files or class folders are the ground
-            truth, as for `contrafact submit`); a list of (image, label); a torch data set of such pairs; a Hugging
-            Face data set with one column of images (see `label_column`); or a MAITE data set. An image is a path, a PIL
-            image, an array (height × width × channels) or a tensor (channels first), of uint8 or floats from 0 to 1. A
-            label is the name of a class, its index, or None.
+        dataset: A folder, a list of files and folders, or one zip or tar (manifest, `metadata.csv`, `labels.csv`, class
+            files or class folders are the ground truth, as for `contrafact submit`); a list of (image, label); a torch
+            data set of such pairs; a Hugging Face data set with one column of images (see `label_column`); or a MAITE
+            data set. An image is a path, the bytes of a file, a PIL image, an array (height × width × channels) or a
+            tensor (channels first), of uint8 or floats from 0 to 1. A label is the name of a class, its index, or None.
         task: What the model does, in a sentence.
         methods: Names, or choices with parameters; default: the profile's.
         factors: Only these factors change, such as `["weather"]`, in methods that have the parameter.
         values: Every image gets these changes, such as `["weather=night"]` (a balanced design); default: the language
             model chooses the changes of each image.
         classes: Names of the model's outputs, in their order; needed if neither model nor data set names them.
-        labels: A manifest (CSV or JSON Lines) for a folder of images that has none inside.
+        labels: A manifest (CSV or JSON Lines) for files, a folder or an archive that has none inside.
         label_column: The column of a Hugging Face data set with the labels: a ClassLabel, names of classes, or their
             indices with `classes`. Default: the only ClassLabel column, or `label`; without one, a warning says so.
         label_map: Maps labels of the images to classes of the model.

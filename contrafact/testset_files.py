@@ -28,6 +28,7 @@ from shared.testsets import (
 NO_TARGET = "a link to nothing (fetch its file, for example with `dvc pull` or `git annex get`)"
 ARCHIVE = "an archive, which is given alone or unpacked"
 LOOP = "a link to a folder that it lies in"
+LINKED = "a link to a folder whose images are used already"
 NamedPath = tuple[str, Path]  # the file's name in the job, and where it is
 
 
@@ -60,23 +61,33 @@ def gather(paths: Sequence[Path]) -> LocalSet:
     loose = [path for path in paths if not path.is_dir()]
     root = _common_folder([path for path in loose if _is_image(path)])
     for path in paths:
-        if not path.is_dir():
+        if not path.is_dir() and is_hidden(path.name):
+            found.test_set.left_out[path.name] = HIDDEN
+        elif not path.is_dir():
             _take(found, _below(root, path) if _is_image(path) else path.name, path)
-            continue
-        name = os.path.basename(os.path.abspath(path))
-        for below, file, problem in _walk(path, f"{name}/" if name else "", frozenset()):
-            if problem:
-                found.test_set.left_out[below] = problem
-            else:
-                _take(found, below, file)
+        else:
+            _take_folder(found, path)
     if not found.images:
         left_out = "; ".join(found.test_set.lines(0, 0)[1:])
         raise ValueError(f"there are no images in {', '.join(map(str, paths))}" + (f": {left_out}" if left_out else ""))
     return found
 
 
-def _walk(folder: Path, name: str, above: frozenset[str]) -> Iterator[tuple[str, Path, str]]:
-    """Name, place and "" of each file below a folder; or a problem, also of whole folders that are left out."""
+def _take_folder(found: LocalSet, folder: Path) -> None:
+    """Sort the files of a folder into the test set."""
+    name, place = os.path.basename(os.path.abspath(folder)), os.path.realpath(folder)
+    for below, file, problem in _walk(folder, f"{name}/" if name else "", frozenset(), [Path(place)]):
+        if problem:
+            found.test_set.left_out[below] = problem
+        else:
+            _take(found, below, file)
+
+
+def _walk(folder: Path, name: str, above: frozenset[str], searched: list[Path]) -> Iterator[tuple[str, Path, str]]:
+    """Name, place and "" of each file below a folder; or a problem, also of whole folders that are left out.
+
+    `above`: the folders that it lies in. `searched`: the folders whose files are found without links.
+    """
     above |= {os.path.realpath(folder)}
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
@@ -88,12 +99,21 @@ def _walk(folder: Path, name: str, above: frozenset[str]) -> Iterator[tuple[str,
         if is_hidden(entry.name):
             yield below, path, HIDDEN
         elif entry.is_dir():
-            if os.path.realpath(path) in above:
+            place = Path(os.path.realpath(path))
+            if str(place) in above:
                 yield below, path, LOOP
+            elif entry.is_symlink() and any(_is_searched(place, other) for other in searched):
+                yield below, path, LINKED
             else:
-                yield from _walk(path, f"{below}/", above)
+                searched += [place] if entry.is_symlink() else []
+                yield from _walk(path, f"{below}/", above, searched)
         else:
             yield below, path, ""
+
+
+def _is_searched(place: Path, folder: Path) -> bool:
+    """Whether a folder is searched when another one is: it lies in it, and not in a hidden folder of it."""
+    return place.is_relative_to(folder) and not is_hidden("/".join(place.relative_to(folder).parts))
 
 
 def _take(found: LocalSet, name: str, path: Path) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -82,11 +83,9 @@ def metrics(results: JobResults) -> dict[str, float]:
     A tested cell has `MODEL/METHOD/CLASS/FACTOR to VALUE/` with `effect`, `low`, `high`, `images`, and of a finding
     `selected low` and `selected high`, adjusted for selection. Cells that were not tested have none.
     """
-    values: dict[str, float] = {}
-    for result in results.results:
-        for name, value in _metrics_of(result):
-            values[name] = value
-    return values
+    values = {name: value for result in results.results for name, value in _metrics_of(result)}
+    spelled = Counter(name.casefold() for name in values)
+    return {name if spelled[name.casefold()] == 1 else _with_digest(name): value for name, value in values.items()}
 
 
 def _metrics_of(result: ModelResults) -> Iterator[tuple[str, float]]:
@@ -114,6 +113,12 @@ def _metrics_of(result: ModelResults) -> Iterator[tuple[str, float]]:
 
 
 ENDS = (("", "value"), (" low", "low"), (" high", "high"))
+
+
+def _with_digest(name: str) -> str:
+    """A metric's name with a digest before its end: stores on disks that ignore case would mix it with another one."""
+    before, _, end = name.rpartition("/")
+    return f"{before} {hashlib.sha256(before.encode()).hexdigest()[:8]}/{end}"
 
 
 def _part(name: str) -> str:

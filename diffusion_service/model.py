@@ -94,7 +94,7 @@ class DiffusionModel:
         self._instructor = Instructor(profile.instruct, networks, few, device, self._run) if profile.instruct else None
         if self._instructor is not None:
             self._instructor.warm_up(side)
-        self._batcher = make_batcher(_compute, profile.max_batch, batches_at_once, kind=_editor_of)
+        self._batcher = make_batcher(_compute, profile.max_batch, batches_at_once, kind=_duration_kind)
 
     async def render(self, request: RenderRequest, deadline: float) -> RenderReply:
         """Render all images of a request. Raises InvalidInput for a source or prompt that cannot be rendered.
@@ -268,9 +268,10 @@ def _warm_up_side(networks: StableDiffusion) -> int:
     return min(networks.resolution, 2 * networks.multiple)
 
 
-def _editor_of(work: tuple[Callable[[Any, Sequence[Any]], Sequence[Any]], Hashable]) -> Hashable:
-    """What decides how long an item takes."""
-    return work[0]
+def _duration_kind(work: tuple[Callable[[Any, Sequence[Any]], Sequence[Any]], Hashable]) -> Hashable:
+    """What decides how long an item takes: the editor, size, steps and what else items of a batch share."""
+    editor, key = work
+    return editor, getattr(key, "duration_kind", key)
 
 
 def _compute(work: tuple[Callable[[Any, Sequence[Any]], Sequence[Any]], Hashable], items: Sequence[Any]) -> Any:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from shared.logging import ROOT, JsonFormatter, mask
+
+LIBRARIES = frozenset({"transformers", "diffusers", "huggingface_hub", "sklearn", "torch", "torchvision", "timm"})
 
 
 @contextmanager
@@ -29,6 +33,47 @@ def logging_into(path: Path) -> Iterator[None]:
         for handler in handlers:
             logger.removeHandler(handler)
         file.close()
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Send what LIBRARIES warn of to the project's log instead of standard error while the block runs.
+
+    Warnings of other code, such as the caller's, are shown as ever.
+    """
+    log = logging.getLogger(f"{ROOT}.libraries")
+    shown, loggers = warnings.showwarning, [logging.getLogger(name) for name in LIBRARIES]
+    handlers = [logger.handlers for logger in loggers]
+
+    def show(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int,
+        file: TextIO | None = None, line: str | None = None,
+    ) -> None:  # fmt: skip
+        if LIBRARIES.isdisjoint(Path(filename).parts):
+            shown(message, category, filename, lineno, file, line)
+        else:
+            log.info("%s: %s", category.__name__, message)
+
+    warnings.showwarning = show
+    for logger in loggers:
+        logger.handlers = [_Forward(log)]
+    try:
+        yield
+    finally:
+        warnings.showwarning = shown
+        for logger, own in zip(loggers, handlers, strict=True):
+            logger.handlers = own
+
+
+class _Forward(logging.Handler):
+    """Writes the records of another logger to `log`, as information."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._log.info("%s: %s", record.name, record.getMessage())
 
 
 class _Short(logging.Formatter):

@@ -41,14 +41,18 @@ class Context:
     @property
     def limits(self) -> IntakeLimits:
         """The limits of uploads."""
-        settings = self.settings
-        return IntakeLimits(
-            image_bytes=settings.max_image_bytes,
-            image_pixels=settings.max_image_pixels,
-            images=settings.max_images_per_job,
-            archive_bytes=settings.max_archive_bytes,
-            working_side=settings.working_side,
-        )
+        return intake_limits(self.settings)
+
+
+def intake_limits(settings: Settings) -> IntakeLimits:
+    """The limits of uploads."""
+    return IntakeLimits(
+        image_bytes=settings.max_image_bytes,
+        image_pixels=settings.max_image_pixels,
+        images=settings.max_images_per_job,
+        archive_bytes=settings.max_archive_bytes,
+        working_side=settings.working_side,
+    )
 
 
 def open_context(settings: Settings) -> Context:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from jsonschema import Draft202012Validator
 from pydantic import JsonValue
@@ -57,7 +58,7 @@ def read(completion: Completion, validator: Draft202012Validator) -> tuple[JsonV
     if len(completion.text) > _MAX_TEXT:  # by a server that ignores max_tokens; each edit of the reply keeps its text
         return None, f"longer than {_MAX_TEXT:,} characters"
     try:
-        value: JsonValue = json.loads(completion.text, parse_constant=_refuse_constant)
+        value: JsonValue = _JSON.decode(_json_in(completion.text))
     except (ValueError, RecursionError) as error:  # ValueError also for a number of thousands of digits
         return None, f"not JSON ({error})"[:_MAX_FAULT]
     if not is_storable(value):
@@ -66,8 +67,23 @@ def read(completion: Completion, validator: Draft202012Validator) -> tuple[JsonV
     return value, None if violation is None else f"{violation.json_path}: {violation.message}"[:_MAX_FAULT]
 
 
+def _json_in(text: str) -> str:
+    """The only object or array of a reply that begins or ends with prose ("Here is the JSON: {…}"); else the reply."""
+    start = re.search(r"[{\[]", text)
+    if start is None:
+        return text
+    try:
+        _, end = _JSON.raw_decode(text, start.start())
+    except ValueError:
+        return text
+    return text if re.search(r"[{}\[\]]", text[end:]) else text[start.start() : end]
+
+
 def _refuse_constant(name: str) -> JsonValue:
     raise ValueError(f"{name} is not JSON")
+
+
+_JSON = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def _retry(request: GenerateRequest) -> GenerateRequest:

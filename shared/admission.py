@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from shared.problems import NotReady
 
 RETRY_SECONDS = 10.0
+CHECK_SECONDS = 1.0
 
 
 class Budget:
@@ -17,16 +19,31 @@ class Budget:
     def __init__(self, most: Callable[[], int]) -> None:
         self._most, self._used = most, 0
         self._changed = threading.Condition()
-        self._order = threading.Lock()  # held while waiting; otherwise small work could overtake large work for ever
+        self._line: deque[object] = deque()  # otherwise small work could overtake large work for ever
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._line)
 
     @contextmanager
-    def admit(self, size: int) -> Iterator[None]:
-        """Wait until `size` is free and reserve it for the block. Do not nest: two threads could deadlock."""
-        most = self._most()
+    def admit(self, size: int, refuse_ended: Callable[[], object] = lambda: None) -> Iterator[None]:
+        """Wait until `size` is free and reserve it for the block. Do not nest: two threads could deadlock.
+
+        `refuse_ended` is called while it waits, and raises to end that.
+        """
+        most, place = self._most(), object()
         size = min(size, most)
-        with self._order, self._changed:
-            self._changed.wait_for(lambda: self._used + size <= most)
-            self._used += size
+        with self._changed:
+            self._line.append(place)
+            try:
+                while self._line[0] is not place or self._used + size > most:
+                    self._changed.wait(CHECK_SECONDS)
+                    refuse_ended()
+                self._used += size
+            finally:
+                self._line.remove(place)
+                self._changed.notify_all()
         try:
             yield
         finally:

@@ -6,6 +6,7 @@ import asyncio
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -119,7 +120,13 @@ class BatchQueue(Generic[Key, Item, Result]):
             raise self._refusal(len(entries), reason, seconds - left)
 
     def _seconds(self, entries: list[Entry[Key, Item, Result]], seconds_of: Callable[[Key], float]) -> float:
-        return sum(seconds_of(entry.key) for entry in entries) / self._policy.at_once
+        counts = Counter(entry.key for entry in entries)
+        return sum(self._padded(count) * seconds_of(key) for key, count in counts.items()) / self._policy.at_once
+
+    def _padded(self, count: int) -> int:
+        """How many items are computed for so many."""
+        size = self._policy.max_batch
+        return -(-count // size) * size if self._policy.deterministic else count
 
     def _refusal(self, count: int, reason: str, seconds: float) -> Overloaded:
         self._metrics.count("refused", count)
@@ -160,7 +167,8 @@ class BatchQueue(Generic[Key, Item, Result]):
     def take(self, seconds_of: Callable[[Key], float]) -> list[Entry[Key, Item, Result]]:
         """Remove the next batch from the queue and return it; empty if nobody waits any more.
 
-        Items that would end after their deadline make way for those behind them, if there are any.
+        Items that would end after their deadline make way for those behind them, if there are any, and a batch is
+        smaller if it would otherwise end after the deadline of one of its items.
         """
         with self._changed:
             self._forget_dead()
@@ -169,6 +177,7 @@ class BatchQueue(Generic[Key, Item, Result]):
                 return []
             key = self._entries[0].key
             batch = [entry for entry in self._entries if entry.key == key][: self._policy.max_batch]
+            batch = self._in_time(batch, seconds_of(key))
             batch_ids = {id(entry) for entry in batch}
             self._set([entry for entry in self._entries if id(entry) not in batch_ids])
         now = time.monotonic()
@@ -176,13 +185,25 @@ class BatchQueue(Generic[Key, Item, Result]):
             self._metrics.wait_seconds.observe(now - entry.arrived)
         return batch
 
+    def _in_time(self, batch: list[Entry[Key, Item, Result]], seconds: float) -> list[Entry[Key, Item, Result]]:
+        """The first items of a batch that end before the deadline of each if they run together; at least one."""
+        if self._policy.deterministic:  # it takes as long with fewer
+            return batch
+        now, deadline = time.monotonic(), math.inf
+        for count, entry in enumerate(batch, 1):
+            deadline = min(deadline, entry.deadline)
+            if count > 1 and now + count * seconds >= deadline:
+                return batch[: count - 1]
+        return batch
+
     def _drop_late(self, seconds_of: Callable[[Key], float]) -> None:
         now = time.monotonic()
-        in_time = [entry for entry in self._entries if now + seconds_of(entry.key) < entry.deadline]
+        seconds = {key: self._padded(1) * seconds_of(key) for key in {entry.key for entry in self._entries}}
+        in_time = [entry for entry in self._entries if now + seconds[entry.key] < entry.deadline]
         if not in_time:  # nothing is gained, and the estimate may be wrong
             return
         for entry in self._entries:
-            if now + seconds_of(entry.key) >= entry.deadline:
+            if now + seconds[entry.key] >= entry.deadline:
                 self._metrics.count("expired")
                 entry.resolve(DeadlineExceeded("the deadline is too near for the model; allow more time or send less"))
         self._set(in_time)

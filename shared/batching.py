@@ -13,10 +13,13 @@ models, images or HTTP; `run` is plain blocking code.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from statistics import median_low
 from typing import Generic
 
 from shared.batch_metrics import BatchMetrics
@@ -34,9 +37,42 @@ from shared.problems import (
 )
 from shared.turns import ComputeTurns, current_start_time
 
+LATEST, KINDS = 5, 256
+HALF_LIFE_SECONDS = 600.0  # the default deadline of a call
+
 
 class BatchTooLong(Exception):
     """`run` refuses to compute so many items at once, because it would take too long; the batch is halved."""
+
+
+class Durations:
+    """How long an item of each kind takes: the median of the latest batches, so that one outlier counts little.
+
+    It halves every `HALF_LIFE_SECONDS` without another batch of the kind, since what is refused is not timed: if the
+    estimate is wrong, something gets through after a while. The kinds that were timed last are kept.
+    """
+
+    def __init__(self) -> None:
+        self._latest: OrderedDict[Hashable, tuple[deque[float], float]] = OrderedDict()
+        self._changing = threading.Lock()
+
+    def add(self, kind: Hashable, seconds: float) -> None:
+        """Enter how long an item of a batch took."""
+        with self._changing:
+            latest, _ = self._latest.pop(kind, (deque[float](maxlen=LATEST), 0.0))
+            latest.append(seconds)
+            self._latest[kind] = latest, time.monotonic()
+            if len(self._latest) > KINDS:
+                self._latest.popitem(last=False)
+
+    def of(self, kind: Hashable) -> float:
+        """Seconds per item; 0 for a kind that is unknown."""
+        with self._changing:
+            if kind not in self._latest:
+                return 0.0
+            latest, at = self._latest[kind]
+            half_lives = (time.monotonic() - at) / HALF_LIFE_SECONDS
+            return median_low(latest) * math.pow(0.5, half_lives)
 
 
 class MicroBatcher(Generic[Key, Item, Result]):
@@ -48,8 +84,8 @@ class MicroBatcher(Generic[Key, Item, Result]):
     fault fails. The batcher takes a turn from `turns` before it calls `run`: a process that embeds several services
     passes the same object to all of them, which bounds the number of batches that are computed concurrently. Device
     failures in `run` are reported to `health`; once it has a fault, items are refused. `on_stop` is called when the
-    batcher has drained, in the thread that ends last. `kind` gives what an item's duration depends on most, by its key:
-    items that would wait beyond their deadline are refused at once.
+    batcher has drained, in the thread that ends last. Items that would wait beyond their deadline are refused at once:
+    `kind` gives what an item's duration depends on most, by its key (the key itself, if it is that).
     """
 
     def __init__(
@@ -60,7 +96,7 @@ class MicroBatcher(Generic[Key, Item, Result]):
         turns: ComputeTurns | None = None,
         health: ModelHealth | None = None,
         on_stop: Callable[[], None] | None = None,
-        kind: Callable[[Key], Hashable] = lambda _: None,
+        kind: Callable[[Key], Hashable] = lambda key: key,
     ) -> None:
         self._run = run
         self._kind = kind
@@ -72,7 +108,7 @@ class MicroBatcher(Generic[Key, Item, Result]):
         self._health = health or ModelHealth()
         self._queue = BatchQueue[Key, Item, Result](policy, metrics)
         self._ending = threading.Lock()
-        self._seconds_per_item: dict[Hashable, float] = {}  # by kind
+        self._durations = Durations()
         self._expected_ends: dict[int, float] = {}  # of the running batches, by thread
         self._threads = [
             threading.Thread(target=self._serve, name=f"model-{number}", daemon=True)
@@ -199,13 +235,11 @@ class MicroBatcher(Generic[Key, Item, Result]):
             del self._expected_ends[thread]
         seconds = time.monotonic() - started
         self._metrics.run_seconds.observe(seconds)
-        kind, per_item = self._kind(key), seconds / size
-        known = self._seconds_per_item.get(kind, per_item)
-        self._seconds_per_item[kind] = known + 0.3 * (per_item - known)
+        self._durations.add(self._kind(key), seconds / size)
 
     def _seconds_of(self, key: Key) -> float:
-        """How long an item takes, by the latest batches of its kind; 0 before the first."""
-        return self._seconds_per_item.get(self._kind(key), 0.0)
+        """How long an item of a batch takes."""
+        return self._durations.of(self._kind(key))
 
     def _seconds_running(self) -> float:
         """How long until a thread is free, if its batch takes as long as expected."""

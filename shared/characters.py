@@ -21,6 +21,9 @@ _INVISIBLE = frozenset(
     "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180e\u200b\u2060\u2061\u2062\u2063\u2064\u206a\u206b\u206c\u206d\u206e\u206f"
     "\u3164\ufeff\uffa0\ufff9\ufffa\ufffb"
 )
+# Variants of a character, mostly not seen, and tags; but for U+FE0E and U+FE0F, which emoji need.
+_VARIANTS = re.compile("[\ufe00-\ufe0d\U000e0000-\U000e01ef]")
+_NOT_SEEN = re.compile("[\ufe00-\ufe0f\u180b-\u180d\u180f\U000e0100-\U000e01ef]")  # beside format characters
 
 
 def is_deceptive(character: str) -> bool:
@@ -28,7 +31,9 @@ def is_deceptive(character: str) -> bool:
 
     Marks that right-to-left and joined scripts need (U+200C to U+200F, U+061C) are allowed.
     """
-    return character in _DIRECTION_CONTROLS or character in _INVISIBLE or unicodedata.category(character) in _DECEPTIVE
+    if character in _DIRECTION_CONTROLS or character in _INVISIBLE or _VARIANTS.match(character):
+        return True
+    return unicodedata.category(character) in _DECEPTIVE
 
 
 def visible(text: str) -> str:
@@ -45,7 +50,7 @@ def refuse_deceptive(text: str) -> str:
 
 def identity(name: str) -> str:
     """What names have in common that look the same: without case, widths, spaces around and marks that are not seen."""
-    shown = "".join(char for char in name if unicodedata.category(char) != "Cf")
+    shown = "".join(char for char in _NOT_SEEN.sub("", name) if unicodedata.category(char) != "Cf")
     return " ".join(unicodedata.normalize("NFKC", shown).casefold().split())
 
 

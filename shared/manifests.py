@@ -32,7 +32,11 @@ COLUMNS = ("file", "label", "mask", "group")
 # Of other people's tables, in the order in which they count; Kaggle's ImageNet has `ImageId,PredictionString`.
 FILE_COLUMNS = ("file_name", "filename", "image", "image_path", "path", "filepath", "img", "image_id", "imageid", "id")
 LABEL_COLUMNS = ("label", "labels", "class", "class_name", "category", "target", "predictionstring")
+PREDICTED = re.compile(
+    r"pred(s|icted|iction|ictions)?([ _-].*)?|.*[ _-]pred(icted|iction)?|score|prob|probability|confidence"
+)
 _TWO_WORDS = "predictionstring"  # a class, then the boxes of its objects
+SEVERAL = "label_columns"  # the member of a refusal of several columns of labels
 _DELIMITERS = ",;\t"
 _IMAGE_NAME = re.compile(r".\.(png|jpe?g|jfif|webp|bmp|tiff?|avif)$", re.IGNORECASE)
 _ABSOLUTE = re.compile(r"(/|[A-Za-z]:)")
@@ -94,12 +98,12 @@ def match_rows(manifest: Manifest, names: Sequence[str], left_out: Sequence[str]
 
     Names are the same in NFC and NFD, with `/` and `\\`, with and without `./`, and in another case where only one is
     meant; a folder that all names share, and the one that an absolute path lies in, may be left out or be another.
-    Our own manifest and the images must name exactly the same files, each once, but for those `left_out`; a table of
-    other people may have other rows, and images without a row then have None.
+    Our own manifest and the images must name exactly the same files, each once; its rows may name files that are
+    `left_out`, too. A table of other people may have other rows, and images without a row then have None.
     """
     if repeated := sorted(name for name, count in Counter(names).items() if count > 1):
         raise InvalidInput(f"with a manifest, file names must be distinct; sent more than once: {quote(repeated)}")
-    keys = _keys(list(manifest.rows), [*names, *left_out])
+    keys = _keys(list(manifest.rows), names, left_out)
     if manifest.ours:
         _refuse_other_files(manifest.rows, names, keys)
     return [None if key is None else manifest.rows[key] for key in keys[: len(names)]]
@@ -127,10 +131,11 @@ def clean_name(name: str) -> str:
     return "/".join(part for position, part in enumerate(parts) if part != "." and (part or position == 0))
 
 
-def _keys(rows: Sequence[str], names: Sequence[str]) -> list[str | None]:
+def _keys(rows: Sequence[str], names: Sequence[str], left_out: Sequence[str]) -> list[str | None]:
     """The row that each name means, or None: of several ways to read the names, that which finds most rows."""
-    best: list[str | None] = [None] * len(names)
-    for of_rows, of_names in _readings([clean_name(row) for row in rows], [clean_name(name) for name in names]):
+    best: list[str | None] = [None] * (len(names) + len(left_out))
+    cleaned = [[clean_name(name) for name in part] for part in (rows, names, left_out)]
+    for of_rows, of_names in _readings(*cleaned):
         found = _equal(rows, of_rows, of_names)
         if found.count(None) < best.count(None):
             best = found
@@ -156,15 +161,20 @@ def _equal(rows: Sequence[str], of_rows: Sequence[str], of_names: Sequence[tuple
     return found
 
 
-def _readings(rows: Sequence[str], names: Sequence[str]) -> Iterator[tuple[Sequence[str], Sequence[tuple[str, ...]]]]:
-    """Keys of rows and of names that may be equal: whole names, then without the folders that all share."""
-    root = shared_folder(names)
-    yield rows, [(name, name.removeprefix(root)) for name in names]
+def _readings(
+    rows: Sequence[str], names: Sequence[str], left_out: Sequence[str]
+) -> Iterator[tuple[Sequence[str], Sequence[tuple[str, ...]]]]:
+    """Keys of rows and of all names that may be equal: whole names, then without the folders that all `names` share.
+
+    Files that are left out may lie anywhere, such as in the folder `__MACOSX` that a Mac adds to an archive.
+    """
+    root, everything = shared_folder(names), [*names, *left_out]
+    yield rows, [(name, name.removeprefix(root)) for name in everything]
     of_rows, of_names = _common_folder(rows), _common_folder(names)
     if _same_place(of_rows, of_names):
-        yield [row.removeprefix(of_rows) for row in rows], [(name.removeprefix(of_names),) for name in names]
+        yield [row.removeprefix(of_rows) for row in rows], [(name.removeprefix(of_names),) for name in everything]
     if not any("/" in row for row in rows):
-        bases = Counter(base := [name.rpartition("/")[2] for name in names])
+        bases = Counter(base := [name.rpartition("/")[2] for name in everything])
         yield rows, [(name,) if bases[name] == 1 else () for name in base]
         if not any(map(_IMAGE_NAME.search, rows)):  # Kaggle's tables name files without their suffixes
             stems = [name.rpartition(".")[0] for name in base]
@@ -209,7 +219,8 @@ def _table(text: str) -> Manifest:
 def _columns(header: Sequence[str]) -> dict[str, str]:
     """What each column of a table means to us: `file`, `label`, `mask` or `group`. Others are left out.
 
-    Raises InvalidInput without a column of files, for unknown columns beside our own, or several of labels.
+    Raises InvalidInput without a column of files, for unknown columns beside our own, several of labels, and if only
+    predictions are left.
     """
     if "file" in header and not set(header) - set(COLUMNS) and len(set(header)) == len(header):
         return {name: name for name in header}
@@ -221,8 +232,17 @@ def _columns(header: Sequence[str]) -> dict[str, str]:
         )
     labels = [name for name in header if name in LABEL_COLUMNS]
     if len(labels) > 1:
-        raise InvalidInput(f"the columns {quote(labels)} of the manifest may all be its labels; keep one of them")
+        raise InvalidInput(
+            f"the columns {quote(labels)} of the manifest may all be its labels; keep one of them, or write a table "
+            "`file,label` and send it as the part `manifest`",
+            members={SEVERAL: [*labels]},
+        )
     named = {name: name for name in ("mask", "group") if name in header}
+    if not (labels or named) and (predicted := [name for name in header if PREDICTED.fullmatch(name)]):
+        raise InvalidInput(
+            f"the column {predicted[0]!r} of the manifest has predictions, which are no ground truth; labels are read "
+            "from a column such as `label`"
+        )
     return {files[0]: "file", **dict.fromkeys(labels, "label"), **named}
 
 

@@ -6,15 +6,23 @@ import re
 from collections.abc import Iterable, Sequence
 
 # A forge looks for mentions, issues and links in the text of the rendered page, so a backslash does not stop it.
-_LIVE = r"@|#(?=\d)|(?<=http):(?=//)|(?<=https):(?=//)|(?<=ftp):(?=//)|(?<=mailto):|(?<=xmpp):|(?<=www)\."
-_MARKS = re.compile(rf"(?P<live>{_LIVE})|[\\`*_{{}}\[\]<>#|~&]", re.IGNORECASE)
+_LIVE = (
+    r"@|[#!$%&~](?=\d)|(?<=\bgh)-(?=\d)"
+    r"|(?<=http):(?=//)|(?<=https):(?=//)|(?<=ftp):(?=//)|(?<=mailto):|(?<=xmpp):|(?<=www)\."
+)
+_COMMIT = r"(?<![^\W_])[0-9a-f]{7,}(?![^\W_])"  # the beginning of a commit's digest
+_MARKS = re.compile(rf"(?P<live>{_LIVE})|(?P<commit>{_COMMIT})|[\\`*_{{}}\[\]<>#|~&]", re.IGNORECASE)
 
 
 def plain(text: str) -> str:
     """Text on one line, without meaning as Markdown or HTML, and without mentions and links of a forge."""
-    return _MARKS.sub(
-        lambda mark: f"<span>{mark[0]}</span>" if mark["live"] else f"\\{mark[0]}", " ".join(text.split())
-    )
+    return _MARKS.sub(_inert, " ".join(text.split()))
+
+
+def _inert(mark: re.Match[str]) -> str:
+    if mark["commit"]:
+        return "".join(f"<span>{piece}</span>" for piece in re.findall(".{1,6}", mark[0]))  # a forge looks for seven
+    return f"<span>{mark[0]}</span>" if mark["live"] else f"\\{mark[0]}"
 
 
 def code(text: str) -> str:

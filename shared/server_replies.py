@@ -14,7 +14,7 @@ from prometheus_client import Counter
 
 from shared.problems import BEGINS, UnusableReply
 
-REVISION = "1"  # increase it whenever the same reply of a server is read differently
+REVISION = "2"  # increase it whenever the same reply of a server is read differently
 UNUSABLE_REPLIES = Counter(
     "contrafact_unusable_replies",
     "Replies of models that are no answer, by model (a server's address) and fault",
@@ -41,7 +41,11 @@ _DECLINES = re.compile(
     rf"|(?:i(?:'|’)m |i am )?(?:unable|not able) to {_SERVICES}\b|i (?:can(?:'|’)t|cannot|can not) {_SERVICES}\b)",
     re.IGNORECASE,
 )
-_SENTENCES = re.compile(r".*[.!?][\"”')]?(?=\s|\Z)", re.DOTALL)
+_SENTENCE_END = re.compile(r"[.!?][\"”')]?(?=\s+[^\sa-z]|\s*\Z)")
+_ABBREVIATION = re.compile(
+    r"\b(?:st|mr|mrs|ms|dr|prof|mt|ft|no|vs|cf|approx|ca|ave|blvd|rd|jr|sr|inc|ltd|co|dept|fig|(?:[a-z]\.)*[a-z])\.\Z",
+    re.IGNORECASE,
+)
 
 
 def answer_in(text: str) -> str:
@@ -84,11 +88,17 @@ def caption_in(text: str, *, finished: bool, server: str, instead: str = "") -> 
         raise unusable(server, "declined", "declined to write a caption", text)
     if finished:
         return caption
-    whole = _SENTENCES.match(caption)
-    if whole is None:
+    whole = _whole_sentences(caption)
+    if not whole:
         advice = "gave a caption that is cut off in its first sentence; raise `caption_max_tokens`, or ask for less in"
         raise unusable(server, "cut off", f"{advice} the profile's `instruction`", text)
-    return whole[0]
+    return whole
+
+
+def _whole_sentences(text: str) -> str:
+    """The text up to the end of its last whole sentence, which no abbreviation is; empty if there is none."""
+    ends = [end for end in _SENTENCE_END.finditer(text) if not _ABBREVIATION.search(text, 0, end.start() + 1)]
+    return text[: ends[-1].end()] if ends else ""
 
 
 def unusable(model: str, fault: str, sentence: str, reply: str) -> UnusableReply:

@@ -99,7 +99,7 @@ class MakeBatcher(Protocol):
         max_batch: int,
         at_once: int = 1,
         on_stop: Callable[[], None] | None = None,
-        kind: Callable[[Key], Hashable] = lambda _: None,
+        kind: Callable[[Key], Hashable] = lambda key: key,
     ) -> MicroBatcher[Key, Item, Result]:
         """`max_batch` is the profile's; the environment's `CONTRAFACT_MAX_BATCH` overrides it. See `MicroBatcher`."""
         ...
@@ -230,7 +230,7 @@ class ModelService(Generic[Model]):
         max_batch: int,
         at_once: int = 1,
         on_stop: Callable[[], None] | None = None,
-        kind: Callable[[Key], Hashable] = lambda _: None,
+        kind: Callable[[Key], Hashable] = lambda key: key,
     ) -> MicroBatcher[Key, Item, Result]:
         """See `MakeBatcher`."""
         settings = self._settings

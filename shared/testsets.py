@@ -14,13 +14,23 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pydantic import TypeAdapter
 
-from shared.manifests import Manifest, ManifestRow, clean_name, match_rows, parse_manifest, refuse_masks
+from shared.manifests import (
+    PREDICTED,
+    SEVERAL,
+    Manifest,
+    ManifestRow,
+    clean_name,
+    match_rows,
+    parse_manifest,
+    refuse_masks,
+)
 from shared.problems import InvalidInput, Problem, quote
 from shared.schemas.masks import Label
 
@@ -39,10 +49,12 @@ _OTHERS = ("gif", "heic", "heif", "jp2", "jxl", "psd", "ico", "ppm", "pgm", "tga
 IMAGE_SUFFIXES = frozenset((*_DECODED, *_OTHERS))
 NO_IMAGE = "no image"
 UNWANTED = "no labels, as the spec says"
+EQUAL = "equal to an image that is used"
+EQUAL_UNLIKE = "equal to an image with another label"
 HIDDEN = "hidden, or kept by the operating system"
-_TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
 _LISTS = ("train.txt", "val.txt", "test.txt")  # Caffe's: a file and the index of its class on each line
-_JUNK = {"__macosx", "thumbs.db", "desktop.ini", "@eadir"}
+JUNK = {"__macosx", "thumbs.db", "desktop.ini", "@eadir"}
 _IMAGE_HEADS = (
     re.compile(
         rb"\x89PNG|\xff\xd8\xff|GIF8|BM.{4}\0{4}|II\*\0|MM\0\*|RIFF.{4}WEBP|8BPS|\xff\x0a|\0{3}\x0c(JXL |jP  )", re.S
@@ -52,8 +64,12 @@ _IMAGE_HEADS = (
 HEAD_BYTES = 32  # of a file, which `part_of` needs
 _SYNSET = re.compile(r"n\d{8}")  # WordNet's id of a class, as ImageNet names folders
 _SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "eval"}
+_MASK_FOLDERS = frozenset({"masks", "mask", "segmentationclass", "segmentationobject", "annotations", "labels"})
+_IMAGE_FOLDERS = frozenset({"images", "image", "imgs", "jpegimages", ""})
+_CITYSCAPES_MASKS = frozenset({"gtfine", "gtcoarse"})
 _LABEL_KEYS = ("label", "cls", "class", "class_name")  # of a JSON file beside an image
 _LABEL: TypeAdapter[str] = TypeAdapter(Label)
+_PREDICTIONS = re.compile(r"(.*[ _-])?(submission|prediction|pred|output|result)s?([ _-].*)?\.\w+")  # names of tables
 _LISTED = 3
 
 
@@ -61,16 +77,18 @@ def part_of(name: str, head: bytes = b"") -> Part:
     """What a file of a test set is, by its name and first bytes; "" for one that is left out."""
     base = name.rpartition("/")[2].lower()
     suffix = base.rpartition(".")[2] if "." in base else ""
-    if suffix in IMAGE_SUFFIXES or any(pattern.match(head) for pattern in _IMAGE_HEADS):
+    if suffix in IMAGE_SUFFIXES:
         return "image"
-    if base.endswith(_TABLE_SUFFIXES) or LABEL_NAMES.fullmatch(base) or base in _LISTS:
+    if base.endswith(TABLE_SUFFIXES) or LABEL_NAMES.fullmatch(base) or base in _LISTS:
         return "table"
+    if any(pattern.match(head) for pattern in _IMAGE_HEADS):
+        return "image"
     return "class file" if suffix in ("cls", "json") else ""
 
 
 def is_hidden(name: str) -> bool:
     """Whether a file is hidden, lies in a hidden folder, or is one that operating systems leave behind."""
-    return any(part.startswith(".") or part.lower() in _JUNK for part in name.split("/"))
+    return any((part.startswith(".") and part.strip(".")) or part.lower() in JUNK for part in name.split("/"))
 
 
 def is_manifest(name: str) -> bool:
@@ -130,9 +148,12 @@ def label_images(
     4. class folders (`folder_labels`);
     5. the only other table that names images and their labels.
 
-    Where `masks` are the ground truth, only 1 counts. What was read, and tables that were not, are noted in `test_set`.
-    Raises InvalidInput and Malformed for a manifest that does not fit, and if it names masks and there are to be none.
+    Beside class folders, 2 and 3 count only if they label most of the images. Where `masks` are the ground truth, only
+    1 counts. What was read, and tables that were not, are noted in `test_set`. Raises InvalidInput and Malformed for a
+    manifest that does not fit, and for masks if there are to be none.
     """
+    if masks == "none":
+        _refuse_folders_of_masks(names)
     own = [(name, data) for name, data in test_set.tables.items() if is_manifest(name)]
     chosen = [*([manifest] if manifest else []), *own]
     if len(chosen) > 1:
@@ -144,16 +165,45 @@ def label_images(
         rows = _noted(test_set, names, match_rows(table, names, [*test_set.left_out]), [(name, table)])
     elif masks == "truth":
         rows = [_row(name, None) for name in names]
-    rows = rows or _from_tables(test_set, names) or _from_class_files(test_set, names)
     if rows is None:
-        labels, test_set.labels_from = folder_labels(names, known_classes)
-        rows = None if any(labels) else _from_other_table(test_set, names)
+        labels, folders = folder_labels(names, known_classes)
+        test_set.labels_from = folders
+        needed = len(names) // 2 + 1 if any(labels) else 1
+        rows = _from_tables(test_set, names, needed) or _from_class_files(test_set, names, needed)
+        rows = rows or (None if any(labels) else _from_other_table(test_set, names))
+        if rows and any(labels) and not any(row.label for row in rows):  # a table of groups
+            rows = [row.model_copy(update={"label": label}) for row, label in zip(rows, labels, strict=True)]
+            test_set.labels_from = f"{folders}; {test_set.labels_from}"
         rows = rows or [_row(name, label) for name, label in zip(names, labels, strict=True)]
     for name in (*test_set.tables, *test_set.class_files):
         test_set.left_out.setdefault(name, NO_IMAGE)
     if masks == "none":
         refuse_masks(rows)
     return rows
+
+
+def distinct(
+    test_set: TestSet, names: Sequence[str], digests: Sequence[str | None], labels: Sequence[str | None]
+) -> list[int]:
+    """The positions of the images without those that are equal to another one, which `test_set` notes.
+
+    Equal images are no independent ones. The first is kept, or the first with a label; if their labels differ, none is.
+    Images without a digest are kept. Raises InvalidInput if no image is left.
+    """
+    alike: dict[str, list[int]] = {}
+    for position, digest in enumerate(digests):
+        alike.setdefault(digest or f"no digest {position}", []).append(position)
+    kept: list[int] = []
+    for positions in alike.values():
+        labelled = [position for position in positions if labels[position] is not None]
+        unlike = len({labels[position] for position in labelled}) > 1
+        first = None if unlike else (labelled or positions)[0]
+        kept += [] if first is None else [first]
+        others = [names[position] for position in positions if position != first]
+        test_set.left_out |= dict.fromkeys(others, EQUAL_UNLIKE if unlike else EQUAL)
+    if not kept:
+        raise InvalidInput(f"no image is left: each is {EQUAL_UNLIKE}; correct the labels")
+    return sorted(kept)
 
 
 def folder_labels(names: Sequence[str], known_classes: Collection[str]) -> tuple[list[str | None], str]:
@@ -201,18 +251,36 @@ def _common(paths: Sequence[list[str]]) -> list[str]:
     return first[:same]
 
 
+def _refuse_folders_of_masks(names: Sequence[str]) -> None:
+    """Raise InvalidInput for images beside a folder of masks: the two would be classes."""
+    paths = [clean_name(name).split("/")[:-1] for name in names]
+    root = len(_common(paths)) if paths else 0
+    paths = [["", *path[root:]] for path in paths]
+    masks = {path[-1] for path in paths if path[-1].lower() in _MASK_FOLDERS}
+    images = {path[-1].lower() for path in paths} - _MASK_FOLDERS
+    if not (masks and images and images <= _IMAGE_FOLDERS):
+        masks = {part for path in paths for part in path if part.lower() in _CITYSCAPES_MASKS}
+    if masks:
+        raise InvalidInput(
+            f"there are images and a folder {quote(sorted(masks))}, but the spec does not say what the masks mean: "
+            'give `masks`, for example {"classes": [{"name": "road", "index": 0}, {"name": "car", "index": 1}]}, with '
+            "the masks in a folder `masks`, or leave that folder out"
+        )
+
+
 def _row(name: str, label: str | None) -> ManifestRow:
     return ManifestRow.model_construct(file=name, label=label, mask=None, group=None)
 
 
-def _from_tables(test_set: TestSet, names: Sequence[str]) -> list[ManifestRow] | None:
+def _from_tables(test_set: TestSet, names: Sequence[str], needed: int) -> list[ManifestRow] | None:
     """Rows from `metadata.csv` of each folder, or else from the only table whose name says that it has labels."""
     bases = {name: name.rpartition("/")[2].lower() for name in test_set.tables}
     hub = _readable(test_set, [name for name in bases if bases[name] in HUB_NAMES])
     merged = {f"{_folder(name)}{file}": row for name, table in hub for file, row in table.rows.items()}
-    if hub and any(rows := match_rows(Manifest(merged, ours=False), names)):
+    rows = match_rows(Manifest(merged, ours=False), names) if hub else []
+    if hub and _count(test_set, [name for name, _ in hub], rows, needed):
         return _noted(test_set, names, rows, hub)
-    tables = _matching(test_set, names, [name for name in bases if LABEL_NAMES.fullmatch(bases[name])])
+    tables = _matching(test_set, names, [name for name in bases if LABEL_NAMES.fullmatch(bases[name])], needed)
     if len(tables) > 1:
         raise InvalidInput(
             f"{quote([name for name, _, _ in tables])} may each hold the labels; give the right one as the manifest"
@@ -221,34 +289,55 @@ def _from_tables(test_set: TestSet, names: Sequence[str]) -> list[ManifestRow] |
 
 
 def _from_other_table(test_set: TestSet, names: Sequence[str]) -> list[ManifestRow] | None:
-    """Rows from the only other table that names at least one of the images."""
-    tables = _matching(test_set, names, [name for name in test_set.tables if name not in test_set.left_out])
+    """Rows from the only other table that names at least one of the images, and has no predictions."""
+    tables = _matching(test_set, names, [name for name in test_set.tables if name not in test_set.left_out], 1)
+    predictions = {
+        name
+        for name, table, _ in tables
+        if _PREDICTIONS.fullmatch(name.rpartition("/")[2].lower()) or any(map(PREDICTED.fullmatch, table.ignored))
+    }
+    why = "a table of predictions; if it has the labels, name it manifest.csv"
+    test_set.left_out |= dict.fromkeys(predictions, why)
+    tables = [table for table in tables if table[0] not in predictions]
     if len(tables) > 1:
         test_set.labels_from += f"; {quote([name for name, _, _ in tables])} may each hold them: name one manifest.csv"
     return _noted(test_set, names, tables[0][2], [tables[0][:2]]) if len(tables) == 1 else None
 
 
 def _matching(
-    test_set: TestSet, names: Sequence[str], tables: Sequence[str]
+    test_set: TestSet, names: Sequence[str], tables: Sequence[str], needed: int
 ) -> list[tuple[str, Manifest, list[ManifestRow | None]]]:
-    """Those tables with labels that name at least one of the images, with the row of each image."""
+    """Those tables with labels that name at least `needed` of the images, with the row of each image."""
     matching = []
     for name, table in _readable(test_set, tables):
         rows = match_rows(replace(table, ours=False), names)
-        if any(rows):
+        if _count(test_set, [name], rows, needed):
             matching.append((name, table, rows))
-        else:
-            test_set.left_out[name] = "a table that names none of the images"
     return matching
 
 
+def _count(test_set: TestSet, sources: Sequence[str], rows: Sequence[ManifestRow | None], needed: int) -> bool:
+    """Whether the `sources` of these rows name enough images to have the labels; they are left out otherwise."""
+    named = sum(row is not None and bool(row.label or row.group) for row in rows)
+    why = f"labels of {named:,} of {len(rows):,} images only; the others' are from their folders"
+    if named < needed:
+        test_set.left_out |= dict.fromkeys(sources, why if named else "a table that names none of the images")
+    return named >= needed
+
+
 def _readable(test_set: TestSet, tables: Sequence[str]) -> list[tuple[str, Manifest]]:
-    """The tables that have labels. The others are left out with a reason."""
+    """The tables that have labels. The others are left out with a reason.
+
+    Raises InvalidInput if one that should have them has several columns of labels.
+    """
     readable = []
     for name in tables:
         try:
             table = parse_manifest(test_set.tables[name])
         except Problem as problem:
+            base = name.rpartition("/")[2].lower()
+            if SEVERAL in problem.members and (base in HUB_NAMES or LABEL_NAMES.fullmatch(base)):
+                raise problem.about(name) from problem
             test_set.left_out[name] = f"no table of labels ({problem.detail})"
             continue
         if any(row.label or row.group for row in table.rows.values()):
@@ -276,31 +365,41 @@ def _noted(
     more = f"; {spare:,} rows for files that are not here" if spare > 0 and not first.ours else ""
     for name, _ in tables:
         test_set.tables.pop(name, None)
-    words = "labels are read" if any(row and (row.label or row.mask) for row in rows) else "no labels: none are"
+    others = "groups are" if any(row and row.group for row in rows) else "no labels: none are"
+    words = "labels are" if any(row and (row.label or row.mask) for row in rows) else others
     test_set.labels_from = (
-        f"{words} from {quote([name for name, _ in tables], _LISTED)}{column}{ignored}{missing}{more}"
+        f"{words} read from {quote([name for name, _ in tables], _LISTED)}{column}{ignored}{missing}{more}"
     )
     return [row or _row(name, None) for name, row in zip(names, rows, strict=True)]
 
 
-def _from_class_files(test_set: TestSet, names: Sequence[str]) -> list[ManifestRow] | None:
+def _from_class_files(test_set: TestSet, names: Sequence[str], needed: int) -> list[ManifestRow] | None:
     """Rows from `0001.cls` or `0001.json` beside `0001.jpg`, as in WebDataset."""
     for suffix in ("cls", "json"):
-        labels: dict[str, str] = {}
+        files: dict[str, tuple[str, str]] = {}  # what is before the suffix → the file and its label
         for name, data in test_set.class_files.items():
             if name.lower().endswith(f".{suffix}") and (label := _label_in(data, suffix)) is not None:
-                labels[_sample(name)] = label
-        if any(_sample(name) in labels for name in names):
-            test_set.class_files = {n: data for n, data in test_set.class_files.items() if _sample(n) not in labels}
+                files[clean_name(name).rpartition(".")[0]] = (name, label)
+        of_images = [files.get(key) for key in _keys_of_class_files(names, files)]
+        rows = [None if file is None else _row(name, file[1]) for name, file in zip(names, of_images, strict=True)]
+        used = {file[0] for file in of_images if file is not None}
+        if used and _count(test_set, [*used], rows, needed):
+            test_set.class_files = {name: data for name, data in test_set.class_files.items() if name not in used}
             test_set.labels_from = f"labels are read from the .{suffix} file beside each image"
-            return [_row(name, labels.get(_sample(name))) for name in names]
+            return [row or _row(name, None) for name, row in zip(names, rows, strict=True)]
     return None
 
 
-def _sample(name: str) -> str:
-    """The sample of WebDataset that a file belongs to: its name up to the first dot."""
-    folder, _, base = name.rpartition("/")
-    return f"{folder}/{base.partition('.')[0]}"
+def _keys_of_class_files(names: Sequence[str], files: Collection[str]) -> list[str]:
+    """What the class file of each image is called, without its suffix: as the image, with or without its own suffix.
+
+    If there is none, WebDataset's sample, the name up to the first dot, where only one image belongs to it.
+    """
+    clean = [clean_name(name) for name in names]
+    exact = [next((key for key in (name.rpartition(".")[0], name) if key in files), "") for name in clean]
+    samples = ["".join((*name.rpartition("/")[:2], name.rpartition("/")[2].partition(".")[0])) for name in clean]
+    count = Counter(samples)
+    return [key or (sample if count[sample] == 1 else "") for key, sample in zip(exact, samples, strict=True)]
 
 
 def _label_in(data: bytes, suffix: str) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from shared.schemas.effects import BEYOND, CellEffect, Metric
+from shared.schemas.effects import BEYOND, LEAST_SOURCES, CellEffect, Metric
 from shared.schemas.estimates import Interval
 from shared.schemas.results import JobResults, ModelResults
 from shared.wording import (
@@ -86,9 +86,8 @@ def verdict_of(results: JobResults, of: ModelResults) -> ModelVerdict:
         kind = "no weakness"
     elif nothing_accepted(results, of.method):
         kind = "nothing compared"
-    standing = of.originals.standing if of.originals else "sound"
-    exchanged = of.originals is not None and bool(of.originals.order)
-    if standing == "unsound" or ((standing == "open" or exchanged) and kind == "no weakness"):
+    check = of.originals
+    if check and (check.standing == "unsound" or (kind == "no weakness" and not check.lets_pass)):
         kind = "not testable"
     return ModelVerdict(kind, weaknesses, tested, untested, unsettled, of.originals.sentence if of.originals else "")
 
@@ -145,8 +144,19 @@ def verdict_sentence(verdict: ModelVerdict, metric: Metric = "accuracy") -> str:
         return f"{weaknesses}: {class_in_words(first, '`')} {change_in_words(first)}."
     if verdict.kind == "no weakness":
         return f"No weakness found {lowest_effect_sentence(verdict, metric)}"
-    untested = "Nothing was compared." if verdict.kind == "nothing compared" else "Nothing was tested: too few images."
+    untested = "Nothing was compared." if verdict.kind == "nothing compared" else _too_few_sentence(verdict)
     return not_settled_sentence(verdict, metric) or untested
+
+
+def _too_few_sentence(verdict: ModelVerdict) -> str:
+    """ "Nothing was tested: too few images. A cell needs 12 with an accepted edit; `bus` … has the most, 7."."""
+    sentence = "Nothing was tested: too few images."
+    if not verdict.untested:
+        return sentence
+    largest = max(verdict.untested, key=lambda effect: effect.groups or effect.sources)
+    units, count = ("groups", largest.groups) if largest.groups else ("images", largest.sources)
+    cell = f"{class_in_words(largest.cell, '`')} {change_in_words(largest.cell)}"
+    return f"{sentence} A cell needs {LEAST_SOURCES} {units} with an accepted edit; {cell} has the most, {count}."
 
 
 def lowest_effect_sentence(verdict: ModelVerdict, metric: Metric = "accuracy") -> str:

@@ -69,6 +69,11 @@ class PipelineItem:
     steps: int
     guidance: float
 
+    @property
+    def duration_kind(self) -> tuple[int, int]:
+        """What decides how long it takes: pixels and steps."""
+        return self.source.shape[0] * self.source.shape[1], self.steps
+
 
 @dataclass(frozen=True, slots=True)
 class PipelineEdit:

@@ -1,4 +1,4 @@
-"""The caller's test set as labelled images: a folder, a list, or a data set of torch, Hugging Face or MAITE.
+"""The caller's test set as labelled images: files, an archive, pairs, or a data set of torch, Hugging Face or MAITE.
 
 Images are read one at a time. MAITE and Hugging Face data sets are recognised by their attributes, so that neither
 library has to be installed.
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import os
+import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
@@ -19,7 +21,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from contrafact.arrays import as_array
 from contrafact.testset_files import gather
+from gateway.context import intake_limits
+from gateway.intake.intake import take_in
+from gateway.intake.sources import NamedFile
+from gateway.settings import Settings
+from shared.archives import is_archive
 from shared.schemas.masks import Label
+from shared.storage import DirectoryStore, image_key
 from shared.testsets import TestSet
 
 LABEL = "label"
@@ -61,20 +69,26 @@ class ImageSet:
 
 
 def read_dataset(
-    dataset: object, classes: Sequence[str] | None, labels: Path | None, label_column: str | None = None
+    dataset: object,
+    classes: Sequence[str] | None,
+    labels: Path | None,
+    label_column: str | None = None,
+    known_classes: Collection[str] = (),
 ) -> ImageSet:
-    """The images of a data set. `classes` gives integer labels their names; `labels` is a manifest for a folder.
+    """The images of a data set. `classes` gives integer labels their names; `labels` is a manifest for files.
 
-    `label_column` is the column of a Hugging Face data set with the ground truth; it is found without it if only one
-    can be meant. Raises ValueError for a data set that it cannot read, or an empty one.
+    `known_classes` helps to tell class folders from others. `label_column` is the column of a Hugging Face data set
+    with the ground truth; it is found without it if only one can be meant. Raises ValueError for a data set that it
+    cannot read, or an empty one, and for an archive what intake raises.
     """
     features = getattr(dataset, "features", None) if hasattr(dataset, "column_names") else None
     if label_column is not None and features is None:
         raise ValueError("`label_column` is a column of a Hugging Face data set; leave it out for other data sets")
-    if isinstance(dataset, str | Path):
-        return _folder(Path(dataset), classes or (), labels)
+    paths = [dataset] if isinstance(dataset, str | Path) else dataset
+    if isinstance(paths, list | tuple) and paths and all(isinstance(path, str | Path) for path in paths):
+        return _files([Path(path) for path in paths], {*(classes or ()), *known_classes}, labels)
     if labels is not None:
-        raise ValueError("`labels` is the manifest of a folder; give labels with the images, or leave it out")
+        raise ValueError("`labels` is the manifest of files; give labels with the images, or leave it out")
     if isinstance(dataset, Mapping):
         raise ValueError(f"the data set has the splits {', '.join(map(repr, dataset))}; give one of them")
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
@@ -105,17 +119,46 @@ def index_names(candidate: object) -> list[str] | None:
     return [names[index] for index in range(len(names))]
 
 
-def _folder(folder: Path, classes: Sequence[str], labels: Path | None) -> ImageSet:
-    if not folder.is_dir():
-        raise ValueError(f"there is no folder {folder}; give a folder of images, or a list")
-    local = gather([folder])
-    rows = local.label(labels, classes)
+def _files(paths: Sequence[Path], known_classes: Collection[str], labels: Path | None) -> ImageSet:
+    """The images of files and folders, or of one archive."""
+    if missing := [str(path) for path in paths if not path.exists()]:
+        raise ValueError(f"there is no folder or file {', '.join(missing)}; give images, folders, or one zip or tar")
+    if len(paths) == 1 and _is_archive(paths[0]):
+        return _archive(paths[0], known_classes, labels)
+    local = gather(paths)
+    rows = local.label(labels, known_classes)
 
     def read(position: int) -> LabelledImage:
         name, path = local.images[position]
         return LabelledImage(path, rows[position].label, name, rows[position].group)
 
     return ImageSet(len(local.images), read, test_set=local.test_set)
+
+
+def _is_archive(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return is_archive(file)
+
+
+def _archive(path: Path, known_classes: Collection[str], labels: Path | None) -> ImageSet:
+    """The images of an archive, as the gateway takes them in. They are kept in a folder for as long as the result."""
+    folder = tempfile.TemporaryDirectory(prefix="contrafact-")
+    store = DirectoryStore(Path(folder.name))
+
+    def read(position: int) -> LabelledImage:
+        source = kept[position]
+        assert source.image is not None
+        return LabelledImage(store.get(image_key(source.image.digest)), source.label, source.name, source.group)
+
+    weakref.finalize(read, folder.cleanup)
+    manifest, limits = None if labels is None else labels.read_bytes(), intake_limits(Settings.model_construct())
+    with path.open("rb") as file:
+        sources, test_set = take_in([NamedFile(path.name, file)], manifest, known_classes, store, limits)
+    test_set.left_out |= {source.name: source.failure for source in sources if source.failure}
+    kept = [source for source in sources if source.image is not None]
+    return ImageSet(len(kept), read, test_set=test_set)
 
 
 def _pairs(dataset: Indexed, classes: list[str] | None) -> ImageSet:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from contrafact.arrays import as_array, is_tensor
+from embedded.library.datasets import ImageSet, LabelledImage
 from shared.images import Pixels, decode, encode, from_pillow
+from shared.problems import InvalidInput, Problem, TooLarge
 
+Content = TypeVar("Content")
+
+UNUSABLE = (InvalidInput, TooLarge, FileNotFoundError, PermissionError)  # one image; the others go on
 LARGEST_UNIT = 1.0 + 1e-6
 
 
 def pixels_of(image: object, *, channels_first: bool | None = None) -> Pixels:
-    """RGB pixels, height × width × 3, of a file, a PIL image, an array or a tensor.
+    """RGB pixels, height × width × 3, of a file or its bytes, a PIL image, an array or a tensor.
 
     Arrays are height × width, height × width × channels, or with `channels_first` channels × height × width; tensors
     are channels first unless `channels_first` is False. Values are uint8, or floats from 0 to 1. Of a PIL image,
@@ -24,6 +31,8 @@ def pixels_of(image: object, *, channels_first: bool | None = None) -> Pixels:
     """
     if isinstance(image, str | Path):
         return decode(Path(image).read_bytes())
+    if isinstance(image, bytes):
+        return decode(image)
     if isinstance(image, Image.Image):
         return from_pillow(image)
     try:
@@ -39,7 +48,35 @@ def png_of(image: object, *, channels_first: bool | None = None) -> bytes:
     """The bytes to upload: those of a file, or a PNG of the pixels."""
     if isinstance(image, str | Path):
         return Path(image).read_bytes()
+    if isinstance(image, bytes):
+        return image
     return encode(pixels_of(image, channels_first=channels_first))
+
+
+def first_pixels(images: ImageSet) -> Pixels:
+    """The pixels of the first usable image. Raises the problem of the first image if none is."""
+    first: Problem | None = None
+    for position in range(images.length):
+        image = images.read(position)
+        try:
+            return read_image(image, pixels_of)
+        except UNUSABLE as error:
+            first = first or named_problem(image, error)
+    raise first or InvalidInput("the data set has no images")
+
+
+def read_image(image: LabelledImage, read: Callable[..., Content]) -> Content:
+    """What `read` makes of an image. Raises ValueError with its name for what is no image at all."""
+    try:
+        return read(image.image, channels_first=image.channels_first)
+    except ValueError as error:
+        raise ValueError(f"{image.name!r}: {error}") from error
+
+
+def named_problem(image: LabelledImage, error: Exception) -> Problem:
+    """The problem of an image that cannot be used, which begins with its name."""
+    problem = error if isinstance(error, Problem) else InvalidInput(str(error))
+    return problem.about(image.name)
 
 
 def _not_an_image(image: object) -> ValueError:

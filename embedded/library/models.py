@@ -6,6 +6,7 @@ safetensors or ONNX; the evaluator of this process calls them.
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,8 +26,8 @@ from contrafact.arrays import as_array, channels_first_like
 from contrafact.jatic import jatic_metadata_beside, jatic_spec
 from contrafact.testing import InProcessOptions
 from embedded.library.datasets import ImageSet, index_names, is_maite
-from embedded.library.images import pixels_of
-from evaluator_service.models_under_test.hub import own_names
+from embedded.library.images import first_pixels
+from evaluator_service.models_under_test.hub import names_by_index, own_names
 from evaluator_service.models_under_test.in_process import InProcessModel
 from evaluator_service.models_under_test.outputs import NamedOutputs, output_of, softmax
 from shared.images import Pixels
@@ -77,6 +78,24 @@ def prepare_model(model: object, images: ImageSet, options: InProcessOptions) ->
         raise ValueError(f"a {type(model).__name__} is no model; give a function, a module, a path or a name")
     names = _class_names(options, images.classes)
     return _in_process(names, _rows(_function(model, options.inputs), names, options.output or "probabilities"))
+
+
+def own_classes(model: object) -> list[str]:
+    """The classes that a model itself names, as far as it does before it is loaded."""
+    if isinstance(model, transformers.Pipeline):
+        model = model.model
+    if isinstance(model, transformers.PreTrainedModel):
+        return own_names(model.config)
+    if is_maite(model):
+        return index_names(model) or []
+    if not isinstance(model, str | Path):
+        return []
+    path = Path(model)
+    if isinstance(model, str) and not path.exists() and HUB_ID.fullmatch(model):
+        path = fetched_folder(model)
+    config = path / CONFIG_NAME
+    named = json.loads(config.read_bytes()).get("id2label") if config.is_file() else None
+    return names_by_index(named) if named else []
 
 
 def _model_from_text(model: str | Path, options: InProcessOptions) -> Upload | Alias:
@@ -172,14 +191,10 @@ def _module(module: torch.nn.Module, preprocess: Callable[..., Any] | None) -> O
 
 
 def _output_of_module(outputs: Outputs, images: ImageSet, declared: Output | None) -> Output:
-    """What a module returns, by its answers to variants of the first image. Raises InvalidInput as `output_of` does."""
-    first = images.read(0)
-    pixels = pixels_of(first.image, channels_first=first.channels_first)
-    variants = (pixels, 255 - pixels, pixels // 2, np.ascontiguousarray(pixels[::-1]))
-    answers = [_readable(outputs([variant])) for variant in variants]
-    if any(answer.ndim != 2 for answer in answers):
-        return declared or "logits"
-    return output_of(np.concatenate(answers).astype(np.float64), declared, "")
+    """What a module returns, by its answers to variants of the first usable image. Raises as `output_of` does."""
+    pixels = first_pixels(images)
+    answers = _readable(outputs([pixels, 255 - pixels, pixels // 2, np.ascontiguousarray(pixels[::-1])]))
+    return output_of(answers.astype(np.float64), declared, "") if answers.ndim == 2 else declared or "logits"
 
 
 @contextmanager

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Literal, TypeVar
+from typing import Literal
 
 import httpx
 from PIL import Image
@@ -18,25 +18,24 @@ from contrafact.command_line import messages
 from contrafact.job_progress import follow_job
 from contrafact.outcome import Outcome, is_flipped
 from contrafact.testing import InProcessOptions, JobFailed
-from embedded.library.datasets import ImageSet, LabelledImage, read_dataset
-from embedded.library.images import pixels_of, png_of
-from embedded.library.models import Alias, Upload, prepare_model
+from embedded.library.datasets import ImageSet, read_dataset
+from embedded.library.images import UNUSABLE, first_pixels, named_problem, png_of, read_image
+from embedded.library.models import Alias, Upload, own_classes, prepare_model
+from embedded.log import quiet_libraries
 from embedded.run import LOG, Embedded, run_embedded
 from evaluator_service.models_under_test.in_process import InProcessModel, refuse_other_rows
 from shared.endpoints import INFO
-from shared.images import Pixels
-from shared.problems import InvalidInput, NotReady, Problem, TooLarge, from_reply
+from shared.problems import NotReady, Problem, from_reply
 from shared.schemas.jobs import JobDetail, JobRequest, ManifestImage, MethodChoice, MethodInfo
 from shared.schemas.result_rows import CounterfactualView
+from shared.testsets import distinct
 
-Content = TypeVar("Content")
-
-UNUSABLE = (InvalidInput, TooLarge, FileNotFoundError, PermissionError)  # one image; the others go on
 PICTURED = 48  # counterfactuals whose pictures an outcome holds
 PICTURE_SIDE = 384
 START_SECONDS = 600.0  # of a service, before it answers at all
 LAST_REPLY_SECONDS = 10.0
 POLL_SECONDS = 0.2
+SILENT_SECONDS = 1.0  # of waiting for another thread's test
 LAST_BATCH_SECONDS = 600.0  # a batch may still compute for a cancelled job
 # One test at a time: loaders set torch's default dtype for the whole process, and migrations keep global state. A test
 # may run inside another's `on_progress`.
@@ -44,14 +43,21 @@ RUNNING = threading.RLock()
 
 
 def run_test(model: object, dataset: object, options: InProcessOptions) -> Outcome:
-    """Test a model; see `contrafact.test`. Waits while another thread runs a test."""
-    with RUNNING:
-        return _run_test(model, dataset, options)
+    """Test a model; see `contrafact.test`. Waits while another thread runs a test, and says so after a second."""
+    if not RUNNING.acquire(timeout=SILENT_SECONDS):
+        messages.print("Another thread of this process runs a test; this one starts when that ends.", soft_wrap=True)
+        RUNNING.acquire()
+    try:
+        with quiet_libraries():
+            return _run_test(model, dataset, options)
+    finally:
+        RUNNING.release()
 
 
 def _run_test(model: object, dataset: object, options: InProcessOptions) -> Outcome:
-    images = read_dataset(dataset, options.classes, options.labels, options.label_column)
-    first = _first_pixels(images)
+    known = {*own_classes(model), *options.label_map}
+    images = read_dataset(dataset, options.classes, options.labels, options.label_column, known)
+    first = first_pixels(images)
     subject = prepare_model(model, images, options)
     if isinstance(subject, InProcessModel):  # its own errors are raised here rather than fail every image
         refuse_other_rows(subject.predict([first]), 1, len(subject.classes))
@@ -90,18 +96,6 @@ def _run_job(
     return job
 
 
-def _first_pixels(images: ImageSet) -> Pixels:
-    """The pixels of the first usable image. Raises the problem of the first image if none is."""
-    first: Problem | None = None
-    for position in range(images.length):
-        image = images.read(position)
-        try:
-            return _read(image, pixels_of)
-        except UNUSABLE as error:
-            first = first or _named(image, error)
-    raise first or InvalidInput("the data set has no images")
-
-
 def _cancel_left_over(client: Client, name: str) -> None:
     """Cancel what an earlier, killed process left: its model is gone, and this one has the same name."""
     for job in client.jobs(limit=200).jobs:
@@ -127,14 +121,16 @@ def _request(client: Client, name: str, images: ImageSet, options: InProcessOpti
     for position in range(images.length):
         row = images.read(position)
         try:
-            digest = client.upload(_read(row, png_of))
+            digest = client.upload(read_image(row, png_of))
         except UNUSABLE as error:
-            problem = _named(row, error)
+            problem = named_problem(row, error)
             images.test_set.left_out[row.name] = str(error)
             continue
         rows.append(ManifestImage(digest=digest, label=row.label, name=row.name, group=row.group))
     if problem is not None and not rows:
         raise problem
+    digests, labels = [row.digest for row in rows], [options.label_map.get(row.label or "", row.label) for row in rows]
+    rows = [rows[position] for position in distinct(images.test_set, [row.name for row in rows], digests, labels)]
     methods = _methods(client, options)
     return JobRequest(
         task_description=options.task,
@@ -147,20 +143,6 @@ def _request(client: Client, name: str, images: ImageSet, options: InProcessOpti
         values=tuple(options.values or ()),
         **({} if methods is None else {"methods": methods}),
     )
-
-
-def _read(image: LabelledImage, read: Callable[..., Content]) -> Content:
-    """What `read` makes of an image. Raises ValueError with its name for what is no image at all."""
-    try:
-        return read(image.image, channels_first=image.channels_first)
-    except ValueError as error:
-        raise ValueError(f"{image.name!r}: {error}") from error
-
-
-def _named(image: LabelledImage, error: Exception) -> Problem:
-    """The problem of an image that cannot be used, which begins with its name."""
-    problem = error if isinstance(error, Problem) else InvalidInput(str(error))
-    return problem.about(image.name)
 
 
 def _methods(client: Client, options: InProcessOptions) -> list[MethodChoice] | None:

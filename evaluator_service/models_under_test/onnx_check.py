@@ -17,7 +17,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 from shared.problems import InvalidInput
 
 STANDARD_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml"})
-_RESHAPING = frozenset({"Identity", "Cast", "Flatten", "Reshape", "Squeeze", "Unsqueeze"})
+_RESHAPING = frozenset({"Identity", "Cast", "Flatten", "Reshape", "Squeeze", "Unsqueeze", "Gather", "Slice"})
 MAX_OPERATORS = 100_000  # the largest published vision models have under 20,000
 Operator = tuple[str, str]  # domain and name
 UNBOUNDED = frozenset({"Loop", "Scan", "SequenceMap"})
@@ -78,7 +78,7 @@ def _named(domain: str, name: str) -> Operator:
 
 
 def last_operator(model: ModelProto, output: str) -> str:
-    """The type of the operator that computes an output's values; what only reshapes or copies them is passed over."""
+    """The type of the operator that computes an output's values; what only reshapes, copies or picks is passed over."""
     makers = {name: node for node in model.graph.node for name in node.output}
     node = makers.pop(output, None)
     while node is not None and node.op_type in _RESHAPING and node.input:

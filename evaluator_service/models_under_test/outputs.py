@@ -54,6 +54,15 @@ def output_of(rows: NDArray[np.floating], declared: Output | None, last_operator
     """
     if not np.isfinite(rows).all():  # refused elsewhere
         return declared or "logits"
+    if rows.shape[1] == 1:
+        raise InvalidInput(
+            "the model has one output for each image, such as the score of one of two classes; export it with one for "
+            "each class, for a probability p for example 1 − p and p"
+        )
+    if len(rows) > 1 and rows.min() == rows.max():
+        raise InvalidInput(
+            f"the model answers {rows.min():g} for each class of {len(rows)} different images; check its weights"
+        )
     if last_operator == "Sigmoid":
         raise InvalidInput(
             "the model ends in Sigmoid, which scores each class alone; export it without that layer, or with Softmax"
@@ -61,7 +70,13 @@ def output_of(rows: NDArray[np.floating], declared: Output | None, last_operator
     are_probabilities = rows.min() >= -1e-6 and np.allclose(rows.sum(axis=1), 1, atol=1e-2)
     if last_operator == "Softmax" and not are_probabilities:
         raise InvalidInput(
-            "the model ends in Softmax, but its outputs do not sum to 1 over the classes; correct the axis of Softmax"
+            "the model ends in Softmax, but its outputs do not sum to 1 over the classes; correct the axis of Softmax, "
+            "or export all of its outputs"
+        )
+    if declared is None and not are_probabilities and (total := _common_sum(rows)) is not None:
+        raise InvalidInput(
+            f"the outputs of the model sum to {total:.6g} for each of {len(rows)} images, as probabilities with a "
+            "factor do; export it without the factor, or set `output` to logits if they are logits"
         )
     if declared == "probabilities" and not are_probabilities:
         raise InvalidInput("the outputs of the model do not sum to 1; set `output` to logits")
@@ -71,6 +86,14 @@ def output_of(rows: NDArray[np.floating], declared: Output | None, last_operator
             f"the outputs of the model are probabilities, not logits ({reason}); set `output` to probabilities"
         )
     return "probabilities" if are_probabilities else "logits"
+
+
+def _common_sum(rows: NDArray[np.floating]) -> float | None:
+    """The sum of each row if rows that differ have the same one, and nothing is negative; else None."""
+    total = float(rows.sum(axis=1).mean())
+    differ = len(rows) > 1 and np.ptp(rows, axis=0).max() > 1e-2 * total
+    same = rows.min() >= 0 and np.allclose(rows.sum(axis=1), total, rtol=1e-4, atol=0)
+    return total if differ and same else None
 
 
 def softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:

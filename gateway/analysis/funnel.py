@@ -34,12 +34,18 @@ class EditOutcome:
 
 
 def funnel(
-    method: str, edits: Sequence[EditOutcome], *, shapes: bool = False, recaption: bool = False, refusal: str = ""
+    method: str,
+    edits: Sequence[EditOutcome],
+    *,
+    shapes: bool = False,
+    recaption: bool = False,
+    refusal: str = "",
+    asked_again: int = 0,
 ) -> Funnel:
     """The funnel of one method's edits (without null arms). Checks are sorted by count, then name.
 
     `shapes`, `recaption`: whether the method checks the shapes of rendered images, and their new captions. `refusal`:
-    if no edit was accepted, the most frequent reason.
+    if no edit was accepted, the most frequent reason. `asked_again`: edits with a repeated question.
     """
     accepted = np.array([not edit.rejected_by for edit in edits], bool)
     counted = np.array([edit.counted for edit in edits], bool)
@@ -56,6 +62,7 @@ def funnel(
         lost_to_arm=_check_counts(edit.lost_to for edit in edits if edit.lost_to and not edit.rejected_by),
         counted=clustered_rate(counted, groups),
         refusal=refusal,
+        asked_again=asked_again,
     )
 
 

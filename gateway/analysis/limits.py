@@ -1,7 +1,7 @@
 """Limits fixed in advance: which cells are tested, and which effects count as findings."""
 
 from shared.schemas.effects import BEYOND as BEYOND
+from shared.schemas.effects import LEAST_SOURCES as LEAST_SOURCES
 
 FALSE_DISCOVERY_RATE = 0.05
-LEAST_SOURCES = 12  # source images of a tested cell; a cell with fewer has "too few images"
 LEAST_OF_CLASS = 30  # judged counterfactuals of a class from which the errors of the checks on it are its own

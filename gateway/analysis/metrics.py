@@ -37,10 +37,10 @@ def paper_metrics(outcomes: Outcomes, originals: Originals, seed: int) -> PaperM
 
 
 def accuracy(outcomes: Outcomes, originals: Originals, k: int) -> Accuracy:
-    """acc@k of originals (each once), null arms (each once) and counterfactuals, and LANCE's Δacc@k.
+    """acc@k of originals (each once), null arms (each once) and counterfactuals, and two forms of Δacc@k.
 
-    `delta` compares each counterfactual with its own original (eq. 3), `delta_all` their accuracy with that of all
-    originals (Table 2).
+    `delta_all` compares their accuracy with that of all originals (LANCE, equation 3), `delta` each counterfactual with
+    its own original.
     """
     original, null, counterfactual = (
         images.rank <= k for images in (outcomes.original, outcomes.null, outcomes.counterfactual)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,18 +21,26 @@ EXCHANGED = 0.8  # accuracy with classes exchanged from which the exchange expla
 LEAST_OTHERS = 6  # images of other classes from which a single predicted class is no chance
 
 
+class LargestClass(NamedTuple):
+    """The class that most originals have, and the share of these."""
+
+    number: int
+    share: float
+
+
 @dataclass(frozen=True, slots=True)
 class JudgedOriginals:
     """A model on the originals; classes are numbers of `Originals`.
 
-    `chance`: the share that would be right if predictions had nothing to do with labels. `only`: the class that it
-    predicts for everything; None if there are several. `order`: predicted class → the class meant, where exchanging
-    them makes the model right; empty without such an exchange. `in_order`: how often it is right then, on the half of
-    the images that did not choose the exchange.
+    `chance`: the share that would be right if predictions had nothing to do with labels; `largest`: if they all named
+    the largest class. `only`: the class that it predicts for everything; None if there are several. `order`: predicted
+    class → the class meant, where exchanging them makes the model right; empty without such an exchange. `in_order`:
+    how often it is right then, on the half of the images that did not choose the exchange.
     """
 
     right: Rate
     chance: float
+    largest: LargestClass
     standing: OriginalsStanding
     only: int | None
     order: dict[int, int]
@@ -41,11 +50,12 @@ class JudgedOriginals:
 def judge_originals(originals: Originals, known: int, seed: int) -> JudgedOriginals | None:
     """How a model that knows `known` classes stands on its originals; None without labels.
 
-    `sound`: it is right more often than by chance, and agrees with its labels more often than with shuffled ones
-    (one-sided, 2.5 %). Otherwise `unsound`: an exchange of classes makes it right; it predicts one class for
-    everything; or the upper limit of its accuracy is below chance plus a tenth of the way to 1. `open`: neither is
-    shown. Chance is the agreement of unrelated labels and predictions with these frequencies (Cohen's), at least one in
-    as many as there are classes.
+    A model agrees if it is right more often than by chance, and agrees with its labels more often than with shuffled
+    ones (one-sided, 2.5 %). `sound`: it agrees, and the lower limit of its accuracy is above the share of the
+    largest class, which no model reaches where there is one class. `unsound`: it does not agree, and an exchange of
+    classes makes it right; it predicts one class for everything; or the upper limit of its accuracy is below chance
+    plus a tenth of the way to 1. `open`: neither is shown. Chance is the agreement of unrelated labels and
+    predictions with these frequencies (Cohen's), at least one in as many as there are classes.
     """
     truth, predicted = originals.truth, originals.predicted
     if not len(truth):
@@ -54,13 +64,16 @@ def judge_originals(originals: Originals, known: int, seed: int) -> JudgedOrigin
     chance = _chance(truth, predicted, known)
     order, in_order = _exchange(originals, seed)
     only = _only_class(truth, predicted)
+    classes, counts = np.unique(truth, return_counts=True)
+    most = int(counts.argmax())
+    largest = LargestClass(int(classes[most]), float(counts[most] / len(truth)))
     standing: OriginalsStanding = "open"
-    above = right.low > chance if len(np.unique(truth)) == 1 else _agrees(originals) and right.count > chance * right.n
-    if above:
+    above = right.low > chance if largest.share == 1 else _agrees(originals) and right.count > chance * right.n
+    if above and right.low > largest.share:
         standing = "sound"
-    elif order or only is not None or right.high < chance + SOUND * (1 - chance):
+    elif not above and (order or only is not None or right.high < chance + SOUND * (1 - chance)):
         standing = "unsound"
-    return JudgedOriginals(right, chance, standing, only, order, in_order)
+    return JudgedOriginals(right, chance, largest, standing, only, order, in_order)
 
 
 def _chance(truth: Integers, predicted: Integers, known: int) -> float:

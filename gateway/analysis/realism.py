@@ -65,6 +65,25 @@ def kernel_estimate(
     return Estimate(value=value, low=float(low), high=float(high))
 
 
+def frechet_distance(real: Floats, generated: Floats) -> float:
+    """FID (Heusel et al. 2017): |μ₁ − μ₂|² + Tr(Σ₁ + Σ₂ − 2 (Σ₁ Σ₂)^½), from the means and covariances of both sides.
+
+    `real` and `generated` are images × width, L2-normalised, and scaled as in `kernel_distance`. It is biased, upwards,
+    by about width / images of the variance, so both sides need far more images than the features have dimensions.
+    """
+    shift = real.mean(axis=0) - generated.mean(axis=0)
+    first, second = (np.atleast_2d(np.cov(side, rowvar=False)) for side in (real, generated))
+    root = _square_root(first)
+    shared = np.sqrt(np.clip(np.linalg.eigvalsh(root @ second @ root), 0, None)).sum()
+    distance = shift @ shift + np.trace(first) + np.trace(second) - 2 * shared
+    return float(real.shape[1] * max(0.0, distance))
+
+
+def _square_root(covariance: Floats) -> Floats:
+    values, vectors = np.linalg.eigh(covariance)
+    return np.asarray((vectors * np.sqrt(np.clip(values, 0, None))) @ vectors.T)
+
+
 def perplexity(log_likelihoods: Floats, tokens: Integers) -> float | None:
     """exp(−Σ log-likelihood / Σ tokens) over all texts; None without texts."""
     return math.exp(-float(log_likelihoods.sum()) / int(tokens.sum())) if len(tokens) else None

@@ -120,7 +120,8 @@ def judge(
     `metric`: the metric of the scores. `max_drop` is in 0 … 1. A place is tested if it has at least 12 source images.
     The null hypothesis is that the difference is at most `max_drop`, either way. A place is a drop if
     Benjamini-Hochberg rejects its hypothesis at 5 % and its interval at the level adjusted for selection (FCR, as in
-    `findings.assess`) lies beyond `max_drop`. It is held if its 95 % interval lies above −`max_drop`.
+    `findings.assess`) lies beyond `max_drop`. It is held if its 95 % interval lies above −`max_drop`, unless neither
+    side is ever right there: then nothing could drop, and it is undecided.
     """
     places = {place: pairs for place, pairs in places.items() if len(pairs.source)}
     differences = {place: pairs.differences() for place, pairs in places.items()}
@@ -128,6 +129,7 @@ def judge(
     comparisons = []
     for place, pairs in places.items():
         test = tests.get(place, NOT_TESTED)
+        ever_right = bool(pairs.score.any() or pairs.baseline.any())
         comparison = CellComparison(
             method=place[0],
             cell=place[1],
@@ -140,7 +142,7 @@ def judge(
             selected_interval=test.selected_interval,
             p_value=test.p_value,
             q_value=test.q_value,
-            judgement=_judgement(test.interval, test.selected_interval, max_drop),
+            judgement=_judgement(test.interval, test.selected_interval, max_drop, ever_right),
             sentence="",
         )
         comparisons.append(comparison)
@@ -196,12 +198,12 @@ def members_of(scores: Scores, relation: Relation) -> dict[Cell | None, Integers
     return whole | {cell: np.unique(np.concatenate(rows)) for cell, rows in merged.items()}
 
 
-def _judgement(interval: Interval | None, selected: Interval | None, max_drop: float) -> Judgement:
+def _judgement(interval: Interval | None, selected: Interval | None, max_drop: float, ever_right: bool) -> Judgement:
     if interval is None:
         return "too few images"
     if selected is not None and selected.high < -max_drop:
         return "drop"
-    return "held" if interval.low >= -max_drop else "undecided"
+    return "held" if interval.low >= -max_drop and ever_right else "undecided"
 
 
 def names_of(cell: Cell | None) -> tuple[str, ...]:

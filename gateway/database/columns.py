@@ -14,6 +14,7 @@ from shared.schemas.base import Contract, JsonObject, Kind
 from shared.schemas.designs import DesignKind
 from shared.schemas.jobs import JobState
 from shared.schemas.masks import MaskSpec
+from shared.schemas.metrics import OriginalsCheck
 from shared.schemas.service import ServiceInfo
 
 Message = TypeVar("Message", bound=Contract)
@@ -83,7 +84,8 @@ class ContractColumn(TypeDecorator[Message]):
 class StoredSpec(Contract):
     """The fields of `tables.Job.spec` that are read after the submission; `revision` is that of a run of a suite.
 
-    `outside_domain_note`: what the report says of images outside the profile's domain.
+    `outside_domain_note`: what the report says of images outside the profile's domain. `refused`: why nothing was
+    rendered, by model under test.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -96,6 +98,7 @@ class StoredSpec(Contract):
     budget: int | None = None
     outside_domain: bool = False
     outside_domain_note: str = ""
+    refused: dict[str, OriginalsCheck] = Field(default_factory=dict)
     revision: str = ""
 
 

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from gateway.intake.archive_members import ArchiveLimits
 from gateway.intake.archives import Member, members
 from gateway.intake.mask_files import MaskShelf, SentMasks, images_beside_masks
-from gateway.intake.masks import is_mask, refuse_masks_without_spec
+from gateway.intake.masks import is_mask
 from gateway.intake.sources import (
     LISTED,
     SEND_IMAGES,
@@ -44,6 +44,7 @@ from shared.testsets import (
     MAX_TABLE_BYTES,
     MaskKind,
     TestSet,
+    is_hidden,
     is_manifest,
     label_images,
     part_of,
@@ -70,7 +71,7 @@ class _Aside:
     originals: str = ""
 
     def hide(self, name: str) -> None:
-        """Leave a hidden file of an archive out."""
+        """Leave a hidden file out."""
         self.test_set.left_out[name] = HIDDEN
 
 
@@ -100,18 +101,16 @@ def take_in(
         aside.test_set.left_out.clear()
     if archive is not None and masks is not None:
         sources = images_beside_masks(sources)
-    _refuse_unusable(sources, aside, limits)
-    if archive is not None and masks is None:
-        refuse_masks_without_spec(source.name for source in sources)
+    _refuse_unusable(sources, aside, limits, archive is not None)
     return Intake(_with_truths(sources, aside, manifest, known_classes, masks, shelf), aside.test_set)
 
 
-def _refuse_unusable(sources: Sequence[SourceFile], aside: _Aside, limits: IntakeLimits) -> None:
+def _refuse_unusable(sources: Sequence[SourceFile], aside: _Aside, limits: IntakeLimits, archive: bool) -> None:
     if aside.originals and not sources:
         raise InvalidInput("this export holds no originals; export the job with its originals to test them again")
     if len(sources) > limits.images:
         raise TooLarge(f"{len(sources):,} images are more than the {limits.images:,} of one job; send several jobs")
-    left_out = {name: why for name, why in aside.test_set.left_out.items() if why != HIDDEN}
+    left_out = {name: why for name, why in aside.test_set.left_out.items() if why != HIDDEN or not archive}
     if not sources and left_out:
         reasons = "; ".join(f"{name!r}: {why}" for name, why in list(left_out.items())[:LISTED])
         raise InvalidInput(f"none of the {len(left_out)} files can be used: {reasons}; {SEND_IMAGES}")
@@ -141,14 +140,16 @@ def _with_truths(
 
 
 def group(sources: Sequence[SourceFile], group_by: Literal["image", "folder"]) -> list[SourceFile]:
-    """The labelled sources. With `group_by` folder, a source without a group gets its folder as its group.
+    """The sources. With `group_by` folder, a source without a group gets its folder as its group.
 
     Raises InvalidInput if no image lies in a folder, or if the folders are the classes.
     """
     if group_by == "image":
         return list(sources)
     if all(source.label == source.name.rpartition("/")[0].rpartition("/")[2] for source in sources):
-        raise InvalidInput("`group_by` is folder, but the folders are the classes; name the groups in a manifest")
+        raise InvalidInput(
+            f"`group_by` is folder, but the folders are the classes; name the groups in a manifest, or {WITHOUT_LABELS}"
+        )
     folders = [source.name.rpartition("/")[0] for source in sources]
     if not any(folders):
         raise InvalidInput(
@@ -207,14 +208,14 @@ def _members_of(
 ) -> Iterable[Member]:
     """The files that may be images or masks; the others are set aside."""
     if archive is None:
-        return _set_aside((read_file(file, limits) for file in files), aside, sent_as_images=True)
+        return _set_aside((read_file(file, limits) for file in files), aside)
     most = limits.images * (2 if has_masks else 1) + len(MANIFEST_NAMES)
     archive_limits = ArchiveLimits(most, limits.image_bytes, limits.archive_bytes)
     return _set_aside(members(archive.content, archive_limits, aside.hide), aside)
 
 
-def _set_aside(incoming: Iterable[Member], aside: _Aside, sent_as_images: bool = False) -> Iterator[Member]:
-    """Yield possible images and masks; sort the other files. Whoever sends files as images means them, too."""
+def _set_aside(incoming: Iterable[Member], aside: _Aside) -> Iterator[Member]:
+    """Yield possible images and masks; sort the other files."""
     test_set = aside.test_set
     for member in incoming:
         name, base = member.name, member.name.rpartition("/")[2]
@@ -222,7 +223,9 @@ def _set_aside(incoming: Iterable[Member], aside: _Aside, sent_as_images: bool =
             aside.originals = name.removesuffix(NOTE_NAME) + ORIGINALS
             continue
         part = part_of(name, (member.data or b"")[:HEAD_BYTES])
-        if part == "image" or (sent_as_images and part == ""):
+        if is_hidden(name):
+            aside.hide(name)
+        elif part == "image":
             if name.startswith(aside.originals) or is_mask(name):
                 yield member
         elif is_manifest(name) and (member.data is None or len(member.data) > MAX_TABLE_BYTES):

@@ -10,7 +10,7 @@ takes the value at the centre of each pixel (`shared.images.decode_mask`), so va
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -128,18 +128,6 @@ def is_mask(name: str) -> bool:
 def is_image(name: str) -> bool:
     """Whether a file of an archive lies in a folder of images."""
     return not {FOLDERS["image"], *CITYSCAPES["image"]}.isdisjoint(name.lower().split("/")[:-1])
-
-
-def refuse_masks_without_spec(names: Iterable[str]) -> None:
-    """Raise InvalidInput for an archive with images and a folder of masks but without a mask spec."""
-    paths = [name.lower().split("/")[:-1] for name in names]
-    folders = {path[-1] if path else "" for path in paths}
-    masked = FOLDERS["mask"] in folders and folders - {FOLDERS["mask"]} in ({FOLDERS["image"]}, {""})
-    if masked or any(folder in path for path in paths for folder in CITYSCAPES["mask"]):
-        raise InvalidInput(
-            "the archive has images and a folder `masks` (or `gtFine`), but the spec does not say what the masks mean: "
-            'give `masks`, for example {"classes": [{"name": "road", "index": 0}, {"name": "car", "index": 1}]}'
-        )
 
 
 def match_masks(images: Sequence[str], masks: Sequence[str], named: Sequence[str | None] | None) -> list[str | None]:

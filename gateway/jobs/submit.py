@@ -28,11 +28,12 @@ from gateway.jobs.sequences import PlannedImage
 from gateway.methods.compose import Background
 from gateway.models_under_test import models
 from gateway.storage import images
+from shared.archives import is_archive
 from shared.problems import InvalidInput
 from shared.schemas.jobs import ImageFailure, JobDetail, JobSpec, ManifestImage
 from shared.schemas.plans import JobPlan
 from shared.storage import image_key
-from shared.testsets import UNWANTED, MaskKind, TestSet, label_images
+from shared.testsets import UNWANTED, MaskKind, TestSet, distinct, label_images
 
 OF_REQUEST = "labels are those that the request has for each image"
 
@@ -70,7 +71,7 @@ def submit(context: Context, owner: str, submission: Submission) -> JobDetail:
     """
     spec = submission.spec
     job_plan = _plan(context, owner, spec)
-    intake = _label(_sources(context, owner, submission, job_plan), spec, job_plan)
+    intake = _label(_sources(context, owner, submission, job_plan), submission, job_plan)
     sources = intake.sources
     usable = sum(not source.failure for source in sources)
     read = partial(_read_image, context)
@@ -99,7 +100,7 @@ def plan_submission(context: Context, owner: str, submission: Submission, read: 
     job_plan = _plan(context, owner, spec)
     if read is None:
         read = _existing_images(context, owner, submission, job_plan.classes)
-    intake = _label(read.intake, spec, job_plan)
+    intake = _label(read.intake, submission, job_plan)
     sources = intake.sources
     usable = [source for source in sources if not source.failure]
     outside = outside_domain(context, job_plan.methods, spec.outside_domain, *_readable(context, read))
@@ -294,15 +295,35 @@ def _without_classes(source: SourceFile) -> SourceFile:
     return source if source.mask is None else replace(source, mask=replace(source.mask, classes=()))
 
 
-def _label(intake: Intake, spec: JobSpec, job_plan: Plan) -> Intake:
+def _label(intake: Intake, submission: Submission, job_plan: Plan) -> Intake:
+    """The source images with their groups, and with labels that all models know; of equal ones in an archive, one."""
+    sources, test_set = _with_labels(intake, submission.spec, job_plan)
+    if submission.uploaded is None and any(is_archive(file.content) for file in submission.files):
+        names, labels = [source.name for source in sources], [source.label for source in sources]
+        kept = distinct(test_set, names, [_identity(source) for source in sources], labels)
+        sources = [sources[position] for position in kept]
+    return Intake(sources, test_set)
+
+
+def _identity(source: SourceFile) -> str | None:
+    """The digests of an image and its mask, which equal ones have in common; None for an image that failed."""
+    if source.image is None:
+        return None
+    return source.image.digest + (source.mask.digest if source.mask is not None else "")
+
+
+def _with_labels(intake: Intake, spec: JobSpec, job_plan: Plan) -> tuple[list[SourceFile], TestSet]:
     """The source images with their groups, and with labels that all models know."""
-    sources, test_set = group(intake.sources, spec.group_by), intake.test_set
+    sources, test_set = intake.sources, intake.test_set
+    if spec.ground_truth == "none":  # first, so that folders which look like classes can be groups
+        sources = [replace(source, label=None) for source in sources]
+    sources = group(sources, spec.group_by)
     if spec.object_masks:
         sources = [_without_classes(source) for source in sources]
     if spec.ground_truth == "none" or spec.masks is not None:
         labels_from = UNWANTED if spec.masks is None else "the ground truth is the masks"
         sources = [replace(source, label=None) for source in sources]
-        return Intake(sources, replace(test_set, labels_from=labels_from))
+        return sources, replace(test_set, labels_from=labels_from)
     if job_plan.kind == "segmentation" and any(source.label is not None for source in sources):
         names = ", ".join(repr(model.name) for model in job_plan.models)
         raise InvalidInput(
@@ -312,4 +333,4 @@ def _label(intake: Intake, spec: JobSpec, job_plan: Plan) -> Intake:
     lists = class_lists(job_plan.models)
     lists = {"`classes`": spec.classes, **lists} if spec.classes else lists
     sources, note = relabel(sources, spec.label_map, lists)
-    return Intake(sources, replace(test_set, labels_from=test_set.labels_from + note))
+    return sources, replace(test_set, labels_from=test_set.labels_from + note)

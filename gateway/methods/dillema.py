@@ -1,4 +1,4 @@
-"""DILLEMA (Baresi, Hu, Stocco, Tonella: arXiv 2502.04378): counterfactuals by caption, language model and ControlNet.
+"""DILLEMA (Baresi, Hu, Mas'udi, Quattrocchi: arXiv 2502.04378): caption, language model and ControlNet.
 
 The paper's steps are the functions that `dillema` calls, in order:
 
@@ -315,7 +315,7 @@ def prompt_digest() -> str:
     return digest_of_prompts(messages, [keyword_schema(8), alternative_schema(3), rewrite_schema()])
 
 
-REVISION = revision_of("1", prompt_digest())  # raise the number whenever equal replies would give other counterfactuals
+REVISION = revision_of("2", prompt_digest())  # raise the number whenever equal replies would give other counterfactuals
 
 
 # --- The parameters.

@@ -92,7 +92,7 @@ class EditingParameters(InversionParameters, ParaphraseParameters, CheckParamete
 class SweepParameters(EditingParameters):
     """A job's parameters for a sweep over self-attention fractions.
 
-    The authors' code sweeps 0.4 to 0.8, and refines (docs/reference/methods.md).
+    The fractions are LANCE's (Table 6); its code sweeps 0.4 to 0.8, and refines (docs/reference/methods.md).
     """
 
     self_fractions: Annotated[

@@ -11,12 +11,12 @@ The paper's steps are the functions that `lance` calls, in order:
 Contrafact adds the task description and the class to every prompt, a word diff that checks the language model's claim
 against the captions, and null and sham arms (docs/reference/methods.md).
 
-The paper's symbols (sections 3.2 and 3.3):
+The paper's symbols (section 3.2, Algorithm 1; their values: Table 6):
 
 f   `self_fractions`: share of the steps in which self-attention is the source's. A large f keeps the source's layout, a
     small f allows larger edits; the best f differs from edit to edit
 φ   score `direction`: cosine of (image - source) and (new caption - old) in the scorer's space. The paper prints
-    1 - cos (equation 2) but keeps φ > τ; ours is the cosine
+    1 - cos (equation 2) but keeps φ > τ (Algorithm 1); ours is the cosine
 τ   `thresholds` and `text_thresholds`: per check and factor, from the profile
 
 Steps that the paper does not describe are shared by all methods (`schedule.py`): a `Proposal` is an unrendered edit;
@@ -360,7 +360,7 @@ def prompt_digest() -> str:
 
 
 # Raise the number whenever equal replies would give other counterfactuals, or another prompt changes.
-REVISION = revision_of("2", prompt_digest())
+REVISION = revision_of("3", prompt_digest())
 
 
 # --- The parameters.

@@ -12,7 +12,10 @@ from pydantic import JsonValue
 
 
 class Exchange(TypedDict):
-    """A question to the language model and its reply ("" if there is none); `messages` have role and content."""
+    """A question to the language model and its reply ("" if there is none); `messages` have role and content.
+
+    `attempts`: of the service at this request. `asked`: requests in all, if an earlier one got no valid reply.
+    """
 
     question: str
     messages: list[dict[str, str]]
@@ -20,6 +23,7 @@ class Exchange(TypedDict):
     temperature: float
     seed: int
     attempts: NotRequired[int]
+    asked: NotRequired[int]
 
 
 class TriedFraction(TypedDict):

@@ -1,7 +1,8 @@
 """How a method asks a language model: one-shot messages, the schema of the reply, and the exchange for the lineage.
 
-The prompts are in the method's file. If a question gets no valid reply, its edits are refused as `invalid reply`. It is
-not repeated, since a seeded model would write the same reply.
+The prompts are in the method's file. A question without a valid reply is asked again with another seed (DILLEMA,
+III-A), at most `MAX_REQUESTS` times in all; llm_service makes two attempts at each. Then its edits are refused as
+`invalid reply`. No request is repeated as it was, and a model whose fault stays the same is not asked on.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from gateway.methods.lineage import Exchange
 from shared.endpoints import Services
 from shared.problems import GenerationFailed, validation_sentence
 from shared.schemas.language import GenerateRequest, Message
+from shared.seeds import derive_seed
+
+MAX_REQUESTS = 3
+RETRY_TEMPERATURE = 0.7  # of repeated greedy questions, whose first attempt would be the same otherwise
 
 Schema = dict[str, Any]
 Reply = TypeVar("Reply")
@@ -65,17 +70,41 @@ def ask(
 ) -> tuple[Reply, Exchange]:
     """The language model's reply, which satisfies the schema, and the exchange.
 
-    Raises InvalidReply, and what the services raise.
+    The first request has `seed` and `temperature`; repeated ones have seeds derived from it. Raises InvalidReply, and
+    what the services raise.
     """
-    request = GenerateRequest(
+    first = GenerateRequest(
         messages=list(messages), json_schema=schema, temperature=temperature, max_tokens=max_tokens, seed=seed
     )
+    faults: list[InvalidReply] = []
+    for request in (first, *(_repeated(first, number) for number in range(1, MAX_REQUESTS))):
+        try:
+            reply, exchange = _ask_once(services, question, request)
+        except InvalidReply as invalid:
+            faults.append(invalid)
+            if len(faults) > 1 and invalid.verdict == faults[-2].verdict:
+                break
+        else:
+            if faults:
+                exchange["asked"] = len(faults) + 1
+            return reply, exchange
+    if len(faults) > 1:
+        faults[-1].exchange["asked"] = len(faults)
+    raise faults[-1]
+
+
+def _repeated(first: GenerateRequest, number: int) -> GenerateRequest:
+    seed = derive_seed("ask again", first.seed, number)
+    return first.model_copy(update={"seed": seed, "temperature": first.temperature or RETRY_TEMPERATURE})
+
+
+def _ask_once(services: Services, question: Question[Reply], request: GenerateRequest) -> tuple[Reply, Exchange]:
     exchange: Exchange = {
         "question": question.name,
-        "messages": [message.model_dump() for message in messages],
+        "messages": [message.model_dump() for message in request.messages],
         "reply": "",
-        "temperature": temperature,
-        "seed": seed,
+        "temperature": request.temperature,
+        "seed": request.seed,
     }
     try:
         reply = services.generate(request)

@@ -68,3 +68,9 @@ def cancellable(cancellation: Cancellation) -> Iterator[None]:
 def current_cancellation() -> Cancellation | None:
     """The cancellation of the block that this thread is in; None outside `cancellable`."""
     return _current.get()
+
+
+def refuse_cancelled() -> None:
+    """Raises Cancelled if the block that this thread is in is cancelled."""
+    if (cancellation := _current.get()) is not None:
+        cancellation.pause(0)

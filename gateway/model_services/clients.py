@@ -17,10 +17,11 @@ import httpx
 from pydantic import ValidationError
 
 from gateway.metrics import CALLS
-from gateway.model_services.cancellation import Cancelled, current_cancellation
+from gateway.model_services.cancellation import Cancelled, current_cancellation, refuse_cancelled
 from gateway.model_services.http_thread import HttpThread
-from gateway.model_services.parts import join, parts
+from gateway.model_services.parts import image_bytes, join, parts
 from gateway.model_services.waiting import current_waiting
+from shared.admission import Budget
 from shared.endpoints import INFO, MODELS, Description, Endpoint, Reply, Request, Services
 from shared.logging import REQUEST_ID_HEADER, mask, request_id
 from shared.problems import (
@@ -33,6 +34,7 @@ from shared.problems import (
     UnusableReply,
     from_reply,
 )
+from shared.schemas.base import MAX_MESSAGE_BYTES
 from shared.schemas.evaluation import ModelsReply
 from shared.schemas.service import ServiceInfo, ServiceName
 from shared.service_requests import DEADLINE_HEADER
@@ -42,6 +44,8 @@ DESCRIPTION_SECONDS = 60.0
 MAX_PAUSE_SECONDS = 10.0
 KEEP_IDLE_SECONDS = 2.0  # uvicorn closes idle connections after 5 s; a request sent at that moment is lost
 GRACE_SECONDS = 10.0
+BODY_BYTES = 256 * 1024**2
+COPIES = 4  # of a request's images, in base64: as text and as bytes, and a reply with an image of that size
 
 
 class BrokenOff(DependencyFailed):
@@ -73,25 +77,31 @@ class ModelServices(Services):
             httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=KEEP_IDLE_SECONDS),
         )
         self._descriptions: dict[ServiceName, tuple[ServiceInfo, float]] = {}
+        self._bodies = Budget(lambda: BODY_BYTES)
 
     def close(self) -> None:
         """Close the connections; calls in flight end."""
         self._http.close()
 
     def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:
-        """POST the request, in parts if its images exceed one message. See the class and `Services.call`."""
+        """POST the request, in parts if its images exceed one message. See the class and `Services.call`.
+
+        Waits while the calls in flight hold too many bytes: the edits of an image are calls that each send it.
+        """
         replies = []
-        for body in parts(endpoint, request):
-            reply = self._patiently(endpoint.service, "POST", endpoint.path, body, endpoint.deadline)
-            replies.append(_read(endpoint.reply, reply, endpoint.service))
+        size = COPIES * min(image_bytes(request), MAX_MESSAGE_BYTES)
+        with self._bodies.admit(size, refuse_cancelled):
+            for body in parts(endpoint, request):
+                reply = self._patiently(endpoint.service, "POST", endpoint.path, body, endpoint.deadline)
+                replies.append(_read(endpoint.reply, reply, endpoint.service))
         return join(endpoint, replies)
 
     def call_each(
         self, endpoint: Endpoint[Request, Reply], requests: Sequence[Request]
-    ) -> Iterator[tuple[int, Reply | Problem]]:
+    ) -> Iterator[tuple[int, Reply | Exception]]:
         """Make calls at the same time, so that the service can batch them, each with its own deadline and retries.
 
-        Yields the place of each request with its reply or problem as soon as it has one. Ends once all calls have.
+        Yields the place of each request with its reply or error as soon as it has one. Ends once all calls have.
         """
         if len(requests) == 1:
             yield 0, self._outcome(endpoint, requests[0])
@@ -104,11 +114,13 @@ class ModelServices(Services):
             for call in as_completed(calls):
                 yield calls[call], call.result()
 
-    def _outcome(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply | Problem:
+    def _outcome(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply | Exception:
         try:
             return self.call(endpoint, request)
         except Problem as problem:
             return problem.with_traceback(None)  # it keeps the frames of the call, and so the bodies
+        except Exception as error:  # as `Cancelled`; siblings that have their reply keep it
+            return error
 
     def info(self, service: ServiceName) -> ServiceInfo:
         """The service's current description of itself."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from shared.endpoints import Endpoint, Reply, Request
-from shared.schemas.base import MAX_MESSAGE_BYTES, ImagePayload
+from shared.schemas.base import MAX_MESSAGE_BYTES, Contract, ImagePayload
 
 _PER_IMAGE_BYTES = len('{"png":""},')  # the JSON around the base64 of an image; the last one has no comma
 
@@ -37,6 +37,19 @@ def join(endpoint: Endpoint[Request, Reply], replies: Sequence[Reply]) -> Reply:
         return replies[0]
     entries = [entry for reply in replies for entry in getattr(reply, endpoint.per_image)]
     return replies[0].model_copy(update={endpoint.per_image: entries})
+
+
+def image_bytes(message: object) -> int:
+    """The bytes of the images in a message, as PNG."""
+    match message:
+        case ImagePayload():
+            return len(message.png)
+        case Contract():
+            return sum(image_bytes(value) for value in vars(message).values())
+        case list() | tuple():
+            return sum(image_bytes(value) for value in message)
+        case _:
+            return 0
 
 
 def _part(request: Request, images: Sequence[ImagePayload]) -> bytes:

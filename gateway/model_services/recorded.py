@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Generic
 
 from pydantic import JsonValue
 from sqlalchemy import delete
@@ -26,7 +28,7 @@ from gateway.model_services.recurring import RecurringReplies
 from gateway.model_services.single_edits import join, refuse_unusable, split
 from gateway.model_services.vectors import with_vectors, without_vectors
 from shared.endpoints import Endpoint, Reply, Request, Services
-from shared.problems import GenerationFailed, NotFinite, NotReady, Problem
+from shared.problems import GenerationFailed, NotFinite, NotReady
 from shared.schemas.base import Contract
 from shared.schemas.evaluation import EmbedRequest, PredictRequest, SegmentRequest
 from shared.schemas.jobs import Stage
@@ -35,7 +37,34 @@ from shared.seeds import derive_digest
 from shared.storage import ObjectMissing, call_key
 from shared.weights import FROM_SERVER
 
-_FAILED = "generation failed"  # the only key of a recorded call without a valid reply; no reply has such a field
+# The only key of a recorded call without a valid reply, whose value is the problem's detail. No reply has such a field.
+_FAILED, _NOT_FINITE = "generation failed", "not finite"
+
+
+@dataclass(slots=True)
+class _Calls(Generic[Request, Reply]):
+    """The calls of one request, by place: the recorded forms of their requests, and what they came to.
+
+    An outcome is None until the call is made. `errors` are those of the service, `store_errors` of what follows: one
+    reply that cannot be recorded must not lose the others. `info` describes the service.
+    """
+
+    endpoint: Endpoint[Request, Reply]
+    bodies: Sequence[str]
+    source: str | None
+    outcomes: list[Reply | NotFinite | None]
+    info: ServiceInfo
+    seconds: dict[int, float] = field(default_factory=dict)
+    errors: dict[int, Exception] = field(default_factory=dict)
+    store_errors: list[Exception] = field(default_factory=list)
+
+    @contextmanager
+    def noting_store_errors(self) -> Iterator[None]:
+        """Keep an error of the block for later."""
+        try:
+            yield
+        except Exception as error:
+            self.store_errors.append(error)
 
 
 class RecordedServices(Services):
@@ -76,68 +105,69 @@ class RecordedServices(Services):
         """The recorded reply. Without one, calls the service and records its reply.
 
         A request for several images is a call per image (`single_edits`). Calls without a recorded reply are made
-        together, and each reply is recorded as it arrives. Raises the first problem once all of them have ended; images
-        that are not finite are null in the reply, unless all are. GenerationFailed is recorded too, and raised on each
-        repeat: a seeded language model would write the same again. That of an external server is not, since its
-        operator may change what it writes, such as its reasoning.
+        together, and each reply is recorded as it arrives, even if another one cannot be. Raises the first problem once
+        all of them have ended; images that are not finite are null in the reply, unless all are. GenerationFailed is
+        recorded too, and raised on each repeat: a seeded language model would write the same again. That of an external
+        server is not, since its operator may change what it writes, such as its reasoning.
         """
         self._check()
         requests = split(request)
         bodies = [self._recorded_form(one) for one in requests]
         info = self._services.description(endpoint.service)
-        replies = [self._find(endpoint, self._key(endpoint, body, info.revision)) for body in bodies]
-        missing = [index for index, reply in enumerate(replies) if reply is None]
-        for outcome, count in (("made", len(missing)), ("found", len(replies) - len(missing))):
-            RECORDED.labels(endpoint.path, outcome).inc(count)
-        if len(missing) < len(replies):
+        outcomes = [self._find(endpoint, self._key(endpoint, body, info.revision)) for body in bodies]
+        missing = sum(outcome is None for outcome in outcomes)
+        for name, count in (("made", missing), ("found", len(outcomes) - missing)):
+            RECORDED.labels(endpoint.path, name).inc(count)
+        if missing < len(outcomes):
             self.used[endpoint.service, info.revision] = info
         if missing:
             self._enter(endpoint.stage)
-            self._make(endpoint, requests, bodies, replies, info)
-        return join(replies)
+            self._make(_Calls(endpoint, bodies, self._source_of(requests[0]), outcomes, info), requests)
+        return _joined(outcomes)
 
-    def _make(
-        self,
-        endpoint: Endpoint[Request, Reply],
-        requests: Sequence[Request],
-        bodies: Sequence[str],
-        replies: list[Reply | None],
-        info: ServiceInfo,
-    ) -> None:
-        """Make the calls whose reply is missing, record each reply and enter it. Raises as `call`.
+    def _make(self, calls: _Calls[Request, Reply], requests: Sequence[Request]) -> None:
+        """Make the calls without an outcome, enter it and record it. Raises as `call`.
 
-        The guard gets to know a problem only if no call gives an image. `info` is the service's description before.
+        The guard gets to know a problem only if no call gives an image.
         """
-        missing = [index for index, reply in enumerate(replies) if reply is None]
-        source = self._source_of(requests[0])
-        problems: dict[int, Problem] = {}
-        with self._guard(_name(endpoint, requests[0])):
+        missing = [index for index, outcome in enumerate(calls.outcomes) if outcome is None]
+        with self._guard(_name(calls.endpoint, requests[0])):
             ended = time.monotonic()
-            for place, reply in self._services.call_each(endpoint, [requests[index] for index in missing]):
-                began, ended = ended, time.monotonic()
-                index, seconds = missing[place], ended - began
-                if isinstance(reply, Problem):
-                    problems[index] = reply
-                    external = any(weights.dtype == FROM_SERVER for weights in info.weights)
-                    if isinstance(reply, GenerationFailed) and not external:
-                        key = self._key(endpoint, bodies[index], info.revision)
-                        self._store(endpoint, key, source, info.revision, {_FAILED: reply.detail}, seconds)
-                    continue
-                if not any(isinstance(problem, BrokenOff | NotReady) for problem in problems.values()):
-                    # It differs if the service was replaced meanwhile. One that broke off may be gone: it is not asked.
-                    info = self._services.description(endpoint.service)
-                self._record(
-                    endpoint, self._key(endpoint, bodies[index], info.revision), source, info.revision, reply, seconds
-                )
-                self.used[endpoint.service, info.revision] = info
-                replies[index] = reply
-            refuse_unusable(replies, problems)
-            in_order = [problems[index] for index in sorted(problems)]
-            fatal = [problem for problem in in_order if not isinstance(problem, NotFinite)]
-            if fatal and all(replies[index] is None for index in missing):
+            for place, answer in self._services.call_each(calls.endpoint, [requests[index] for index in missing]):
+                index, began, ended = missing[place], ended, time.monotonic()
+                calls.seconds[index] = ended - began
+                if isinstance(answer, Exception):
+                    calls.errors[index] = answer
+                else:
+                    calls.outcomes[index] = answer
+                with calls.noting_store_errors():
+                    self._record_answer(calls, index, answer)
+            refuse_unusable(calls.outcomes, calls.errors)
+            in_order = [error for _, error in sorted(calls.errors.items())]
+            fatal = [error for error in in_order if not isinstance(error, NotFinite)]
+            if fatal and all(calls.outcomes[index] is None for index in missing):
                 raise fatal[0]
-        if fatal or all(reply is None for reply in replies):
-            raise (fatal or in_order)[0]
+        finite = any(outcome is not None for outcome in calls.outcomes)
+        for index, error in calls.errors.items():
+            if isinstance(error, NotFinite):
+                calls.outcomes[index] = error
+                if finite:  # a device that is broken gives no finite image at all, but does once it is restarted
+                    with calls.noting_store_errors():
+                        self._store(calls, index, {_NOT_FINITE: error.detail})
+        if errors := fatal + calls.store_errors:
+            raise errors[0]
+
+    def _record_answer(self, calls: _Calls[Request, Reply], index: int, answer: Reply | Exception) -> None:
+        if isinstance(answer, GenerationFailed):
+            if not any(weights.dtype == FROM_SERVER for weights in calls.info.weights):
+                self._store(calls, index, {_FAILED: answer.detail})
+        elif not isinstance(answer, Exception):
+            service = calls.endpoint.service
+            if not any(isinstance(error, BrokenOff | NotReady) for error in calls.errors.values()):
+                # It differs if the service was replaced meanwhile. One that broke off may be gone: it is not asked.
+                calls.info = self._services.description(service)
+            self.used[service, calls.info.revision] = calls.info
+            self._record(calls, index, answer)
 
     def agrees(self, endpoint: Endpoint[Request, Reply], request: Request, reply: Reply) -> bool | None:
         """Whether a reply equals the recorded one, pixel by pixel; None if none is recorded for these weights."""
@@ -146,13 +176,13 @@ class RecordedServices(Services):
             found = [
                 self._find(endpoint, self._key(endpoint, self._recorded_form(one), revision)) for one in split(request)
             ]
-        except GenerationFailed:
+            if None in found:
+                return None
+            recorded = _joined(found)
+        except (GenerationFailed, NotFinite):
             return False
-        recorded = [reply for reply in found if reply is not None]
         noting = _Noting(self._shelf)
-        if len(recorded) < len(found):
-            return None
-        return _by_digest(join(recorded), noting) == _by_digest(reply, noting)
+        return _by_digest(recorded, noting) == _by_digest(reply, noting)
 
     def _source_of(self, request: Contract) -> str | None:
         """The source image of a call; for embeddings that begin with another image (an edit undone), that one.
@@ -174,7 +204,8 @@ class RecordedServices(Services):
     def _key(self, endpoint: Endpoint[Request, Reply], body: str, revision: str) -> str:
         return derive_digest("recorded call", self._owner_id, endpoint.path, body, revision).hex()
 
-    def _find(self, endpoint: Endpoint[Request, Reply], key: str) -> Reply | None:
+    def _find(self, endpoint: Endpoint[Request, Reply], key: str) -> Reply | NotFinite | None:
+        """What is recorded under a key; None if nothing is. Raises a recorded GenerationFailed."""
         if isinstance(recurring := self._recurring.find(key), endpoint.reply):
             return recurring
         with reading(self._sessions) as session:
@@ -183,6 +214,8 @@ class RecordedServices(Services):
             return None
         if _FAILED in row.reply:
             raise GenerationFailed(str(row.reply[_FAILED]))
+        if _NOT_FINITE in row.reply:
+            return NotFinite(str(row.reply[_NOT_FINITE]))
         try:
             recorded, size = with_vectors(row.reply, self._shelf.store, call_key(key))
             reply = endpoint.reply.model_validate(recorded, context={"images": self._shelf})
@@ -194,44 +227,37 @@ class RecordedServices(Services):
             self._recurring.keep(key, reply, size)
         return reply
 
-    def _record(
-        self,
-        endpoint: Endpoint[Request, Reply],
-        key: str,
-        source: str | None,
-        revision: str,
-        reply: Reply,
-        seconds: float,
-    ) -> None:
+    def _record(self, calls: _Calls[Request, Reply], index: int, reply: Reply) -> None:
         noting = _Noting(self._shelf)
         recorded, vectors = without_vectors(_by_digest(reply, noting))
         if noting.digests:
             self._shelf.save(noting.digests)
         if vectors is not None:
+            key = self._key(calls.endpoint, calls.bodies[index], calls.info.revision)
             self._shelf.store.put(call_key(key), vectors)
-        self._store(endpoint, key, source, revision, recorded, seconds)
+        self._store(calls, index, recorded)
 
-    def _store(
-        self,
-        endpoint: Endpoint[Request, Reply],
-        key: str,
-        source: str | None,
-        revision: str,
-        recorded: JsonValue,
-        seconds: float,
-    ) -> None:
+    def _store(self, calls: _Calls[Request, Reply], index: int, recorded: JsonValue) -> None:
         row = {
-            "key": key,
+            "key": self._key(calls.endpoint, calls.bodies[index], calls.info.revision),
             "owner_id": self._owner_id,
-            "endpoint": endpoint.path,
-            "source_digest": source,
-            "revision": revision,
+            "endpoint": calls.endpoint.path,
+            "source_digest": calls.source,
+            "revision": calls.info.revision,
             "reply": recorded,
-            "seconds": seconds,
+            "seconds": calls.seconds[index],
             "created_at": utc_now(),
         }
         with self._sessions.begin() as session:
             insert_missing(session, RecordedCall, [row])
+
+
+def _joined(outcomes: Sequence[Reply | NotFinite | None]) -> Reply:
+    """The reply to the whole request. Raises NotFinite if no image is finite."""
+    replies = [None if isinstance(outcome, NotFinite) else outcome for outcome in outcomes]
+    if all(reply is None for reply in replies):
+        raise next(outcome for outcome in outcomes if isinstance(outcome, NotFinite))
+    return join(replies)
 
 
 def _name(endpoint: Endpoint[Request, Reply], request: Request) -> str:

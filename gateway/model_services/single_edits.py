@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from shared.endpoints import Reply, Request
-from shared.problems import Problem, UnusableReply
+from shared.problems import NotFinite, UnusableReply
 from shared.schemas.base import Contract
 from shared.schemas.diffusion import EditReply, EditRequest, RenderReply, RenderRequest
 from shared.schemas.instructions import InstructReply, InstructRequest
@@ -44,14 +44,16 @@ def join(replies: Sequence[Reply | None]) -> Reply:
     return cast(Reply, joined)
 
 
-def refuse_unusable(replies: list[Reply | None], problems: dict[int, Problem]) -> None:
+def refuse_unusable(replies: list[Reply | NotFinite | None], problems: dict[int, Exception]) -> None:
     """Turn an editor's unusable replies into refusals of these edits, if another edit of the image has a picture."""
     usable = next((one for one in replies if isinstance(one, InstructReply) and one.images[0] is not None), None)
     if usable is None:
         return
-    for index in [index for index, problem in problems.items() if isinstance(problem, UnusableReply)]:
-        refused = {"images": [None], "refusals": [problems.pop(index).detail], "evaluations": 0}
-        replies[index] = cast(Reply, usable.model_copy(update=refused))
+    for index, problem in list(problems.items()):
+        if isinstance(problem, UnusableReply):
+            del problems[index]
+            refused = {"images": [None], "refusals": [problem.detail], "evaluations": 0}
+            replies[index] = cast(Reply, usable.model_copy(update=refused))
 
 
 def _join_renderings(first: RenderReply, replies: Sequence[RenderReply | None]) -> RenderReply:

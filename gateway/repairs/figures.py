@@ -103,7 +103,7 @@ def figures(order: RepairOrder, outcome: RepairOutcome) -> RepairResult:
         won_back=won_back,
         sentences=[
             *(_sentence(figures_of_set, measured.metric) for figures_of_set in sets),
-            _recovery_sentence(won_back),
+            _recovery_sentence(won_back, len(np.unique(measured.group[rows["counterfactuals"]]))),
         ],
         versions=outcome.versions,
     )
@@ -293,7 +293,13 @@ def _points(change: Paired) -> str:
     return f"{text} (95 % interval {points(change.interval.low)} to {points(change.interval.high)})"
 
 
-def _recovery_sentence(won: WonBack | None) -> str:
+def _recovery_sentence(won: WonBack | None, groups: int) -> str:
+    """`groups`: the independent source images with counterfactuals."""
+    if won is None and groups < LEAST_SOURCES:
+        return (
+            f"Too few images to say what is won back: {groups} held-out source images (or groups of them) have "
+            f"counterfactuals, and {LEAST_SOURCES} are needed."
+        )
     if won is None:
         return (
             "There is nothing to win back: the counterfactuals of held-out source images show no certain drop in "
@@ -301,7 +307,9 @@ def _recovery_sentence(won: WonBack | None) -> str:
         )
     points_lost = f"of the {points(won.loss.difference)} points that the counterfactuals cost the model"
     if won.regained is None or won.newly_lost is None:
-        limits = "" if won.low is None or won.high is None else f" (95 % interval {won.low:.0%} to {won.high:.0%})"
+        limits = f" (its 95 % interval has no upper bound with n = {won.loss.sources})"
+        if won.low is not None and won.high is not None:
+            limits = f" (95 % interval {won.low:.0%} to {won.high:.0%})"
         return f"Won back: {won.share:.0%}{limits} {points_lost}; {won.loss.sources} source images."
     lost = won.newly_lost
     newly = f" Newly lost: {_of(lost)} of those that were right." if lost.n else ""

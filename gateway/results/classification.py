@@ -23,8 +23,9 @@ from gateway.feedback.reviews import load_reviews
 from gateway.jobs.sensitivity import GroupedTruth
 from gateway.results.counting import CountingColumns
 from gateway.results.edit_phrases import EditPhrases, PhraseColumns
-from gateway.results.failure_reasons import failure_reasons, refusal_reason
+from gateway.results.failure_reasons import asked_again, failure_reasons, refusal_reason
 from gateway.results.original_ranks import OriginalColumns
+from gateway.results.originals import judge_of
 from gateway.results.pairing import Compared, CounterfactualRow, PredictionRow, Triple, triples
 from gateway.results.reviewed_edits import ReviewedJob
 from gateway.results.screening import PairScores, ScreeningColumns
@@ -32,6 +33,7 @@ from gateway.results.second_scorer import SecondColumns
 from gateway.results.segmentation import SegmentedColumns, SegmentedRows
 from gateway.results.stream import Numbers, SourceRow, SourceRows, cells_of, number_sources, relation_of, stream_sources
 from shared.schemas.effects import Cell
+from shared.schemas.metrics import OriginalsCheck
 from shared.schemas.results import FailureReason, Relation
 
 
@@ -39,7 +41,7 @@ from shared.schemas.results import FailureReason, Relation
 class MethodRows:
     """The outcome of each edit of a method, the network evaluations of all its renderings, and those of its arms.
 
-    `refusal`: if no edit was accepted, the most frequent reason.
+    `refusal`: if no edit was accepted, the most frequent reason. `asked_again`: edits with a repeated question.
     """
 
     edits: list[EditOutcome] = field(default_factory=list)
@@ -47,6 +49,7 @@ class MethodRows:
     arms: int = 0
     arm_evaluations: int = 0
     refusal: str = ""
+    asked_again: int = 0
 
     def add(self, row: CounterfactualRow, group: int) -> None:
         """Count an edit or null arm of a source image in this group."""
@@ -101,6 +104,7 @@ class JobRows:
     `truths` has an entry for each finished source image: its label, or the classes of its mask (() without ground
     truth), and its group. `failed` and `cancelled` count the other source images. `failure_reasons`: why source images
     failed. A segmentation job has `segmented` instead of `models`. `reviewed`: the reviews of its edits.
+    `checks`: how each model under test stands on the originals.
     """
 
     job: Job
@@ -113,6 +117,7 @@ class JobRows:
     models: dict[tuple[str, str], ModelRows]  # by model under test and method
     segmented: dict[tuple[str, str], SegmentedRows]
     reviewed: ReviewedJob
+    checks: dict[str, OriginalsCheck | None]
 
 
 def load_rows(session: Session, job_id: str) -> JobRows:
@@ -127,6 +132,7 @@ def load_rows(session: Session, job_id: str) -> JobRows:
     by_pair: dict[tuple[str, str], _Columns | SegmentedColumns] = {**columns, **segmented}
     reviewed = ReviewedJob(load_reviews(session, job_id), relation, methods, job.models)
     truths: list[GroupedTruth] = []
+    judges = {model: judge_of(job.kind, job.classes, relation, job.seed) for model in job.models}
     unfinished = Counter[str]()
     for numbers, rows in number_sources(stream_sources(session, job_id, relation)):
         if rows.source.state in ("failed", "cancelled"):
@@ -139,9 +145,11 @@ def load_rows(session: Session, job_id: str) -> JobRows:
         edits = _by_method(rows, methods)
         for model in job.models:
             predictions = rows.predictions_of(model)
+            judges[model].add(numbers.group, rows.source.ground_truth, predictions.get(rows.source.id))
             for method in methods:
                 by_pair[model, method].add(numbers, rows, edits[method], predictions)
     for method, method_rows in methods.items():
+        method_rows.asked_again = asked_again(session, job_id, method)
         if all(edit.rejected_by for edit in method_rows.edits):
             method_rows.refusal = refusal_reason(session, job_id, method)
     return JobRows(
@@ -155,6 +163,7 @@ def load_rows(session: Session, job_id: str) -> JobRows:
         {pair: pair_columns.rows() for pair, pair_columns in columns.items()},
         {pair: pair_columns.rows() for pair, pair_columns in segmented.items()},
         reviewed,
+        {**{model: judge.check() for model, judge in judges.items()}, **job.stored_spec.refused},
     )
 
 

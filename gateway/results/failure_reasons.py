@@ -1,4 +1,4 @@
-"""Why source images of a job failed, and why its edits were refused."""
+"""Why source images of a job failed, why its edits were refused, and for how many a question was asked again."""
 
 from __future__ import annotations
 
@@ -29,6 +29,14 @@ def failure_reasons(session: Session, job_id: str) -> list[FailureReason]:
         counts[unquoted] += number
         quoting.setdefault(unquoted, reason)
     return [FailureReason(reason=quoting[name], count=number) for name, number in counts.most_common(REASONS_SHOWN)]
+
+
+def asked_again(session: Session, job_id: str, method: str) -> int:
+    """The edits of a method for which a question to the language model was repeated."""
+    c = Counterfactual
+    repeats = c.lineage["asked_again"].as_integer()
+    query = select(func.count()).where(c.job_id == job_id, c.method == method, c.arm == "edit", repeats > 0)
+    return session.scalar(query) or 0
 
 
 def refusal_reason(session: Session, job_id: str, method: str) -> str:

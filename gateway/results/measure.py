@@ -28,7 +28,6 @@ from gateway.results.class_colours import class_colours
 from gateway.results.classification import JobRows, MethodRows, ModelRows
 from gateway.results.confusion import class_confusion
 from gateway.results.estimands import counted_cells, with_bounds, with_others, with_second_scorer
-from gateway.results.originals import check_originals, check_unlabelled
 from gateway.results.panel import with_panel
 from gateway.results.rounds import cells_of_rounds
 from gateway.results.segmentation import SegmentedRows, by_source, segmentation_metrics
@@ -167,6 +166,7 @@ def _funnel(job: Job, method: JobMethod, rows: MethodRows) -> Funnel:
         shapes=job.kind == "segmentation" and METHODS[method.name].checked,
         recaption=isinstance(parameters, CheckParameters) and parameters.recaption,
         refusal=rows.refusal,
+        asked_again=rows.asked_again,
     )
 
 
@@ -180,7 +180,6 @@ def _model_results(
     rounds: Sequence[RoundPlan],
 ) -> ModelResults:
     outcomes, relation = rows.outcomes, all_rows.relation
-    labelled = relation == "labelled"
     measured = partial(differences, outcomes)
     cells = cells_of_rounds(counted_cells(outcomes.cells, measured), rounds)
     whole = measured(np.arange(len(outcomes.source)))
@@ -200,9 +199,7 @@ def _model_results(
         counterfactuals=whole.counterfactuals,
         left_out=rows.left_out,
         cells=with_sentences(effects, cells, relation),
-        originals=check_originals(rows.originals, len(all_rows.job.classes), all_rows.job.seed)
-        if labelled
-        else check_unlabelled(rows.originals),
+        originals=all_rows.checks[model],
         metrics=paper_metrics(outcomes, rows.originals, derive_seed(seed, "metrics")),
         confusion=class_confusion(rows),
         failure_points=failure_points(outcomes) if method == "corruptions" else [],
@@ -231,6 +228,7 @@ def _segmenter_results(
         counterfactuals=whole.counterfactuals,
         left_out=rows.left_out,
         cells=with_sentences(with_second_scorer(effects, rows.second, seed), cells, relation, "iou"),
+        originals=all_rows.checks[model],
         segmentation=segmentation_metrics(rows, colours, seed),
     )
 

@@ -10,13 +10,14 @@ from sqlalchemy import and_, func, select
 from sqlalchemy.orm import Session, aliased
 
 from gateway.analysis.effects import Floats, Integers
-from gateway.analysis.realism import kernel_estimate
+from gateway.analysis.realism import frechet_distance, kernel_estimate
 from gateway.database.tables import Counterfactual, Job, SourceImage
 from gateway.results.pairing import is_arm_of
 from shared.schemas.estimates import Estimate
 from shared.seeds import derive_seed
 
 SAMPLE = 500  # source images of a method; each costs an embedding of up to three images
+LEAST_FOR_FID = 2_048  # as many as Inception's features have dimensions; FID is biased below
 
 
 class RealismPair(NamedTuple):
@@ -79,6 +80,23 @@ def distances(
         _distance(pairs, [pair.counterfactual for pair in pairs], vectors, derive_seed(seed, "counterfactuals")),
         _distance(with_null, [pair.null or "" for pair in with_null], vectors, derive_seed(seed, "null arms")),
     )
+
+
+def frechet_distances(
+    pairs: Sequence[RealismPair], vectors: Mapping[str, Floats], least: int = LEAST_FOR_FID
+) -> tuple[float | None, float | None]:
+    """FID between originals and counterfactuals, and between originals and null arms; None below `least` images."""
+    sides = (
+        [(pair.original, pair.counterfactual) for pair in pairs],
+        [(pair.original, pair.null) for pair in pairs if pair.null is not None],
+    )
+    counterfactuals, nulls = (
+        frechet_distance(*(np.stack([vectors[name] for name in names]) for names in zip(*side, strict=True)))
+        if len(side) >= least
+        else None
+        for side in sides
+    )
+    return counterfactuals, nulls
 
 
 def _distance(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sqlalchemy.orm import Session
 
@@ -18,6 +18,7 @@ from gateway.suites import suites
 from gateway.suites.wording import comparison_sentence
 from shared.problems import Conflict
 from shared.schemas.effects import Metric
+from shared.schemas.metrics import OriginalsCheck
 from shared.schemas.suites import CellComparison, RunResults, RunView
 from shared.seeds import derive_seed
 
@@ -45,12 +46,15 @@ def results(
     run = _done(suites.find_run(session, owner, suite, run_id))
     rows = load_rows(session, run.id)
     release, left_out = _scores(rows)
+    checks = [*rows.checks.items()]
     baseline = None
     if baseline_id is None:
         places = against_null_arms(release, rows.relation)
     else:
         baseline = _done(suites.find_run(session, owner, suite, baseline_id))
-        baseline_scores, also_left_out = _scores(load_rows(session, baseline.id))
+        baseline_rows = load_rows(session, baseline.id)
+        baseline_scores, also_left_out = _scores(baseline_rows)
+        checks += baseline_rows.checks.items()
         left_out = max(left_out, also_left_out)
         places = against_baseline(release, baseline_scores, rows.relation)
     metric: Metric = "iou" if run.kind == "segmentation" else "accuracy"
@@ -69,6 +73,8 @@ def results(
         left_out=left_out,
         cells=cells,
         breaches=[cell.sentence for cell in cells if cell.judgement == "drop"],
+        untestable=_reserve(checks, untestable=True),
+        doubtful=_reserve(checks, untestable=False),
     )
 
 
@@ -83,6 +89,16 @@ def _scores(rows: JobRows) -> tuple[dict[str, Scores], int]:
     scores |= {method: pair_rows.scores for (_, method), pair_rows in rows.segmented.items()}
     left_out = sum(pair_rows.left_out for pair_rows in rows.models.values())
     return scores, left_out + sum(pair_rows.left_out for pair_rows in rows.segmented.values())
+
+
+def _reserve(checks: Sequence[tuple[str, OriginalsCheck | None]], untestable: bool) -> str:
+    """What the originals say against the models of the compared runs; "" if nothing."""
+    sentences = [
+        f"`{model}`: {check.sentence}"
+        for model, check in checks
+        if check and not check.lets_pass and (check.standing == "unsound") == untestable
+    ]
+    return " ".join(dict.fromkeys(sentences))
 
 
 def _done(run: Job) -> Job:

@@ -31,4 +31,7 @@ def comparison_sentence(comparison: CellComparison, metric: Metric) -> str:
     interval = comparison.selected_interval or comparison.interval
     if interval is not None:
         sentence += f", 95 % interval {points(interval.low)} to {points(interval.high)}"
-    return f"{sentence}, {comparison.sources} source images"
+    sentence += f", {comparison.sources} source images"
+    if not comparison.accuracy.value and not comparison.against.value:
+        sentence += "; neither is ever right there, so nothing could drop"
+    return sentence

@@ -13,6 +13,7 @@ from gateway.api.dependencies import Cursor, Gateway, Owner
 from gateway.api.forms import MANY_IMAGES, MAX_FILES, MAX_MANIFEST_BYTES, files_of, parse, part_of, read_form, validate
 from gateway.context import Context
 from gateway.database.sessions import reading
+from gateway.intake.masks import CITYSCAPES, FOLDERS
 from gateway.intake.sources import NamedFile
 from gateway.jobs import jobs
 from gateway.jobs.choices import methods_listing
@@ -22,9 +23,11 @@ from gateway.suites import suites
 from gateway.web.form_fields import ALL_THE_SAME, NO_LABELS, field_of, for_form
 from gateway.web.rendering import render
 from shared.characters import visible
+from shared.manifests import COLUMNS, FILE_COLUMNS, LABEL_COLUMNS
 from shared.problems import InvalidInput, Malformed, Problem, TooLarge
 from shared.schemas.jobs import JobSpec
 from shared.schemas.masks import MaskSpec
+from shared.testsets import IMAGE_SUFFIXES, JUNK, MANIFEST_NAMES, TABLE_SUFFIXES
 
 FIELDS = (
     "task", "images", "outside_domain", "manifest", "ground_truth", "label_map", "masks", "classes", "methods",
@@ -33,6 +36,17 @@ FIELDS = (
 MAX_CHOICES = 200  # ticked boxes and other fields
 MAX_FIELD_BYTES = 64 * 1024  # of a text field, and of the file of classes
 JOBS_PER_PAGE = 20
+# What a file is by its name, for scripts that sort dropped files.
+RULES = {
+    "images": sorted(IMAGE_SUFFIXES),
+    "junk": sorted(JUNK),
+    "manifests": MANIFEST_NAMES,
+    "tables": TABLE_SUFFIXES,
+    "columns": COLUMNS,
+    "fileColumns": FILE_COLUMNS,
+    "labelColumns": LABEL_COLUMNS,
+    "masks": [FOLDERS["mask"], *CITYSCAPES["mask"]],
+}
 SUITES, RUNS_OF_A_SUITE = 10, 5  # on the first page
 _ESCAPES = {"%22": '"', "%0D": "\r", "%0A": "\n"}  # in the names of files that browsers send
 
@@ -137,6 +151,7 @@ def _page(
         methods=methods_listing(gateway.profile).methods,
         models=descriptions,
         filled=form,
+        rules=RULES,
         no_labels=NO_LABELS,
         all_the_same=ALL_THE_SAME,
         problem=problem.detail if problem else "",

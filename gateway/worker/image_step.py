@@ -110,6 +110,13 @@ def call(work: ImageWork, services: RecordedServices, shelf: ImageShelf, link: C
     )
 
 
+def predict_original(
+    work: ImageWork, services: RecordedServices, shelf: ImageShelf, link: Callable[[str], str]
+) -> list[PredictionColumns]:
+    """Rows of the models' predictions for the original alone."""
+    return _predictions(work, source_of(work, shelf), [[ModelInput(None, work.digest)]], services, shelf, link)
+
+
 def _predictions(
     work: ImageWork,
     source: MethodImage,

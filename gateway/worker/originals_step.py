@@ -1,47 +1,57 @@
 """The originals of a job, predicted before anything is rendered: where no model is right on them, nothing is rendered.
 
-The report says why (`gateway.results.originals`), from the predictions of all originals.
+The refusal is stored with the job, and the report repeats it (`gateway.results.classification.JobRows.checks`).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from sqlalchemy import select
+from sqlalchemy import or_, select
 
 from gateway.analysis.limits import LEAST_SOURCES
+from gateway.database.columns import PredictionColumns
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Job, SourceImage
 from gateway.model_services.clients import BrokenOff, is_passing
 from gateway.model_services.image_shelf import ImageShelf
 from gateway.model_services.recorded import RecordedServices
-from gateway.models_under_test.of_job import TestedModel
-from gateway.results.original_ranks import OriginalColumns
-from gateway.results.originals import check_originals
+from gateway.results.originals import judge_of
+from gateway.results.pairing import PredictionRow
+from gateway.worker.image_step import predict_original
 from gateway.worker.image_work import ImageWork
-from gateway.worker.messages import ModelInput, payloads, requests
 from shared.problems import Problem
+from shared.schemas.base import JsonObject, Kind
+from shared.schemas.metrics import OriginalsCheck
 from shared.seeds import derive_seed
+from shared.storage import ObjectMissing
 
-MOST_ORIGINALS = 256  # randomly sampled; the report judges all of them
+MOST_ORIGINALS = 128  # randomly sampled
 
 
 class _Labelled(NamedTuple):
+    """An original with ground truth: a label, or the digest of a mask."""
+
+    id: str
     digest: str
-    label: str
+    label: str | None
+    mask: str | None
     group: int
 
 
 class _JobOriginals(NamedTuple):
-    """A sample of a job's originals with ground truth, and what judging them needs."""
+    """A sample of a job's originals with ground truth, and what judging them needs; `refused`: they were refused."""
 
     images: list[_Labelled]
-    tested: frozenset[str]
-    classes: int
+    tested: list[str]
+    kind: Kind
+    classes: list[str]
     seed: int
+    refused: bool
 
 
 class OriginalsGate:
@@ -58,22 +68,38 @@ class OriginalsGate:
     ) -> bool:
         """Whether no counterfactual of this image would tell anything, since every model under test is unsound.
 
-        Under 12 labelled originals, which test no cell, it asks nothing. A request that a model refuses is left out:
-        it fails the images that it belongs to, later. Raises what a service in trouble raises.
+        Under 12 labelled originals, which test no cell, it asks nothing. An original that a model refuses is left
+        out: it fails later, alone. Raises what a service in trouble raises.
         """
-        if work.rendered is not None or work.segmentation is not None:
+        if work.rendered is not None:
             return False
         with self._changing:
             asking = self._asking.setdefault(work.job_id, threading.Lock())
         with asking:
             if work.job_id not in self._answers:
                 originals = _load(self._sessions, work.job_id)
-                tested = [model for model in work.models if model.name in originals.tested]
-                enough = bool(tested) and len(originals.images) >= LEAST_SOURCES
-                self._answers[work.job_id] = enough and all(
-                    _is_unsound(model, originals, work.pixels, services, shelf, link) for model in tested
-                )
+                self._answers[work.job_id] = originals.refused or self._refuse(work, originals, services, shelf, link)
             return self._answers[work.job_id]
+
+    def _refuse(
+        self,
+        work: ImageWork,
+        originals: _JobOriginals,
+        services: RecordedServices,
+        shelf: ImageShelf,
+        link: Callable[[str], str],
+    ) -> bool:
+        if len(originals.images) < LEAST_SOURCES:
+            return False
+        refused: dict[str, OriginalsCheck] = {}
+        for name in originals.tested:
+            check = _check(work, name, originals, services, shelf, link)
+            if check is None or check.standing != "unsound":
+                return False
+            refused[name] = check
+        if refused:
+            _store(self._sessions, work.job_id, refused)
+        return bool(refused)
 
 
 def _load(sessions: Sessions, job_id: str) -> _JobOriginals:
@@ -81,61 +107,68 @@ def _load(sessions: Sessions, job_id: str) -> _JobOriginals:
         job = session.get_one(Job, job_id)
         s = SourceImage
         rows = session.execute(
-            select(s.digest, s.ground_truth, s.group_name, s.id)
-            .where(s.job_id == job_id, s.ground_truth.is_not(None), s.digest.is_not(None))
+            select(s.id, s.digest, s.ground_truth, s.mask_digest, s.group_name)
+            .where(s.job_id == job_id, s.digest.is_not(None))
+            .where(or_(s.ground_truth.is_not(None), s.mask_digest.is_not(None)))
             .order_by(s.position)
         ).all()
-        references = set(job.stored_spec.reference_models)
-        tested, classes, seed = frozenset(job.models) - references, len(job.classes), job.seed
+        spec, kind, classes, seed = job.stored_spec, job.kind, list(job.classes), job.seed
+        tested = [name for name in job.models if name not in spec.reference_models]
     groups: dict[tuple[bool, str], int] = {}
     images = [
-        _Labelled(digest, label, groups.setdefault((group is not None, group or row_id), len(groups)))
-        for digest, label, group, row_id in rows
-        if digest is not None and label is not None
+        _Labelled(row_id, digest, label, mask, groups.setdefault((group is not None, group or row_id), len(groups)))
+        for row_id, digest, label, mask, group in rows
+        if digest is not None
     ]
     if len(images) > MOST_ORIGINALS:
         sample = np.random.default_rng(derive_seed("sampled originals", seed))
         images = [images[n] for n in np.sort(sample.choice(len(images), MOST_ORIGINALS, replace=False))]
-    return _JobOriginals(images, tested, classes, seed)
+    return _JobOriginals(images, tested, kind, classes, seed, bool(spec.refused))
 
 
-def _is_unsound(
-    model: TestedModel,
+def _store(sessions: Sessions, job_id: str, refused: dict[str, OriginalsCheck]) -> None:
+    with sessions.begin() as session:
+        job = session.get(Job, job_id, with_for_update=True)
+        if job is not None and not job.stored_spec.refused:
+            checks: JsonObject = {name: check.model_dump(mode="json") for name, check in refused.items()}
+            job.spec = {**job.spec, "refused": checks}
+
+
+def _check(
+    work: ImageWork,
+    name: str,
     originals: _JobOriginals,
-    pixels: int,
     services: RecordedServices,
     shelf: ImageShelf,
     link: Callable[[str], str],
-) -> bool:
-    columns = OriginalColumns()
-    predicted = _predict(model, originals.images, pixels, services, shelf, link)
+) -> OriginalsCheck | None:
+    """How a model stands on the sample. Requests are those of the work on images whose edits are refused."""
+    models = tuple(model for model in work.models if model.name == name)
+    judge = judge_of(originals.kind, originals.classes, "labelled", originals.seed)
     for image in originals.images:
-        if image.digest in predicted:
-            probabilities = predicted[image.digest]
-            rank = None if image.label not in probabilities else 1
-            columns.add(image.group, rank, image.label, max(probabilities, key=lambda name: probabilities[name]))
-    check = check_originals(columns.arrays(), originals.classes, originals.seed)
-    return check is not None and check.standing == "unsound"
-
-
-def _predict(
-    model: TestedModel,
-    images: Sequence[_Labelled],
-    pixels: int,
-    services: RecordedServices,
-    shelf: ImageShelf,
-    link: Callable[[str], str],
-) -> Mapping[str, Mapping[str, float]]:
-    """Probabilities by class of each original, by its digest."""
-    probabilities: dict[str, Mapping[str, float]] = {}
-    distinct = dict.fromkeys(image.digest for image in images)
-    for batch in requests([ModelInput(None, digest) for digest in distinct], pixels):
+        segmentation = None if work.segmentation is None else replace(work.segmentation, mask_digest=image.mask)
+        of_image = replace(
+            work,
+            id=image.id,
+            digest=image.digest,
+            ground_truth=image.label,
+            segmentation=segmentation,
+            object_mask=None,
+            models=models,
+        )
         try:
-            reply = services.predict(model.request(payloads(batch, shelf), link))
-        except Problem as problem:
-            if isinstance(problem, BrokenOff) or is_passing(problem):
+            rows = predict_original(of_image, services, shelf, link)
+        except (Problem, ObjectMissing, ValueError) as fault:  # ValueError: a map of another size
+            if isinstance(fault, Problem) and (isinstance(fault, BrokenOff) or is_passing(fault)):
                 raise
             continue
-        for item, values in zip(batch, reply.probabilities, strict=True):
-            probabilities[item.digest] = dict(zip(reply.classes, values, strict=True))
-    return probabilities
+        for row in rows:
+            judge.add(image.group, image.label, _row(row))
+    return judge.check()
+
+
+def _row(row: PredictionColumns) -> PredictionRow:
+    return PredictionRow(
+        0, "", None, row["model"], row["predicted"], row["ground_truth_probability"], row["rank"], None,
+        row["overlaps"], row["confusion"],
+    )  # fmt: skip

@@ -16,7 +16,7 @@ from gateway.database.tables import Job
 from gateway.model_services.clients import ModelServices
 from gateway.model_services.image_shelf import ImageShelf
 from gateway.model_services.recorded import RecordedServices
-from gateway.results.realism import SAMPLE, RealismPair, distances, load_pairs
+from gateway.results.realism import LEAST_FOR_FID, SAMPLE, RealismPair, distances, frechet_distances, load_pairs
 from shared.chunks import chunks
 from shared.problems import Problem
 from shared.schemas.base import ImagePayload
@@ -39,25 +39,32 @@ def with_realism(
     results: JobResults,
     check: Callable[[], None] = lambda: None,
     most: int = SAMPLE,
+    for_fid: int = LEAST_FOR_FID,
 ) -> JobResults:
     """The results; each method with accepted counterfactuals has its `Realism`, from at most `most` source images.
+
+    Where there are `for_fid` of them, that many are embedded, and give the FID.
 
     A report does not wait for it: if a service cannot be called, `not_measured` says why, and methods after it do not
     call that service again. `check` is called before each call and raises to end the work.
     """
     with reading(sessions) as session:
         owner = session.get_one(Job, results.made.job).owner_id
-        samples = load_pairs(session, results.made.job, most)
+        samples = load_pairs(session, results.made.job, max(most, for_fid))
     shelf, failed = ImageShelf(store, sessions, owner), dict[str, str]()
 
     def record(source: str) -> RecordedServices:
         return RecordedServices(services, sessions, shelf, owner, check, source)
 
-    rows = [
-        _realism(method, pairs, record, shelf, derive_seed(results.made.analysis_seed, method, "realism"), failed)
-        for method, pairs in samples.items()
-        if pairs
-    ]
+    rows = []
+    for method, pairs in samples.items():
+        if not pairs:
+            continue
+        seed = derive_seed(results.made.analysis_seed, method, "realism")
+        row = _realism(method, pairs[:most], record, shelf, seed, failed)
+        if len(pairs) >= for_fid and "images" not in failed:
+            row = _with_fid(row, pairs[:for_fid], record, shelf, failed)
+        rows.append(row)
     return results.model_copy(update={"realism": rows})
 
 
@@ -84,6 +91,17 @@ def _realism(
         except Problem as problem:
             failed["captions"] = problem.detail
     return row.model_copy(update={"not_measured": failed.copy()})
+
+
+def _with_fid(
+    row: Realism, pairs: Sequence[RealismPair], recorded: Recorded, shelf: ImageShelf, failed: dict[str, str]
+) -> Realism:
+    try:
+        fid, fid_null = frechet_distances(pairs, _vectors(pairs, recorded, shelf), len(pairs))
+    except (Problem, ObjectMissing) as problem:
+        failed["images"] = str(problem)
+        return row.model_copy(update={"not_measured": failed.copy()})
+    return row.model_copy(update={"fid": fid, "fid_null": fid_null})
 
 
 def _vectors(pairs: Sequence[RealismPair], recorded: Recorded, shelf: ImageShelf) -> dict[str, Floats]:

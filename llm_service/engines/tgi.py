@@ -8,8 +8,9 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from huggingface_hub import AsyncInferenceClient
+from huggingface_hub import AsyncInferenceClient, ChatCompletionOutput
 from huggingface_hub.errors import HfHubHTTPError, HTTPError  # type: ignore[attr-defined]
+from pydantic import ValidationError
 
 from shared.completion import Completion
 from shared.devices import Loading
@@ -44,13 +45,21 @@ class TgiLanguageModel:
             ),
             deadline,
         )
-        choice = reply.choices[0]
-        return Completion(
-            text=answer_in(choice.message.content or ""),
-            finished=choice.finish_reason != "length",
-            prompt_tokens=reply.usage.prompt_tokens,
-            completion_tokens=reply.usage.completion_tokens,
-        )
+        return self._completion(reply)
+
+    def _completion(self, reply: ChatCompletionOutput) -> Completion:
+        """Any part of a reply may be missing: the client does not check it."""
+        try:
+            choice, usage = reply.choices[0], reply.usage
+            return Completion(
+                text=answer_in(choice.message.content or ""),
+                finished=choice.finish_reason != "length",
+                prompt_tokens=usage.prompt_tokens if usage else 0,
+                completion_tokens=usage.completion_tokens if usage else 0,
+            )
+        except (AttributeError, IndexError, TypeError, ValidationError) as error:
+            message = f"{self._server.url} did not return a chat completion: {str(reply)[:200]}"
+            raise DependencyFailed(message) from error
 
     async def score(self, texts: Sequence[str], deadline: float) -> list[tuple[float, int]]:
         """Score each text by TGI's prefill details; the first token has no probability and is not scored."""

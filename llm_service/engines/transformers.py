@@ -74,7 +74,7 @@ class TransformersLanguageModel:
         self.device = str(model.device)
         self.weights = weights
         self._warm_up()
-        self._batcher = make_batcher(self._run, max_batch)
+        self._batcher = make_batcher(self._run, max_batch, kind=lambda key: (key.kind, key.length))
 
     async def write(self, request: GenerateRequest, deadline: float) -> Completion:
         """Generate one reply under the request's schema. Raises InvalidInput if the prompt leaves no room for one."""

@@ -87,7 +87,7 @@ def accuracies(rows: Rows) -> str:
 
 
 def quality(rows: Rows) -> str:
-    """LANCE's table 3 on tinyworld: the questions of its human study, answered by the oracles."""
+    """LANCE's table 4 on tinyworld: the questions of its human study, answered by the oracles."""
     body = [
         [
             ARMS[row.arm].title,
@@ -100,7 +100,7 @@ def quality(rows: Rows) -> str:
         if row.arm not in ("corruptions",)
     ]
     return (
-        "### Quality of accepted images (LANCE, table 3)\n\n"
+        "### Quality of accepted images (LANCE, table 4)\n\n"
         "By two oracles that must agree; the paper asked people: label kept 95 %, edit success 3.7, fidelity 4.5, "
         "realism 4.2 of 5.\n\n"
         + grid(["", "label kept", "edit success", "fidelity (each other factor)", "KID × 1000"], body)
@@ -108,7 +108,7 @@ def quality(rows: Rows) -> str:
 
 
 def captions(rows: Rows) -> str:
-    """Like LANCE's table 4: edits of captions by factor, and the text checks, judged by the grammar."""
+    """Like LANCE's table 3: edits of captions by factor, and the text checks, judged by the grammar."""
     compared = [row for row in rows if row.arm in ("lance-direct", "dillema-keep", "lance-r")]
     body = [
         [ARMS[row.arm].title, figures.factor, rate(figures.as_asked), rate(figures.accepted)]
@@ -123,7 +123,7 @@ def captions(rows: Rows) -> str:
     if not body:
         return ""
     table = (
-        "### Edits of captions (LANCE, table 4)\n\n"
+        "### Edits of captions (LANCE, table 3)\n\n"
         "As asked: the new caption differs from the old in one field of the scene, of the factor asked for. The paper: "
         "89 % edit success.\n\n" + grid(["", "factor", "edit as asked", "accepted in the end"], body)
     )

@@ -13,13 +13,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from contrafact import Client, Problem
 from research.papers.folders import SourceFile, imagenet, read_class_list, sample, shift
-from research.papers.jobs import add_models, cost_of, run_job, run_repair, spec_of
+from research.papers.jobs import add_models, cost_of, run_job, run_repair, seconds_of, spec_of
 from research.papers.kits import KITS, Kit
+from research.papers.printed import Measured, printed_table
 from research.papers.realism import distances
 from research.papers.retraining import pixels_found_table, repair_table
 from research.papers.tables import dillema_tables, lance_tables, road_tables
@@ -66,33 +69,45 @@ def _files(kit: Kit, options: argparse.Namespace, classes: dict[str, str] | None
 
 
 def write(client: Client, kit: Kit, job: JobDetail, results: JobResults, options: argparse.Namespace) -> None:
-    """Write the tables beside the paper's figures, all results, and the report; then retrain, and add what that wins.
+    """Write the paper's numbers beside these, the tables, all results, and the report; then retrain, and write again.
 
     So the tables are there even if there is too little to retrain on.
     """
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "results.json").write_text(results.model_dump_json(indent=1) + "\n", encoding="utf-8")
     (options.out / "report.html").write_bytes(client.report(job.id))
-    if options.kit == "lance":
-        edits = client.counterfactuals(job.id, {}) if options.features else ()
-        far = distances(client, list(edits), options.features) if options.features else {}
-        tables = lance_tables(results, far, kit.published)
-    else:
-        tables = road_tables(results) if kit.masks is not None else dillema_tables(results, kit.published)
-    departures = "\n".join(f"* {departure}" for departure in kit.departures)
-    paper = f"The paper: {kit.also_published}\n\n" if kit.also_published else ""
-    head = (
-        f"# {kit.title}\n\n{results.sources - results.sources_failed} source images of {results.sources}, profile "
-        f"`{results.made.profile}`, seed {options.seed}, job {job.id}.\n\n{paper}{departures}"
+    edits = list(client.counterfactuals(job.id, {})) if options.kit == "lance" else []
+    measured = Measured(
+        results,
+        distances=distances(client, edits, options.features) if edits and options.features else {},
+        proposed=Counter((edit.method, change.factor) for edit in edits for change in edit.changes),
+        studies=[client.study_results(study.id) for study in client.studies(job.id).studies],
+        hours=seconds_of(job) / 3600,
     )
     page = options.out / "tables.md"
-    page.write_text(f"{head}\n\n{tables}\n", encoding="utf-8")
+    page.write_text(tables_page(kit, measured, options.seed), encoding="utf-8")
     print(page)
     if options.repair:
         repairs = [run_repair(client, job.id, RepairRequest(model=model, steps=options.steps)) for model in job.models]
-        things = [mask_class.name for mask_class in kit.masks.classes if mask_class.thing] if kit.masks else []
-        won = [table for table in (repair_table(repairs), pixels_found_table(repairs, things)) if table]
-        page.write_text("\n\n".join([head, tables, *won]) + "\n", encoding="utf-8")
+        page.write_text(tables_page(kit, replace(measured, repairs=repairs), options.seed), encoding="utf-8")
+
+
+def tables_page(kit: Kit, measured: Measured, seed: int) -> str:
+    """The paper's numbers beside those of the job, then its tables, as Markdown."""
+    results = measured.results
+    departures = "\n".join(f"* {departure}" for departure in kit.departures)
+    head = (
+        f"# {kit.title}\n\n{results.sources - results.sources_failed} source images of {results.sources}, profile "
+        f"`{results.made.profile}`, seed {seed}, job {results.made.job}.\n\n{departures}"
+    )
+    if kit.masks is not None:
+        tables = road_tables(results)
+    else:
+        tables = dillema_tables(results) if kit is KITS["dillema"] else lance_tables(results, measured.distances)
+    things = [mask_class.name for mask_class in kit.masks.classes if mask_class.thing] if kit.masks else []
+    won = [repair_table(measured.repairs), pixels_found_table(measured.repairs, things)]
+    parts = [head, printed_table(kit.printed, measured), tables, *(table for table in won if table)]
+    return "\n\n".join(parts) + "\n"
 
 
 def _options() -> argparse.Namespace:

@@ -169,12 +169,16 @@ class PilotCost:
         )
 
 
+def seconds_of(job: JobDetail) -> float:
+    """From request to report, of a finished job."""
+    assert job.finished_at is not None
+    return (job.finished_at - job.created_at).total_seconds()
+
+
 def cost_of(job: JobDetail, results: JobResults, images: int) -> PilotCost:
     """The cost of so many images, from a finished job over some of them."""
-    assert job.finished_at is not None
-    seconds = (job.finished_at - job.created_at).total_seconds()
     return PilotCost(
-        seconds / results.sources,
+        seconds_of(job) / results.sources,
         sum(cost.evaluations for cost in results.costs) / results.sources,
         sum(funnel.accepted.count for funnel in results.funnels) / results.sources,
         images,

@@ -1,4 +1,4 @@
-"""The experiments as data: methods, models under test by Hub id, class maps, and the figures that the papers print."""
+"""The experiments as data: methods, models under test by Hub id, class maps, and the numbers that the papers print."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from research.papers import dillema_printed, lance_printed
+from research.papers.printed import Printed
 from shared.schemas.base import Kind
 from shared.schemas.jobs import MethodChoice
 from shared.schemas.masks import MaskClass, MaskSpec
 
 KitName = Literal["lance", "dillema", "dillema-roads"]
-Published = Mapping[str, Mapping[str, str]]
 ZERO_SHOT = "zero-shot:"  # before a Hub id of CLIP weights
 
 # SHIFT's classes by the value of the red channel, with their names in SHIFT and in Cityscapes. Those that SHIFT's
@@ -45,12 +46,7 @@ CITYSCAPES_NAMES = dict(_SHIFT_CLASSES.values())
 
 @dataclass(frozen=True, slots=True)
 class Kit:
-    """One paper's experiment. `models`: names in the job → Hub ids. `most`: source images of a class or sequence.
-
-    `published`: the paper's own figures as it prints them, by the name of their row or column in our tables, then by
-    test set or figure (a key of `tables.TEST_SETS`, or as `tables` names it). Figures that were not at hand are left
-    out. `also_published`: the others, as a sentence.
-    """
+    """One paper's experiment. `models`: names in the job → Hub ids. `most`: source images of a class or sequence."""
 
     title: str
     task_description: str
@@ -58,8 +54,7 @@ class Kit:
     models: Mapping[str, str]
     most: int
     departures: tuple[str, ...]
-    published: Published = field(default_factory=dict)
-    also_published: str = ""
+    printed: tuple[Printed, ...]
     kind: Kind = "classification"
     label_map: Mapping[str, str] = field(default_factory=dict)
     masks: MaskSpec | None = None
@@ -77,19 +72,11 @@ KITS: dict[KitName, Kit] = {
             "lance-clip-b16": f"{ZERO_SHOT}openai/clip-vit-base-patch16",
         },
         most=50,
-        published={
-            "ResNet-50": {
-                "originals": "79.86 %",
-                "reconstruction": "79.86 %",
-                "lance-r": "78.81 %",
-                "lance": "74.01 %",
-            },
-            "FID": {"reconstruction": "13.6", "lance-r": "51.6", "lance": "55.4"},
-        },
+        printed=lance_printed.PRINTED,
         departures=(
-            "Of the paper's accuracies only ResNet-50's acc@1 was at hand: compare other models with its own table 2.",
             "Models are the Hub's conversions, not the checkpoints that the paper evaluates.",
-            "KID on CLIP features in place of FID on Inception features, whose public weights are a pickle.",
+            "KID, and from 2,048 images on FID, on CLIP features in place of FID on Inception's, whose public weights "
+            "are a pickle.",
         ),
     ),
     "dillema": Kit(
@@ -102,21 +89,12 @@ KITS: dict[KitName, Kit] = {
             "dillema-resnet-152": "microsoft/resnet-152",
         },
         most=25,
-        published={
-            "ResNet-18": {"originals": "5.26 %", "counterfactuals": "53.29 %"},
-            "ResNet-50": {"originals": "2.55 %", "counterfactuals": "45.47 %"},
-            "ResNet-152": {"originals": "1.47 %", "counterfactuals": "42.33 %"},
-            "shares": {
-                "all fail": "33.29 %, k = 5",
-                "none fails": "24.85 %",
-                "valid": "99.7 %",
-                "valid, of flipped": "82.7 %",
-            },
-        },
-        also_published="retraining +52.27 points on generated images.",
+        printed=dillema_printed.IMAGENET,
         departures=(
-            "The paper draws its source images from the training split; give the validation folder for honest figures.",
-            "The paper's shares of valid images are those whose label is kept; ours also need an edit that shows.",
+            "The authors' code draws its source images from the training split; give the validation folder for honest "
+            "figures.",
+            "The paper asks people about the label alone, as a study does; a review also needs an edit that shows.",
+            "The paper trains for 90 epochs by SGD; --repair continues the model's training for --steps.",
             "Edges are canny's; the authors' code uses HED, whose public weights are a pickle.",
         ),
     ),
@@ -126,13 +104,15 @@ KITS: dict[KitName, Kit] = {
         methods=(MethodChoice(name="dillema"),),
         models={"dillema-segformer": "nvidia/segformer-b0-finetuned-cityscapes-1024-1024"},
         most=5,
-        also_published="mIoU 85.32 → 88.76 and 72.45 → 80.32 by retraining, pedestrians found 38 → 62 %.",
+        printed=dillema_printed.ROADS,
         departures=(
             "The paper trains its own segmenter on SHIFT; pass yours with --model NAME=FOLDER. SegFormer's licence is "
             "for research only.",
             "The images of a sequence count as one in intervals and tests; the paper counts each.",
-            "The share of pedestrians found is not measured. The share of each class's pixels found is, before and "
-            "after retraining; it is another figure.",
+            "Figures of classes are shares of their pixels, as in figure 6; the paper does not say of what its 38 and "
+            "62 % of pedestrians are.",
+            "Figure 5 asks where the element is present. Ask a study with your own questions `road`, `vehicle` and "
+            "`pedestrian`; it asks about every image.",
         ),
         kind="segmentation",
         label_map=CITYSCAPES_NAMES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from research.paper_tables.printing import NOTHING, grid, rate
-from research.papers.tables import percent
+from research.papers.printed import percent
 from shared.schemas.estimates import MeanOverlap, Rate
 from shared.schemas.metrics import SegmentationScores
 from shared.schemas.repairs import RepairView

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from research.paper_tables.printing import NOTHING, grid, rate
-from research.papers.kits import Published
-from shared.schemas.estimates import Estimate, Interval, Rate
+from research.papers.printed import at, percent, points, wrong
+from shared.schemas.estimates import Estimate, Interval
 from shared.schemas.metrics import Accuracy, PaperMetrics
 from shared.schemas.results import Funnel, JobResults, ModelResults
 
@@ -14,8 +14,8 @@ AT = (1, 5)
 VALID = ("valid", "valid, of flipped")
 _ACCURACY_NOTE = (
     "acc@1; acc@5 with 95 % intervals. Differences in points: *less all originals* is acc@k of the accepted "
-    "counterfactuals minus that of all originals (table 2), *Δacc* compares each with its own original (eq. 3). The "
-    "null arms show what the editor changes by itself."
+    "counterfactuals minus that of all originals (equation 3), *Δacc of pairs* compares each with its own original. "
+    "The null arms show what the editor changes by itself."
 )
 _ERRORS_NOTE = (
     "Compare the paper with *originals*, which are all of the job's; the next column has those with an accepted "
@@ -28,13 +28,13 @@ _OVERLAP_NOTE = (
 TEST_SETS = {"reconstruction": "reconstructed", "lance-r": "LANCE-R", "lance": "LANCE", "dillema": "DILLEMA"}
 
 
-def lance_tables(results: JobResults, distances: Mapping[str, str], published: Published) -> str:
+def lance_tables(results: JobResults, distances: Mapping[str, str]) -> str:
     """Table 2 (accuracy by test set), figure 3 (|Δp| by type of edit), validity, clusters (4.2), and the yield.
 
-    `distances`: KID by method, as text. `published`: the paper's own figures.
+    `distances`: KID by method, as text.
     """
     tables = [
-        _accuracy_by_test_set(results, distances, published),
+        _accuracy_by_test_set(results, distances),
         _probability_changes(results.results),
         _validity(results),
         _clusters(results.results),
@@ -43,9 +43,9 @@ def lance_tables(results: JobResults, distances: Mapping[str, str], published: P
     return "\n\n".join(tables)
 
 
-def dillema_tables(results: JobResults, published: Published) -> str:
+def dillema_tables(results: JobResults) -> str:
     """Table I: validity and errors, all or none."""
-    return "\n\n".join([_errors(results, published), _yield(results.funnels)])
+    return "\n\n".join([_errors(results), _yield(results.funnels)])
 
 
 def road_tables(results: JobResults) -> str:
@@ -53,28 +53,26 @@ def road_tables(results: JobResults) -> str:
     return "\n\n".join([_overlaps(results), _validity(results), _yield(results.funnels)])
 
 
-def _accuracy_by_test_set(results: JobResults, distances: Mapping[str, str], published: Published) -> str:
+def _accuracy_by_test_set(results: JobResults, distances: Mapping[str, str]) -> str:
     models = list(dict.fromkeys(entry.model for entry in results.results))
     measured = {(entry.model, entry.method): entry.metrics for entry in results.results if entry.metrics is not None}
     methods = [method for method in TEST_SETS if any(key[1] == method for key in measured)]
     firsts = [next((measured[model, name] for name in methods if (model, name) in measured), None) for model in models]
-    printed = [column.get("originals", "") for column in published.values()]
-    body = [["originals, all", *(_levels(metrics, _on_originals) for metrics in firsts), NOTHING, *printed]]
+    body = [["originals, all", *(_levels(metrics, _on_originals) for metrics in firsts), NOTHING]]
     for method in methods:
         metrics = [measured.get((model, method)) for model in models]
-        printed = [column.get(method, "") for column in published.values()]
         cells = [_levels(row, lambda level: rate(level.counterfactuals)) for row in metrics]
-        body.append([TEST_SETS[method], *cells, distances.get(method, NOTHING), *printed])
+        body.append([TEST_SETS[method], *cells, distances.get(method, NOTHING)])
         for name, show in _DIFFERENCES.items():
             cells = [_levels(row, show) for row in metrics]
-            body.append([f"{TEST_SETS[method]}, {name}", *cells, "", *[""] * len(published)])
-    heads = ["test set", *models, "KID × 1000", *(f"the paper: {name}" for name in published)]
+            body.append([f"{TEST_SETS[method]}, {name}", *cells, ""])
+    heads = ["test set", *models, "KID × 1000"]
     return f"### Accuracy by test set (table 2)\n\n{_ACCURACY_NOTE}\n\n" + grid(heads, body)
 
 
 def _levels(metrics: PaperMetrics | None, show: Callable[[Accuracy], str]) -> str:
     """A figure at 1 and at 5: "93 % (28/30; 79–98); 100 % (30/30; 88–100)"."""
-    levels = [_at(metrics, k) for k in AT]
+    levels = [at(metrics, k) for k in AT]
     return "; ".join(NOTHING if level is None else show(level) for level in levels)
 
 
@@ -82,19 +80,11 @@ def _on_originals(level: Accuracy) -> str:
     return NOTHING if level.all_originals is None else rate(level.all_originals)
 
 
-def _signed(difference: float | None) -> str:
-    return NOTHING if difference is None else f"{100 * difference:+.1f}"
-
-
-def _at(metrics: PaperMetrics | None, k: int) -> Accuracy | None:
-    return next((level for level in metrics.accuracy if level.k == k), None) if metrics is not None else None
-
-
 _DIFFERENCES: dict[str, Callable[[Accuracy], str]] = {
-    "less all originals": lambda level: _signed(level.delta_all),
-    "Δacc (eq. 3)": lambda level: _signed(level.delta),
+    "less all originals": lambda level: points(level.delta_all),
+    "Δacc of pairs": lambda level: points(level.delta),
     "null arms": lambda level: rate(level.nulls),
-    "null arms, Δacc": lambda level: _signed(level.delta_null),
+    "null arms, Δacc of pairs": lambda level: points(level.delta_null),
 }
 
 
@@ -129,8 +119,8 @@ def _clusters(entries: Sequence[ModelResults]) -> str:
             cluster.label,
             "; ".join(cluster.phrases[:3]).replace("|", "\\|"),
             str(cluster.edits),
-            _signed(cluster.screened),
-            f"{_signed(cluster.delta_accuracy)} ({cluster.confirming_sources})",
+            points(cluster.screened),
+            f"{points(cluster.delta_accuracy)} ({cluster.confirming_sources})",
             NOTHING if cluster.interval is None else _interval(cluster.interval),
             NOTHING if cluster.q_value is None else f"{cluster.q_value:.3f}",
             cluster.standing,
@@ -158,7 +148,7 @@ def _validity(results: JobResults) -> str:
     return "### Validity, by reviews\n\n" + grid(["method", "model", *VALID], body)
 
 
-def _errors(results: JobResults, published: Published) -> str:
+def _errors(results: JobResults) -> str:
     heads = ["originals", "originals of accepted", "null arms", "counterfactuals", "all fail", "none fails"]
     figures = [*heads, *VALID]
     body = []
@@ -166,13 +156,13 @@ def _errors(results: JobResults, published: Published) -> str:
         metrics = entry.metrics
         if metrics is None:
             continue
-        first = _at(metrics, 1)
+        first = at(metrics, 1)
         shares = metrics.all_or_none
         body.append(
             [
                 entry.model,
-                NOTHING if first is None or first.all_originals is None else _error_of(first.all_originals),
-                NOTHING if first is None else _error_of(first.originals),
+                NOTHING if first is None or first.all_originals is None else rate(wrong(first.all_originals)),
+                NOTHING if first is None else rate(wrong(first.originals)),
                 rate(metrics.error_rate_null),
                 rate(metrics.error_rate),
                 NOTHING if shares is None else f"{rate(shares.all_fail)}, k = {shares.k}",
@@ -180,15 +170,7 @@ def _errors(results: JobResults, published: Published) -> str:
                 *_shares_valid(results, entry),
             ]
         )
-    body += [[f"the paper: {name}", *(row.get(head, "") for head in figures)] for name, row in published.items()]
     return f"### Errors and validity (table I)\n\n{_ERRORS_NOTE}\n\n" + grid(["error of", *figures], body)
-
-
-def _error_of(share: Rate) -> str:
-    if share.value is None:
-        return NOTHING
-    wrong = share.n - share.count
-    return f"{100 * (1 - share.value):.1f} % ({wrong}/{share.n})"
 
 
 def _shares_valid(results: JobResults, entry: ModelResults) -> tuple[str, str]:
@@ -229,10 +211,6 @@ def _overlaps(results: JobResults) -> str:
         "a class lost",
     ]
     return f"### mIoU of pooled pixels\n\n{_OVERLAP_NOTE}\n\n" + grid(heads, body)
-
-
-def percent(value: float | None) -> str:
-    return NOTHING if value is None else f"{100 * value:.2f} %"
 
 
 def _yield(funnels: Sequence[Funnel]) -> str:

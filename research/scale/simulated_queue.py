@@ -56,7 +56,7 @@ class SlowService:
     def batcher(self) -> MicroBatcher[object, Edit, Edit]:
         """The batcher of an editor that makes one edit at a time, such as a pipeline of diffusers."""
         metrics = BatchMetrics("simulated", CollectorRegistry())
-        return MicroBatcher(self.run, BatchPolicy(max_batch=1, max_wait=0.0), metrics)
+        return MicroBatcher(self.run, BatchPolicy(max_batch=1, max_wait=0.0), metrics, kind=lambda _: "edit")
 
 
 async def simulate(calls: Calls, site: SlowService, images: int, edits: int, in_flight: int) -> float:

@@ -16,6 +16,7 @@ DoseParameter = Literal["guidance", "self_fraction", "control_scale", "image_gui
 DosedParameter = Literal[DoseParameter, "severity"]  # severity: of corruptions
 FULL_DOSE = 1.0
 MOST_DOSED_EDITS = 400  # of a job: they are its parameters
+LEAST_CHANGE = 0.05  # of `edit_shown`, from the smallest to the largest dose, by which the edit shows more or less
 
 
 def _ascending(doses: tuple[float, ...]) -> tuple[float, ...]:
@@ -45,6 +46,9 @@ class DoseRequest(Contract):
     images: Annotated[
         int, Field(ge=1, le=200, description="most source images of a weakness; more of them are sampled")
     ] = 40
+
+
+_ANOTHER_DOSE = "Dose another parameter, or smaller and larger doses."
 
 
 class DosePoint(Contract):
@@ -97,3 +101,15 @@ class DoseCurve(Contract):
     trend_interval: Interval | None = None
     verdict: Literal["grows", "shrinks", "no trend established", "too few images"]
     undone: Undone | None = None
+
+    @property
+    def unchanged_edit(self) -> str:
+        """A sentence, if the images show the edit about equally at all doses; else ""."""
+        shown = [point.edit_shown for point in self.points if point.edit_shown is not None]
+        if self.parameter == "severity" or len(shown) < len(self.points) or max(shown) - min(shown) >= LEAST_CHANGE:
+            return ""
+        figures = ", ".join(f"{share:.2f}" for share in shown)
+        return (
+            f"This dose does not change the edit: the images show it equally at each (φ {figures}), so a missing trend "
+            f"says nothing. {_ANOTHER_DOSE}"
+        )

@@ -22,6 +22,7 @@ OtherEstimand = Literal["edits", "null", "both", "second"]
 # weakness and improvement are findings; the other two are not.
 Standing = Literal["weakness", "improvement", "nothing found", "too few images"]
 BEYOND = 0.05  # a finding's effect is larger than 5 points
+LEAST_SOURCES = 12  # source images (or groups) of a tested cell; a cell with fewer has "too few images"
 
 
 class Cell(Contract):

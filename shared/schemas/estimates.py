@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -229,14 +229,19 @@ class Realism(Contract):
     One counterfactual of each source image, at most 500, randomly sampled. `kid`: the kernel inception distance
     (Bińkowski et al. 2018) between originals and counterfactuals in the scorer's space, unbiased (so it may be below
     0), with a 95 % bootstrap interval over groups of source images; `kid_null` the same for null arms. None for fewer
-    than three groups. `perplexity` of the captions and of the edited ones (`perplexity_edited`), per token, under the
-    profile's language model. `not_measured`: why `images` or `captions` were not measured, if a service failed.
+    than three groups. `fid`: the Fréchet inception distance (Heusel et al. 2017) in the scorer's space, from 2,048
+    source images with an accepted counterfactual; missing with fewer. `fid_null` the same of as many null arms. Neither
+    compares with FID on Inception's features. `perplexity` of the captions and of the edited ones
+    (`perplexity_edited`), per token, under the profile's language model. `not_measured`: why `images` or `captions`
+    were not measured, if a service failed.
     """
 
     method: str
     sources: int
     kid: Estimate | None = None
     kid_null: Estimate | None = None
+    fid: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
+    fid_null: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
     perplexity: float | None = None
     perplexity_edited: float | None = None
     not_measured: dict[Literal["images", "captions"], str] = Field(default_factory=dict)

@@ -7,16 +7,16 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shared.schemas.base import Contract
-from shared.schemas.estimates import Interval, ProbabilityChange, Rate
+from shared.schemas.estimates import Interval, MeanOverlap, ProbabilityChange, Rate
 
 
 class Accuracy(Contract):
     """acc@k: the truth is among the k most probable classes. Every original, null arm and counterfactual counts once.
 
-    `originals` are those with accepted counterfactuals. `delta` (LANCE eq. 3) is the mean over accepted counterfactuals
-    of (correct@k − its original's correct@k), in −1 … 1; `delta_null` the same of their null arms. None without
+    `originals` are those with accepted counterfactuals. `delta` is the mean over accepted counterfactuals of
+    (correct@k − its original's correct@k), in −1 … 1; `delta_null` the same of their null arms. None without
     counterfactuals. `all_originals` are all of the job's, and `delta_all` is acc@k of counterfactuals minus theirs
-    (LANCE, Table 2); None in results from before they were measured.
+    (LANCE, equation 3 and Table 2); None in results from before they were measured.
     """
 
     k: int
@@ -40,24 +40,32 @@ class ExchangedClass(Contract):
 
 
 class OriginalsCheck(Contract):
-    """A classifier on all originals with a ground truth that it knows: without being right there, it gets no verdict.
+    """A model on all originals with a ground truth that it knows: without being right there, it gets no verdict.
 
     `right` counts the right predictions; `chance` is the share (0 … 1) expected if predictions had nothing to do with
-    labels. `sound`: it agrees with its labels more often than with shuffled ones. `unsound`: surely not, since `order`
-    exchanges classes so that it is right, or `only` one class is predicted for everything, or the upper limit is near
-    or below chance. `open`: neither is shown; then the model is tested, but is not said to have no weakness. A sound
-    model may have an `order`, too, if some of its classes are exchanged. `right_in_order`: how often it is right with
-    the exchange, on the half of the images that did not choose it. `sentence`: what is wrong or doubtful, "" if nothing
-    is. Without ground truth `right` and `chance` are None, and a model that says `only` one class is `open`.
+    labels. `sound`: it agrees with its labels more often than with shuffled ones, and is surely right more often
+    than a model that always says the largest class. `unsound`: it does not agree, since `order` exchanges classes
+    so that it is right, or `only` one class is predicted for everything, or the upper limit is near or below
+    chance. `open`: neither is shown; then the model is tested, but is not said to have no weakness. A sound model
+    may have an `order`, too, if some of its classes are exchanged. `right_in_order`: how often it is right with the
+    exchange, on the half of the images that did not choose it. `sentence`: what is wrong or doubtful, "" if nothing
+    is. Without ground truth `right` and `chance` are None, and a model that says `only` one class is `open`. Of a
+    segmenter `right` is its mean IoU, and `chance` that of a mask of one class, or of pixels drawn by the shares of
+    its classes.
     """
 
-    right: Rate | None = None
+    right: Rate | MeanOverlap | None = None
     chance: float | None = None
     standing: OriginalsStanding
     only: str = ""
     order: list[ExchangedClass] = Field(default_factory=list)
     right_in_order: Rate | None = None
     sentence: str = ""
+
+    @property
+    def lets_pass(self) -> bool:
+        """Whether nothing found means that there is nothing: the model is right, and no classes are exchanged."""
+        return self.standing == "sound" and not self.order
 
 
 class AllOrNone(Contract):

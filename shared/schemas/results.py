@@ -29,8 +29,8 @@ class ModelResults(Contract):
     the image's mean IoU for cells of all classes; it has `segmentation` in place of `metrics` and `confusion`, which is
     None in results from before it was measured, too. `variance` is None under
     12 source images, for segmenters, and in results from before it was estimated. `clusters` are empty for segmenters,
-    under methods whose changes the user chooses, and where no class has enough edits. `originals`: None for segmenters,
-    without ground truth, and in results from before it was checked.
+    under methods whose changes the user chooses, and where no class has enough edits. `originals`: None where nothing
+    can be judged, and in results from before it was checked.
     """
 
     model: str
@@ -79,6 +79,7 @@ class Funnel(Contract):
     else the null arm) fails a check, by that check. `counted` are the others; None in results from before null arms
     were checked.
     `refusal`: if no edit was accepted, the most frequent reason.
+    `asked_again`: edits for which the language model was asked again, since its reply did not parse; missing if none.
     """
 
     method: str
@@ -92,6 +93,7 @@ class Funnel(Contract):
     lost_to_arm: list[CheckCount] = Field(default_factory=list)
     counted: Rate | None = None
     refusal: str = ""
+    asked_again: Annotated[int, Field(exclude_if=lambda count: not count)] = 0
 
 
 class Cost(Contract):

@@ -15,7 +15,7 @@ from shared.schemas.result_rows import CounterfactualView
 from shared.schemas.results import Relation
 
 MAX_DROP = 5.0
-# drop: larger than the margin. held: a drop larger than the margin is ruled out. undecided: neither.
+# drop: larger than the margin. held: a drop larger than the margin is ruled out. undecided: neither, or never right.
 Judgement = Literal["drop", "held", "undecided", "too few images"]
 
 
@@ -147,7 +147,9 @@ class RunResults(Contract):
     """A run's accuracy in every cell, compared with a baseline run or, without one, with its own null arms.
 
     `metric`: of segmenters it is IoU. `breaches` are the sentences of the cells that drop by more than `max_drop`
-    points, worst first. `left_out` counts counterfactuals without a usable ground truth or prediction.
+    points, worst first. `left_out` counts counterfactuals without a usable ground truth or prediction. `untestable`:
+    why nothing could be tested, since the release, or its baseline, is not right on the originals. `doubtful`: what
+    the originals leave open of either, so that no breach is no pass without reserve.
     """
 
     suite: str
@@ -163,3 +165,19 @@ class RunResults(Contract):
     left_out: int
     cells: list[CellComparison]
     breaches: list[str]
+    untestable: str = ""
+    doubtful: str = ""
+
+    @property
+    def tested(self) -> list[CellComparison]:
+        """The cells with enough source images in which the release or its reference is right at least once."""
+        return [
+            cell
+            for cell in self.cells
+            if cell.judgement != "too few images" and (cell.accuracy.value or cell.against.value)
+        ]
+
+    @property
+    def shows_nothing(self) -> bool:
+        """Whether nothing could be tested, so that no breach is no pass."""
+        return not self.breaches and (bool(self.untestable) or not self.tested)

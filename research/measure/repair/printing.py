@@ -73,13 +73,13 @@ def _lines(figures: PixelFigures, labels: Sequence[str]) -> dict[str, str]:
 
 def _share(plant: RepairedPlant) -> str:
     if plant.won_back is None:
-        return "nothing to win"
+        return f"no certain loss, n = {plant.scenes}"
     if plant.regained is not None and plant.newly_lost is not None:
         rate, lost = plant.regained, plant.newly_lost
         limits = f"{100 * rate.low:.0f} to {100 * rate.high:.0f}"
         return f"{rate.count} of {rate.n}, {rate.value or 0:.0%} ({limits}); newly lost {lost.count} of {lost.n}"
     if plant.won_back_low is None or plant.won_back_high is None:
-        return f"{plant.won_back:.0%}"
+        return f"{plant.won_back:.0%} (no upper bound, n = {plant.scenes})"
     return f"{plant.won_back:.0%} ({100 * plant.won_back_low:.0f} to {100 * plant.won_back_high:.0f})"
 
 

@@ -130,7 +130,7 @@ def test_dillema_on_imagenet_folders_whose_retraining_is_refused(tmp_path: Path)
     assert all(f"### {title}" in tables for title in ("Errors and validity (table I)", "Yield"))
     (row,) = [line for line in tables.splitlines() if line.startswith("| street |")]
     assert f"| {rate(entry.metrics.error_rate)} |" in row
-    assert "| the paper: ResNet-50 | 2.55 % |" in tables
+    assert "| Table I | ResNet50, error, originals | 2.55 % | – |" in tables, "the job has another model"
 
 
 def test_dillema_on_shift_folders_with_masks_and_sequences(tmp_path: Path) -> None:
@@ -148,4 +148,5 @@ def test_dillema_on_shift_folders_with_masks_and_sequences(tmp_path: Path) -> No
         tables = (tmp_path / "out/tables.md").read_text()
         (row,) = [line for line in tables.splitlines() if line.startswith("| mine |")]
         assert "(n = 6)" in row
+        assert re.search(r"\| Figure 6 \| road, right, originals \| 99 % \| \d\d\.\d % \|", tables)
         assert "*each original once*" in tables, "the row to compare with the paper"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -167,6 +168,15 @@ def test_mistakes_end_with_a_sentence_and_a_code(url: str, testset: Path, tmp_pa
     assert "unknown method 'paint'" in contrafact(url, "submit", testset, *TASK, "--method", "paint", code=3)[1]
     assert "unknown field step" in contrafact(url, "submit", testset, *TASK, "--set", "step=1", code=3)[1]
     assert "nothing answers" in contrafact("http://127.0.0.1:9", "list", code=4)[1]
+
+
+def test_a_budget_that_is_too_small_is_refused_before_the_upload(url: str, testset: Path) -> None:
+    unseen = picture(77)
+    (testset / "car" / "unseen.png").write_bytes(unseen)
+    stderr = contrafact(url, "submit", testset, *TASK, "--design", "balanced", "--budget", "4", code=3)[1]
+    assert "`budget` is 4" in stderr
+    assert "uploading" not in stderr
+    assert httpx.head(f"{url}/images/{hashlib.sha256(unseen).hexdigest()}").status_code == 404
 
 
 def test_files_that_are_no_images_are_left_out_and_named(url: str, testset: Path) -> None:

@@ -108,6 +108,7 @@ def test_names_that_trackers_would_refuse_are_written_otherwise_and_stay_apart(g
     assert len(set(together)) == len(labels)
     assert together == [name for label in labels[:9] for name in names(label)] + together[9:], "whatever is beside them"
     assert [name.split("/")[2] for name in together[2:6]] == ["a_b", together[3].split("/")[2], "車", "船"]
+    assert len({name.casefold() for name in names("Bus", "bus", "tram")}) == 3, "disks that ignore case"
     for name in together:  # MLflow's rule
         assert len(name) <= 250
         assert re.fullmatch(r"[/\w.\- ]*", name)

@@ -69,6 +69,30 @@ def test_a_reply_that_cannot_be_used_is_a_failed_generation(tmp_path: Path, writ
     assert max(map(len, document["faults"])) <= 300
 
 
+@pytest.mark.parametrize("around", ["Here is the JSON: %s", "Sure!\n```json\n%s\n```\nAnything else?"])
+def test_json_within_prose_is_read(tmp_path: Path, around: str) -> None:
+    body = generate_request("A bus.").model_dump_json()
+    reply = answer(llm_service.app.create_app, tmp_path, around % (PHRASE % "sunny"), "/v1/generate", body)
+    assert reply.status_code == 200, reply.text
+    assert (reply.json()["value"]["sure"], reply.json()["attempts"]) == (True, 1)
+
+
+@pytest.mark.parametrize(("choices", "status"), [([], 502), ([{"message": {"content": PHRASE % "sunny"}}], 200)])
+def test_a_tgi_reply_without_choices_or_usage(tmp_path: Path, choices: list[object], status: int) -> None:
+    async def main(url: str) -> httpx.Response:
+        profile = write_profile(tmp_path, language_engine="tgi", url=url)
+        async with serving(llm_service.app.create_app(ServiceSettings(profile=str(profile), device="cpu"))) as client:
+            return await client.post("/v1/generate", content=generate_request("A bus.").model_dump_json())
+
+    app = FastAPI()
+    app.post("/{path:path}")(lambda: {"choices": choices, "usage": None})
+    with listening(app) as url:
+        reply = asyncio.run(main(url))
+    assert reply.status_code == status, reply.text
+    if status == 502:
+        assert "did not return a chat completion" in reply.json()["detail"]
+
+
 @pytest.mark.parametrize("character", ["\0", "\ud800"])
 def test_a_caption_has_no_character_that_cannot_be_stored(tmp_path: Path, character: str) -> None:
     image = ImagePayload(png=encode(np.zeros((8, 8, 3), np.uint8)))

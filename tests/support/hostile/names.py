@@ -50,7 +50,7 @@ STORED_NAMES = [
 REFUSED_NAMES = [
     ("1,001 characters", b"x" * 1_001, 422, "more than 1,000 characters"),
     ("10 kB", b"x" * 10_000, 400, "the form cannot be read"),
-    ("a new line", b"a\r\nContent-Type: text/html\r\n\r\nb.png", 422, "none of the 2 images can be used"),
+    ("a new line", b"a\r\nContent-Type: text/html\r\n\r\nb.png", 422, "none of the 1 files can be used"),
 ]
 
 

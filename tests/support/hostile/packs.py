@@ -165,7 +165,7 @@ ZIPS = [
     Pack("wrong checksum", lambda: _zeros(1, break_checksum=True), 422, "damaged inside the archive"),
     Pack("size of 4 GB", lambda: _sizes(2**32 - 2), 422, "larger than 67,108,864 bytes"),
     Pack("no pictures", lambda: zipped(("a.txt", b"x"), ("b.exe", b"MZ")), 422, "none of the 2 files"),
-    Pack("program before it", lambda: b"MZ" + zipped(("a.png", picture())), 422, "none of the 1 images"),
+    Pack("program before it", lambda: b"MZ" + zipped(("a.png", picture())), 422, "none of the 1 files"),
 ]
 
 TARS = [
@@ -206,8 +206,8 @@ TARS = [
     Pack(
         "gzip with a wrong checksum", lambda: gzip.compress(tarred(("a", b"x")))[:-8] + bytes(8), 400, "cannot be read"
     ),
-    Pack("tar.bz2", lambda: bz2.compress(tarred(("a.png", picture()))), 422, "none of the 1 images"),
-    Pack("tar.xz", lambda: lzma.compress(tarred(("a.png", picture()))), 422, "none of the 1 images"),
+    Pack("tar.bz2", lambda: bz2.compress(tarred(("a.png", picture()))), 422, "none of the 1 files"),
+    Pack("tar.xz", lambda: lzma.compress(tarred(("a.png", picture()))), 422, "none of the 1 files"),
 ]
 
 MANY_IN_TAR = Pack("100,003 files", lambda: _many_in_tar(100_003), 413, "more than 100,002 files")

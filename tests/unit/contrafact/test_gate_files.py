@@ -70,6 +70,20 @@ def test_a_gate_that_tested_nothing_is_an_error() -> None:
     assert "nothing was tested" in gate_markdown(nothing, "night")
 
 
+def test_a_green_mark_needs_a_cell_that_held_and_a_model_that_is_right() -> None:
+    undecided = comparison("undecided").model_copy(update={"difference": 0.0})
+    held = results([comparison("held")])
+    for gate, words in (
+        (results([undecided]), "none is ruled out"),
+        (held.model_copy(update={"untestable": "`v2`: Why."}), "nothing was tested"),
+        (held.model_copy(update={"doubtful": "`v2`: One class."}), "in doubt"),
+    ):
+        page = gate_markdown(gate, "night")
+        assert words in page.splitlines()[0]
+        assert "✅" not in page
+    assert gate_markdown(held, "night").startswith("## ✅")
+
+
 def test_names_are_text_in_xml_and_markdown() -> None:
     label = 'a|b`<img src=x>\x00\x1b[31m]\ufffe & "c"\n# title'
     hostile = results([comparison("drop", label, "**night**|[x](http://a)")])
@@ -120,6 +134,6 @@ def test_an_undecided_drop_is_no_green_mark() -> None:
     assert head.startswith("## ❔")
     assert "2 cells may drop more: 1 undecided, 1 with too few images" in head
     reaching_zero = drop.model_copy(update={"interval": Interval(low=-0.7, high=0.1, level=0.95, kind="betting")})
-    assert "✅" in gate_markdown(results([reaching_zero]), "night").splitlines()[0]
+    assert "✅" in gate_markdown(results([comparison("held"), reaching_zero]), "night").splitlines()[0]
     root = ElementTree.fromstring(junit_document(results([drop]), "night"))
     assert (root[0].get("failures"), root[0].get("skipped")) == ("0", "1"), "the cases are as before"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from contrafact.testset_files import LOOP, NO_TARGET, gather
+from contrafact.testset_files import LINKED, LOOP, NO_TARGET, gather
 from shared.testsets import HIDDEN, NO_IMAGE
 
 
@@ -34,6 +34,17 @@ def test_links_are_followed_and_named_as_they_lie(tmp_path: Path) -> None:
     assert local.test_set.left_out == {"set/bus/2.png": NO_TARGET, "set/bus/again": LOOP}
 
 
+def test_a_linked_folder_is_searched_once(tmp_path: Path) -> None:
+    """Links to other folders of the set doubled its images."""
+    draw(tmp_path / "set" / "car" / "1.png", tmp_path / "away" / "2.png")
+    (tmp_path / "set" / "automobile").symlink_to(tmp_path / "set" / "car")
+    for name in ("bus", "coach"):
+        (tmp_path / "set" / name).symlink_to(tmp_path / "away")
+    local = gather([tmp_path / "set"])
+    assert [name for name, _ in local.images] == ["set/bus/2.png", "set/car/1.png"]
+    assert local.test_set.left_out == {"set/automobile": LINKED, "set/coach": LINKED}
+
+
 def test_every_file_that_is_left_out_is_named(tmp_path: Path) -> None:
     draw(*(tmp_path / "set" / name for name in ("bus/1.png", "bus/.x/2.png", "car/1.bmp", "car/2.tif")))
     (tmp_path / "set" / "car" / "1.bmp").rename(tmp_path / "set" / "car" / "1")  # no suffix, but a BMP
@@ -43,6 +54,9 @@ def test_every_file_that_is_left_out_is_named(tmp_path: Path) -> None:
     local = gather([tmp_path / "set"])
     assert [name for name, _ in local.images] == ["set/bus/1.png", "set/car/1", "set/car/2.tif", "set/car/3.jfif"]
     assert local.test_set.left_out == {"set/bus/.x": HIDDEN, "set/notes.md": NO_IMAGE, "set/pipe": NO_IMAGE}
+    draw(tmp_path / "set" / "._1.png")
+    hidden = gather([tmp_path / "set" / "._1.png", tmp_path / "set" / "car" / "1"])
+    assert hidden.test_set.left_out == {"._1.png": HIDDEN}
     with pytest.raises(ValueError, match=r"no images in .*notes\.md.*'notes\.md'"):
         gather([tmp_path / "set" / "notes.md"])
 

@@ -60,10 +60,29 @@ def test_small_work_does_not_overtake_large_work() -> None:
     with background(first, release=leave.set):
         assert inside.wait(30)
         with background(partial(later, "large", 10), release=leave.set):
-            wait_for(budget._order.locked)  # it waits for its share
+            wait_for(lambda: budget.waiting == 1)
             with background(partial(later, "small", 5)):
                 leave.set()
     assert order == ["large", "small"]
+
+
+def test_work_that_is_ended_while_it_waits_leaves_the_line() -> None:
+    budget, ended = Budget(lambda: 10), threading.Event()
+
+    def refuse_ended() -> None:
+        if ended.is_set():
+            raise KeyError
+
+    def wait() -> None:
+        with pytest.raises(KeyError), budget.admit(1, refuse_ended):
+            pass
+
+    with budget.admit(10), background(wait, release=ended.set):
+        wait_for(lambda: budget.waiting == 1)
+        ended.set()
+        wait_for(lambda: budget.waiting == 0)
+    with budget.admit(10):
+        pass
 
 
 def test_uploads_beyond_the_spool_are_refused_until_others_end() -> None:

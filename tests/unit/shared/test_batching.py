@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
+from shared import batching
 from shared.batch_metrics import BatchMetrics
 from shared.batch_queue import BatchPolicy, BatchQueue, Entry
 from shared.batching import MicroBatcher
@@ -332,3 +333,42 @@ def test_a_model_never_starts_what_would_come_too_late_while_others_wait() -> No
         assert queue.take(TAKES.__getitem__) == [later], "the estimate may be wrong"
 
     asyncio.run(main())
+
+
+def test_a_batch_is_as_large_as_ends_before_the_deadlines_of_its_items() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        def batch_of(*seconds: float, **policy: bool) -> int:
+            queue = BatchQueue[str, int, int](BatchPolicy(4, **policy), BatchMetrics("test", CollectorRegistry()))
+            for left in seconds:
+                entry = Entry[str, int, int]("edit", 1, soon(left), loop.create_future(), loop, 1.0)
+                queue.enter([entry], lambda _: 0.0, 0.0)
+            return len(queue.take(TAKES.__getitem__))
+
+        assert batch_of(45, 45, 45, 45) == 4
+        assert batch_of(35, 35, 35, 35) == 3
+        assert batch_of(45, 45, 15, 45) == 2
+        assert batch_of(15, 25) == 1
+        assert batch_of(5, 5) == 1, "the estimate may be wrong"
+        assert batch_of(45, 45, 45, deterministic=True) == 3
+        assert batch_of(35, 35, 45, deterministic=True) == 1, "a padded batch takes as long as a full one"
+
+    asyncio.run(main())
+
+
+def test_one_outlier_changes_no_estimate_and_a_wrong_one_fades(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    durations = batching.Durations()
+    assert durations.of("edit") == 0.0
+    for seconds in (900.0, 2.0, 3.0):  # the first one compiles
+        durations.add("edit", seconds)
+    durations.add("edit", 800.0)
+    assert durations.of("edit") == 3.0
+    durations.add("mask", 700.0)
+    now += 3 * batching.HALF_LIFE_SECONDS
+    assert durations.of("mask") < 100.0
+    for number in range(batching.KINDS):
+        durations.add(number, 1.0)
+    assert durations.of("edit") == 0.0

@@ -72,6 +72,14 @@ def test_a_caption_that_is_cut_off_keeps_its_whole_sentences(cut: str) -> None:
     assert caption_in(answer_in(cut), finished=False, server="http://s") == BUS
 
 
+def test_an_abbreviation_ends_no_sentence() -> None:
+    for rest in ("It stands in St.", "It is old, e.g. from 1960 or", "It belongs to Mr. Tram and J."):
+        cut = f"{BUS} {rest}"
+        assert caption_in(cut, finished=False, server="http://s") == BUS
+    with pytest.raises(UnusableReply, match="cut off"):
+        caption_in("A bus in St. Gallen and", finished=False, server="http://s")
+
+
 def test_json_with_tags_in_its_strings_stays_and_a_fence_goes() -> None:
     value = '{"caption": "<b></think> ok"}'
     assert answer_in(value) == value

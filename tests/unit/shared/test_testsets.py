@@ -7,7 +7,17 @@ import unicodedata
 import pytest
 
 from shared.problems import InvalidInput
-from shared.testsets import TestSet, folder_labels, label_images, part_of
+from shared.testsets import (
+    EQUAL,
+    EQUAL_UNLIKE,
+    HIDDEN,
+    NO_IMAGE,
+    TestSet,
+    distinct,
+    folder_labels,
+    label_images,
+    part_of,
+)
 
 PNG = b"\x89PNG\r\n\x1a\n"
 NFC, NFD = (unicodedata.normalize(form, "bus_é.png") for form in ("NFC", "NFD"))
@@ -95,8 +105,85 @@ def test_a_table_of_predictions_does_not_replace_class_folders() -> None:
     assert labelled(["bus/1.png", "car/1.png"], predictions)[0] == ["bus", "car"]
 
 
+@pytest.mark.parametrize(
+    ("table", "header"),
+    [
+        ("submission.csv", "id,label"),
+        ("resnet_predictions.csv", "id,class"),
+        ("run.csv", "image,label,score"),
+        ("run.csv", "image,pred"),
+        ("labels.csv", "image,prediction"),
+    ],
+)
+def test_predictions_are_no_ground_truth(table: str, header: str) -> None:
+    text = f"{header}\na.png,bus{',.9' * (header.count(',') - 1)}\n"
+    labels, lines = labelled(["a.png"], {table: text})
+    assert labels == [None]
+    assert any(table in line and "prediction" in line for line in lines)
+    if header == "image,pred":
+        with pytest.raises(InvalidInput, match=r"'pred'.*no ground truth"):
+            label_images(TestSet(), ["a.png"], (), (table, text.encode()))
+
+
+def test_two_columns_of_labels_are_refused_by_name() -> None:
+    with pytest.raises(InvalidInput, match=r"'s/metadata\.csv'.*'label', 'class'.*part `manifest`"):
+        labelled(["s/a.png"], {"s/metadata.csv": "file_name,label,class\na.png,1,bus\n"})
+
+
 def test_a_manifest_of_other_folders_is_not_taken_for_this_one() -> None:
     with pytest.raises(InvalidInput, match=r"not sent: '/x/bus/1\.png'"):
         labelled(["set/car/1.png"], {"manifest.csv": "file,label\n/x/bus/1.png,bus\n"})
     with pytest.raises(InvalidInput, match=r"labels\.csv.* may each hold the labels"):
         labelled(["a.png"], {"labels.csv": "file,label\na.png,bus\n", "annotations.csv": "file,label\na.png,car\n"})
+
+
+def test_names_with_several_dots_keep_their_own_class_files() -> None:
+    """`a.1.png` and `a.2.png` shared the label of one file."""
+    images = ["s/a.1.png", "s/a.2.png", "s/b.png", "s/c.left.jpg"]
+    files = {"s/a.1.cls": "bus", "s/a.2.cls": "car", "s/b.png.cls": "bus", "s/c.cls": "car"}
+    assert labelled(images, files)[0] == ["bus", "car", "bus", "car"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("s/bus/1.cls", "car"),
+        ("s/bus/metadata.csv", "file_name,label\n1.png,car\n"),
+        ("s/labels.csv", "file_name,label\nbus/1.png,car\n"),
+    ],
+)
+def test_one_stray_source_of_labels_leaves_those_of_the_folders(name: str, text: str) -> None:
+    labels, lines = labelled(["s/bus/1.png", "s/bus/2.png", "s/car/1.png"], {name: text})
+    assert labels == ["bus", "bus", "car"]
+    assert any(name in line and "1 of 3 images" in line for line in lines)
+    assert labelled(["s/x/1.png", "s/x/2.png", "s/x/3.png"], {name.replace("bus", "x"): text.replace("bus", "x")})[
+        0
+    ] == ["car", None, None]
+
+
+def test_a_manifest_is_read_beside_the_files_that_a_mac_adds() -> None:
+    test_set = TestSet({"set/manifest.csv": b"file,label\na.png,bus\n"})
+    test_set.left_out |= {"__MACOSX/set/._a.png": HIDDEN, "README.md": NO_IMAGE}
+    assert [row.label for row in label_images(test_set, ["set/a.png"], ())] == ["bus"]
+
+
+@pytest.mark.parametrize("folders", [("s/images", "s/masks"), ("s", "s/masks"), ("JPEGImages", "SegmentationClass")])
+def test_images_and_masks_are_not_two_classes(folders: tuple[str, str]) -> None:
+    with pytest.raises(InvalidInput, match="what the masks mean"):
+        labelled([f"{folder}/1.png" for folder in folders])
+
+
+def test_a_table_of_groups_leaves_the_labels_of_the_folders() -> None:
+    test_set = TestSet({"s/metadata.csv": b"file_name,group\nbus/1.png,a\ncar/1.png,a\n"})
+    rows = label_images(test_set, ["s/bus/1.png", "s/car/1.png"], ())
+    assert [(row.label, row.group) for row in rows] == [("bus", "a"), ("car", "a")]
+    assert "groups are read from 's/metadata.csv'" in test_set.labels_from
+
+
+def test_of_equal_images_one_is_kept_unless_their_labels_differ() -> None:
+    test_set = TestSet()
+    labels = [None, "bus", "bus", "bus", "car", None, None]
+    assert distinct(test_set, list("abcdefg"), ["1", "1", "1", "2", "2", None, None], labels) == [1, 5, 6]
+    assert test_set.left_out == {"a": EQUAL, "c": EQUAL, "d": EQUAL_UNLIKE, "e": EQUAL_UNLIKE}
+    with pytest.raises(InvalidInput, match="correct the labels"):
+        distinct(test_set, ["a", "b"], ["1", "1"], ["bus", "car"])

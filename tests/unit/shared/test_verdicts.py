@@ -136,7 +136,8 @@ def test_a_verdict_in_words_names_its_first_weakness_or_its_lowest_effect() -> N
     for lowest, judged in ((-4, ", not beyond 5 points."), (30, ".")):
         certain = job(cell_with_interval("night", lowest, 900, lowest - 2, lowest + 2))
         assert in_words(certain).endswith(f" to {points((lowest + 2) / 100)}{judged}")
-    assert in_words(job(HELD)) == "Nothing was tested: too few images."
+    too_few = "Nothing was tested: too few images. A cell needs 12 images with an accepted edit; "
+    assert in_words(job(HELD)) == f"{too_few}`bus` with weather changed to fog has the most, 8."
     assert in_words(job(accepted=0)) == "Nothing was compared."
     assert in_words(job(LOST)).startswith("Not settled: `bus` with weather changed to night: −100 points on 8 images")
 

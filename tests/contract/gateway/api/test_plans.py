@@ -16,6 +16,7 @@ from contrafact.plan_text import grouping
 from gateway.database.owner_tables import Image, OwnedImage, Upload
 from gateway.database.tables import Job, JobRound, Table
 from shared.schemas.plans import JobPlan
+from shared.testsets import EQUAL
 from tests.support.archives import zipped
 from tests.support.gateway_under_test import Gateway, picture
 
@@ -24,7 +25,8 @@ TASK = "classify the vehicle"
 
 def packed(**per_class: int) -> bytes:
     """A zip of class folders."""
-    files = {f"{label}/{n}.png": picture(n) for label, count in per_class.items() for n in range(count)}
+    names = [f"{label}/{n}.png" for label, count in per_class.items() for n in range(count)]
+    files = {name: picture(shade) for shade, name in enumerate(names)}
     return zipped({**files, "bus/broken.png": b"\x89PNG\r\n\x1a\n"})
 
 
@@ -108,6 +110,7 @@ def test_groups_come_from_manifests_and_folders_and_are_asked_for(gateway: Gatew
     for image in images:
         image |= {"name": "bus/" + image["name"].rpartition("/")[2], "label": "bus"}
     assert plan(group_by="folder").status_code == 422
+    assert plan(group_by="folder", ground_truth="none").json()["groups"] == 2, "without labels no folder is a class"
 
 
 def test_a_plan_asks_whether_numbered_files_are_one_video(gateway: Gateway) -> None:
@@ -130,7 +133,9 @@ def test_equal_files_are_counted_before_and_after_their_upload(gateway: Gateway)
     assert (plan["missing"], plan["repeated"]) == (40, 10)
     files = {"images": ("set.zip", zipped({f"bus/{number}.png": picture(number % 2) for number in range(5)}))}
     job = gateway.client.post("/jobs", files=files, data={"spec": json.dumps({"task": TASK})}).json()
-    assert gateway.client.get(f"/jobs/{job['id']}/plan").json()["repeated"] == 3
+    plan = gateway.client.get(f"/jobs/{job['id']}/plan").json()
+    assert (plan["images"], plan["repeated"]) == (2, 0), "of equal files in an archive one is used"
+    assert any(line.startswith(f"3 left out, {EQUAL}") for line in plan["test_set"])
 
 
 def test_a_dry_run_refuses_what_the_job_would_be_refused_for(gateway: Gateway) -> None:
@@ -184,9 +189,8 @@ def test_a_submitted_job_warns_of_file_names_that_look_like_frames(gateway: Gate
     with_groups = CliRunner().invoke(app, [*arguments, "--group-by", "folder"], env=environment)
     assert "column `group`" in without_groups.stderr
     assert "--group-by folder" not in without_groups.stderr, "it would give one group"
-    assert "repeated  1 image has the same pixels" in without_groups.stderr
+    assert f"1 left out, {EQUAL}" in without_groups.stderr
     assert "column `group`" not in with_groups.stderr
-    assert "repeated" not in with_groups.stderr
     assert "groups    1" in with_groups.stderr
 
 

@@ -13,10 +13,12 @@ from xml.etree import ElementTree
 import httpx
 import pytest
 import yaml
+from sqlalchemy import update
 
-from tests.support.gateway_under_test import Gateway
+from gateway.database.tables import Prediction
+from tests.support.gateway_under_test import Gateway, serve_gateway
 from tests.support.paths import REPOSITORY
-from tests.support.suite_site import contrafact
+from tests.support.suite_site import add_job, contrafact, predict
 
 ACTION = REPOSITORY / ".github" / "actions" / "gate" / "action.yml"
 HOW_TO = REPOSITORY / "docs" / "how-to" / "suites.md"
@@ -44,6 +46,27 @@ def test_the_gate_ends_with_what_it_found(gateway: Gateway, runs: dict[str, str]
     for wrong in (["gate", "--suite", "none", "--model", "m1"], [*street, "--model", "none"], street):
         contrafact(url, *wrong, code=2)
     contrafact("http://127.0.0.1:9", *street, "--model", "m1", code=2)
+
+
+def test_a_release_that_is_never_right_does_not_pass(tmp_path: Path) -> None:
+    """Of no image that it is wrong about anyway could an edit take anything: all cells were "held"."""
+    with serve_gateway(tmp_path) as gateway:
+        add_job(gateway)
+        assert gateway.client.post("/suites", json={"job": "made", "name": "street"}).status_code == 201
+        run = gateway.client.post("/suites/street/runs", json={"model": "m1"}).json()["id"]
+        predict(gateway, run, weak=False)
+        with gateway.context.sessions.begin() as session:
+            session.execute(update(Prediction).values(predicted="boat", rank=2, ground_truth_probability=0.05))
+        page = tmp_path / "page.md"
+        command = ["gate", "--suite", "street", "--model", "m1", "--max-drop", "20", "--markdown", page]
+        ended = contrafact(str(gateway.client.base_url), *command, code=2)
+        results = gateway.client.get(f"/suites/street/runs/{run}/results", params={"max_drop": 20}).json()
+    assert {cell["judgement"] for cell in results["cells"]} == {"undecided"}
+    assert results["breaches"] == []
+    for cause in ("order of the classes", "label map", "preprocessing"):
+        assert cause in ended.stderr
+        assert cause in page.read_text()
+    assert "✅" not in page.read_text()
 
 
 def test_the_runs_of_a_suite_are_listed(gateway: Gateway, runs: dict[str, str]) -> None:

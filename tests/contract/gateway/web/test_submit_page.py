@@ -138,18 +138,17 @@ def test_quotes_and_line_breaks_in_names_from_a_browser_are_read(gateway: Gatewa
 
 def test_the_plan_takes_what_the_form_takes_beyond_small_bodies(gateway: Gateway) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (96, 96, 3), np.uint8)
-    scenes = [(f"{number}.png", encode(np.roll(noise, number, axis=0))) for number in range(12)]
+    scenes = [(f"{number}.png", encode(np.roll(noise, number, axis=0))) for number in range(24)]
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as file:
-        for name, data in scenes:
-            file.writestr(f"set/bus/{name}", data)
-            file.writestr(f"set/car/{name}", data)
+        for place, (name, data) in enumerate(scenes):
+            file.writestr(f"set/{('bus', 'car')[place % 2]}/{name}", data)
     mask = encode(np.full((96, 96), 7, np.uint8))
     masked = [("images", scene) for scene in scenes] + [("masks", (name, mask)) for name, _ in scenes]
     meaning = {"classes": json.dumps(MEANING), "models": SEGMENTER}
     for parts, typed, images in (
         ([("images", ("set.zip", archive.getvalue()))], {}, 24),
-        (masked, meaning, 12),
+        (masked, meaning, 24),
     ):
         assert sum(len(data) for _, (_, data) in parts) > 2 * SMALL_BODY_BYTES
         reply = gateway.client.post("/plan", data={"task": TASK, "methods": "dillema", **typed}, files=parts)
@@ -186,6 +185,9 @@ def fill_folder(folder: Path) -> Path:
         (folder / label).mkdir(parents=True, exist_ok=True)
         (folder / label / f"{number}.png").write_bytes(picture(20 * number, size=32))
     (folder / ".DS_Store").write_bytes(b"junk")
+    for hidden in ("@eaDir", ".thumbs"):  # hidden as in archives and on the command line
+        (folder / hidden).mkdir()
+        (folder / hidden / "0.png").write_bytes(picture(1, size=32))
     (folder / "notes.txt").write_text("not an image")
     return folder
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -17,6 +19,7 @@ from sqlalchemy import select
 
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Image, OwnedImage, Owner, RecordedCall
+from gateway.model_services import clients
 from gateway.model_services.breaker import Breaker, Subject
 from gateway.model_services.clients import BrokenOff, ModelServices
 from gateway.model_services.image_shelf import ImageShelf
@@ -26,6 +29,7 @@ from shared.endpoints import Endpoint, Services
 from shared.images import encode
 from shared.problems import (
     DeadlineExceeded,
+    DependencyFailed,
     GenerationFailed,
     InvalidInput,
     NotFinite,
@@ -324,3 +328,60 @@ def test_a_server_without_a_valid_reply_is_asked_again(bench: Bench) -> None:
     with pytest.raises(GenerationFailed, match="not JSON"):
         bench.services().generate(request)
     assert bench.services().generate(request).value
+
+
+class FailingStore(DirectoryStore):
+    """Has no room for the first `failures` objects."""
+
+    failures = 0
+
+    def put(self, key: str, data: bytes) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise DependencyFailed("no space left on device")
+        super().put(key, data)
+
+
+def test_a_reply_that_cannot_be_recorded_does_not_lose_its_siblings(bench: Bench, tmp_path: Path) -> None:
+    bench.store = FailingStore(tmp_path / "small")
+    bench.store.failures = 1
+    with pytest.raises(DependencyFailed, match="no space left"):
+        bench.services().render(ARMS)
+    assert len(bench.calls()) == 2
+    assert bench.services().render(ARMS) == bench.plain.render(ARMS)
+    assert bench.small.calls["render"] == 3 + 1 + 1  # the plain one is of all three
+
+
+def test_a_worker_holds_the_source_of_a_bounded_number_of_calls(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    together, most, changing = 0, 0, threading.Lock()
+    render = SmallServices._renderings
+
+    def count(small: SmallServices, request: RenderRequest) -> RenderReply:
+        nonlocal together, most
+        with changing:
+            together, most = together + 1, max(most, together + 1)
+        time.sleep(0.05)
+        try:
+            return render(small, request)
+        finally:
+            with changing:
+                together -= 1
+
+    monkeypatch.setattr(SmallServices, "_renderings", count)
+    monkeypatch.setattr(clients, "BODY_BYTES", 2 * clients.COPIES * len(SOURCE.png))
+    many = RENDER.model_copy(update={"renderings": [Rendering(prompt="a car", seed=seed) for seed in range(8)]})
+    with serve(SmallServices()) as url, closing(ModelServices(dict.fromkeys(SERVICES, url))) as bench.plain:
+        assert len(bench.services().render(many).images) == 8
+    assert 0 < most <= 2
+
+
+def test_edits_that_are_not_finite_are_rendered_once_unless_the_device_makes_nothing_else(bench: Bench) -> None:
+    bench.small.troubles = [NotFinite("NaN")]
+    reply = bench.services().render(ARMS)
+    assert bench.services().render(ARMS) == reply
+    assert bench.small.calls["render"] == 2
+    assert bench.services().agrees(Services.render, ARMS, bench.plain.render(ARMS)) is False
+    bench.small.troubles = [NotFinite("NaN")] * 3
+    with pytest.raises(NotFinite):
+        bench.services("bob").render(ARMS)
+    assert None not in bench.services("bob").render(ARMS).images

@@ -7,6 +7,8 @@ caused counts, and leaves it out by name in the end; the others go on.
 from __future__ import annotations
 
 import base64
+import json
+from typing import Any
 
 import pytest
 from fastapi import Response
@@ -17,6 +19,8 @@ import gateway.model_services.clients
 from gateway.database.tables import Counterfactual, Job
 from gateway.jobs.progress import progress
 from gateway.queue import job_states
+from gateway.results.classification import load_rows
+from gateway.results.measure import measure
 from shared.problem_replies import problem_reply
 from shared.problems import (
     BEGINS,
@@ -159,7 +163,7 @@ def test_a_language_model_without_valid_replies_refuses_edits_and_no_image(day: 
     day.answer = no_keywords
     images = day.until_done(day.worker(), "failed")
     assert {(image.state, image.attempts) for image in images} == {("done", 0)}
-    assert len(questions) == len(set(questions)) == 2
+    assert len(questions) == len(set(questions)) == 4, "each asked again once with another seed, to the same fault"
     with day.site.sessions() as session:
         edits = session.execute(select(Counterfactual.arm, Counterfactual.check, Counterfactual.image_digest)).all()
         failure = session.get_one(Job, "job").failure
@@ -168,6 +172,31 @@ def test_a_language_model_without_valid_replies_refuses_edits_and_no_image(day: 
     assert failure == f"Nothing was compared. {sentence}"
     page = day.site.report()
     assert page.index(sentence) < page.index("<main")
+
+
+@ON_SQLITE
+def test_a_question_is_asked_with_other_seeds_until_its_reply_parses(day: Day) -> None:
+    """DILLEMA, III-A: the first unusable reply ended its edits."""
+    day.site.add_job(images=2)
+    questions: list[dict[str, Any]] = []
+
+    def parses_at_last(body: bytes) -> Response | None:
+        if b"List the phrases of the caption" not in body:
+            return None
+        questions.append(json.loads(body))
+        reply = len(questions) % 3
+        return problem_reply(GenerationFailed(f"no valid reply: {reply}")) if reply else None
+
+    day.answer = parses_at_last
+    images = day.until_done(day.worker())
+    assert {(image.state, image.attempts) for image in images} == {("done", 0)}
+    assert [question["temperature"] for question in questions] == [0, 0.7, 0.7] * 2, "a greedy model repeats itself"
+    assert len({question["seed"] for question in questions}) == 6
+    with day.site.sessions() as session:
+        edits = session.scalars(select(Counterfactual).where(Counterfactual.arm == "edit")).all()
+        (funnel,) = measure(load_rows(session, "job")).funnels
+    assert "invalid reply" not in {edit.check for edit in edits}
+    assert funnel.asked_again == funnel.proposed == len(edits) > 0
 
 
 @ON_SQLITE

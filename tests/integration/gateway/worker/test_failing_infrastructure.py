@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from tests.support.deployment import (
     ACCESS_KEY,
     BUCKET,
     SECRET_KEY,
+    open_directory,
     postgres,
     postgres_url,
     redis,
@@ -120,29 +121,27 @@ def stall(server: Program, site: Site) -> None:
 
 @pytest.mark.slow
 def test_a_database_that_stalls_longer_than_a_lease_costs_time_only(tmp_path: Path) -> None:
-    server = postgres(tmp_path)
-    server.start()
     small = SmallServices(seconds=0.02)
-    try:
+    with open_directory() as directory, ExitStack() as stack:
+        server = postgres(directory)
+        stack.callback(server.kill)
+        server.start()
         server.wait()
         engine = open_engine(postgres_url(server))
+        stack.callback(engine.dispose)
         migrate(engine)
-        with serve(small) as url:
-            day = Day(open_sessions(engine), tmp_path, small, url)
-            day.site.add_job(images=4)
-            with closing(day.site):
-                first_worker, second_worker = day.worker(), day.worker()
-                first_worker.start()
-                second_worker.start()
-                with background(first_worker.step, second_worker.step):
-                    wait_for(lambda: any(image.state == "leased" for image in day.site.images()))
-                    stall(server, day.site)
-                let_time_pass(day.site.sessions, HASTY.lease_seconds + 1)  # leases of steps that the stall broke off
-                images = day.until_done(first_worker)
-                counterfactuals, predictions = day.site.results()
-        engine.dispose()
-    finally:
-        server.kill()
+        day = Day(open_sessions(engine), tmp_path, small, stack.enter_context(serve(small)))
+        day.site.add_job(images=4)
+        stack.enter_context(closing(day.site))
+        first_worker, second_worker = day.worker(), day.worker()
+        first_worker.start()
+        second_worker.start()
+        with background(first_worker.step, second_worker.step):
+            wait_for(lambda: any(image.state == "leased" for image in day.site.images()))
+            stall(server, day.site)
+        let_time_pass(day.site.sessions, HASTY.lease_seconds + 1)  # leases of steps that the stall broke off
+        images = day.until_done(first_worker)
+        counterfactuals, predictions = day.site.results()
     assert [(image.state, image.attempts) for image in images] == [("done", 0)] * 4
     assert len(counterfactuals) == len(set(counterfactuals)) > 0
     assert len(predictions) == len(set(predictions)) > 0

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from sqlalchemy import func, select
+import numpy as np
+from sqlalchemy import func, select, update
 
-from gateway.database.tables import Counterfactual, SourceImage
+from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
 from gateway.model_services.clients import ModelServices
 from gateway.report.markdown import report_markdown
+from gateway.results.classification import load_rows
+from gateway.results.measure import measure
+from shared.label_maps import VOID
 from shared.schemas.base import ImagePayload
+from shared.schemas.estimates import Rate
 from shared.schemas.evaluation import PredictRequest
 from shared.schemas.service import SERVICES
 from shared.storage import image_key
 from shared.verdicts import verdict_of
+from tests.support.segmentation_jobs import add_job, scenes
 from tests.support.small_services import CLASSES
 from tests.support.work_site import Site
 
@@ -46,7 +52,7 @@ def test_a_model_that_is_never_right_gets_no_verdict_and_nothing_is_rendered(sit
     (of_model,) = results.results
     assert verdict_of(results, of_model).kind == "not testable"
     assert of_model.originals is not None
-    assert of_model.originals.right is not None
+    assert isinstance(of_model.originals.right, Rate)
     assert (of_model.originals.right.count, of_model.originals.right.n) == (0, IMAGES)
     first = report_markdown(results).splitlines()[2]
     assert first.startswith("**`m1` has no verdict.")
@@ -59,3 +65,33 @@ def test_one_sound_model_is_enough_to_render(site: Site) -> None:
     exchange_labels(site, "m1")
     site.worker().step()
     assert counterfactuals(site)
+
+
+def test_a_refusal_is_stored_and_the_report_repeats_it(site: Site) -> None:
+    """The worker judged a sample and the report all originals: they could contradict each other."""
+    site.add_job(images=IMAGES, models=("m1",))
+    exchange_labels(site, "m1")
+    site.worker().step()
+    with site.sessions.begin() as session:
+        refused = session.get_one(Job, "job").stored_spec.refused["m1"]
+        session.execute(
+            update(SourceImage)
+            .values(ground_truth=Prediction.predicted)
+            .where(Prediction.source_image_id == SourceImage.id)
+        )
+        assert measure(load_rows(session, "job")).results[0].originals == refused
+    assert refused.standing == "unsound"
+
+
+def test_a_segmenter_with_exchanged_class_ids_gets_no_verdict_and_nothing_is_rendered(site: Site) -> None:
+    """Its masks were compared pixel by pixel, and it had no weakness."""
+    ids = np.full(256, VOID, np.uint8)
+    ids[:3] = [1, 2, 0]
+    add_job(site, "job", [(image, None if mask is None else ids[mask]) for image, mask in scenes(IMAGES)])
+    site.worker().step()
+    assert (site.state(), counterfactuals(site)) == ("done", 0)
+    results = site.metrics()
+    (of_model,) = results.results
+    assert verdict_of(results, of_model).kind == "not testable"
+    first = report_markdown(results).splitlines()[2]
+    assert all(word in first for word in ("class ids", "order of the classes", "exchanged")), first

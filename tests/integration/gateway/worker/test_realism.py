@@ -90,6 +90,13 @@ def test_edits_are_further_from_the_originals_than_null_arms(site: Site, service
     assert recorded == 18 + 2
     assert build(site, services) == first
     assert site.recorded_calls() == recorded
+    assert (row.fid, row.fid_null) == (None, None), "too few images"
+    large = realism(build(site, services, for_fid=18))
+    assert large.fid is not None
+    assert large.fid_null is not None
+    assert large.fid > large.fid_null
+    assert large.model_copy(update={"fid": None, "fid_null": None}) == row
+    assert site.recorded_calls() == recorded, "the sample's vectors are recorded"
 
 
 def test_a_large_job_is_sampled_by_digest(site: Site, services: ModelServices) -> None:

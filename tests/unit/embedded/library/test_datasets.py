@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -174,6 +175,21 @@ def test_a_manifest_in_a_folder_overrides_class_folders(tmp_path: Path) -> None:
     (folder / "bus" / "manifest.csv").write_text("")
     with pytest.raises(InvalidInput, match="more than one manifest"):
         read_dataset(folder, CLASSES, None)
+
+
+def test_archives_and_lists_of_files_are_read_as_folders(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    folder = folder_of(tmp_path / "set")
+    archive = Path(shutil.make_archive(str(tmp_path / "set"), "zip", tmp_path, folder.name))
+    folders = read_dataset(folder, None, None)
+    for dataset in (archive, [archive], sorted(folder.rglob("*.png"))):
+        images = read_dataset(dataset, None, None)
+        assert sorted(pairs(images)) == sorted(EXPECTED)
+        assert images.test_set.labels_from == folders.test_set.labels_from
+    (tmp_path / "one" / "car").mkdir(parents=True)
+    Image.fromarray(IMAGES[0]).save(tmp_path / "one" / "car" / "a.png")
+    assert read_dataset(tmp_path / "one", None, None).read(0).label is None
+    assert read_dataset(tmp_path / "one", None, None, known_classes=["car"]).read(0).label == "car"
 
 
 def test_names_are_those_of_the_files_and_data(tmp_path: Path) -> None:

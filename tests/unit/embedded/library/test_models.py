@@ -206,6 +206,14 @@ def test_a_module_that_ends_in_softmax_is_not_normalised_twice() -> None:
         in_process(module, output="logits")
 
 
+def test_a_broken_first_image_is_passed_over(tmp_path: Path) -> None:
+    """`contrafact.test` of a module ended on it."""
+    (tmp_path / "a.png").write_bytes(b"broken")
+    images = read_dataset([(tmp_path / "a.png", None), *((image, None) for image in IMAGES)], CLASSES, None)
+    module = torch.nn.Sequential(Brightness(), torch.nn.Softmax(dim=1))
+    assert np.allclose(in_process(module, images).probabilities(IMAGES), EXPECTED, atol=1e-5)
+
+
 TWO_CRANES = ["crane", "dark", "crane"]  # as ImageNet has a bird and a machine of that name
 
 

@@ -65,7 +65,7 @@ def models(store: Store, tmp_path: Path) -> Iterator[UploadedModels]:
 
 
 def make_batcher(
-    run: Any, max_batch: int, at_once: int = 1, on_stop: Any = None, kind: Any = lambda _: None
+    run: Any, max_batch: int, at_once: int = 1, on_stop: Any = None, kind: Any = lambda key: key
 ) -> MicroBatcher[Any, Any, Any]:
     metrics = BatchMetrics("test", CollectorRegistry())
     return MicroBatcher(run, BatchPolicy(max_batch, at_once=at_once), metrics, on_stop=on_stop, kind=kind)

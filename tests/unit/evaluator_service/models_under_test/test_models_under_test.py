@@ -115,14 +115,17 @@ def test_names_of_outputs() -> None:
     assert np.isfinite(merged).all(axis=1).tolist() == [False, True], "NaN stays in its row"
 
 
-def ending_in(operator: str, **attributes: Any) -> bytes:
-    """Three outputs that differ, through this operator."""
+def ending_in(operator: str, then: tuple[str, Any] = ("", 0.0), **attributes: Any) -> bytes:
+    """Three outputs that differ, through this operator, and `then` perhaps another one with its second input."""
     weight = np.repeat(np.array([[0.1, -0.1, 0.05]], np.float32), 48, axis=0)
     nodes = [
         FLATTEN,
         helper.make_node("Gemm", ["flat", "weight"], ["scores"]),
         helper.make_node(operator, ["scores"], ["copied"], **attributes),
-        helper.make_node("Identity", ["copied"], ["logits"]),
+        helper.make_node("Constant", [], ["second"], value=numpy_helper.from_array(np.asarray(then[1]))),
+        helper.make_node(then[0], ["copied", "second"], ["logits"], **({"axis": 1} if then[0] == "Gather" else {}))
+        if then[0]
+        else helper.make_node("Identity", ["copied"], ["logits"]),
     ]
     return tiny(nodes, weights=numpy_helper.from_array(weight, "weight"), opset_imports=OPSETS)
 
@@ -140,10 +143,14 @@ def test_what_an_onnx_file_returns_is_seen_and_never_contradicted(tmp_path: Path
         (ending_in("Identity"), {"output": "probabilities"}, "do not sum to 1.*to logits"),
         (ending_in("Softmax", axis=0), {}, "axis of Softmax"),
         (ending_in("Sigmoid"), {}, "ends in Sigmoid"),
+        (ending_in("Softmax", then=("Gather", np.array([0, 2]))), {"classes": ["a", "c"]}, "all of its outputs"),
+        (ending_in("Softmax", then=("Mul", np.float32(100))), {}, "sum to 100 .*without the factor"),
+        (ending_in("Identity", then=("Gather", np.array([0]))), {}, "one output"),
+        (ending_in("Identity", then=("Pow", np.float32(0))), {}, "answers 1 for each class"),
     ]
     for number, (data, description, words) in enumerate(refused):
         with pytest.raises(InvalidInput, match=words):
-            classifier(written(tmp_path / f"refused {number}", {"model.onnx": data}, **three, **description))
+            classifier(written(tmp_path / f"refused {number}", {"model.onnx": data}, **{**three, **description}))
 
 
 def test_models_of_grey_images(resnet: Path, tmp_path: Path) -> None:

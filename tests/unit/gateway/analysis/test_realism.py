@@ -1,4 +1,4 @@
-"""Kernel distance against the textbook's double sum, unbiased by siblings; perplexity by hand."""
+"""Kernel distance against the textbook's double sum, unbiased by siblings; Fréchet distance and perplexity by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gateway.analysis.realism import kernel_distance, kernel_estimate, perplexity
+from gateway.analysis.realism import frechet_distance, kernel_distance, kernel_estimate, perplexity
 
 Floats = NDArray[np.float64]
 
@@ -35,6 +35,19 @@ def test_it_is_the_double_sum_without_pairs_of_one_source() -> None:
     assert distance.value == pytest.approx(by_the_book(x, y, pairs_of_one_source=False))
     assert distance.sources == 6
     assert kernel_distance(x[:2], places[:2], y, places) is None
+
+
+def test_the_frechet_distance_is_that_of_normal_distributions() -> None:
+    random = np.random.default_rng(0)
+    x, mixing = random.normal(size=(400, 3)), random.normal(size=(3, 3))
+    assert frechet_distance(x, x) == pytest.approx(0, abs=1e-9)
+    assert frechet_distance(x, x + np.array([1, 2, 0])) == pytest.approx(3 * 5), "the shift, squared, times the width"
+    y = x @ mixing
+    first, second = np.cov(x, rowvar=False), np.cov(y, rowvar=False)
+    shared = np.sqrt(np.linalg.eigvals(first @ second).real).sum()
+    shift = x.mean(axis=0) - y.mean(axis=0)
+    by_hand = 3 * (shift @ shift + np.trace(first) + np.trace(second) - 2 * shared)
+    assert frechet_distance(x, y) == pytest.approx(by_hand)
 
 
 def test_the_error_is_that_of_leaving_each_source_out() -> None:

@@ -131,11 +131,11 @@ def test_any_bytes_are_images_or_problems(
     )
     files = [sent(name, data.draw(content)) for name in names]
     try:
-        sources = sources_of(files, None, (), store, LIMITS)
+        sources, test_set = take_in(files, None, (), store, LIMITS)
     except Problem as problem:
         assert problem.status in (400, 413, 422)  # noqa: PT017
         return
-    assert [len(source.name) for source in sources] == [len(name) for name in names]
+    assert {len(name) for name in names} == {len(name) for name in [*(s.name for s in sources), *test_set.left_out]}
     assert not any("\0" in source.name for source in sources)
     assert all((source.image is None) == bool(source.failure) for source in sources)
 
@@ -147,6 +147,15 @@ def test_a_file_beside_the_class_folders_of_an_archive_leaves_their_labels(store
     assert set(test_set.left_out) == {"README.txt", "bus/.x/1.png"}
     with pytest.raises(InvalidInput, match=r"none of the 1 files can be used: 'README\.txt': no image"):
         take_in([archive({"README.txt": b"exported"})], None, (), store, LIMITS)
+
+
+def test_files_of_a_form_are_sorted_as_those_of_an_archive(store: DirectoryStore) -> None:
+    """A README and `.DS_Store` of a form were failed images."""
+    files = {"bus/1.png": picture(1), "car/1.png": picture(2), "README": b"exported", "bus/._1.png": picture(3)}
+    form = take_in([sent(name, data) for name, data in files.items()], None, (), store, LIMITS)
+    assert form == take_in([archive(files)], None, (), store, LIMITS)
+    with pytest.raises(InvalidInput, match=r"'\._1\.png': hidden"):
+        take_in([sent("._1.png", picture())], None, (), store, LIMITS)
 
 
 def test_labels_in_another_normal_form_or_by_index_are_those_of_the_model() -> None:

@@ -97,3 +97,4 @@ def test_fewer_than_twelve_groups_have_no_interval() -> None:
         None
     }
     assert (result.cells, result.won_back) == ([], None)
+    assert result.sentences[-1].startswith("Too few images"), "nothing to win back was said"

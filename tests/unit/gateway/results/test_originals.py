@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gateway.analysis.effects import Integers, Originals
-from gateway.results.originals import check_unlabelled
+from gateway.results.originals import check_originals, check_unlabelled
 
 
 def unlabelled(predicted: Integers) -> Originals:
@@ -20,3 +20,11 @@ def test_without_ground_truth_a_model_that_says_one_class_shows_nothing() -> Non
     assert (check.standing, check.right, check.only) == ("open", None, "bus")
     assert check_unlabelled(unlabelled(np.arange(20) % 2)) is None
     assert check_unlabelled(unlabelled(np.zeros(11, np.int64))) is None
+
+
+def test_with_one_class_no_model_is_said_to_be_sound() -> None:
+    """A model that always says this class was sound."""
+    check = check_originals(unlabelled(np.zeros(40, np.int64)), 8, seed=1)
+    assert check is not None
+    assert (check.standing, check.lets_pass) == ("open", False)
+    assert "always says `bus`" in check.sentence
