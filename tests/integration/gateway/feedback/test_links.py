@@ -62,4 +62,5 @@ def test_a_study_is_deleted_while_a_rater_answers(sessions: Sessions) -> None:
         sync_reviews(session, study)
         session.commit()
     with sessions() as session:
-        assert session.scalars(select(Study)).all() == session.scalars(select(Answer)).all() == []
+        assert session.scalars(select(Study)).all() == []
+        assert session.scalars(select(Answer)).all() == []
